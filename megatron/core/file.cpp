@@ -1,0 +1,151 @@
+#include "megatron/core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{1} << 20;
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
+  const int reason = errno;
+  std::string hint;
+  if (reason == ENOSPC || reason == EDQUOT) hint = "; free some space or choose another directory";
+  if (reason == ENOENT) hint = "; check the path";
+  throw IoError(path.string() + ": cannot " + what + ": " + std::strerror(reason) + hint);
+}
+
+// Closes a descriptor on scope exit.
+struct Closer {
+  int descriptor;
+  ~Closer() { ::close(descriptor); }
+};
+
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  static std::atomic<int> counter{0};
+  std::filesystem::path name = path;
+  name += ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1));
+  return name;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) fail(path, "open");
+  const Closer closer{descriptor};
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) fail(path, "read the size of");
+  if (S_ISDIR(status.st_mode)) {
+    errno = EISDIR;
+    fail(path, "read");
+  }
+  size_ = static_cast<size_t>(status.st_size);
+  if (size_ == 0) return;
+  void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
+  if (mapped == MAP_FAILED) fail(path, "map into memory");
+  data_ = static_cast<const std::byte*>(mapped);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+}
+
+FileWriter::FileWriter(std::filesystem::path path)
+    : path_(std::move(path)), temporary_(temporary_name(path_)) {
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail(path_, "create");
+  buffer_.reserve(kBufferBytes);
+}
+
+FileWriter::~FileWriter() {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  ::unlink(temporary_.c_str());
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) {
+  write(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+void FileWriter::write(std::string_view text) {
+  bytes_written_ += static_cast<int64_t>(text.size());
+  if (buffer_.size() + text.size() > kBufferBytes) flush();
+  if (text.size() >= kBufferBytes) {  // too large to be worth copying
+    while (!text.empty()) {
+      const ssize_t written = ::write(descriptor_, text.data(), text.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail(path_, "write");
+      text.remove_prefix(static_cast<size_t>(written));
+    }
+    return;
+  }
+  buffer_.append(text);
+}
+
+void FileWriter::flush() {
+  std::string_view rest = buffer_;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path_, "write");
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  buffer_.clear();
+}
+
+void FileWriter::commit() {
+  flush();
+  if (::fsync(descriptor_) != 0) fail(path_, "sync");
+  ::close(std::exchange(descriptor_, -1));
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary_.c_str());
+    errno = reason;
+    fail(path_, "rename into place");
+  }
+}
+
+void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
+  FileWriter writer(path);
+  writer.write(text);
+  writer.commit();
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail(directory, "open");
+  const Closer closer{descriptor};
+  if (::fsync(descriptor) != 0) fail(directory, "sync");
+}
+
+}  // namespace megatron

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace megatron {
+
+// A whole file mapped read-only into memory. Throws IoError with the path and the system's reason.
+// An empty file maps to an empty span.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// The text of a file. Throws IoError.
+std::string read_text(const std::filesystem::path& path);
+
+// A new file, written in order through a buffer, that appears under its name only when commit()
+// succeeds: until then the bytes are in "<path>.tmp-<pid>-<n>", which the destructor removes.
+// Every call throws IoError with path and reason (a full disk, a missing directory).
+class FileWriter {
+ public:
+  explicit FileWriter(std::filesystem::path path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  int64_t bytes_written() const { return bytes_written_; }
+  // Flushes, syncs to the device and renames into place.
+  void commit();
+
+ private:
+  void flush();
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+  std::string buffer_;
+  int64_t bytes_written_ = 0;
+};
+
+// Writes `text` so that readers see the old file or the whole new one. Throws IoError.
+void write_text_atomically(const std::filesystem::path& path, std::string_view text);
+
+// Syncs a directory, so that a rename inside it survives a power cut. Throws IoError.
+void sync_directory(const std::filesystem::path& directory);
+
+}  // namespace megatron

@@ -1,0 +1,42 @@
+#include "megatron/core/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+namespace megatron {
+namespace {
+
+// The process's log sinks, created at first use.
+struct Sinks {
+  std::shared_ptr<spdlog::logger> out;
+  std::shared_ptr<spdlog::logger> err;
+
+  Sinks()
+      : out(std::make_shared<spdlog::logger>("out", std::make_shared<spdlog::sinks::stdout_sink_mt>())),
+        err(std::make_shared<spdlog::logger>("err", std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
+    out->set_pattern("%v");
+    out->flush_on(spdlog::level::info);
+    err->set_pattern("%l: %v");
+    err->flush_on(spdlog::level::debug);
+    const char* level = std::getenv("MEGATRON_LOG");
+    const bool wants_debug = level != nullptr && std::string(level) == "debug";
+    err->set_level(wants_debug ? spdlog::level::debug : spdlog::level::warn);
+  }
+};
+
+Sinks& sinks() {
+  static Sinks instance;
+  return instance;
+}
+
+}  // namespace
+
+void print_line(std::string_view text) { sinks().out->info("{}", text); }
+void warn(std::string_view text) { sinks().err->warn("{}", text); }
+void debug(std::string_view text) { sinks().err->debug("{}", text); }
+
+}  // namespace megatron

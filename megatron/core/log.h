@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string_view>
+
+namespace megatron {
+
+// Lines that people grep go to standard output, unchanged and flushed; warnings to standard error
+// as "warning: <text>". Thread safe. Callers format with fmt.
+void print_line(std::string_view text);
+void warn(std::string_view text);
+// A diagnostic for developers, to standard error; silent unless MEGATRON_LOG=debug.
+void debug(std::string_view text);
+
+}  // namespace megatron
