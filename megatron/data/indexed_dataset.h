@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "megatron/core/file.h"
+
+namespace megatron {
+
+// A dataset is two files. `<prefix>.bin` holds the tokens, one after another, without header or
+// padding. `<prefix>.idx` says where each sequence lies:
+//
+//   offset      bytes  field (little-endian)
+//   0           9      magic "MMIDIDX\0\0"
+//   9           8      version u64 = 1
+//   17          1      element type of .bin, u8 (TokenDtype)
+//   18          8      N: number of sequences, u64
+//   26          8      D: length of the document index, u64
+//   34          4N     length of each sequence in tokens, i32
+//   34+4N       8N     byte offset of each sequence in .bin, i64
+//   34+12N      8D     document index, i64: starts with 0, ends with N; document k has the
+//                      sequences [index[k], index[k + 1])
+//   34+12N+8D   N      mode of each sequence, i8 (multimodal datasets only)
+
+// On disk: never renumber. Codes 6 and 7 (floating point) are never token data.
+enum class TokenDtype : uint8_t {
+  kUint8 = 1,
+  kInt8 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kUint16 = 8,
+};
+
+// Bytes of one token.
+int64_t token_bytes(TokenDtype dtype);
+// "uint16", "int32", ...
+std::string_view token_dtype_name(TokenDtype dtype);
+// The type Megatron writes: uint16 below 65500 ids, else int32. `vocab_size` is the unpadded one.
+TokenDtype token_dtype_for_vocab(int64_t vocab_size);
+
+// `<prefix>.idx` and `<prefix>.bin`.
+std::filesystem::path index_file(const std::filesystem::path& prefix);
+std::filesystem::path tokens_file(const std::filesystem::path& prefix);
+// True if both files exist.
+bool dataset_exists(const std::filesystem::path& prefix);
+
+// Borrowed tokens of one element type, as they lie in the mapped file.
+class TokenView {
+ public:
+  TokenView(TokenDtype dtype, std::span<const std::byte> bytes) : dtype_(dtype), bytes_(bytes) {}
+
+  TokenDtype dtype() const { return dtype_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  int64_t size() const { return static_cast<int64_t>(bytes_.size()) / token_bytes(dtype_); }
+  // REQUIRES: 0 <= i < size().
+  int64_t operator[](int64_t i) const;
+  // Widens all tokens. REQUIRES: out.size() == size().
+  void copy_to(std::span<int64_t> out) const;
+
+ private:
+  TokenDtype dtype_;
+  std::span<const std::byte> bytes_;
+};
+
+// Reads one dataset through memory maps; opening it touches the index only. Safe to read from
+// several threads at once.
+class IndexedDataset {
+ public:
+  struct Options {
+    bool multimodal = false;  // the index ends with one mode per sequence
+  };
+
+  // Throws IoError when a file is missing or cannot be read, FormatError when the two files are not
+  // a dataset (magic, version, element type, truncation, indices out of range), Unsupported for the
+  // TNTIDX formats.
+  explicit IndexedDataset(std::filesystem::path prefix);
+  IndexedDataset(std::filesystem::path prefix, Options options);
+
+  const std::filesystem::path& prefix() const { return prefix_; }
+  TokenDtype dtype() const { return dtype_; }
+  int64_t num_sequences() const { return num_sequences_; }
+  int64_t num_documents() const { return document_index_size_ - 1; }
+  int64_t num_tokens() const { return num_tokens_; }
+  bool multimodal() const { return multimodal_; }
+
+  // Tokens of a sequence. REQUIRES: 0 <= sequence < num_sequences(), as below.
+  int64_t length(int64_t sequence) const;
+  // First sequence of a document; document_start(num_documents()) == num_sequences().
+  int64_t document_start(int64_t document) const;
+  // 0 unless the dataset is multimodal.
+  int8_t mode(int64_t sequence) const;
+
+  // Throws Error if the range is not inside the dataset.
+  TokenView sequence(int64_t sequence) const;
+  TokenView tokens(int64_t sequence, int64_t offset, int64_t count) const;
+  // Sequences [begin, end) as one run of tokens, as they follow each other in the file.
+  TokenView slice(int64_t begin, int64_t end) const;
+
+ private:
+  int64_t pointer(int64_t sequence) const;
+  void read_header();
+  void check_sequences();
+  void check_documents() const;
+
+  std::filesystem::path prefix_;
+  bool multimodal_ = false;
+  MappedFile index_;
+  MappedFile tokens_;
+  TokenDtype dtype_ = TokenDtype::kInt32;
+  int64_t num_sequences_ = 0;
+  int64_t document_index_size_ = 0;
+  int64_t num_tokens_ = 0;
+  const std::byte* lengths_ = nullptr;    // i32, unaligned
+  const std::byte* pointers_ = nullptr;   // i64, unaligned
+  const std::byte* documents_ = nullptr;  // i64, unaligned
+  const std::byte* modes_ = nullptr;      // i8
+};
+
+// Writes a dataset. The files appear under their names in finalize(), the index last: an
+// interrupted run leaves no dataset behind. One thread at a time.
+class IndexedDatasetBuilder {
+ public:
+  struct Options {
+    TokenDtype dtype = TokenDtype::kInt32;
+    bool multimodal = false;
+  };
+
+  // Throws IoError if `<prefix>.bin` cannot be created.
+  IndexedDatasetBuilder(std::filesystem::path prefix, Options options);
+  ~IndexedDatasetBuilder();
+
+  // Appends one sequence to the current document. Throws Error if a token does not fit the dtype.
+  void add_sequence(std::span<const int32_t> tokens, int8_t mode = 0);
+  void add_sequence(std::span<const int64_t> tokens, int8_t mode = 0);
+  // Closes the current document, which may be empty.
+  void end_document();
+  // Appends and closes a document of sequences of the given lengths, which add up to tokens.size().
+  // `modes` is empty or has one entry per sequence.
+  void add_document(std::span<const int32_t> tokens, std::span<const int32_t> lengths,
+                    std::span<const int8_t> modes = {});
+  // Appends every document of another dataset. Throws DtypeError if its element type differs.
+  void add_dataset(const IndexedDataset& other);
+
+  int64_t num_sequences() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t num_documents() const { return static_cast<int64_t>(document_index_.size()) - 1; }
+  int64_t num_tokens() const { return num_tokens_; }
+
+  // Makes the dataset appear. Sequences after the last end_document() belong to no document, which
+  // is an Error. Throws IoError.
+  void finalize();
+
+ private:
+  template <class Token>
+  void write_tokens(std::span<const Token> tokens);
+  void append_sequence(int64_t length, int8_t mode);
+
+  std::filesystem::path prefix_;
+  Options options_;
+  std::unique_ptr<FileWriter> tokens_;
+  std::vector<int32_t> lengths_;
+  std::vector<int64_t> document_index_{0};
+  std::vector<int8_t> modes_;  // empty unless multimodal
+  std::vector<std::byte> scratch_;
+  int64_t num_tokens_ = 0;
+};
+
+}  // namespace megatron

@@ -1,0 +1,230 @@
+#include "megatron/data/indexed_dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "tests/data/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class IndexedDatasetTest : public testing::Test {
+ protected:
+  std::string prefix(const std::string& name) const { return (directory_.path() / name).string(); }
+
+  // Documents [[5, 6, 7], [8]] and [[9, 10]].
+  std::string write_small(const std::string& name, TokenDtype dtype = TokenDtype::kUint16) const {
+    IndexedDatasetBuilder builder(prefix(name), {.dtype = dtype});
+    builder.add_sequence(std::vector<int32_t>{5, 6, 7});
+    builder.add_sequence(std::vector<int32_t>{8});
+    builder.end_document();
+    builder.add_sequence(std::vector<int64_t>{9, 10});
+    builder.end_document();
+    builder.finalize();
+    return prefix(name);
+  }
+
+  template <class E>
+  static std::string message_of(const std::string& path) {
+    try {
+      const IndexedDataset dataset(path);
+    } catch (const E& error) {
+      return error.what();
+    }
+    return "nothing thrown";
+  }
+
+  static void overwrite(const std::string& path, size_t offset, const std::string& bytes) {
+    std::string text = read_text(path);
+    text.replace(offset, bytes.size(), bytes);
+    write_text_atomically(path, text);
+  }
+
+  static std::vector<int64_t> values(TokenView view) {
+    std::vector<int64_t> out(static_cast<size_t>(view.size()));
+    view.copy_to(out);
+    return out;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+// Two documents and an empty one, as Megatron-LM core_r0.5.0 writes them.
+TEST_F(IndexedDatasetTest, WritesReferenceBytes) {
+  const std::vector<int32_t> first = {464, 2068, 7586, 21831, 50256};
+  const std::vector<int32_t> second = {1212, 318, 257, 1332, 13, 198, 50256};
+  {
+    IndexedDatasetBuilder builder(prefix("toy"), {.dtype = token_dtype_for_vocab(50257)});
+    builder.add_document(first, std::vector<int32_t>{5});
+    builder.add_document(second, std::vector<int32_t>{7});
+    builder.add_document({}, {});
+    builder.finalize();
+  }
+  const std::string index = read_text(prefix("toy") + ".idx");
+  const std::string want(
+      "MMIDIDX\0\0"
+      "\1\0\0\0\0\0\0\0"
+      "\10"
+      "\2\0\0\0\0\0\0\0"
+      "\4\0\0\0\0\0\0\0"
+      "\5\0\0\0\7\0\0\0"
+      "\0\0\0\0\0\0\0\0\12\0\0\0\0\0\0\0"
+      "\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0",
+      90);
+  EXPECT_EQ(index, want);
+  EXPECT_EQ(read_text(prefix("toy") + ".bin").size(), 24U);
+}
+
+TEST_F(IndexedDatasetTest, ReadsWhatItWrote) {
+  for (const TokenDtype dtype : {TokenDtype::kUint8, TokenDtype::kInt8, TokenDtype::kInt16,
+                                 TokenDtype::kInt32, TokenDtype::kInt64, TokenDtype::kUint16}) {
+    const IndexedDataset dataset(write_small("small", dtype));
+    EXPECT_EQ(dataset.dtype(), dtype);
+    EXPECT_EQ(dataset.num_sequences(), 3);
+    EXPECT_EQ(dataset.num_documents(), 2);
+    EXPECT_EQ(dataset.num_tokens(), 6);
+    EXPECT_EQ(dataset.length(0), 3);
+    EXPECT_EQ(dataset.document_start(1), 2);
+    EXPECT_THAT(values(dataset.sequence(0)), ElementsAre(5, 6, 7));
+    EXPECT_THAT(values(dataset.tokens(0, 1, 2)), ElementsAre(6, 7));
+    EXPECT_THAT(values(dataset.tokens(0, 3, 0)), ElementsAre());
+    EXPECT_THAT(values(dataset.slice(1, 3)), ElementsAre(8, 9, 10));
+    EXPECT_EQ(dataset.sequence(2)[1], 10);
+  }
+}
+
+TEST_F(IndexedDatasetTest, KeepsModesOfMultimodalData) {
+  {
+    IndexedDatasetBuilder builder(prefix("mm"), {.dtype = TokenDtype::kInt32, .multimodal = true});
+    builder.add_sequence(std::vector<int32_t>{1, 2}, 0);
+    builder.add_sequence(std::vector<int32_t>{3}, 1);
+    builder.end_document();
+    builder.finalize();
+  }
+  const IndexedDataset with_modes(prefix("mm"), {.multimodal = true});
+  EXPECT_EQ(with_modes.mode(0), 0);
+  EXPECT_EQ(with_modes.mode(1), 1);
+  EXPECT_EQ(IndexedDataset(prefix("mm")).mode(1), 0);
+}
+
+TEST_F(IndexedDatasetTest, MergesDatasets) {
+  const IndexedDataset small(write_small("small"));
+  {
+    IndexedDatasetBuilder builder(prefix("merged"), {.dtype = TokenDtype::kUint16});
+    builder.add_dataset(small);
+    builder.add_dataset(small);
+    builder.finalize();
+  }
+  const IndexedDataset merged(prefix("merged"));
+  EXPECT_EQ(merged.num_documents(), 4);
+  EXPECT_EQ(merged.document_start(3), 5);
+  EXPECT_THAT(values(merged.slice(0, 6)), ElementsAre(5, 6, 7, 8, 9, 10, 5, 6, 7, 8, 9, 10));
+
+  IndexedDatasetBuilder wide(prefix("wide"), {.dtype = TokenDtype::kInt32});
+  EXPECT_THROW(wide.add_dataset(small), DtypeError);
+}
+
+TEST_F(IndexedDatasetTest, LeavesNothingBehindUnlessFinalized) {
+  {
+    IndexedDatasetBuilder builder(prefix("lost"), {.dtype = TokenDtype::kUint16});
+    builder.add_document(std::vector<int32_t>{1}, std::vector<int32_t>{1});
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
+  EXPECT_FALSE(dataset_exists(prefix("lost")));
+}
+
+TEST_F(IndexedDatasetTest, EmptyDatasetIsValid) {
+  {
+    IndexedDatasetBuilder builder(prefix("empty"), {.dtype = TokenDtype::kUint16});
+    builder.finalize();
+  }
+  const IndexedDataset dataset(prefix("empty"));
+  EXPECT_EQ(dataset.num_sequences(), 0);
+  EXPECT_EQ(dataset.num_documents(), 0);
+}
+
+TEST_F(IndexedDatasetTest, RejectsTokensThatDoNotFit) {
+  IndexedDatasetBuilder builder(prefix("narrow"), {.dtype = TokenDtype::kUint16});
+  EXPECT_THROW(builder.add_sequence(std::vector<int32_t>{65536}), Error);
+  EXPECT_THROW(builder.add_sequence(std::vector<int32_t>{-1}), Error);
+  builder.add_sequence(std::vector<int32_t>{65535});
+  EXPECT_THROW(builder.finalize(), Error);  // the document is not closed
+}
+
+TEST_F(IndexedDatasetTest, RejectsRangesOutsideTheData) {
+  const IndexedDataset dataset(write_small("small"));
+  EXPECT_THROW(dataset.sequence(3), Error);
+  EXPECT_THROW(dataset.sequence(-1), Error);
+  EXPECT_THROW(dataset.tokens(0, 1, 3), Error);
+  EXPECT_THROW(dataset.tokens(0, -1, 1), Error);
+  EXPECT_THROW(dataset.slice(2, 4), Error);
+}
+
+TEST_F(IndexedDatasetTest, NamesTheMissingFile) {
+  EXPECT_THAT(message_of<IoError>(prefix("none")), HasSubstr("none.idx: not found"));
+  const std::string path = write_small("small");
+  EXPECT_THAT(message_of<IoError>(path + ".bin"), HasSubstr("without .bin"));
+  std::filesystem::remove(path + ".bin");
+  EXPECT_THAT(message_of<IoError>(path), HasSubstr("small.bin: not found"));
+}
+
+TEST_F(IndexedDatasetTest, NamesTheDamage) {
+  struct Case {
+    size_t offset;
+    std::string bytes;
+    std::string message;
+  };
+  const std::string zero(1, '\0');
+  for (const Case& c :
+       std::vector<Case>{{0, "XX", "is this the .bin file?"},
+                         {9, "\2", "version at offset 9 is 2"},
+                         {17, "\6", "floating point"},
+                         {17, "\11", "code 9 at offset 17 is not one of"},
+                         {18, "\11", "the file is truncated"},
+                         {25, "\177", "the file is truncated"},
+                         {26, "\11", "the file is truncated"},
+                         {34, "\377\377\377\377", "sequence 0 has length -1"},
+                         {34, "\7", "small.bin: has 12 bytes, but sequence 0"},
+                         {46 + 8, "\13", "small.bin: has 12 bytes, but sequence 1"},
+                         {70, "\1", "runs from 1 to 3"},
+                         {70 + 8, "\5", "document 1 at offset 78 starts after the next"},
+                         {70 + 16, "\2", "runs from 0 to 2"}}) {
+    const std::string path = write_small("small");
+    overwrite(path + ".idx", c.offset, c.bytes);
+    EXPECT_THAT(message_of<FormatError>(path), HasSubstr(c.message)) << "offset " << c.offset;
+  }
+}
+
+TEST_F(IndexedDatasetTest, NamesTruncationWithSizes) {
+  const std::string path = write_small("small");
+  const std::string index = read_text(path + ".idx");
+  write_text_atomically(path + ".idx", index.substr(0, index.size() - 1));
+  EXPECT_THAT(message_of<FormatError>(path), HasSubstr("has 93 bytes"));
+  EXPECT_THAT(message_of<FormatError>(path), HasSubstr("take 94"));
+  write_text_atomically(path + ".idx", index.substr(0, 20));
+  EXPECT_THAT(message_of<FormatError>(path), HasSubstr("header alone takes 34"));
+  write_text_atomically(path + ".idx", "");
+  EXPECT_THAT(message_of<FormatError>(path), HasSubstr("index has 0 bytes"));
+  write_text_atomically(path + ".idx", index);
+  write_text_atomically(path + ".bin", "12345678901");
+  EXPECT_THAT(message_of<FormatError>(path), HasSubstr("has 11 bytes"));
+}
+
+TEST_F(IndexedDatasetTest, RecognisesLegacyIndex) {
+  write_text_atomically(prefix("old.idx"), std::string("TNTIDX\0\0", 8) + std::string(60, '\0'));
+  write_text_atomically(prefix("old.bin"), "");
+  EXPECT_THAT(message_of<Unsupported>(prefix("old")), HasSubstr("TNTIDX"));
+}
+
+}  // namespace
+}  // namespace megatron
