@@ -1,0 +1,207 @@
+#include "megatron/autograd/variable.h"
+
+#include <atomic>
+#include <queue>
+#include <utility>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+
+// A leaf's gradient, shared by the variable and the sinks that ops captured.
+struct GradSink::Leaf {
+  Tensor grad;
+  bool is_main = false;  // grad is a main gradient: add, never replace
+};
+
+// One recorded op, or a leaf (then `leaf` is set and there are no inputs).
+struct Variable::Node {
+  const char* name = "leaf";
+  int64_t order = 0;  // position in the order of recording
+  Shape shape;
+  DType dtype = DType::kFloat32;
+  std::vector<std::shared_ptr<Node>> inputs;  // null: needs no gradient
+  BackwardFunction backward;
+  Tensor dy;  // gradients summed so far in the running backward pass
+  std::shared_ptr<GradSink::Leaf> leaf;
+
+  ~Node();
+};
+
+struct Variable::Impl {
+  Tensor data;
+  std::shared_ptr<Node> node;  // null: a constant
+};
+
+// A deep graph would otherwise be freed by recursion, one stack frame per op.
+Variable::Node::~Node() {
+  std::vector<std::shared_ptr<Node>> doomed = std::move(inputs);
+  while (!doomed.empty()) {
+    std::shared_ptr<Node> node = std::move(doomed.back());
+    doomed.pop_back();
+    if (node == nullptr || node.use_count() > 1) continue;
+    for (std::shared_ptr<Node>& input : node->inputs) doomed.push_back(std::move(input));
+    node->inputs.clear();
+  }
+}
+
+namespace {
+
+thread_local bool recording = true;
+
+int64_t next_order() {
+  static std::atomic<int64_t> counter{0};
+  return counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+// sum += dy, leaving tensors alone that somebody else may read.
+void accumulate(Tensor& sum, const Tensor& dy) {
+  if (!sum.defined()) {
+    sum = dy;
+    return;
+  }
+  if (!sum.is_sole_owner()) sum = copied(sum);
+  add_inplace(sum, dy);
+}
+
+}  // namespace
+
+GradSink::operator bool() const { return leaf_ != nullptr && leaf_->is_main; }
+
+Tensor& GradSink::main_grad() const {
+  invariant(leaf_ != nullptr && leaf_->is_main, "a sink that is added into has a main gradient");
+  return leaf_->grad;
+}
+
+Variable::Variable(Tensor data) : impl_(std::make_shared<Impl>()) { impl_->data = std::move(data); }
+
+Variable Variable::leaf(Tensor data) {
+  Variable variable(std::move(data));
+  auto node = std::make_shared<Node>();
+  node->order = next_order();
+  node->shape = variable.shape();
+  node->dtype = variable.dtype();
+  node->leaf = std::make_shared<GradSink::Leaf>();
+  variable.impl_->node = std::move(node);
+  return variable;
+}
+
+const Tensor& Variable::data() const {
+  invariant(defined(), "a variable that is used is defined");
+  return impl_->data;
+}
+
+Tensor& Variable::mutable_data() {
+  invariant(defined(), "a variable that is used is defined");
+  return impl_->data;
+}
+
+void Variable::set_data(Tensor data) {
+  expect_shape(data.shape(), shape(), "set_data: data");
+  impl_->data = std::move(data);
+  if (impl_->node != nullptr) impl_->node->dtype = impl_->data.dtype();
+}
+
+bool Variable::requires_grad() const { return defined() && impl_->node != nullptr; }
+
+const Tensor& Variable::grad() const {
+  invariant(requires_grad() && impl_->node->leaf != nullptr, "only a leaf has a gradient");
+  return impl_->node->leaf->grad;
+}
+
+void Variable::clear_grad() {
+  invariant(requires_grad() && impl_->node->leaf != nullptr, "only a leaf has a gradient");
+  impl_->node->leaf->grad = Tensor();
+  impl_->node->leaf->is_main = false;
+}
+
+void Variable::set_main_grad(Tensor main_grad) {
+  invariant(requires_grad() && impl_->node->leaf != nullptr, "only a leaf has a gradient");
+  expect_shape(main_grad.shape(), shape(), "set_main_grad: main_grad");
+  impl_->node->leaf->grad = std::move(main_grad);
+  impl_->node->leaf->is_main = true;
+}
+
+GradSink Variable::grad_sink() const {
+  return GradSink(requires_grad() ? impl_->node->leaf : nullptr);
+}
+
+Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
+                BackwardFunction backward) {
+  Variable result(std::move(y));
+  bool any = false;
+  for (const Variable& input : inputs) any = any || input.requires_grad();
+  if (!recording || !any) return result;
+
+  auto node = std::make_shared<Variable::Node>();
+  node->name = name;
+  node->order = next_order();
+  node->shape = result.shape();
+  node->dtype = result.dtype();
+  for (const Variable& input : inputs) {
+    node->inputs.push_back(input.defined() ? input.impl_->node : nullptr);
+  }
+  node->backward = std::move(backward);
+  result.impl_->node = std::move(node);
+  return result;
+}
+
+void backward(const Variable& y, const Tensor& dy) {
+  using Node = Variable::Node;
+  if (!y.requires_grad()) return;
+  expect_shape(dy.shape(), y.shape(), "backward: dy");
+  expect_dtype(dy.dtype(), y.dtype(), "backward: dy");
+
+  const auto earlier = [](const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) {
+    return a->order < b->order;
+  };
+  // An op is recorded after its inputs, so the latest node's gradient is always complete.
+  std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, decltype(earlier)>
+      ready(earlier);
+
+  const auto deliver = [&ready](const std::shared_ptr<Node>& node, const Tensor& grad) {
+    expect_shape(grad.shape(), node->shape, node->name);
+    if (node->leaf != nullptr) {
+      if (node->leaf->is_main) {
+        add_inplace(node->leaf->grad, grad);
+      } else {
+        accumulate(node->leaf->grad, grad);
+      }
+      return;
+    }
+    expect_dtype(grad.dtype(), node->dtype, node->name);
+    const bool is_first = !node->dy.defined();
+    accumulate(node->dy, grad);
+    if (is_first) ready.push(node);
+  };
+
+  deliver(y.impl_->node, dy);
+  while (!ready.empty()) {
+    const std::shared_ptr<Node> node = ready.top();
+    ready.pop();
+    invariant(node->backward != nullptr, "a graph runs backward once");
+
+    std::vector<bool> wanted;
+    for (const std::shared_ptr<Node>& input : node->inputs) wanted.push_back(input != nullptr);
+    const BackwardFunction run = std::exchange(node->backward, nullptr);
+    Tensor node_dy = std::exchange(node->dy, Tensor());
+    Grads grads = run(node_dy, Wants(std::move(wanted)));
+    node_dy = Tensor();
+    invariant(grads.size() == node->inputs.size(), "an op returns one gradient per input");
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (node->inputs[i] == nullptr || !grads[i].defined()) continue;
+      const Tensor grad = std::exchange(grads[i], Tensor());
+      deliver(node->inputs[i], grad);
+    }
+  }
+}
+
+void backward(const Variable& y) { backward(y, full(y.shape(), 1.0f, y.dtype(), y.stream())); }
+
+NoGrad::NoGrad() : previous_(std::exchange(recording, false)) {}
+NoGrad::~NoGrad() { recording = previous_; }
+EnableGrad::EnableGrad() : previous_(std::exchange(recording, true)) {}
+EnableGrad::~EnableGrad() { recording = previous_; }
+bool grad_enabled() { return recording; }
+
+}  // namespace megatron

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megatron/tensor/tensor.h"
+
+// The graph of gradients. Ops record a closure; its captures are the saved activations and nothing
+// else is kept alive: a node holds closures and edges, never the data of its inputs.
+namespace megatron {
+
+class Variable;
+
+// Which inputs of an op need a gradient, by position.
+class Wants {
+ public:
+  explicit Wants(std::vector<bool> wanted) : wanted_(std::move(wanted)) {}
+  bool operator[](size_t input) const { return wanted_[input]; }
+
+ private:
+  std::vector<bool> wanted_;
+};
+
+// The gradients of an op's inputs, by position. Undefined: not wanted, zero, or already accumulated
+// through the input's GradSink.
+using Grads = std::vector<Tensor>;
+
+// dy has the shape and dtype of the op's output.
+using BackwardFunction = std::function<Grads(const Tensor& dy, const Wants& wants)>;
+
+// Where the gradient of a leaf is summed up: the fp32 (or parameter-dtype) main gradient. An op
+// that can add into it directly (a weight-gradient product with beta = 1) captures the sink and
+// saves a tensor; every other op returns the gradient and the engine adds it.
+class GradSink {
+ public:
+  GradSink() = default;
+  // True for a leaf that has a main gradient; only then may the op add into it.
+  explicit operator bool() const;
+  Tensor& main_grad() const;
+
+ private:
+  friend class Variable;
+  struct Leaf;
+  explicit GradSink(std::shared_ptr<Leaf> leaf) : leaf_(std::move(leaf)) {}
+  std::shared_ptr<Leaf> leaf_;
+};
+
+// A tensor that may be part of a graph. Copies are handles on the same variable.
+class Variable {
+ public:
+  Variable() = default;
+  // A constant: no gradient flows into it.
+  explicit Variable(Tensor data);
+  // A leaf: backward() sums its gradient into grad(), or into main_grad() once that is set.
+  static Variable leaf(Tensor data);
+
+  bool defined() const { return impl_ != nullptr; }
+  const Tensor& data() const;
+  Tensor& mutable_data();
+  // Replaces a leaf's elements (a flat parameter buffer takes over); the shape must stay.
+  void set_data(Tensor data);
+
+  const Shape& shape() const { return data().shape(); }
+  int64_t size(int axis) const { return data().size(axis); }
+  DType dtype() const { return data().dtype(); }
+  Stream stream() const { return data().stream(); }
+
+  bool requires_grad() const;
+  // The gradient of a leaf; undefined before the first backward. With a main gradient: that one.
+  const Tensor& grad() const;
+  void clear_grad();
+  // From now on gradients of this leaf are added into `main_grad` (same shape, own dtype).
+  void set_main_grad(Tensor main_grad);
+  GradSink grad_sink() const;
+
+  // The same data outside the graph.
+  Variable detached() const { return Variable(data()); }
+
+ private:
+  friend Variable record(const char*, Tensor, const std::vector<Variable>&, BackwardFunction);
+  friend void backward(const Variable&, const Tensor&);
+  struct Node;
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+// The output `y` of an op named `name`. In grad mode, and when an input requires a gradient, the
+// closure becomes a node of the graph; otherwise it is dropped and y is a constant.
+Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
+                BackwardFunction backward);
+
+// Runs the graph from y with gradient dy (same shape and dtype), in the reverse of the order of
+// recording; the result does not depend on threads. Closures, and so saved activations, are freed
+// as they are used: a graph runs once. Re-entrant.
+void backward(const Variable& y, const Tensor& dy);
+// For a scalar y, dy = 1.
+void backward(const Variable& y);
+
+// While it lives, ops of this thread record nothing.
+class NoGrad {
+ public:
+  NoGrad();
+  ~NoGrad();
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool previous_;
+};
+// While it lives, ops of this thread record (inside a NoGrad region: recompute's replay).
+class EnableGrad {
+ public:
+  EnableGrad();
+  ~EnableGrad();
+  EnableGrad(const EnableGrad&) = delete;
+  EnableGrad& operator=(const EnableGrad&) = delete;
+
+ private:
+  bool previous_;
+};
+bool grad_enabled();
+
+}  // namespace megatron

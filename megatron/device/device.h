@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+namespace megatron {
+
+enum class DeviceType { kCpu, kCuda };
+
+// Where tensors live. A CPU rank is a device of its own, so that the ranks of one process keep
+// separate memory pools and statistics, as ranks on GPUs do.
+struct Device {
+  DeviceType type = DeviceType::kCpu;
+  int index = 0;
+
+  bool is_cpu() const { return type == DeviceType::kCpu; }
+  bool operator==(const Device& other) const = default;
+  // "cpu:0", "cuda:3"
+  std::string str() const;
+};
+
+// An ordered queue of work on one device. On the CPU work is done when a call returns, so the
+// stream is just the name of the device. Cheap to copy; the native handle is borrowed.
+struct Stream {
+  Device device;
+  void* native = nullptr;  // cudaStream_t on CUDA
+
+  bool is_cpu() const { return device.is_cpu(); }
+  bool operator==(const Stream& other) const = default;
+};
+
+}  // namespace megatron

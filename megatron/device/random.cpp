@@ -1,0 +1,28 @@
+#include "megatron/device/random.h"
+
+#include <cmath>
+
+#include "megatron/device/philox.h"
+
+namespace megatron {
+
+uint64_t hash_of(std::string_view name) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : name) {
+    hash ^= static_cast<unsigned char>(c);
+    hash *= 0x100000001B3u;
+  }
+  return hash;
+}
+
+uint32_t DropoutKey::keep_threshold() const {
+  const double keep = (1.0 - static_cast<double>(probability)) * 0x1p32;
+  return keep >= 0x1p32 ? UINT32_MAX : static_cast<uint32_t>(keep);
+}
+
+DropoutKey RandomState::dropout_key(uint64_t site, float probability) const {
+  if (!training_) return {};
+  return {mixed_key(seed_, site), first_sample_, probability};
+}
+
+}  // namespace megatron

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace megatron {
+
+// A 64-bit hash of a name (FNV-1a), stable across builds and machines. On disk: never change.
+uint64_t hash_of(std::string_view name);
+
+// Which elements a dropout keeps. Element (i, k) of sample j of a site is kept when word k % 4 of
+// philox({k / 4, i, j low, j high}, key) is below keep_threshold. i counts rows of the whole,
+// unsharded tensor within one sample (sequence position, or head * s + query position), so the mask
+// does not depend on micro-batch size, recompute, or how the model is spread over ranks.
+struct DropoutKey {
+  uint64_t key = 0;
+  int64_t first_sample = 0;  // global index of the microbatch's first sample
+  float probability = 0;     // of dropping, in [0, 1)
+
+  bool is_active() const { return probability > 0; }
+  float scale() const { return 1.0f / (1.0f - probability); }
+  // Words below this are kept: (1 - probability) * 2^32.
+  uint32_t keep_threshold() const;
+};
+
+// The randomness of one rank's model. Holds the seed and the position in the data, from which every
+// mask is derived; the position is set before each microbatch, saved by recompute and replayed.
+class RandomState {
+ public:
+  explicit RandomState(uint64_t seed) : seed_(seed) {}
+
+  uint64_t seed() const { return seed_; }
+  int64_t first_sample() const { return first_sample_; }
+  bool is_training() const { return training_; }
+
+  // Start of a microbatch: its first sample's index in the order of training data.
+  void set_first_sample(int64_t index) { first_sample_ = index; }
+  // Dropout is the identity outside training.
+  void set_training(bool training) { training_ = training; }
+
+  // The key of a dropout site, named by the module's canonical name, for the current microbatch.
+  // Inactive outside training.
+  DropoutKey dropout_key(uint64_t site, float probability) const;
+
+ private:
+  uint64_t seed_;
+  int64_t first_sample_ = 0;
+  bool training_ = true;
+};
+
+}  // namespace megatron

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+namespace megatron::kernels {
+
+// How a stored matrix enters a product.
+enum class Transpose { kNo, kYes };
+
+// c = a' b' + beta * c, with a' = a or a^T and b' = b or b^T, plus bias on every row.
+//
+//   c     [m, n]            out   fp32 | fp16 | bf16; read only when beta != 0
+//   a     [m, k] or [k, m]  in    fp32 | fp16 | bf16
+//   b     [k, n] or [n, k]  in    dtype of a
+//   bias  [n]               in    dtype of a; may be null (data == nullptr)
+//
+// Row-major, contiguous, nothing overlaps. Sums in fp32. dtype of c is that of a, or fp32 (a weight
+// gradient accumulated into the fp32 main gradient with beta = 1). Any extent may be 0.
+void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
+            ConstView bias, float beta, Stream stream);
+
+namespace cpu {
+// oneDNN (inner products of fp32 and bf16); fp16 is computed in fp32 through a copy.
+void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
+            ConstView bias, float beta, Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels

@@ -1,0 +1,164 @@
+#include "megatron/tensor/tensor.h"
+
+#include <cstring>
+
+#include "megatron/core/error.h"
+#include "megatron/device/allocator.h"
+#include "megatron/kernels/elementwise.h"
+
+namespace megatron {
+
+Storage::Storage(int64_t bytes, Stream stream)
+    : data_(static_cast<std::byte*>(
+          allocator_of(stream.device).allocate(bytes, current_memory_category()))),
+      bytes_(bytes),
+      stream_(stream) {}
+
+Storage::~Storage() { allocator_of(stream_.device).release(data_); }
+
+Tensor::Tensor(const Shape& shape, DType dtype, Stream stream)
+    : storage_(std::make_shared<Storage>(shape.numel() * size_of(dtype), stream)),
+      shape_(shape),
+      dtype_(dtype) {}
+
+TensorView Tensor::view() {
+  invariant(defined(), "a tensor that is used is defined");
+  return {storage_->data() + offset_, shape_, dtype_};
+}
+
+ConstView Tensor::view() const {
+  invariant(defined(), "a tensor that is used is defined");
+  return {storage_->data() + offset_, shape_, dtype_};
+}
+
+namespace {
+
+Shape rows_shape(const Shape& shape) {
+  if (shape.rank() == 0) return {1, 1};
+  const int64_t last = shape[-1];
+  int64_t rows = 1;
+  for (const int64_t extent : shape.dims().first(static_cast<size_t>(shape.rank() - 1))) {
+    rows *= extent;
+  }
+  return {rows, last};
+}
+
+}  // namespace
+
+TensorView Tensor::rows() {
+  TensorView all = view();
+  all.shape = rows_shape(shape_);
+  return all;
+}
+
+ConstView Tensor::rows() const {
+  ConstView all = view();
+  all.shape = rows_shape(shape_);
+  return all;
+}
+
+Tensor Tensor::reshape(const Shape& shape) const {
+  if (shape.numel() != numel()) {
+    throw ShapeError("reshape: " + shape_.str() + " has " + std::to_string(numel()) +
+                     " elements, " + shape.str() + " has " + std::to_string(shape.numel()));
+  }
+  Tensor other = *this;
+  other.shape_ = shape;
+  return other;
+}
+
+Tensor Tensor::slice(int64_t begin, int64_t count) const {
+  if (begin < 0 || count < 0 || begin + count > size(0)) {
+    throw ShapeError("slice: [" + std::to_string(begin) + ", " + std::to_string(begin + count) +
+                     ") is outside the first axis of " + shape_.str());
+  }
+  Tensor part = *this;
+  part.shape_ = shape_.with(0, count);
+  const int64_t row = size(0) == 0 ? 0 : bytes() / size(0);
+  part.offset_ = offset_ + begin * row;
+  return part;
+}
+
+double Tensor::item() const {
+  if (numel() != 1) throw ShapeError("item: " + shape_.str() + " does not have one element");
+  switch (dtype_) {
+    case DType::kFloat64:
+      return *view().as<double>();
+    case DType::kInt64:
+      return static_cast<double>(*view().as<int64_t>());
+    case DType::kInt32:
+      return *view().as<int32_t>();
+    default:
+      break;
+  }
+  return dispatch_floating(dtype_, "item", [&]<class T>() {
+    return static_cast<double>(static_cast<float>(*view().as<T>()));
+  });
+}
+
+Tensor empty_like(const Tensor& x) { return Tensor(x.shape(), x.dtype(), x.stream()); }
+
+Tensor zeros(const Shape& shape, DType dtype, Stream stream) {
+  Tensor y(shape, dtype, stream);
+  invariant(stream.is_cpu(), "zeros is asked for on the CPU");
+  std::memset(y.view().data, 0, static_cast<size_t>(y.bytes()));
+  return y;
+}
+
+Tensor full(const Shape& shape, float value, DType dtype, Stream stream) {
+  Tensor y(shape, dtype, stream);
+  kernels::fill(y.view(), value, stream);
+  return y;
+}
+
+template <class T>
+Tensor tensor_of(std::span<const T> values, const Shape& shape) {
+  if (shape.numel() != static_cast<int64_t>(values.size())) {
+    throw ShapeError("tensor_of: " + std::to_string(values.size()) + " values for shape " +
+                     shape.str());
+  }
+  Tensor y(shape, dtype_of<T>(), Stream{});
+  if (!values.empty()) std::memcpy(y.view().data, values.data(), values.size_bytes());
+  return y;
+}
+template Tensor tensor_of(std::span<const float>, const Shape&);
+template Tensor tensor_of(std::span<const double>, const Shape&);
+template Tensor tensor_of(std::span<const int64_t>, const Shape&);
+template Tensor tensor_of(std::span<const int32_t>, const Shape&);
+template Tensor tensor_of(std::span<const uint8_t>, const Shape&);
+template Tensor tensor_of(std::span<const BFloat16>, const Shape&);
+template Tensor tensor_of(std::span<const Float16>, const Shape&);
+
+Tensor copied(const Tensor& x) {
+  Tensor y = empty_like(x);
+  kernels::cast(y.view(), x.view(), x.stream());
+  return y;
+}
+
+Tensor cast(const Tensor& x, DType dtype) {
+  Tensor y(x.shape(), dtype, x.stream());
+  kernels::cast(y.view(), x.view(), x.stream());
+  return y;
+}
+
+void add_inplace(Tensor& y, const Tensor& x, float alpha) {
+  expect_shape(x.shape(), y.shape(), "add_inplace: x");
+  kernels::add(y.view(), y.view(), x.view(), alpha, y.stream());
+}
+
+void scale_inplace(Tensor& y, float alpha) {
+  kernels::scale(y.view(), y.view(), alpha, y.stream());
+}
+
+void copy_into(Tensor& y, const Tensor& x) {
+  expect_shape(x.shape(), y.shape(), "copy_into: x");
+  kernels::cast(y.view(), x.view(), y.stream());
+}
+
+Tensor sum_leading(const Tensor& x) {
+  Tensor y({x.rows().size(1)}, x.dtype(), x.stream());
+  kernels::sum_rows(y.view(), x.rows(), 0, x.stream());
+  return y;
+}
+
+}  // namespace megatron

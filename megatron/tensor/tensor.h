@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+namespace megatron {
+
+// A block of device memory, returned to its allocator when the last tensor on it is gone.
+class Storage {
+ public:
+  Storage(int64_t bytes, Stream stream);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  Stream stream() const { return stream_; }
+
+ private:
+  std::byte* data_;
+  int64_t bytes_;
+  Stream stream_;
+};
+
+// Owned, contiguous, row-major elements without gradient. Copying a Tensor copies the handle, not
+// the elements: both then see the same memory, as do reshape and slice. A default-made Tensor is
+// undefined and stands for "none".
+class Tensor {
+ public:
+  Tensor() = default;
+  // Uninitialised elements.
+  Tensor(const Shape& shape, DType dtype, Stream stream);
+
+  bool defined() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  int64_t size(int axis) const { return shape_[axis]; }
+  int rank() const { return shape_.rank(); }
+  int64_t numel() const { return shape_.numel(); }
+  int64_t bytes() const { return numel() * size_of(dtype_); }
+  DType dtype() const { return dtype_; }
+  Stream stream() const { return storage_->stream(); }
+
+  TensorView view();
+  ConstView view() const;
+  // All axes but the last as one: [rows, last]. A vector is one row.
+  TensorView rows();
+  ConstView rows() const;
+
+  // Same elements under another shape. Throws ShapeError when the counts differ.
+  Tensor reshape(const Shape& shape) const;
+  // Elements [begin, begin + count) of the first axis.
+  Tensor slice(int64_t begin, int64_t count) const;
+
+  // The elements, on the CPU. Throws DtypeError when T is not the type.
+  template <class T>
+  std::span<T> span();
+  template <class T>
+  std::span<const T> span() const;
+  // The single element as a double. Throws ShapeError when there is not exactly one.
+  double item() const;
+
+  // True when no other Tensor shares the memory, so that it may be overwritten unseen.
+  bool is_sole_owner() const { return storage_.use_count() == 1; }
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  int64_t offset_ = 0;  // bytes into the storage
+  Shape shape_;
+  DType dtype_ = DType::kFloat32;
+};
+
+Tensor empty_like(const Tensor& x);
+Tensor zeros(const Shape& shape, DType dtype, Stream stream);
+Tensor full(const Shape& shape, float value, DType dtype, Stream stream);
+// A CPU tensor holding a copy of `values`.
+template <class T>
+Tensor tensor_of(std::span<const T> values, const Shape& shape);
+template <class T>
+Tensor tensor_of(const std::vector<T>& values, const Shape& shape) {
+  return tensor_of(std::span<const T>(values), shape);
+}
+// Independent copies.
+Tensor copied(const Tensor& x);
+Tensor cast(const Tensor& x, DType dtype);  // always a copy
+
+// y += alpha * x, element by element, rounding to the dtype of y.
+void add_inplace(Tensor& y, const Tensor& x, float alpha = 1.0f);
+void scale_inplace(Tensor& y, float alpha);
+// y = x, converting dtypes. Shapes must agree.
+void copy_into(Tensor& y, const Tensor& x);
+// [.., n] -> [n], fp32 sums, result in the dtype of x.
+Tensor sum_leading(const Tensor& x);
+
+template <class T>
+std::span<T> Tensor::span() {
+  return {view().as<T>(), static_cast<size_t>(numel())};
+}
+
+template <class T>
+std::span<const T> Tensor::span() const {
+  return {view().as<T>(), static_cast<size_t>(numel())};
+}
+
+}  // namespace megatron
