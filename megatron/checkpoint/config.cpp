@@ -1,0 +1,28 @@
+#include "megatron/checkpoint/config.h"
+
+#include <fmt/format.h>
+
+namespace megatron {
+
+std::vector<std::string> problems(const CheckpointConfig& c) {
+  std::vector<std::string> found;
+  if (c.save_interval < 0) {
+    found.push_back(fmt::format("--save-interval {} must be greater than 0", c.save_interval));
+  } else if (!c.save.empty() && c.save_interval == 0) {
+    found.emplace_back("--save needs --save-interval; for example --save-interval 1000");
+  }
+  if (c.keep_last < 0) {
+    found.push_back(fmt::format("--keep-last {} must be at least 1", c.keep_last));
+  }
+  if (c.load.empty()) {
+    if (c.use_checkpoint_args) {
+      found.emplace_back("--use-checkpoint-args needs --load with the checkpoint's directory");
+    }
+    if (c.exit_on_missing_checkpoint) {
+      found.emplace_back("--exit-on-missing-checkpoint needs --load; add it or remove the flag");
+    }
+  }
+  return found;
+}
+
+}  // namespace megatron

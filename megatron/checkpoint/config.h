@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace megatron {
+
+// Where checkpoints come from and go to. Names are Megatron's flag names.
+struct CheckpointConfig {
+  std::string save;                  // directory; empty: nothing is saved
+  int64_t save_interval = 0;         // in iterations; required with save
+  int64_t keep_last = 0;             // own flag: keep only the newest checkpoints; 0: all
+  int64_t save_retain_interval = 0;  // iterations kept even so; 0: none
+  bool no_save_optim = false;
+  bool no_save_rng = false;
+
+  std::string load;       // directory; empty: start from random weights
+  int64_t ckpt_step = 0;  // iteration to load; 0: the latest
+  bool no_load_optim = false;
+  bool no_load_rng = false;
+  bool finetune = false;             // weights only; iteration and sample counters start at 0
+  bool use_checkpoint_args = false;  // the architecture comes from the checkpoint
+  bool exit_on_missing_checkpoint = false;
+};
+
+// Everything wrong with a config, one sentence each; empty when it is valid.
+std::vector<std::string> problems(const CheckpointConfig& config);
+
+}  // namespace megatron

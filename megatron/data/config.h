@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace megatron {
+
+enum class DataloaderType { kSingle, kCyclic };
+
+// Which samples a run sees, in which order. Names are Megatron's flag names.
+struct DataConfig {
+  std::vector<std::string> data_path;  // one prefix, or weight prefix weight prefix ...
+  std::vector<std::string> train_data_path;
+  std::vector<std::string> valid_data_path;
+  std::vector<std::string> test_data_path;
+  std::string split = "969, 30, 1";  // proportions of data_path: train, valid, test
+  std::string data_cache_path;       // index caches; empty: beside the data
+  bool mock_data = false;            // synthetic samples instead of files
+
+  bool reset_position_ids = false;    // positions restart after each end of document
+  bool reset_attention_mask = false;  // tokens do not see other documents
+  bool eod_mask_loss = false;         // end-of-document tokens do not count in the loss
+
+  DataloaderType dataloader_type = DataloaderType::kSingle;
+  bool data_sharding = true;    // the cyclic order keeps each rank in its own part of the data
+  int64_t num_workers = 2;      // threads that read ahead
+  double mask_prob = 0.15;      // BERT, T5: fraction of masked tokens
+  double short_seq_prob = 0.1;  // BERT, T5: fraction of samples cut short
+};
+
+// Everything wrong with a config, one sentence each; empty when it is valid.
+std::vector<std::string> problems(const DataConfig& config);
+
+}  // namespace megatron

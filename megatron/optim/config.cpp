@@ -1,0 +1,84 @@
+#include "megatron/optim/config.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace megatron {
+
+OptimizerConfig resolved(OptimizerConfig config) {
+  if (config.fp16) config.params_dtype = DType::kFloat16;
+  if (config.bf16) config.params_dtype = DType::kBFloat16;
+  if (config.weight_decay_incr_style == WeightDecayIncrStyle::kConstant) {
+    if (!config.start_weight_decay) config.start_weight_decay = config.weight_decay;
+    if (!config.end_weight_decay) config.end_weight_decay = config.weight_decay;
+  }
+  return config;
+}
+
+std::vector<std::string> problems(const OptimizerConfig& c) {
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
+  };
+  require(!(c.fp16 && c.bf16), "--fp16 and --bf16 exclude each other; remove one of them");
+  require(c.adam_beta1 >= 0.0 && c.adam_beta1 < 1.0,
+          fmt::format("--adam-beta1 {} must be in [0, 1)", c.adam_beta1));
+  require(c.adam_beta2 >= 0.0 && c.adam_beta2 < 1.0,
+          fmt::format("--adam-beta2 {} must be in [0, 1)", c.adam_beta2));
+  require(c.adam_eps > 0.0, fmt::format("--adam-eps {} must be greater than 0", c.adam_eps));
+  require(c.clip_grad >= 0.0,
+          fmt::format("--clip-grad {} must be at least 0; 0 switches clipping off", c.clip_grad));
+
+  require(c.min_lr >= 0.0, fmt::format("--min-lr {} must be at least 0", c.min_lr));
+  require(c.min_lr <= c.lr,
+          fmt::format("--min-lr {} must not exceed --lr {}; lower it", c.min_lr, c.lr));
+  require(c.lr_warmup_init <= c.lr,
+          fmt::format("--lr-warmup-init {} must not exceed --lr {}", c.lr_warmup_init, c.lr));
+  require(!c.decoupled_lr || c.decoupled_min_lr.value_or(c.min_lr) <= *c.decoupled_lr,
+          fmt::format("--decoupled-lr {} must be at least its floor {}; give --decoupled-min-lr",
+                      c.decoupled_lr.value_or(0.0), c.decoupled_min_lr.value_or(c.min_lr)));
+  if (c.lr_warmup_fraction) {
+    require(*c.lr_warmup_fraction >= 0.0 && *c.lr_warmup_fraction <= 1.0,
+            fmt::format("--lr-warmup-fraction {} must be in [0, 1]", *c.lr_warmup_fraction));
+  }
+  require(c.lr_decay_iters >= 0 && c.lr_decay_samples >= 0,
+          "--lr-decay-iters and --lr-decay-samples must be greater than 0");
+  require(c.lr_warmup_iters >= 0 && c.lr_warmup_samples >= 0,
+          "--lr-warmup-iters and --lr-warmup-samples must be at least 0");
+  require(!(c.override_opt_param_scheduler && c.use_checkpoint_opt_param_scheduler),
+          "--override-opt_param-scheduler and --use-checkpoint-opt_param-scheduler exclude each "
+          "other; keep the one whose values should win");
+
+  if (c.weight_decay_incr_style != WeightDecayIncrStyle::kConstant) {
+    require(c.start_weight_decay && c.end_weight_decay,
+            "--weight-decay-incr-style linear and cosine need --start-weight-decay and "
+            "--end-weight-decay; add both");
+  } else {
+    require(c.start_weight_decay == c.weight_decay && c.end_weight_decay == c.weight_decay,
+            "--start-weight-decay and --end-weight-decay need --weight-decay-incr-style linear or "
+            "cosine; add it or remove them");
+  }
+  if (c.start_weight_decay && c.end_weight_decay) {
+    require(*c.start_weight_decay >= 0.0,
+            fmt::format("weight decay {} must be at least 0", *c.start_weight_decay));
+    require(*c.end_weight_decay >= *c.start_weight_decay,
+            fmt::format("--end-weight-decay {} must be at least --start-weight-decay {}",
+                        *c.end_weight_decay, *c.start_weight_decay));
+  }
+
+  require(c.loss_scale >= 0.0,
+          fmt::format("--loss-scale {} must be greater than 0; leave it out for a dynamic scale",
+                      c.loss_scale));
+  require(c.min_loss_scale > 0.0,
+          fmt::format("--min-loss-scale {} must be greater than 0", c.min_loss_scale));
+  require(c.initial_loss_scale >= c.min_loss_scale,
+          fmt::format("--initial-loss-scale {} must be at least --min-loss-scale {}",
+                      c.initial_loss_scale, c.min_loss_scale));
+  require(c.loss_scale_window > 0,
+          fmt::format("--loss-scale-window {} must be greater than 0", c.loss_scale_window));
+  require(c.hysteresis > 0, fmt::format("--hysteresis {} must be greater than 0", c.hysteresis));
+  return found;
+}
+
+}  // namespace megatron

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megatron/core/dtype.h"
+
+namespace megatron {
+
+enum class OptimizerKind { kAdam, kSgd };
+enum class LrDecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd };
+enum class WsdDecayStyle { kExponential, kLinear, kCosine, kMinusSqrt };
+enum class WeightDecayIncrStyle { kConstant, kLinear, kCosine };
+
+// The update rule, its schedules, clipping and loss scaling. Names are Megatron's flag names.
+struct OptimizerConfig {
+  OptimizerKind optimizer = OptimizerKind::kAdam;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double sgd_momentum = 0.9;
+  double clip_grad = 1.0;  // limit of the global L2 norm; 0: no clipping, no norm
+
+  // Learning rate. Lengths are in iterations or in samples, as the training length is.
+  double lr = 0.0;  // required for training; the peak
+  double min_lr = 0.0;
+  std::optional<double> decoupled_lr;      // peak for embedding and output layer; none: lr
+  std::optional<double> decoupled_min_lr;  // floor for them; none: min_lr
+  LrDecayStyle lr_decay_style = LrDecayStyle::kLinear;
+  int64_t lr_decay_iters = 0;                // 0: train_iters
+  int64_t lr_decay_samples = 0;              // 0: train_samples
+  std::optional<double> lr_warmup_fraction;  // of the decay length, [0, 1]; instead of the next two
+  int64_t lr_warmup_iters = 0;
+  int64_t lr_warmup_samples = 0;
+  double lr_warmup_init = 0.0;  // learning rate at step 0
+  WsdDecayStyle lr_wsd_decay_style = WsdDecayStyle::kExponential;
+  int64_t lr_wsd_decay_iters = 0;  // length of the final decay of kWsd
+  int64_t lr_wsd_decay_samples = 0;
+  bool override_opt_param_scheduler = false;        // the command line wins over a checkpoint
+  bool use_checkpoint_opt_param_scheduler = false;  // a checkpoint wins over the command line
+
+  // Weight decay.
+  double weight_decay = 0.01;
+  std::optional<double> start_weight_decay;  // resolved: set; weight_decay when constant
+  std::optional<double> end_weight_decay;    // resolved: set; weight_decay when constant
+  WeightDecayIncrStyle weight_decay_incr_style = WeightDecayIncrStyle::kConstant;
+
+  // Precision and loss scaling.
+  DType params_dtype = DType::kFloat32;
+  bool fp16 = false;
+  bool bf16 = false;
+  double loss_scale = 0.0;  // static scale; 0: dynamic for fp16, none otherwise
+  double initial_loss_scale = 4294967296.0;
+  double min_loss_scale = 1.0;
+  int64_t loss_scale_window = 1000;  // clean steps before the scale doubles
+  int64_t hysteresis = 2;            // overflows tolerated before the scale halves
+
+  bool log_num_zeros_in_grad = false;
+  bool check_for_nan_in_loss_and_grad = true;
+};
+
+// Sets params_dtype from fp16 and bf16, and the weight decay bounds of a constant schedule. Pure.
+OptimizerConfig resolved(OptimizerConfig config);
+
+// Everything wrong with a resolved config, one sentence each; empty when it is valid.
+std::vector<std::string> problems(const OptimizerConfig& config);
+
+}  // namespace megatron

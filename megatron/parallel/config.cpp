@@ -1,0 +1,79 @@
+#include "megatron/parallel/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace megatron {
+
+ParallelConfig resolved(ParallelConfig config) {
+  int64_t& tp = config.tensor_model_parallel_size;
+  int64_t& pp = config.pipeline_model_parallel_size;
+  tp = std::min(tp, config.world_size);
+  if (tp >= 1) pp = std::min(pp, std::max<int64_t>(config.world_size / tp, 1));
+  const int64_t model_ranks = tp * pp * config.context_parallel_size;
+  if (model_ranks > 0) config.data_parallel_size = config.world_size / model_ranks;
+
+  const bool is_interleaved = config.num_layers_per_virtual_pipeline_stage > 0 ||
+                              config.num_virtual_stages_per_pipeline_rank > 1;
+  if (!is_interleaved) config.overlap_p2p_comm = false;
+  if (tp == 1) config.sequence_parallel = false;
+  if (config.sequence_parallel) config.async_tensor_model_parallel_allreduce = false;
+  return config;
+}
+
+std::vector<std::string> problems(const ParallelConfig& c) {
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
+  };
+  const auto at_least_one = [&](int64_t value, const char* flag) {
+    require(value >= 1, fmt::format("{} {} must be at least 1", flag, value));
+    return value >= 1;
+  };
+  const bool has_sizes =
+      static_cast<int>(at_least_one(c.tensor_model_parallel_size, "--tensor-model-parallel-size")) &
+      static_cast<int>(
+          at_least_one(c.pipeline_model_parallel_size, "--pipeline-model-parallel-size")) &
+      static_cast<int>(at_least_one(c.context_parallel_size, "--context-parallel-size")) &
+      static_cast<int>(at_least_one(c.expert_model_parallel_size, "--expert-model-parallel-size"));
+  if (!has_sizes) return found;
+
+  const int64_t model_ranks =
+      c.tensor_model_parallel_size * c.pipeline_model_parallel_size * c.context_parallel_size;
+  require(c.world_size % model_ranks == 0,
+          fmt::format("the number of ranks {} must be a multiple of tensor {} x pipeline {} x "
+                      "context {} = {}; start {} ranks or change these sizes",
+                      c.world_size, c.tensor_model_parallel_size, c.pipeline_model_parallel_size,
+                      c.context_parallel_size, model_ranks,
+                      (c.world_size + model_ranks - 1) / model_ranks * model_ranks));
+  require(c.pipeline_model_parallel_size == 1 ||
+              c.pipeline_model_parallel_split_rank < c.pipeline_model_parallel_size,
+          fmt::format("--pipeline-model-parallel-split-rank {} must be below "
+                      "--pipeline-model-parallel-size {}",
+                      c.pipeline_model_parallel_split_rank, c.pipeline_model_parallel_size));
+  require(
+      c.num_layers_per_virtual_pipeline_stage == 0 || c.num_virtual_stages_per_pipeline_rank == 0,
+      "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank say "
+      "the same thing; give one of them");
+  if (c.num_layers_per_virtual_pipeline_stage > 0) {
+    require(c.pipeline_model_parallel_size > 2,
+            fmt::format("--num-layers-per-virtual-pipeline-stage needs "
+                        "--pipeline-model-parallel-size above 2, not {}",
+                        c.pipeline_model_parallel_size));
+  }
+  if (c.overlap_param_gather) {
+    require(c.use_distributed_optimizer,
+            "--overlap-param-gather needs --use-distributed-optimizer; add it");
+    require(c.overlap_grad_reduce, "--overlap-param-gather needs --overlap-grad-reduce; add it");
+  }
+  require(c.ddp_bucket_size >= 0,
+          fmt::format("--ddp-bucket-size {} must be greater than 0", c.ddp_bucket_size));
+  require(c.distributed_timeout_minutes > 0,
+          fmt::format("--distributed-timeout-minutes {} must be greater than 0",
+                      c.distributed_timeout_minutes));
+  return found;
+}
+
+}  // namespace megatron

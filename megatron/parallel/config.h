@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace megatron {
+
+enum class DistributedBackend { kNccl, kGloo };
+
+// How a model and its data are spread over the ranks. Names are Megatron's flag names.
+struct ParallelConfig {
+  int64_t world_size = 1;                    // all ranks; not a flag
+  int64_t tensor_model_parallel_size = 1;    // tp
+  int64_t pipeline_model_parallel_size = 1;  // pp
+  int64_t context_parallel_size = 1;         // cp
+  int64_t expert_model_parallel_size = 1;    // ep
+  int64_t data_parallel_size = 1;            // resolved: world_size / (tp * pp * cp); not a flag
+
+  int64_t pipeline_model_parallel_split_rank = 0;     // first decoder stage of T5; 0: none
+  int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: stages are not cut into chunks
+  int64_t num_virtual_stages_per_pipeline_rank = 0;   // the same, given as vp; 0: not cut
+  int64_t virtual_pipeline_model_parallel_size = 0;   // vp, set once the layers are known; 0: none
+  int64_t microbatch_group_size_per_virtual_pipeline_stage = 0;  // 0: pp
+  int64_t decoder_first_pipeline_num_layers = 0;         // layers of the first stage; 0: even split
+  int64_t decoder_last_pipeline_num_layers = 0;          // layers of the last stage; 0: even split
+  bool account_for_embedding_in_pipeline_split = false;  // the embedding counts as one layer
+  bool account_for_loss_in_pipeline_split = false;       // the loss counts as one layer
+  bool standalone_embedding_stage = false;               // the first stage holds only the embedding
+  bool overlap_p2p_comm = true;                          // resolved: false without virtual stages
+
+  bool sequence_parallel = false;  // resolved: false when tp is 1
+  bool async_tensor_model_parallel_allreduce = true;
+  bool gradient_accumulation_fusion = true;
+  bool tp_comm_overlap = false;
+  bool use_tp_pp_dp_mapping = false;  // rank order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp
+
+  bool use_distributed_optimizer = false;
+  bool overlap_grad_reduce = false;
+  bool delay_grad_reduce = true;
+  bool overlap_param_gather = false;
+  bool delay_param_gather = false;
+  bool accumulate_allreduce_grads_in_fp32 = false;
+  bool grad_reduce_in_bf16 = false;
+  int64_t ddp_bucket_size = 0;  // elements; 0: max(40 000 000, 1 000 000 * dp)
+  int64_t ddp_num_buckets = 0;  // 0: from ddp_bucket_size
+  bool ddp_average_in_collective = false;
+
+  DistributedBackend distributed_backend = DistributedBackend::kNccl;
+  int64_t distributed_timeout_minutes = 10;
+};
+
+// Clamps tp and pp to the world, derives dp, and switches off what has no effect. Pure.
+// Compat: Megatron-LM core_r0.5.0 clamps tp to min(tp, world) and pp to min(pp, world / tp).
+ParallelConfig resolved(ParallelConfig config);
+
+// Everything wrong with a resolved config, one sentence each; empty when it is valid.
+std::vector<std::string> problems(const ParallelConfig& config);
+
+}  // namespace megatron

@@ -1,0 +1,122 @@
+#include "megatron/training/config.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+namespace {
+
+std::optional<int64_t> integer_of(const std::string& word) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<RampupBatchSize> parsed_rampup(const std::vector<std::string>& words) {
+  if (words.size() != 3) return std::nullopt;
+  const auto start = integer_of(words[0]);
+  const auto increment = integer_of(words[1]);
+  const auto samples = integer_of(words[2]);
+  if (!start || !increment || !samples) return std::nullopt;
+  return RampupBatchSize{*start, *increment, *samples};
+}
+
+}  // namespace
+
+RampupBatchSize rampup_of(const TrainingConfig& config) {
+  const auto rampup = parsed_rampup(config.rampup_batch_size);
+  invariant(rampup.has_value(), "--rampup-batch-size was checked by problems()");
+  return *rampup;
+}
+
+TrainingConfig resolved(TrainingConfig config, int64_t data_parallel_size) {
+  const int64_t micro_times_dp = config.micro_batch_size * data_parallel_size;
+  if (config.global_batch_size == 0) config.global_batch_size = micro_times_dp;
+  if (config.decrease_batch_size_if_needed && micro_times_dp > 0 &&
+      config.global_batch_size > micro_times_dp) {
+    config.global_batch_size -= config.global_batch_size % micro_times_dp;
+  }
+  return config;
+}
+
+std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel_size) {
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
+  };
+  const auto not_negative = [&](double value, const char* flag) {
+    require(value >= 0, fmt::format("{} {} must be at least 0", flag, value));
+  };
+
+  if (c.micro_batch_size == 0) {
+    found.emplace_back("--micro-batch-size is required; for example --micro-batch-size 4");
+  } else if (c.micro_batch_size < 0) {
+    found.push_back(
+        fmt::format("--micro-batch-size {} must be greater than 0", c.micro_batch_size));
+  } else if (c.global_batch_size <= 0) {
+    found.push_back(
+        fmt::format("--global-batch-size {} must be greater than 0", c.global_batch_size));
+  } else {
+    const int64_t micro_times_dp = c.micro_batch_size * data_parallel_size;
+    require(
+        !c.rampup_batch_size.empty() || c.global_batch_size % micro_times_dp == 0,
+        fmt::format("--global-batch-size {} must be a multiple of --micro-batch-size {} x data "
+                    "parallel size {}; use {}",
+                    c.global_batch_size, c.micro_batch_size, data_parallel_size,
+                    (c.global_batch_size + micro_times_dp - 1) / micro_times_dp * micro_times_dp));
+  }
+  if (!c.rampup_batch_size.empty()) {
+    const auto rampup = parsed_rampup(c.rampup_batch_size);
+    if (!rampup) {
+      found.emplace_back(
+          "--rampup-batch-size needs three integers: start, increment and ramp-up samples; for "
+          "example --rampup-batch-size 16 16 5859375");
+    } else {
+      require(rampup->start > 0 && rampup->increment > 0 && rampup->samples >= 0,
+              fmt::format("--rampup-batch-size {} {} {}: start and increment must be greater than "
+                          "0, the samples at least 0",
+                          rampup->start, rampup->increment, rampup->samples));
+      const int64_t growth = c.global_batch_size - rampup->start;
+      require(growth >= 0,
+              fmt::format("--rampup-batch-size starts at {}, above --global-batch-size {}; start "
+                          "lower",
+                          rampup->start, c.global_batch_size));
+      require(growth < 0 || rampup->increment <= 0 || growth % rampup->increment == 0,
+              fmt::format("--global-batch-size {} cannot be reached from {} in steps of {}; change "
+                          "the first two numbers of --rampup-batch-size",
+                          c.global_batch_size, rampup->start, rampup->increment));
+    }
+    require(c.train_iters == 0,
+            "--rampup-batch-size needs --train-samples instead of --train-iters");
+  }
+
+  require(!(c.train_iters != 0 && c.train_samples != 0),
+          "--train-iters and --train-samples exclude each other; keep one");
+  require(c.skip_train || c.train_iters != 0 || c.train_samples != 0,
+          "--train-iters or --train-samples is required; for example --train-iters 1000");
+  not_negative(static_cast<double>(c.train_iters), "--train-iters");
+  not_negative(static_cast<double>(c.train_samples), "--train-samples");
+  not_negative(static_cast<double>(c.exit_interval), "--exit-interval");
+  not_negative(c.exit_duration_in_mins, "--exit-duration-in-mins");
+  not_negative(static_cast<double>(c.eval_iters), "--eval-iters");
+  not_negative(static_cast<double>(c.eval_interval), "--eval-interval");
+  not_negative(static_cast<double>(c.num_threads), "--num-threads");
+  require(c.log_interval > 0,
+          fmt::format("--log-interval {} must be greater than 0", c.log_interval));
+  require(c.tensorboard_log_interval > 0,
+          fmt::format("--tensorboard-log-interval {} must be greater than 0",
+                      c.tensorboard_log_interval));
+  require(c.seed > 0, fmt::format("--seed {} must be greater than 0", c.seed));
+  require(c.timing_log_level >= 0 && c.timing_log_level <= 2,
+          fmt::format("--timing-log-level {} must be 0, 1 or 2", c.timing_log_level));
+  return found;
+}
+
+}  // namespace megatron

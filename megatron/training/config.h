@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace megatron {
+
+enum class TimingLogOption { kMax, kMinMax, kAll };
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+
+// --rampup-batch-size: the global batch starts at `start` and grows by `increment` until `samples`
+// samples are consumed.
+struct RampupBatchSize {
+  int64_t start = 0;
+  int64_t increment = 0;
+  int64_t samples = 0;
+};
+
+// Length of a run, its batches, and when it evaluates, logs, and ends. Names are Megatron's flag
+// names; every interval is in iterations and 0 means never.
+struct TrainingConfig {
+  // Batches, in samples.
+  int64_t micro_batch_size = 0;                // required
+  int64_t global_batch_size = 0;               // 0: micro_batch_size * dp
+  std::vector<std::string> rampup_batch_size;  // the three words as given; empty: constant
+  bool decrease_batch_size_if_needed = false;  // round down to a multiple of micro_batch_size * dp
+
+  // Length over all runs; exactly one of the two is set.
+  int64_t train_iters = 0;
+  int64_t train_samples = 0;
+  std::vector<int64_t> iterations_to_skip;  // 1-based; their data are consumed but not trained
+
+  // Ending early.
+  int64_t exit_interval = 0;
+  double exit_duration_in_mins = 0.0;  // 0: no limit
+  bool exit_signal_handler = false;    // save and exit on SIGTERM
+
+  // Evaluation.
+  int64_t eval_iters = 100;
+  int64_t eval_interval = 1000;
+  bool skip_train = false;
+
+  // Randomness and numerics.
+  int64_t seed = 1234;
+  bool data_parallel_random_init = false;
+  bool calculate_per_token_loss = false;
+  bool deterministic_mode = false;
+  std::string megatron_compat;  // version whose accidents are kept; empty: none
+
+  // Console and event files.
+  int64_t log_interval = 100;
+  bool log_params_norm = false;
+  bool log_num_zeros_in_grad = false;
+  bool log_throughput = false;
+  bool log_progress = false;     // progress.txt beside the checkpoints
+  int64_t timing_log_level = 0;  // 0 to 2: timers of higher levels are off
+  TimingLogOption timing_log_option = TimingLogOption::kMinMax;
+  bool barrier_with_level_1_timing = true;
+  std::string tensorboard_dir;
+  int64_t tensorboard_log_interval = 1;
+  int64_t tensorboard_queue_size = 1000;
+  bool log_timers_to_tensorboard = false;
+  bool log_batch_size_to_tensorboard = false;
+  bool log_learning_rate_to_tensorboard = true;
+  bool log_loss_scale_to_tensorboard = true;
+  bool log_validation_ppl_to_tensorboard = false;
+  bool log_memory_to_tensorboard = false;
+  bool log_world_size_to_tensorboard = false;
+  std::string metrics_jsonl;  // one JSON object per logged iteration; empty: none
+  bool check_for_nan_in_loss_and_grad = true;
+
+  // Profiler window, in iterations.
+  bool profile = false;
+  int64_t profile_step_start = 10;
+  int64_t profile_step_end = 12;
+  std::vector<int64_t> profile_ranks = {0};
+
+  // The machine.
+  DeviceChoice device = DeviceChoice::kAuto;
+  int64_t num_threads = 0;  // of CPU kernels; 0: the cores this process may use
+  bool cuda_graph = false;
+};
+
+// The three numbers of --rampup-batch-size. REQUIRES: problems() found nothing, and the list is
+// not empty.
+RampupBatchSize rampup_of(const TrainingConfig& config);
+
+// Fills global_batch_size; rounds it down when decrease_batch_size_if_needed. Pure.
+TrainingConfig resolved(TrainingConfig config, int64_t data_parallel_size);
+
+// Everything wrong with a resolved config, one sentence each; empty when it is valid.
+std::vector<std::string> problems(const TrainingConfig& config, int64_t data_parallel_size);
+
+}  // namespace megatron

@@ -1,0 +1,255 @@
+#include "megatron/transformer/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+namespace {
+
+// "1, 2, 4": the divisors of `value` up to `limit`.
+std::string divisors(int64_t value, int64_t limit) {
+  std::string text;
+  for (int64_t d = 1; d <= limit; ++d) {
+    if (value % d == 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", d);
+  }
+  return text;
+}
+
+bool is_probability(double value) { return value >= 0.0 && value < 1.0; }
+
+}  // namespace
+
+std::string_view name_of(Activation activation) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return "gelu_tanh";
+    case Activation::kGeluErf:
+      return "gelu_erf";
+    case Activation::kGeluOnnx:
+      return "gelu_onnx";
+    case Activation::kSquaredRelu:
+      return "squared_relu";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kSwiglu:
+      return "swiglu";
+    case Activation::kGeglu:
+      return "geglu";
+    case Activation::kLiglu:
+      return "liglu";
+    case Activation::kReglu:
+      return "reglu";
+  }
+  throw InternalError("name_of: unknown activation");
+}
+
+Activation activation_of(const ActivationFlags& flags, bool add_bias_linear) {
+  if (flags.openai_gelu) return Activation::kGeluTanh;
+  if (flags.onnx_safe) return Activation::kGeluOnnx;
+  if (flags.swiglu) return Activation::kSwiglu;
+  if (flags.squared_relu) return Activation::kSquaredRelu;
+  switch (flags.glu_activation) {
+    case GluActivation::kGeglu:
+      return Activation::kGeglu;
+    case GluActivation::kLiglu:
+      return Activation::kLiglu;
+    case GluActivation::kReglu:
+      return Activation::kReglu;
+    case GluActivation::kSwiglu:
+    case GluActivation::kNone:
+      break;
+  }
+  return flags.bias_gelu_fusion && add_bias_linear ? Activation::kGeluTanh : Activation::kGeluErf;
+}
+
+std::vector<std::string> problems(const ActivationFlags& flags) {
+  std::vector<std::string> found;
+  std::string chosen;
+  int count = 0;
+  const auto choose = [&](bool is_on, const char* flag) {
+    if (!is_on) return;
+    chosen += fmt::format("{}{}", count == 0 ? "" : ", ", flag);
+    count += 1;
+  };
+  choose(flags.openai_gelu, "--openai-gelu");
+  choose(flags.onnx_safe, "--onnx-safe");
+  choose(flags.swiglu, "--swiglu");
+  choose(flags.squared_relu, "--squared-relu");
+  choose(flags.glu_activation != GluActivation::kNone, "--glu-activation");
+  if (count > 1) {
+    found.push_back(fmt::format("{}: a model has one activation; keep one of these flags", chosen));
+  }
+  if (flags.glu_activation == GluActivation::kSwiglu) {
+    found.emplace_back(
+        "--glu-activation swiglu gates with the second half, which is not available; use --swiglu, "
+        "which gates with the first half");
+  }
+  return found;
+}
+
+int64_t TransformerConfig::rotary_dim() const {
+  return rotary_percent < 1.0
+             ? static_cast<int64_t>(static_cast<double>(kv_channels) * rotary_percent)
+             : kv_channels;
+}
+
+TransformerConfig resolved(TransformerConfig config) {
+  if (config.num_layers == 0) config.num_layers = config.encoder_num_layers;
+  if (config.encoder_num_layers == 0) config.encoder_num_layers = config.num_layers;
+  if (config.seq_length == 0) config.seq_length = config.encoder_seq_length;
+  if (config.encoder_seq_length == 0) config.encoder_seq_length = config.seq_length;
+  if (config.ffn_hidden_size == 0) {
+    // Compat: Megatron-LM core_r0.5.0 with --swiglu rounds ffn_hidden_size down to a multiple
+    // of 64.
+    config.ffn_hidden_size =
+        config.activation == Activation::kSwiglu
+            ? static_cast<int64_t>(4.0 * static_cast<double>(config.hidden_size) * 2 / 3 / 64) * 64
+            : 4 * config.hidden_size;
+  }
+  const int64_t heads = config.num_attention_heads;
+  if (config.kv_channels == 0 && heads > 0 && config.hidden_size % heads == 0) {
+    config.kv_channels = config.hidden_size / heads;
+  }
+  if (!config.group_query_attention) config.num_query_groups = heads;
+  if (config.embedding_init_method_std == 0.0) {
+    config.embedding_init_method_std = config.init_method_std;
+  }
+  if (config.apply_query_key_layer_scaling) config.attention_softmax_in_fp32 = true;
+  return config;
+}
+
+std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
+  };
+  const auto positive = [&](int64_t value, const char* flag, const char* example) {
+    require(value > 0, value == 0
+                           ? fmt::format("{} is required; for example {} {}", flag, flag, example)
+                           : fmt::format("{} {} must be greater than 0", flag, value));
+    return value > 0;
+  };
+
+  positive(c.num_layers, "--num-layers", "12");
+  const bool has_hidden = positive(c.hidden_size, "--hidden-size", "768");
+  const bool has_heads = positive(c.num_attention_heads, "--num-attention-heads", "12");
+  const bool has_length = positive(c.seq_length, "--seq-length", "1024");
+  const bool has_positions =
+      positive(c.max_position_embeddings, "--max-position-embeddings", "1024");
+  require(c.decoder_num_layers >= 0,
+          fmt::format("--decoder-num-layers {} must be greater than 0", c.decoder_num_layers));
+  if (has_hidden && has_heads) {
+    require(c.kv_channels > 0,
+            fmt::format("--hidden-size {} must be a multiple of --num-attention-heads {}; use one "
+                        "of {} heads, or give --kv-channels",
+                        c.hidden_size, c.num_attention_heads,
+                        divisors(c.hidden_size, std::min<int64_t>(c.hidden_size, 64))));
+    require(c.ffn_hidden_size > 0,
+            fmt::format("--ffn-hidden-size {} must be greater than 0", c.ffn_hidden_size));
+  }
+  if (has_heads) {
+    const int64_t heads = c.num_attention_heads;
+    require(heads % tp == 0, fmt::format("--num-attention-heads {} must be a multiple of "
+                                         "--tensor-model-parallel-size {}; use one of {}",
+                                         heads, tp, divisors(heads, heads)));
+    if (c.num_query_groups < 1) {
+      found.push_back(
+          fmt::format("--num-query-groups {} must be greater than 0", c.num_query_groups));
+    } else if (c.group_query_attention) {
+      require(heads % c.num_query_groups == 0,
+              fmt::format("--num-attention-heads {} must be a multiple of --num-query-groups {}; "
+                          "use one of {} groups",
+                          heads, c.num_query_groups, divisors(heads, heads)));
+      require(
+          c.num_query_groups % tp == 0,
+          fmt::format("--num-query-groups {} must be a multiple of "
+                      "--tensor-model-parallel-size {}; use one of {}",
+                      c.num_query_groups, tp, divisors(c.num_query_groups, c.num_query_groups)));
+    }
+  }
+  if (has_hidden && c.ffn_hidden_size > 0) {
+    require(c.ffn_hidden_size % tp == 0,
+            fmt::format("--ffn-hidden-size {} must be a multiple of --tensor-model-parallel-size "
+                        "{}; use {}",
+                        c.ffn_hidden_size, tp, (c.ffn_hidden_size + tp - 1) / tp * tp));
+  }
+  if (has_length && has_positions) {
+    const auto fits = [&](int64_t length, const char* flag) {
+      require(length <= c.max_position_embeddings,
+              fmt::format("{} {} must not exceed --max-position-embeddings {}; raise the latter",
+                          flag, length, c.max_position_embeddings));
+    };
+    // Compat: BigScience Megatron-DeepSpeed has no table with alibi, so it sets no limit.
+    if (c.position_embedding_type != PositionEmbedding::kAlibi) {
+      fits(c.seq_length, "--seq-length");
+      fits(c.decoder_seq_length, "--decoder-seq-length");
+    }
+  }
+  require(c.rotary_percent > 0.0 && c.rotary_percent <= 1.0,
+          fmt::format("--rotary-percent {} must be above 0 and at most 1", c.rotary_percent));
+  require(c.rotary_base > 0.0,
+          fmt::format("--rotary-base {} must be greater than 0", c.rotary_base));
+  require(c.rotary_seq_len_interpolation_factor > 0.0,
+          fmt::format("--rotary-seq-len-interpolation-factor {} must be greater than 0",
+                      c.rotary_seq_len_interpolation_factor));
+  require(c.rope_scaling_factor > 0.0,
+          fmt::format("--rope-scaling-factor {} must be greater than 0", c.rope_scaling_factor));
+  if (c.position_embedding_type == PositionEmbedding::kRope && c.kv_channels > 0) {
+    require(c.rotary_dim() > 0 && c.rotary_dim() % 2 == 0,
+            fmt::format("rotary position embeddings turn pairs of channels, but {} of the {} "
+                        "channels of a head are to be rotated; choose --rotary-percent or "
+                        "--kv-channels so that this is even and not 0",
+                        c.rotary_dim(), c.kv_channels));
+  }
+  require(c.norm_epsilon > 0.0,
+          fmt::format("--norm-epsilon {} must be greater than 0", c.norm_epsilon));
+  require(!(c.apply_layernorm_1p && c.normalization == Normalization::kRmsNorm),
+          "--apply-layernorm-1p needs --normalization LayerNorm, not RMSNorm; remove one of them");
+  require(is_probability(c.attention_dropout),
+          fmt::format("--attention-dropout {} must be in [0, 1)", c.attention_dropout));
+  require(is_probability(c.hidden_dropout),
+          fmt::format("--hidden-dropout {} must be in [0, 1)", c.hidden_dropout));
+  require(is_probability(c.label_smoothing),
+          fmt::format("label smoothing {} must be in [0, 1)", c.label_smoothing));
+  require(c.init_method_std >= 0.0,
+          fmt::format("--init-method-std {} must be at least 0", c.init_method_std));
+  require(!c.fp32_residual_connection || c.params_dtype != DType::kFloat32,
+          "--fp32-residual-connection needs --fp16 or --bf16; with fp32 parameters the residual is "
+          "fp32 anyway, so remove it");
+  require(!c.fp16_lm_cross_entropy || c.params_dtype == DType::kFloat16,
+          "--fp16-lm-cross-entropy needs --fp16; add it or remove --fp16-lm-cross-entropy");
+
+  switch (c.recompute_granularity) {
+    case RecomputeGranularity::kNone:
+      require(c.recompute_method == RecomputeMethod::kNone,
+              "--recompute-method needs --recompute-granularity full; add it or remove the method");
+      break;
+    case RecomputeGranularity::kSelective:
+      require(
+          c.recompute_method == RecomputeMethod::kNone,
+          "--recompute-method has no meaning with --recompute-granularity selective; remove it");
+      require(c.recompute_num_layers == 0,
+              "--recompute-num-layers has no meaning with --recompute-granularity selective; "
+              "remove it");
+      break;
+    case RecomputeGranularity::kFull:
+      require(c.recompute_method != RecomputeMethod::kNone,
+              "--recompute-granularity full needs --recompute-method uniform or block");
+      require(c.recompute_num_layers > 0,
+              "--recompute-granularity full needs --recompute-num-layers of at least 1");
+      break;
+  }
+  if (c.distribute_saved_activations) {
+    require(tp > 1,
+            "--distribute-saved-activations needs --tensor-model-parallel-size above 1; "
+            "remove the flag");
+    require(c.recompute_granularity == RecomputeGranularity::kFull,
+            "--distribute-saved-activations needs --recompute-granularity full");
+  }
+  return found;
+}
+
+}  // namespace megatron

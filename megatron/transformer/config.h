@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/core/dtype.h"
+
+namespace megatron {
+
+// The function between the two linear layers of an MLP. The gated ones split the output of fc1 into
+// halves x1, x2 along its last axis.
+enum class Activation {
+  kGeluTanh,     // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+  kGeluErf,      // 0.5 x (1 + erf(x / sqrt(2)))
+  kGeluOnnx,     // 0.5 x (1 + erf(x / 1.41421))
+  kSquaredRelu,  // max(x, 0)^2
+  kRelu,         // max(x, 0)
+  kSwiglu,       // silu(x1) * x2: the gate is the first half
+  kGeglu,        // x1 * gelu_erf(x2): the gates of the next three are the second half
+  kLiglu,        // x1 * x2
+  kReglu,        // x1 * relu(x2)
+};
+
+// True for the activations that halve the width of their input.
+constexpr bool is_gated(Activation activation) { return activation >= Activation::kSwiglu; }
+// "gelu_tanh", "swiglu", ...
+std::string_view name_of(Activation activation);
+
+// --glu-activation: a gated activation whose gate is the second half, except swiglu's (see
+// activation_of).
+enum class GluActivation { kNone, kGeglu, kLiglu, kReglu, kSwiglu };
+
+// The flags that choose an activation in Megatron-LM, one Activation once resolved.
+struct ActivationFlags {
+  bool openai_gelu = false;
+  bool onnx_safe = false;
+  bool swiglu = false;
+  bool squared_relu = false;
+  GluActivation glu_activation = GluActivation::kNone;
+  bool bias_gelu_fusion = true;  // the fused GELU is the tanh form, the unfused one the erf form
+};
+
+// The activation the flags mean. First of: openai_gelu, onnx_safe, swiglu, squared_relu,
+// glu_activation, GELU (tanh if fused with the bias of a biased linear layer, erf otherwise).
+// Compat: Megatron-LM core_r0.5.0 chooses between tanh and erf by --no-bias-gelu-fusion and
+// --disable-bias-linear; checkpoints depend on it.
+Activation activation_of(const ActivationFlags& flags, bool add_bias_linear);
+// Combinations of the flags that contradict each other.
+std::vector<std::string> problems(const ActivationFlags& flags);
+
+enum class PositionEmbedding { kLearnedAbsolute, kRope, kAlibi, kRelative, kNone };
+enum class Normalization { kLayerNorm, kRmsNorm };
+
+// What the backward pass computes again instead of keeping: nothing, the attention core, or layers.
+enum class RecomputeGranularity { kNone, kSelective, kFull };
+// Which layers kFull covers: groups of recompute_num_layers, or the first recompute_num_layers.
+enum class RecomputeMethod { kNone, kUniform, kBlock };
+
+// Size and mathematics of a transformer: GPT-2, Llama, GPT-NeoX, BLOOM, BERT and T5. Names are
+// Megatron's flag names without the dashes.
+struct TransformerConfig {
+  // Size.
+  int64_t num_layers = 0;               // required; the encoder's for T5
+  int64_t encoder_num_layers = 0;       // 0: num_layers
+  int64_t decoder_num_layers = 0;       // T5 only; 0: num_layers
+  int64_t hidden_size = 0;              // required
+  int64_t ffn_hidden_size = 0;          // 0: 4 * hidden_size, with swiglu 2/3 of it (see resolved)
+  int64_t num_attention_heads = 0;      // required
+  int64_t kv_channels = 0;              // size of one head; 0: hidden_size / num_attention_heads
+  bool group_query_attention = false;   // heads share keys and values in num_query_groups groups
+  int64_t num_query_groups = 1;         // resolved: num_attention_heads without the switch above
+  int64_t seq_length = 0;               // required
+  int64_t encoder_seq_length = 0;       // 0: seq_length
+  int64_t decoder_seq_length = 0;       // T5 only
+  int64_t max_position_embeddings = 0;  // required; rows of the learned position table
+  int64_t padded_vocab_size = 0;        // rows of the embedding; set once the tokenizer is known
+
+  // Position information.
+  PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
+  double rotary_base = 10000.0;
+  double rotary_percent = 1.0;      // fraction of kv_channels that is rotated, (0, 1]
+  bool rotary_interleaved = false;  // pair (2i, 2i+1) instead of (i, i + dim/2)
+  double rotary_seq_len_interpolation_factor = 1.0;  // positions are divided by it
+  bool use_rope_scaling = false;                     // Llama 3 frequency scaling
+  double rope_scaling_factor = 8.0;
+  int64_t relative_attention_num_buckets = 32;
+  int64_t relative_attention_max_distance = 128;
+
+  // Layers.
+  Normalization normalization = Normalization::kLayerNorm;
+  double norm_epsilon = 1e-5;
+  bool apply_layernorm_1p = false;  // the norm's weight is 1 + w
+  bool qk_layernorm = false;        // normalize queries and keys per head, before rotation
+  bool embed_layernorm = false;     // LayerNorm on the word embedding (BLOOM)
+  bool parallel_residual = false;   // x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)
+  bool apply_residual_connection_post_layernorm = false;  // residual source: the norm's output
+  Activation activation = Activation::kGeluTanh;
+  bool add_bias_linear = true;  // biases in every linear layer
+  bool add_qkv_bias = false;    // bias of the QKV projection when the others have none
+  bool untie_embeddings_and_output_weights = false;
+  bool bert_binary_head = true;    // BERT's next-sentence head
+  double attention_dropout = 0.1;  // probability in [0, 1)
+  double hidden_dropout = 0.1;     // probability in [0, 1)
+  double label_smoothing = 0.0;    // fraction of the probability given to all words, [0, 1)
+
+  // Numerics.
+  DType params_dtype = DType::kFloat32;
+  bool fp32_residual_connection = false;
+  bool apply_query_key_layer_scaling = false;  // keeps fp16 scores small; softmax then in fp32
+  bool attention_softmax_in_fp32 = false;
+  bool masked_softmax_fusion = true;
+  bool fp16_lm_cross_entropy = false;
+
+  // Initialization.
+  double init_method_std = 0.02;
+  double embedding_init_method_std = 0.0;  // 0: init_method_std
+  bool init_method_xavier_uniform = false;
+  bool use_cpu_initialization = false;
+  bool perform_initialization = true;
+
+  // Recomputation of activations.
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::kNone;
+  RecomputeMethod recompute_method = RecomputeMethod::kNone;
+  int64_t recompute_num_layers = 0;  // required with kFull
+  bool distribute_saved_activations = false;
+
+  bool is_gated() const { return megatron::is_gated(activation); }
+  // Channels of each head that rotary embeddings turn.
+  int64_t rotary_dim() const;
+  // Has the QKV projection a bias?
+  bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
+};
+
+// Fills every 0 that stands for a default. Pure; call once, then treat the result as const.
+TransformerConfig resolved(TransformerConfig config);
+
+// Everything wrong with a resolved config, one sentence each; empty when it is valid.
+std::vector<std::string> problems(const TransformerConfig& config, int64_t tensor_parallel_size);
+
+}  // namespace megatron
