@@ -1,0 +1,49 @@
+# The daily commands. Each wraps a CMake preset or a script; see CONTRIBUTING.md.
+MAKEFLAGS += --no-print-directory
+JOBS ?= $(shell nproc)
+SOURCES = git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh'
+
+.PHONY: help build debug test bench asan ubsan tsan format format-check tidy lint docs-check demo clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+( [a-z-]+)*:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+build:  ## the program, optimised: build/cpu/bin/megatron
+	@cmake --preset cpu >/dev/null && cmake --build build/cpu --parallel $(JOBS)
+
+debug:  ## the same without optimisation: build/debug/bin
+	@cmake --preset debug >/dev/null && cmake --build build/debug --parallel $(JOBS)
+
+test:  ## the whole CPU test suite; needs no GPU
+	@scripts/test.sh
+
+bench: build  ## the benchmark of this machine's CPU
+	@build/cpu/bin/megatron bench
+
+asan ubsan:  ## unit tests under the address and undefined-behaviour sanitizers
+	@scripts/test.sh asan
+
+tsan:  ## unit tests under the thread sanitizer
+	@scripts/test.sh tsan
+
+format:  ## rewrite the sources as .clang-format says
+	@$(SOURCES) | xargs -0 -r clang-format-14 -i
+
+format-check:  ## fail where "make format" would change something
+	@scripts/lint.sh format
+
+tidy: build  ## clang-tidy over megatron/
+	@scripts/bootstrap.sh clang-tidy-14
+	@run-clang-tidy-14 -quiet -p build/cpu -j $(JOBS) '/megatron/.*\.cpp$$'
+
+lint:  ## floors, format, shell scripts, documents
+	@scripts/lint.sh
+
+docs-check:  ## links of the documents and the picture of the floors
+	@scripts/lint.sh docs
+
+demo:  ## train a small GPT on real text and let it write
+	@scripts/demo.sh
+
+clean:  ## remove build/
+	@rm -rf build

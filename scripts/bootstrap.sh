@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Installs what the CPU build and its tests need and this machine lacks.
+#
+#   scripts/bootstrap.sh [package ...]      further packages are installed too
+#
+# For Debian 12 and Ubuntu 24.04, as root or with sudo. Silent when nothing is missing; needs no
+# network then.
+set -euo pipefail
+
+readonly needed=(
+  g++ cmake ninja-build ccache make git    # build tools
+  libdnnl-dev                              # matrix products on the CPU
+  libcli11-dev libfmt-dev libspdlog-dev    # flags, text, log
+  nlohmann-json3-dev libsimdjson-dev       # configuration files; corpora
+  libgtest-dev libgmock-dev xz-utils       # tests
+)
+
+is_installed() {
+  [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+}
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "bootstrap: this machine has no apt; install by hand what Debian calls: ${needed[*]} $*" >&2
+  exit 1
+fi
+
+missing=()
+for package in "${needed[@]}" "$@"; do
+  is_installed "$package" || missing+=("$package")
+done
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+# sudo may ask for a password only where somebody can type it.
+if [[ $(id -u) -eq 0 ]]; then
+  as_root=()
+elif command -v sudo >/dev/null && { [[ -t 0 ]] || sudo -n true 2>/dev/null; }; then
+  as_root=(sudo)
+else
+  echo "bootstrap: ${#missing[@]} packages are missing and this is neither root nor a user with sudo;" \
+    "ask an administrator to run: apt-get install ${missing[*]}" >&2
+  exit 1
+fi
+
+apt_get() {
+  # Waits for another package manager instead of failing; asks no questions.
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
+}
+
+echo "bootstrap: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# A stale or unreachable package index is no error yet: the packages may be at hand all the same.
+apt_get update >"$log" 2>&1 || true
+if ! apt_get install --yes --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "bootstrap: apt-get could not install ${missing[*]}; its last lines are above" >&2
+  exit 1
+fi

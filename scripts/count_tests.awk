@@ -1,0 +1,57 @@
+# Counts test cases: prints "<passed> <failed> <skipped>".
+#
+#   awk -f scripts/count_tests.awk reports/*.xml
+#
+# ctest.xml has one entry for each test program; the other files are GoogleTest's, one for each
+# program that came to its end. A program without such a file (one that crashed, ran out of time, or
+# is no GoogleTest program) counts as one case, and so does a failed one that reports no failed case.
+
+function attribute(line, name,   from) {
+  if (!match(line, "[ ]" name "=\"[^\"]*\"")) return ""
+  from = RSTART + length(name) + 3
+  return substr(line, from, RSTART + RLENGTH - 1 - from)
+}
+
+FNR == 1 {
+  is_ctest = FILENAME ~ /(^|\/)ctest\.xml$/
+  program = FILENAME
+  sub(/.*\//, "", program)
+  sub(/\.xml$/, "", program)
+  in_case = 0
+}
+
+/<testcase / {
+  if (is_ctest) {
+    entry = attribute($0, "name")
+    state[entry] = attribute($0, "status")
+  } else {
+    result = attribute($0, "result")
+    has_report[program] = 1
+    in_case = (result == "completed")
+    if (result == "completed") cases[program]++
+    if (result == "skipped") skipped++
+  }
+}
+
+/<failure/ && !is_ctest && in_case {
+  bad[program]++
+  in_case = 0
+}
+
+END {
+  for (program in has_report) {
+    passed += cases[program] - bad[program]
+    failed += bad[program]
+  }
+  for (entry in state) {
+    program = (entry in has_report) ? entry : entry "_test"
+    if (state[entry] == "run") {
+      if (!(program in has_report)) passed++
+    } else if (state[entry] == "fail") {
+      if (bad[program] == 0) failed++
+    } else {
+      skipped++
+    }
+  }
+  print passed + 0, failed + 0, skipped + 0
+}

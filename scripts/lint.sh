@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Checks what the compiler does not: floors, format, shell scripts, documents.
+#
+#   scripts/lint.sh [floors|format|shell|docs ...]      all of them when none is named
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# One version everywhere: others break lines differently. Debian 12 and Ubuntu 24.04 both have it.
+readonly formatter=clang-format-14
+
+floors() {
+  git ls-files -z 'megatron/*' | xargs -0 awk -f scripts/lint_floors.awk docs/floors.txt
+}
+
+format() {
+  command -v "$formatter" >/dev/null || scripts/bootstrap.sh "$formatter"
+  git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 -r "$formatter" --dry-run -Werror
+}
+
+shell() {
+  local script
+  for script in scripts/*.sh .ci/run; do bash -n "$script" || return 1; done
+}
+
+docs() { scripts/docs_check.sh; }
+
+checks=("$@")
+[[ ${#checks[@]} -gt 0 ]] || checks=(floors format shell docs)
+
+bad=()
+for check in "${checks[@]}"; do
+  case $check in
+    floors | format | shell | docs) "$check" || bad+=("$check") ;;
+    *) echo "lint.sh: no check is called $check; there are floors, format, shell, docs" >&2; exit 2 ;;
+  esac
+done
+
+if [[ ${#bad[@]} -gt 0 ]]; then
+  echo "lint: failed: ${bad[*]}" >&2
+  exit 1
+fi
+echo "lint: clean (${checks[*]})"

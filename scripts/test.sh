@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, runs the CPU test suite and ends with "N passed, N failed".
+#
+#   scripts/test.sh                 the whole suite, preset cpu
+#   scripts/test.sh --sanitizers    then the unit tests under asan and tsan, each in its own folder
+#   scripts/test.sh PRESET ...      these presets only
+#
+# Counts test cases, not programs. Exits non-zero when anything fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+presets=()
+for argument in "$@"; do
+  case $argument in
+    --sanitizers) presets+=(cpu asan tsan) ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    -*) echo "test.sh: unknown option $argument; try --help" >&2; exit 2 ;;
+    *) presets+=("$argument") ;;
+  esac
+done
+[[ ${#presets[@]} -gt 0 ]] || presets=(cpu)
+
+scripts/bootstrap.sh
+
+jobs=${MG_JOBS:-$(nproc)}
+passed=0 failed=0 skipped=0
+
+# GCC 12's thread sanitizer does not start where the kernel randomises many address bits.
+without_address_randomisation() {
+  local wrap=(setarch "$(uname -m)" --addr-no-randomize)
+  if "${wrap[@]}" true 2>/dev/null; then "${wrap[@]}" "$@"; else "$@"; fi
+}
+
+# Runs one preset and adds its test cases to the totals.
+run_preset() {
+  local preset=$1 folder=build/$1 reports=build/$1/reports run=() counts
+
+  echo "== $preset: build"
+  cmake --preset "$preset" >"$folder.configure.log" 2>&1 || { cat "$folder.configure.log"; return 1; }
+  cmake --build "$folder" --parallel "$jobs" || return 1
+
+  echo "== $preset: test"
+  rm -rf "$reports"
+  mkdir -p "$reports"
+  [[ $preset == tsan ]] && run=(without_address_randomisation)
+  # Every GoogleTest program writes reports/<program>.xml; ctest.xml has one entry for each program.
+  GTEST_OUTPUT="xml:$PWD/$reports/" "${run[@]}" \
+    ctest --preset "$preset" --parallel "$jobs" --output-junit "$PWD/$reports/ctest.xml" || true
+
+  [[ -s $reports/ctest.xml ]] || { echo "$preset: ctest ended without a report" >&2; return 1; }
+  counts=$(awk -f scripts/count_tests.awk "$reports"/*.xml) || return 1
+  local p f s
+  read -r p f s <<<"$counts"
+  echo "== $preset: $p passed, $f failed, $s not run for want of their data"
+  [[ $((p + f)) -gt 0 ]] || { echo "$preset: no test ran" >&2; return 1; }
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+mkdir -p build
+for preset in "${presets[@]}"; do
+  # A preset that cannot be built or run is one failure.
+  run_preset "$preset" || failed=$((failed + 1))
+done
+
+echo "$passed passed, $failed failed"
+[[ $failed -eq 0 ]]
