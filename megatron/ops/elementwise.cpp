@@ -1,0 +1,51 @@
+#include "megatron/ops/elementwise.h"
+
+#include "megatron/kernels/elementwise.h"
+
+namespace megatron {
+namespace {
+
+// The gradient in the dtype of its input; the same memory where nothing changes.
+Tensor as_dtype(const Tensor& dy, DType dtype) {
+  return dy.dtype() == dtype ? dy : cast(dy, dtype);
+}
+
+}  // namespace
+
+Variable add(const Variable& x, const Variable& z) {
+  expect_shape(z.shape(), x.shape(), "add: z");
+  const DType dtype = x.dtype() == z.dtype() ? x.dtype() : DType::kFloat32;
+  Tensor y(x.shape(), dtype, x.stream());
+  kernels::add(y.view(), x.data().view(), z.data().view(), 1.0f, y.stream());
+  return record(
+      "add", y, {x, z},
+      [x_dtype = x.dtype(), z_dtype = z.dtype()](const Tensor& dy, const Wants& wants) -> Grads {
+        return {wants[0] ? as_dtype(dy, x_dtype) : Tensor(),
+                wants[1] ? as_dtype(dy, z_dtype) : Tensor()};
+      });
+}
+
+Variable scale(const Variable& x, float alpha) {
+  Tensor y = empty_like(x.data());
+  kernels::scale(y.view(), x.data().view(), alpha, y.stream());
+  return record("scale", y, {x}, [alpha](const Tensor& dy, const Wants&) -> Grads {
+    Tensor dx = empty_like(dy);
+    kernels::scale(dx.view(), dy.view(), alpha, dx.stream());
+    return {dx};
+  });
+}
+
+Variable cast(const Variable& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  return record(
+      "cast", cast(x.data(), dtype), {x},
+      [from = x.dtype()](const Tensor& dy, const Wants&) -> Grads { return {cast(dy, from)}; });
+}
+
+Variable reshape(const Variable& x, const Shape& shape) {
+  return record(
+      "reshape", x.data().reshape(shape), {x},
+      [from = x.shape()](const Tensor& dy, const Wants&) -> Grads { return {dy.reshape(from)}; });
+}
+
+}  // namespace megatron

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "megatron/autograd/variable.h"
+
+// Differentiable arithmetic on whole tensors.
+namespace megatron {
+
+// y = x + z.   x, z of one shape; y in their dtype, or in fp32 when they differ
+Variable add(const Variable& x, const Variable& z);
+
+// y = alpha * x
+Variable scale(const Variable& x, float alpha);
+
+// x in another dtype; x itself when it has that dtype. The gradient returns in the dtype of x.
+Variable cast(const Variable& x, DType dtype);
+
+// The same elements under another shape, sharing memory.
+Variable reshape(const Variable& x, const Shape& shape);
+
+}  // namespace megatron

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "megatron/tensor/tensor.h"
+
+// What tests need of tensors: random values, comparisons, and readable failures.
+namespace megatron {
+
+struct RandomOptions {
+  uint64_t seed = 0;
+  float mean = 0;
+  float stddev = 1;
+  DType dtype = DType::kFloat32;
+};
+// Normal values that depend on nothing but the options and the position.
+Tensor random_normal(const Shape& shape, RandomOptions options);
+
+// Integers in [0, bound), int64.
+Tensor random_ids(const Shape& shape, int64_t bound, uint64_t seed);
+
+// |got - want| <= relative * |want| + absolute, for every element.
+struct Tolerance {
+  double relative = 0;
+  double absolute = 0;
+
+  // For sums of `terms` products: rounding errors grow with the square root.
+  Tolerance for_terms(int64_t terms) const;
+};
+// What elementwise results of a dtype may differ by.
+Tolerance tolerance_of(DType dtype);
+
+// Fails the test at the first element that differs by more than `tolerance` (NaN equals only NaN),
+// naming its index and both values. dtypes may differ; the default is the coarser one's tolerance.
+void expect_close(const Tensor& got, const Tensor& want, Tolerance tolerance,
+                  const std::string& what = "");
+void expect_close(const Tensor& got, const Tensor& want, const std::string& what = "");
+// The same dtype, shape and bits.
+void expect_identical(const Tensor& got, const Tensor& want, const std::string& what = "");
+
+// Element i as a double, whatever the dtype.
+double element(const Tensor& x, int64_t i);
+
+// The message of the exception of type E that f throws; fails the test when it throws none.
+template <class E, class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no exception was thrown";
+  return "";
+}
+
+}  // namespace megatron
