@@ -30,9 +30,9 @@ constexpr uint64_t mixed_key(uint64_t seed, uint64_t use) {
   return z ^ (z >> 31);
 }
 
-// (0, 1): never 0, so that a logarithm is finite.
+// In (0, 1), never an end: a logarithm is finite, a bound of 1 is not reached.
 inline float unit_interval(uint32_t word) {
-  return (static_cast<float>(word >> 8) + 0.5f) * 0x1p-24f;
+  return (static_cast<float>(word >> 9) + 0.5f) * 0x1p-23f;
 }
 
 }  // namespace megatron

@@ -1,0 +1,69 @@
+#include "megatron/autograd/recompute.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+
+Tensor one_value(float value) { return tensor_of<float>({value}, {1}); }
+
+// y = w * x * (index of the microbatch's first sample), counting its calls.
+Variable scaled(const Variable& x, const Variable& w, const RandomState& random, int& calls) {
+  ++calls;
+  const float factor = static_cast<float>(random.first_sample());
+  const float xv = x.data().span<float>()[0];
+  const float wv = w.data().span<float>()[0];
+  return record("scaled", one_value(xv * wv * factor), {x, w},
+                [xv, wv, factor](const Tensor& dy, const Wants&) -> Grads {
+                  const float g = dy.span<float>()[0] * factor;
+                  return {one_value(g * wv), one_value(g * xv)};
+                });
+}
+
+TEST(RecomputeTest, ReplaysWithTheRandomStateOfTheForwardPass) {
+  RandomState random(1);
+  random.set_first_sample(5);
+  int calls = 0;
+  const Variable x = Variable::leaf(one_value(2));
+  const Variable w = Variable::leaf(one_value(3));
+  const Variable y =
+      recompute([&](const Variable& input) { return scaled(input, w, random, calls); }, x, random);
+  EXPECT_EQ(calls, 1);
+  EXPECT_THAT(y.data().span<float>(), ElementsAre(30));
+
+  random.set_first_sample(99);  // another microbatch has begun meanwhile
+  backward(y, one_value(1));
+  EXPECT_EQ(calls, 2);
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(15));
+  EXPECT_THAT(w.grad().span<float>(), ElementsAre(10));
+  EXPECT_EQ(random.first_sample(), 99);
+}
+
+TEST(RecomputeTest, TrainsParametersBelowAConstantInput) {
+  RandomState random(1);
+  random.set_first_sample(1);
+  int calls = 0;
+  const Variable w = Variable::leaf(one_value(3));
+  const Variable y =
+      recompute([&](const Variable& input) { return scaled(input, w, random, calls); },
+                Variable(one_value(2)), random);
+  backward(y, one_value(1));
+  EXPECT_THAT(w.grad().span<float>(), ElementsAre(2));
+}
+
+TEST(RecomputeTest, IsThePlainCallWithoutGradients) {
+  RandomState random(1);
+  random.set_first_sample(1);
+  int calls = 0;
+  const NoGrad no_grad;
+  const Variable w = Variable::leaf(one_value(3));
+  recompute([&](const Variable& input) { return scaled(input, w, random, calls); },
+            Variable(one_value(2)), random);
+  EXPECT_EQ(calls, 1);
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,109 @@
+#include "megatron/autograd/variable.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+
+// y = x + z, both gradients are dy itself: the case where careless accumulation corrupts.
+Variable sum(const Variable& x, const Variable& z) {
+  Tensor y = copied(x.data());
+  add_inplace(y, z.data());
+  return record("sum", y, {x, z}, [](const Tensor& dy, const Wants&) -> Grads { return {dy, dy}; });
+}
+
+// y = x * x.
+Variable square(const Variable& x) {
+  Tensor y = empty_like(x.data());
+  for (int64_t i = 0; i < x.data().numel(); ++i) {
+    const float value = x.data().span<float>()[static_cast<size_t>(i)];
+    y.span<float>()[static_cast<size_t>(i)] = value * value;
+  }
+  return record("square", y, {x}, [x = x.data()](const Tensor& dy, const Wants&) -> Grads {
+    Tensor dx = empty_like(x);
+    for (size_t i = 0; i < static_cast<size_t>(x.numel()); ++i) {
+      dx.span<float>()[i] = 2 * x.span<float>()[i] * dy.span<float>()[i];
+    }
+    return {dx};
+  });
+}
+
+Tensor vector_of(std::vector<float> values) {
+  return tensor_of(values, {static_cast<int64_t>(values.size())});
+}
+
+TEST(BackwardTest, SumsOverEveryUse) {
+  const Variable x = Variable::leaf(vector_of({1, 2, 3}));
+  const Variable y = sum(square(x), sum(x, x));  // x^2 + 2x
+  backward(y, vector_of({1, 1, 10}));
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(4, 6, 80));
+}
+
+TEST(BackwardTest, SharedGradientsAreNotCorrupted) {
+  const Variable x = Variable::leaf(vector_of({1}));
+  const Variable z = Variable::leaf(vector_of({1}));
+  const Tensor dy = vector_of({1});
+  backward(sum(sum(x, z), sum(x, z)), dy);
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(2));
+  EXPECT_THAT(z.grad().span<float>(), ElementsAre(2));
+  EXPECT_THAT(dy.span<float>(), ElementsAre(1));
+}
+
+TEST(BackwardTest, AccumulatesOverGraphs) {
+  const Variable x = Variable::leaf(vector_of({3}));
+  backward(square(x), vector_of({1}));
+  backward(square(x), vector_of({1}));
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(12));
+}
+
+TEST(BackwardTest, AddsIntoTheMainGradient) {
+  Variable x = Variable::leaf(vector_of({3}));
+  const Tensor main = vector_of({100});
+  x.set_main_grad(main);
+  backward(square(x), vector_of({1}));
+  EXPECT_THAT(main.span<float>(), ElementsAre(106));
+  EXPECT_TRUE(static_cast<bool>(x.grad_sink()));
+}
+
+TEST(BackwardTest, ConstantsRecordNothing) {
+  const Variable x(vector_of({3}));
+  EXPECT_FALSE(square(x).requires_grad());
+  EXPECT_FALSE(static_cast<bool>(x.grad_sink()));
+  const NoGrad no_grad;
+  EXPECT_FALSE(square(Variable::leaf(vector_of({3}))).requires_grad());
+}
+
+TEST(BackwardTest, RunsAGraphOnce) {
+  const Variable y = square(Variable::leaf(vector_of({3})));
+  backward(y, vector_of({1}));
+  EXPECT_THROW(backward(y, vector_of({1})), InternalError);
+}
+
+TEST(BackwardTest, RefusesAGradientOfAnotherShape) {
+  const Variable y = square(Variable::leaf(vector_of({3})));
+  EXPECT_THROW(backward(y, vector_of({1, 2})), ShapeError);
+}
+
+TEST(BackwardTest, FreesSavedActivationsAsItGoes) {
+  const Variable x = Variable::leaf(vector_of({3}));
+  Variable hidden = square(x);
+  const Tensor saved = hidden.data();  // the second square saves its input
+  const Variable y = square(hidden);
+  hidden = Variable();
+  EXPECT_FALSE(saved.is_sole_owner());
+  backward(y, vector_of({1}));
+  EXPECT_TRUE(saved.is_sole_owner());
+}
+
+TEST(BackwardTest, DeepGraphsNeedNoDeepStack) {
+  Variable y = Variable::leaf(vector_of({1}));
+  for (int i = 0; i < 200000; ++i) y = sum(y, Variable(vector_of({0})));
+}
+
+}  // namespace
+}  // namespace megatron
