@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace megatron {
+
+// The MD5 digest of a text in lower-case hexadecimal (RFC 1321). It names cache files as Megatron
+// does; it protects nothing.
+std::string md5_hex(std::string_view text);
+
+}  // namespace megatron

@@ -1,0 +1,92 @@
+#include "megatron/data/split.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+
+std::string_view split_name(Split split) {
+  switch (split) {
+    case Split::kTrain:
+      return "train";
+    case Split::kValid:
+      return "valid";
+    case Split::kTest:
+      return "test";
+  }
+  throw InternalError("Split out of range");
+}
+
+SplitMatrix parse_split(std::string_view text) {
+  constexpr std::string_view kNumber = ".0123456789";
+  std::vector<double> parts;
+  for (size_t at = text.find_first_of(kNumber); at != std::string_view::npos;) {
+    const size_t end = std::min(text.find_first_not_of(kNumber, at), text.size());
+    double value = 0;
+    const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, value);
+    if (error != std::errc() || stop != text.data() + end) {
+      throw ConfigError(fmt::format("--split \"{}\": {} is not a number; use for example 969,30,1",
+                                    text, text.substr(at, end - at)));
+    }
+    parts.push_back(value);
+    at = text.find_first_of(kNumber, end);
+  }
+  if (parts.size() > 3) {
+    throw ConfigError(
+        fmt::format("--split \"{}\" has {} numbers; give at most three, for train, "
+                    "validation and test",
+                    text, parts.size()));
+  }
+  parts.resize(3, 0.0);
+  const double sum = (parts[0] + parts[1]) + parts[2];
+  if (!(sum > 0)) {
+    throw ConfigError(
+        fmt::format("--split \"{}\" gives nothing to any split; use for example "
+                    "969,30,1",
+                    text));
+  }
+  SplitMatrix matrix;
+  double lower = 0;
+  for (size_t k = 0; k < parts.size(); ++k) {
+    const double upper = lower + parts[k] / sum;
+    if (upper > lower) matrix[k] = SplitBounds{lower, upper};
+    lower = upper;
+  }
+  return matrix;
+}
+
+IndexRange split_range(const SplitBounds& bounds, int64_t n) {
+  const auto rounded = [n](double fraction) {
+    return static_cast<int64_t>(std::nearbyint(fraction * static_cast<double>(n)));
+  };
+  return {rounded(bounds.lower), rounded(bounds.upper)};
+}
+
+int64_t SampleCounts::of(Split split) const {
+  switch (split) {
+    case Split::kTrain:
+      return train;
+    case Split::kValid:
+      return valid;
+    case Split::kTest:
+      return test;
+  }
+  throw InternalError("Split out of range");
+}
+
+SampleCounts required_samples(const RunLength& run) {
+  invariant(run.eval_interval > 0, "eval_interval is positive");
+  const int64_t evaluations = run.train_iters / run.eval_interval + 1;
+  return {
+      .train = run.train_samples > 0 ? run.train_samples : run.train_iters * run.global_batch_size,
+      .valid = evaluations * run.eval_iters * run.global_batch_size,
+      .test = run.eval_iters * run.global_batch_size};
+}
+
+}  // namespace megatron
