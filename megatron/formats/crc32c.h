@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace megatron {
+
+// CRC-32C (Castagnoli polynomial 0x1EDC6F41, reflected, as in iSCSI, RFC 3720 appendix B.4).
+// Continues from `crc`, the checksum of the bytes before: crc32c(b, crc32c(a)) is that of a and b.
+//
+// Own code rather than zlib's crc32: processors have an instruction for this polynomial, so that
+// checking a checkpoint costs a fraction of reading it.
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+// The same by table; the definition that the instruction is tested against.
+uint32_t crc32c_by_table(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+}  // namespace megatron
