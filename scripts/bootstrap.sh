@@ -11,7 +11,8 @@ readonly needed=(
   g++ cmake ninja-build ccache make git    # build tools
   libdnnl-dev                              # matrix products on the CPU
   libcli11-dev libfmt-dev libspdlog-dev    # flags, text, log
-  nlohmann-json3-dev libsimdjson-dev       # configuration files; corpora
+  nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
+  libutf8proc-dev                          # Unicode classes of the tokenizers
   libgtest-dev libgmock-dev xz-utils       # tests
 )
 
@@ -36,7 +37,7 @@ if [[ $(id -u) -eq 0 ]]; then
 elif command -v sudo >/dev/null && { [[ -t 0 ]] || sudo -n true 2>/dev/null; }; then
   as_root=(sudo)
 else
-  echo "bootstrap: ${#missing[@]} packages are missing and this is neither root nor a user with sudo;" \
+  echo "bootstrap: packages are missing and this user is neither root nor may use sudo;" \
     "ask an administrator to run: apt-get install ${missing[*]}" >&2
   exit 1
 fi
