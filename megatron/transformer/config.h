@@ -7,25 +7,10 @@
 #include <vector>
 
 #include "megatron/core/dtype.h"
+#include "megatron/kernels/activation.h"
 
 namespace megatron {
 
-// The function between the two linear layers of an MLP. The gated ones split the output of fc1 into
-// halves x1, x2 along its last axis.
-enum class Activation {
-  kGeluTanh,     // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-  kGeluErf,      // 0.5 x (1 + erf(x / sqrt(2)))
-  kGeluOnnx,     // 0.5 x (1 + erf(x / 1.41421))
-  kSquaredRelu,  // max(x, 0)^2
-  kRelu,         // max(x, 0)
-  kSwiglu,       // silu(x1) * x2: the gate is the first half
-  kGeglu,        // x1 * gelu_erf(x2): the gates of the next three are the second half
-  kLiglu,        // x1 * x2
-  kReglu,        // x1 * relu(x2)
-};
-
-// True for the activations that halve the width of their input.
-constexpr bool is_gated(Activation activation) { return activation >= Activation::kSwiglu; }
 // "gelu_tanh", "swiglu", ...
 std::string_view name_of(Activation activation);
 
@@ -83,7 +68,7 @@ struct TransformerConfig {
   double rotary_base = 10000.0;
   double rotary_percent = 1.0;      // fraction of kv_channels that is rotated, (0, 1]
   bool rotary_interleaved = false;  // pair (2i, 2i+1) instead of (i, i + dim/2)
-  double rotary_seq_len_interpolation_factor = 1.0;  // positions are divided by it
+  int64_t rotary_seq_len_interpolation_factor = 1;  // positions are divided by it
   bool use_rope_scaling = false;                     // Llama 3 frequency scaling
   double rope_scaling_factor = 8.0;
   int64_t relative_attention_num_buckets = 32;
@@ -111,7 +96,6 @@ struct TransformerConfig {
   bool fp32_residual_connection = false;
   bool apply_query_key_layer_scaling = false;  // keeps fp16 scores small; softmax then in fp32
   bool attention_softmax_in_fp32 = false;
-  bool masked_softmax_fusion = true;
   bool fp16_lm_cross_entropy = false;
 
   // Initialization.
