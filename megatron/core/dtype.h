@@ -35,29 +35,72 @@ bool is_floating(DType dtype);
 
 template <class T>
 constexpr DType dtype_of();
-template <> constexpr DType dtype_of<float>() { return DType::kFloat32; }
-template <> constexpr DType dtype_of<Float16>() { return DType::kFloat16; }
-template <> constexpr DType dtype_of<BFloat16>() { return DType::kBFloat16; }
-template <> constexpr DType dtype_of<double>() { return DType::kFloat64; }
-template <> constexpr DType dtype_of<int64_t>() { return DType::kInt64; }
-template <> constexpr DType dtype_of<int32_t>() { return DType::kInt32; }
-template <> constexpr DType dtype_of<int16_t>() { return DType::kInt16; }
-template <> constexpr DType dtype_of<int8_t>() { return DType::kInt8; }
-template <> constexpr DType dtype_of<uint64_t>() { return DType::kUInt64; }
-template <> constexpr DType dtype_of<uint32_t>() { return DType::kUInt32; }
-template <> constexpr DType dtype_of<uint16_t>() { return DType::kUInt16; }
-template <> constexpr DType dtype_of<uint8_t>() { return DType::kUInt8; }
-template <> constexpr DType dtype_of<bool>() { return DType::kBool; }
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::kFloat32;
+}
+template <>
+constexpr DType dtype_of<Float16>() {
+  return DType::kFloat16;
+}
+template <>
+constexpr DType dtype_of<BFloat16>() {
+  return DType::kBFloat16;
+}
+template <>
+constexpr DType dtype_of<double>() {
+  return DType::kFloat64;
+}
+template <>
+constexpr DType dtype_of<int64_t>() {
+  return DType::kInt64;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+  return DType::kInt32;
+}
+template <>
+constexpr DType dtype_of<int16_t>() {
+  return DType::kInt16;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return DType::kInt8;
+}
+template <>
+constexpr DType dtype_of<uint64_t>() {
+  return DType::kUInt64;
+}
+template <>
+constexpr DType dtype_of<uint32_t>() {
+  return DType::kUInt32;
+}
+template <>
+constexpr DType dtype_of<uint16_t>() {
+  return DType::kUInt16;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::kUInt8;
+}
+template <>
+constexpr DType dtype_of<bool>() {
+  return DType::kBool;
+}
 
 // Calls `f.operator()<T>()` with the C++ type of a training dtype (fp32, fp16, bf16).
 // Throws DtypeError naming `who` otherwise.
 template <class F>
 decltype(auto) dispatch_floating(DType dtype, const char* who, F&& f) {
   switch (dtype) {
-    case DType::kFloat32: return f.template operator()<float>();
-    case DType::kFloat16: return f.template operator()<Float16>();
-    case DType::kBFloat16: return f.template operator()<BFloat16>();
-    default: break;
+    case DType::kFloat32:
+      return f.template operator()<float>();
+    case DType::kFloat16:
+      return f.template operator()<Float16>();
+    case DType::kBFloat16:
+      return f.template operator()<BFloat16>();
+    default:
+      break;
   }
   throw DtypeError(std::string(who) + ": dtype " + std::string(name_of(dtype)) +
                    " is not float32, float16 or bfloat16");

@@ -32,8 +32,8 @@ struct Float16 {
 
   Float16() = default;
   // Rounds to nearest even; overflows to infinity; NaN stays NaN.
-  Float16(float value) : bits(from_float(value)) {}      // NOLINT(google-explicit-constructor)
-  operator float() const { return to_float(bits); }      // NOLINT(google-explicit-constructor)
+  Float16(float value) : bits(from_float(value)) {}  // NOLINT(google-explicit-constructor)
+  operator float() const { return to_float(bits); }  // NOLINT(google-explicit-constructor)
 
  private:
 #if defined(__F16C__)

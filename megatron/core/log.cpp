@@ -16,8 +16,10 @@ struct Sinks {
   std::shared_ptr<spdlog::logger> err;
 
   Sinks()
-      : out(std::make_shared<spdlog::logger>("out", std::make_shared<spdlog::sinks::stdout_sink_mt>())),
-        err(std::make_shared<spdlog::logger>("err", std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
+      : out(std::make_shared<spdlog::logger>("out",
+                                             std::make_shared<spdlog::sinks::stdout_sink_mt>())),
+        err(std::make_shared<spdlog::logger>("err",
+                                             std::make_shared<spdlog::sinks::stderr_sink_mt>())) {
     out->set_pattern("%v");
     out->flush_on(spdlog::level::info);
     err->set_pattern("%l: %v");

@@ -32,7 +32,7 @@ void parallel_for(int64_t n, int64_t grain, const F& f) {
     return;
   }
 #if defined(_OPENMP)
-#pragma omp parallel num_threads(static_cast<int>(parts))
+#pragma omp parallel num_threads(static_cast <int>(parts))
   {
     const int64_t team = omp_get_num_threads();
     const int64_t part = omp_get_thread_num();

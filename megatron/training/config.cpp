@@ -104,7 +104,7 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
   not_negative(static_cast<double>(c.train_iters), "--train-iters");
   not_negative(static_cast<double>(c.train_samples), "--train-samples");
   not_negative(static_cast<double>(c.exit_interval), "--exit-interval");
-  not_negative(c.exit_duration_in_mins, "--exit-duration-in-mins");
+  not_negative(static_cast<double>(c.exit_duration_in_mins), "--exit-duration-in-mins");
   not_negative(static_cast<double>(c.eval_iters), "--eval-iters");
   not_negative(static_cast<double>(c.eval_interval), "--eval-interval");
   not_negative(static_cast<double>(c.num_threads), "--num-threads");

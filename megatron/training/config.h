@@ -33,8 +33,8 @@ struct TrainingConfig {
 
   // Ending early.
   int64_t exit_interval = 0;
-  double exit_duration_in_mins = 0.0;  // 0: no limit
-  bool exit_signal_handler = false;    // save and exit on SIGTERM
+  int64_t exit_duration_in_mins = 0;  // 0: no limit
+  bool exit_signal_handler = false;   // save and exit on SIGTERM
 
   // Evaluation.
   int64_t eval_iters = 100;

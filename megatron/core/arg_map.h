@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "megatron/core/dtype.h"
+
+namespace megatron {
+
+// The value of one setting of a run, of the types Megatron-LM's argument parser makes. monostate is
+// Python's None.
+using ArgValue = std::variant<std::monostate, bool, int64_t, double, std::string, DType,
+                              std::vector<int64_t>, std::vector<std::string>>;
+
+// Every setting of a run by name: "hidden_size" -> 32. What the argument dump prints and
+// checkpoints store.
+using ArgMap = std::map<std::string, ArgValue>;
+
+// The value as Python's str() prints it: None, True, 1e-05, torch.float32, ['a', 'b'].
+std::string text_of(const ArgValue& value);
+
+}  // namespace megatron

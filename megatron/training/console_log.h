@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace megatron {
+
+// Named losses in the order they are printed: "lm loss", "sop loss".
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
+// One training line. Users grep these; field names, widths and digits are Megatron-LM's.
+struct IterationLine {
+  int64_t iteration = 0;
+  int64_t train_iters = 0;
+  int64_t consumed_samples = 0;
+  double elapsed_ms = 0;  // per iteration
+  std::optional<double> teraflops_per_device;
+  double learning_rate = 0;
+  int64_t global_batch_size = 0;
+  NamedValues losses;  // means over the advanced iterations; only those above 0 are printed
+  double loss_scale = 1;
+  std::optional<double> grad_norm;
+  std::optional<double> num_zeros;
+  std::optional<double> params_norm;
+  int64_t skipped_iterations = 0;
+  int64_t nan_iterations = 0;
+};
+std::string text_of(const IterationLine& line);
+
+// The three lines of a validation: text between two rules of dashes. PPL = exp(min(20, loss)).
+std::string validation_text(std::string_view prefix, const NamedValues& losses);
+
+// "[before the start of training step] datetime: 2024-01-31 12:00:00 "
+std::string datetime_text(std::string_view tag);
+
+// "saving checkpoint at iteration      20 to DIR" and the line after it.
+std::string saving_text(int64_t iteration, std::string_view directory);
+std::string saved_text(int64_t iteration, std::string_view directory);
+
+}  // namespace megatron

@@ -1,0 +1,102 @@
+#include "megatron/training/tensorboard.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <span>
+
+#include "megatron/core/error.h"
+#include "megatron/formats/crc32c.h"
+#include "megatron/training/event.pb.h"
+
+namespace megatron {
+namespace {
+
+constexpr int kStringDtype = 7;  // TensorFlow's DT_STRING
+
+double wall_time() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
+}
+
+// TFRecord stores a rotated and shifted checksum, so that records of records keep their strength.
+uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
+
+uint32_t masked_crc(std::string_view bytes) {
+  return masked(crc32c(std::as_bytes(std::span(bytes.data(), bytes.size()))));
+}
+
+template <class T>
+void append_little_endian(std::string& text, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
+  throw IoError(fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
+}
+
+}  // namespace
+
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory) {
+  std::error_code ignored;  // the open below reports what matters
+  std::filesystem::create_directories(directory, ignored);
+  path_ = directory / fmt::format("events.out.tfevents.{}.{}.{}",
+                                  static_cast<int64_t>(wall_time()), host_name(), ::getpid());
+  file_ = std::fopen(path_.c_str(), "ab");
+  if (file_ == nullptr) fail(path_, "create");
+
+  tensorboard::Event event;
+  event.set_wall_time(wall_time());
+  event.set_file_version("brain.Event:2");
+  append_record(event.SerializeAsString());
+}
+
+TensorBoardWriter::~TensorBoardWriter() { std::fclose(file_); }
+
+void TensorBoardWriter::add_scalar(std::string_view tag, double value, int64_t step) {
+  tensorboard::Event event;
+  event.set_wall_time(wall_time());
+  event.set_step(step);
+  tensorboard::Value* entry = event.mutable_summary()->add_value();
+  entry->set_tag(std::string(tag));
+  entry->set_simple_value(static_cast<float>(value));
+  append_record(event.SerializeAsString());
+}
+
+void TensorBoardWriter::add_text(std::string_view tag, std::string_view text, int64_t step) {
+  tensorboard::Event event;
+  event.set_wall_time(wall_time());
+  event.set_step(step);
+  tensorboard::Value* entry = event.mutable_summary()->add_value();
+  entry->set_tag(fmt::format("{}/text_summary", tag));
+  entry->mutable_metadata()->mutable_plugin_data()->set_plugin_name("text");
+  entry->mutable_tensor()->set_dtype(kStringDtype);
+  entry->mutable_tensor()->mutable_tensor_shape()->add_dim()->set_size(1);
+  entry->mutable_tensor()->add_string_val(std::string(text));
+  append_record(event.SerializeAsString());
+}
+
+void TensorBoardWriter::append_record(const std::string& event) {
+  std::string record;
+  append_little_endian(record, static_cast<uint64_t>(event.size()));
+  append_little_endian(record, masked_crc(record));
+  record += event;
+  append_little_endian(record, masked_crc(event));
+  if (std::fwrite(record.data(), 1, record.size(), file_) != record.size()) fail(path_, "write");
+}
+
+void TensorBoardWriter::flush() {
+  if (std::fflush(file_) != 0) fail(path_, "write");
+}
+
+}  // namespace megatron
