@@ -1,0 +1,203 @@
+#include "megatron/kernels/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "megatron/core/parallel_for.h"
+
+namespace megatron::kernels::cpu {
+namespace {
+
+// Elements per thread below which starting a second thread costs more than it saves.
+constexpr int64_t kGrain = 16384;
+// Elements converted at a time between 16 bits and fp32: the copies stay in the first-level cache.
+constexpr int64_t kBlock = 512;
+
+#if defined(__AVX512F__)
+void convert(float* y, const Float16* x, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
+    _mm512_storeu_ps(y + i, _mm512_cvtph_ps(half));
+  }
+  for (; i < n; ++i) y[i] = x[i];
+}
+
+void convert(Float16* y, const float* x, int64_t n) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i half = _mm512_cvtps_ph(_mm512_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + i), half);
+  }
+  for (; i < n; ++i) y[i] = x[i];
+}
+#endif
+
+template <class Y, class X>
+void convert(Y* __restrict y, const X* __restrict x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = Y(static_cast<float>(x[i]));
+}
+
+// Calls visit(begin, end, group) on pieces of [first, last) that have at most kBlock elements and
+// lie in one range.
+template <class F>
+void for_each_block(const GroupRanges& ranges, int64_t first, int64_t last, const F& visit) {
+  const int64_t* ends = ranges.ends.as<int64_t>();
+  const int32_t* groups = ranges.groups.as<int32_t>();
+  int64_t range = std::upper_bound(ends, ends + ranges.ends.numel(), first) - ends;
+  for (int64_t begin = first; begin < last;) {
+    while (ends[range] <= begin) ++range;
+    const int64_t end = std::min({last, ends[range], begin + kBlock});
+    visit(begin, end, static_cast<size_t>(groups[range]));
+    begin = end;
+  }
+}
+
+// `count` elements of x in fp32: x itself, or a copy in `scratch` [kBlock].
+template <class T>
+const float* in_fp32(const T* x, int64_t count, float* scratch) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    convert(scratch, x, count);
+    return scratch;
+  }
+}
+
+// Calls update(w, g, begin, count, group): w and g are fp32 pointers at the block's first element;
+// 16-bit gradients arrive converted, and what update leaves in w is rounded into the model's copy.
+template <class F>
+void update_blocks(const char* who, TensorView model, TensorView main, ConstView grad,
+                   const GroupRanges& ranges, const F& update) {
+  expect_shape(grad.shape, main.shape, who);
+  if (!model.is_null()) expect_shape(model.shape, main.shape, who);
+  float* w = main.as<float>();
+  dispatch_floating(grad.dtype, who, [&]<class G>() {
+    dispatch_floating(model.is_null() ? DType::kFloat32 : model.dtype, who, [&]<class P>() {
+      const G* g = grad.as<G>();
+      P* out = model.is_null() ? nullptr : model.as<P>();
+      parallel_for(main.numel(), kGrain, [&](int64_t first, int64_t last) {
+        float scratch[kBlock];
+        for_each_block(ranges, first, last, [&](int64_t begin, int64_t end, size_t group) {
+          const int64_t count = end - begin;
+          update(w + begin, in_fp32(g + begin, count, scratch), begin, count, group);
+          if (out != nullptr) convert(out + begin, w + begin, count);
+        });
+      });
+    });
+  });
+}
+
+void adam_block(float* __restrict w, float* __restrict m, float* __restrict v,
+                const float* __restrict g, int64_t n, const AdamNumbers& numbers, float scale) {
+  const auto lr = static_cast<float>(numbers.lr);
+  const auto beta1 = static_cast<float>(numbers.beta1);
+  const auto beta2 = static_cast<float>(numbers.beta2);
+  const auto rest1 = static_cast<float>(1.0 - numbers.beta1);
+  const auto rest2 = static_cast<float>(1.0 - numbers.beta2);
+  const auto eps = static_cast<float>(numbers.eps);
+  const auto weight_decay = static_cast<float>(numbers.weight_decay);
+  const auto unbias1 = static_cast<float>(1.0 / numbers.bias_correction1);
+  const auto unbias2 = static_cast<float>(1.0 / numbers.bias_correction2);
+  for (int64_t i = 0; i < n; ++i) {
+    const float gi = scale * g[i];
+    const float mi = beta1 * m[i] + rest1 * gi;
+    const float vi = beta2 * v[i] + rest2 * gi * gi;
+    const float step = mi * unbias1 / (std::sqrt(vi * unbias2) + eps);
+    m[i] = mi;
+    v[i] = vi;
+    w[i] -= lr * (step + weight_decay * w[i]);
+  }
+}
+
+void sgd_block(float* __restrict w, float* __restrict buffer, const float* __restrict g, int64_t n,
+               const SgdNumbers& numbers, float scale) {
+  const auto lr = static_cast<float>(numbers.lr);
+  const auto momentum = static_cast<float>(numbers.momentum);
+  const auto weight_decay = static_cast<float>(numbers.weight_decay);
+  for (int64_t i = 0; i < n; ++i) {
+    const float gi = scale * g[i] + weight_decay * w[i];
+    buffer[i] = momentum * buffer[i] + gi;
+    w[i] -= lr * buffer[i];
+  }
+}
+
+}  // namespace
+
+void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+          ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
+          double grad_scale, Stream) {
+  expect_shape(exp_avg.shape, main.shape, "adam: exp_avg");
+  expect_shape(exp_avg_sq.shape, main.shape, "adam: exp_avg_sq");
+  float* m = exp_avg.as<float>();
+  float* v = exp_avg_sq.as<float>();
+  const auto scale = static_cast<float>(grad_scale);
+  update_blocks("adam", model, main, grad, ranges,
+                [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
+                  adam_block(w, m + begin, v + begin, g, count, numbers[group], scale);
+                });
+}
+
+void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  Stream) {
+  expect_shape(momentum_buffer.shape, main.shape, "sgd_momentum: momentum_buffer");
+  float* buffer = momentum_buffer.as<float>();
+  const auto scale = static_cast<float>(grad_scale);
+  update_blocks("sgd_momentum", model, main, grad, ranges,
+                [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
+                  sgd_block(w, buffer + begin, g, count, numbers[group], scale);
+                });
+}
+
+void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Stream) {
+  // Partial results are per chunk, whatever the number of threads.
+  constexpr int64_t kChunk = 65536;
+  struct Partial {
+    double squares = 0.0;
+    int64_t zeros = 0;
+  };
+  const int64_t n = x.numel();
+  const int64_t num_groups = y.size(0);
+  const int64_t num_chunks = (n + kChunk - 1) / kChunk;
+  std::vector<Partial> partials(static_cast<size_t>(num_chunks * num_groups));
+  dispatch_floating(x.dtype, "squares_and_zeros", [&]<class T>() {
+    const T* in = x.as<T>();
+    parallel_for(num_chunks, 1, [&](int64_t first_chunk, int64_t last_chunk) {
+      float scratch[kBlock];
+      for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
+        Partial* of_group = partials.data() + chunk * num_groups;
+        for_each_block(ranges, chunk * kChunk, std::min(n, (chunk + 1) * kChunk),
+                       [&](int64_t begin, int64_t end, size_t group) {
+                         const int64_t count = end - begin;
+                         const float* values = in_fp32(in + begin, count, scratch);
+                         double squares = 0.0;
+                         int32_t zeros = 0;
+#pragma omp simd reduction(+ : squares, zeros)
+                         for (int64_t i = 0; i < count; ++i) {
+                           const double value = values[i];
+                           squares += value * value;
+                           zeros += values[i] == 0.0f ? 1 : 0;
+                         }
+                         of_group[group].squares += squares;
+                         of_group[group].zeros += zeros;
+                       });
+      }
+    });
+  });
+  double* out = y.as<double>();
+  for (int64_t group = 0; group < num_groups; ++group) {
+    Partial total;
+    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+      const Partial& partial = partials[static_cast<size_t>(chunk * num_groups + group)];
+      total.squares += partial.squares;
+      total.zeros += partial.zeros;
+    }
+    out[2 * group] = total.squares;
+    out[2 * group + 1] = static_cast<double>(total.zeros);
+  }
+}
+
+}  // namespace megatron::kernels::cpu

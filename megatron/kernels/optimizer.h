@@ -1,0 +1,86 @@
+#pragma once
+
+#include <span>
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+// Optimizer updates over flat buffers: every element of every parameter in one pass, so that a step
+// costs one read of the gradients and one read and write of the state.
+namespace megatron::kernels {
+
+// A partition of a flat buffer into ranges, each of some group. Range i is [ends[i-1], ends[i]),
+// the first begins at 0. Both tables live on the buffers' device and stay the same from step to
+// step.
+//   ends    [k] int64, rising; the last is the element count of the buffers
+//   groups  [k] int32, >= 0
+struct GroupRanges {
+  ConstView ends;
+  ConstView groups;
+};
+
+// The numbers of one parameter group for one step.
+struct AdamNumbers {
+  double lr = 0.0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+  double bias_correction1 = 1.0;  // 1 - beta1^step
+  double bias_correction2 = 1.0;  // 1 - beta2^step
+};
+
+struct SgdNumbers {
+  double lr = 0.0;
+  double momentum = 0.0;
+  double weight_decay = 0.0;
+};
+
+// The groups of the ranges are entries of `numbers`.
+//
+// Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101, alg. 2):
+//
+//   g = grad_scale * grad;   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
+//   w -= lr (m / bias_correction1 / (sqrt(v / bias_correction2) + eps) + weight_decay w)
+//
+//   model       [n]  out  fp32 | fp16 | bf16: w rounded once; null when main is the model's own
+//   main        [n]  io   fp32: w
+//   exp_avg     [n]  io   fp32: m
+//   exp_avg_sq  [n]  io   fp32: v
+//   grad        [n]  in   fp32 | fp16 | bf16
+//
+// No two of them overlap. grad_scale carries the inverse loss scale and the clip coefficient.
+// Elementwise: the result does not depend on how many threads share the work.
+void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+          ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
+          double grad_scale, Stream stream);
+
+// Stochastic gradient descent with momentum and L2 regularization:
+//
+//   g = grad_scale * grad + weight_decay w;   buf = momentum buf + g;   w -= lr buf
+//
+//   model            [n]  out  as for adam
+//   main             [n]  io   fp32: w
+//   momentum_buffer  [n]  io   fp32; zeros before the first step
+//   grad             [n]  in   fp32 | fp16 | bf16
+void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  Stream stream);
+
+// For every group: the sum of squares and the number of zeros among its elements of x.
+//   y  [groups, 2]  out  fp64; the sum is finite exactly when every element is
+//   x  [n]          in   fp32 | fp16 | bf16
+// fp64 partial sums in an order fixed by n and the ranges.
+void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Stream stream);
+
+namespace cpu {
+void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+          ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
+          double grad_scale, Stream stream);
+void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  Stream stream);
+void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels
