@@ -1,0 +1,61 @@
+#include "megatron/optim/loss_scaler.h"
+
+#include <algorithm>
+
+namespace megatron {
+
+LossScaler LossScaler::constant(double scale) {
+  LossScaler scaler;
+  scaler.state_.scale = scale;
+  return scaler;
+}
+
+LossScaler LossScaler::dynamic(double initial_scale, double min_scale, double window,
+                               int64_t hysteresis) {
+  LossScaler scaler;
+  scaler.is_dynamic_ = true;
+  scaler.min_scale_ = min_scale;
+  scaler.window_ = window;
+  scaler.hysteresis_ = hysteresis;
+  scaler.state_ = {.scale = initial_scale, .growth_tracker = 0, .hysteresis_tracker = hysteresis};
+  return scaler;
+}
+
+void LossScaler::update(bool found_inf) {
+  if (!is_dynamic_) return;
+  if (found_inf) {
+    state_.growth_tracker = 0;
+    state_.hysteresis_tracker -= 1;
+    if (state_.hysteresis_tracker <= 0) state_.scale = std::max(state_.scale * 0.5, min_scale_);
+    return;
+  }
+  state_.growth_tracker += 1;
+  if (static_cast<double>(state_.growth_tracker) >= window_) {
+    state_.growth_tracker = 0;
+    state_.hysteresis_tracker = hysteresis_;
+    state_.scale *= 2.0;
+  }
+}
+
+void LossScaler::load(const LossScalerState& state) {
+  if (is_dynamic_) {
+    state_ = state;
+  } else {
+    state_.scale = state.scale;
+  }
+}
+
+std::optional<LossScaler> make_loss_scaler(const OptimizerConfig& config,
+                                           bool use_distributed_optimizer) {
+  const bool is_16_bit = config.params_dtype != DType::kFloat32;
+  if (config.loss_scale > 0.0 && (is_16_bit || use_distributed_optimizer)) {
+    return LossScaler::constant(config.loss_scale);
+  }
+  if (config.params_dtype == DType::kFloat16) {
+    return LossScaler::dynamic(config.initial_loss_scale, config.min_loss_scale,
+                               config.loss_scale_window, config.hysteresis);
+  }
+  return std::nullopt;
+}
+
+}  // namespace megatron

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "megatron/optim/config.h"
+
+namespace megatron {
+
+// Learning rate and weight decay as functions of the samples trained on successfully. The unit of
+// every length here is samples.
+struct LearningRateSchedule {
+  double max_lr = 0.0;
+  double min_lr = 0.0;
+  double warmup_init = 0.0;
+  double warmup_steps = 0.0;  // a fraction of the decay length need not be whole
+  int64_t decay_steps = 0;
+  LrDecayStyle style = LrDecayStyle::kLinear;
+  int64_t wsd_decay_steps = 0;  // kWsd: length of the final decay
+  WsdDecayStyle wsd_style = WsdDecayStyle::kExponential;
+
+  // The rate of an update after `num_steps` samples: from warmup_init up to max_lr, then down to
+  // min_lr at decay_steps and flat beyond; kConstant stays at max_lr.
+  double at(int64_t num_steps) const;
+};
+
+struct WeightDecaySchedule {
+  double start = 0.0;
+  double end = 0.0;
+  WeightDecayIncrStyle style = WeightDecayIncrStyle::kConstant;
+  int64_t steps = 0;
+
+  double at(int64_t num_steps) const;
+};
+
+// The numbers of one update, before the multipliers of a parameter group.
+struct UpdateRates {
+  double lr = 0.0;
+  double decoupled_lr = 0.0;  // of the embedding and output layer; lr unless --decoupled-lr
+  double weight_decay = 0.0;
+};
+
+// What a checkpoint stores (key `opt_param_scheduler`, once `lr_scheduler`).
+struct ParameterSchedulerState {
+  double max_lr = 0.0;                              // once `start_lr`
+  double min_lr = 0.0;                              //
+  double lr_warmup_steps = 0.0;                     // once `warmup_iter`, `warmup_steps`
+  int64_t lr_decay_steps = 0;                       // once `end_iter`, `decay_steps`
+  LrDecayStyle lr_decay_style = {};                 // once `decay_style`
+  int64_t num_steps = 0;                            // once `num_iters`
+  std::optional<WeightDecaySchedule> weight_decay;  // absent in old checkpoints
+};
+
+// Who wins where a checkpoint and the command line disagree.
+enum class SchedulerLoad {
+  kMustAgree,       // neither: the difference is an error
+  kUseCommandLine,  // --override-opt_param-scheduler
+  kUseCheckpoint,   // --use-checkpoint-opt_param-scheduler
+};
+
+// The schedules and where training stands in them.
+class ParameterScheduler {
+ public:
+  // Throws ConfigError unless 0 <= min_lr <= max_lr, warmup_init <= max_lr, 0 < decay_steps,
+  // warmup_steps < decay_steps and 0 <= weight decay start <= end.
+  ParameterScheduler(LearningRateSchedule lr, WeightDecaySchedule weight_decay,
+                     std::optional<LearningRateSchedule> decoupled_lr = std::nullopt);
+
+  // After a successful update on `samples` samples; never after a skipped one.
+  void advance(int64_t samples) { num_steps_ += samples; }
+  // Of the next update.
+  UpdateRates rates() const;
+
+  ParameterSchedulerState state() const;
+  // num_steps always comes from the checkpoint, the rest as `load` says. Throws ConfigError naming
+  // every disagreement under kMustAgree.
+  void load(const ParameterSchedulerState& state, SchedulerLoad load);
+
+ private:
+  LearningRateSchedule lr_;
+  WeightDecaySchedule weight_decay_;
+  std::optional<LearningRateSchedule> decoupled_lr_;
+  int64_t num_steps_ = 0;
+};
+
+// The length of training, from which schedules get their defaults.
+struct TrainingLength {
+  int64_t train_iters = 0;
+  int64_t train_samples = 0;  // not 0: lengths are given in samples, not iterations
+  int64_t global_batch_size = 1;
+};
+
+// The schedules the flags describe. With iterations every length is multiplied by the global batch
+// size. Throws as the constructor.
+ParameterScheduler make_parameter_scheduler(const OptimizerConfig& config,
+                                            const TrainingLength& length);
+SchedulerLoad scheduler_load_of(const OptimizerConfig& config);
+
+// The words of --lr-decay-style and --weight-decay-incr-style, as checkpoints store them.
+std::string_view name_of(LrDecayStyle style);
+std::string_view name_of(WeightDecayIncrStyle style);
+std::optional<LrDecayStyle> lr_decay_style_of(std::string_view name);
+std::optional<WeightDecayIncrStyle> weight_decay_incr_style_of(std::string_view name);
+
+}  // namespace megatron
