@@ -1,0 +1,130 @@
+#include "megatron/tokenizers/bpe_merges.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <queue>
+#include <tuple>
+
+namespace megatron {
+namespace {
+
+constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
+// Up to here a scan over all pairs beats a heap.
+constexpr size_t kMaxScanned = 96;
+
+uint64_t pair_key(int32_t left, int32_t right) {
+  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
+}  // namespace
+
+BpeMerges::BpeMerges(std::span<const BpeMerge> merges) {
+  const size_t num_slots = std::bit_ceil(std::max<size_t>(merges.size() * 2, 16));
+  slots_.resize(num_slots);
+  shift_ = 64 - std::countr_zero(num_slots);
+  results_.reserve(merges.size());
+  for (const BpeMerge& merge : merges) {
+    const uint64_t pair = pair_key(merge.left, merge.right);
+    size_t i = (pair * 0x9E3779B97F4A7C15u) >> shift_;
+    while (slots_[i].used && slots_[i].pair != pair) i = (i + 1) & (num_slots - 1);
+    slots_[i] = {pair, static_cast<int32_t>(results_.size()), true};
+    results_.push_back(merge.result);
+  }
+}
+
+int32_t BpeMerges::rank_of(int32_t left, int32_t right) const {
+  const uint64_t pair = pair_key(left, right);
+  size_t i = (pair * 0x9E3779B97F4A7C15u) >> shift_;
+  while (slots_[i].used) {
+    if (slots_[i].pair == pair) return slots_[i].rank;
+    i = (i + 1) & (slots_.size() - 1);
+  }
+  return kNoRank;
+}
+
+void BpeMerges::apply(std::vector<int32_t>& symbols) const {
+  if (symbols.size() < 2) return;
+  if (symbols.size() <= kMaxScanned) {
+    apply_by_scanning(symbols);
+  } else {
+    apply_by_heap(symbols);
+  }
+}
+
+void BpeMerges::apply_by_scanning(std::vector<int32_t>& symbols) const {
+  std::array<int32_t, kMaxScanned> ranks;  // ranks[i] is that of the pair (i, i + 1)
+  size_t pairs = symbols.size() - 1;
+  for (size_t i = 0; i < pairs; ++i) ranks[i] = rank_of(symbols[i], symbols[i + 1]);
+
+  while (pairs > 0) {
+    const auto* lowest = std::min_element(ranks.begin(), ranks.begin() + pairs);
+    const int32_t rank = *lowest;
+    if (rank == kNoRank) break;
+    for (auto i = static_cast<size_t>(lowest - ranks.begin()); i < pairs; ++i) {
+      if (ranks[i] != rank) continue;
+      symbols[i] = results_[static_cast<size_t>(rank)];
+      std::copy(symbols.begin() + static_cast<int64_t>(i) + 2, symbols.end(),
+                symbols.begin() + static_cast<int64_t>(i) + 1);
+      symbols.pop_back();
+      std::copy(ranks.begin() + i + 1, ranks.begin() + pairs, ranks.begin() + i);
+      --pairs;
+      if (i > 0) ranks[i - 1] = rank_of(symbols[i - 1], symbols[i]);
+      if (i < pairs) ranks[i] = rank_of(symbols[i], symbols[i + 1]);
+    }
+  }
+}
+
+void BpeMerges::apply_by_heap(std::vector<int32_t>& symbols) const {
+  struct Candidate {
+    int32_t rank;
+    int64_t position;
+    uint64_t pair;  // what stood there; the candidate is stale if it no longer does
+  };
+  const auto later = [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.rank, a.position) > std::tie(b.rank, b.position);
+  };
+  std::priority_queue<Candidate, std::vector<Candidate>, decltype(later)> heap(later);
+
+  // A doubly linked list over the positions; -1 is no position, and the symbol of a gone one.
+  const auto size = static_cast<int64_t>(symbols.size());
+  std::vector<int64_t> next(symbols.size());
+  std::vector<int64_t> previous(symbols.size());
+  for (int64_t i = 0; i < size; ++i) {
+    next[static_cast<size_t>(i)] = i + 1 < size ? i + 1 : -1;
+    previous[static_cast<size_t>(i)] = i - 1;
+  }
+  const auto symbol = [&](int64_t i) -> int32_t& { return symbols[static_cast<size_t>(i)]; };
+  const auto after = [&](int64_t i) -> int64_t& { return next[static_cast<size_t>(i)]; };
+  const auto before = [&](int64_t i) -> int64_t& { return previous[static_cast<size_t>(i)]; };
+  const auto consider = [&](int64_t i) {
+    if (i < 0 || after(i) < 0) return;
+    const int32_t rank = rank_of(symbol(i), symbol(after(i)));
+    if (rank != kNoRank) heap.push({rank, i, pair_key(symbol(i), symbol(after(i)))});
+  };
+  for (int64_t i = 0; i < size; ++i) consider(i);
+
+  std::vector<Candidate> round;
+  while (!heap.empty()) {
+    // All of one rank first: a merge may bring up pairs of a lower one, which wait for their turn.
+    round.clear();
+    const int32_t rank = heap.top().rank;
+    for (; !heap.empty() && heap.top().rank == rank; heap.pop()) round.push_back(heap.top());
+    for (const Candidate& candidate : round) {
+      const int64_t i = candidate.position;
+      if (symbol(i) < 0 || after(i) < 0) continue;
+      const int64_t gone = after(i);
+      if (pair_key(symbol(i), symbol(gone)) != candidate.pair) continue;
+      symbol(i) = results_[static_cast<size_t>(rank)];
+      symbol(gone) = -1;
+      after(i) = after(gone);
+      if (after(i) >= 0) before(after(i)) = i;
+      consider(before(i));
+      consider(i);
+    }
+  }
+  std::erase(symbols, -1);
+}
+
+}  // namespace megatron

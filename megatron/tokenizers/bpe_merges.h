@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace megatron {
+
+// The rule "left right -> result" over symbol numbers; its rank is its position in the list.
+struct BpeMerge {
+  int32_t left = 0;
+  int32_t right = 0;
+  int32_t result = 0;
+};
+
+// Byte-pair encoding with a fixed list of merges (Sennrich et al. 2016, arXiv:1508.07909,
+// sec. 3.2). Symbols are numbers >= 0 given by the caller. Immutable, so thread safe.
+class BpeMerges {
+ public:
+  // A pair that is listed twice keeps its last rank.
+  explicit BpeMerges(std::span<const BpeMerge> merges);
+
+  // Replaces all occurrences of the adjacent pair of lowest rank, left to right, until no adjacent
+  // pair has a rank. n log n in the number of symbols.
+  void apply(std::vector<int32_t>& symbols) const;
+
+ private:
+  struct Slot {
+    uint64_t pair = 0;
+    int32_t rank = 0;
+    bool used = false;
+  };
+
+  // kNoRank if the pair is not listed.
+  int32_t rank_of(int32_t left, int32_t right) const;
+  void apply_by_scanning(std::vector<int32_t>& symbols) const;
+  void apply_by_heap(std::vector<int32_t>& symbols) const;
+
+  std::vector<Slot> slots_;       // open addressing with linear probing
+  int shift_ = 0;                 // of a 64-bit hash, to a slot number
+  std::vector<int32_t> results_;  // by rank
+};
+
+}  // namespace megatron

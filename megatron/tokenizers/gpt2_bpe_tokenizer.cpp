@@ -1,0 +1,280 @@
+#include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <unordered_map>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/core/log.h"
+#include "megatron/tokenizers/byte_map.h"
+#include "megatron/tokenizers/gpt2_split.h"
+#include "megatron/tokenizers/word_cache.h"
+
+namespace megatron {
+namespace {
+
+constexpr std::string_view kEndOfText = "<|endoftext|>";
+// 2 MB for each encoder: the words of a language that matter, within a second-level cache.
+constexpr int kLog2CacheSets = 15;
+// Ids index a table; far above every vocabulary in use, so that a typing error is found.
+constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
+
+using Vocabulary = std::unordered_map<std::string, int32_t>;  // printable token -> id
+
+Vocabulary read_vocabulary(const std::string& path) {
+  const std::string text = read_text(path);
+  simdjson::dom::parser parser;
+  simdjson::dom::object object;
+  if (const auto error = parser.parse(text).get_object().get(object)) {
+    throw FormatError(fmt::format("{}: {}; expected one JSON object token -> id, as in vocab.json",
+                                  path, simdjson::error_message(error)));
+  }
+  Vocabulary vocabulary;
+  vocabulary.reserve(object.size());
+  for (const simdjson::dom::key_value_pair field : object) {
+    int64_t id = 0;
+    if (field.value.get_int64().get(id) != simdjson::SUCCESS || id < 0 || id > kMaxId) {
+      throw FormatError(fmt::format("{}: the id of token \"{}\" must be an integer in [0, {}]",
+                                    path, field.key, kMaxId));
+    }
+    vocabulary.insert_or_assign(std::string(field.key), static_cast<int32_t>(id));
+  }
+  if (!vocabulary.contains(std::string(kEndOfText))) {
+    throw FormatError(fmt::format(
+        "{}: token {} is missing; it must be there, as it ends each document", path, kEndOfText));
+  }
+  return vocabulary;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line = text.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    lines.push_back(line);
+    begin = end + 1;
+  }
+  return lines;
+}
+
+struct MergeLine {
+  std::string_view left;
+  std::string_view right;
+};
+
+// The pairs of merges.txt in order; views into `text`.
+std::vector<MergeLine> read_merges(const std::string& path, std::string_view text,
+                                   Gpt2BpeTokenizer::MergeFileRules rules) {
+  const bool is_megatron = rules == Gpt2BpeTokenizer::MergeFileRules::kMegatron;
+  std::vector<std::string_view> lines = lines_of(text);
+  if (is_megatron && lines.size() > 1 && !lines.back().empty()) {
+    warn(
+        fmt::format("{}: line {} \"{}\" has no newline and does not count, as in Megatron-LM; end "
+                    "the file with a newline if it should",
+                    path, lines.size(), lines.back()));
+    lines.pop_back();
+  }
+  std::vector<MergeLine> merges;
+  merges.reserve(lines.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string_view line = lines[i];
+    const bool is_header = is_megatron ? i == 0 : line.starts_with("#version");
+    if (is_header || line.empty()) continue;
+    const size_t blank = line.find(' ');
+    if (blank == std::string_view::npos || blank == 0 || blank + 1 == line.size() ||
+        line.find(' ', blank + 1) != std::string_view::npos) {
+      throw FormatError(fmt::format(
+          "{}: line {} is \"{}\", expected two tokens with one blank between them; is this a "
+          "merges.txt?",
+          path, i + 1, line));
+    }
+    merges.push_back({line.substr(0, blank), line.substr(blank + 1)});
+  }
+  return merges;
+}
+
+// The strings that text can turn into: the single bytes, then the results of merges.
+struct Symbols {
+  std::vector<BpeMerge> merges;
+  std::vector<int32_t> ids;  // by symbol
+};
+
+Symbols number_symbols(const std::string& vocab_file, const std::string& merge_file,
+                       const Vocabulary& vocabulary, const std::vector<MergeLine>& lines) {
+  Symbols symbols;
+  std::unordered_map<std::string, int32_t> numbers;
+  numbers.reserve(lines.size() * 2);
+  int64_t missing = 0;
+  std::string first_missing;
+  const auto number_of = [&](std::string printable) {
+    const auto [entry, is_new] =
+        numbers.try_emplace(std::move(printable), static_cast<int32_t>(numbers.size()));
+    if (is_new) {
+      const auto id = vocabulary.find(entry->first);
+      if (id == vocabulary.end() && missing++ == 0) first_missing = entry->first;
+      symbols.ids.push_back(id == vocabulary.end() ? 0 : id->second);
+    }
+    return entry->second;
+  };
+  for (int byte = 0; byte < 256; ++byte) {
+    number_of(printable_from_bytes(std::string(1, static_cast<char>(byte))));
+  }
+  symbols.merges.reserve(lines.size());
+  for (const MergeLine& line : lines) {
+    const int32_t left = number_of(std::string(line.left));
+    const int32_t right = number_of(std::string(line.right));
+    const int32_t result = number_of(std::string(line.left) + std::string(line.right));
+    symbols.merges.push_back({left, right, result});
+  }
+  if (missing > 0) {
+    warn(
+        fmt::format("{} has no id for {} tokens that {} can produce, such as \"{}\"; text that "
+                    "needs them gets id 0, as in Megatron-LM; do the two files belong together?",
+                    vocab_file, missing, merge_file, first_missing));
+  }
+  return symbols;
+}
+
+}  // namespace
+
+// What the two files say.
+struct Gpt2BpeTokenizer::Content {
+  std::string vocab_file;
+  std::string merge_file;
+  Vocabulary vocabulary;
+  Symbols symbols;
+
+  Content(std::string vocab_path, std::string merge_path, MergeFileRules rules)
+      : vocab_file(std::move(vocab_path)),
+        merge_file(std::move(merge_path)),
+        vocabulary(read_vocabulary(vocab_file)) {
+    const std::string text = read_text(merge_file);
+    symbols =
+        number_symbols(vocab_file, merge_file, vocabulary, read_merges(merge_file, text, rules));
+  }
+};
+
+Gpt2BpeTokenizer::Gpt2BpeTokenizer(const std::string& vocab_file, const std::string& merge_file,
+                                   MergeFileRules rules)
+    : Gpt2BpeTokenizer(Content(vocab_file, merge_file, rules)) {}
+
+Gpt2BpeTokenizer::Gpt2BpeTokenizer(Content content)
+    : vocab_file_(std::move(content.vocab_file)),
+      merge_file_(std::move(content.merge_file)),
+      vocab_size_(static_cast<int64_t>(content.vocabulary.size())),
+      eod_(content.vocabulary.at(std::string(kEndOfText))),
+      symbol_ids_(std::move(content.symbols.ids)),
+      merges_(content.symbols.merges) {
+  for (const auto& [printable, id] : content.vocabulary) {
+    const auto index = static_cast<size_t>(id);
+    if (index >= tokens_.size()) tokens_.resize(index + 1);
+    std::optional<std::string> bytes = bytes_from_printable(printable);
+    tokens_[index] = {bytes.value_or(printable), true, bytes.has_value()};
+  }
+}
+
+std::unique_ptr<Gpt2BpeTokenizer> Gpt2BpeTokenizer::from_directory(
+    const std::filesystem::path& directory) {
+  return std::make_unique<Gpt2BpeTokenizer>((directory / "vocab.json").string(),
+                                            (directory / "merges.txt").string(),
+                                            MergeFileRules::kHuggingFace);
+}
+
+class Gpt2BpeTokenizer::WordEncoder final : public Encoder {
+ public:
+  WordEncoder(const Gpt2BpeTokenizer& tokenizer, int log2_sets)
+      : tokenizer_(tokenizer), cache_(log2_sets) {}
+
+  void append(std::string_view text, std::vector<int32_t>& ids) override {
+    const char* const end = text.data() + text.size();
+    // A block on the stack, as growing a vector word by word costs more than looking words up.
+    std::array<int32_t, 1024> block;
+    size_t used = 0;
+    const auto flush = [&] {
+      ids.insert(ids.end(), block.begin(), block.begin() + used);
+      used = 0;
+    };
+    gpt2_split(text, tokenizer_.classes_, [&](std::string_view word) {
+      if (used + WordCache::kMaxShortIds > block.size()) flush();
+      if (word.size() <= WordCache::kMaxShortBytes) {
+        const WordCache::ShortKey key = WordCache::short_key(word, end - word.data());
+        if (const WordCache::ShortWord* known = cache_.find_short(key)) {
+          std::copy(known->ids.begin(), known->ids.end(), block.begin() + used);
+          used += static_cast<size_t>(known->num_ids);
+          return;
+        }
+      }
+      flush();
+      const std::span<const int32_t> fresh = encode_rare(word, end);
+      ids.insert(ids.end(), fresh.begin(), fresh.end());
+    });
+    flush();
+  }
+
+ private:
+  // A word that is not in the short table. Good until the next call.
+  std::span<const int32_t> encode_rare(std::string_view word, const char* end) {
+    if (const std::vector<int32_t>* known = cache_.find_long(word)) return *known;
+    symbols_.clear();
+    for (const char byte : word) symbols_.push_back(static_cast<uint8_t>(byte));
+    tokenizer_.merges_.apply(symbols_);
+    for (int32_t& symbol : symbols_) symbol = tokenizer_.symbol_ids_[static_cast<size_t>(symbol)];
+    if (word.size() <= WordCache::kMaxShortBytes && symbols_.size() <= WordCache::kMaxShortIds) {
+      cache_.insert_short(WordCache::short_key(word, end - word.data()), symbols_);
+    } else {
+      cache_.insert_long(word, symbols_);
+    }
+    return symbols_;
+  }
+
+  const Gpt2BpeTokenizer& tokenizer_;
+  WordCache cache_;
+  std::vector<int32_t> symbols_;
+};
+
+std::unique_ptr<Encoder> Gpt2BpeTokenizer::make_encoder() const {
+  return std::make_unique<WordEncoder>(*this, kLog2CacheSets);
+}
+
+std::vector<int32_t> Gpt2BpeTokenizer::encode(std::string_view text) const {
+  // A cache for the words of this text only: a whole one costs more than a short text.
+  const int log2_sets = static_cast<int>(std::bit_width(text.size() / 32));
+  std::vector<int32_t> ids;
+  WordEncoder(*this, std::clamp(log2_sets, 1, kLog2CacheSets)).append(text, ids);
+  return ids;
+}
+
+std::string Gpt2BpeTokenizer::decode(std::span<const int32_t> ids) const {
+  std::string bytes;
+  for (const int32_t id : ids) {
+    const auto index = static_cast<size_t>(id);
+    if (id < 0 || index >= tokens_.size() || !tokens_[index].exists) {
+      throw FormatError(fmt::format("{}: no token has id {}; ids go from 0 to {}", vocab_file_, id,
+                                    tokens_.size() - 1));
+    }
+    if (!tokens_[index].has_bytes) {
+      throw FormatError(fmt::format(
+          "{}: token {} \"{}\" has a character that stands for no byte; it cannot be decoded",
+          vocab_file_, id, tokens_[index].bytes));
+    }
+    bytes += tokens_[index].bytes;
+  }
+  return with_valid_utf8(bytes);
+}
+
+std::optional<int32_t> Gpt2BpeTokenizer::special_id(SpecialToken token) const {
+  if (token == SpecialToken::kEod) return eod_;
+  return std::nullopt;
+}
+
+TokenizerDescription Gpt2BpeTokenizer::description() const {
+  return {"_GPT2BPETokenizer", {vocab_file_, merge_file_}, {}};
+}
+
+}  // namespace megatron

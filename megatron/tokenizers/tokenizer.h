@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace megatron {
+
+// Ids with a meaning of their own. Which of them a tokenizer has depends on its type.
+enum class SpecialToken { kCls, kSep, kMask, kPad, kBos, kEos, kEod };
+// "cls", "sep", ...
+std::string_view name_of(SpecialToken token);
+
+// What identifies a tokenizer in the description that index caches are named after.
+struct TokenizerDescription {
+  std::string class_name;                                    // "_GPT2BPETokenizer"
+  std::vector<std::optional<std::string>> tokenizer_path;    // the file arguments as given
+  std::vector<std::pair<std::string, std::string>> options;  // e.g. {"vocab_extra_ids", "0"}
+};
+
+// Turns text into ids for one thread, remembering the words it has met: the fast way to encode
+// much text. Must not outlive its tokenizer.
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  // Appends the ids of `text`. Throws FormatError if the tokenizer cannot encode it.
+  virtual void append(std::string_view text, std::vector<int32_t>& ids) = 0;
+};
+
+// Text <-> ids. Immutable after construction: every call may be made from any thread.
+// Text is UTF-8; special tokens are not recognised in it.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual std::unique_ptr<Encoder> make_encoder() const = 0;
+  // The ids of one text, for callers with little of it.
+  virtual std::vector<int32_t> encode(std::string_view text) const;
+  // The text of ids; bytes that are no UTF-8 become U+FFFD. Throws FormatError on an unknown id.
+  virtual std::string decode(std::span<const int32_t> ids) const = 0;
+
+  // Before padding.
+  virtual int64_t vocab_size() const = 0;
+  virtual std::optional<int32_t> special_id(SpecialToken token) const = 0;
+  // Throws ConfigError naming the type and the token if the type has none.
+  int32_t required_id(SpecialToken token) const;
+  // The id that ends a document.
+  int32_t eod() const { return required_id(SpecialToken::kEod); }
+
+  // The value of --tokenizer-type.
+  virtual std::string_view type() const = 0;
+  virtual TokenizerDescription description() const = 0;
+};
+
+// Names are Megatron's flag names without the dashes; an empty text is a flag that was not given.
+struct TokenizerConfig {
+  std::string tokenizer_type = {};
+  std::string vocab_file = {};
+  std::string merge_file = {};
+  std::string tokenizer_model = {};  // GPT2BPETokenizer: a directory with vocab.json and merges.txt
+  int64_t vocab_size = 0;            // NullTokenizer only; 0: not given
+  int64_t vocab_extra_ids = 0;
+};
+
+// The values of --tokenizer-type that make_tokenizer knows.
+std::vector<std::string> known_tokenizer_types();
+
+// Throws ConfigError on an unknown type or a missing flag, IoError and FormatError on bad files.
+std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config);
+
+// The least multiple of make_vocab_size_divisible_by * tensor_parallel_size that is >= vocab_size.
+// Throws ConfigError unless all three are positive.
+int64_t padded_vocab_size(int64_t vocab_size, int64_t make_vocab_size_divisible_by,
+                          int64_t tensor_parallel_size);
+
+}  // namespace megatron

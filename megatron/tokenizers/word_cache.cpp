@@ -1,0 +1,48 @@
+#include "megatron/tokenizers/word_cache.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace megatron {
+
+static_assert(std::endian::native == std::endian::little, "short_key masks the upper bytes");
+
+WordCache::WordCache(int log2_sets) : shift_(64 - log2_sets), sets_(size_t{1} << log2_sets) {}
+
+WordCache::ShortKey WordCache::short_key(std::string_view word, int64_t readable) {
+  std::array<uint64_t, 2> bytes{};
+  if (readable >= 16) {
+    std::memcpy(bytes.data(), word.data(), 16);
+  } else {
+    std::memcpy(bytes.data(), word.data(), word.size());
+  }
+  const uint64_t length = word.size();
+  if (length <= 8) {
+    return {bytes[0] & (~uint64_t{0} >> (64 - 8 * length)), length << 56};
+  }
+  return {bytes[0], (bytes[1] & (~uint64_t{0} >> (128 - 8 * length))) | (length << 56)};
+}
+
+void WordCache::insert_short(const ShortKey& key, std::span<const int32_t> ids) {
+  Set& set = sets_[set_of(key)];
+  set.words[1] = set.words[0];  // the older of the two is forgotten
+  ShortWord& word = set.words[0];
+  word.key = key;
+  word.num_ids = static_cast<int32_t>(ids.size());
+  std::copy(ids.begin(), ids.end(), word.ids.begin());
+}
+
+const std::vector<int32_t>* WordCache::find_long(std::string_view word) const {
+  if (word.size() > kMaxLongBytes) return nullptr;
+  const auto found = long_words_.find(word);
+  return found == long_words_.end() ? nullptr : &found->second;
+}
+
+void WordCache::insert_long(std::string_view word, std::span<const int32_t> ids) {
+  if (word.size() > kMaxLongBytes) return;
+  if (long_words_.size() >= kMaxLongWords) long_words_.clear();
+  long_words_.emplace(std::string(word), std::vector<int32_t>(ids.begin(), ids.end()));
+}
+
+}  // namespace megatron

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace megatron {
+
+// Where a file of the data that lies beside the repository is: under $MG_SHARED, else ../shared.
+inline std::filesystem::path shared_data(const std::string& name) {
+  const char* const folder = std::getenv("MG_SHARED");
+  const std::filesystem::path root = folder != nullptr
+                                         ? std::filesystem::path(folder)
+                                         : std::filesystem::path(MG_SOURCE_DIR) / "../shared";
+  return root / name;
+}
+
+}  // namespace megatron
+
+// Ends the test as skipped unless the file exists. The data may not be part of the repository.
+#define MG_NEEDS_SHARED(name)                                               \
+  if (!std::filesystem::exists(megatron::shared_data(name))) {              \
+    GTEST_SKIP() << "needs ../shared/" << (name) << ": not found, not run"; \
+  }                                                                         \
+  static_assert(true)

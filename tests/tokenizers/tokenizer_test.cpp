@@ -1,0 +1,103 @@
+#include "megatron/tokenizers/tokenizer.h"
+
+#include <gmock/gmock.h>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::string kGolden = MG_SOURCE_DIR "/tests/golden/megatron/data/";
+
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(MakeTokenizer, MakesEachKnownType) {
+  for (const std::string& type : known_tokenizer_types()) {
+    const auto tokenizer = make_tokenizer({.tokenizer_type = type,
+                                           .vocab_file = kGolden + "vocab.json",
+                                           .merge_file = kGolden + "merges.txt",
+                                           .vocab_size = 100});
+    EXPECT_EQ(tokenizer->type(), type);
+  }
+}
+
+TEST(MakeTokenizer, TakesADirectoryForGpt2) {
+  const auto tokenizer =
+      make_tokenizer({.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kGolden});
+  EXPECT_EQ(tokenizer->vocab_size(), 502);
+}
+
+TEST(MakeTokenizer, ErrorsTellWhatToGive) {
+  const auto make = [](const TokenizerConfig& config) {
+    return message_of([&] { make_tokenizer(config); });
+  };
+  EXPECT_THAT(make({.tokenizer_type = "Gpt2"}),
+              HasSubstr("--tokenizer-type \"Gpt2\" is not known; use one of GPT2BPETokenizer, "
+                        "NullTokenizer"));
+  EXPECT_THAT(make({.tokenizer_type = "GPT2BPETokenizer"}),
+              HasSubstr("--vocab-file and --merge-file are missing"));
+  EXPECT_THAT(make({.tokenizer_type = "GPT2BPETokenizer", .vocab_file = "v"}),
+              HasSubstr("--merge-file is missing"));
+  EXPECT_THAT(make({.tokenizer_type = "GPT2BPETokenizer", .merge_file = "m"}),
+              HasSubstr("--vocab-file is missing"));
+  EXPECT_THAT(make({.tokenizer_type = "NullTokenizer"}),
+              HasSubstr("--vocab-size is 0, must be positive"));
+}
+
+TEST(NullTokenizer, TextIsIds) {
+  const auto tokenizer = make_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 786});
+  EXPECT_EQ(tokenizer->vocab_size(), 787);
+  EXPECT_EQ(tokenizer->eod(), 786);
+  EXPECT_THAT(tokenizer->encode("0 17 785"), ElementsAre(0, 17, 785));
+  EXPECT_THAT(tokenizer->encode("5\n"), ElementsAre(5));
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{0, 17}), "0 17");
+  const TokenizerDescription description = tokenizer->description();
+  EXPECT_EQ(description.class_name, "_NullTokenizer");
+  EXPECT_EQ(description.tokenizer_path.at(0), std::nullopt);
+  EXPECT_EQ(description.options.at(0),
+            std::make_pair(std::string("vocab_size"), std::string("786")));
+}
+
+TEST(NullTokenizer, RefusesWhatIsNoId) {
+  const auto tokenizer = make_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 786});
+  for (const std::string text : {"", "1  2", "x", "1 2x", "-1", "787", "99999999999999999999"}) {
+    EXPECT_THAT(message_of([&] { (void)tokenizer->encode(text); }),
+                HasSubstr("is not an id in [0, 787); the text must be decimal ids"))
+        << text;
+  }
+}
+
+TEST(Tokenizer, AskingForATokenTheTypeLacksNamesBoth) {
+  const auto tokenizer = make_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 786});
+  const auto ask = [&](SpecialToken token) {
+    return message_of([&] { (void)tokenizer->required_id(token); });
+  };
+  EXPECT_THAT(ask(SpecialToken::kMask), HasSubstr("--tokenizer-type NullTokenizer has no mask"));
+  EXPECT_THAT(ask(SpecialToken::kCls), HasSubstr("has no cls token"));
+  EXPECT_THAT(ask(SpecialToken::kSep), HasSubstr("has no sep token"));
+  EXPECT_THAT(ask(SpecialToken::kPad), HasSubstr("has no pad token"));
+  EXPECT_THAT(ask(SpecialToken::kBos), HasSubstr("has no bos token"));
+  EXPECT_THAT(ask(SpecialToken::kEos), HasSubstr("has no eos token"));
+  EXPECT_EQ(ask(SpecialToken::kEod), "no error");
+}
+
+TEST(PaddedVocabSize, IsTheNextMultiple) {
+  EXPECT_EQ(padded_vocab_size(50257, 128, 1), 50304);
+  EXPECT_EQ(padded_vocab_size(30524, 128, 1), 30592);
+  EXPECT_EQ(padded_vocab_size(32000, 128, 1), 32000);
+  EXPECT_EQ(padded_vocab_size(50257, 128, 8), 51200);
+  EXPECT_THAT(message_of([] { padded_vocab_size(0, 128, 1); }), HasSubstr("must all be positive"));
+}
+
+}  // namespace
+}  // namespace megatron
