@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+#include "megatron/device/allocator.h"
+
+namespace megatron::kernels::cpu {
+
+// Scratch memory of one kernel call, from the device's pool: nothing is taken from the system once
+// the pool is warm. Aligned to 64 bytes, content undefined.
+class Workspace {
+ public:
+  Workspace(int64_t bytes, Stream stream)
+      : allocator_(allocator_of(stream.device)),
+        data_(allocator_.allocate(bytes, MemoryCategory::kWorkspace)) {}
+  ~Workspace() { allocator_.release(data_); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  void* data() const { return data_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  CachingAllocator& allocator_;
+  void* data_;
+};
+
+}  // namespace megatron::kernels::cpu
