@@ -1,0 +1,66 @@
+#include "megatron/training/console_log.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace megatron {
+namespace {
+
+TEST(IterationLineTest, IsMegatronsLine) {
+  // Iteration 20 of a run of Megatron-LM core_r0.5.0 (tests/golden/megatron/gpt).
+  const IterationLine line{.iteration = 20,
+                           .train_iters = 20,
+                           .consumed_samples = 160,
+                           .elapsed_ms = 76.2,
+                           .teraflops_per_device = std::nullopt,
+                           .learning_rate = 1e-4,
+                           .global_batch_size = 8,
+                           .losses = {{"lm loss", 5.964185}},
+                           .loss_scale = 1,
+                           .grad_norm = 0.588,
+                           .num_zeros = std::nullopt,
+                           .params_norm = std::nullopt,
+                           .skipped_iterations = 0,
+                           .nan_iterations = 0};
+  EXPECT_EQ(text_of(line),
+            " iteration       20/      20 | consumed samples:          160 | elapsed time per "
+            "iteration (ms): 76.2 | learning rate: 1.000E-04 | global batch size:     8 | lm loss: "
+            "5.964185E+00 | loss scale: 1.0 | grad norm: 0.588 | number of skipped iterations:   0 "
+            "| number of nan iterations:   0 |");
+}
+
+TEST(IterationLineTest, PrintsOptionalFieldsInMegatronsOrder) {
+  IterationLine line;
+  line.losses = {{"lm loss", 0.0}, {"sop loss", 0.5}};
+  line.teraflops_per_device = 103.26;
+  line.grad_norm = 1;
+  line.num_zeros = 12;
+  line.params_norm = 2.5;
+  EXPECT_EQ(
+      text_of(line),
+      " iteration        0/       0 | consumed samples:            0 | elapsed time per "
+      "iteration (ms): 0.0 | throughput per GPU (TFLOP/s/GPU): 103.3 | learning rate: "
+      "0.000E+00 | global batch size:     0 | sop loss: 5.000000E-01 | loss scale: 1.0 | grad "
+      "norm: 1.000 | num zeros: 12.0 | params norm: 2.500 | number of skipped iterations:   0 "
+      "| number of nan iterations:   0 |");
+}
+
+TEST(ValidationTextTest, IsMegatronsThreeLines) {
+  const std::string rule(94, '-');
+  EXPECT_EQ(validation_text("iteration 10", {{"lm loss", 6.0265506}}),
+            rule +
+                "\n validation loss at iteration 10 | lm loss value: 6.026551E+00 | lm loss PPL: "
+                "4.142836E+02 | \n" +
+                rule);
+}
+
+TEST(SavingTextTest, IsMegatrons) {
+  EXPECT_EQ(saving_text(20, "ckpt"), "saving checkpoint at iteration      20 to ckpt");
+  EXPECT_EQ(saved_text(20, "ckpt"), "  successfully saved checkpoint at iteration      20 to ckpt");
+}
+
+}  // namespace
+}  // namespace megatron
