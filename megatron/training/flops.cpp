@@ -1,0 +1,34 @@
+#include "megatron/training/flops.h"
+
+namespace megatron {
+
+double standard_flops(const TransformerConfig& config, int64_t batch_size) {
+  const auto h = static_cast<double>(config.hidden_size);
+  const auto s = static_cast<double>(config.seq_length);
+  const auto n = static_cast<double>(config.num_attention_heads);
+  const auto g = static_cast<double>(config.num_query_groups);
+  const auto v = static_cast<double>(config.padded_vocab_size);
+  const auto layers = static_cast<double>(config.num_layers);
+  return 60.0 * static_cast<double>(batch_size) * s * layers * h * h *
+         (1.0 + g / (5.0 * n) + s / (5.0 * h) + v / (10.0 * layers * h));
+}
+
+double causal_flops(const TransformerConfig& config, int64_t batch_size) {
+  const auto h = static_cast<double>(config.hidden_size);
+  const auto s = static_cast<double>(config.seq_length);
+  const auto f = static_cast<double>(config.ffn_hidden_size);
+  const auto v = static_cast<double>(config.padded_vocab_size);
+  const auto layers = static_cast<double>(config.num_layers);
+  const auto q = static_cast<double>(config.num_attention_heads * config.kv_channels);
+  const auto k = static_cast<double>(config.num_query_groups * config.kv_channels);
+  const double mlp_matrices = is_gated(config.activation) ? 3.0 : 2.0;
+  const double tokens = static_cast<double>(batch_size) * s;
+  const double matrices = layers * (h * f * mlp_matrices + h * (q + 2.0 * k) + q * h) + h * v;
+  return 6.0 * tokens * matrices + 6.0 * tokens * s * layers * q;
+}
+
+double tflops_per_device(double flops, double seconds, int64_t num_devices) {
+  return flops / (seconds * static_cast<double>(num_devices) * 1e12);
+}
+
+}  // namespace megatron

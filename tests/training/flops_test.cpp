@@ -1,0 +1,42 @@
+#include "megatron/training/flops.h"
+
+#include <gtest/gtest.h>
+
+namespace megatron {
+namespace {
+
+TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab) {
+  TransformerConfig config;
+  config.num_layers = layers;
+  config.hidden_size = hidden;
+  config.num_attention_heads = heads;
+  config.num_query_groups = heads;
+  config.kv_channels = hidden / heads;
+  config.ffn_hidden_size = 4 * hidden;
+  config.seq_length = seq;
+  config.padded_vocab_size = vocab;
+  return config;
+}
+
+TEST(FlopsTest, Gpt3) {
+  const TransformerConfig config = gpt(96, 12288, 96, 2048, 51200);
+  EXPECT_NEAR(standard_flops(config, 1536) / 1e18, 3.386197, 5e-7);
+  EXPECT_NEAR(causal_flops(config, 1536) / 1e18, 3.340598, 5e-7);
+  EXPECT_NEAR(tflops_per_device(standard_flops(config, 1536), 32.0, 1024), 103.3, 0.05);
+}
+
+TEST(FlopsTest, Gpt345M) {
+  const TransformerConfig config = gpt(24, 1024, 16, 1024, 50304);
+  EXPECT_NEAR(standard_flops(config, 32) / 1e13, 7.939677, 5e-7);
+  EXPECT_NEAR(causal_flops(config, 32) / 1e13, 7.444896, 5e-7);
+}
+
+TEST(FlopsTest, GatedMlpHasThreeMatrices) {
+  TransformerConfig config = gpt(2, 64, 4, 32, 128);
+  const double plain = causal_flops(config, 8);
+  config.activation = Activation::kSwiglu;
+  EXPECT_DOUBLE_EQ(causal_flops(config, 8) - plain, 6.0 * 8 * 32 * 2 * 64 * 256);
+}
+
+}  // namespace
+}  // namespace megatron
