@@ -14,7 +14,7 @@ using OpFunction = std::function<Variable(const std::vector<Variable>&)>;
 
 // One op with example inputs. check() runs it as
 //   1. gradients against central differences of sum(w * y), w fixed and random, summed in fp64;
-//   2. the op against its reference, output and gradients;
+//   2. the op against its reference (output and gradients) or its expected output;
 //   3. fp16 and bf16 against fp32 on the same (rounded) inputs, output and gradients;
 //   4. gradients added into an fp32 main gradient against gradients returned.
 // Inputs are fp32 and small: 1 costs four evaluations of the op per input element.
@@ -22,7 +22,9 @@ struct OpCase {
   std::string name;
   std::vector<Tensor> inputs;
   OpFunction op;
-  OpFunction reference = nullptr;  // the same function in plain ops, where the op is fused
+  // The same function in plain ops, or just its values in plain fp64 loops: one where useful.
+  OpFunction reference = nullptr;
+  std::function<Tensor(const std::vector<Tensor>&)> expected = nullptr;
 
   // Terms of the longest sum an output or a gradient is made of; widens tolerances by its root.
   int64_t terms = 1;

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+
+#include "megatron/core/view.h"
+
+// Tensors as fp32, a tile at a time. Kernels are written once, over floats: fp32 tensors are read
+// and written in place, 16-bit ones pass through a tile on the stack that stays in the L1 cache.
+namespace megatron::kernels::cpu {
+
+inline constexpr int64_t kTileSize = 512;
+
+struct alignas(64) Tile {
+  float values[kTileSize];
+};
+
+// out[i] = in[i]; round to nearest even on the way down. SIMD for every pair of dtypes.
+void to_floats(float* out, const void* in, DType dtype, int64_t n);
+void from_floats(void* out, DType dtype, const float* in, int64_t n);
+
+// values[i] as it would be after a stay in `dtype`. n <= kTileSize.
+void round_to(DType dtype, float* values, int64_t n);
+
+class TileReader {
+ public:
+  // Throws DtypeError naming `who` unless x is fp32, fp16 or bf16. A null view reads nothing.
+  TileReader(ConstView x, const char* who);
+
+  bool is_null() const { return data_ == nullptr; }
+  // Elements [at, at + n), n <= kTileSize: in place, or converted into `buffer`.
+  const float* read(int64_t at, int64_t n, Tile& buffer) const {
+    if (dtype_ == DType::kFloat32) return reinterpret_cast<const float*>(data_) + at;
+    to_floats(buffer.values, data_ + at * width_, dtype_, n);
+    return buffer.values;
+  }
+
+ private:
+  const std::byte* data_;
+  DType dtype_;
+  int64_t width_;
+};
+
+class TileWriter {
+ public:
+  TileWriter(TensorView y, const char* who);
+
+  bool is_null() const { return data_ == nullptr; }
+  // Where elements [at, ..) are to be put, followed by commit() with the same buffer.
+  float* begin(int64_t at, Tile& buffer) const {
+    return dtype_ == DType::kFloat32 ? reinterpret_cast<float*>(data_) + at : buffer.values;
+  }
+  void commit(int64_t at, int64_t n, const Tile& buffer) const {
+    if (dtype_ != DType::kFloat32) from_floats(data_ + at * width_, dtype_, buffer.values, n);
+  }
+  // y = beta * y + sums on elements [at, at + n), which are not read when beta is 0.
+  void accumulate(int64_t at, int64_t n, const Tile& sums, float beta) const;
+
+ private:
+  std::byte* data_;
+  DType dtype_;
+  int64_t width_;
+};
+
+// Calls f(at, n) for the tiles of a row of `cols` elements.
+template <class F>
+void for_each_tile(int64_t cols, const F& f) {
+  for (int64_t at = 0; at < cols; at += kTileSize) {
+    f(at, cols - at < kTileSize ? cols - at : kTileSize);
+  }
+}
+
+// Rows per thread below which starting a second thread costs more than it saves.
+inline int64_t row_grain(int64_t cols) { return cols >= 16384 ? 1 : 16384 / (cols + 1) + 1; }
+
+}  // namespace megatron::kernels::cpu
