@@ -8,12 +8,15 @@ std::vector<std::string> problems(const DataConfig& c) {
   std::vector<std::string> found;
   const bool has_split_paths =
       !c.train_data_path.empty() || !c.valid_data_path.empty() || !c.test_data_path.empty();
-  if (!c.data_path.empty() && has_split_paths) {
+  const int sources = int{!c.data_path.empty()} + int{has_split_paths} +
+                      int{!c.data_args_path.empty()} + int{!c.per_split_data_args_path.empty()};
+  if (sources > 1) {
     found.emplace_back(
-        "--data-path and --train-data-path, --valid-data-path, --test-data-path exclude each "
-        "other; give the blend of each split, or one blend and --split");
+        "--data-path, --train-data-path with its siblings, --data-args-path and "
+        "--per-split-data-args-path exclude each other; give the blend of each split, or one blend "
+        "and --split");
   }
-  if (c.mock_data && (!c.data_path.empty() || has_split_paths)) {
+  if (c.mock_data && sources > 0) {
     found.emplace_back("--mock-data and data paths exclude each other; remove one of them");
   }
   if (c.num_workers < 0) {

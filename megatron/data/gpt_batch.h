@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "megatron/data/sample_dataset.h"
+#include "megatron/data/sampler.h"
+
+namespace megatron {
+
+struct GptSampleOptions {
+  int64_t eod = 0;                    // id of the end-of-document token
+  bool eod_mask_loss = false;         // inputs that are eod do not count in the loss
+  bool reset_position_ids = false;    // positions restart after each eod
+  bool reset_attention_mask = false;  // tokens see no token before the last eod
+};
+
+// One microbatch of one rank, on the host.
+struct GptBatch {
+  int64_t micro_batch_size = 0;
+  int64_t seq_length = 0;
+  std::vector<int64_t> tokens;        // [b, s]
+  std::vector<int64_t> labels;        // [b, s] tokens one step later
+  std::vector<float> loss_mask;       // [b, s] 1 counts
+  std::vector<int64_t> position_ids;  // [b, s]
+  // [b, s] token i sees tokens [document_starts[i], i]; empty: all before it
+  // (reset_attention_mask is off).
+  std::vector<int32_t> document_starts;
+  int64_t first_sample = 0;  // number of the first row in the global order of the run
+};
+
+// Reads the samples of a group. The mask and position rules look at the inputs, never at labels.
+GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
+                        const GptSampleOptions& options);
+
+}  // namespace megatron

@@ -1,0 +1,174 @@
+#include "megatron/data/gpt_dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/data/python_json.h"
+
+namespace megatron {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kDocumentIndex = "document_index";
+constexpr std::string_view kSampleIndex = "sample_index";
+constexpr std::string_view kShuffleIndex = "shuffle_index";
+
+Json matrix_json(const SplitMatrix& matrix) {
+  Json rows = Json::array();
+  for (size_t k = 0; k < matrix.size(); ++k) {
+    if (!matrix[k]) {
+      rows.push_back(nullptr);
+      continue;
+    }
+    // Compat: the sum Megatron starts from is an integer, which prints as 0, not 0.0.
+    const Json lower = k == 0 ? Json(0) : Json(matrix[k]->lower);
+    rows.push_back(Json::array({lower, matrix[k]->upper}));
+  }
+  return rows;
+}
+
+Json tokenizer_json(const TokenizerDescription& tokenizer) {
+  Json paths = Json::array();
+  for (const auto& path : tokenizer.tokenizer_path) {
+    paths.push_back(path ? Json(*path) : Json(nullptr));
+  }
+  Json value = {{"class", tokenizer.class_name}, {"tokenizer_path", paths}};
+  for (const auto& [name, text] : tokenizer.options) value[name] = text;
+  return value;
+}
+
+IndexCache cache_of(const std::filesystem::path& prefix, Split split,
+                    std::optional<int64_t> num_samples, const GptDatasetOptions& options) {
+  const std::filesystem::path directory =
+      options.cache_path.empty() ? prefix / "cache" / "GPTDataset_indices" : options.cache_path;
+  return IndexCache(directory, "GPTDataset",
+                    python_json(gpt_description(prefix.string(), split, num_samples, options)),
+                    split, options.cache_naming);
+}
+
+}  // namespace
+
+Json gpt_description(const std::string& dataset_path, Split split,
+                     std::optional<int64_t> num_samples, const GptDatasetOptions& options) {
+  return {
+      {"class", "GPTDataset"},
+      {"dataset_path", dataset_path},
+      {"num_samples", num_samples ? Json(*num_samples) : Json(nullptr)},
+      {"index_split", split_name(split)},
+      {"random_seed", options.seed},
+      {"sequence_length", options.seq_length},
+      {"split", options.split ? Json(*options.split) : Json(nullptr)},
+      {"split_matrix", options.split_matrix ? matrix_json(*options.split_matrix) : Json(nullptr)},
+      {"tokenizer", tokenizer_json(options.tokenizer)}};
+}
+
+GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, IndexRange sequences,
+                       Split split, std::optional<int64_t> num_samples,
+                       const GptDatasetOptions& options)
+    : data_(std::move(data)), seq_length_(options.seq_length), vocab_size_(options.vocab_size) {
+  const int64_t tokens = count_tokens(*data_, sequences);
+  if (tokens == 0) {
+    throw ConfigError(fmt::format(
+        "{}: the {} split has {} of {} sequences and no tokens, but {} samples of it are needed; "
+        "change --split, add data, or ask for no samples (--eval-iters 0)",
+        data_->prefix().string(), split_name(split), sequences.size(), data_->num_sequences(),
+        num_samples.value_or(1)));
+  }
+  load_or_build(sequences, plan_epochs(tokens, num_samples, seq_length_), options.seed,
+                cache_of(data_->prefix(), split, num_samples, options));
+}
+
+void GptDataset::load_or_build(IndexRange sequences, const EpochPlan& plan, int64_t seed,
+                               const IndexCache& cache) {
+  if (load(sequences, plan, cache)) return;
+  index_ = build_gpt_index(*data_, sequences, plan, seq_length_, seed);
+  const bool saved = cache.save([&] {
+    index_.document_index.save(cache.array_file(kDocumentIndex));
+    if (!index_.sample_index.empty()) index_.sample_index.save(cache.array_file(kSampleIndex));
+    if (!index_.wide_sample_index.empty()) {
+      index_.wide_sample_index.save(cache.array_file(kSampleIndex));
+    }
+    if (index_.wide_shuffle_index.empty()) {
+      index_.shuffle_index.save(cache.array_file(kShuffleIndex));
+    } else {
+      index_.wide_shuffle_index.save(cache.array_file(kShuffleIndex));
+    }
+  });
+  // Mapped pages are shared by the processes of a host and can be dropped when memory is short.
+  if (saved) load(sequences, plan, cache);
+}
+
+bool GptDataset::load(IndexRange sequences, const EpochPlan& plan, const IndexCache& cache) {
+  if (!cache.holds({kDocumentIndex, kSampleIndex, kShuffleIndex})) return false;
+  GptIndex index;
+  index.document_index = NpyArray<int32_t>(NpyFile(cache.array_file(kDocumentIndex)));
+  NpyFile samples(cache.array_file(kSampleIndex));
+  if (samples.descr() == npy_descr<int64_t>()) {
+    index.wide_sample_index = NpyArray<int64_t>(std::move(samples));
+  } else {
+    index.sample_index = NpyArray<int32_t>(std::move(samples));
+  }
+  NpyFile order(cache.array_file(kShuffleIndex));
+  if (order.descr() == npy_descr<int64_t>()) {
+    index.wide_shuffle_index = NpyArray<int64_t>(std::move(order));
+  } else {
+    index.shuffle_index = NpyArray<uint32_t>(std::move(order));
+  }
+
+  // The name of a cache file says nothing about the size of the data it was made from.
+  const bool fits = index.num_samples() == plan.num_samples &&
+                    index.num_positions() == plan.num_samples + 1 &&
+                    index.document_index.size() == plan.num_epochs * sequences.size();
+  if (!fits) {
+    warn(
+        fmt::format("{}: cached index has {} samples, the dataset {} now has {}; building it again",
+                    cache.description_file().string(), index.num_samples(),
+                    data_->prefix().string(), plan.num_samples));
+    return false;
+  }
+  index_ = std::move(index);
+  return true;
+}
+
+void GptDataset::read(int64_t sample, std::span<int64_t> out) const {
+  invariant(static_cast<int64_t>(out.size()) == sample_tokens(), "out has room for one sample");
+  if (sample < 0 || sample >= num_samples()) {
+    throw Error(fmt::format("{}: sample {} is outside [0, {})", data_->prefix().string(), sample,
+                            num_samples()));
+  }
+  const int64_t row = index_.shuffled(sample);
+  const bool known_row = row >= 0 && row < num_samples();
+  GptIndex::Position at = known_row ? index_.position(row) : GptIndex::Position{-1, 0};
+  int64_t filled = 0;
+  while (filled < sample_tokens()) {
+    if (at.document < 0 || at.document >= index_.document_index.size()) {
+      throw FormatError(
+          fmt::format("{}: the cached index does not match the dataset at sample {}; "
+                      "delete the cache files of this dataset",
+                      data_->prefix().string(), sample));
+    }
+    const int64_t sequence = index_.document_index[at.document];
+    const int64_t rest = data_->sequence(sequence).size() - at.offset;
+    const int64_t count = std::min(rest, sample_tokens() - filled);
+    data_->tokens(sequence, at.offset, count)
+        .copy_to(out.subspan(static_cast<size_t>(filled), static_cast<size_t>(count)));
+    filled += count;
+    at = {at.document + 1, 0};
+  }
+  const auto foreign = std::find_if(
+      out.begin(), out.end(), [&](int64_t token) { return token < 0 || token >= vocab_size_; });
+  if (foreign != out.end()) {
+    throw FormatError(fmt::format(
+        "{}: sample {} holds token {}, but the tokenizer has {} ids; give the tokenizer this "
+        "dataset was preprocessed with",
+        data_->prefix().string(), sample, *foreign, vocab_size_));
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "megatron/data/indexed_dataset.h"
+#include "megatron/data/npy.h"
+#include "megatron/data/split.h"
+
+namespace megatron {
+
+// How often a split is read to yield the samples asked for.
+struct EpochPlan {
+  int64_t tokens_per_epoch = 0;
+  int64_t num_epochs = 0;
+  int64_t num_samples = 0;  // every whole sample of those epochs; at least as many as asked for
+  // The last epoch is shuffled on its own when only part of it is needed; then this many samples
+  // come from the epochs before it.
+  bool separate_last_epoch = false;
+  int64_t num_samples_before_last_epoch = 0;
+};
+
+// The least number of epochs of which num_samples samples of seq_length + 1 tokens can be cut,
+// neighbours sharing one token; one epoch if num_samples is empty.
+// REQUIRES: tokens_per_epoch > 0, seq_length > 0.
+EpochPlan plan_epochs(int64_t tokens_per_epoch, std::optional<int64_t> num_samples,
+                      int64_t seq_length);
+
+// Where each sample of one split of one dataset lies. Three arrays, equal to Megatron's:
+//
+//   document_index  [epochs * sequences]  sequences in the order they are strung together
+//   sample_index    [num_samples + 1, 2]  first token of each sample: position in document_index,
+//                                         offset in that sequence
+//   shuffle_index   [num_samples]         sample_index rows in the order of training
+struct GptIndex {
+  NpyArray<int32_t> document_index;
+  NpyArray<int32_t> sample_index;
+  NpyArray<int64_t> wide_sample_index;  // instead, if a position needs more than 31 bits
+  NpyArray<uint32_t> shuffle_index;
+  NpyArray<int64_t> wide_shuffle_index;  // instead, from 2^32 - 2 samples on
+
+  struct Position {
+    int64_t document;  // index into document_index
+    int64_t offset;    // tokens
+  };
+  // REQUIRES: 0 <= row <= num_samples().
+  Position position(int64_t row) const;
+  // Row of the sample that is read as number `sample`. REQUIRES: 0 <= sample < num_samples().
+  int64_t shuffled(int64_t sample) const;
+  int64_t num_samples() const { return shuffle_index.size() + wide_shuffle_index.size(); }
+  int64_t num_positions() const { return (sample_index.size() + wide_sample_index.size()) / 2; }
+};
+
+// Tokens of a run of sequences. REQUIRES: the range is inside the dataset.
+int64_t count_tokens(const IndexedDataset& data, IndexRange sequences);
+
+// Builds the index of these sequences. Takes time and memory proportional to the number of samples
+// and of sequences. Throws Unsupported for sequence numbers above 2^31 - 1.
+// REQUIRES: plan = plan_epochs(count_tokens(data, sequences), ...) with this seq_length.
+GptIndex build_gpt_index(const IndexedDataset& data, IndexRange sequences, const EpochPlan& plan,
+                         int64_t seq_length, int64_t seed);
+
+}  // namespace megatron

@@ -1,0 +1,59 @@
+#include "megatron/data/index_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/core/log.h"
+#include "megatron/data/md5.h"
+
+namespace megatron {
+
+IndexCache::IndexCache(std::filesystem::path directory, std::string_view class_name,
+                       std::string description, Split split, CacheNaming naming)
+    : directory_(std::move(directory)),
+      stem_(fmt::format("{}-{}", md5_hex(description), class_name)),
+      description_(std::move(description)) {
+  if (naming == CacheNaming::kWithSplit) stem_ += fmt::format("-{}", split_name(split));
+}
+
+std::filesystem::path IndexCache::array_file(std::string_view name) const {
+  return directory_ / fmt::format("{}-{}.npy", stem_, name);
+}
+
+std::filesystem::path IndexCache::description_file() const {
+  return directory_ / (stem_ + "-description.txt");
+}
+
+bool IndexCache::holds(std::initializer_list<std::string_view> names) const {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(description_file(), ignored) &&
+         std::all_of(names.begin(), names.end(), [&](std::string_view name) {
+           return std::filesystem::is_regular_file(array_file(name), ignored);
+         });
+}
+
+bool IndexCache::save(const std::function<void()>& save_arrays) const {
+  std::string reason;
+  try {
+    std::filesystem::create_directories(directory_);
+    save_arrays();
+    write_text_atomically(description_file(), description_);
+    return true;
+  } catch (const IoError& error) {
+    reason = error.what();
+  } catch (const std::filesystem::filesystem_error& error) {
+    reason = error.what();
+  }
+  warn(
+      fmt::format("dataset index is not cached ({}); name a writable directory with "
+                  "--data-cache-path to save the time of building it at every start",
+                  reason));
+  return false;
+}
+
+}  // namespace megatron

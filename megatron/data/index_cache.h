@@ -1,0 +1,43 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "megatron/data/split.h"
+
+namespace megatron {
+
+// How cache files are called; the arrays in them are the same.
+enum class CacheNaming {
+  kCore05,     // <md5>-GPTDataset-document_index.npy        (core_r0.5.0)
+  kWithSplit,  // <md5>-GPTDataset-train-document_index.npy  (later ones)
+};
+
+// The files that hold the index arrays of one dataset, named after the digest of a text that
+// describes everything they depend on. Files appear whole or not at all, the description last, so
+// ranks that build the same index at the same time do no harm to each other.
+class IndexCache {
+ public:
+  // `class_name` is "GPTDataset" or another of Megatron's dataset classes.
+  IndexCache(std::filesystem::path directory, std::string_view class_name, std::string description,
+             Split split, CacheNaming naming);
+
+  // Path of an array: name is "document_index", ...
+  std::filesystem::path array_file(std::string_view name) const;
+  std::filesystem::path description_file() const;
+  // True if the description and all these arrays exist.
+  bool holds(std::initializer_list<std::string_view> names) const;
+  // Makes the directory, calls `save_arrays` and writes the description. A directory that cannot be
+  // written costs time at the next start, not the run: then it warns and returns false.
+  bool save(const std::function<void()>& save_arrays) const;
+
+ private:
+  std::filesystem::path directory_;
+  std::string stem_;
+  std::string description_;
+};
+
+}  // namespace megatron

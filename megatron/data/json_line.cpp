@@ -1,0 +1,403 @@
+#include "megatron/data/json_line.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "megatron/tokenizers/unicode.h"
+
+namespace megatron {
+namespace {
+
+static_assert(JsonLineParser::kPadding >= simdjson::SIMDJSON_PADDING);
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+// True if the bytes hold a surrogate in the form UTF-8 would give it.
+bool has_surrogate(std::string_view text) {
+  for (size_t i = text.find('\xED'); i != std::string_view::npos; i = text.find('\xED', i + 1)) {
+    if (i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) >= 0xA0) return true;
+  }
+  return false;
+}
+
+bool is_surrogate(char32_t c) { return c >= 0xD800 && c <= 0xDFFF; }
+
+struct Problem {
+  std::string text;
+};
+
+// What stands under one key.
+struct Value {
+  const char* kind = nullptr;  // "a number", ...; null: the key is missing
+  bool is_list = false;
+  bool is_wanted = false;      // a text or a list of texts
+  std::string lone_surrogate;  // as written in the line
+  std::vector<std::string> texts;
+};
+
+// A parser that is strict where Python's is and says where and why it stops.
+class PythonJsonParser {
+ public:
+  PythonJsonParser(std::string_view line, const std::vector<std::string>& keys)
+      : begin_(line.data()), p_(begin_), end_(begin_ + line.size()), keys_(keys) {}
+
+  // The value under each key; throws Problem.
+  std::vector<Value> parse() {
+    check_encoding();
+    std::vector<Value> values(keys_.size());
+    skip_blanks();
+    if (p_ == end_) throw Problem{"the line is blank; expected one JSON object"};
+    const char first = *p_;
+    if (first == '{') {
+      parse_members(values);
+    } else {
+      skip_value();
+    }
+    skip_blanks();
+    if (p_ != end_) fail("there is more text after the end of the JSON value");
+    if (first != '{') {
+      throw Problem{fmt::format("the line holds {}, expected a JSON object", kind_of(first))};
+    }
+    return values;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const {
+    throw Problem{fmt::format("column {}: {}", p_ - begin_ + 1, what)};
+  }
+
+  void check_encoding() {
+    const std::string_view line(begin_, static_cast<size_t>(end_ - begin_));
+    if (line.starts_with(kByteOrderMark)) {
+      throw Problem{"the line starts with a UTF-8 byte order mark; save the file without one"};
+    }
+    for (const char* p = begin_; p < end_;) {
+      const CodePoint c = decode_utf8(p, end_);
+      if (c.value == kReplacementCharacter &&
+          std::string_view(p, static_cast<size_t>(c.length)) != "\xEF\xBF\xBD") {
+        p_ = p;
+        fail(fmt::format("byte {:#04x} is not valid UTF-8 here", static_cast<unsigned char>(*p)));
+      }
+      p += c.length;
+    }
+  }
+
+  static const char* kind_of(char first) {
+    switch (first) {
+      case '{':
+        return "an object";
+      case '[':
+        return "a list";
+      case '"':
+        return "a text";
+      case 't':
+      case 'f':
+        return "a boolean";
+      case 'n':
+        return "null";
+      default:
+        return "a number";
+    }
+  }
+
+  void skip_blanks() {
+    while (p_ < end_ && (*p_ == ' ' || *p_ == '\t' || *p_ == '\n' || *p_ == '\r')) ++p_;
+  }
+
+  void expect(char c, const char* where) {
+    skip_blanks();
+    if (p_ == end_ || *p_ != c) fail(fmt::format("expected '{}' {}", c, where));
+    ++p_;
+  }
+
+  bool take(char c) {
+    skip_blanks();
+    if (p_ == end_ || *p_ != c) return false;
+    ++p_;
+    return true;
+  }
+
+  void parse_members(std::vector<Value>& values) {
+    ++p_;  // {
+    if (take('}')) return;
+    do {
+      skip_blanks();
+      const std::string name = parse_key();
+      expect(':', "after a key");
+      skip_blanks();
+      const auto key = std::find(keys_.begin(), keys_.end(), name);
+      if (key == keys_.end()) {
+        skip_value();
+      } else {
+        values[static_cast<size_t>(key - keys_.begin())] = parse_value();
+      }
+    } while (take(','));
+    expect('}', "or ',' after a value");
+  }
+
+  std::string parse_key() {
+    if (p_ == end_ || *p_ != '"') fail("expected a key in double quotes");
+    std::string ignored;
+    return parse_text(ignored);
+  }
+
+  Value parse_value() {
+    if (p_ == end_) fail("the line ends where a value should be");
+    Value value;
+    value.kind = kind_of(*p_);
+    if (*p_ == '"') {
+      value.is_wanted = true;
+      value.texts.push_back(parse_text(value.lone_surrogate));
+    } else if (*p_ == '[') {
+      parse_list(value);
+    } else {
+      skip_value();
+    }
+    return value;
+  }
+
+  void parse_list(Value& value) {
+    value.is_list = true;
+    value.is_wanted = true;
+    ++p_;  // [
+    if (take(']')) return;
+    do {
+      skip_blanks();
+      if (p_ < end_ && *p_ == '"') {
+        value.texts.push_back(parse_text(value.lone_surrogate));
+      } else {
+        value.is_wanted = false;
+        skip_value();
+      }
+    } while (take(','));
+    expect(']', "or ',' after a list item");
+  }
+
+  // Any value, without recursion: nesting has no limit.
+  void skip_value() {
+    std::string open;  // the brackets that are open
+    while (true) {
+      skip_blanks();
+      if (p_ == end_) fail("the line ends where a value should be");
+      if (*p_ == '{' || *p_ == '[') {
+        open += *p_++;
+        const bool is_object = open.back() == '{';
+        if (take(is_object ? '}' : ']')) {
+          open.pop_back();
+        } else {
+          if (is_object) skip_key();
+          continue;
+        }
+      } else {
+        skip_scalar();
+      }
+      while (true) {  // behind a value
+        if (open.empty()) return;
+        const bool is_object = open.back() == '{';
+        if (take(',')) {
+          if (is_object) skip_key();
+          break;
+        }
+        if (is_object) {
+          expect('}', "or ',' after a value");
+        } else {
+          expect(']', "or ',' after a list item");
+        }
+        open.pop_back();
+      }
+    }
+  }
+
+  void skip_key() {
+    skip_blanks();
+    parse_key();
+    expect(':', "after a key");
+  }
+
+  void skip_scalar() {
+    if (*p_ == '"') {
+      std::string ignored;
+      parse_text(ignored);
+      return;
+    }
+    for (const std::string_view word : {"true", "false", "null", "NaN", "Infinity", "-Infinity"}) {
+      if (std::string_view(p_, static_cast<size_t>(end_ - p_)).starts_with(word)) {
+        p_ += word.size();
+        return;
+      }
+    }
+    skip_number();
+  }
+
+  bool take_digits() {
+    const char* const first = p_;
+    while (p_ < end_ && *p_ >= '0' && *p_ <= '9') ++p_;
+    return p_ > first;
+  }
+
+  void skip_number() {
+    if (p_ < end_ && *p_ == '-') ++p_;
+    if (p_ < end_ && *p_ == '0') {
+      ++p_;
+    } else if (!take_digits()) {
+      fail("expected a JSON value");
+    }
+    // As in Python, what does not go on as a number is left to be found by what follows.
+    const char* const whole = p_;
+    if (p_ < end_ && *p_ == '.') {
+      ++p_;
+      if (!take_digits()) p_ = whole;
+    }
+    const char* const mantissa = p_;
+    if (p_ < end_ && (*p_ == 'e' || *p_ == 'E')) {
+      ++p_;
+      if (p_ < end_ && (*p_ == '+' || *p_ == '-')) ++p_;
+      if (!take_digits()) p_ = mantissa;
+    }
+  }
+
+  // Four hexadecimal digits at p_.
+  char32_t parse_hex() {
+    char32_t value = 0;
+    for (int i = 0; i < 4; ++i, ++p_) {
+      const char c = p_ < end_ ? *p_ : ' ';
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
+      if (digit < 0) fail("\\u must be followed by four hexadecimal digits");
+      value = value * 16 + static_cast<char32_t>(digit);
+    }
+    return value;
+  }
+
+  // A \u escape, of which the u is taken, and its second half if it is a pair.
+  void parse_unicode_escape(std::string& text, std::string& lone_surrogate) {
+    const char* const start = p_ - 2;
+    char32_t c = parse_hex();
+    if (c >= 0xD800 && c <= 0xDBFF && end_ - p_ >= 6 && p_[0] == '\\' && p_[1] == 'u') {
+      const char* const second = p_;
+      p_ += 2;
+      const char32_t low = parse_hex();
+      if (low >= 0xDC00 && low <= 0xDFFF) {
+        c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+      } else {
+        p_ = second;
+      }
+    }
+    if (is_surrogate(c)) {
+      if (lone_surrogate.empty()) lone_surrogate = std::string(start, start + 6);
+      c = kReplacementCharacter;
+    }
+    append_utf8(text, c);
+  }
+
+  // The text in double quotes at p_.
+  std::string parse_text(std::string& lone_surrogate) {
+    std::string text;
+    ++p_;
+    while (true) {
+      if (p_ == end_) fail("the line ends inside a text; its closing quote is missing");
+      const char c = *p_;
+      if (c == '"') break;
+      if (static_cast<unsigned char>(c) < 0x20) {
+        fail(fmt::format("control character {:#04x} inside a text must be written as an escape",
+                         static_cast<unsigned char>(c)));
+      }
+      ++p_;
+      if (c != '\\') {
+        text += c;
+        continue;
+      }
+      constexpr std::string_view kNames = "\"\\/bfnrt";
+      constexpr std::string_view kValues = "\"\\/\b\f\n\r\t";
+      if (p_ == end_) fail("the line ends inside a text; its closing quote is missing");
+      const size_t escape = kNames.find(*p_);
+      if (*p_ == 'u') {
+        ++p_;
+        parse_unicode_escape(text, lone_surrogate);
+      } else if (escape != std::string_view::npos) {
+        text += kValues[escape];
+        ++p_;
+      } else {
+        --p_;
+        fail(fmt::format("\\{} is no JSON escape", std::string_view(p_ + 1, 1)));
+      }
+    }
+    ++p_;
+    return text;
+  }
+
+  const char* begin_;
+  const char* p_;
+  const char* end_;
+  const std::vector<std::string>& keys_;
+};
+
+}  // namespace
+
+struct JsonLineParser::Fast {
+  simdjson::dom::parser parser;
+};
+
+JsonLineParser::JsonLineParser(std::vector<std::string> keys)
+    : keys_(std::move(keys)),
+      texts_(keys_.size()),
+      fast_(std::make_unique<Fast>()),
+      storage_(keys_.size()) {}
+
+JsonLineParser::~JsonLineParser() = default;
+
+std::optional<std::string> JsonLineParser::parse(std::string_view line) {
+  for (std::vector<std::string_view>& texts : texts_) texts.clear();
+  if (parse_fast(line)) return std::nullopt;
+  try {
+    std::vector<Value> values = PythonJsonParser(line, keys_).parse();
+    for (size_t key = 0; key < keys_.size(); ++key) {
+      Value& value = values[key];
+      if (value.kind == nullptr) {
+        throw Problem{fmt::format("the object has no key \"{}\"", keys_[key])};
+      }
+      if (!value.is_wanted) {
+        throw Problem{
+            fmt::format("key \"{}\" holds {}, expected a text or a list of texts", keys_[key],
+                        value.is_list ? "a list with items that are no texts" : value.kind)};
+      }
+      if (!value.lone_surrogate.empty()) {
+        throw Problem{fmt::format("key \"{}\" holds the lone surrogate {}, which is no character",
+                                  keys_[key], value.lone_surrogate)};
+      }
+      storage_[key] = std::move(value.texts);
+      texts_[key].assign(storage_[key].begin(), storage_[key].end());
+    }
+  } catch (const Problem& problem) {
+    return problem.text;
+  }
+  return std::nullopt;
+}
+
+bool JsonLineParser::parse_fast(std::string_view line) {
+  if (line.starts_with(kByteOrderMark)) return false;
+  simdjson::dom::object object;
+  if (fast_->parser.parse(line.data(), line.size(), false).get_object().get(object)) return false;
+  std::vector<simdjson::dom::element> values(keys_.size());
+  std::vector<bool> found(keys_.size());
+  for (const simdjson::dom::key_value_pair field : object) {
+    for (size_t key = 0; key < keys_.size(); ++key) {
+      if (field.key != keys_[key]) continue;
+      values[key] = field.value;
+      found[key] = true;
+    }
+  }
+  for (size_t key = 0; key < keys_.size(); ++key) {
+    std::string_view text;
+    if (!found[key] || values[key].get_string().get(text) || has_surrogate(text)) return false;
+    texts_[key] = {text};
+  }
+  return true;
+}
+
+}  // namespace megatron

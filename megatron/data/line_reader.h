@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron {
+
+// Some whole lines of a text file, without their line ends.
+struct LineChunk {
+  std::vector<std::string_view> lines;  // into `buffer`
+  int64_t first_line = 0;               // number of lines[0] in its file, from 1
+  int64_t num_bytes = 0;                // of the file, with line ends
+  std::string buffer;                   // reused from chunk to chunk; zeros behind the last line
+};
+
+// Reads a text file in chunks of whole lines. As in Python, \n, \r\n and a lone \r end a line, and
+// a last line needs no end. Files whose names end in .gz are unpacked on the way. One thread.
+class LineReader {
+ public:
+  // Bytes that may be read behind each line of a chunk.
+  static constexpr size_t kPadding = 64;
+  static constexpr size_t kDefaultChunkBytes = size_t{1} << 20;
+
+  // Chunks hold about chunk_bytes, more if one line does. Throws IoError.
+  explicit LineReader(std::filesystem::path path, size_t chunk_bytes = kDefaultChunkBytes);
+  ~LineReader();
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  // False at the end of the file. Throws IoError, and FormatError if a .gz file is damaged.
+  bool next(LineChunk& chunk);
+
+ private:
+  class Source;
+  class PlainSource;
+  class GzipSource;
+
+  std::filesystem::path path_;
+  size_t chunk_bytes_;
+  std::unique_ptr<Source> source_;
+  std::string rest_;  // what was read behind the last chunk
+  int64_t num_lines_ = 0;
+  bool at_end_ = false;
+};
+
+}  // namespace megatron
