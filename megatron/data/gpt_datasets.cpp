@@ -135,11 +135,12 @@ GptDatasets build_gpt_datasets(const DataConfig& config, const SampleCounts& sam
   }
 
   const DataPaths paths = data_paths(config);
-  GptDatasetOptions options{.seq_length = seq_length,
-                            .seed = seed,
-                            .vocab_size = tokenizer.vocab_size(),
-                            .tokenizer = tokenizer.description(),
-                            .cache_path = config.data_cache_path};
+  GptDatasetOptions options;
+  options.seq_length = seq_length;
+  options.seed = seed;
+  options.vocab_size = tokenizer.vocab_size();
+  options.tokenizer = tokenizer.description();
+  options.cache_path = config.data_cache_path;
   const bool is_split = !paths.all.prefixes.empty();
   if (is_split) {
     options.split = config.split;
