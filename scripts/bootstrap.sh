@@ -13,6 +13,7 @@ readonly needed=(
   libcli11-dev libfmt-dev libspdlog-dev    # flags, text, log
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
   libutf8proc-dev                          # Unicode classes of the tokenizers
+  libprotobuf-dev protobuf-compiler        # TensorBoard files
   libgtest-dev libgmock-dev xz-utils       # tests
 )
 

@@ -37,10 +37,10 @@ fi
 step "Build"
 scripts/bootstrap.sh
 mkdir -p build
-cmake --preset cpu -DMG_TESTS=OFF -B build/program >build/program.configure.log ||
-  { cat build/program.configure.log; fail "cmake failed"; }
-cmake --build build/program --parallel "${MG_JOBS:-$(nproc)}" --target megatron
-readonly megatron=build/program/bin/megatron
+cmake --preset cpu >build/cpu.configure.log 2>&1 ||
+  { cat build/cpu.configure.log; fail "cmake failed; its output is above"; }
+cmake --build build/cpu --parallel "${MG_JOBS:-$(nproc)}" --target megatron
+readonly megatron=build/cpu/bin/megatron
 
 step "Corpus"
 rm -rf "$out"
