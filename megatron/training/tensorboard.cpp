@@ -50,8 +50,8 @@ void append_little_endian(std::string& text, T value) {
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory) {
   std::error_code ignored;  // the open below reports what matters
   std::filesystem::create_directories(directory, ignored);
-  path_ = directory / fmt::format("events.out.tfevents.{}.{}.{}",
-                                  static_cast<int64_t>(wall_time()), host_name(), ::getpid());
+  path_ = directory / fmt::format("events.out.tfevents.{}.{}.{}", static_cast<int64_t>(wall_time()),
+                                  host_name(), ::getpid());
   file_ = std::fopen(path_.c_str(), "ab");
   if (file_ == nullptr) fail(path_, "create");
 

@@ -9,9 +9,9 @@
 namespace megatron {
 
 // Appends scalars and texts to a TensorBoard event file
-// (<directory>/events.out.tfevents.<time>.<host>.<pid>). The file grows while the run goes on and is
-// readable at any time; flush() hands everything so far to the operating system. Every call throws
-// IoError with path and reason.
+// (<directory>/events.out.tfevents.<time>.<host>.<pid>). The file grows while the run goes on and
+// is readable at any time; flush() hands everything so far to the operating system. Every call
+// throws IoError with path and reason.
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& directory);

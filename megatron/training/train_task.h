@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/autograd/variable.h"
+
+namespace megatron {
+
+enum class Split { kTrain, kValid, kTest };
+
+// What a microbatch gives: the loss to differentiate and the values to log, all scalars.
+struct MicrobatchLoss {
+  Variable loss;                                       // fp32 []: mean over what counts
+  std::vector<std::pair<std::string, Tensor>> logged;  // "lm loss", ...: fp32 []
+};
+
+// What is trained: the meeting point of the training loop, which knows no model, and a model, which
+// knows no loop. Subclass it to train something else (examples/custom_loss).
+class TrainTask {
+ public:
+  virtual ~TrainTask() = default;
+
+  // Takes the next microbatch of the split, in the order of its sampler, and computes its loss; in
+  // grad mode when it is to be trained on. Throws what the data throws.
+  virtual MicrobatchLoss forward_step(Split split) = 0;
+};
+
+}  // namespace megatron

@@ -1,0 +1,208 @@
+#include "megatron/training/training_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/device/allocator.h"
+
+namespace megatron {
+namespace {
+
+double& value_of(NamedValues& values, const std::string& name) {
+  for (auto& [key, value] : values) {
+    if (key == name) return value;
+  }
+  return values.emplace_back(name, 0.0).second;
+}
+
+// Level 1 and 2 names of Megatron-LM's timer block, in its order.
+const std::vector<std::string_view> kIntervalTimers = {
+    "forward-backward",         "batch-generator",      "forward-compute", "backward-compute",
+    "optimizer-clip-main-grad", "optimizer-inner-step", "optimizer",
+};
+
+std::string memory_text(const Progress& progress) {
+  constexpr double kMegabyte = 1024.0 * 1024.0;
+  const MemoryStats stats = allocator_of(Device{}).stats();
+  return fmt::format(
+      "[Rank 0] (after {} iterations) memory (MB) | allocated: {} | max allocated: {} | reserved: "
+      "{} | max reserved: {}",
+      progress.iteration, static_cast<double>(stats.allocated_bytes) / kMegabyte,
+      static_cast<double>(stats.peak_allocated_bytes) / kMegabyte,
+      static_cast<double>(stats.reserved_bytes) / kMegabyte,
+      static_cast<double>(stats.peak_reserved_bytes) / kMegabyte);
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
+  file_ = std::fopen(path_.c_str(), "ab");
+  if (file_ == nullptr) {
+    throw IoError(fmt::format("--metrics-jsonl {}: cannot open: {}; check the directory",
+                              path_.string(), std::strerror(errno)));
+  }
+}
+
+MetricsFile::~MetricsFile() { std::fclose(file_); }
+
+void MetricsFile::write(const NamedValues& values) {
+  std::string line = "{";
+  for (const auto& [name, value] : values) {
+    if (line.size() > 1) line += ", ";
+    line += fmt::format("\"{}\": ", name);
+    line += std::isfinite(value) ? fmt::format("{}", value) : "null";
+  }
+  line += "}\n";
+  const bool is_written =
+      std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0;
+  if (!is_written && !has_failed_) {
+    warn(fmt::format("--metrics-jsonl {}: cannot write: {}; lines are missing from here on",
+                     path_.string(), std::strerror(errno)));
+  }
+  has_failed_ = !is_written;
+}
+
+TrainingLog::TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first)
+    : config_(config),
+      train_iters_(train_iters),
+      timers_(config.timing_log_level, config.timing_log_option),
+      bar_(first.iteration, train_iters) {
+  if (!config.tensorboard_dir.empty()) tensorboard_.emplace(config.tensorboard_dir);
+  if (!config.metrics_jsonl.empty()) metrics_.emplace(config.metrics_jsonl);
+}
+
+void TrainingLog::iteration(const Progress& progress, const IterationResult& result) {
+  bool has_nan = false;
+  for (const auto& [name, value] : result.losses) {
+    has_nan = has_nan || !std::isfinite(value);
+    if (!result.is_skipped && std::isfinite(value)) value_of(loss_sums_, name) += value;
+  }
+  (result.is_skipped ? skipped_ : advanced_) += 1;
+  if (result.is_skipped && has_nan) nan_ += 1;
+  tokens_ += result.tokens;
+  flops_ += result.floating_point_operations;
+
+  write_tensorboard(progress, result);
+  if (config_.log_interval > 0 && progress.iteration % config_.log_interval == 0) {
+    print_interval(progress, result);
+  }
+  const double loss = result.losses.empty() ? 0 : result.losses.front().second;
+  bar_.update(progress.iteration, loss, result.tokens);
+}
+
+void TrainingLog::print_interval(const Progress& progress, const IterationResult& result) {
+  const double seconds = timers_.elapsed(kInterval);
+  timers_.reset(kInterval);
+  const auto iterations = static_cast<double>(advanced_ + skipped_);
+
+  IterationLine line;
+  line.iteration = progress.iteration;
+  line.train_iters = train_iters_;
+  line.consumed_samples = progress.consumed_train_samples;
+  line.elapsed_ms = seconds * 1000 / iterations;
+  if (config_.log_throughput) line.teraflops_per_device = flops_ / seconds / 1e12;
+  line.learning_rate = result.learning_rate;
+  line.global_batch_size = result.global_batch_size;
+  for (const auto& [name, sum] : loss_sums_) {
+    line.losses.emplace_back(name, sum / static_cast<double>(std::max<int64_t>(1, advanced_)));
+  }
+  line.loss_scale = result.loss_scale;
+  line.grad_norm = result.grad_norm;
+  line.num_zeros = result.num_zeros;
+  line.params_norm = result.params_norm;
+  line.skipped_iterations = skipped_;
+  line.nan_iterations = nan_;
+  this->line(text_of(line));
+
+  if (metrics_) {
+    NamedValues values = {
+        {"iteration", static_cast<double>(progress.iteration)},
+        {"consumed_train_samples", static_cast<double>(progress.consumed_train_samples)},
+        {"elapsed_ms_per_iteration", line.elapsed_ms},
+        {"tokens_per_second", static_cast<double>(tokens_) / seconds},
+        {"learning_rate", line.learning_rate},
+        {"global_batch_size", static_cast<double>(line.global_batch_size)},
+        {"loss_scale", line.loss_scale}};
+    values.insert(values.end(), line.losses.begin(), line.losses.end());
+    if (line.grad_norm) values.emplace_back("grad_norm", *line.grad_norm);
+    if (line.num_zeros) values.emplace_back("num_zeros", *line.num_zeros);
+    if (line.params_norm) values.emplace_back("params_norm", *line.params_norm);
+    values.emplace_back("skipped_iterations", static_cast<double>(skipped_));
+    values.emplace_back("nan_iterations", static_cast<double>(nan_));
+    metrics_->write(values);
+  }
+  if (!has_reported_memory_ && result.learning_rate > 0) {
+    has_reported_memory_ = true;
+    this->line(memory_text(progress));
+  }
+  const std::string times = timers_.report(kIntervalTimers, iterations);
+  if (!times.empty()) this->line(times);
+
+  loss_sums_.clear();
+  advanced_ = skipped_ = nan_ = tokens_ = 0;
+  flops_ = 0;
+}
+
+void TrainingLog::write_tensorboard(const Progress& progress, const IterationResult& result) {
+  if (!tensorboard_ || progress.iteration % config_.tensorboard_log_interval != 0) return;
+  const auto add = [&](const std::string& tag, double value) {
+    tensorboard_->add_scalar(tag, value, progress.iteration);
+    tensorboard_->add_scalar(tag + " vs samples", value, progress.consumed_train_samples);
+  };
+  if (config_.log_learning_rate_to_tensorboard) add("learning-rate", result.learning_rate);
+  if (config_.log_batch_size_to_tensorboard) {
+    add("batch-size", static_cast<double>(result.global_batch_size));
+  }
+  for (const auto& [name, value] : result.losses) add(name, value);
+  if (config_.log_loss_scale_to_tensorboard) add("loss-scale", result.loss_scale);
+  if (config_.log_world_size_to_tensorboard) add("world-size", 1);
+  if (result.grad_norm) add("grad-norm", *result.grad_norm);
+  if (result.num_zeros) add("num-zeros", *result.num_zeros);
+  if (result.params_norm) add("params-norm", *result.params_norm);
+  if (config_.log_memory_to_tensorboard) {
+    const MemoryStats stats = allocator_of(Device{}).stats();
+    const auto bytes = [](int64_t count) { return static_cast<double>(count); };
+    tensorboard_->add_scalar("mem-reserved-bytes", bytes(stats.reserved_bytes), progress.iteration);
+    tensorboard_->add_scalar("mem-allocated-bytes", bytes(stats.allocated_bytes),
+                             progress.iteration);
+    tensorboard_->add_scalar("mem-max-allocated-bytes", bytes(stats.peak_allocated_bytes),
+                             progress.iteration);
+  }
+}
+
+void TrainingLog::validation(const Progress& progress, const std::string& prefix,
+                             const NamedValues& losses) {
+  line(validation_text(prefix, losses));
+  for (const auto& [name, value] : losses) {
+    const double perplexity = std::exp(std::min(20.0, value));
+    if (metrics_) {
+      metrics_->write({{"iteration", static_cast<double>(progress.iteration)},
+                       {name + " validation", value},
+                       {name + " validation ppl", perplexity}});
+    }
+    if (!tensorboard_) continue;
+    const auto add = [&](const std::string& tag, double number) {
+      tensorboard_->add_scalar(tag, number, progress.iteration);
+      tensorboard_->add_scalar(tag + " vs samples", number, progress.consumed_train_samples);
+    };
+    add(name + " validation", value);
+    if (config_.log_validation_ppl_to_tensorboard) add(name + " validation ppl", perplexity);
+  }
+}
+
+void TrainingLog::line(const std::string& text) {
+  bar_.clear();
+  print_line(text);
+}
+
+void TrainingLog::flush() {
+  if (tensorboard_) tensorboard_->flush();
+}
+
+}  // namespace megatron
