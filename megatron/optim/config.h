@@ -54,8 +54,8 @@ struct OptimizerConfig {
   double loss_scale = 0.0;  // static scale; 0: dynamic for fp16, none otherwise
   double initial_loss_scale = 4294967296.0;
   double min_loss_scale = 1.0;
-  int64_t loss_scale_window = 1000;  // clean steps before the scale doubles
-  int64_t hysteresis = 2;            // overflows tolerated before the scale halves
+  double loss_scale_window = 1000.0;  // clean steps before the scale doubles
+  int64_t hysteresis = 2;             // overflows tolerated before the scale halves
 
   bool log_num_zeros_in_grad = false;
   bool check_for_nan_in_loss_and_grad = true;

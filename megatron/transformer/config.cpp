@@ -192,7 +192,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
           fmt::format("--rotary-percent {} must be above 0 and at most 1", c.rotary_percent));
   require(c.rotary_base > 0.0,
           fmt::format("--rotary-base {} must be greater than 0", c.rotary_base));
-  require(c.rotary_seq_len_interpolation_factor > 0.0,
+  require(c.rotary_seq_len_interpolation_factor > 0,
           fmt::format("--rotary-seq-len-interpolation-factor {} must be greater than 0",
                       c.rotary_seq_len_interpolation_factor));
   require(c.rope_scaling_factor > 0.0,

@@ -1,0 +1,58 @@
+#include "megatron/cli/args/groups.h"
+
+namespace megatron::cli {
+
+void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
+  using T = FlagType;
+  OptimizerConfig& c = args.optimizer;
+
+  flags.group("learning rate");
+  flags.add("--lr", c.lr, "Peak learning rate.").none();
+  flags.add("--min-lr", c.min_lr, "Learning rate at and after the end of the decay.");
+  flags.add("--decoupled-lr", c.decoupled_lr,
+            "Peak learning rate of the embedding and the output layer.");
+  flags.add("--decoupled-min-lr", c.decoupled_min_lr, "Their learning rate after the decay.");
+  using L = LrDecayStyle;
+  flags.add_choice("--lr-decay-style", c.lr_decay_style,
+                   {{"constant", L::kConstant},
+                    {"linear", L::kLinear},
+                    {"cosine", L::kCosine},
+                    {"inverse-square-root", L::kInverseSquareRoot},
+                    {"WSD", L::kWsd}},
+                   "How the learning rate falls after the warm-up.");
+  using W = WsdDecayStyle;
+  flags.add_choice("--lr-wsd-decay-style", c.lr_wsd_decay_style,
+                   {{"exponential", W::kExponential},
+                    {"linear", W::kLinear},
+                    {"cosine", W::kCosine},
+                    {"minus_sqrt", W::kMinusSqrt}},
+                   "Last phase of --lr-decay-style WSD.");
+  flags
+      .add("--lr-decay-iters", c.lr_decay_iters,
+           "Iterations until --min-lr; --train-iters if not given.")
+      .none();
+  flags
+      .add("--lr-decay-samples", c.lr_decay_samples,
+           "Samples until --min-lr; --train-samples if not given.")
+      .none();
+  flags.add("--lr-wsd-decay-iters", c.lr_wsd_decay_iters, "Iterations of WSD's last phase.").none();
+  flags.add("--lr-wsd-decay-samples", c.lr_wsd_decay_samples, "Samples of WSD's last phase.")
+      .none();
+  flags.add("--lr-warmup-fraction", c.lr_warmup_fraction,
+            "Fraction of the decay length during which the learning rate rises.");
+  flags.add("--lr-warmup-iters", c.lr_warmup_iters, "Iterations of the warm-up.");
+  flags.add("--lr-warmup-samples", c.lr_warmup_samples, "Samples of the warm-up.");
+  flags.add("--lr-warmup-init", c.lr_warmup_init, "Learning rate at the start of the warm-up.");
+  flags.add_switch("--override-opt_param-scheduler,--override-lr-scheduler",
+                   c.override_opt_param_scheduler,
+                   "The schedule comes from the command line, not from the checkpoint.");
+  flags.add_switch("--use-checkpoint-opt_param-scheduler,--use-checkpoint-lr-scheduler",
+                   c.use_checkpoint_opt_param_scheduler,
+                   "The schedule comes from the checkpoint, not from the command line.");
+  flags.add_removed("--warmup", T::kInt, "use --lr-warmup-fraction");
+  flags.add_entry("--lr-decay-tokens", T::kInt, args.other, ArgValue(), "Decay length in tokens.")
+      .needs("a decay length in tokens")
+      .unlisted();
+}
+
+}  // namespace megatron::cli
