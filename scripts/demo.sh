@@ -22,7 +22,11 @@ fail() {
 
 # Prints a command as one would type it, then runs it.
 run() {
-  printf '\n$ %s\n' "$(printf '%q ' "$@")"
+  local word line='$'
+  for word in "$@"; do
+    if [[ $word =~ ^[A-Za-z0-9_./,:=+-]+$ ]]; then line+=" $word"; else line+=" ${word@Q}"; fi
+  done
+  printf '\n%s\n' "$line"
   "$@"
 }
 
@@ -90,28 +94,29 @@ step "Token ids"
 run "$megatron" preprocess-data --input "$out/corpus.jsonl" --output-prefix "$out/corpus" \
   "${tokenizer[@]}" --append-eod --workers 2
 
-train() {
-  "$megatron" pretrain-gpt "${model[@]}" "${batch[@]}" "${tokenizer[@]}" \
-    --data-path "$out/corpus_text_document" --split 97,3,0 --seed 1234 \
-    --lr 2e-3 --min-lr 1e-4 --lr-decay-style cosine --lr-warmup-fraction 0.05 \
-    --weight-decay 0.1 --adam-beta2 0.95 --clip-grad 1.0 "$@"
-}
-
 step "Training"
+pretrain=("$megatron" pretrain-gpt "${model[@]}" "${batch[@]}" "${tokenizer[@]}"
+  --data-path "$out/corpus_text_document" --split 97,3,0 --seed 1234
+  --lr 2e-3 --min-lr 1e-4 --lr-decay-style cosine --lr-warmup-fraction 0.05
+  --weight-decay 0.1 --adam-beta2 0.95 --clip-grad 1.0)
 if [[ $quick == 1 ]]; then
   iterations=30
 else
   # As many iterations as fit in the time: the median of a short trial tells what one takes here.
-  train --train-iters 12 --log-interval 1 --eval-iters 0 >"$out/trial.log" 2>&1 ||
+  "${pretrain[@]}" --train-iters 12 --log-interval 1 --eval-iters 0 >"$out/trial.log" 2>&1 ||
     { tail -n 20 "$out/trial.log"; fail "the trial run failed; its last lines are above"; }
   iteration_ms=$(sed -n 's/.*elapsed time per iteration (ms): *\([0-9.]*\).*/\1/p' "$out/trial.log" |
     tail -n 9 | sort -n | sed -n 5p)
   [[ -n $iteration_ms ]] || fail "$out/trial.log has no 'elapsed time per iteration'"
-  iterations=$(awk -v ms="$iteration_ms" -v minutes="$minutes" \
-    'BEGIN { n = int(minutes * 60000 / ms / 10) * 10; print n < 100 ? 100 : n > 4000 ? 4000 : n }')
-  echo "One iteration takes $iteration_ms ms here; $iterations iterations."
+  iterations=$(awk -v ms="$iteration_ms" -v minutes="$minutes" '
+    BEGIN {
+      n = int(minutes * 60000 / ms / 10) * 10
+      print (n < 100 ? 100 : (n > 4000 ? 4000 : n))
+    }')
+  echo "One iteration takes $iteration_ms ms here, so $iterations iterations."
 fi
-run train --train-iters "$iterations" --log-interval $((iterations < 200 ? 5 : iterations / 40)) \
+run "${pretrain[@]}" --train-iters "$iterations" \
+  --log-interval $((iterations < 200 ? 5 : iterations / 40)) \
   --eval-interval "$iterations" --eval-iters 10 --exit-duration-in-mins $((minutes + 2)) \
   --save "$out/checkpoint" --save-interval "$iterations" --metrics-jsonl "$out/metrics.jsonl"
 
