@@ -1,0 +1,86 @@
+#include "megatron/optim/flat_parameters.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/device/allocator.h"
+#include "megatron/kernels/elementwise.h"
+
+namespace megatron {
+namespace {
+
+FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, DType dtype) {
+  const auto found = std::find_if(buffers.begin(), buffers.end(),
+                                  [dtype](const FlatBuffer& b) { return b.dtype == dtype; });
+  if (found != buffers.end()) return *found;
+  FlatBuffer& buffer = buffers.emplace_back();
+  buffer.dtype = dtype;
+  return buffer;
+}
+
+void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
+               const FlatParametersOptions& options) {
+  std::vector<FlatItem> items;
+  for (const size_t index : buffer.parameters) {
+    const OptimizedParameter& parameter = parameters[index];
+    items.push_back(
+        {.numel = parameter.variable.data().numel(), .has_own_bucket = parameter.has_own_bucket});
+  }
+  buffer.layout = flat_layout(items, options.layout);
+
+  const Stream stream = parameters[buffer.parameters.front()].variable.stream();
+  const DType grad_dtype =
+      options.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : buffer.dtype;
+  {
+    const MemoryScope scope(MemoryCategory::kParameters);
+    buffer.params = zeros({buffer.layout.numel}, buffer.dtype, stream);
+  }
+  {
+    const MemoryScope scope(MemoryCategory::kGradients);
+    buffer.grads = zeros({buffer.layout.numel}, grad_dtype, stream);
+  }
+  for (size_t i = 0; i < buffer.parameters.size(); ++i) {
+    Variable& variable = parameters[buffer.parameters[i]].variable;
+    const Shape shape = variable.shape();
+    Tensor param = part_of(buffer.params, buffer.layout.places[i], shape);
+    copy_into(param, variable.data());
+    variable.set_data(param);
+    variable.set_main_grad(part_of(buffer.grads, buffer.layout.places[i], shape));
+  }
+}
+
+}  // namespace
+
+bool is_decayed(const std::string& name, const Shape& shape) {
+  return shape.rank() > 1 && !name.ends_with(".bias");
+}
+
+Tensor part_of(const Tensor& flat, const FlatPlace& place, const Shape& shape) {
+  return flat.slice(place.begin, place.end - place.begin).reshape(shape);
+}
+
+FlatParameters::FlatParameters(std::vector<OptimizedParameter> parameters,
+                               const FlatParametersOptions& options)
+    : parameters_(std::move(parameters)) {
+  std::erase_if(parameters_,
+                [](const OptimizedParameter& p) { return !p.variable.requires_grad(); });
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    buffer_of(buffers_, parameters_[i].variable.dtype()).parameters.push_back(i);
+  }
+  for (FlatBuffer& buffer : buffers_) take_over(buffer, parameters_, options);
+}
+
+int64_t FlatParameters::num_elements() const {
+  int64_t count = 0;
+  for (const OptimizedParameter& parameter : parameters_)
+    count += parameter.variable.data().numel();
+  return count;
+}
+
+void FlatParameters::zero_grads() {
+  for (FlatBuffer& buffer : buffers_)
+    kernels::fill(buffer.grads.view(), 0.0f, buffer.grads.stream());
+}
+
+}  // namespace megatron
