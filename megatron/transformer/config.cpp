@@ -204,6 +204,16 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
                         "--kv-channels so that this is even and not 0",
                         c.rotary_dim(), c.kv_channels));
   }
+  if (positive(c.make_vocab_size_divisible_by, "--make-vocab-size-divisible-by", "128")) {
+    require(c.pad_vocab_size_to >= 0 && c.pad_vocab_size_to % c.make_vocab_size_divisible_by == 0,
+            fmt::format("--pad-vocab-size-to {} must be a multiple of "
+                        "--make-vocab-size-divisible-by {}",
+                        c.pad_vocab_size_to, c.make_vocab_size_divisible_by));
+    require(c.pad_vocab_size_to % tp == 0,
+            fmt::format("--pad-vocab-size-to {} must be a multiple of "
+                        "--tensor-model-parallel-size {}",
+                        c.pad_vocab_size_to, tp));
+  }
   require(c.norm_epsilon > 0.0,
           fmt::format("--norm-epsilon {} must be greater than 0", c.norm_epsilon));
   require(!(c.apply_layernorm_1p && c.normalization == Normalization::kRmsNorm),

@@ -62,6 +62,9 @@ struct TransformerConfig {
   int64_t decoder_seq_length = 0;       // T5 only
   int64_t max_position_embeddings = 0;  // required; rows of the learned position table
   int64_t padded_vocab_size = 0;        // rows of the embedding; set once the tokenizer is known
+  int64_t make_vocab_size_divisible_by =
+      128;                        // times tp: the unit that the vocabulary is padded to
+  int64_t pad_vocab_size_to = 0;  // the padded size itself; 0: the next multiple
 
   // Position information.
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
@@ -69,7 +72,7 @@ struct TransformerConfig {
   double rotary_percent = 1.0;      // fraction of kv_channels that is rotated, (0, 1]
   bool rotary_interleaved = false;  // pair (2i, 2i+1) instead of (i, i + dim/2)
   int64_t rotary_seq_len_interpolation_factor = 1;  // positions are divided by it
-  bool use_rope_scaling = false;                     // Llama 3 frequency scaling
+  bool use_rope_scaling = false;                    // Llama 3 frequency scaling
   double rope_scaling_factor = 8.0;
   int64_t relative_attention_num_buckets = 32;
   int64_t relative_attention_max_distance = 128;

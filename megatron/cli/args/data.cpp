@@ -61,10 +61,9 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
       .none();
   flags.add("--vocab-file", tokenizer.vocab_file, "Vocabulary of the tokenizer.").none();
   flags.add("--merge-file", tokenizer.merge_file, "Merges of the GPT-2 tokenizer.").none();
-  flags.add("--tokenizer-model", tokenizer.tokenizer_model, "Model file of the tokenizer.").none();
   flags
-      .add("--tokenizer-name-or-path", tokenizer.tokenizer_name_or_path,
-           "Directory with a tokenizer.json, for PretrainedFromHF.")
+      .add("--tokenizer-model,--tokenizer-name-or-path", tokenizer.tokenizer_model,
+           "Model file of the tokenizer.")
       .none();
   flags.add("--vocab-size", tokenizer.vocab_size, "Size of the NullTokenizer's vocabulary.").none();
   flags.add("--vocab-extra-ids", tokenizer.vocab_extra_ids,

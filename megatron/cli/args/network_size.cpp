@@ -70,10 +70,10 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .add_off("--no-position-embedding", args.legacy.add_position_embedding,
                "No learned position table; needs another --position-embedding-type.")
       .called("add_position_embedding");
-  flags.add("--make-vocab-size-divisible-by", args.tokenizer.make_vocab_size_divisible_by,
+  flags.add("--make-vocab-size-divisible-by", c.make_vocab_size_divisible_by,
             "Pad the vocabulary to a multiple of this times the tensor parallel size.");
   flags
-      .add("--pad-vocab-size-to,--padded-vocab-size", args.tokenizer.pad_vocab_size_to,
+      .add("--pad-vocab-size-to,--padded-vocab-size", c.pad_vocab_size_to,
            "Pad the vocabulary to exactly this size.")
       .none();
   flags.add_choice("--normalization", c.normalization,

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -243,9 +244,28 @@ class Resolver {
     }
     append(problems_, megatron::problems(args_.checkpoint));
     append(problems_, megatron::problems(args_.data));
-    append(problems_, megatron::problems(args_.tokenizer));
+    tokenizer();
     require(args_.training.megatron_compat.empty() || args_.training.megatron_compat == "0.5",
             fmt::format("--megatron-compat {} must be 0.5", args_.training.megatron_compat));
+  }
+
+  void tokenizer() {
+    const TokenizerConfig& c = args_.tokenizer;
+    const auto needs = [&](bool has, const char* what) {
+      require(has, fmt::format("--tokenizer-type {} needs {}", c.tokenizer_type, what));
+    };
+    if (c.tokenizer_type == "GPT2BPETokenizer") {
+      needs(!c.tokenizer_model.empty() || (!c.vocab_file.empty() && !c.merge_file.empty()),
+            "--vocab-file vocab.json and --merge-file merges.txt");
+    } else if (c.tokenizer_type.starts_with("BertWordPiece")) {
+      needs(!c.vocab_file.empty(), "--vocab-file vocab.txt");
+    } else if (c.tokenizer_type == "NullTokenizer") {
+      needs(c.vocab_size > 0, "--vocab-size; for example --vocab-size 1000");
+    } else {
+      needs(!c.tokenizer_model.empty(), "--tokenizer-model with the path of its model");
+    }
+    require(c.vocab_extra_ids >= 0,
+            fmt::format("--vocab-extra-ids {} must be at least 0", c.vocab_extra_ids));
   }
 
   void warn_about_what_has_no_effect() {
@@ -306,6 +326,11 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
         fmt::format("{} data parallel ranks: data parallelism is not available yet; "
                     "start one rank",
                     parallel.data_parallel_size));
+  }
+  const std::vector<std::string> types = known_tokenizer_types();
+  if (std::find(types.begin(), types.end(), args.tokenizer.tokenizer_type) == types.end()) {
+    found.push_back(fmt::format("--tokenizer-type {} is not available; use one of {}",
+                                args.tokenizer.tokenizer_type, fmt::join(types, ", ")));
   }
   refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative,
             "--position-embedding-type relative: a relative position bias");

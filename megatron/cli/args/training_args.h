@@ -12,7 +12,7 @@
 #include "megatron/data/config.h"
 #include "megatron/optim/config.h"
 #include "megatron/parallel/config.h"
-#include "megatron/tokenizers/config.h"
+#include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/config.h"
 #include "megatron/transformer/config.h"
 
