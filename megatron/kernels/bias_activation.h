@@ -1,0 +1,34 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+#include "megatron/kernels/activation.h"
+
+namespace megatron::kernels {
+
+// y = act(x + bias), with act one of the table in activation.h. A gated activation combines the two
+// halves of a row of x + bias into a row of y half as wide.
+//
+//   y     [rows, f]        out  fp32 | fp16 | bf16; may alias x unless gated
+//   x     [rows, f or 2f]  in   dtype of y; 2f when gated
+//   bias  [f or 2f]        in   fp32 | fp16 | bf16; may be null
+//
+// Row-major, contiguous. Computes in fp32 and rounds once on store. The constants of the tanh GELU
+// are Megatron's: 0.79788456 and 0.044715.
+void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
+                             Stream stream);
+
+// dx = dy * act'(x + bias). Recomputes x + bias, so x and bias are all that must be saved.
+//   dx [rows, f or 2f] out, may alias x; may alias dy unless gated
+//   dy [rows, f] in    x [rows, f or 2f] in    bias [f or 2f] in, may be null
+void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
+                              Activation activation, Stream stream);
+
+namespace cpu {
+void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
+                             Stream stream);
+void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
+                              Activation activation, Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels

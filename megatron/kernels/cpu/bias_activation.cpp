@@ -1,0 +1,196 @@
+#include "megatron/kernels/bias_activation.h"
+
+#include <utility>
+
+#include "megatron/core/parallel_for.h"
+#include "megatron/kernels/cpu/tiles.h"
+#include "megatron/kernels/cpu/vector_math.h"
+
+namespace megatron::kernels::cpu {
+namespace {
+
+// Each activation is a value and a derivative; loops over them become SIMD code.
+struct GeluTanh {
+  static float t(float x) { return fast_tanh(0.79788456f * x * fma(0.044715f * x, x, 1.0f)); }
+  static float value(float x) { return 0.5f * x * (1.0f + t(x)); }
+  static float derivative(float x) {
+    const float tanh = t(x);
+    return 0.5f * x * (1.0f - tanh * tanh) * fma(0.1070322243f * x, x, 0.79788456f) +
+           0.5f * (1.0f + tanh);
+  }
+};
+
+// The inverse of the root of 2 in erf(x / sqrt(2)), as a template argument: 1.41421 in ONNX.
+template <int kRoot>
+struct GeluErf {
+  static constexpr float kInverse =
+      kRoot == 2 ? 0.70710678118654752f : static_cast<float>(1.0 / 1.41421);
+  static constexpr float kDensity = 1.12837916709551257f * kInverse;  // 2 / sqrt(pi) / root
+  static float value(float x) { return 0.5f * x * (1.0f + fast_erf(x * kInverse)); }
+  static float derivative(float x) {
+    const float u = x * kInverse;
+    return 0.5f * (1.0f + fast_erf(u)) + 0.5f * kDensity * x * fast_exp(-u * u);
+  }
+};
+
+struct SquaredRelu {
+  static float value(float x) { return x > 0 ? x * x : 0.0f; }
+  static float derivative(float x) { return x > 0 ? 2 * x : 0.0f; }
+};
+
+struct Relu {
+  static float value(float x) { return x > 0 ? x : 0.0f; }
+  static float derivative(float x) { return x > 0 ? 1.0f : 0.0f; }
+};
+
+struct Silu {
+  static float value(float x) { return x * fast_sigmoid(x); }
+  static float derivative(float x) {
+    const float s = fast_sigmoid(x);
+    return s * fma(x, 1.0f - s, 1.0f);
+  }
+};
+
+struct Identity {
+  static float value(float x) { return x; }
+  static float derivative(float) { return 1.0f; }
+};
+
+// Where the function of a gated activation applies.
+enum class Gate { kNone, kFirstHalf, kSecondHalf };
+
+template <class Function, Gate kGate>
+struct Kernel {
+  TileReader x;
+  TileReader bias;
+  int64_t f;  // width of y
+
+  static constexpr int64_t kWidths = kGate == Gate::kNone ? 1 : 2;
+
+  // x + bias on columns [at, at + n) of a row. In `sum` when there is a bias.
+  const float* biased(int64_t row, int64_t at, int64_t n, Tile& sum) const {
+    Tile bias_buffer;
+    const float* in = x.read(row * kWidths * f + at, n, sum);
+    if (bias.is_null()) return in;
+    const float* b = bias.read(at, n, bias_buffer);
+#pragma omp simd
+    for (int64_t k = 0; k < n; ++k) sum.values[k] = in[k] + b[k];
+    return sum.values;
+  }
+
+  void forward(const TileWriter& y, int64_t row) const {
+    for_each_tile(f, [&](int64_t at, int64_t n) {
+      Tile first_buffer, second_buffer, y_buffer;
+      const float* first = biased(row, at, n, first_buffer);
+      float* out = y.begin(row * f + at, y_buffer);
+      if constexpr (kGate == Gate::kNone) {
+#pragma omp simd
+        for (int64_t k = 0; k < n; ++k) out[k] = Function::value(first[k]);
+      } else {
+        const float* second = biased(row, f + at, n, second_buffer);
+        const float* gate = kGate == Gate::kFirstHalf ? first : second;
+        const float* linear = kGate == Gate::kFirstHalf ? second : first;
+#pragma omp simd
+        for (int64_t k = 0; k < n; ++k) out[k] = Function::value(gate[k]) * linear[k];
+      }
+      y.commit(row * f + at, n, y_buffer);
+    });
+  }
+
+  void backward(const TileWriter& dx, const TileReader& dy, int64_t row) const {
+    for_each_tile(f, [&](int64_t at, int64_t n) {
+      Tile first_buffer, second_buffer, dy_buffer, dfirst_buffer, dsecond_buffer;
+      const float* d = dy.read(row * f + at, n, dy_buffer);
+      const float* first = biased(row, at, n, first_buffer);
+      const int64_t here = row * kWidths * f + at;
+      float* dfirst = dx.begin(here, dfirst_buffer);
+      if constexpr (kGate == Gate::kNone) {
+#pragma omp simd
+        for (int64_t k = 0; k < n; ++k) dfirst[k] = d[k] * Function::derivative(first[k]);
+      } else {
+        const float* second = biased(row, f + at, n, second_buffer);
+        float* dsecond = dx.begin(here + f, dsecond_buffer);
+        const float* gate = kGate == Gate::kFirstHalf ? first : second;
+        const float* linear = kGate == Gate::kFirstHalf ? second : first;
+        float* dgate = kGate == Gate::kFirstHalf ? dfirst : dsecond;
+        float* dlinear = kGate == Gate::kFirstHalf ? dsecond : dfirst;
+#pragma omp simd
+        for (int64_t k = 0; k < n; ++k) {
+          const float g = gate[k];
+          const float l = linear[k];
+          dlinear[k] = d[k] * Function::value(g);
+          dgate[k] = d[k] * l * Function::derivative(g);
+        }
+        dx.commit(here + f, n, dsecond_buffer);
+      }
+      dx.commit(here, n, dfirst_buffer);
+    });
+  }
+};
+
+// Calls f.operator()<Function, Gate>() for the activation.
+template <class F>
+void dispatch(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return f.template operator()<GeluTanh, Gate::kNone>();
+    case Activation::kGeluErf:
+      return f.template operator()<GeluErf<2>, Gate::kNone>();
+    case Activation::kGeluOnnx:
+      return f.template operator()<GeluErf<0>, Gate::kNone>();
+    case Activation::kSquaredRelu:
+      return f.template operator()<SquaredRelu, Gate::kNone>();
+    case Activation::kRelu:
+      return f.template operator()<Relu, Gate::kNone>();
+    case Activation::kSwiglu:
+      return f.template operator()<Silu, Gate::kFirstHalf>();
+    case Activation::kGeglu:
+      return f.template operator()<GeluErf<2>, Gate::kSecondHalf>();
+    case Activation::kLiglu:
+      return f.template operator()<Identity, Gate::kSecondHalf>();
+    case Activation::kReglu:
+      return f.template operator()<Relu, Gate::kSecondHalf>();
+  }
+}
+
+void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activation) {
+  const int64_t width = y.size(1) * (is_gated(activation) ? 2 : 1);
+  expect_shape(x.shape, {y.size(0), width}, "bias_activation: x");
+  if (bias.data != nullptr) expect_shape(bias.shape, {width}, "bias_activation: bias");
+}
+
+}  // namespace
+
+void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
+                             Stream) {
+  expect_shapes(y, x, bias, activation);
+  constexpr const char* kWho = "bias_activation";
+  const TileReader x_tiles(x, kWho);
+  const TileReader bias_tiles(bias, kWho);
+  const TileWriter out(y, kWho);
+  dispatch(activation, [&]<class Function, Gate kGate>() {
+    const Kernel<Function, kGate> kernel{x_tiles, bias_tiles, y.size(1)};
+    parallel_for(y.size(0), row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) kernel.forward(out, row);
+    });
+  });
+}
+
+void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
+                              Activation activation, Stream) {
+  expect_shapes(dy, x, bias, activation);
+  expect_shape(dx.shape, x.shape, "bias_activation: dx");
+  constexpr const char* kWho = "bias_activation";
+  const TileReader x_tiles(x, kWho);
+  const TileReader bias_tiles(bias, kWho);
+  const TileReader dy_tiles(dy, kWho);
+  const TileWriter out(dx, kWho);
+  dispatch(activation, [&]<class Function, Gate kGate>() {
+    const Kernel<Function, kGate> kernel{x_tiles, bias_tiles, dy.size(1)};
+    parallel_for(dy.size(0), row_grain(x.size(1)), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) kernel.backward(out, dy_tiles, row);
+    });
+  });
+}
+
+}  // namespace megatron::kernels::cpu

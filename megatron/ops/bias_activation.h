@@ -1,0 +1,15 @@
+#pragma once
+
+#include "megatron/autograd/variable.h"
+#include "megatron/kernels/activation.h"
+
+namespace megatron {
+
+// y = act(x + bias); the activations are defined in kernels/activation.h.
+//
+//   x [.., f or 2f]   bias [f or 2f], or undefined for none   y [.., f]
+//
+// 2f for gated activations. Saves x and bias only.
+Variable bias_activation(const Variable& x, const Variable& bias, Activation activation);
+
+}  // namespace megatron
