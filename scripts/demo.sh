@@ -96,7 +96,7 @@ run "$megatron" preprocess-data --input "$out/corpus.jsonl" --output-prefix "$ou
 
 step "Training"
 pretrain=("$megatron" pretrain-gpt "${model[@]}" "${batch[@]}" "${tokenizer[@]}"
-  --data-path "$out/corpus_text_document" --split 97,3,0 --seed 1234
+  --data-path "$out/corpus_text_document" --split "97,3,0" --seed 1234
   --lr 2e-3 --min-lr 1e-4 --lr-decay-style cosine --lr-warmup-fraction 0.05
   --weight-decay 0.1 --adam-beta2 0.95 --clip-grad 1.0)
 if [[ $quick == 1 ]]; then
