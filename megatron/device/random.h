@@ -17,6 +17,7 @@ struct DropoutKey {
   uint64_t key = 0;
   int64_t first_sample = 0;  // global index of the microbatch's first sample
   float probability = 0;     // of dropping, in [0, 1)
+  int64_t first_row = 0;     // i of the first row, where a rank holds a part of the rows
 
   bool is_active() const { return probability > 0; }
   float scale() const { return 1.0f / (1.0f - probability); }

@@ -1,0 +1,76 @@
+#include "megatron/kernels/dropout.h"
+
+#include "megatron/core/parallel_for.h"
+#include "megatron/kernels/cpu/random_row.h"
+#include "megatron/kernels/cpu/tiles.h"
+
+namespace megatron::kernels::cpu {
+namespace {
+
+// factors[k]: what dropout multiplies columns [at, at + n) of one row by, 0 or key.scale().
+void mask_factors(Tile& factors, const DropoutKey& key, int64_t position, int64_t sample,
+                  int64_t at, int64_t n) {
+  alignas(64) uint32_t words[kTileSize];
+  random_row(words, key.key, key.first_row + position, key.first_sample + sample, at, n);
+  const uint32_t threshold = key.keep_threshold();
+  const float scale = key.scale();
+#pragma omp simd
+  for (int64_t k = 0; k < n; ++k) factors.values[k] = words[k] < threshold ? scale : 0.0f;
+}
+
+}  // namespace
+
+void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
+                              DropoutKey key, Stream) {
+  constexpr const char* kWho = "bias_dropout_add";
+  expect_shape(x.shape, y.shape, "bias_dropout_add: x");
+  if (residual.data != nullptr) {
+    expect_shape(residual.shape, y.shape, "bias_dropout_add: residual");
+  }
+  const int64_t batch = x.size(1);
+  const int64_t cols = x.size(2);
+  if (bias.data != nullptr) expect_shape(bias.shape, {cols}, "bias_dropout_add: bias");
+  const TileReader x_tiles(x, kWho);
+  const TileReader bias_tiles(bias, kWho);
+  const TileReader residual_tiles(residual, kWho);
+  const TileWriter y_tiles(y, kWho);
+
+  const auto one_tile = [&](int64_t row, int64_t at, int64_t n) {
+    Tile x_buffer, bias_buffer, residual_buffer, y_buffer, sum, factors;
+    const int64_t first = row * cols + at;
+    const float* branch = x_tiles.read(first, n, x_buffer);
+    if (!bias_tiles.is_null()) {
+      const float* b = bias_tiles.read(at, n, bias_buffer);
+#pragma omp simd
+      for (int64_t k = 0; k < n; ++k) sum.values[k] = branch[k] + b[k];
+      branch = sum.values;
+    }
+    if (key.is_active()) {
+      mask_factors(factors, key, row / batch, row % batch, at, n);
+#pragma omp simd
+      for (int64_t k = 0; k < n; ++k) sum.values[k] = branch[k] * factors.values[k];
+      branch = sum.values;
+    }
+    float* out = y_tiles.begin(first, y_buffer);
+    if (residual_tiles.is_null()) {
+#pragma omp simd
+      for (int64_t k = 0; k < n; ++k) out[k] = branch[k];
+    } else {
+      const float* from = residual_tiles.read(first, n, residual_buffer);
+#pragma omp simd
+      for (int64_t k = 0; k < n; ++k) out[k] = from[k] + branch[k];
+    }
+    y_tiles.commit(first, n, y_buffer);
+  };
+  parallel_for(x.size(0) * batch, row_grain(cols), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for_each_tile(cols, [&](int64_t at, int64_t n) { one_tile(row, at, n); });
+    }
+  });
+}
+
+void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream) {
+  bias_dropout_add_forward(dx, dy, ConstView{}, ConstView{}, key, stream);
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,130 @@
+#include "megatron/ops/dropout.h"
+
+#include <cmath>
+
+#include "megatron/device/philox.h"
+#include "tests/ops/op_case.h"
+
+namespace megatron {
+namespace {
+
+const DropoutKey kKey{
+    .key = 0x123456789ABCDEF0u, .first_sample = 5'000'000'001, .probability = 0.3f};
+
+// The mask as device/random.h documents it, element by element.
+bool is_kept(const DropoutKey& key, int64_t i, int64_t j, int64_t k) {
+  const auto sample = static_cast<uint64_t>(key.first_sample + j);
+  const auto words = philox({static_cast<uint32_t>(k / 4), static_cast<uint32_t>(key.first_row + i),
+                             static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
+                            key.key);
+  return words[static_cast<size_t>(k % 4)] < key.keep_threshold();
+}
+
+Tensor expected(const std::vector<Tensor>& in, const DropoutKey& key, bool has_bias) {
+  const Tensor& residual = in.back();
+  Tensor y = empty_like(residual);
+  const int64_t batch = y.size(1);
+  const int64_t cols = y.size(2);
+  for (int64_t e = 0; e < y.numel(); ++e) {
+    const int64_t k = e % cols;
+    const double branch = element(in[0], e) + (has_bias ? element(in[1], k) : 0);
+    const bool kept = !key.is_active() || is_kept(key, e / cols / batch, e / cols % batch, k);
+    const double scale = key.is_active() ? 1 / (1 - double(key.probability)) : 1;
+    y.span<float>()[static_cast<size_t>(e)] =
+        static_cast<float>(element(residual, e) + (kept ? branch * scale : 0));
+  }
+  return y;
+}
+
+OpCase make_case(const Shape& shape, const DropoutKey& key, bool has_bias) {
+  OpCase c{.name = "bias_dropout_add " + shape.str(),
+           .inputs = {random_normal(shape, {.seed = 1})},
+           .op =
+               [=](const auto& in) {
+                 return bias_dropout_add(in[0], has_bias ? in[1] : Variable(), in.back(), key);
+               },
+           .expected = [=](const auto& in) { return expected(in, key, has_bias); },
+           .terms = 8 * shape[0] * shape[1]};
+  if (has_bias) c.inputs.push_back(random_normal({shape[2]}, {.seed = 2}));
+  c.inputs.push_back(random_normal(shape, {.seed = 3}));
+  return c;
+}
+
+TEST(BiasDropoutAddTest, FollowsItsDefinition) {
+  for (const Shape& shape : {Shape{3, 2, 5}, Shape{1, 1, 1}, Shape{2, 3, 8}}) {
+    for (const bool has_bias : {false, true}) {
+      check(make_case(shape, kKey, has_bias));
+      check(make_case(shape, {}, has_bias));
+    }
+  }
+}
+
+TEST(BiasDropoutAddTest, FollowsItsDefinitionOnRowsOfManyTiles) {
+  OpCase c = make_case({3, 2, 1283}, kKey, true);
+  c.check_differences = false;
+  check(c);
+}
+
+TEST(BiasDropoutAddTest, EmptyBatch) {
+  OpCase c = make_case({4, 0, 3}, kKey, true);
+  c.check_differences = false;
+  check(c);
+}
+
+TEST(BiasDropoutAddTest, KeepsAnFp32Residual) {
+  OpCase c = make_case({3, 2, 5}, kKey, true);
+  c.fp32_inputs = {2};
+  check(c);
+  const Variable x(random_normal({1, 1, 4}, {.seed = 1, .dtype = DType::kBFloat16}));
+  const Variable residual(random_normal({1, 1, 4}, {.seed = 1}));
+  EXPECT_EQ(bias_dropout_add(x, {}, residual, kKey).dtype(), DType::kFloat32);
+}
+
+TEST(DropoutTest, FollowsItsDefinition) {
+  check(
+      {.name = "dropout",
+       .inputs = {random_normal({3, 2, 7}, {.seed = 1})},
+       .op = [](const auto& in) { return dropout(in[0], kKey); },
+       .expected =
+           [](const auto& in) {
+             return expected({in[0], zeros(in[0].shape(), DType::kFloat32, Stream{})}, kKey, false);
+           }});
+}
+
+TEST(DropoutTest, KeepsTheRightShare) {
+  const Tensor x = full({64, 4, 256}, 1, DType::kFloat32, Stream{});
+  const Tensor y = dropout(Variable(x), kKey).data();
+  double sum = 0;
+  for (int64_t i = 0; i < y.numel(); ++i) sum += element(y, i);
+  // The standard deviation of the mean is 0.65 / 256.
+  EXPECT_NEAR(sum / double(y.numel()), 1.0, 0.01);
+}
+
+TEST(DropoutTest, MaskDoesNotDependOnTheMicrobatchOrTheShard) {
+  const Tensor x = random_normal({4, 3, 6}, {.seed = 1});
+  const Tensor whole = dropout(Variable(x), kKey).data();
+  // Positions 2 and 3 alone, as a sequence-parallel rank has them.
+  DropoutKey shard = kKey;
+  shard.first_row = 2;
+  expect_identical(dropout(Variable(x.slice(2, 2)), shard).data(), whole.slice(2, 2));
+  // Sample 1 alone.
+  Tensor one({4, 1, 6}, DType::kFloat32, Stream{});
+  Tensor want = empty_like(one);
+  for (size_t i = 0; i < 4; ++i) {
+    for (size_t k = 0; k < 6; ++k) {
+      one.span<float>()[i * 6 + k] = x.span<float>()[(i * 3 + 1) * 6 + k];
+      want.span<float>()[i * 6 + k] = whole.span<float>()[(i * 3 + 1) * 6 + k];
+    }
+  }
+  DropoutKey second = kKey;
+  second.first_sample += 1;
+  expect_identical(dropout(Variable(one), second).data(), want);
+}
+
+TEST(DropoutTest, IsTheIdentityWhenInactive) {
+  const Variable x(random_normal({2, 2, 2}, {.seed = 1}));
+  EXPECT_EQ(dropout(x, {}).data().view().data, x.data().view().data);
+}
+
+}  // namespace
+}  // namespace megatron
