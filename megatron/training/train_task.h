@@ -22,6 +22,9 @@ class TrainTask {
  public:
   virtual ~TrainTask() = default;
 
+  // Is there data for the split? forward_step() is never called for a split without.
+  virtual bool has_split(Split split) const = 0;
+
   // Takes the next microbatch of the split, in the order of its sampler, and computes its loss; in
   // grad mode when it is to be trained on. Throws what the data throws.
   virtual MicrobatchLoss forward_step(Split split) = 0;

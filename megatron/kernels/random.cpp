@@ -1,0 +1,17 @@
+#include "megatron/kernels/random.h"
+
+#include "megatron/kernels/dispatch.h"
+
+namespace megatron::kernels {
+
+void fill_normal(TensorView y, uint64_t key, float std, Stream stream) {
+  if (stream.is_cpu()) return cpu::fill_normal(y, key, std, stream);
+  throw_built_without_cuda("fill_normal");
+}
+
+void fill_uniform(TensorView y, uint64_t key, float bound, Stream stream) {
+  if (stream.is_cpu()) return cpu::fill_uniform(y, key, bound, stream);
+  throw_built_without_cuda("fill_uniform");
+}
+
+}  // namespace megatron::kernels

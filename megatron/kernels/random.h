@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+// Random fills whose elements depend on a key and the element's place alone: word k % 4 of
+// philox({k / 4, i low, i high, 0}, key) gives element (i, k), so that a shard, another device or
+// another number of threads computes the same values.
+namespace megatron::kernels {
+
+// y[i, k] ~ N(0, std), by Box and Muller from the words of columns k and k ^ 1.
+//   y [rows, cols] out, fp32 | fp16 | bf16; drawn in fp32 and rounded once
+void fill_normal(TensorView y, uint64_t key, float std, Stream stream);
+
+// y[i, k] uniform in (-bound, bound).   y as above
+void fill_uniform(TensorView y, uint64_t key, float bound, Stream stream);
+
+namespace cpu {
+void fill_normal(TensorView y, uint64_t key, float std, Stream stream);
+void fill_uniform(TensorView y, uint64_t key, float bound, Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "megatron/nn/module.h"
+#include "megatron/ops/norm.h"
+
+namespace megatron {
+
+// y = x weight^T + bias.   weight [out, in]   bias [out], if any
+class Linear final : public Module {
+ public:
+  struct Options {
+    bool has_bias = true;
+    Init init;
+  };
+  Linear(int64_t in, int64_t out, Options options, const Placement& placement);
+
+  // x [.., in] -> [.., out]
+  Variable forward(const Variable& x) const;
+  // Without the bias, for callers that add it in a fused kernel.
+  Variable forward_without_bias(const Variable& x) const;
+  // Undefined when there is none.
+  const Variable& bias() const { return bias_; }
+  const Variable& weight() const { return weight_; }
+
+ private:
+  Variable weight_;
+  Variable bias_;
+};
+
+// LayerNorm or RMSNorm over the last axis.   weight [size]   bias [size], LayerNorm only
+class Norm final : public Module {
+ public:
+  enum class Kind { kLayerNorm, kRmsNorm };
+  Norm(int64_t size, Kind kind, NormOptions options, const Placement& placement);
+
+  // x [.., size], of any dtype, to the dtype of the weight.
+  Variable forward(const Variable& x) const;
+
+ private:
+  Kind kind_;
+  NormOptions options_;
+  Variable weight_;
+  Variable bias_;
+};
+
+// A table of vectors.   weight [rows, size]
+class Embedding final : public Module {
+ public:
+  Embedding(int64_t rows, int64_t size, Init init, const Placement& placement);
+  const Variable& weight() const { return weight_; }
+
+ private:
+  Variable weight_;
+};
+
+}  // namespace megatron
