@@ -5,6 +5,7 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(simdjson REQUIRED)
+find_package(ZLIB REQUIRED)
 
 # Debian's dnnl-config.cmake asks for OpenCL headers that a CPU build does not need.
 find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)

@@ -38,15 +38,13 @@ size_t end_of_last_line(std::string_view text) {
 
 void split_lines(std::string_view text, std::vector<std::string_view>& lines) {
   lines.clear();
-  size_t newline = 0;  // the next one at or behind `begin`, or the end
-  size_t carriage_return = 0;
+  const auto find = [&](char c, size_t from) { return std::min(text.find(c, from), text.size()); };
+  size_t newline = find('\n', 0);
+  size_t carriage_return = find('\r', 0);
   for (size_t begin = 0; begin < text.size();) {
-    if (newline <= begin) newline = std::min(text.find('\n', begin), text.size());
-    if (carriage_return <= begin) carriage_return = std::min(text.find('\r', begin), text.size());
-    if (begin == newline || begin == carriage_return) {  // found behind the previous line's end
-      newline = std::min(text.find('\n', begin), text.size());
-      carriage_return = std::min(text.find('\r', begin), text.size());
-    }
+    // Searched again only once passed: a file without one of the two is searched once for it.
+    if (newline < begin) newline = find('\n', begin);
+    if (carriage_return < begin) carriage_return = find('\r', begin);
     const size_t end = std::min(newline, carriage_return);
     lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
@@ -144,7 +142,6 @@ bool LineReader::next(LineChunk& chunk) {
   std::fill_n(buffer.begin() + static_cast<int64_t>(cut), kPadding, '\0');
   split_lines({buffer.data(), cut}, chunk.lines);
   chunk.first_line = num_lines_ + 1;
-  chunk.num_bytes = static_cast<int64_t>(cut);
   num_lines_ += static_cast<int64_t>(chunk.lines.size());
   return cut > 0;
 }

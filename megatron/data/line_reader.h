@@ -13,7 +13,6 @@ namespace megatron {
 struct LineChunk {
   std::vector<std::string_view> lines;  // into `buffer`
   int64_t first_line = 0;               // number of lines[0] in its file, from 1
-  int64_t num_bytes = 0;                // of the file, with line ends
   std::string buffer;                   // reused from chunk to chunk; zeros behind the last line
 };
 

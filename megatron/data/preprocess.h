@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megatron/tokenizers/tokenizer.h"
+
+namespace megatron {
+
+// Turns loose JSON (one object per line) into datasets of token ids, one dataset per key:
+// <output_prefix>_<key>_document.bin and .idx. Names are Megatron's flag names without the dashes.
+struct PreprocessConfig {
+  std::string input = {};  // a file, also .gz; a glob pattern if partitions > 1
+  std::vector<std::string> json_keys = {"text"};
+  bool split_sentences = false;
+  bool append_eod = false;
+  std::string output_prefix = {};
+  int64_t workers = 1;  // threads; a multiple of partitions
+  int64_t partitions = 1;
+  bool keep_sequential_samples = false;
+  int64_t log_interval = 1000;        // documents
+  bool skip_bad_lines = false;        // report and count bad lines instead of stopping at the first
+  bool skip_empty_documents = false;  // Megatron-DeepSpeed's rule; else they stay, with no tokens
+};
+
+// Everything wrong with a config, one sentence each; empty when it is valid.
+std::vector<std::string> problems(const PreprocessConfig& config);
+
+struct PreprocessStats {
+  int64_t documents = 0;        // good lines
+  int64_t empty_documents = 0;  // those without a token, summed over the keys
+  int64_t bad_lines = 0;
+  int64_t tokens = 0;  // with the ends of documents, summed over the keys
+  int64_t input_bytes = 0;
+  double seconds = 0;
+};
+
+// What happens on the way; called in the order of the output, by one thread at a time.
+struct PreprocessEvents {
+  std::function<void(const PreprocessStats&)> on_progress;  // each log_interval documents
+  std::function<void(const std::string&)> on_bad_line;      // "file:line: reason"
+};
+
+// The datasets have the documents in the order of the input. With partitions > 1 lines are dealt to
+// the partitions in turn over all input files, and the partitions follow each other, unless
+// keep_sequential_samples.
+//
+// Throws FormatError at the first bad line unless skip_bad_lines, IoError, and ConfigError if
+// config has problems; then no dataset appears.
+//
+// Compat: equal to the files of Megatron-LM core_r0.5.0's tools/preprocess_data.py, but the files
+// of single partitions are not written, several keys all get an .idx, and partition inputs are
+// sorted.
+PreprocessStats preprocess(const PreprocessConfig& config, const Tokenizer& tokenizer,
+                           const PreprocessEvents& events = {});
+
+// The files that `input` of a config with partitions > 1 stands for, sorted; throws ConfigError if
+// there is none.
+std::vector<std::filesystem::path> files_of_pattern(const std::string& pattern);
+
+}  // namespace megatron

@@ -1,0 +1,109 @@
+#include "megatron/data/line_reader.h"
+
+#include <gmock/gmock.h>
+#include <zlib.h>
+
+#include <fstream>
+#include <random>
+
+#include "megatron/core/error.h"
+#include "tests/data/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::filesystem::path write(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+  return path;
+}
+
+std::vector<std::string> read_lines(const std::filesystem::path& path, size_t chunk_bytes) {
+  LineReader reader(path, chunk_bytes);
+  LineChunk chunk;
+  std::vector<std::string> lines;
+  while (reader.next(chunk)) {
+    EXPECT_EQ(chunk.first_line, static_cast<int64_t>(lines.size()) + 1);
+    for (const std::string_view line : chunk.lines) {
+      lines.emplace_back(line);
+      const char* const end = chunk.buffer.data() + chunk.buffer.size();
+      EXPECT_LE(line.data() + line.size() + LineReader::kPadding, end);
+    }
+  }
+  return lines;
+}
+
+std::string message_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(LineReader, EveryKindOfLineEnd) {
+  const TemporaryDirectory directory;
+  const auto file = write(directory.path() / "a.txt", "one\ntwo\r\nthree\rfour\n\n\r\rlast");
+  for (const size_t chunk_bytes : {1, 2, 3, 4, 5, 7, 100}) {
+    EXPECT_THAT(read_lines(file, chunk_bytes),
+                ElementsAre("one", "two", "three", "four", "", "", "", "last"))
+        << chunk_bytes;
+  }
+}
+
+TEST(LineReader, OtherSeparatorsStayInTheLine) {
+  const TemporaryDirectory directory;
+  const auto file = write(directory.path() / "a.txt",
+                          "a\xC2\x85"
+                          "b\xE2\x80\xA8"
+                          "c\v\f\x1C\n");
+  EXPECT_THAT(read_lines(file, 100), ElementsAre("a\xC2\x85"
+                                                 "b\xE2\x80\xA8"
+                                                 "c\v\f\x1C"));
+}
+
+TEST(LineReader, AnEmptyFileHasNoLines) {
+  const TemporaryDirectory directory;
+  EXPECT_THAT(read_lines(write(directory.path() / "a.txt", ""), 100), ElementsAre());
+  EXPECT_THAT(read_lines(write(directory.path() / "b.txt", "\n"), 100), ElementsAre(""));
+}
+
+TEST(LineReader, ChunkSizesDoNotMatter) {
+  const TemporaryDirectory directory;
+  std::mt19937 random(11);
+  std::string content;
+  for (int i = 0; i < 3000; ++i) content += "ab\r\n"[random() % 4];
+  const auto file = write(directory.path() / "a.txt", content);
+  const std::vector<std::string> want = read_lines(file, 1 << 20);
+  for (const size_t chunk_bytes : {1, 3, 16, 61}) EXPECT_EQ(read_lines(file, chunk_bytes), want);
+}
+
+TEST(LineReader, UnpacksGzipFiles) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "a.jsonl.gz";
+  std::string content;
+  for (int i = 0; i < 5000; ++i) content += "line " + std::to_string(i) + "\n";
+  gzFile packed = gzopen(file.c_str(), "wb");
+  gzwrite(packed, content.data(), static_cast<unsigned>(content.size()));
+  gzclose(packed);
+  const std::vector<std::string> lines = read_lines(file, 1000);
+  ASSERT_EQ(lines.size(), 5000u);
+  EXPECT_EQ(lines.back(), "line 4999");
+
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  EXPECT_THAT(message_of([&] { read_lines(file, 1000); }), HasSubstr("a.jsonl.gz: damaged gzip"));
+}
+
+TEST(LineReader, ErrorsNameTheFile) {
+  const TemporaryDirectory directory;
+  EXPECT_THAT(message_of([] { LineReader("/nowhere/a.txt"); }),
+              HasSubstr("/nowhere/a.txt: cannot open: No such file"));
+  EXPECT_THAT(message_of([&] { LineReader reader(directory.path()); }),
+              HasSubstr("cannot open: Is a directory"));
+}
+
+}  // namespace
+}  // namespace megatron
