@@ -1,0 +1,70 @@
+#include "megatron/data/data_paths.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "tests/data/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Items = std::vector<std::string>;
+
+TEST(DataPathsTest, ReadsEveryForm) {
+  const Blend one = parse_blend(Items{"a"}, "--data-path");
+  EXPECT_THAT(one.prefixes, ElementsAre("a"));
+  EXPECT_THAT(one.weights, IsEmpty());
+  const Blend weighted = parse_blend(Items{"0.3", "a", "7", "b"}, "--data-path");
+  EXPECT_THAT(weighted.prefixes, ElementsAre("a", "b"));
+  EXPECT_THAT(weighted.weights, ElementsAre(0.3, 7.0));
+  const Blend plain = parse_blend(Items{"a", "b", "c"}, "--data-path");
+  EXPECT_THAT(plain.prefixes, ElementsAre("a", "b", "c"));
+  EXPECT_THAT(plain.weights, IsEmpty());
+  EXPECT_THAT(parse_blend(Items{}, "--data-path").prefixes, IsEmpty());
+}
+
+TEST(DataPathsTest, RejectsMixedForms) {
+  EXPECT_THROW(parse_blend(Items{"0.3", "a", "b"}, "--data-path"), ConfigError);
+  EXPECT_THROW(parse_blend(Items{"0.3", "a", "b", "0.7"}, "--data-path"), ConfigError);
+  EXPECT_THROW(parse_blend(Items{"0", "a", "1", "b"}, "--data-path"), ConfigError);
+  EXPECT_THROW(parse_blend(Items{"-1", "a", "1", "b"}, "--data-path"), ConfigError);
+}
+
+TEST(DataPathsTest, ReadsFiles) {
+  const TemporaryDirectory directory;
+  const std::string path = (directory.path() / "paths").string();
+  DataConfig words;
+  words.data_args_path = path;
+  write_text_atomically(path, " 0.3 a\n0.7\tb\n");
+  EXPECT_THAT(data_paths(words).all.prefixes, ElementsAre("a", "b"));
+
+  DataConfig splits;
+  splits.per_split_data_args_path = path;
+  write_text_atomically(path, R"({"train": ["0.3", "a", 0.7, "b"], "test": "c d", "valid": null})");
+  const DataPaths paths = data_paths(splits);
+  EXPECT_THAT(paths.per_split[0].weights, ElementsAre(0.3, 0.7));
+  EXPECT_THAT(paths.per_split[1].prefixes, IsEmpty());
+  EXPECT_THAT(paths.per_split[2].prefixes, ElementsAre("c", "d"));
+  write_text_atomically(path, "[1]");
+  EXPECT_THROW(data_paths(splits), FormatError);
+  write_text_atomically(path, R"({"train": [{}]})");
+  EXPECT_THROW(data_paths(splits), FormatError);
+}
+
+TEST(DataConfigTest, SourcesExcludeEachOther) {
+  DataConfig config;
+  config.data_path = {"a"};
+  EXPECT_THAT(problems(config), IsEmpty());
+  config.data_args_path = "b";
+  EXPECT_EQ(problems(config).size(), 1U);
+  config.data_args_path.clear();
+  config.mock_data = true;
+  EXPECT_EQ(problems(config).size(), 1U);
+}
+
+}  // namespace
+}  // namespace megatron

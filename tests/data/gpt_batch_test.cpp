@@ -1,0 +1,49 @@
+#include "megatron/data/gpt_batch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace megatron {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// Two samples of five inputs; 0 is the end of a document.
+class TwoSamples final : public SampleDataset {
+ public:
+  int64_t num_samples() const override { return 2; }
+  int64_t sample_tokens() const override { return 6; }
+  void read(int64_t sample, std::span<int64_t> out) const override {
+    const std::vector<int64_t> tokens = sample == 0 ? std::vector<int64_t>{5, 0, 6, 0, 7, 0}
+                                                    : std::vector<int64_t>{0, 1, 2, 3, 4, 5};
+    std::copy(tokens.begin(), tokens.end(), out.begin());
+  }
+};
+
+TEST(GptBatchTest, ShiftsLabels) {
+  const GptBatch batch = make_gpt_batch(TwoSamples(), {{1, 0}, 42}, {});
+  EXPECT_EQ(batch.micro_batch_size, 2);
+  EXPECT_EQ(batch.seq_length, 5);
+  EXPECT_EQ(batch.first_sample, 42);
+  EXPECT_THAT(batch.tokens, ElementsAre(0, 1, 2, 3, 4, 5, 0, 6, 0, 7));
+  EXPECT_THAT(batch.labels, ElementsAre(1, 2, 3, 4, 5, 0, 6, 0, 7, 0));
+  EXPECT_THAT(batch.loss_mask, Each(1.0F));
+  EXPECT_THAT(batch.position_ids, ElementsAre(0, 1, 2, 3, 4, 0, 1, 2, 3, 4));
+  EXPECT_THAT(batch.document_starts, IsEmpty());
+}
+
+TEST(GptBatchTest, AppliesDocumentRulesToInputs) {
+  const GptSampleOptions all{
+      .eod = 0, .eod_mask_loss = true, .reset_position_ids = true, .reset_attention_mask = true};
+  const GptBatch batch = make_gpt_batch(TwoSamples(), {{0, 1}, 0}, all);
+  EXPECT_THAT(batch.position_ids, ElementsAre(0, 1, 0, 1, 0, 0, 0, 1, 2, 3));
+  EXPECT_THAT(batch.loss_mask, ElementsAre(1, 0, 1, 0, 1, 0, 1, 1, 1, 1));
+  EXPECT_THAT(batch.document_starts, ElementsAre(0, 0, 2, 2, 4, 0, 1, 1, 1, 1));
+}
+
+}  // namespace
+}  // namespace megatron
