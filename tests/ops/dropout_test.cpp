@@ -61,6 +61,7 @@ TEST(BiasDropoutAddTest, FollowsItsDefinition) {
 
 TEST(BiasDropoutAddTest, FollowsItsDefinitionOnRowsOfManyTiles) {
   OpCase c = make_case({3, 2, 1283}, kKey, true);
+  c.terms = 128;  // sums of gradients that were rounded to 16 bits, some of them near zero
   c.check_differences = false;
   check(c);
 }

@@ -1,0 +1,107 @@
+#include "megatron/ops/embedding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "megatron/kernels/embedding.h"
+
+namespace megatron {
+namespace {
+
+void expect_ids(const Tensor& ids, int64_t num_rows, const char* what) {
+  if (ids.rank() != 2) {
+    throw ShapeError(
+        fmt::format("embedding: {} have shape {}, expected [b, s]", what, ids.shape().str()));
+  }
+  const auto all = ids.span<int64_t>();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] >= 0 && all[i] < num_rows) continue;
+    const auto length = static_cast<size_t>(ids.size(1));
+    throw ShapeError(fmt::format(
+        "embedding: {} {} at sample {}, position {} is outside the table of {} rows; does the "
+        "data's tokenizer fit the model's vocabulary and sequence length?",
+        what, all[i], i / length, i % length, num_rows));
+  }
+}
+
+// Positions in ids sorted by id, equal ids by position.
+Tensor sorted_order(const Tensor& ids) {
+  const auto all = ids.span<int64_t>();
+  Tensor order({ids.numel()}, DType::kInt64, ids.stream());
+  const auto positions = order.span<int64_t>();
+  std::iota(positions.begin(), positions.end(), 0);
+  std::stable_sort(positions.begin(), positions.end(), [&](int64_t a, int64_t b) {
+    return all[static_cast<size_t>(a)] < all[static_cast<size_t>(b)];
+  });
+  return order;
+}
+
+// What the backward pass needs to know about a table.
+struct Table {
+  GradSink sink;
+  Shape shape;
+  DType dtype = DType::kFloat32;
+  Tensor ids;
+  int64_t first_row = 0;
+};
+
+Table table_of(const Variable& weight, const Tensor& ids, int64_t first_row) {
+  return {weight.grad_sink(), weight.shape(), weight.dtype(), ids, first_row};
+}
+
+// Adds into the main gradient and returns none, or returns the gradient.
+Tensor gradient(const Table& table, const Tensor& dy) {
+  Tensor grad =
+      table.sink ? table.sink.main_grad() : full(table.shape, 0.0f, table.dtype, dy.stream());
+  kernels::embedding_backward(grad.view(), dy.view(), table.ids.view(),
+                              sorted_order(table.ids).view(), table.first_row, dy.stream());
+  return table.sink ? Tensor() : grad;
+}
+
+Tensor empty_output(const Variable& weight, const Tensor& ids) {
+  return Tensor({ids.size(1), ids.size(0), weight.size(1)}, weight.dtype(), weight.stream());
+}
+
+}  // namespace
+
+Variable embedding(const Variable& weight, const Tensor& ids) {
+  return embedding_shard(weight, ids, 0, weight.size(0));
+}
+
+Variable embedding_shard(const Variable& weight, const Tensor& ids, int64_t first_row,
+                         int64_t num_rows) {
+  expect_ids(ids, num_rows, "token id");
+  Tensor y = empty_output(weight, ids);
+  kernels::embedding_forward(y.view(), weight.data().view(), ids.view(), first_row, ConstView{},
+                             ConstView{}, y.stream());
+  return record("embedding", y, {weight},
+                [table = table_of(weight, ids, first_row)](
+                    const Tensor& dy, const Wants&) -> Grads { return {gradient(table, dy)}; });
+}
+
+Variable embedding(const Variable& weight, const Tensor& ids, const Variable& position,
+                   const Tensor& position_ids) {
+  expect_ids(ids, weight.size(0), "token id");
+  expect_shape(position_ids.shape(), ids.shape(), "embedding: position_ids");
+  expect_ids(position_ids, position.size(0), "position id");
+  Tensor y = empty_output(weight, ids);
+  kernels::embedding_forward(y.view(), weight.data().view(), ids.view(), 0, position.data().view(),
+                             position_ids.view(), y.stream());
+  return record("embedding", y, {weight, position},
+                [words = table_of(weight, ids, 0), positions = table_of(position, position_ids, 0)](
+                    const Tensor& dy, const Wants& wants) -> Grads {
+                  return {wants[0] ? gradient(words, dy) : Tensor(),
+                          wants[1] ? gradient(positions, dy) : Tensor()};
+                });
+}
+
+Tensor default_position_ids(int64_t batch, int64_t length) {
+  std::vector<int64_t> ids(static_cast<size_t>(batch * length));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i) % length;
+  return tensor_of(ids, {batch, length});
+}
+
+}  // namespace megatron
