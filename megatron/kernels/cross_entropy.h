@@ -1,0 +1,61 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+// Cross entropy of logits [s, b, v] with labels [b, s], in three kernels so that the vocabulary may
+// be spread over ranks: each rank takes statistics of its columns, the statistics of all ranks are
+// gathered and combined, and each rank makes its part of the gradient without communication.
+// A single rank does the same with one set of statistics.
+//
+// Labels are int64, ids of the whole vocabulary; a negative label means "no target here": loss 0,
+// gradient 0. Logits may be fp32, fp16 or bf16; everything is computed in fp32.
+namespace megatron::kernels {
+
+// What statistics hold of a row, in this order.
+enum CrossEntropyStatistic {
+  kMax,       // largest logit; -infinity for no columns
+  kExpSum,    // sum of exp(logit - max)
+  kTarget,    // the label's logit if it is one of these columns, else 0
+  kLogitSum,  // sum of the logits, for label smoothing
+  kNumCrossEntropyStatistics,
+};
+
+// statistics  [s, b, 4]     out  fp32
+// logits      [s, b, v/tp]  in
+// labels      [b, s]        in
+// first_column: the id of column 0, vp_rank * v/tp.
+void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+                              int64_t first_column, Stream stream);
+
+// The loss of each token, -log p(label), p = softmax over all columns of all ranks; with label
+// smoothing e the target has weight 1 - e * K/(K-1) and the rest is spread evenly over all K =
+// num_columns: loss = (1 - q) * -log p(label) - q * mean(log p), q = e * K/(K-1).
+//
+//   losses           [s, b]         out  fp32
+//   log_sum_exp      [s, b]         out  fp32, for the backward pass
+//   statistics       [tp, s, b, 4]  in   fp32
+//   labels           [b, s]         in
+void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
+                          ConstView labels, float label_smoothing, int64_t num_columns,
+                          Stream stream);
+
+// dlogits = (softmax - target distribution) * dlosses.
+//   dlogits [s, b, v/tp] out, may be logits    dlosses [s, b] in, fp32
+//   logits [s, b, v/tp] in    log_sum_exp [s, b] in, fp32    labels [b, s] in
+void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
+                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            float label_smoothing, int64_t num_columns, Stream stream);
+
+namespace cpu {
+void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+                              int64_t first_column, Stream stream);
+void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
+                          ConstView labels, float label_smoothing, int64_t num_columns,
+                          Stream stream);
+void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
+                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            float label_smoothing, int64_t num_columns, Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels

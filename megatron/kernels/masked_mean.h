@@ -1,0 +1,31 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+namespace megatron::kernels {
+
+// mean = sum(losses * mask) / max(sum(mask), 1): tokens that do not count have mask 0.
+//
+//   mean    []      out  fp32
+//   count   []      out  fp32: max(sum(mask), 1), for the backward pass
+//   losses  [s, b]  in   fp32
+//   mask    [b, s]  in   fp32
+//
+// A loss whose mask is 0 is not read as a number: it may be infinite. fp64 sums, order fixed by
+// the shape.
+void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
+                         Stream stream);
+
+// dlosses = dmean * mask / count.   dlosses [s, b] out    dmean, count [] in    mask [b, s] in
+void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
+                          Stream stream);
+
+namespace cpu {
+void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
+                         Stream stream);
+void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
+                          Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels

@@ -1,0 +1,84 @@
+#include "megatron/ops/cross_entropy.h"
+
+#include <fmt/format.h>
+
+#include "megatron/kernels/cross_entropy.h"
+#include "megatron/kernels/elementwise.h"
+#include "megatron/kernels/masked_mean.h"
+
+namespace megatron {
+namespace {
+
+void expect_labels(const Tensor& labels, const Tensor& logits) {
+  if (logits.rank() != 3) {
+    throw ShapeError(fmt::format("cross_entropy: logits have shape {}, expected [s, b, v]",
+                                 logits.shape().str()));
+  }
+  expect_shape(labels.shape(), {logits.size(1), logits.size(0)}, "cross_entropy: labels");
+  const auto all = labels.span<int64_t>();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] < logits.size(2)) continue;
+    const auto length = static_cast<size_t>(labels.size(1));
+    throw ShapeError(fmt::format(
+        "cross_entropy: label {} at sample {}, position {} is not below the vocabulary size {}; "
+        "does the data's tokenizer fit the model?",
+        all[i], i / length, i % length, logits.size(2)));
+  }
+}
+
+struct Losses {
+  Tensor losses;
+  Tensor log_sum_exp;
+};
+
+Losses losses_of(const Tensor& logits, const Tensor& labels, float label_smoothing) {
+  expect_labels(labels, logits);
+  const int64_t s = logits.size(0);
+  const int64_t b = logits.size(1);
+  const Stream stream = logits.stream();
+  Tensor statistics({s, b, kernels::kNumCrossEntropyStatistics}, DType::kFloat32, stream);
+  kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(), 0, stream);
+  Losses result{Tensor({s, b}, DType::kFloat32, stream), Tensor({s, b}, DType::kFloat32, stream)};
+  const Tensor of_one_rank = statistics.reshape({1, s, b, kernels::kNumCrossEntropyStatistics});
+  kernels::cross_entropy_losses(result.losses.view(), result.log_sum_exp.view(), of_one_rank.view(),
+                                labels.view(), label_smoothing, logits.size(2), stream);
+  return result;
+}
+
+}  // namespace
+
+Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing) {
+  Losses forward = losses_of(logits.data(), labels, label_smoothing);
+  return record("cross_entropy", forward.losses, {logits},
+                [logits = logits.data(), log_sum_exp = forward.log_sum_exp, labels,
+                 label_smoothing](const Tensor& dy, const Wants&) -> Grads {
+                  Tensor dlogits = logits.is_sole_owner() ? logits : empty_like(logits);
+                  kernels::cross_entropy_backward(dlogits.view(), dy.view(), logits.view(),
+                                                  log_sum_exp.view(), labels.view(), 0,
+                                                  label_smoothing, logits.size(2), dy.stream());
+                  return {dlogits};
+                });
+}
+
+Variable masked_mean(const Variable& losses, const Tensor& mask) {
+  const Stream stream = losses.stream();
+  Tensor mean({}, DType::kFloat32, stream);
+  Tensor count({}, DType::kFloat32, stream);
+  kernels::masked_mean_forward(mean.view(), count.view(), losses.data().view(), mask.view(),
+                               stream);
+  return record("masked_mean", mean, {losses},
+                [mask, count, shape = losses.shape()](const Tensor& dy, const Wants&) -> Grads {
+                  Tensor dlosses(shape, DType::kFloat32, dy.stream());
+                  kernels::masked_mean_backward(dlosses.view(), dy.view(), count.view(),
+                                                mask.view(), dy.stream());
+                  return {dlosses};
+                });
+}
+
+Tensor log_probabilities(const Tensor& logits, const Tensor& ids) {
+  Tensor losses = losses_of(logits, ids, 0).losses;
+  scale_inplace(losses, -1);
+  return losses;
+}
+
+}  // namespace megatron

@@ -1,0 +1,28 @@
+#pragma once
+
+#include "megatron/autograd/variable.h"
+
+namespace megatron {
+
+// losses[i, j] = -log softmax(logits[i, j])[labels[j, i]], smoothed as kernels/cross_entropy.h
+// says.
+//
+//   logits [s, b, v]   labels [b, s] int64 on the host   losses [s, b] fp32
+//
+// Every column takes part in the softmax, those that pad the vocabulary too. A negative label has
+// loss 0 and no gradient. Throws ShapeError naming the first label that is not below v.
+//
+// Saves logits and one float per token. The backward pass writes the gradient over the logits when
+// nobody else holds their memory by then, so keep no handle on logits that training should not
+// pay for twice.
+Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing = 0);
+
+// sum(losses * mask) / max(sum(mask), 1), a scalar.
+//   losses [s, b] fp32   mask [b, s] fp32, 1 where a token counts, 0 where not
+Variable masked_mean(const Variable& losses, const Tensor& mask);
+
+// log softmax(logits[i, j])[ids[j, i]] without gradient, for scoring; 0 for a negative id.
+//   logits [s, b, v]   ids [b, s] int64 on the host   result [s, b] fp32
+Tensor log_probabilities(const Tensor& logits, const Tensor& ids);
+
+}  // namespace megatron
