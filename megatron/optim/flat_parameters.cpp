@@ -52,6 +52,18 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
 
 }  // namespace
 
+std::vector<OptimizedParameter> optimized_parameters(const Module& module) {
+  std::vector<OptimizedParameter> parameters;
+  for (const NamedParameter& named : named_parameters(module)) {
+    if (!named.variable.requires_grad()) continue;
+    OptimizedParameter& parameter = parameters.emplace_back();
+    parameter.name = named.name;
+    parameter.variable = named.variable;
+    parameter.has_weight_decay = is_decayed(named.name, named.variable.shape());
+  }
+  return parameters;
+}
+
 bool is_decayed(const std::string& name, const Shape& shape) {
   return shape.rank() > 1 && !name.ends_with(".bias");
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megatron/autograd/variable.h"
+#include "megatron/nn/module.h"
 #include "megatron/optim/flat_layout.h"
 
 namespace megatron {
@@ -22,12 +23,15 @@ struct OptimizedParameter {
   bool has_own_bucket = false;  // tied weights, whose gradients meet those of another stage
 };
 
+// The trainable parameters of a module, with the weight decay of is_decayed.
+std::vector<OptimizedParameter> optimized_parameters(const Module& module);
+
 // No weight decay for biases and for everything with one axis, norms among them. Embeddings and
 // position tables are decayed.
 bool is_decayed(const std::string& name, const Shape& shape);
 
 struct FlatParametersOptions {
-  FlatLayoutOptions layout;
+  FlatLayoutOptions layout = {};
   bool accumulate_allreduce_grads_in_fp32 = false;  // main gradients: fp32 or the parameter's dtype
 };
 

@@ -1,0 +1,338 @@
+#include "megatron/optim/optimizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "tests/support/tensors.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A linear layer and a norm, in the order of registration.
+std::vector<OptimizedParameter> small_model(DType dtype = DType::kFloat32) {
+  std::vector<OptimizedParameter> model;
+  uint64_t seed = 0;
+  const auto add = [&](const char* name, const Shape& shape) {
+    OptimizedParameter p;
+    p.name = name;
+    p.variable = Variable::leaf(random_normal(shape, {.seed = ++seed, .dtype = dtype}));
+    p.has_weight_decay = is_decayed(name, shape);
+    model.push_back(p);
+  };
+  add("linear.weight", {6, 10});
+  add("linear.bias", {6});
+  add("norm.weight", {70});
+  return model;
+}
+
+OptimizerConfig config_of(DType dtype = DType::kFloat32) {
+  OptimizerConfig config;
+  config.adam_beta2 = 0.95;
+  config.params_dtype = dtype;
+  return config;
+}
+
+void set_grads(const std::vector<OptimizedParameter>& model, uint64_t seed, float scale = 1.0f) {
+  for (const OptimizedParameter& p : model) {
+    Tensor grad = p.variable.grad();
+    copy_into(grad, random_normal(grad.shape(), {.seed = ++seed, .stddev = scale}));
+  }
+}
+
+constexpr UpdateRates kRates{.lr = 1e-2, .decoupled_lr = 1e-2, .weight_decay = 0.1};
+
+// AdamW of one element in double precision.
+struct Reference {
+  double w;
+  double m = 0, v = 0;
+
+  void step(double g, double lr, double weight_decay, int k) {
+    m = 0.9 * m + 0.1 * g;
+    v = 0.95 * v + 0.05 * g * g;
+    const double mh = m / (1 - std::pow(0.9, k));
+    const double vh = v / (1 - std::pow(0.95, k));
+    w -= lr * (mh / (std::sqrt(vh) + 1e-8) + weight_decay * w);
+  }
+};
+
+TEST(ParameterGroupsTest, DecayedComeFirstAndMultipliersFollow) {
+  std::vector<OptimizedParameter> model(6);
+  model[0].has_weight_decay = false;
+  model[2].lr_mult = 10;
+  model[3].has_weight_decay = false;
+  model[4].has_decoupled_lr = true;
+  model[5].lr_mult = 10;
+  const auto groups = parameter_groups(model);
+  ASSERT_EQ(groups.size(), 4u);
+  EXPECT_THAT(groups[0].parameters, ElementsAre(1));
+  EXPECT_THAT(groups[1].parameters, ElementsAre(2, 5));
+  EXPECT_EQ(groups[1].lr_mult, 10);
+  EXPECT_THAT(groups[2].parameters, ElementsAre(4));
+  EXPECT_THAT(groups[3].parameters, ElementsAre(0, 3));
+  EXPECT_EQ(groups[3].wd_mult, 0);
+}
+
+TEST(OptimizerTest, ClipsAndUpdatesEveryParameterAsItsGroupSays) {
+  const auto model = small_model();
+  FlatParameters flat(model, {});
+  Optimizer optimizer(flat, config_of());
+
+  std::vector<std::vector<Reference>> want;
+  for (const auto& p : model) {
+    auto& elements = want.emplace_back();
+    for (int64_t i = 0; i < p.variable.data().numel(); ++i) {
+      elements.push_back({element(p.variable.data(), i)});
+    }
+  }
+  for (int k = 1; k <= 4; ++k) {
+    set_grads(model, static_cast<uint64_t>(100 * k));
+    double squares = 0;
+    for (const auto& p : model) {
+      for (const float g : p.variable.grad().span<float>()) squares += static_cast<double>(g) * g;
+    }
+    const double norm = std::sqrt(squares);
+    ASSERT_GT(norm, 1.0) << "the test is about clipping";
+    for (size_t n = 0; n < model.size(); ++n) {
+      for (size_t i = 0; i < want[n].size(); ++i) {
+        const double g = element(model[n].variable.grad(), static_cast<int64_t>(i));
+        want[n][i].step(g / (norm + 1e-6), kRates.lr, n == 0 ? 0.1 : 0.0, k);
+      }
+    }
+    const StepResult result = optimizer.step(kRates);
+    EXPECT_TRUE(result.ok);
+    EXPECT_NEAR(*result.grad_norm, norm, 1e-12 * norm);
+    EXPECT_FALSE(result.num_zeros);
+  }
+  for (size_t n = 0; n < model.size(); ++n) {
+    for (size_t i = 0; i < want[n].size(); ++i) {
+      EXPECT_NEAR(element(model[n].variable.data(), static_cast<int64_t>(i)), want[n][i].w, 2e-6)
+          << model[n].name << " " << i;
+    }
+  }
+  for (const ParameterGroup& group : optimizer.groups()) EXPECT_EQ(group.step, 4);
+}
+
+TEST(OptimizerTest, NoClippingMeansNoNorm) {
+  const auto model = small_model();
+  FlatParameters flat(model, {});
+  OptimizerConfig config = config_of();
+  config.clip_grad = 0;
+  Optimizer optimizer(flat, config);
+  set_grads(model, 1);
+  EXPECT_FALSE(optimizer.step(kRates).grad_norm);
+}
+
+TEST(OptimizerTest, CountsZerosWithoutPadding) {
+  const auto model = small_model();
+  FlatParameters flat(model, {});
+  OptimizerConfig config = config_of();
+  config.log_num_zeros_in_grad = true;
+  Optimizer optimizer(flat, config);
+  EXPECT_EQ(optimizer.step(kRates).num_zeros, 136);
+  set_grads(model, 1);
+  Tensor grad = model[1].variable.grad();
+  grad.span<float>()[2] = 0;
+  EXPECT_EQ(optimizer.step(kRates).num_zeros, 1);
+}
+
+TEST(OptimizerTest, WhatAnotherRankCountsIsNotInTheNorm) {
+  auto model = small_model();
+  model[2].counts_in_norm = false;
+  FlatParameters flat(model, {});
+  Optimizer optimizer(flat, config_of());
+  set_grads(model, 1);
+  double squares = 0;
+  for (size_t n = 0; n < 2; ++n) {
+    for (const float g : model[n].variable.grad().span<float>())
+      squares += static_cast<double>(g) * g;
+  }
+  EXPECT_NEAR(*optimizer.step(kRates).grad_norm, std::sqrt(squares), 1e-10);
+}
+
+TEST(OptimizerTest, SumsOverTheModelsRanks) {
+  const auto model = small_model();
+  const auto alone = small_model();
+  FlatParameters flat(model, {});
+  FlatParameters flat_alone(alone, {});
+  // Three more ranks with the same gradients.
+  Optimizer optimizer(flat, config_of(), [](std::span<double> numbers) {
+    for (double& number : numbers) number *= 4;
+  });
+  Optimizer optimizer_alone(flat_alone, config_of());
+  set_grads(model, 1);
+  set_grads(alone, 1);
+  EXPECT_DOUBLE_EQ(*optimizer.step(kRates).grad_norm, 2 * *optimizer_alone.step(kRates).grad_norm);
+  EXPECT_GT(optimizer.parameter_norm(), 1.9 * optimizer_alone.parameter_norm());
+}
+
+TEST(OptimizerTest, HalfPrecisionModelFollowsItsMainParameters) {
+  for (const bool grads_in_fp32 : {false, true}) {
+    const auto model = small_model(DType::kBFloat16);
+    FlatParameters flat(model, {.accumulate_allreduce_grads_in_fp32 = grads_in_fp32});
+    Optimizer optimizer(flat, config_of(DType::kBFloat16));
+    for (uint64_t k = 0; k < 5; ++k) {
+      set_grads(model, 10 * k);
+      EXPECT_TRUE(optimizer.step({.lr = 1e-5, .decoupled_lr = 1e-5, .weight_decay = 0.1}).ok);
+    }
+    int64_t num_states = 0;
+    optimizer.visit_state([&](const std::string& name, std::string_view state, Tensor tensor) {
+      ++num_states;
+      if (state != "main_param") return;
+      for (const auto& p : model) {
+        if (p.name != name) continue;
+        EXPECT_EQ(tensor.shape(), p.variable.shape());
+        expect_identical(p.variable.data(), cast(tensor, DType::kBFloat16), name);
+      }
+    });
+    EXPECT_EQ(num_states, 9);
+  }
+}
+
+TEST(OptimizerTest, OverflowSkipsTheStepAndHalvesTheScale) {
+  const auto model = small_model(DType::kFloat16);
+  FlatParameters flat(model, {});
+  OptimizerConfig config = config_of(DType::kFloat16);
+  config.initial_loss_scale = 1024;
+  config.hysteresis = 1;
+  Optimizer optimizer(flat, config);
+  EXPECT_EQ(optimizer.loss_scale(), 1024);
+  const Tensor before = copied(model[0].variable.data());
+
+  set_grads(model, 1);
+  Tensor grad = model[2].variable.grad();
+  grad.span<Float16>()[69] = Float16(std::numeric_limits<float>::infinity());
+  const StepResult skipped = optimizer.step(kRates);
+  EXPECT_FALSE(skipped.ok);
+  EXPECT_FALSE(skipped.grad_norm);
+  EXPECT_EQ(optimizer.loss_scale(), 512);
+  EXPECT_EQ(optimizer.groups()[0].step, 0);
+  expect_identical(model[0].variable.data(), before);
+
+  flat.zero_grads();
+  set_grads(model, 1, 16.0f);
+  const StepResult done = optimizer.step(kRates);
+  EXPECT_TRUE(done.ok);
+  EXPECT_LT(*done.grad_norm, 1.0) << "the norm is of the unscaled gradients";
+  EXPECT_EQ(optimizer.groups()[0].step, 1);
+}
+
+TEST(OptimizerTest, LossScaleDoesNotChangeTheUpdate) {
+  std::vector<Tensor> results;
+  for (const double scale : {0.0, 4096.0}) {
+    const auto model = small_model(DType::kBFloat16);
+    FlatParameters flat(model, {.accumulate_allreduce_grads_in_fp32 = true});
+    OptimizerConfig config = config_of(DType::kBFloat16);
+    config.loss_scale = scale;
+    Optimizer optimizer(flat, config);
+    set_grads(model, 1, static_cast<float>(optimizer.loss_scale()));
+    EXPECT_NEAR(*optimizer.step(kRates).grad_norm, 11, 3);
+    results.push_back(copied(flat.buffers()[0].params));
+  }
+  expect_identical(results[0], results[1]);
+}
+
+TEST(OptimizerTest, NotFiniteGradientsWithoutScalerAreAnError) {
+  const auto model = small_model();
+  FlatParameters flat(model, {});
+  OptimizerConfig config = config_of();
+  Optimizer optimizer(flat, config);
+  set_grads(model, 1);
+  Tensor grad = model[1].variable.grad();
+  grad.span<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(message_of<Error>([&] { optimizer.step(kRates); }),
+              HasSubstr("not-a-number elements, first in linear.bias"));
+
+  config.check_for_nan_in_loss_and_grad = false;
+  Optimizer unchecked(flat, config);
+  EXPECT_TRUE(unchecked.step(kRates).ok);
+}
+
+TEST(OptimizerTest, LearningRateMultiplierAndDecoupledRate) {
+  auto model = small_model();
+  model[1].lr_mult = 0;
+  model[2].has_decoupled_lr = true;
+  FlatParameters flat(model, {});
+  Optimizer optimizer(flat, config_of());
+  std::vector<Tensor> before;
+  for (const auto& p : model) before.push_back(copied(p.variable.data()));
+  set_grads(model, 1);
+  optimizer.step({.lr = 1e-2, .decoupled_lr = 0, .weight_decay = 0});
+  EXPECT_NE(element(model[0].variable.data(), 0), element(before[0], 0));
+  expect_identical(model[1].variable.data(), before[1]);
+  expect_identical(model[2].variable.data(), before[2]);
+}
+
+TEST(OptimizerTest, ContinuesFromSavedState) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
+    OptimizerConfig config = config_of(DType::kFloat16);
+    config.optimizer = kind;
+    config.initial_loss_scale = 4;
+    config.loss_scale_window = 2;
+    const auto model = small_model(DType::kFloat16);
+    FlatParameters flat(model, {});
+    Optimizer optimizer(flat, config);
+    for (uint64_t k = 0; k < 3; ++k) {
+      set_grads(model, 10 * k);
+      optimizer.step(kRates);
+    }
+
+    const auto other = small_model(DType::kFloat16);
+    FlatParameters other_flat(other, {});
+    Optimizer resumed(other_flat, config);
+    std::map<std::pair<std::string, std::string>, Tensor> saved;
+    optimizer.visit_state([&](const std::string& name, std::string_view state, Tensor tensor) {
+      saved[{name, std::string(state)}] = copied(tensor);
+    });
+    EXPECT_EQ(saved.size(), kind == OptimizerKind::kAdam ? 9u : 6u);
+    resumed.visit_state([&](const std::string& name, std::string_view state, Tensor tensor) {
+      copy_into(tensor, saved.at({name, std::string(state)}));
+    });
+    for (size_t n = 0; n < model.size(); ++n) {
+      Tensor target = other[n].variable.data();
+      copy_into(target, model[n].variable.data());
+    }
+    resumed.load(optimizer.scalars());
+    EXPECT_EQ(resumed.loss_scale(), optimizer.loss_scale());
+
+    for (uint64_t k = 3; k < 6; ++k) {
+      set_grads(model, 10 * k);
+      set_grads(other, 10 * k);
+      EXPECT_EQ(optimizer.step(kRates).grad_norm, resumed.step(kRates).grad_norm);
+    }
+    expect_identical(other_flat.buffers()[0].params, flat.buffers()[0].params);
+  }
+}
+
+TEST(OptimizerTest, RejectsTheStateOfAnotherModel) {
+  const auto model = small_model();
+  FlatParameters flat(model, {});
+  Optimizer optimizer(flat, config_of());
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                optimizer.load({.group_steps = {1, 2, 3}, .loss_scaler = {}});
+              }),
+              HasSubstr("3 parameter groups, this model 2"));
+}
+
+TEST(OptimizerTest, WeightsLoadedAloneReplaceTheMainParameters) {
+  const auto model = small_model(DType::kBFloat16);
+  FlatParameters flat(model, {});
+  Optimizer optimizer(flat, config_of(DType::kBFloat16));
+  Tensor weight = model[0].variable.data();
+  copy_into(weight, full(weight.shape(), 2.0f, DType::kFloat32, Stream{}));
+  optimizer.reload_main_params();
+  set_grads(model, 1);
+  optimizer.step({.lr = 0, .decoupled_lr = 0, .weight_decay = 0});
+  EXPECT_EQ(element(model[0].variable.data(), 59), 2.0);
+}
+
+}  // namespace
+}  // namespace megatron
