@@ -198,10 +198,11 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   require(c.rope_scaling_factor > 0.0,
           fmt::format("--rope-scaling-factor {} must be greater than 0", c.rope_scaling_factor));
   if (c.position_embedding_type == PositionEmbedding::kRope && c.kv_channels > 0) {
-    require(c.rotary_dim() > 0 && c.rotary_dim() % 2 == 0,
-            fmt::format("rotary position embeddings turn pairs of channels, but {} of the {} "
-                        "channels of a head are to be rotated; choose --rotary-percent or "
-                        "--kv-channels so that this is even and not 0",
+    // Compat: an odd number is legal; Megatron-LM and transformers then turn one channel more.
+    require(c.rotary_dim() > 0 && (c.rotary_dim() + 1) / 2 * 2 <= c.kv_channels,
+            fmt::format("rotary position embeddings turn pairs of channels, which {} of the {} "
+                        "channels of a head cannot be; choose another --rotary-percent or "
+                        "--kv-channels",
                         c.rotary_dim(), c.kv_channels));
   }
   if (positive(c.make_vocab_size_divisible_by, "--make-vocab-size-divisible-by", "128")) {

@@ -115,7 +115,8 @@ struct TransformerConfig {
   bool distribute_saved_activations = false;
 
   bool is_gated() const { return megatron::is_gated(activation); }
-  // Channels of each head that rotary embeddings turn.
+  // The d of the rotary frequencies base^(-2i/d), i < ceil(d/2): the part of a head that
+  // rotary_percent asks for. Rotary embeddings turn d channels, d + 1 when d is odd.
   int64_t rotary_dim() const;
   // Has the QKV projection a bias?
   bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
