@@ -28,6 +28,8 @@ class SafetensorsTest : public testing::Test {
  protected:
   // Opens a file of these bytes.
   SafetensorsFile opened(const std::string& bytes) {
+    // A new file each time: some file systems flush one that is truncated and rewritten.
+    std::filesystem::remove(path_);
     std::ofstream(path_, std::ios::binary) << bytes;
     return SafetensorsFile(path_);
   }

@@ -1,0 +1,53 @@
+#include "megatron/formats/json_file.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+
+namespace megatron {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMaxDepth = 32;
+
+}  // namespace
+
+json read_json(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  return parse_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
+                    path);
+}
+
+json parse_json(std::string_view text, const std::filesystem::path& path) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxDepth) {
+      throw FormatError(
+          fmt::format("{}: JSON is nested deeper than {} levels; is this the right "
+                      "file?",
+                      path.string(), kMaxDepth));
+    }
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key &&
+        !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
+      throw FormatError(fmt::format("{}: key {} occurs twice in one object; remove one of them",
+                                    path.string(), parsed.get_ref<const std::string&>()));
+    }
+    return true;
+  };
+  try {
+    return json::parse(text.begin(), text.end(), check);
+  } catch (const json::exception& error) {
+    throw FormatError(fmt::format("{}: not valid JSON: {}", path.string(), error.what()));
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,388 @@
+#include "megatron/formats/name_rule.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+namespace {
+
+constexpr std::string_view kLayer = "{i}";
+
+// The layer number when `name` has the form of `pattern`: "" for a pattern without a layer.
+std::optional<std::string> matched(std::string_view pattern, std::string_view name) {
+  const size_t hole = pattern.find(kLayer);
+  if (hole == std::string_view::npos) {
+    return pattern == name ? std::optional<std::string>("") : std::nullopt;
+  }
+  const std::string_view before = pattern.substr(0, hole);
+  const std::string_view after = pattern.substr(hole + kLayer.size());
+  if (name.size() <= before.size() + after.size() || !name.starts_with(before) ||
+      !name.ends_with(after)) {
+    return std::nullopt;
+  }
+  const std::string_view layer =
+      name.substr(before.size(), name.size() - before.size() - after.size());
+  const bool is_number = layer.find_first_not_of("0123456789") == std::string_view::npos;
+  return is_number ? std::optional<std::string>(layer) : std::nullopt;
+}
+
+std::string with_layer(std::string_view pattern, const std::string& layer) {
+  std::string name(pattern);
+  const size_t hole = name.find(kLayer);
+  if (hole != std::string::npos) name.replace(hole, kLayer.size(), layer);
+  return name;
+}
+
+bool is_transposed(Layout layout) {
+  return layout == Layout::kTranspose || layout == Layout::kQkvThirdsTranspose;
+}
+
+// Rows [theirs, theirs + rows) of their tensor `part` are our rows [ours, ours + rows).
+struct RowBlock {
+  size_t part;
+  int64_t theirs;
+  int64_t ours;
+  int64_t rows;
+};
+
+// Where queries, keys and values are: in which of their tensors, and after how many rows.
+struct QkvPlaces {
+  std::array<size_t, 3> part;
+  std::array<int64_t, 3> begin;
+};
+
+std::vector<RowBlock> qkv_blocks(const LayoutSizes& sizes, const QkvPlaces& places) {
+  const int64_t d = sizes.kv_channels;
+  const int64_t heads = sizes.num_attention_heads / sizes.num_query_groups;
+  std::vector<RowBlock> blocks;
+  for (int64_t group = 0; group < sizes.num_query_groups; ++group) {
+    int64_t ours = group * (heads + 2) * d;
+    for (size_t i = 0; i < 3; ++i) {
+      const int64_t rows = i == 0 ? heads * d : d;
+      blocks.push_back({places.part[i], places.begin[i] + group * rows, ours, rows});
+      ours += rows;
+    }
+  }
+  return blocks;
+}
+
+// The plan of a layout: which rows are which, in both directions.
+std::vector<RowBlock> row_blocks(Layout layout, int64_t our_rows, const LayoutSizes& sizes) {
+  const int64_t queries = sizes.num_attention_heads * sizes.kv_channels;
+  const int64_t keys = sizes.num_query_groups * sizes.kv_channels;
+  switch (layout) {
+    case Layout::kSame:
+    case Layout::kTranspose:
+      return {{0, 0, 0, our_rows}};
+    case Layout::kPadVocab:
+      return {{0, 0, 0, sizes.vocab_size}};
+    case Layout::kQkvThirds:
+    case Layout::kQkvThirdsTranspose:
+      return qkv_blocks(sizes, {{0, 0, 0}, {0, queries, queries + keys}});
+    case Layout::kQkvSplit:
+      return qkv_blocks(sizes, {{0, 1, 2}, {0, 0, 0}});
+    case Layout::kGateUp:
+      return {{0, 0, 0, our_rows / 2}, {1, 0, our_rows / 2, our_rows / 2}};
+  }
+  throw InternalError("a layout has a plan");
+}
+
+// Our tensor as rows of `row_elements` elements, and the plan over them.
+struct RowPlan {
+  std::vector<RowBlock> blocks;
+  std::vector<int64_t> their_rows;  // by part
+  int64_t row_elements = 1;
+};
+
+RowPlan plan_of(const MappedTensor& tensor, const LayoutSizes& sizes) {
+  const Shape& shape = tensor.ours.shape;
+  const auto refuse = [&](const std::string& rule) {
+    throw ShapeError(
+        fmt::format("{} has shape {}, but {}; does the configuration belong to these "
+                    "weights?",
+                    tensor.ours.name, shape.str(), rule));
+  };
+  if (tensor.layout == Layout::kSame) return {{{0, 0, 0, 1}}, {1}, shape.numel()};
+  if (shape.rank() < 1) refuse("a tensor of several rows was expected");
+  const bool is_vector = shape.rank() == 1;
+  if (is_transposed(tensor.layout) && shape.rank() != 2 && !is_vector) {
+    refuse("a transposed tensor has two axes");
+  }
+  RowPlan plan;
+  plan.blocks = row_blocks(tensor.layout, shape[0], sizes);
+  plan.their_rows.resize(tensor.theirs.size(), 0);
+  int64_t rows = 0;
+  for (const RowBlock& block : plan.blocks) {
+    invariant(block.part < plan.their_rows.size(), "a rule names every tensor of its layout");
+    plan.their_rows[block.part] += block.rows;
+    rows += block.rows;
+  }
+  if (tensor.layout == Layout::kPadVocab ? rows > shape[0] : rows != shape[0]) {
+    refuse(fmt::format("{} rows were expected", rows));
+  }
+  plan.row_elements = shape[0] == 0 ? 0 : shape.numel() / shape[0];
+  return plan;
+}
+
+// A rectangle of elements inside a matrix whose rows are `stride` bytes apart.
+struct Corner {
+  const std::byte* data;
+  int64_t stride;
+};
+struct MutableCorner {
+  std::byte* data;
+  int64_t stride;
+};
+
+// y[c, r] = x[r, c] for rows x columns of x, by tiles that stay in the cache.
+template <int kSize>
+void transpose(MutableCorner y, Corner x, int64_t rows, int64_t columns) {
+  constexpr int64_t kTile = 32;
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
+      for (int64_t r = r0; r < std::min(r0 + kTile, rows); ++r) {
+        for (int64_t c = c0; c < std::min(c0 + kTile, columns); ++c) {
+          std::memcpy(y.data + c * y.stride + r * kSize, x.data + r * x.stride + c * kSize, kSize);
+        }
+      }
+    }
+  }
+}
+
+void transpose(MutableCorner y, Corner x, int64_t rows, int64_t columns, int64_t element_bytes) {
+  switch (element_bytes) {
+    case 1:
+      return transpose<1>(y, x, rows, columns);
+    case 2:
+      return transpose<2>(y, x, rows, columns);
+    case 4:
+      return transpose<4>(y, x, rows, columns);
+    default:
+      return transpose<8>(y, x, rows, columns);
+  }
+}
+
+void copy_rows(std::byte* y, const std::byte* x, int64_t bytes) {
+  if (bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
+}
+
+std::string problems_text(const std::vector<std::string>& problems) {
+  return fmt::format("{}", fmt::join(problems, "\n  "));
+}
+
+// What is wrong with their tensors for ours; fills `used` with the names it found.
+void find_problems(const ShardedSafetensors& file, const std::vector<MappedTensor>& tensors,
+                   const LayoutSizes& sizes, std::set<std::string_view>& used,
+                   std::vector<std::string>& problems) {
+  for (const MappedTensor& tensor : tensors) {
+    std::vector<Shape> shapes;
+    try {
+      shapes = their_shapes(tensor, sizes);
+    } catch (const ShapeError& error) {
+      problems.emplace_back(error.what());
+    }
+    std::optional<DType> dtype;
+    for (size_t part = 0; part < tensor.theirs.size(); ++part) {
+      const FileTensor* found = file.find(tensor.theirs[part]);
+      if (found == nullptr) {
+        problems.push_back(
+            fmt::format("missing: {} (for {})", tensor.theirs[part], tensor.ours.name));
+        continue;
+      }
+      used.insert(found->spec.name);
+      if (!shapes.empty() && !(found->spec.shape == shapes[part])) {
+        problems.push_back(fmt::format("shape: {} is {}, expected {}", found->spec.name,
+                                       found->spec.shape.str(), shapes[part].str()));
+      }
+      if (!is_floating(found->spec.dtype) ||
+          dtype.value_or(found->spec.dtype) != found->spec.dtype) {
+        problems.push_back(fmt::format("dtype: {} is {}, expected {}", found->spec.name,
+                                       name_of(found->spec.dtype),
+                                       dtype ? name_of(*dtype) : "a floating-point type"));
+      }
+      dtype = found->spec.dtype;
+    }
+  }
+}
+
+bool is_ignored(const NameTable& table, std::string_view name) {
+  for (const std::string_view pattern : table.ignored) {
+    if (matched(pattern, name)) return true;
+    if (pattern.starts_with(table.optional_prefix) &&
+        matched(pattern.substr(table.optional_prefix.size()), name)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Drops the optional prefix from `tensors` when no tensor of the file has it.
+void adapt_prefix(const ShardedSafetensors& file, std::string_view prefix,
+                  std::vector<MappedTensor>& tensors) {
+  if (prefix.empty()) return;
+  for (const FileTensor* tensor : file.tensors()) {
+    if (tensor->spec.name.starts_with(prefix)) return;
+  }
+  for (MappedTensor& tensor : tensors) {
+    for (std::string& name : tensor.theirs) {
+      if (name.starts_with(prefix)) name.erase(0, prefix.size());
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorSpec> ours) {
+  std::vector<MappedTensor> tensors;
+  std::vector<std::string_view> unknown;
+  for (const TensorSpec& spec : ours) {
+    const size_t before = tensors.size();
+    for (const NameRule& rule : table.rules) {
+      const std::optional<std::string> layer = matched(rule.ours, spec.name);
+      if (!layer) continue;
+      MappedTensor& tensor = tensors.emplace_back();
+      tensor.ours = spec;
+      tensor.layout = rule.layout;
+      for (const std::string_view name : rule.theirs) {
+        if (!name.empty()) tensor.theirs.push_back(with_layer(name, *layer));
+      }
+      break;
+    }
+    if (tensors.size() == before) unknown.push_back(spec.name);
+  }
+  if (!unknown.empty()) {
+    throw Unsupported(
+        fmt::format("the other format has no place for {}; the model has an option "
+                    "that it does not know",
+                    fmt::join(unknown, ", ")));
+  }
+  return tensors;
+}
+
+std::vector<Shape> their_shapes(const MappedTensor& tensor, const LayoutSizes& sizes) {
+  const RowPlan plan = plan_of(tensor, sizes);
+  const Shape& ours = tensor.ours.shape;
+  if (tensor.layout == Layout::kSame) return {ours};
+  std::vector<Shape> shapes;
+  for (const int64_t rows : plan.their_rows) {
+    const bool swaps = is_transposed(tensor.layout) && ours.rank() == 2;
+    shapes.push_back(swaps ? Shape{ours[1], rows} : ours.with(0, rows));
+  }
+  return shapes;
+}
+
+Tensor to_ours(const MappedTensor& tensor, std::span<const ConstView> theirs,
+               const LayoutSizes& sizes) {
+  const std::vector<Shape> shapes = their_shapes(tensor, sizes);
+  invariant(theirs.size() == shapes.size(), "all of their tensors are given");
+  for (size_t part = 0; part < theirs.size(); ++part) {
+    expect_shape(theirs[part].shape, shapes[part], tensor.theirs[part].c_str());
+    expect_dtype(theirs[part].dtype, theirs[0].dtype, tensor.theirs[part].c_str());
+  }
+  const DType dtype = theirs[0].dtype;
+  const RowPlan plan = plan_of(tensor, sizes);
+  const int64_t element = size_of(dtype);
+  const int64_t row = plan.row_elements * element;
+
+  Tensor y = tensor.layout == Layout::kPadVocab ? zeros(tensor.ours.shape, dtype, Stream{})
+                                                : Tensor(tensor.ours.shape, dtype, Stream{});
+  auto* to = static_cast<std::byte*>(y.view().data);
+  for (const RowBlock& block : plan.blocks) {
+    const auto* from = static_cast<const std::byte*>(theirs[block.part].data);
+    if (is_transposed(tensor.layout)) {
+      const Corner x{from + block.theirs * element, plan.their_rows[block.part] * element};
+      transpose({to + block.ours * row, row}, x, plan.row_elements, block.rows, element);
+    } else {
+      copy_rows(to + block.ours * row, from + block.theirs * row, block.rows * row);
+    }
+  }
+  return y;
+}
+
+Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours,
+                 const LayoutSizes& sizes) {
+  expect_shape(ours.shape, tensor.ours.shape, tensor.ours.name.c_str());
+  const Shape shape = their_shapes(tensor, sizes)[part];
+  const RowPlan plan = plan_of(tensor, sizes);
+  const int64_t element = size_of(ours.dtype);
+  const int64_t row = plan.row_elements * element;
+
+  Tensor y(shape, ours.dtype, Stream{});
+  auto* to = static_cast<std::byte*>(y.view().data);
+  const auto* from = static_cast<const std::byte*>(ours.data);
+  for (const RowBlock& block : plan.blocks) {
+    if (block.part != part) continue;
+    if (is_transposed(tensor.layout)) {
+      const MutableCorner corner{to + block.theirs * element, plan.their_rows[part] * element};
+      transpose(corner, {from + block.ours * row, row}, block.rows, plan.row_elements, element);
+    } else {
+      copy_rows(to + block.theirs * row, from + block.ours * row, block.rows * row);
+    }
+  }
+  return y;
+}
+
+void load_mapped(const ShardedSafetensors& file, const NameTable& table,
+                 std::span<const TensorSpec> ours, const LayoutSizes& sizes,
+                 const TensorSink& sink) {
+  std::vector<MappedTensor> tensors = mapped(table, ours);
+  adapt_prefix(file, table.optional_prefix, tensors);
+
+  std::set<std::string_view> used;
+  std::vector<std::string> problems;
+  find_problems(file, tensors, sizes, used, problems);
+  for (const FileTensor* tensor : file.tensors()) {
+    const std::string& name = tensor->spec.name;
+    if (!used.contains(name) && !is_ignored(table, name)) {
+      problems.push_back(fmt::format("unexpected: {} {}", name, tensor->spec.shape.str()));
+    }
+  }
+  if (!problems.empty()) {
+    throw FormatError(
+        fmt::format("{}: {} of its tensors do not fit the model; is the "
+                    "configuration that of these weights?\n  {}",
+                    file.path().string(), problems.size(), problems_text(problems)));
+  }
+  for (const MappedTensor& tensor : tensors) {
+    std::vector<ConstView> theirs;
+    for (const std::string& name : tensor.theirs) theirs.push_back(file.find(name)->view);
+    sink(tensor.ours.name, to_ours(tensor, theirs, sizes));
+  }
+}
+
+void save_mapped(const std::filesystem::path& directory, const NameTable& table,
+                 std::span<const TensorSpec> ours, const LayoutSizes& sizes,
+                 int64_t max_shard_bytes, const TensorSource& source) {
+  struct Origin {
+    size_t tensor;
+    size_t part;
+  };
+  const std::vector<MappedTensor> tensors = mapped(table, ours);
+  std::vector<TensorSpec> specs;
+  std::map<std::string_view, Origin> origins;  // keys live in tensors
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::vector<Shape> shapes = their_shapes(tensors[i], sizes);
+    for (size_t part = 0; part < shapes.size(); ++part) {
+      specs.push_back({tensors[i].theirs[part], tensors[i].ours.dtype, shapes[part]});
+      origins.emplace(tensors[i].theirs[part], Origin{i, part});
+    }
+  }
+  Tensor current;
+  write_sharded(directory, specs, max_shard_bytes, [&](const TensorSpec& spec) -> ConstView {
+    const Origin origin = origins.at(spec.name);
+    const MappedTensor& tensor = tensors[origin.tensor];
+    current = to_theirs(tensor, origin.part, source(tensor.ours), sizes);
+    return std::as_const(current).view();
+  });
+}
+
+}  // namespace megatron

@@ -1,0 +1,160 @@
+#include "megatron/formats/name_rule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "tests/support/tensors.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// 6 heads of 3 channels in 2 groups, a vocabulary of 5.
+constexpr LayoutSizes kSizes{6, 2, 3, 5};
+
+Tensor counted(const Shape& shape, float first = 0) {
+  std::vector<float> values(static_cast<size_t>(shape.numel()));
+  std::iota(values.begin(), values.end(), first);
+  return tensor_of(values, shape);
+}
+
+MappedTensor mapped_tensor(const Shape& ours, Layout layout, size_t parts = 1) {
+  MappedTensor tensor{{"ours", DType::kFloat32, ours}, {}, layout};
+  for (size_t part = 0; part < parts; ++part) tensor.theirs.push_back(std::to_string(part));
+  return tensor;
+}
+
+void expect_inverse(const MappedTensor& tensor) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64, DType::kUInt8}) {
+    const Tensor ours = dtype == DType::kUInt8 || dtype == DType::kFloat64
+                            ? zeros(tensor.ours.shape, dtype, {})
+                            : random_normal(tensor.ours.shape, {.seed = 3, .dtype = dtype});
+    std::vector<Tensor> theirs;
+    std::vector<ConstView> views;
+    for (size_t part = 0; part < tensor.theirs.size(); ++part) {
+      theirs.push_back(to_theirs(tensor, part, ours.view(), kSizes));
+      EXPECT_EQ(theirs.back().shape(), their_shapes(tensor, kSizes)[part]);
+    }
+    for (const Tensor& part : theirs) views.push_back(part.view());
+    expect_identical(to_ours(tensor, views, kSizes), ours);
+  }
+}
+
+TEST(NameRuleTest, EveryLayoutHasAnInverse) {
+  expect_inverse(mapped_tensor({}, Layout::kSame));
+  expect_inverse(mapped_tensor({0, 4}, Layout::kSame));
+  expect_inverse(mapped_tensor({4, 7}, Layout::kTranspose));
+  expect_inverse(mapped_tensor({33, 70}, Layout::kTranspose));
+  expect_inverse(mapped_tensor({5, 7}, Layout::kPadVocab));
+  expect_inverse(mapped_tensor({30, 7}, Layout::kQkvThirds));
+  expect_inverse(mapped_tensor({30}, Layout::kQkvThirds));
+  expect_inverse(mapped_tensor({30, 7}, Layout::kQkvThirdsTranspose));
+  expect_inverse(mapped_tensor({30}, Layout::kQkvThirdsTranspose));
+  expect_inverse(mapped_tensor({30, 7}, Layout::kQkvSplit, 3));
+  expect_inverse(mapped_tensor({30}, Layout::kQkvSplit, 3));
+  expect_inverse(mapped_tensor({8, 3}, Layout::kGateUp, 2));
+}
+
+TEST(NameRuleTest, QkvRowsAreWhereMegatronHasThem) {
+  // Row of query head 4, channel 1: 19; of key group 1, channel 0: 24; of value group 1: 27.
+  const Tensor q = counted({18, 1});
+  const Tensor k = counted({6, 1}, 100);
+  const Tensor v = counted({6, 1}, 200);
+  const MappedTensor split = mapped_tensor({30, 1}, Layout::kQkvSplit, 3);
+  const Tensor ours = to_ours(split, std::vector<ConstView>{q.view(), k.view(), v.view()}, kSizes);
+  EXPECT_EQ(ours.span<float>()[19], 4 * 3 + 1);
+  EXPECT_EQ(ours.span<float>()[24], 100 + 3);
+  EXPECT_EQ(ours.span<float>()[27], 200 + 3);
+
+  // Queries, keys and values one after the other are the same in thirds.
+  const MappedTensor thirds = mapped_tensor({30, 1}, Layout::kQkvThirds);
+  const Tensor fused = to_theirs(thirds, 0, ours.view(), kSizes);
+  expect_identical(fused.slice(0, 18), q);
+  expect_identical(fused.slice(18, 6), k);
+  expect_identical(fused.slice(24, 6), v);
+}
+
+TEST(NameRuleTest, TransposedThirdsAreColumns) {
+  // One head a group, as GPT-2: c_attn [in, 3h].
+  constexpr LayoutSizes kHeads{2, 2, 1, 5};
+  const MappedTensor tensor = mapped_tensor({6, 2}, Layout::kQkvThirdsTranspose);
+  const Tensor c_attn = counted({2, 6});
+  const Tensor ours = to_ours(tensor, std::vector<ConstView>{c_attn.view()}, kHeads);
+  // Columns in the order q0 k0 v0 q1 k1 v1.
+  EXPECT_THAT(ours.span<float>(), ElementsAre(0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11));
+}
+
+TEST(NameRuleTest, GateComesFirstAndPaddingIsZero) {
+  const Tensor gate = counted({2, 1});
+  const Tensor up = counted({2, 1}, 10);
+  const Tensor fc1 = to_ours(mapped_tensor({4, 1}, Layout::kGateUp, 2),
+                             std::vector<ConstView>{gate.view(), up.view()}, kSizes);
+  EXPECT_THAT(fc1.span<float>(), ElementsAre(0, 1, 10, 11));
+  const MappedTensor table = mapped_tensor({7, 1}, Layout::kPadVocab);
+  const Tensor rows = counted({5, 1}, 1);
+  const Tensor padded = to_ours(table, std::vector<ConstView>{rows.view()}, kSizes);
+  EXPECT_THAT(padded.span<float>(), ElementsAre(1, 2, 3, 4, 5, 0, 0));
+  expect_identical(to_theirs(table, 0, padded.view(), kSizes), rows);
+}
+
+TEST(NameRuleTest, ReadsUnalignedSources) {
+  const Tensor x = counted({4, 3});
+  std::vector<std::byte> shifted(static_cast<size_t>(x.bytes()) + 1);
+  std::ranges::copy(bytes_of(x.view()), shifted.begin() + 1);
+  const ConstView source{shifted.data() + 1, {4, 3}, DType::kFloat32};
+  const Tensor y =
+      to_ours(mapped_tensor({3, 4}, Layout::kTranspose), std::vector<ConstView>{source}, kSizes);
+  EXPECT_THAT(y.span<float>(), ElementsAre(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11));
+}
+
+TEST(NameRuleTest, RefusesSizesThatDoNotFit) {
+  const auto refusal = [](const Shape& shape, Layout layout, size_t parts) {
+    return message_of<ShapeError>(
+        [&] { their_shapes(mapped_tensor(shape, layout, parts), kSizes); });
+  };
+  EXPECT_THAT(refusal({29, 2}, Layout::kQkvSplit, 3), HasSubstr("30 rows were expected"));
+  EXPECT_THAT(refusal({4, 2}, Layout::kPadVocab, 1), HasSubstr("5 rows were expected"));
+  EXPECT_THAT(refusal({3, 2}, Layout::kGateUp, 2), HasSubstr("2 rows were expected"));
+  EXPECT_THAT(refusal({}, Layout::kGateUp, 2), HasSubstr("several rows"));
+  EXPECT_THAT(refusal({2, 2, 2}, Layout::kTranspose, 1), HasSubstr("two axes"));
+  const Tensor a = counted({2, 3});
+  const Tensor b = cast(a, DType::kBFloat16);
+  const MappedTensor gate_up = mapped_tensor({4, 3}, Layout::kGateUp, 2);
+  EXPECT_THROW(to_ours(gate_up, std::vector<ConstView>{a.view(), b.view()}, kSizes), DtypeError);
+}
+
+TEST(NameRuleTest, FindsRulesByLayer) {
+  static constexpr NameRule kRules[] = {
+      {"layers.{i}.weight", {"h.{i}.w"}, Layout::kTranspose},
+      {"layers.{i}.bias", {"h.{i}.b"}},
+      {"final", {"ln"}},
+  };
+  const NameTable table{kRules, "", {}};
+  const auto specs = [](std::vector<std::string> names) {
+    std::vector<TensorSpec> found;
+    for (std::string& name : names) found.push_back({std::move(name), DType::kFloat32, {2, 2}});
+    return found;
+  };
+  const std::vector<MappedTensor> tensors =
+      mapped(table, specs({"layers.11.weight", "final", "layers.0.bias"}));
+  ASSERT_EQ(tensors.size(), 3u);
+  EXPECT_THAT(tensors[0].theirs, ElementsAre("h.11.w"));
+  EXPECT_EQ(tensors[0].layout, Layout::kTranspose);
+  EXPECT_THAT(tensors[1].theirs, ElementsAre("ln"));
+  EXPECT_THAT(tensors[2].theirs, ElementsAre("h.0.b"));
+  EXPECT_THAT(message_of<Unsupported>([&] {
+                mapped(table, specs({"layers.x.bias", "layers..bias", "finale"}));
+              }),
+              HasSubstr("layers.x.bias, layers..bias, finale"));
+}
+
+}  // namespace
+}  // namespace megatron
