@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "megatron/transformer/config.h"
+
+// The config.json of Hugging Face models of the GPT kind.
+namespace megatron {
+
+enum class HfFamily { kGpt2, kLlama, kMistral, kGptNeox, kBloom };
+// "gpt2", "llama", "mistral", "gpt_neox", "bloom": the model_type.
+std::string_view name_of(HfFamily family);
+
+struct HfModel {
+  HfFamily family = HfFamily::kGpt2;
+  // Resolved; seq_length is the longest the model knows, params_dtype the one it was saved in, and
+  // padded_vocab_size the vocabulary until the caller pads it.
+  TransformerConfig transformer;
+  int64_t vocab_size = 0;
+  std::optional<int64_t> bos_token_id;
+  std::optional<int64_t> eos_token_id;
+  std::optional<int64_t> pad_token_id;
+};
+
+// Reads <path>/config.json, or the file `path` itself. Throws IoError; FormatError for a field that
+// is missing or of the wrong kind; Unsupported naming the field for a model that a GPT of this
+// program cannot be.
+HfModel read_hf_config(const std::filesystem::path& path);
+
+// config.json for a model; reading it gives the same model. Throws Unsupported, with all reasons,
+// when the family cannot express the configuration.
+std::string hf_config_text(const HfModel& model);
+
+// The family whose models look like this configuration, for a model that was trained here. Throws
+// Unsupported when there is none.
+HfFamily hf_family_of(const TransformerConfig& config);
+
+}  // namespace megatron

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "megatron/formats/name_rule.h"
+#include "megatron/models/gpt/hf_config.h"
+#include "megatron/transformer/config.h"
+
+// The weights of Hugging Face models of the GPT kind, by tables of names and layouts.
+namespace megatron {
+
+// The parameters of a GPT under Megatron core's names with their whole, unsharded shapes, in the
+// order of the model: embeddings, layers, final norm, output layer.
+//   REQUIRES: config is resolved and has padded_vocab_size.
+std::vector<TensorSpec> gpt_parameters(const TransformerConfig& config);
+
+NameTable hf_names(HfFamily family, const TransformerConfig& config);
+
+// Reads the weights in `directory` (or one safetensors file), which `model` describes, into the
+// parameters `ours`, one at a time and in the dtype of the file. Rows beyond the vocabulary are
+// zero. Throws as load_mapped does.
+void load_hf_weights(const std::filesystem::path& directory, const HfModel& model,
+                     std::span<const TensorSpec> ours, const TensorSink& sink);
+
+// Writes config.json and the weights into an existing directory; rows of padding are left out.
+// `source` gives our parameters.
+void save_hf_model(const std::filesystem::path& directory, const HfModel& model,
+                   std::span<const TensorSpec> ours, int64_t max_shard_bytes,
+                   const TensorSource& source);
+
+}  // namespace megatron
