@@ -237,11 +237,8 @@ class Output {
     stats_.bad_lines += static_cast<int64_t>(work.bad_lines.size());
     stats_.empty_documents += work.empty_documents;
     stats_.input_bytes += work.num_bytes;
-    const int64_t reported = stats_.documents / config_.log_interval;
     stats_.documents += work.documents;
-    if (stats_.documents / config_.log_interval > reported && events_.on_progress) {
-      events_.on_progress(stats());
-    }
+    report_progress();
   }
 
   void finalize() {
@@ -265,6 +262,15 @@ class Output {
   }
 
  private:
+  void report_progress() {
+    const int64_t intervals = stats_.documents / config_.log_interval;
+    const auto now = std::chrono::steady_clock::now();
+    if (!events_.on_progress || intervals == reported_intervals_ || now < next_report_) return;
+    reported_intervals_ = intervals;
+    next_report_ = now + std::chrono::seconds(1);
+    events_.on_progress(stats());
+  }
+
   static void add_documents(const EncodedKey& key, IndexedDatasetBuilder& builder) {
     std::span<const int32_t> ids = key.ids;
     std::span<const int32_t> lengths = key.lengths;
@@ -283,6 +289,8 @@ class Output {
   std::chrono::steady_clock::time_point start_;
   std::vector<std::unique_ptr<IndexedDatasetBuilder>> builders_;
   PreprocessStats stats_;
+  int64_t reported_intervals_ = 0;
+  std::chrono::steady_clock::time_point next_report_;
 };
 
 }  // namespace

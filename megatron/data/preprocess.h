@@ -40,8 +40,10 @@ struct PreprocessStats {
 
 // What happens on the way; called in the order of the output, by one thread at a time.
 struct PreprocessEvents {
-  std::function<void(const PreprocessStats&)> on_progress;  // each log_interval documents
-  std::function<void(const std::string&)> on_bad_line;      // "file:line: reason"
+  // After each log_interval documents, but at most once a second.
+  std::function<void(const PreprocessStats&)> on_progress;
+  // Gets "file:line: reason".
+  std::function<void(const std::string&)> on_bad_line;
 };
 
 // The datasets have the documents in the order of the input. With partitions > 1 lines are dealt to

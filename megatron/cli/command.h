@@ -1,0 +1,29 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace megatron::cli {
+
+class FlagTable;
+
+// One thing the program does: `megatron <name> <words>`.
+struct Command {
+  std::string_view name;
+  std::string_view summary;  // its line of `megatron --help`
+  // Returns the exit code. Throws Error.
+  int (*run)(std::span<const std::string> words);
+};
+
+// Runs the command that argv[1] names and returns the program's exit code: 2 with "error: ..."
+// lines on standard error if it threw Error, 1 if it threw anything else. Without a command, or
+// with
+// --help, lists all of them.
+int run_program(int argc, const char* const* argv, std::span<const Command> commands);
+
+// Sets the fields that `flags` is bound to. With --help among the words it prints `usage` and the
+// flags and returns false: the command is done. Throws ConfigError with all problems at once.
+bool parse_flags(FlagTable& flags, std::string_view usage, std::span<const std::string> words);
+
+}  // namespace megatron::cli

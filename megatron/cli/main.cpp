@@ -1,0 +1,12 @@
+#include "megatron/cli/command.h"
+#include "megatron/cli/preprocess_data.h"
+#include "megatron/cli/train_tokenizer.h"
+
+int main(int argc, char** argv) {
+  using namespace megatron::cli;
+  const Command commands[] = {
+      {"train-tokenizer", "learn a vocabulary from text", train_tokenizer},
+      {"preprocess-data", "turn text into a dataset of token ids", preprocess_data},
+  };
+  return run_program(argc, argv, commands);
+}

@@ -1,0 +1,126 @@
+#include "megatron/cli/preprocess_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "megatron/cli/command.h"
+#include "megatron/cli/flag_table.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/data/preprocess.h"
+#include "megatron/tokenizers/tokenizer.h"
+
+namespace megatron::cli {
+namespace {
+
+struct Args {
+  PreprocessConfig run;
+  TokenizerConfig tokenizer{.tokenizer_type = "GPT2BPETokenizer", .vocab_size = 786};
+  std::string dataset_impl = "mmap";
+  ArgMap without_effect;
+};
+
+FlagTable flags_of(Args& args) {
+  FlagTable flags;
+  flags.group("input");
+  flags
+      .add("--input", args.run.input,
+           "File with one JSON object per line, also .gz; a glob pattern if --partitions > 1.")
+      .none();
+  flags.add("--json-keys", args.run.json_keys, "Keys whose texts are taken; one dataset each.");
+  flags.add_switch("--skip-bad-lines", args.run.skip_bad_lines,
+                   "Report and count lines that cannot be read instead of stopping at the first.");
+  flags.add_switch("--skip-empty-documents", args.run.skip_empty_documents,
+                   "Leave documents without tokens out, as Megatron-DeepSpeed does.");
+  flags.add_switch("--split-sentences", args.run.split_sentences,
+                   "Split documents into sentences. Not available yet.");
+  flags.add_entry("--keep-newlines", FlagType::kSwitch, args.without_effect, false,
+                  "Keep white space between sentences.");
+  flags.add_entry("--lang", FlagType::kText, args.without_effect, std::string("english"),
+                  "Language of the sentences.");
+
+  flags.group("tokenizer");
+  flags.add("--tokenizer-type", args.tokenizer.tokenizer_type, "What turns text into ids.");
+  flags.add("--vocab-file", args.tokenizer.vocab_file, "GPT-2: vocab.json.").none();
+  flags.add("--merge-file,--merges-file", args.tokenizer.merge_file, "GPT-2: merges.txt.").none();
+  flags
+      .add("--tokenizer-model", args.tokenizer.tokenizer_model,
+           "GPT-2: a directory with vocab.json and merges.txt.")
+      .none();
+  flags.add("--vocab-size", args.tokenizer.vocab_size, "NullTokenizer: number of ids.");
+  flags.add_switch("--append-eod", args.run.append_eod, "End each document with the eod token.");
+  flags.add_entry("--make-vocab-size-divisible-by", FlagType::kInt, args.without_effect,
+                  int64_t{128}, "Padding of the vocabulary: a matter of training.");
+
+  flags.group("output");
+  flags
+      .add("--output-prefix", args.run.output_prefix,
+           "Path of the datasets, without _<key>_document.bin and .idx.")
+      .none();
+  flags.add("--dataset-impl", args.dataset_impl, "Format of the dataset: mmap.");
+
+  flags.group("run");
+  args.run.workers = 0;
+  flags
+      .add("--workers", args.run.workers,
+           "Threads; a multiple of --partitions. All cores if not given.")
+      .none();
+  flags.add("--partitions", args.run.partitions,
+            "Deal the lines of all input files to this many parts, which then follow each other.");
+  flags.add_switch("--keep-sequential-samples", args.run.keep_sequential_samples,
+                   "With --partitions, keep the order of the lines.");
+  flags.add("--log-interval", args.run.log_interval, "Documents between progress reports.");
+  return flags;
+}
+
+int64_t all_cores(int64_t partitions) {
+  const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+  const int64_t step = std::max<int64_t>(partitions, 1);
+  return std::max(cores / step, int64_t{1}) * step;
+}
+
+void report_progress(const PreprocessStats& stats) {
+  fmt::print(stderr, "Processed {} documents ({:.0f} docs/s, {:.2f} MB/s).\n", stats.documents,
+             static_cast<double>(stats.documents) / stats.seconds,
+             static_cast<double>(stats.input_bytes) / stats.seconds / 1e6);
+}
+
+}  // namespace
+
+int preprocess_data(std::span<const std::string> words) {
+  Args args;
+  FlagTable flags = flags_of(args);
+  if (!parse_flags(flags, "megatron preprocess-data --input FILE --output-prefix PATH [flags]",
+                   words)) {
+    return 0;
+  }
+  if (args.run.workers == 0) args.run.workers = all_cores(args.run.partitions);
+  std::vector<std::string> wrong = problems(args.run);
+  if (args.dataset_impl != "mmap") {
+    wrong.push_back(fmt::format("--dataset-impl {} is not available; use mmap", args.dataset_impl));
+  }
+  if (!wrong.empty()) throw ConfigError(wrong);
+
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
+  const PreprocessStats stats =
+      preprocess(args.run, *tokenizer,
+                 {.on_progress = report_progress,
+                  .on_bad_line = [](const std::string& line) { warn(line + "; line left out"); }});
+  report_progress(stats);
+  if (stats.bad_lines > 0) warn(fmt::format("{} bad lines were left out", stats.bad_lines));
+  if (stats.empty_documents > 0) {
+    warn(fmt::format("{} documents have no tokens; they were {}", stats.empty_documents,
+                     args.run.skip_empty_documents ? "left out" : "kept as empty documents"));
+  }
+  for (const std::string& key : args.run.json_keys) {
+    print_line(fmt::format("wrote {}_{}_document.bin and .idx", args.run.output_prefix, key));
+  }
+  print_line(fmt::format("{} documents, {} tokens, {:.1f} s", stats.documents, stats.tokens,
+                         stats.seconds));
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace megatron::cli {
+
+// megatron preprocess-data: text as JSON lines -> token ids as .bin and .idx.
+int preprocess_data(std::span<const std::string> words);
+
+}  // namespace megatron::cli
