@@ -5,12 +5,21 @@
 #include <vector>
 
 #include "megatron/core/parallel_for.h"
+#include "megatron/kernels/cpu/tiles.h"
 
 namespace megatron::kernels::cpu {
 namespace {
 
 // Elements per thread below which starting a second thread costs more than it saves.
 constexpr int64_t kGrain = 16384;
+
+// Calls f(at, n) for the tiles of n elements, which threads share.
+template <class F>
+void for_tiles(int64_t n, const F& f) {
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for_each_tile(end - begin, [&](int64_t at, int64_t count) { f(begin + at, count); });
+  });
+}
 
 }  // namespace
 
@@ -34,44 +43,45 @@ void cast(TensorView y, ConstView x, Stream) {
     });
     return;
   }
-  dispatch_floating(y.dtype, "cast", [&]<class Y>() {
-    dispatch_floating(x.dtype, "cast", [&]<class X>() {
-      Y* out = y.as<Y>();
-      const X* in = x.as<X>();
-      parallel_for(x.numel(), kGrain, [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) out[i] = Y(static_cast<float>(in[i]));
-      });
-    });
+  const TileReader in(x, "cast");
+  const TileWriter out(y, "cast");
+  for_tiles(x.numel(), [&](int64_t at, int64_t n) {
+    Tile buffer;
+    const float* from = in.read(at, n, buffer);
+    float* to = out.begin(at, buffer);
+    if (to != from) std::copy(from, from + n, to);
+    out.commit(at, n, buffer);
   });
 }
 
 void add(TensorView y, ConstView x, ConstView z, float alpha, Stream) {
   expect_shape(x.shape, y.shape, "add: x");
   expect_shape(z.shape, y.shape, "add: z");
-  dispatch_floating(y.dtype, "add", [&]<class Y>() {
-    dispatch_floating(x.dtype, "add", [&]<class X>() {
-      dispatch_floating(z.dtype, "add", [&]<class Z>() {
-        Y* out = y.as<Y>();
-        const X* a = x.as<X>();
-        const Z* b = z.as<Z>();
-        parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            out[i] = Y(static_cast<float>(a[i]) + alpha * static_cast<float>(b[i]));
-          }
-        });
-      });
-    });
+  const TileReader x_tiles(x, "add");
+  const TileReader z_tiles(z, "add");
+  const TileWriter out(y, "add");
+  for_tiles(y.numel(), [&](int64_t at, int64_t n) {
+    Tile x_buffer, z_buffer, y_buffer;
+    const float* a = x_tiles.read(at, n, x_buffer);
+    const float* b = z_tiles.read(at, n, z_buffer);
+    float* to = out.begin(at, y_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = a[i] + alpha * b[i];
+    out.commit(at, n, y_buffer);
   });
 }
 
 void scale(TensorView y, ConstView x, float alpha, Stream) {
   expect_shape(x.shape, y.shape, "scale: x");
-  dispatch_floating(y.dtype, "scale", [&]<class T>() {
-    T* out = y.as<T>();
-    const T* in = x.as<T>();
-    parallel_for(y.numel(), kGrain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = T(alpha * static_cast<float>(in[i]));
-    });
+  const TileReader in(x, "scale");
+  const TileWriter out(y, "scale");
+  for_tiles(y.numel(), [&](int64_t at, int64_t n) {
+    Tile x_buffer, y_buffer;
+    const float* from = in.read(at, n, x_buffer);
+    float* to = out.begin(at, y_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = alpha * from[i];
+    out.commit(at, n, y_buffer);
   });
 }
 
@@ -79,31 +89,25 @@ void sum_rows(TensorView y, ConstView x, float beta, Stream) {
   const int64_t rows = x.size(0);
   const int64_t cols = x.size(1);
   expect_shape(y.shape, {cols}, "sum_rows: y");
-  dispatch_floating(x.dtype, "sum_rows", [&]<class X>() {
-    dispatch_floating(y.dtype, "sum_rows", [&]<class Y>() {
-      const X* in = x.as<X>();
-      Y* out = y.as<Y>();
-      // Threads own columns, so the order of every sum is the order of the rows.
-      parallel_for(
-          (cols + 63) / 64, std::max<int64_t>(1, kGrain / (64 * std::max<int64_t>(rows, 1))),
-          [=](int64_t begin, int64_t end) {
-            float sums[64];
-            for (int64_t block = begin; block < end; ++block) {
-              const int64_t first = block * 64;
-              const int64_t width = std::min<int64_t>(64, cols - first);
-              for (float& sum : sums) sum = 0;
-              for (int64_t i = 0; i < rows; ++i) {
-                const X* row = in + i * cols + first;
-                for (int64_t j = 0; j < width; ++j) sums[j] += static_cast<float>(row[j]);
-              }
-              for (int64_t j = 0; j < width; ++j) {
-                const float old = beta == 0 ? 0 : beta * static_cast<float>(out[first + j]);
-                out[first + j] = Y(old + sums[j]);
-              }
-            }
-          });
-    });
-  });
+  const TileReader in(x, "sum_rows");
+  const TileWriter out(y, "sum_rows");
+  // Threads own columns, so the order of every sum is the order of the rows.
+  constexpr int64_t kColumns = 128;
+  parallel_for((cols + kColumns - 1) / kColumns, row_grain(rows * kColumns),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t block = begin; block < end; ++block) {
+                   const int64_t at = block * kColumns;
+                   const int64_t n = std::min(kColumns, cols - at);
+                   Tile buffer;
+                   Tile sums{};
+                   for (int64_t i = 0; i < rows; ++i) {
+                     const float* row = in.read(i * cols + at, n, buffer);
+#pragma omp simd
+                     for (int64_t j = 0; j < n; ++j) sums.values[j] += row[j];
+                   }
+                   out.accumulate(at, n, sums, beta);
+                 }
+               });
 }
 
 void sum_squares(TensorView y, ConstView x, Stream) {

@@ -69,7 +69,7 @@ void from_floats(void* out, DType dtype, const float* in, int64_t n) {
   } else {
     auto* to = static_cast<BFloat16*>(out);
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) to[i] = BFloat16(in[i]);
+    for (int64_t i = 0; i < n; ++i) to[i].bits = BFloat16(in[i]).bits;
   }
 }
 
@@ -89,6 +89,20 @@ TileWriter::TileWriter(TensorView y, const char* who)
     : data_(static_cast<std::byte*>(y.data)),
       dtype_(y.data == nullptr ? DType::kFloat32 : floating(y.dtype, who)),
       width_(size_of(dtype_)) {}
+
+const float* TileReader::read(int64_t at, int64_t n, Tile& buffer) const {
+  if (dtype_ == DType::kFloat32) return reinterpret_cast<const float*>(data_) + at;
+  to_floats(buffer.values, data_ + at * width_, dtype_, n);
+  return buffer.values;
+}
+
+float* TileWriter::begin(int64_t at, Tile& buffer) const {
+  return dtype_ == DType::kFloat32 ? reinterpret_cast<float*>(data_) + at : buffer.values;
+}
+
+void TileWriter::commit(int64_t at, int64_t n, const Tile& buffer) const {
+  if (dtype_ != DType::kFloat32) from_floats(data_ + at * width_, dtype_, buffer.values, n);
+}
 
 void TileWriter::accumulate(int64_t at, int64_t n, const Tile& sums, float beta) const {
   Tile y;
