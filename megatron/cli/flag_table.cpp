@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <numeric>
 
+#include "megatron/cli/edit_distance.h"
 #include "megatron/core/error.h"
 
 namespace megatron::cli {
@@ -37,6 +37,27 @@ std::string dest_of(std::string_view name, FlagType type) {
   std::replace(dest.begin(), dest.end(), '-', '_');
   return dest;
 }
+
+// The parts of "--norm-epsilon,--layernorm-epsilon -> norm_epsilon".
+struct Spelling {
+  Spelling(std::string_view text, FlagType type) {
+    constexpr std::string_view kArrow = " -> ";
+    const size_t arrow = text.find(kArrow);
+    if (arrow != std::string_view::npos) {
+      dest = text.substr(arrow + kArrow.size());
+      text = text.substr(0, arrow);
+    }
+    while (!text.empty()) {
+      const size_t end = std::min(text.find(','), text.size());
+      names.emplace_back(text.substr(0, end));
+      text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    if (dest.empty()) dest = dest_of(names.front(), type);
+  }
+
+  std::vector<std::string> names;
+  std::string dest;
+};
 
 bool is_negative_number(std::string_view word) {
   double value = 0.0;
@@ -69,22 +90,6 @@ std::optional<bool> truth_of(std::string word) {
     if (word == no) return false;
   }
   return std::nullopt;
-}
-
-// The number of letters to insert, delete or change to turn one word into the other.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-    }
-  }
-  return row[b.size()];
 }
 
 // The value that the words of one occurrence mean; `wrong` gets the sentence when they mean none.
@@ -259,17 +264,6 @@ std::string_view name_of(FlagType type) {
   throw InternalError("name_of: unknown flag type");
 }
 
-Flag& Flag::called(std::string name) {
-  dest = std::move(name);
-  if (auto* entry = std::get_if<MapEntry>(&field); entry != nullptr && entry->key != dest) {
-    auto node = entry->map->extract(entry->key);
-    node.key() = dest;
-    entry->map->insert(std::move(node));
-    entry->key = dest;
-  }
-  return *this;
-}
-
 Flag& Flag::none() {
   fallback = ArgValue();
   return *this;
@@ -285,37 +279,8 @@ Flag& Flag::among(std::vector<std::string> words) {
   return *this;
 }
 
-Flag& Flag::needs(std::string missing_feature) {
-  status = FlagStatus::kRefused;
-  feature = std::move(missing_feature);
-  return *this;
-}
-
-Flag& Flag::unlisted() {
-  is_listed = false;
-  return *this;
-}
-
 void FlagTable::group(std::string title) { group_ = std::move(title); }
 
-Flag& FlagTable::add(std::string_view names, int64_t& field, std::string help) {
-  return add_row(names, FlagType::kInt, &field, std::move(help));
-}
-Flag& FlagTable::add(std::string_view names, double& field, std::string help) {
-  return add_row(names, FlagType::kFloat, &field, std::move(help));
-}
-Flag& FlagTable::add(std::string_view names, std::optional<double>& field, std::string help) {
-  return add_row(names, FlagType::kFloat, &field, std::move(help));
-}
-Flag& FlagTable::add(std::string_view names, std::string& field, std::string help) {
-  return add_row(names, FlagType::kText, &field, std::move(help));
-}
-Flag& FlagTable::add(std::string_view names, std::vector<int64_t>& field, std::string help) {
-  return add_row(names, FlagType::kInts, &field, std::move(help));
-}
-Flag& FlagTable::add(std::string_view names, std::vector<std::string>& field, std::string help) {
-  return add_row(names, FlagType::kTexts, &field, std::move(help));
-}
 Flag& FlagTable::add_switch(std::string_view names, bool& field, std::string help) {
   return add_row(names, FlagType::kSwitch, &field, std::move(help));
 }
@@ -327,11 +292,20 @@ Flag& FlagTable::add_bool(std::string_view names, bool& field, std::string help)
 }
 
 Flag& FlagTable::add_entry(std::string_view names, FlagType type, ArgMap& map, ArgValue fallback,
-                           std::string help) {
-  const std::string dest = dest_of(names.substr(0, names.find(',')), type);
+                           std::string help, std::string missing_feature) {
+  const std::string dest = Spelling(names, type).dest;
   map[dest] = std::move(fallback);
   Flag& flag = add_row(names, type, MapEntry{&map, dest}, std::move(help));
-  flag.status = FlagStatus::kIgnored;
+  flag.status = missing_feature.empty() ? FlagStatus::kIgnored : FlagStatus::kRefused;
+  flag.feature = std::move(missing_feature);
+  return flag;
+}
+
+Flag& FlagTable::add_later_entry(std::string_view names, FlagType type, ArgMap& map,
+                                 ArgValue fallback, std::string help, std::string missing_feature) {
+  Flag& flag =
+      add_entry(names, type, map, std::move(fallback), std::move(help), std::move(missing_feature));
+  flag.is_listed = false;
   return flag;
 }
 
@@ -344,13 +318,10 @@ Flag& FlagTable::add_removed(std::string_view names, FlagType type, std::string 
 }
 
 Flag& FlagTable::add_row(std::string_view names, FlagType type, FlagField field, std::string help) {
+  Spelling spelling(names, type);
   Flag flag;
-  while (!names.empty()) {
-    const size_t end = std::min(names.find(','), names.size());
-    flag.names.emplace_back(names.substr(0, end));
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-  flag.dest = dest_of(flag.names.front(), type);
+  flag.names = std::move(spelling.names);
+  flag.dest = std::move(spelling.dest);
   flag.group = group_;
   flag.help = std::move(help);
   flag.type = type;

@@ -70,12 +70,9 @@ struct Flag {
   std::string feature;    // kRefused: what is not available; kRemoved: the remedy
   bool is_listed = true;  // listed by values() even when it is not given
 
-  Flag& called(std::string name);               // another dest than the first name says
   Flag& none();                                 // the default shows as None
   Flag& prints(ArgValue default_value);         // the default shows as this
   Flag& among(std::vector<std::string> words);  // the choices of a kChoice entry
-  Flag& needs(std::string missing_feature);     // kRefused
-  Flag& unlisted();                             // clears is_listed
 
   bool takes_value() const { return type != FlagType::kSwitch && type != FlagType::kOff; }
   bool takes_list() const { return type == FlagType::kInts || type == FlagType::kTexts; }
@@ -99,13 +96,17 @@ class FlagTable {
   // Rows declared from here on belong to this group of --help.
   void group(std::string title);
 
-  // `names` is a comma-separated list of spellings, the first of which names the dest.
-  Flag& add(std::string_view names, int64_t& field, std::string help);
-  Flag& add(std::string_view names, double& field, std::string help);
-  Flag& add(std::string_view names, std::optional<double>& field, std::string help);
-  Flag& add(std::string_view names, std::string& field, std::string help);
-  Flag& add(std::string_view names, std::vector<int64_t>& field, std::string help);
-  Flag& add(std::string_view names, std::vector<std::string>& field, std::string help);
+  // `names` is a comma-separated list of spellings. The first one names the dest, unless
+  // " -> dest" follows.
+  template <class Field>
+  Flag& add(std::string_view names, Field& field, std::string help) {
+    return add_row(names, value_type_of(field), &field, std::move(help));
+  }
+  // The same for a field whose first value means "not given", which shows as None.
+  template <class Field>
+  Flag& add_optional(std::string_view names, Field& field, std::string help) {
+    return add(names, field, std::move(help)).none();
+  }
   Flag& add_switch(std::string_view names, bool& field, std::string help);
   Flag& add_off(std::string_view names, bool& field, std::string help);
   Flag& add_bool(std::string_view names, bool& field, std::string help);
@@ -122,10 +123,13 @@ class FlagTable {
     return add_row(names, FlagType::kChoice, std::move(choice), std::move(help));
   }
 
-  // A flag without a field: its value lives in `map`, from the start. It has no effect (kIgnored)
-  // until the row says otherwise.
+  // A flag without a field: its value lives in `map`, from the start. It has no effect, or is
+  // refused when `missing_feature` says what it would need.
   Flag& add_entry(std::string_view names, FlagType type, ArgMap& map, ArgValue fallback,
-                  std::string help);
+                  std::string help, std::string missing_feature = {});
+  // The same for a flag that core_r0.5.0 does not have: values() lists it only when it is given.
+  Flag& add_later_entry(std::string_view names, FlagType type, ArgMap& map, ArgValue fallback,
+                        std::string help, std::string missing_feature = {});
   // A flag that no longer exists; giving it is a problem that ends with `remedy`.
   Flag& add_removed(std::string_view names, FlagType type, std::string remedy);
 
@@ -146,6 +150,13 @@ class FlagTable {
   std::string help() const;
 
  private:
+  static FlagType value_type_of(const int64_t&) { return FlagType::kInt; }
+  static FlagType value_type_of(const double&) { return FlagType::kFloat; }
+  static FlagType value_type_of(const std::optional<double>&) { return FlagType::kFloat; }
+  static FlagType value_type_of(const std::string&) { return FlagType::kText; }
+  static FlagType value_type_of(const std::vector<int64_t>&) { return FlagType::kInts; }
+  static FlagType value_type_of(const std::vector<std::string>&) { return FlagType::kTexts; }
+
   Flag& add_row(std::string_view names, FlagType type, FlagField field, std::string help);
   void set(const Flag& flag, std::span<const std::string> words, const std::string& typed,
            ParsedFlags& parsed) const;

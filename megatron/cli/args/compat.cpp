@@ -9,8 +9,9 @@ void add_compat_flags(FlagTable& flags, TrainingArgs& args) {
   using T = FlagType;
   ArgMap& other = args.other;
   const ArgValue none;
-  const auto add = [&](const char* names, T type, ArgValue fallback, const char* help) -> Flag& {
-    return flags.add_entry(names, type, other, std::move(fallback), help);
+  const auto add = [&](const char* names, T type, ArgValue fallback, const char* help,
+                       const char* missing_feature = "") -> Flag& {
+    return flags.add_entry(names, type, other, std::move(fallback), help, missing_feature);
   };
 
   flags.group("autoresume");
@@ -65,10 +66,9 @@ void add_compat_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags.group("retro");
   const char* retro = "Retro";
-  add("--retro-workdir", T::kText, none, "Directory of Retro's preprocessing.").needs(retro);
-  add("--retro-add-retriever", T::kSwitch, false, "Add Retro's retriever to the model.")
-      .needs(retro);
-  add("--retro-cyclic-train-iters", T::kInt, none, "Iterations of cyclic training.").needs(retro);
+  add("--retro-workdir", T::kText, none, "Directory of Retro's preprocessing.", retro);
+  add("--retro-add-retriever", T::kSwitch, false, "Add Retro's retriever to the model.", retro);
+  add("--retro-cyclic-train-iters", T::kInt, none, "Iterations of cyclic training.", retro);
   add("--retro-encoder-layers", T::kInt, int64_t{2}, "Layers of Retro's encoder.");
   add("--retro-encoder-hidden-dropout", T::kFloat, 0.1, "Its hidden dropout.");
   add("--retro-encoder-attention-dropout", T::kFloat, 0.1, "Its attention dropout.");
@@ -76,13 +76,15 @@ void add_compat_flags(FlagTable& flags, TrainingArgs& args) {
   add("--retro-num-retrieved-chunks", T::kInt, int64_t{2}, "Chunks of a neighbour.");
   add("--retro-return-doc-ids", T::kSwitch, false, "Samples carry their document ids.");
   add("--retro-attention-gate", T::kFloat, int64_t{1}, "Gate of chunked cross attention.");
-  add("--retro-no-verify-neighbor-count", T::kOff, true, "Do not check neighbours.")
-      .called("retro_verify_neighbor_count");
+  add("--retro-no-verify-neighbor-count -> retro_verify_neighbor_count", T::kOff, true,
+      "Do not check neighbours.");
 
   flags.group("fault injection");
-  add("--error-injection-rate", T::kInt, int64_t{0}, "Injected errors.").unlisted();
-  add("--error-injection-type", T::kText, "transient_error", "Kind of injected errors.").unlisted();
-  add("--result-rejected-tracker-filename", T::kText, none, "List of rejected results.").unlisted();
+  flags.add_later_entry("--error-injection-rate", T::kInt, other, int64_t{0}, "Injected errors.");
+  flags.add_later_entry("--error-injection-type", T::kText, other, "transient_error",
+                        "Kind of injected errors.");
+  flags.add_later_entry("--result-rejected-tracker-filename", T::kText, other, none,
+                        "List of rejected results.");
 }
 
 }  // namespace megatron::cli

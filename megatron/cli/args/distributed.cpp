@@ -13,33 +13,23 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
             "Ranks that share each layer.");
   flags.add("--pipeline-model-parallel-size", c.pipeline_model_parallel_size,
             "Stages that the layers are divided into.");
-  flags
-      .add("--pipeline-model-parallel-split-rank", c.pipeline_model_parallel_split_rank,
-           "Stage at which T5's decoder begins.")
-      .none();
-  flags
-      .add("--num-layers-per-virtual-pipeline-stage", c.num_layers_per_virtual_pipeline_stage,
-           "Layers in one chunk of a stage; chunks of all stages take turns.")
-      .none();
-  flags
-      .add("--num-virtual-stages-per-pipeline-rank", c.num_virtual_stages_per_pipeline_rank,
-           "The same, as the number of chunks of a stage.")
-      .none();
-  flags
-      .add(
-          "--microbatch-group-size-per-virtual-pipeline-stage,"
-          "--microbatch-group-size-per-vp-stage",
-          c.microbatch_group_size_per_virtual_pipeline_stage,
-          "Microbatches that pass one chunk before the next chunk's turn.")
-      .none();
-  flags
-      .add("--decoder-first-pipeline-num-layers", c.decoder_first_pipeline_num_layers,
-           "Layers of the first stage.")
-      .none();
-  flags
-      .add("--decoder-last-pipeline-num-layers", c.decoder_last_pipeline_num_layers,
-           "Layers of the last stage.")
-      .none();
+  flags.add_optional("--pipeline-model-parallel-split-rank", c.pipeline_model_parallel_split_rank,
+                     "Stage at which T5's decoder begins.");
+  flags.add_optional("--num-layers-per-virtual-pipeline-stage",
+                     c.num_layers_per_virtual_pipeline_stage,
+                     "Layers in one chunk of a stage; chunks of all stages take turns.");
+  flags.add_optional("--num-virtual-stages-per-pipeline-rank",
+                     c.num_virtual_stages_per_pipeline_rank,
+                     "The same, as the number of chunks of a stage.");
+  flags.add_optional(
+      "--microbatch-group-size-per-virtual-pipeline-stage,"
+      "--microbatch-group-size-per-vp-stage",
+      c.microbatch_group_size_per_virtual_pipeline_stage,
+      "Microbatches that pass one chunk before the next chunk's turn.");
+  flags.add_optional("--decoder-first-pipeline-num-layers", c.decoder_first_pipeline_num_layers,
+                     "Layers of the first stage.");
+  flags.add_optional("--decoder-last-pipeline-num-layers", c.decoder_last_pipeline_num_layers,
+                     "Layers of the last stage.");
   flags.add_switch("--account-for-embedding-in-pipeline-split",
                    c.account_for_embedding_in_pipeline_split,
                    "The embedding counts as a layer when layers are divided.");
@@ -47,10 +37,8 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                    "The loss counts as a layer when layers are divided.");
   flags.add_switch("--standalone-embedding-stage", c.standalone_embedding_stage,
                    "The first stage holds only the embedding.");
-  flags
-      .add_off("--no-overlap-p2p-communication", c.overlap_p2p_comm,
-               "Do not overlap communication between stages with work.")
-      .called("overlap_p2p_comm");
+  flags.add_off("--no-overlap-p2p-communication -> overlap_p2p_comm", c.overlap_p2p_comm,
+                "Do not overlap communication between stages with work.");
   flags.add("--context-parallel-size", c.context_parallel_size, "Ranks that share each sequence.");
   flags.add("--expert-model-parallel-size", c.expert_model_parallel_size,
             "Ranks that share the experts.");
@@ -67,12 +55,11 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                    "Gather parameters while the forward pass runs.");
   flags.add_switch("--delay-param-gather", c.delay_param_gather,
                    "Stages gather their parameters together.");
-  flags
-      .add("--ddp-bucket-size", c.ddp_bucket_size,
-           "Elements of a gradient bucket; the larger of 40 million and a million a rank if not "
-           "given.")
-      .none();
-  flags.add("--ddp-num-buckets", c.ddp_num_buckets, "Number of gradient buckets.").none();
+  flags.add_optional(
+      "--ddp-bucket-size", c.ddp_bucket_size,
+      "Elements of a gradient bucket; the larger of 40 million and a million a rank if not "
+      "given.");
+  flags.add_optional("--ddp-num-buckets", c.ddp_num_buckets, "Number of gradient buckets.");
   flags.add_switch("--ddp-average-in-collective", c.ddp_average_in_collective,
                    "The collective averages gradients instead of a scaling before it.");
   flags.add_choice("--distributed-backend", c.distributed_backend,
@@ -95,95 +82,52 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                   "Memory of PyTorch's allocator.");
   flags.add_entry("--nccl-communicator-config-path", T::kText, other, none,
                   "Options of NCCL by group.");
-  flags
-      .add_entry("--distribute-timeout-seconds-after-init", T::kInt, other, none,
-                 "Timeout after the start.")
-      .unlisted();
-  flags
-      .add_entry("--no-align-param-gather", T::kOff, other, true,
-                 "Already off unless --delay-param-gather is given.")
-      .unlisted();
-  flags
-      .add_entry("--overlap-param-gather-with-optimizer-step", T::kSwitch, other, false,
-                 "The first gather overlaps the optimizer's step.")
-      .unlisted();
-  flags
-      .add_entry("--ddp-pad-buckets-for-high-nccl-busbw", T::kSwitch, other, false,
-                 "Larger padding of buckets.")
-      .unlisted();
-  flags
-      .add_entry("--overlap-p2p-communication-warmup-flush", T::kSwitch, other, false,
-                 "Overlap in the first and last phase of the interleaved schedule.")
-      .unlisted();
-  flags
-      .add_entry("--tp-comm-bootstrap-backend", T::kText, other, "nccl",
-                 "Detail of --tp-comm-overlap.")
-      .unlisted();
-  flags
-      .add_entry("--disable-gloo-process-groups", T::kOff, other, true,
-                 "There are no such groups here.")
-      .called("use_gloo_process_groups")
-      .unlisted();
-  flags
-      .add_entry("--high-priority-stream-groups", T::kTexts, other, none,
-                 "Groups whose communication goes first.")
-      .unlisted();
-  flags.add_entry("--use-sharp", T::kSwitch, other, false, "Reductions inside switches.")
-      .unlisted();
-  flags.add_entry("--use-nccl-ub", T::kSwitch, other, false, "Registered NCCL buffers.").unlisted();
-  flags
-      .add_entry("--cp-comm-type", T::kTexts, other, std::vector<std::string>{"p2p"},
-                 "Communication of context parallel attention.")
-      .unlisted();
-  flags
-      .add_entry("--expert-tensor-parallel-size", T::kInt, other, none,
-                 "Tensor parallel size of experts.")
-      .needs("mixture of experts")
-      .unlisted();
-  flags
-      .add_entry("--pipeline-model-parallel-layout", T::kText, other, none,
-                 "Layers of every stage in one word.")
-      .needs("a free pipeline layout")
-      .unlisted();
-  flags
-      .add_entry("--num-distributed-optimizer-instances", T::kInt, other, int64_t{1},
-                 "Copies of the divided optimizer state.")
-      .needs("a replicated distributed optimizer")
-      .unlisted();
-  flags
-      .add_entry("--optimizer-cpu-offload", T::kSwitch, other, false,
-                 "Optimizer state in host memory.")
-      .needs("optimizer offload")
-      .unlisted();
-  flags
-      .add_entry("--optimizer-offload-fraction", T::kFloat, other, 1.0,
-                 "Part of the optimizer state in host memory.")
-      .unlisted();
-  flags.add_entry("--DDP-impl", T::kChoice, other, "local", "Data parallel implementation.")
-      .among({"local", "torch"})
-      .unlisted();
-  flags
-      .add_entry("--use-contiguous-buffers-in-ddp", T::kSwitch, other, false,
-                 "Gradients always are in contiguous buffers.")
-      .unlisted();
-  flags
-      .add_entry("--no-contiguous-buffers-in-local-ddp", T::kOff, other, true,
-                 "Gradients always are in contiguous buffers.")
-      .unlisted();
-  flags
-      .add_entry("--sync-tp-duplicated-parameters", T::kSwitch, other, false,
-                 "Replicated parameters are always equal here.")
-      .unlisted();
-  flags.add_entry("--deepspeed", T::kSwitch, other, false, "DeepSpeed's engine; not needed here.")
-      .unlisted();
-  flags.add_entry("--deepspeed_config", T::kText, other, none, "DeepSpeed's settings.")
-      .needs("DeepSpeed's settings file")
-      .unlisted();
-  flags
-      .add_entry("--zero-stage", T::kInt, other, int64_t{0},
-                 "DeepSpeed's way to divide state; use --use-distributed-optimizer.")
-      .needs("ZeRO by stage")
-      .unlisted();
+  flags.add_later_entry("--distribute-timeout-seconds-after-init", T::kInt, other, none,
+                        "Timeout after the start.");
+  flags.add_later_entry("--no-align-param-gather", T::kOff, other, true,
+                        "Already off unless --delay-param-gather is given.");
+  flags.add_later_entry("--overlap-param-gather-with-optimizer-step", T::kSwitch, other, false,
+                        "The first gather overlaps the optimizer's step.");
+  flags.add_later_entry("--ddp-pad-buckets-for-high-nccl-busbw", T::kSwitch, other, false,
+                        "Larger padding of buckets.");
+  flags.add_later_entry("--overlap-p2p-communication-warmup-flush", T::kSwitch, other, false,
+                        "Overlap in the first and last phase of the interleaved schedule.");
+  flags.add_later_entry("--tp-comm-bootstrap-backend", T::kText, other, "nccl",
+                        "Detail of --tp-comm-overlap.");
+  flags.add_later_entry("--disable-gloo-process-groups -> use_gloo_process_groups", T::kOff, other,
+                        true, "There are no such groups here.");
+  flags.add_later_entry("--high-priority-stream-groups", T::kTexts, other, none,
+                        "Groups whose communication goes first.");
+  flags.add_later_entry("--use-sharp", T::kSwitch, other, false, "Reductions inside switches.");
+  flags.add_later_entry("--use-nccl-ub", T::kSwitch, other, false, "Registered NCCL buffers.");
+  flags.add_later_entry("--cp-comm-type", T::kTexts, other, std::vector<std::string>{"p2p"},
+                        "Communication of context parallel attention.");
+  flags.add_later_entry("--expert-tensor-parallel-size", T::kInt, other, none,
+                        "Tensor parallel size of experts.", "mixture of experts");
+  flags.add_later_entry("--pipeline-model-parallel-layout", T::kText, other, none,
+                        "Layers of every stage in one word.", "a free pipeline layout");
+  flags.add_later_entry("--num-distributed-optimizer-instances", T::kInt, other, int64_t{1},
+                        "Copies of the divided optimizer state.",
+                        "a replicated distributed optimizer");
+  flags.add_later_entry("--optimizer-cpu-offload", T::kSwitch, other, false,
+                        "Optimizer state in host memory.", "optimizer offload");
+  flags.add_later_entry("--optimizer-offload-fraction", T::kFloat, other, 1.0,
+                        "Part of the optimizer state in host memory.");
+  flags.add_later_entry("--DDP-impl", T::kChoice, other, "local", "Data parallel implementation.")
+      .among({"local", "torch"});
+  flags.add_later_entry("--use-contiguous-buffers-in-ddp", T::kSwitch, other, false,
+                        "Gradients always are in contiguous buffers.");
+  flags.add_later_entry("--no-contiguous-buffers-in-local-ddp", T::kOff, other, true,
+                        "Gradients always are in contiguous buffers.");
+  flags.add_later_entry("--sync-tp-duplicated-parameters", T::kSwitch, other, false,
+                        "Replicated parameters are always equal here.");
+  flags.add_later_entry("--deepspeed", T::kSwitch, other, false,
+                        "DeepSpeed's engine; not needed here.");
+  flags.add_later_entry("--deepspeed_config", T::kText, other, none, "DeepSpeed's settings.",
+                        "DeepSpeed's settings file");
+  flags.add_later_entry("--zero-stage", T::kInt, other, int64_t{0},
+                        "DeepSpeed's way to divide state; use --use-distributed-optimizer.",
+                        "ZeRO by stage");
 }
 
 }  // namespace megatron::cli

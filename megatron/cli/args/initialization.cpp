@@ -10,10 +10,8 @@ void add_initialization_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--data-parallel-random-init", args.training.data_parallel_random_init,
                    "Each data parallel rank draws its own weights, then takes the first rank's.");
   flags.add("--init-method-std", c.init_method_std, "Standard deviation of initial weights.");
-  flags
-      .add("--embedding-init-method-std", c.embedding_init_method_std,
-           "Standard deviation of the embeddings; --init-method-std if not given.")
-      .none();
+  flags.add_optional("--embedding-init-method-std", c.embedding_init_method_std,
+                     "Standard deviation of the embeddings; --init-method-std if not given.");
   flags.add_switch("--init-method-xavier-uniform", c.init_method_xavier_uniform,
                    "Xavier uniform initial weights.");
 }

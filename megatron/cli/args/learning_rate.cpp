@@ -7,7 +7,7 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
   OptimizerConfig& c = args.optimizer;
 
   flags.group("learning rate");
-  flags.add("--lr", c.lr, "Peak learning rate.").none();
+  flags.add_optional("--lr", c.lr, "Peak learning rate.");
   flags.add("--min-lr", c.min_lr, "Learning rate at and after the end of the decay.");
   flags.add("--decoupled-lr", c.decoupled_lr,
             "Peak learning rate of the embedding and the output layer.");
@@ -27,17 +27,14 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
                     {"cosine", W::kCosine},
                     {"minus_sqrt", W::kMinusSqrt}},
                    "Last phase of --lr-decay-style WSD.");
-  flags
-      .add("--lr-decay-iters", c.lr_decay_iters,
-           "Iterations until --min-lr; --train-iters if not given.")
-      .none();
-  flags
-      .add("--lr-decay-samples", c.lr_decay_samples,
-           "Samples until --min-lr; --train-samples if not given.")
-      .none();
-  flags.add("--lr-wsd-decay-iters", c.lr_wsd_decay_iters, "Iterations of WSD's last phase.").none();
-  flags.add("--lr-wsd-decay-samples", c.lr_wsd_decay_samples, "Samples of WSD's last phase.")
-      .none();
+  flags.add_optional("--lr-decay-iters", c.lr_decay_iters,
+                     "Iterations until --min-lr; --train-iters if not given.");
+  flags.add_optional("--lr-decay-samples", c.lr_decay_samples,
+                     "Samples until --min-lr; --train-samples if not given.");
+  flags.add_optional("--lr-wsd-decay-iters", c.lr_wsd_decay_iters,
+                     "Iterations of WSD's last phase.");
+  flags.add_optional("--lr-wsd-decay-samples", c.lr_wsd_decay_samples,
+                     "Samples of WSD's last phase.");
   flags.add("--lr-warmup-fraction", c.lr_warmup_fraction,
             "Fraction of the decay length during which the learning rate rises.");
   flags.add("--lr-warmup-iters", c.lr_warmup_iters, "Iterations of the warm-up.");
@@ -50,9 +47,8 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
                    c.use_checkpoint_opt_param_scheduler,
                    "The schedule comes from the checkpoint, not from the command line.");
   flags.add_removed("--warmup", T::kInt, "use --lr-warmup-fraction");
-  flags.add_entry("--lr-decay-tokens", T::kInt, args.other, ArgValue(), "Decay length in tokens.")
-      .needs("a decay length in tokens")
-      .unlisted();
+  flags.add_later_entry("--lr-decay-tokens", T::kInt, args.other, ArgValue(),
+                        "Decay length in tokens.", "a decay length in tokens");
 }
 
 }  // namespace megatron::cli

@@ -15,14 +15,13 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
                    "Log how many gradients are exactly 0.");
   flags.add_switch("--log-throughput", c.log_throughput, "Log TFLOP/s per device.");
   flags.add_switch("--log-progress", c.log_progress, "Keep progress.txt beside the checkpoints.");
-  flags.add("--metrics-jsonl", c.metrics_jsonl, "Append one JSON object per log line to this file.")
-      .none();
+  flags.add_optional("--metrics-jsonl", c.metrics_jsonl,
+                     "Append one JSON object per log line to this file.");
   flags.add("--timing-log-level", c.timing_log_level,
             "0: time of an iteration; 1: of its phases; 2: of every operation in them.");
-  flags
-      .add_off("--no-barrier-with-level-1-timing", c.barrier_with_level_1_timing,
-               "Ranks do not wait for each other before level 1 timers.")
-      .called("barrier_with_L1_time");
+  flags.add_off("--no-barrier-with-level-1-timing -> barrier_with_L1_time",
+                c.barrier_with_level_1_timing,
+                "Ranks do not wait for each other before level 1 timers.");
   using O = TimingLogOption;
   flags.add_choice("--timing-log-option", c.timing_log_option,
                    {{"max", O::kMax}, {"minmax", O::kMinMax}, {"all", O::kAll}},
@@ -36,10 +35,10 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--log-batch-size-to-tensorboard", c.log_batch_size_to_tensorboard,
                    "Batch size in TensorBoard.");
   // Compat: the misspelt name is Megatron-LM core_r0.5.0's.
-  flags
-      .add_off("--no-log-learnig-rate-to-tensorboard,--no-log-learning-rate-to-tensorboard",
-               c.log_learning_rate_to_tensorboard, "No learning rate in TensorBoard.")
-      .called("log_learning_rate_to_tensorboard");
+  flags.add_off(
+      "--no-log-learnig-rate-to-tensorboard,--no-log-learning-rate-to-tensorboard -> "
+      "log_learning_rate_to_tensorboard",
+      c.log_learning_rate_to_tensorboard, "No learning rate in TensorBoard.");
   flags.add_off("--no-log-loss-scale-to-tensorboard", c.log_loss_scale_to_tensorboard,
                 "No loss scale in TensorBoard.");
   flags.add_switch("--log-validation-ppl-to-tensorboard", c.log_validation_ppl_to_tensorboard,
@@ -53,23 +52,19 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--wandb-exp-name", T::kText, other, "", "Experiment of Weights & Biases.");
   flags.add_entry("--wandb-save-dir", T::kText, other, "", "Directory of Weights & Biases.");
   flags.add_entry("--enable-one-logger", T::kSwitch, other, false, "An internal service.");
-  flags.add_entry("--no-one-logger", T::kSwitch, other, false, "An internal service.").unlisted();
+  flags.add_later_entry("--no-one-logger", T::kSwitch, other, false, "An internal service.");
   flags.add_entry("--one-logger-project", T::kText, other, "e2e-tracking", "An internal service.");
   flags.add_entry("--one-logger-entity", T::kText, other, "hwinf_dcm", "An internal service.");
   flags.add_entry("--one-logger-run-name", T::kText, other, none, "An internal service.");
-  flags.add_entry("--log-memory-interval", T::kInt, other, none, "Log memory now and then.")
-      .unlisted();
-  flags.add_entry("--log-energy", T::kSwitch, other, false, "Log energy.").unlisted();
-  flags.add_entry("--log-straggler", T::kSwitch, other, false, "Look for slow ranks.").unlisted();
-  flags.add_entry("--use-pytorch-profiler", T::kSwitch, other, false, "PyTorch's profiler.")
-      .unlisted();
-  flags.add_entry("--record-memory-history", T::kSwitch, other, false, "PyTorch's memory history.")
-      .unlisted();
-  flags
-      .add_entry("--memory-snapshot-path", T::kText, other, "snapshot.pickle",
-                 "PyTorch's memory history.")
-      .unlisted();
-  flags.add_entry("--logging-level", T::kInt, other, none, "Python's logging level.").unlisted();
+  flags.add_later_entry("--log-memory-interval", T::kInt, other, none, "Log memory now and then.");
+  flags.add_later_entry("--log-energy", T::kSwitch, other, false, "Log energy.");
+  flags.add_later_entry("--log-straggler", T::kSwitch, other, false, "Look for slow ranks.");
+  flags.add_later_entry("--use-pytorch-profiler", T::kSwitch, other, false, "PyTorch's profiler.");
+  flags.add_later_entry("--record-memory-history", T::kSwitch, other, false,
+                        "PyTorch's memory history.");
+  flags.add_later_entry("--memory-snapshot-path", T::kText, other, "snapshot.pickle",
+                        "PyTorch's memory history.");
+  flags.add_later_entry("--logging-level", T::kInt, other, none, "Python's logging level.");
 }
 
 }  // namespace megatron::cli

@@ -10,24 +10,20 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
   flags.group("machine");
   flags.add_choice("--device", c.device, {{"auto", D::kAuto}, {"cpu", D::kCpu}, {"cuda", D::kCuda}},
                    "Where to train; auto takes a GPU when there is one.");
-  flags
-      .add("--num-threads", c.num_threads,
-           "Threads of CPU kernels; all cores of this process if not given.")
-      .none();
+  flags.add_optional("--num-threads", c.num_threads,
+                     "Threads of CPU kernels; all cores of this process if not given.");
   flags.add_switch("--cuda-graph", c.cuda_graph,
                    "Record an iteration once and replay it; GPU only.");
   flags.add_switch("--deterministic-mode", c.deterministic_mode,
                    "Equal runs give equal bits, also where a faster way exists.");
-  flags
-      .add("--megatron-compat", c.megatron_compat,
-           "Keep the accidents of this Megatron-LM version: 0.5.")
-      .none();
+  flags.add_optional("--megatron-compat", c.megatron_compat,
+                     "Keep the accidents of this Megatron-LM version: 0.5.");
   flags
       .add_entry("--transformer-impl", T::kChoice, args.other, "local",
                  "Layer implementation; there is one here.")
       .among({"local", "transformer_engine", "inference_optimized"});
-  flags.add_entry("--spec", T::kTexts, args.other, ArgValue(), "Another layer implementation.")
-      .needs("a layer of one's own from the command line");
+  flags.add_entry("--spec", T::kTexts, args.other, ArgValue(), "Another layer implementation.",
+                  "a layer of one's own from the command line");
 }
 
 }  // namespace megatron::cli

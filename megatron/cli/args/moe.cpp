@@ -9,7 +9,7 @@ void add_moe_flags(FlagTable& flags, TrainingArgs& args) {
   const char* feature = "mixture of experts";
 
   flags.group("mixture of experts");
-  flags.add_entry("--num-experts", T::kInt, other, none, "Experts of each MLP.").needs(feature);
+  flags.add_entry("--num-experts", T::kInt, other, none, "Experts of each MLP.", feature);
   flags
       .add_entry("--moe-router-load-balancing-type", T::kChoice, other, "aux_loss",
                  "How tokens spread over the experts.")
@@ -20,27 +20,18 @@ void add_moe_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--moe-z-loss-coeff", T::kFloat, other, none, "Weight of the router's z-loss.");
   flags.add_entry("--moe-input-jitter-eps", T::kFloat, other, none, "Noise on router inputs.");
   flags.add_entry("--moe-token-dropping", T::kSwitch, other, false, "Drop tokens of full experts.");
-  flags.add_entry("--moe-ffn-hidden-size", T::kInt, other, none, "Hidden size of an expert.")
-      .unlisted();
-  flags.add_entry("--moe-layer-freq", T::kText, other, "1", "Which layers have experts.")
-      .unlisted();
-  flags
-      .add_entry("--moe-token-dispatcher-type", T::kText, other, "allgather",
-                 "How tokens reach their experts.")
-      .unlisted();
-  flags.add_entry("--moe-expert-capacity-factor", T::kFloat, other, none, "Room of an expert.")
-      .unlisted();
-  flags
-      .add_entry("--moe-shared-expert-intermediate-size", T::kInt, other, none,
-                 "Hidden size of the shared expert.")
-      .needs(feature)
-      .unlisted();
-  flags
-      .add_entry("--moe-router-score-function", T::kText, other, "softmax",
-                 "Function of router scores.")
-      .unlisted();
-  flags.add_entry("--moe-permute-fusion", T::kSwitch, other, false, "Kernel choice of experts.")
-      .unlisted();
+  flags.add_later_entry("--moe-ffn-hidden-size", T::kInt, other, none, "Hidden size of an expert.");
+  flags.add_later_entry("--moe-layer-freq", T::kText, other, "1", "Which layers have experts.");
+  flags.add_later_entry("--moe-token-dispatcher-type", T::kText, other, "allgather",
+                        "How tokens reach their experts.");
+  flags.add_later_entry("--moe-expert-capacity-factor", T::kFloat, other, none,
+                        "Room of an expert.");
+  flags.add_later_entry("--moe-shared-expert-intermediate-size", T::kInt, other, none,
+                        "Hidden size of the shared expert.", feature);
+  flags.add_later_entry("--moe-router-score-function", T::kText, other, "softmax",
+                        "Function of router scores.");
+  flags.add_later_entry("--moe-permute-fusion", T::kSwitch, other, false,
+                        "Kernel choice of experts.");
 }
 
 }  // namespace megatron::cli

@@ -13,31 +13,25 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   const ArgValue none;
 
   flags.group("network size");
-  flags.add("--num-layers", c.num_layers, "Number of transformer layers; of T5's encoder.").none();
-  flags.add("--encoder-num-layers", c.encoder_num_layers, "The same as --num-layers.").none();
-  flags
-      .add("--decoder-num-layers", c.decoder_num_layers,
-           "Number of T5 decoder layers; as many as the encoder has if not given.")
-      .none();
-  flags.add("--hidden-size", c.hidden_size, "Size of the hidden state.").none();
-  flags
-      .add("--ffn-hidden-size", c.ffn_hidden_size,
-           "Hidden size of the MLP; 4 * hidden size if not given, with --swiglu 2/3 of that, "
-           "rounded down to a multiple of 64.")
-      .none();
-  flags.add("--num-attention-heads", c.num_attention_heads, "Number of attention heads.").none();
-  flags
-      .add("--kv-channels", c.kv_channels,
-           "Size of one attention head; hidden size / heads if not given.")
-      .none();
+  flags.add_optional("--num-layers", c.num_layers,
+                     "Number of transformer layers; of T5's encoder.");
+  flags.add_optional("--encoder-num-layers", c.encoder_num_layers, "The same as --num-layers.");
+  flags.add_optional("--decoder-num-layers", c.decoder_num_layers,
+                     "Number of T5 decoder layers; as many as the encoder has if not given.");
+  flags.add_optional("--hidden-size", c.hidden_size, "Size of the hidden state.");
+  flags.add_optional(
+      "--ffn-hidden-size", c.ffn_hidden_size,
+      "Hidden size of the MLP; 4 * hidden size if not given, with --swiglu 2/3 of that, "
+      "rounded down to a multiple of 64.");
+  flags.add_optional("--num-attention-heads", c.num_attention_heads, "Number of attention heads.");
+  flags.add_optional("--kv-channels", c.kv_channels,
+                     "Size of one attention head; hidden size / heads if not given.");
   flags.add_switch("--group-query-attention", c.group_query_attention,
                    "Heads share keys and values in --num-query-groups groups.");
   flags.add("--num-query-groups", c.num_query_groups,
             "Groups of --group-query-attention; 1 is multi-query attention.");
-  flags
-      .add("--max-position-embeddings", c.max_position_embeddings,
-           "Rows of the position table, at least the sequence length.")
-      .none();
+  flags.add_optional("--max-position-embeddings", c.max_position_embeddings,
+                     "Rows of the position table, at least the sequence length.");
   using P = PositionEmbedding;
   flags.add_choice("--position-embedding-type", c.position_embedding_type,
                    {{"learned_absolute", P::kLearnedAbsolute},
@@ -55,10 +49,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--rotary-percent", c.rotary_percent, "Fraction of a head's channels that is rotated.");
   flags.add_switch("--rotary-interleaved", c.rotary_interleaved,
                    "Rotate the channel pairs (2i, 2i+1) instead of (i, i + half).");
-  flags
-      .add("--rotary-seq-len-interpolation-factor", c.rotary_seq_len_interpolation_factor,
-           "Divide positions by this, for sequences longer than those trained on.")
-      .none();
+  flags.add_optional("--rotary-seq-len-interpolation-factor", c.rotary_seq_len_interpolation_factor,
+                     "Divide positions by this, for sequences longer than those trained on.");
   flags.add_switch("--use-rope-scaling", c.use_rope_scaling,
                    "Scale the rotary frequencies as Llama 3 does.");
   flags.add("--rope-scaling-factor", c.rope_scaling_factor, "Factor of --use-rope-scaling.");
@@ -66,16 +58,13 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
             "Buckets of --position-embedding-type relative.");
   flags.add("--relative-attention-max-distance", c.relative_attention_max_distance,
             "Distance from which on positions share the last bucket.");
-  flags
-      .add_off("--no-position-embedding", args.legacy.add_position_embedding,
-               "No learned position table; needs another --position-embedding-type.")
-      .called("add_position_embedding");
+  flags.add_off("--no-position-embedding -> add_position_embedding",
+                args.legacy.add_position_embedding,
+                "No learned position table; needs another --position-embedding-type.");
   flags.add("--make-vocab-size-divisible-by", c.make_vocab_size_divisible_by,
             "Pad the vocabulary to a multiple of this times the tensor parallel size.");
-  flags
-      .add("--pad-vocab-size-to,--padded-vocab-size", c.pad_vocab_size_to,
-           "Pad the vocabulary to exactly this size.")
-      .none();
+  flags.add_optional("--pad-vocab-size-to,--padded-vocab-size", c.pad_vocab_size_to,
+                     "Pad the vocabulary to exactly this size.");
   flags.add_choice("--normalization", c.normalization,
                    {{"LayerNorm", Normalization::kLayerNorm}, {"RMSNorm", Normalization::kRmsNorm}},
                    "Which norm the layers use.");
@@ -106,29 +95,23 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .add_bool("--onnx-safe", activation.onnx_safe,
                 "GELU in its erf form with the constant 1.41421.")
       .none();
-  flags.add_off("--bert-no-binary-head", c.bert_binary_head, "BERT without its next-sentence head.")
-      .called("bert_binary_head");
+  flags.add_off("--bert-no-binary-head -> bert_binary_head", c.bert_binary_head,
+                "BERT without its next-sentence head.");
   flags.add_switch("--untie-embeddings-and-output-weights", c.untie_embeddings_and_output_weights,
                    "The output layer has its own matrix.");
 
-  flags.add_entry("--quick-geglu", T::kSwitch, other, false, "Gated x * sigmoid(1.702 x).")
-      .needs("the quick-geglu activation")
-      .unlisted();
-  flags.add_entry("--no-rope-freq", T::kText, other, none, "Layers without rotary positions.")
-      .needs("leaving layers without rotary positions")
-      .unlisted();
-  flags.add_entry("--window-size", T::kText, other, none, "Sliding window of attention.")
-      .needs("sliding window attention")
-      .unlisted();
+  flags.add_later_entry("--quick-geglu", T::kSwitch, other, false, "Gated x * sigmoid(1.702 x).",
+                        "the quick-geglu activation");
+  flags.add_later_entry("--no-rope-freq", T::kText, other, none, "Layers without rotary positions.",
+                        "leaving layers without rotary positions");
+  flags.add_later_entry("--window-size", T::kText, other, none, "Sliding window of attention.",
+                        "sliding window attention");
+  flags.add_later_entry("--window-attn-skip-freq", T::kText, other, none,
+                        "Which layers see beyond the window.", "sliding window attention");
   flags
-      .add_entry("--window-attn-skip-freq", T::kText, other, none,
-                 "Which layers see beyond the window.")
-      .needs("sliding window attention")
-      .unlisted();
-  flags.add_entry("--softmax-type", T::kChoice, other, "vanilla", "Attention sinks.")
-      .among({"vanilla", "off-by-one", "learnable"})
-      .needs("a softmax with sinks")
-      .unlisted();
+      .add_later_entry("--softmax-type", T::kChoice, other, "vanilla", "Attention sinks.",
+                       "a softmax with sinks")
+      .among({"vanilla", "off-by-one", "learnable"});
 }
 
 }  // namespace megatron::cli

@@ -25,16 +25,10 @@ void add_regularization_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--adam-eps", c.adam_eps, "Added to the denominator of Adam's update.");
   flags.add("--sgd-momentum", c.sgd_momentum, "Momentum of SGD.");
 
-  flags
-      .add_entry("--apply-wd-to-qk-layernorm", T::kSwitch, args.other, false,
-                 "Decay the weights of --qk-layernorm.")
-      .needs("weight decay of norms")
-      .unlisted();
-  flags
-      .add_entry("--no-weight-decay-cond-type", T::kText, args.other, ArgValue(),
-                 "Another rule for what is not decayed.")
-      .needs("another rule for weight decay")
-      .unlisted();
+  flags.add_later_entry("--apply-wd-to-qk-layernorm", T::kSwitch, args.other, false,
+                        "Decay the weights of --qk-layernorm.", "weight decay of norms");
+  flags.add_later_entry("--no-weight-decay-cond-type", T::kText, args.other, ArgValue(),
+                        "Another rule for what is not decayed.", "another rule for weight decay");
 }
 
 }  // namespace megatron::cli

@@ -288,7 +288,7 @@ class Resolver {
             "rope");
     warn_if(given("rope_scaling_factor") && !c.use_rope_scaling,
             "--rope-scaling-factor has no effect without --use-rope-scaling");
-    warn_if(given("split") && args_.data.data_path.empty(),
+    warn_if(given("split") && args_.data.data_path.empty() && args_.data.data_args_path.empty(),
             "--split has no effect without --data-path");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");

@@ -14,35 +14,27 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   const ArgValue none;
 
   flags.group("training");
-  flags
-      .add("--micro-batch-size", c.micro_batch_size,
-           "Samples that one model replica processes at once.")
-      .none();
-  flags
-      .add("--global-batch-size", c.global_batch_size,
-           "Samples of one iteration, over all replicas; micro batch size * data parallel size if "
-           "not given.")
-      .none();
-  flags
-      .add("--rampup-batch-size", c.rampup_batch_size,
-           "Three numbers: first global batch size, its increment, and the samples over which it "
-           "grows to --global-batch-size. Needs --train-samples.")
-      .none();
+  flags.add_optional("--micro-batch-size", c.micro_batch_size,
+                     "Samples that one model replica processes at once.");
+  flags.add_optional(
+      "--global-batch-size", c.global_batch_size,
+      "Samples of one iteration, over all replicas; micro batch size * data parallel size if "
+      "not given.");
+  flags.add_optional(
+      "--rampup-batch-size", c.rampup_batch_size,
+      "Three numbers: first global batch size, its increment, and the samples over which it "
+      "grows to --global-batch-size. Needs --train-samples.");
   flags.add_switch("--decrease-batch-size-if-needed", c.decrease_batch_size_if_needed,
                    "Round the global batch size down to a multiple of micro batch size * data "
                    "parallel size.");
-  flags.add("--train-iters", c.train_iters, "Iterations over all runs of this training.").none();
-  flags.add("--train-samples", c.train_samples, "Samples over all runs of this training.").none();
-  flags.add("--iterations-to-skip,--skip-train-iterations", c.iterations_to_skip,
+  flags.add_optional("--train-iters", c.train_iters, "Iterations over all runs of this training.");
+  flags.add_optional("--train-samples", c.train_samples, "Samples over all runs of this training.");
+  flags.add("--iterations-to-skip", c.iterations_to_skip,
             "Iterations, counted from 1, whose data are read but not trained on.");
-  flags
-      .add("--exit-interval", c.exit_interval,
-           "End the program when the iteration is divisible by this.")
-      .none();
-  flags
-      .add("--exit-duration-in-mins", c.exit_duration_in_mins,
-           "End the program after this many minutes.")
-      .none();
+  flags.add_optional("--exit-interval", c.exit_interval,
+                     "End the program when the iteration is divisible by this.");
+  flags.add_optional("--exit-duration-in-mins", c.exit_duration_in_mins,
+                     "End the program after this many minutes.");
   flags.add_switch("--exit-signal-handler", c.exit_signal_handler,
                    "Save a checkpoint and end the program on SIGTERM.");
   flags.add_switch("--calculate-per-token-loss", c.calculate_per_token_loss,
@@ -54,7 +46,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--recompute-activations", args.legacy.recompute_activations,
                   "The same as --recompute-granularity selective.")
-      .unlisted();
+      .is_listed = false;
   flags.add_choice("--recompute-granularity", transformer.recompute_granularity,
                    {{"full", G::kFull}, {"selective", G::kSelective}},
                    "Save memory by computing again in the backward pass: whole layers, or the "
@@ -63,21 +55,19 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                    {{"uniform", RecomputeMethod::kUniform}, {"block", RecomputeMethod::kBlock}},
                    "Which layers full recomputation covers: groups of --recompute-num-layers, or "
                    "the first --recompute-num-layers of each stage.");
-  flags
-      .add("--recompute-num-layers", transformer.recompute_num_layers,
-           "Layers in a group, or number of layers, of --recompute-method.")
-      .none();
+  flags.add_optional("--recompute-num-layers", transformer.recompute_num_layers,
+                     "Layers in a group, or number of layers, of --recompute-method.");
   flags.add_switch("--distribute-saved-activations,--distribute-checkpointed-activations",
                    transformer.distribute_saved_activations,
                    "Each tensor parallel rank keeps a part of the saved activations.");
   flags
       .add_switch("--checkpoint-activations", args.legacy.checkpoint_activations,
                   "Old name of full, uniform recomputation.")
-      .unlisted();
+      .is_listed = false;
   flags
       .add("--checkpoint-num-layers", args.legacy.checkpoint_num_layers,
            "Old name of --recompute-num-layers.")
-      .unlisted();
+      .is_listed = false;
 
   flags.add_choice("--optimizer", args.optimizer.optimizer,
                    {{"adam", OptimizerKind::kAdam}, {"sgd", OptimizerKind::kSgd}},
@@ -85,8 +75,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_choice("--dataloader-type", args.data.dataloader_type,
                    {{"single", DataloaderType::kSingle}, {"cyclic", DataloaderType::kCyclic}},
                    "One pass over the shuffled samples, or epochs shuffled anew.");
-  flags.add_off("--disable-bias-linear", transformer.add_bias_linear, "No biases in linear layers.")
-      .called("add_bias_linear");
+  flags.add_off("--disable-bias-linear -> add_bias_linear", transformer.add_bias_linear,
+                "No biases in linear layers.");
   flags.add_switch("--add-qkv-bias", transformer.add_qkv_bias,
                    "A bias on the QKV projection even so.");
   flags.add_off("--no-bias-gelu-fusion", args.activation.bias_gelu_fusion,
@@ -104,39 +94,37 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--profile-step-start", c.profile_step_start, "First iteration to profile.");
   flags.add("--profile-step-end", c.profile_step_end, "Iteration at which profiling ends.");
   flags.add("--profile-ranks", c.profile_ranks, "Ranks to profile.");
-  flags.add("--tensorboard-dir", c.tensorboard_dir, "Directory of TensorBoard event files.").none();
+  flags.add_optional("--tensorboard-dir", c.tensorboard_dir,
+                     "Directory of TensorBoard event files.");
 
   flags.add_removed("--batch-size", T::kInt, "use --micro-batch-size");
-  flags.add_removed("--step-batch-size-schedule", T::kTexts,
-                    "use --rampup-batch-size with --train-samples");
+  flags.add_later_entry("--step-batch-size-schedule", T::kText, other, none,
+                        "Global batch sizes by consumed tokens.",
+                        "a batch size schedule by tokens");
   flags.add_entry("--no-clone-scatter-output-in-embedding", T::kOff, other, true,
                   "Memory detail of the sequence parallel embedding.");
   flags.add_entry("--no-masked-softmax-fusion", T::kOff, other, true,
                   "Kernel choice of masked softmax.");
   flags.add_entry("--no-bias-swiglu-fusion", T::kOff, other, true, "Kernel choice of SwiGLU.");
   flags.add_entry("--no-bias-dropout-fusion", T::kOff, other, true, "Kernel choice of dropout.");
-  flags.add_entry("--no-rope-fusion", T::kOff, other, true, "Kernel choice of rotary embeddings.")
-      .called("apply_rope_fusion");
+  flags.add_entry("--no-rope-fusion -> apply_rope_fusion", T::kOff, other, true,
+                  "Kernel choice of rotary embeddings.");
   flags.add_entry("--use-flash-attn", T::kSwitch, other, false, "Kernel choice of attention.");
   flags.add_entry("--no-persist-layer-norm", T::kSwitch, other, false, "Kernel choice of norms.");
   flags.add_entry("--use-mcore-models", T::kSwitch, other, false,
                   "The other model family of Megatron-LM; there is one here.");
+  flags.add_later_entry("--use-legacy-models", T::kSwitch, other, false,
+                        "The other model family of Megatron-LM; there is one here.");
   flags
-      .add_entry("--use-legacy-models", T::kSwitch, other, false,
-                 "The other model family of Megatron-LM; there is one here.")
-      .unlisted();
-  flags.add_entry("--attention-backend", T::kChoice, other, "auto", "Kernel choice of attention.")
-      .among({"auto", "flash", "fused", "unfused", "local"})
-      .unlisted();
+      .add_later_entry("--attention-backend", T::kChoice, other, "auto",
+                       "Kernel choice of attention.")
+      .among({"auto", "flash", "fused", "unfused", "local"});
+  flags.add_later_entry("--cross-entropy-loss-fusion", T::kSwitch, other, false,
+                        "Kernel choice of cross entropy.");
   flags
-      .add_entry("--cross-entropy-loss-fusion", T::kSwitch, other, false,
-                 "Kernel choice of cross entropy.")
-      .unlisted();
-  flags
-      .add_entry("--cross-entropy-fusion-impl", T::kChoice, other, "native",
-                 "Kernel choice of cross entropy.")
-      .among({"native", "te"})
-      .unlisted();
+      .add_later_entry("--cross-entropy-fusion-impl", T::kChoice, other, "native",
+                       "Kernel choice of cross entropy.")
+      .among({"native", "te"});
   flags.add_entry("--tp-comm-overlap-cfg", T::kText, other, none, "Options of --tp-comm-overlap.");
   flags.add_entry("--disable-tp-comm-split-ag", T::kOff, other, true,
                   "Finer switch of --tp-comm-overlap.");
@@ -146,63 +134,37 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                   "Finer switch of --tp-comm-overlap.");
   flags.add_entry("--disable-tp-comm-bulk-wgrad", T::kOff, other, true,
                   "Finer switch of --tp-comm-overlap.");
-  flags
-      .add_entry("--disable-tp-comm-overlap-ag", T::kOff, other, true,
-                 "Finer switch of --tp-comm-overlap.")
-      .unlisted();
-  flags
-      .add_entry("--disable-tp-comm-overlap-rs", T::kOff, other, true,
-                 "Finer switch of --tp-comm-overlap.")
-      .unlisted();
+  flags.add_later_entry("--disable-tp-comm-overlap-ag", T::kOff, other, true,
+                        "Finer switch of --tp-comm-overlap.");
+  flags.add_later_entry("--disable-tp-comm-overlap-rs", T::kOff, other, true,
+                        "Finer switch of --tp-comm-overlap.");
   flags.add_entry("--manual-gc", T::kSwitch, other, false, "Python's garbage collection.");
   flags.add_entry("--manual-gc-interval", T::kInt, other, int64_t{0},
                   "Python's garbage collection.");
   flags.add_entry("--no-manual-gc-eval", T::kOff, other, true, "Python's garbage collection.");
+  flags.add_later_entry(
+      "--recompute-modules", T::kTexts, other, std::vector<std::string>{"core_attn"},
+      "What selective recomputation covers.", "selective recomputation of other modules");
+  flags.add_later_entry("--train-sync-interval", T::kInt, other, none,
+                        "Wait for the device at every such iteration.");
+  flags.add_later_entry("--check-for-spiky-loss", T::kSwitch, other, false,
+                        "Stop at a sudden rise of the loss.", "the check for spiky losses");
+  flags.add_later_entry("--check-for-large-grads", T::kSwitch, other, false,
+                        "Stop at very large gradients.", "the check for large gradients");
+  flags.add_later_entry("--check-weight-hash-across-dp-replicas-interval", T::kInt, other, none,
+                        "Compare the replicas' weights.", "comparing replicas");
+  flags.add_later_entry("--exit-signal", T::kText, other, "SIGTERM",
+                        "Signal of --exit-signal-handler.", "another signal than SIGTERM");
   flags
-      .add_entry("--recompute-modules", T::kTexts, other, std::vector<std::string>{"core_attn"},
-                 "What selective recomputation covers.")
-      .needs("selective recomputation of other modules")
-      .unlisted();
-  flags
-      .add_entry("--train-sync-interval", T::kInt, other, none,
-                 "Wait for the device at every such iteration.")
-      .unlisted();
-  flags
-      .add_entry("--check-for-spiky-loss", T::kSwitch, other, false,
-                 "Stop at a sudden rise of the loss.")
-      .needs("the check for spiky losses")
-      .unlisted();
-  flags
-      .add_entry("--check-for-large-grads", T::kSwitch, other, false,
-                 "Stop at very large gradients.")
-      .needs("the check for large gradients")
-      .unlisted();
-  flags
-      .add_entry("--check-weight-hash-across-dp-replicas-interval", T::kInt, other, none,
-                 "Compare the replicas' weights.")
-      .needs("comparing replicas")
-      .unlisted();
-  flags.add_entry("--exit-signal", T::kText, other, "SIGTERM", "Signal of --exit-signal-handler.")
-      .needs("another signal than SIGTERM")
-      .unlisted();
-  flags
-      .add_entry("--rerun-mode", T::kChoice, other, "validate_results",
-                 "What happens with a suspicious step.")
-      .among({"disabled", "validate_results", "report_stats"})
-      .unlisted();
-  flags
-      .add_entry("--skip-train-iteration-range", T::kTexts, other, none,
-                 "Ranges of iterations to skip.")
-      .needs("skipping ranges of iterations")
-      .unlisted();
-  flags.add_entry("--train-tokens", T::kInt, other, none, "Length in tokens.")
-      .needs("a length in tokens")
-      .unlisted();
-  flags
-      .add_entry("--kill-switch-path", T::kText, other, none,
-                 "End the program when this file exists.")
-      .needs("the kill switch")
-      .unlisted();
+      .add_later_entry("--rerun-mode", T::kChoice, other, "validate_results",
+                       "What happens with a suspicious step.")
+      .among({"disabled", "validate_results", "report_stats"});
+  flags.add_later_entry("--skip-train-iteration-range", T::kTexts, other, none,
+                        "Ranges of iterations to skip.", "skipping ranges of iterations");
+  flags.add_later_entry("--train-tokens", T::kInt, other, none, "Length in tokens.",
+                        "a length in tokens");
+  flags.add_later_entry("--kill-switch-path", T::kText, other, none,
+                        "End the program when this file exists.", "the kill switch");
 }
 
 }  // namespace megatron::cli

@@ -13,35 +13,18 @@ void add_validation_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--eval-interval", c.eval_interval, "Iterations between evaluations; 0 is never.");
   flags.add_switch("--skip-train", c.skip_train, "Only evaluate, then end.");
 
-  flags
-      .add_entry("--eval-global-batch-size", T::kInt, other, ArgValue(),
-                 "Global batch size of evaluation.")
-      .needs("another batch size for evaluation")
-      .unlisted();
-  flags
-      .add_entry("--eval-micro-batch-size", T::kInt, other, ArgValue(),
-                 "Micro batch size of evaluation.")
-      .needs("another batch size for evaluation")
-      .unlisted();
-  flags
-      .add_entry("--start-eval-at-iter", T::kInt, other, ArgValue(),
-                 "First iteration that may evaluate.")
-      .needs("a late first evaluation")
-      .unlisted();
-  flags
-      .add_entry("--full-validation", T::kSwitch, other, false,
-                 "Evaluate on the whole validation set.")
-      .needs("full validation")
-      .unlisted();
-  flags
-      .add_entry("--multiple-validation-sets", T::kSwitch, other, false,
-                 "Evaluate on each validation set by itself.")
-      .needs("several validation sets")
-      .unlisted();
-  flags
-      .add_entry("--validation-set-names", T::kTexts, other, ArgValue(),
-                 "Names of the validation sets.")
-      .unlisted();
+  flags.add_later_entry("--eval-global-batch-size", T::kInt, other, ArgValue(),
+                        "Global batch size of evaluation.", "another batch size for evaluation");
+  flags.add_later_entry("--eval-micro-batch-size", T::kInt, other, ArgValue(),
+                        "Micro batch size of evaluation.", "another batch size for evaluation");
+  flags.add_later_entry("--start-eval-at-iter", T::kInt, other, ArgValue(),
+                        "First iteration that may evaluate.", "a late first evaluation");
+  flags.add_later_entry("--full-validation", T::kSwitch, other, false,
+                        "Evaluate on the whole validation set.", "full validation");
+  flags.add_later_entry("--multiple-validation-sets", T::kSwitch, other, false,
+                        "Evaluate on each validation set by itself.", "several validation sets");
+  flags.add_later_entry("--validation-set-names", T::kTexts, other, ArgValue(),
+                        "Names of the validation sets.");
 }
 
 }  // namespace megatron::cli
