@@ -12,6 +12,7 @@ readonly needed=(
   libdnnl-dev                              # matrix products on the CPU
   libcli11-dev libfmt-dev libspdlog-dev    # flags, text, log
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
+  zlib1g-dev                               # compressed corpora
   libutf8proc-dev                          # Unicode classes of the tokenizers
   libprotobuf-dev protobuf-compiler        # TensorBoard files
   libgtest-dev libgmock-dev xz-utils       # tests
