@@ -110,9 +110,9 @@ int preprocess_data(std::span<const std::string> words) {
                  {.on_progress = report_progress,
                   .on_bad_line = [](const std::string& line) { warn(line + "; line left out"); }});
   report_progress(stats);
-  if (stats.bad_lines > 0) warn(fmt::format("{} bad lines were left out", stats.bad_lines));
+  if (stats.bad_lines > 0) warn(fmt::format("bad lines left out: {}", stats.bad_lines));
   if (stats.empty_documents > 0) {
-    warn(fmt::format("{} documents have no tokens; they were {}", stats.empty_documents,
+    warn(fmt::format("documents without tokens: {}, {}", stats.empty_documents,
                      args.run.skip_empty_documents ? "left out" : "kept as empty documents"));
   }
   for (const std::string& key : args.run.json_keys) {

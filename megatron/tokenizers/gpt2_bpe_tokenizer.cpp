@@ -19,8 +19,8 @@ namespace megatron {
 namespace {
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
-// 2 MB for each encoder: the words of a language that matter, within a second-level cache.
-constexpr int kLog2CacheSets = 15;
+// 4 MB for each encoder: enough for nearly all words of a large corpus.
+constexpr int kLog2CacheSets = 16;
 // Ids index a table; far above every vocabulary in use, so that a typing error is found.
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 

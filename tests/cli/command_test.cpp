@@ -1,0 +1,95 @@
+#include "megatron/cli/command.h"
+
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+
+#include "megatron/cli/edit_distance.h"
+#include "megatron/cli/flag_table.h"
+#include "megatron/core/error.h"
+
+namespace megatron::cli {
+namespace {
+
+using testing::HasSubstr;
+
+int greet(std::span<const std::string> words) {
+  std::string name;
+  FlagTable flags;
+  flags.group("flags");
+  flags.add("--first-name", name, "Who is greeted.");
+  if (!parse_flags(flags, "megatron greet --first-name NAME", words)) return 0;
+  if (name == "broken") throw std::runtime_error("out of paper");
+  if (name == "two") throw ConfigError(std::vector<std::string>{"one problem", "another"});
+  return name == "Ada" ? 0 : 7;
+}
+
+struct Outcome {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+
+Outcome run(std::vector<const char*> words) {
+  const Command commands[] = {{"greet", "say hello", greet}, {"bid-farewell", "say bye", greet}};
+  words.insert(words.begin(), "megatron");
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = run_program(static_cast<int>(words.size()), words.data(), commands);
+  outcome.out = testing::internal::GetCapturedStdout();
+  outcome.err = testing::internal::GetCapturedStderr();
+  return outcome;
+}
+
+TEST(RunProgram, RunsTheNamedCommand) {
+  EXPECT_EQ(run({"greet", "--first-name", "Ada"}).code, 0);
+  EXPECT_EQ(run({"greet", "--first_name=Ada"}).code, 0);
+  EXPECT_EQ(run({"bid_farewell"}).code, 7);
+}
+
+TEST(RunProgram, ListsItsCommands) {
+  const Outcome help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, HasSubstr("  greet         say hello\n  bid-farewell  say bye\n"));
+  EXPECT_EQ(run({"help"}).out, help.out);
+  EXPECT_EQ(run({}).code, 2);
+  EXPECT_THAT(run({}).err, HasSubstr("usage: megatron <command>"));
+}
+
+TEST(RunProgram, HelpOfACommandShowsItsFlags) {
+  const Outcome help = run({"greet", "--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, HasSubstr("usage: megatron greet --first-name NAME"));
+  EXPECT_THAT(help.out, HasSubstr("Who is greeted."));
+}
+
+TEST(RunProgram, ErrorsAreOneLineEachAndSetTheExitCode) {
+  const Outcome unknown = run({"gret"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.err, "error: gret is not a command; did you mean greet?\n");
+  EXPECT_EQ(run({"xyzzy"}).err, "error: xyzzy is not a command; --help lists them all\n");
+  const Outcome two = run({"greet", "--first-name", "two"});
+  EXPECT_EQ(two.code, 2);
+  EXPECT_EQ(two.err, "error: one problem\nerror: another\n");
+  const Outcome broken = run({"greet", "--first-name", "broken"});
+  EXPECT_EQ(broken.code, 1);
+  EXPECT_EQ(broken.err, "error: out of paper\n");
+}
+
+TEST(ParseFlags, ReportsAllProblemsTogether) {
+  const Outcome outcome = run({"greet", "stray", "--frist-name", "Ada"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--frist-name is not a flag; did you mean --first-name?"));
+  EXPECT_THAT(outcome.err, HasSubstr("stray belongs to no flag"));
+}
+
+TEST(EditDistance, CountsLetters) {
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  EXPECT_EQ(edit_distance("hidden", "hiden"), 1u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("same", "same"), 0u);
+}
+
+}  // namespace
+}  // namespace megatron::cli

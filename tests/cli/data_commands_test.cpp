@@ -1,0 +1,120 @@
+#include <gmock/gmock.h>
+#include <zlib.h>
+
+#include <fstream>
+
+#include "megatron/cli/preprocess_data.h"
+#include "megatron/cli/train_tokenizer.h"
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
+#include "tests/data/temporary_directory.h"
+
+namespace megatron::cli {
+namespace {
+
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+const std::string kGolden = MG_SOURCE_DIR "/tests/golden/megatron/data/";
+
+class DataCommandsTest : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return (directory_.path() / name).string(); }
+  std::string write(const std::string& name, const std::string& content) const {
+    std::ofstream(path(name), std::ios::binary) << content;
+    return path(name);
+  }
+  // What the command says on standard output and error, or throws.
+  std::string run(int (*command)(std::span<const std::string>), const Words& words) const {
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    std::string thrown;
+    try {
+      EXPECT_EQ(command(words), 0);
+    } catch (const Error& error) {
+      thrown = error.what();
+    }
+    const std::string out = testing::internal::GetCapturedStdout();
+    return thrown + out + testing::internal::GetCapturedStderr();
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(DataCommandsTest, PreprocessDataMakesTheGoldenFiles) {
+  const std::string said =
+      run(preprocess_data,
+          {"--input", kGolden + "corpus.jsonl", "--output-prefix", path("out"), "--tokenizer-type",
+           "GPT2BPETokenizer", "--vocab-file", kGolden + "vocab.json", "--merge-file",
+           kGolden + "merges.txt", "--append-eod", "--workers", "2", "--dataset-impl", "mmap"});
+  EXPECT_THAT(said, HasSubstr("wrote " + path("out") + "_text_document.bin and .idx"));
+  EXPECT_THAT(said, HasSubstr("64 documents, 61698 tokens"));
+  EXPECT_THAT(said, HasSubstr("Processed 64 documents ("));
+  for (const std::string ending : {"_text_document.bin", "_text_document.idx"}) {
+    EXPECT_EQ(read_text(path("out") + ending), read_text(kGolden + "corpus" + ending));
+  }
+}
+
+TEST_F(DataCommandsTest, PreprocessDataCountsWhatItLeavesOut) {
+  const std::string input = write("in.jsonl", "{\"text\": \"1\"}\nbad\n{\"text\": []}\n");
+  const Words words = {"--input",          input,           "--output_prefix", path("out"),
+                       "--tokenizer-type", "NullTokenizer", "--vocab-size",    "10",
+                       "--skip-bad-lines"};
+  const std::string said = run(preprocess_data, words);
+  EXPECT_THAT(said,
+              HasSubstr("warning: " + input + ":2: column 1: expected a JSON value; line left"));
+  EXPECT_THAT(said, HasSubstr("warning: bad lines left out: 1"));
+  EXPECT_THAT(said, HasSubstr("warning: documents without tokens: 1, kept as empty documents"));
+}
+
+TEST_F(DataCommandsTest, PreprocessDataNamesEveryProblem) {
+  const std::string said = run(preprocess_data, {"--split-sentences", "--dataset-impl", "lazy"});
+  EXPECT_THAT(said, HasSubstr("--input is missing"));
+  EXPECT_THAT(said, HasSubstr("--output-prefix is missing"));
+  EXPECT_THAT(said, HasSubstr("--split-sentences is not available"));
+  EXPECT_THAT(said, HasSubstr("--dataset-impl lazy is not available; use mmap"));
+  EXPECT_THAT(run(preprocess_data, {"--input", "x", "--output-prefix", "y"}),
+              HasSubstr("--vocab-file and --merge-file are missing"));
+}
+
+TEST_F(DataCommandsTest, TrainTokenizerReadsTextAndJsonLines) {
+  const std::string text = write("a.txt", "low lower lowest low low\n");
+  const std::string lines = write("b.jsonl", "{\"text\": \"new newer newest\"}\n");
+  const std::string packed = path("c.jsonl.gz");
+  gzFile file = gzopen(packed.c_str(), "wb");
+  gzputs(file, "{\"text\": \"wide wider widest\"}\n");
+  gzclose(file);
+  const std::string said = run(train_tokenizer, {"--input", text, lines, packed, "--output-dir",
+                                                 path("tok"), "--vocab-size", "270"});
+  EXPECT_THAT(said, HasSubstr("vocab.json and merges.txt: 270 ids, 13 merges"));
+  const auto tokenizer = Gpt2BpeTokenizer::from_directory(path("tok"));
+  EXPECT_EQ(tokenizer->vocab_size(), 270);
+  EXPECT_EQ(tokenizer->eod(), 269);
+  EXPECT_LT(tokenizer->encode("low newer wider").size(), 10u);
+}
+
+TEST_F(DataCommandsTest, TrainTokenizerWarnsWhenTheTextIsTooSmall) {
+  EXPECT_THAT(run(train_tokenizer, {"--input", write("a.txt", "abab abab"), "--output-dir",
+                                    path("tok"), "--vocab-size", "1000"}),
+              HasSubstr("warning: the text gives 259 ids, fewer than --vocab-size 1000"));
+}
+
+TEST_F(DataCommandsTest, TrainTokenizerErrors) {
+  const std::string said = run(train_tokenizer, {});
+  EXPECT_THAT(said, HasSubstr("--input is missing"));
+  EXPECT_THAT(said, HasSubstr("--output-dir is missing"));
+  EXPECT_THAT(said, HasSubstr("--vocab-size is missing"));
+  const auto train = [&](const std::string& input) {
+    return run(train_tokenizer,
+               {"--input", input, "--output-dir", path("tok"), "--vocab-size", "300"});
+  };
+  EXPECT_THAT(train(write("a.jsonl", "{\"text\": \"x\"}\n{}\n")),
+              HasSubstr("a.jsonl:2: the object has no key \"text\"; correct the line"));
+  EXPECT_THAT(train(write("a.txt.gz", "")), HasSubstr("unpack the file first"));
+  EXPECT_THAT(train("/nowhere.txt"), HasSubstr("/nowhere.txt: cannot open"));
+  EXPECT_FALSE(std::filesystem::exists(path("tok")));
+}
+
+}  // namespace
+}  // namespace megatron::cli
