@@ -1,4 +1,6 @@
 #include "megatron/cli/command.h"
+#include "megatron/cli/inspect_dataset.h"
+#include "megatron/cli/merge_datasets.h"
 #include "megatron/cli/preprocess_data.h"
 #include "megatron/cli/train_tokenizer.h"
 
@@ -7,6 +9,8 @@ int main(int argc, char** argv) {
   const Command commands[] = {
       {"train-tokenizer", "learn a vocabulary from text", train_tokenizer},
       {"preprocess-data", "turn text into a dataset of token ids", preprocess_data},
+      {"merge-datasets", "write several datasets as one", merge_datasets},
+      {"inspect-dataset", "show what a dataset holds", inspect_dataset},
   };
   return run_program(argc, argv, commands);
 }

@@ -1,0 +1,50 @@
+#include "megatron/cli/inspect_dataset.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "megatron/cli/command.h"
+#include "megatron/cli/flag_table.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/data/dataset_tools.h"
+
+namespace megatron::cli {
+namespace {
+
+// Text that ends its own last line.
+void print_lines(std::string text) {
+  if (!text.empty()) text.pop_back();
+  print_line(text);
+}
+
+}  // namespace
+
+int inspect_dataset(std::span<const std::string> words) {
+  std::vector<std::string> prefixes;
+  std::vector<int64_t> documents;
+  int64_t max_tokens = 32;
+  bool multimodal = false;
+  FlagTable flags;
+  flags.add("--dataset,--data-path", prefixes, "Prefixes of the datasets.").none();
+  flags.add("--documents", documents, "Numbers of documents whose ids are shown.").none();
+  flags.add("--max-tokens", max_tokens, "Ids shown of each sequence.");
+  flags.add_switch("--multimodal", multimodal, "The datasets hold a mode per sequence.");
+  if (!parse_flags(flags, "megatron inspect-dataset --dataset PREFIX [flags]", words)) return 0;
+  if (prefixes.empty()) {
+    throw ConfigError("--dataset is missing; give a path without .bin and .idx");
+  }
+  for (const std::string& prefix : prefixes) {
+    const IndexedDataset data(prefix, {.multimodal = multimodal});
+    print_line(prefix);
+    print_lines(summary_of(data));
+    for (const int64_t document : documents) {
+      print_line(fmt::format("document {}", document));
+      print_lines(document_text(data, document, max_tokens));
+    }
+  }
+  return 0;
+}
+
+}  // namespace megatron::cli
