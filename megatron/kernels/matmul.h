@@ -21,7 +21,8 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
             ConstView bias, float beta, Stream stream);
 
 namespace cpu {
-// oneDNN (inner products of fp32 and bf16); fp16 is computed in fp32 through a copy.
+// An own product in fp32 arithmetic (cpu/gemm.h); oneDNN for bf16 where the processor multiplies
+// bf16 faster than fp32.
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream);
 }  // namespace cpu

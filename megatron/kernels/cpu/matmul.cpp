@@ -1,9 +1,7 @@
 #include "megatron/kernels/matmul.h"
 
-#include "megatron/core/parallel_for.h"
+#include "megatron/kernels/cpu/gemm.h"
 #include "megatron/kernels/cpu/onednn_matmul.h"
-#include "megatron/kernels/cpu/workspace.h"
-#include "megatron/kernels/elementwise.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -24,30 +22,6 @@ void add_nothing(TensorView c, ConstView bias, float beta) {
   });
 }
 
-// A copy of `x` in fp32, in `workspace`.
-TensorView widened(ConstView x, const Workspace& workspace, Stream stream) {
-  const TensorView wide{workspace.data(), x.shape, DType::kFloat32};
-  cast(wide, x, stream);
-  return wide;
-}
-
-int64_t fp32_bytes(ConstView x) { return x.data == nullptr ? 0 : 4 * x.numel(); }
-
-void matmul_through_fp32(TensorView c, ConstView a, Transpose transpose_a, ConstView b,
-                         Transpose transpose_b, ConstView bias, float beta, Stream stream) {
-  const Workspace a32(fp32_bytes(a), stream);
-  const Workspace b32(fp32_bytes(b), stream);
-  const Workspace c32(fp32_bytes(c), stream);
-  const Workspace bias32(fp32_bytes(bias), stream);
-  const TensorView sum =
-      c.dtype == DType::kFloat32 ? c : TensorView{c32.data(), c.shape, DType::kFloat32};
-  if (beta != 0 && c.dtype != DType::kFloat32) cast(sum, c, stream);
-  const ConstView wide_bias = bias.data == nullptr ? bias : widened(bias, bias32, stream);
-  onednn_matmul(sum, widened(a, a32, stream), transpose_a, widened(b, b32, stream), transpose_b,
-                wide_bias, beta, stream);
-  if (c.dtype != DType::kFloat32) cast(c, sum, stream);
-}
-
 }  // namespace
 
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
@@ -66,10 +40,10 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
 
   if (m == 0 || n == 0) return;
   if (k == 0) return add_nothing(c, bias, beta);
-  if (a.dtype == DType::kFloat16) {
-    return matmul_through_fp32(c, a, transpose_a, b, transpose_b, bias, beta, stream);
+  if (a.dtype == DType::kBFloat16 && has_fast_bf16_products()) {
+    return onednn_matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
   }
-  onednn_matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
+  gemm(c, a, transpose_a, b, transpose_b, bias, beta, stream);
 }
 
 }  // namespace megatron::kernels::cpu
