@@ -59,7 +59,9 @@ std::vector<std::string> problems(const OptimizerConfig& c) {
             "--start-weight-decay and --end-weight-decay need --weight-decay-incr-style linear or "
             "cosine; add it or remove them");
   }
-  if (c.start_weight_decay && c.end_weight_decay) {
+  if (c.start_weight_decay && c.end_weight_decay &&
+      (c.weight_decay_incr_style != WeightDecayIncrStyle::kConstant ||
+       c.start_weight_decay == c.end_weight_decay)) {
     require(*c.start_weight_decay >= 0.0,
             fmt::format("weight decay {} must be at least 0", *c.start_weight_decay));
     require(*c.end_weight_decay >= *c.start_weight_decay,

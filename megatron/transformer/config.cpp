@@ -117,6 +117,7 @@ TransformerConfig resolved(TransformerConfig config) {
   if (config.embedding_init_method_std == 0.0) {
     config.embedding_init_method_std = config.init_method_std;
   }
+  if (config.padded_vocab_size == 0) config.padded_vocab_size = config.pad_vocab_size_to;
   if (config.apply_query_key_layer_scaling) config.attention_softmax_in_fp32 = true;
   return config;
 }
@@ -147,8 +148,13 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
                         "of {} heads, or give --kv-channels",
                         c.hidden_size, c.num_attention_heads,
                         divisors(c.hidden_size, std::min<int64_t>(c.hidden_size, 64))));
-    require(c.ffn_hidden_size > 0,
-            fmt::format("--ffn-hidden-size {} must be greater than 0", c.ffn_hidden_size));
+    require(
+        c.ffn_hidden_size > 0,
+        c.ffn_hidden_size < 0
+            ? fmt::format("--ffn-hidden-size {} must be greater than 0", c.ffn_hidden_size)
+            : fmt::format("--hidden-size {} is too small for the default MLP size of --swiglu, a "
+                          "multiple of 64; give --ffn-hidden-size",
+                          c.hidden_size));
   }
   if (has_heads) {
     const int64_t heads = c.num_attention_heads;

@@ -37,6 +37,7 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--auto-detect-ckpt-format", T::kSwitch, other, false,
                         "The format of a loaded checkpoint is always detected.");
   flags.add_later_entry("--async-save", T::kSwitch, other, false, "Save in the background.");
+  flags.add_later_entry("--async-strategy", T::kText, other, "mcore", "Detail of --async-save.");
   flags.add_later_entry("--use-persistent-ckpt-worker", T::kSwitch, other, false,
                         "Detail of --async-save.");
   flags.add_later_entry("--no-ckpt-fully-parallel-save", T::kOff, other, true,
@@ -59,6 +60,9 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--pretrained-checkpoint", T::kText, other, none,
                         "Weights to start from when --load is empty.",
                         "a second source of weights");
+  flags.add_later_entry("--override-ckpt-iteration", T::kInt, other, none,
+                        "Iteration to count from after loading.",
+                        "counting from another iteration");
   flags.add_later_entry("--use-mp-args-from-checkpoint-args", T::kSwitch, other, false,
                         "Take the parallel sizes from the checkpoint too.",
                         "taking parallel sizes from a checkpoint");

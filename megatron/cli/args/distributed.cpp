@@ -82,7 +82,7 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                   "Memory of PyTorch's allocator.");
   flags.add_entry("--nccl-communicator-config-path", T::kText, other, none,
                   "Options of NCCL by group.");
-  flags.add_later_entry("--distribute-timeout-seconds-after-init", T::kInt, other, none,
+  flags.add_later_entry("--distributed-timeout-seconds-after-init", T::kInt, other, none,
                         "Timeout after the start.");
   flags.add_later_entry("--no-align-param-gather", T::kOff, other, true,
                         "Already off unless --delay-param-gather is given.");

@@ -292,6 +292,8 @@ class Resolver {
             "--split has no effect without --data-path");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
+    warn_if(args_.training.cuda_graph && args_.training.device == DeviceChoice::kCpu,
+            "--cuda-graph has no effect with --device cpu");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
   }

@@ -153,6 +153,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                         "Stop at very large gradients.", "the check for large gradients");
   flags.add_later_entry("--check-weight-hash-across-dp-replicas-interval", T::kInt, other, none,
                         "Compare the replicas' weights.", "comparing replicas");
+  flags.add_later_entry("--exit-signal-handler-for-dataloader", T::kSwitch, other, false,
+                        "Loader threads end with the program.");
   flags.add_later_entry("--exit-signal", T::kText, other, "SIGTERM",
                         "Signal of --exit-signal-handler.", "another signal than SIGTERM");
   flags
