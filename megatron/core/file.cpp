@@ -23,6 +23,7 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
   const int reason = errno;
   std::string hint;
   if (reason == ENOSPC || reason == EDQUOT) hint = "; free some space or choose another directory";
+  if (reason == EFBIG) hint = "; raise the limit on the size of files (ulimit -f)";
   if (reason == ENOENT) hint = "; check the path";
   throw IoError(path.string() + ": cannot " + what + ": " + std::strerror(reason) + hint);
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/formats/crc32c.h"
 
 namespace megatron {
 namespace {
@@ -286,6 +287,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   const int64_t data_begin = kSizeBytes + static_cast<int64_t>(header_bytes);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kSizeBytes,
                               static_cast<size_t>(header_bytes));
+  header_crc_ = crc32c(bytes.first(static_cast<size_t>(data_begin)));
   HeaderReader header = read_header(path, text);
   metadata_ = std::move(header.metadata);
 
@@ -334,7 +336,11 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
     : specs_(in_file_order(std::move(specs))), file_(std::move(path)) {
   const std::string header = header_text(specs_, metadata);
   const auto size = static_cast<uint64_t>(header.size());
-  file_.write(std::as_bytes(std::span(&size, 1)));
+  const auto size_bytes = std::as_bytes(std::span(&size, 1));
+  header_crc_ = crc32c(std::as_bytes(std::span(header)), crc32c(size_bytes));
+  file_bytes_ = kSizeBytes + static_cast<int64_t>(header.size());
+  for (const TensorSpec& spec : specs_) file_bytes_ += spec.bytes();
+  file_.write(size_bytes);
   file_.write(header);
 }
 

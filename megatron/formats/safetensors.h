@@ -53,6 +53,9 @@ class SafetensorsFile {
   std::span<const FileTensor> tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
+  // CRC-32C of everything before the tensors.
+  uint32_t header_crc() const { return header_crc_; }
+
   // Null when the file has no tensor of that name.
   const FileTensor* find(std::string_view name) const;
   // Throws FormatError when the file has no tensor of that name.
@@ -62,6 +65,7 @@ class SafetensorsFile {
   MappedFile file_;
   std::vector<FileTensor> tensors_;
   std::map<std::string, std::string> metadata_;
+  uint32_t header_crc_ = 0;
   std::unordered_map<std::string_view, size_t> positions_;  // keys live in tensors_
 };
 
@@ -77,6 +81,10 @@ class SafetensorsWriter {
   // its element, and as given otherwise.
   std::span<const TensorSpec> specs() const { return specs_; }
 
+  // Of the complete file, known from the start.
+  int64_t file_bytes() const { return file_bytes_; }
+  uint32_t header_crc() const { return header_crc_; }
+
   // The elements of the next tensor. Throws ShapeError or DtypeError unless they are as announced.
   void write(ConstView elements);
   // Some bytes of the next tensor, for callers that have it in pieces.
@@ -89,6 +97,8 @@ class SafetensorsWriter {
   std::vector<TensorSpec> specs_;
   size_t next_ = 0;
   int64_t written_ = 0;  // bytes of specs_[next_]
+  int64_t file_bytes_ = 0;
+  uint32_t header_crc_ = 0;
   FileWriter file_;
 };
 

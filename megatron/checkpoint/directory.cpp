@@ -1,0 +1,175 @@
+#include "megatron/checkpoint/directory.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "megatron/checkpoint/manifest.h"
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "iter_";
+constexpr std::string_view kTrash = ".trash-";
+constexpr const char* kMegatronFile = "model_optim_rng.pt";
+
+std::optional<int64_t> number_in(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+std::optional<int64_t> iteration_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::optional<int64_t> iteration = number_in(std::string_view(name).substr(kPrefix.size()));
+  if (!iteration || iteration_directory_name(*iteration) != name) return std::nullopt;
+  return iteration;
+}
+
+bool is_checkpoint(const fs::path& directory) { return fs::exists(directory / kManifestFile); }
+
+// Has Megatron-LM saved here? Its files are in folders by rank.
+bool is_megatron_checkpoint(const fs::path& directory) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+    if (entry.path().filename().string().starts_with("mp_rank_") &&
+        fs::exists(entry.path() / kMegatronFile)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void refuse_megatron(const fs::path& directory) {
+  if (!is_megatron_checkpoint(directory)) return;
+  throw Unsupported(
+      fmt::format("{}: is a checkpoint of Megatron-LM; convert it with `megatron "
+                  "convert-checkpoint`",
+                  directory.string()));
+}
+
+std::string trimmed(std::string text) {
+  constexpr const char* kSpaces = " \t\r\n";
+  text.erase(text.find_last_not_of(kSpaces) + 1);
+  text.erase(0, text.find_first_not_of(kSpaces));
+  return text;
+}
+
+[[noreturn]] void fail(const fs::path& path, const char* what, const std::error_code& error) {
+  throw IoError(fmt::format("{}: cannot {}: {}", path.string(), what, error.message()));
+}
+
+// Renames first, so that a reader never meets half a checkpoint under its name.
+void remove_checkpoint(const fs::path& directory, const std::string& name) {
+  const fs::path trash = directory / fmt::format("{}{}-{}", kTrash, name, ::getpid());
+  std::error_code error;
+  fs::rename(directory / name, trash, error);
+  if (error) fail(directory / name, "delete the old checkpoint", error);
+  fs::remove_all(trash, error);
+  if (error) fail(trash, "delete the old checkpoint", error);
+}
+
+fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* who) {
+  const fs::path directory = load / iteration_directory_name(iteration);
+  if (is_checkpoint(directory)) return directory;
+  if (is_megatron_checkpoint(directory)) {
+    throw Unsupported(
+        fmt::format("{}: is a checkpoint of Megatron-LM; convert it with `megatron "
+                    "convert-checkpoint`",
+                    directory.string()));
+  }
+  throw FormatError(
+      fmt::format("{}: {} names iteration {}, which is not a complete checkpoint; "
+                  "there are iterations [{}], choose one with --ckpt-step",
+                  load.string(), who, iteration, fmt::join(iterations_in(load), ", ")));
+}
+
+}  // namespace
+
+fs::path iteration_directory_name(int64_t iteration) {
+  return fmt::format("{}{:07}", kPrefix, iteration);
+}
+
+std::optional<int64_t> latest_iteration(const fs::path& directory) {
+  const fs::path tracker = directory / kTrackerFile;
+  if (!fs::exists(tracker)) return std::nullopt;
+  const std::string text = trimmed(read_text(tracker));
+  if (text == "release") {
+    throw Unsupported(
+        fmt::format("{}: names a release of Megatron-LM; convert it with `megatron "
+                    "convert-checkpoint`",
+                    tracker.string()));
+  }
+  const std::optional<int64_t> iteration = number_in(text);
+  if (!iteration) {
+    throw FormatError(fmt::format(
+        "{}: holds \"{}\", expected the number of an iteration; write "
+        "one of [{}] into it",
+        tracker.string(), text.substr(0, 40), fmt::join(iterations_in(directory), ", ")));
+  }
+  return iteration;
+}
+
+std::vector<int64_t> iterations_in(const fs::path& directory) {
+  std::vector<int64_t> iterations;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+    const std::optional<int64_t> iteration = iteration_of(entry.path().filename().string());
+    if (iteration && is_checkpoint(entry.path())) iterations.push_back(*iteration);
+  }
+  std::ranges::sort(iterations);
+  return iterations;
+}
+
+std::optional<fs::path> find_checkpoint(const fs::path& load, int64_t ckpt_step) {
+  if (is_checkpoint(load)) return load;
+  refuse_megatron(load);
+  if (ckpt_step > 0) return checked_iteration(load, ckpt_step, "--ckpt-step");
+  const std::optional<int64_t> latest = latest_iteration(load);
+  if (!latest) return std::nullopt;
+  return checked_iteration(load, *latest, kTrackerFile);
+}
+
+void remove_leftovers(const fs::path& directory) {
+  std::vector<fs::path> leftovers;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const std::string target = name.substr(0, name.find(".tmp-"));
+    const bool is_unfinished =
+        target != name && (target == kTrackerFile || iteration_of(target).has_value());
+    const bool is_trash = name.starts_with(kTrash) &&
+                          std::string_view(name).substr(kTrash.size()).starts_with(kPrefix);
+    if (is_unfinished || is_trash) leftovers.push_back(entry.path());
+  }
+  for (const fs::path& leftover : leftovers) {
+    std::error_code error;
+    fs::remove_all(leftover, error);
+    if (error) fail(leftover, "delete what an interrupted save left", error);
+  }
+}
+
+void remove_old_checkpoints(const fs::path& directory, int64_t keep_last, int64_t retain_interval) {
+  if (keep_last <= 0) return;
+  std::vector<int64_t> iterations = iterations_in(directory);
+  const std::optional<int64_t> latest = latest_iteration(directory);
+  const auto count = static_cast<int64_t>(iterations.size());
+  iterations.resize(static_cast<size_t>(std::max<int64_t>(count - keep_last, 0)));
+  for (const int64_t iteration : iterations) {
+    const bool is_retained = retain_interval > 0 && iteration % retain_interval == 0;
+    if (is_retained || iteration == latest) continue;
+    remove_checkpoint(directory, iteration_directory_name(iteration).string());
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+// The directory of --save and --load:
+//
+//   latest_checkpointed_iteration.txt    "20", as Megatron-LM's; replaced by rename
+//   iter_0000020/                        a checkpoint; appears when it is complete
+//   iter_0000030.tmp-<pid>/              one being written, or what a killed program left
+//   .trash-iter_0000010-<pid>/           one being deleted
+namespace megatron {
+
+inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
+
+// "iter_0000020"
+std::filesystem::path iteration_directory_name(int64_t iteration);
+
+// The iteration of the tracker file; none when there is no such file. Throws FormatError when the
+// file does not hold a number.
+std::optional<int64_t> latest_iteration(const std::filesystem::path& directory);
+
+// The complete checkpoints of this program in a directory, oldest first.
+std::vector<int64_t> iterations_in(const std::filesystem::path& directory);
+
+// The directory of one checkpoint for --load and --ckpt-step (0: the latest). `load` may be the
+// directory of --save or that of an iteration. None when there is no checkpoint at all: an empty,
+// absent or foreign directory. Throws FormatError when the one that is asked for is not there,
+// naming those that are; Unsupported for a checkpoint that Megatron-LM wrote.
+std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& load,
+                                                     int64_t ckpt_step = 0);
+
+// Removes what interrupted saves and deletions left. Call it when a program starts and no other
+// saves to this directory. Throws IoError.
+void remove_leftovers(const std::filesystem::path& directory);
+
+// Deletes all but the newest keep_last checkpoints (0: none is deleted). Multiples of
+// retain_interval (0: no such) and the one that the tracker names stay.
+void remove_old_checkpoints(const std::filesystem::path& directory, int64_t keep_last,
+                            int64_t retain_interval);
+
+}  // namespace megatron

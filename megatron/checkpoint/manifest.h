@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/checkpoint/region.h"
+#include "megatron/core/arg_map.h"
+#include "megatron/core/dtype.h"
+
+// manifest.json: what is in a checkpoint and where. docs/formats/native-checkpoint.md has the
+// bytes.
+namespace megatron {
+
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kManifestSumFile = "manifest.json.sum";
+inline constexpr const char* kArgsFile = "args.json";
+// The section of the model's weights; the others are named by the optimizer.
+inline constexpr const char* kWeightsSection = "weights";
+
+// A rectangle of a tensor, and the entry of a safetensors file that holds it.
+struct ChunkRecord {
+  std::string file;
+  std::string key;
+  Region region;
+  uint32_t crc = 0;  // CRC-32C of its elements
+};
+
+struct TensorRecord {
+  Shape shape;
+  DType dtype = DType::kFloat32;
+  std::vector<ChunkRecord> chunks;  // tile the tensor
+};
+
+struct FileRecord {
+  int64_t bytes = 0;
+  // CRC-32C of the header of a safetensors file, whose chunks have their own; of all bytes of
+  // another file.
+  uint32_t crc = 0;
+};
+
+struct Manifest {
+  int64_t iteration = 0;
+  int64_t consumed_train_samples = 0;
+  int64_t consumed_valid_samples = 0;
+  std::map<std::string, std::map<std::string, TensorRecord>> sections;
+  std::map<std::string, ArgMap> scalars;
+  std::map<std::string, FileRecord> files;
+};
+
+// Writes the manifest and its checksum into a checkpoint's directory. Throws IoError.
+void write_manifest(const std::filesystem::path& directory, const Manifest& manifest);
+
+// Reads it, checks its checksum, and that the chunks of every tensor tile it. Throws IoError,
+// FormatError, and Unsupported for a newer version of the format.
+Manifest read_manifest(const std::filesystem::path& directory);
+
+// args.json: a flat object.
+std::string args_text(const ArgMap& args);
+ArgMap parse_args(std::string_view text, const std::filesystem::path& path);
+
+}  // namespace megatron

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megatron/core/shape.h"
+
+namespace megatron {
+
+// A rectangle of a larger tensor.
+struct Region {
+  std::vector<int64_t> offset;  // of its first element, an index per axis
+  Shape shape;
+
+  // "[0, 4) x [2, 6)"; "a scalar"
+  std::string str() const;
+};
+
+// True when the region lies in a tensor of that shape. Does not overflow whatever the numbers.
+bool is_inside(const Region& region, const Shape& whole);
+bool intersects(const Region& a, const Region& b);
+
+// Copies the elements that two regions of one tensor share. Both buffers are row-major and hold
+// exactly their region; to and from do not overlap.
+void copy_shared(std::byte* to, const Region& to_region, const std::byte* from,
+                 const Region& from_region, int64_t element_bytes);
+
+}  // namespace megatron

@@ -1,0 +1,178 @@
+#include "megatron/checkpoint/save.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/manifest.h"
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/core/log.h"
+#include "megatron/formats/crc32c.h"
+#include "megatron/formats/safetensors.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The directory a checkpoint is written in; removed unless it was put in place.
+class UnfinishedDirectory {
+ public:
+  explicit UnfinishedDirectory(const fs::path& final_path) : final_(final_path), path_(final_path) {
+    path_ += fmt::format(".tmp-{}", ::getpid());
+    if (fs::exists(final_) && !fs::exists(final_ / kManifestFile)) {
+      throw IoError(
+          fmt::format("{}: is there and is not a checkpoint of this program; move it "
+                      "away or choose another --save",
+                      final_.string()));
+    }
+    std::error_code error;
+    fs::remove_all(path_, error);
+    if (!error) fs::create_directories(path_, error);
+    if (error) {
+      throw IoError(
+          fmt::format("{}: cannot create the directory: {}", path_.string(), error.message()));
+    }
+  }
+  ~UnfinishedDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  UnfinishedDirectory(const UnfinishedDirectory&) = delete;
+  UnfinishedDirectory& operator=(const UnfinishedDirectory&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+  // Syncs and renames into place. A checkpoint that is already there is exchanged with this one,
+  // so that a complete one has the name at every moment, and then removed.
+  void put_in_place() {
+    sync_directory(path_);
+    const bool replaces = fs::exists(final_);
+    const unsigned flags = replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE;
+    if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, final_.c_str(), flags) != 0) {
+      rename_plainly(replaces);
+    }
+    if (!replaces) path_.clear();
+    sync_directory(final_.parent_path());
+  }
+
+ private:
+  // For file systems without exchange.
+  void rename_plainly(bool replaces) {
+    const fs::path aside = path_.string() + "-replaced";
+    std::error_code error;
+    if (replaces) fs::rename(final_, aside, error);
+    if (!error) fs::rename(path_, final_, error);
+    if (error) {
+      throw IoError(
+          fmt::format("{}: cannot rename into place: {}", path_.string(), error.message()));
+    }
+    path_ = replaces ? aside : fs::path();
+  }
+
+  fs::path final_;
+  fs::path path_;
+};
+
+Region region_of(const CheckpointTensor& tensor) { return {tensor.offset, tensor.data.shape()}; }
+
+// The name of a chunk in its file: that of the tensor, with the offset unless it is all of it.
+std::string key_of(const CheckpointTensor& tensor) {
+  if (tensor.data.shape() == tensor.whole) return tensor.name;
+  return fmt::format("{}#{}", tensor.name, fmt::join(tensor.offset, ","));
+}
+
+// Writes one section's tensors as one file and enters them into the manifest.
+void write_section(const fs::path& directory, const std::string& section,
+                   std::span<const CheckpointTensor> tensors, Manifest& manifest) {
+  const std::string file = fmt::format("{}-00000-of-00001.safetensors", section);
+  std::map<std::string, const CheckpointTensor*> by_key;
+  std::vector<TensorSpec> specs;
+  for (const CheckpointTensor& tensor : tensors) {
+    specs.push_back({key_of(tensor), tensor.data.dtype(), tensor.data.shape()});
+    by_key.emplace(specs.back().name, &tensor);
+  }
+  auto& records = manifest.sections[section];
+  SafetensorsWriter writer(directory / file, std::move(specs));
+  for (const TensorSpec& spec : writer.specs()) {
+    const CheckpointTensor& tensor = *by_key.at(spec.name);
+    const Region region = region_of(tensor);
+    invariant(is_inside(region, tensor.whole), "a chunk is a part of its tensor");
+    const ConstView view = tensor.data.view();
+    TensorRecord& record = records[tensor.name];
+    invariant(record.chunks.empty() || (record.shape == tensor.whole && record.dtype == spec.dtype),
+              "the chunks of a tensor agree on its shape and dtype");
+    record.shape = tensor.whole;
+    record.dtype = spec.dtype;
+    record.chunks.push_back({file, spec.name, region, crc32c(bytes_of(view))});
+    writer.write(view);
+  }
+  manifest.files[file] = {writer.file_bytes(), writer.header_crc()};
+  writer.commit();
+}
+
+void write_args(const fs::path& directory, const ArgMap& args, Manifest& manifest) {
+  const std::string text = args_text(args);
+  write_text_atomically(directory / kArgsFile, text);
+  manifest.files[kArgsFile] = {static_cast<int64_t>(text.size()),
+                               crc32c(std::as_bytes(std::span(text)))};
+}
+
+void write_files(const fs::path& directory, const CheckpointState& state) {
+  Manifest manifest;
+  manifest.iteration = state.iteration;
+  manifest.consumed_train_samples = state.consumed_train_samples;
+  manifest.consumed_valid_samples = state.consumed_valid_samples;
+  manifest.scalars = state.scalars;
+  write_section(directory, kWeightsSection, state.model, manifest);
+  for (const auto& [section, tensors] : state.optimizer) {
+    write_section(directory, section, tensors, manifest);
+  }
+  write_args(directory, state.args, manifest);
+  write_manifest(directory, manifest);
+}
+
+std::string remaining_text(const fs::path& directory) {
+  const std::vector<int64_t> iterations = iterations_in(directory);
+  if (iterations.empty()) return "there is no earlier checkpoint";
+  return fmt::format("the checkpoint of iteration {} is unharmed", iterations.back());
+}
+
+}  // namespace
+
+CheckpointTensor whole_tensor(std::string name, Tensor data) {
+  const Shape shape = data.shape();
+  return {std::move(name), std::move(data), shape,
+          std::vector<int64_t>(static_cast<size_t>(shape.rank()), 0)};
+}
+
+void save_checkpoint(const fs::path& directory, const CheckpointState& state,
+                     const SaveOptions& options) {
+  try {
+    UnfinishedDirectory unfinished(directory / iteration_directory_name(state.iteration));
+    write_files(unfinished.path(), state);
+    unfinished.put_in_place();
+    write_text_atomically(directory / kTrackerFile, std::to_string(state.iteration));
+    sync_directory(directory);
+  } catch (const IoError& error) {
+    throw IoError(fmt::format("iteration {} was not saved: {}; {}", state.iteration, error.what(),
+                              remaining_text(directory)));
+  }
+  try {
+    remove_old_checkpoints(directory, options.keep_last, options.retain_interval);
+  } catch (const Error& error) {
+    warn(error.what());
+  }
+}
+
+}  // namespace megatron

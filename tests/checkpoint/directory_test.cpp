@@ -1,0 +1,125 @@
+#include "megatron/checkpoint/directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "megatron/checkpoint/save.h"
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "tests/checkpoint/sample_state.h"
+#include "tests/data/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class CheckpointDirectoryTest : public testing::Test {
+ protected:
+  void save(int64_t iteration, const SaveOptions& options = {}) {
+    save_checkpoint(path(), sample_state(iteration, 1), options);
+  }
+  void track(const std::string& text) { std::ofstream(path() / kTrackerFile) << text; }
+  std::set<std::string> names() const {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(path())) {
+      found.insert(entry.path().filename().string());
+    }
+    return found;
+  }
+  const std::filesystem::path& path() const { return directory_.path(); }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(CheckpointDirectoryTest, FindsTheLatestOrTheOneAskedFor) {
+  EXPECT_EQ(find_checkpoint(path()), std::nullopt);
+  EXPECT_EQ(find_checkpoint(path() / "absent"), std::nullopt);
+  EXPECT_EQ(latest_iteration(path()), std::nullopt);
+  save(10);
+  save(20);
+  EXPECT_EQ(read_text(path() / kTrackerFile), "20");
+  EXPECT_EQ(latest_iteration(path()), 20);
+  EXPECT_THAT(iterations_in(path()), ElementsAre(10, 20));
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000020");
+  EXPECT_EQ(find_checkpoint(path(), 10), path() / "iter_0000010");
+  EXPECT_EQ(find_checkpoint(path() / "iter_0000010"), path() / "iter_0000010");
+  EXPECT_THAT(message_of<FormatError>([&] { find_checkpoint(path(), 15); }),
+              HasSubstr("--ckpt-step names iteration 15, which is not a complete checkpoint; there "
+                        "are iterations [10, 20]"));
+  track(" 10\n");
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000010");
+}
+
+TEST_F(CheckpointDirectoryTest, ExplainsABrokenTracker) {
+  save(10);
+  track("30");
+  EXPECT_THAT(message_of<FormatError>([&] { find_checkpoint(path()); }),
+              HasSubstr("names iteration 30"));
+  for (const char* text : {"", "ten", "1e3", "-5", "99999999999999999999", "10 20"}) {
+    track(text);
+    EXPECT_THAT(message_of<FormatError>([&] { find_checkpoint(path()); }),
+                HasSubstr("expected the number of an iteration; write one of [10]"));
+  }
+}
+
+TEST_F(CheckpointDirectoryTest, KnowsMegatronCheckpoints) {
+  std::filesystem::create_directories(path() / "iter_0000005/mp_rank_00");
+  std::ofstream(path() / "iter_0000005/mp_rank_00/model_optim_rng.pt") << "x";
+  track("5");
+  const auto message = [&](const std::filesystem::path& load) {
+    return message_of<Unsupported>([&] { find_checkpoint(load); });
+  };
+  EXPECT_THAT(message(path()), HasSubstr("is a checkpoint of Megatron-LM"));
+  EXPECT_THAT(message(path() / "iter_0000005"), HasSubstr("convert-checkpoint"));
+  track("release");
+  EXPECT_THAT(message(path()), HasSubstr("a release of Megatron-LM"));
+  // And never writes over them.
+  EXPECT_THAT(message_of<IoError>([&] { save(5); }), HasSubstr("choose another --save"));
+  EXPECT_TRUE(std::filesystem::exists(path() / "iter_0000005/mp_rank_00/model_optim_rng.pt"));
+}
+
+TEST_F(CheckpointDirectoryTest, RemovesLeftoversOnly) {
+  save(10);
+  for (const char* name :
+       {"iter_0000020.tmp-77", "iter_0000010.tmp-78-replaced", ".trash-iter_0000005-1", "mine",
+        "latest_checkpointed_iteration.txt.tmp-9-1", "iter_x.tmp-1", ".trash-mine"}) {
+    std::filesystem::create_directories(path() / name / "inner");
+  }
+  remove_leftovers(path());
+  EXPECT_THAT(names(), testing::UnorderedElementsAre("iter_0000010", kTrackerFile, "mine",
+                                                     "latest_checkpointed_iteration.txt.tmp-9-1",
+                                                     "iter_x.tmp-1", ".trash-mine"));
+  remove_leftovers(path() / "absent");
+}
+
+TEST_F(CheckpointDirectoryTest, KeepsTheNewest) {
+  for (const int64_t iteration : {10, 20, 30, 40}) save(iteration);
+  save(50, {.keep_last = 2, .retain_interval = 20});
+  EXPECT_THAT(iterations_in(path()), ElementsAre(20, 40, 50));
+  save(60, {.keep_last = 1});
+  EXPECT_THAT(iterations_in(path()), ElementsAre(60));
+  EXPECT_THAT(names(), testing::UnorderedElementsAre("iter_0000060", kTrackerFile));
+}
+
+TEST_F(CheckpointDirectoryTest, NeverRemovesTheTrackedOneOrForeignOnes) {
+  for (const int64_t iteration : {10, 20, 30}) save(iteration);
+  std::filesystem::create_directories(path() / "iter_0000005/mp_rank_00");
+  track("10");
+  remove_old_checkpoints(path(), 1, 0);
+  EXPECT_THAT(iterations_in(path()), ElementsAre(10, 30));
+  EXPECT_TRUE(std::filesystem::exists(path() / "iter_0000005/mp_rank_00"));
+  // A run that went back to iteration 10 and saves again there keeps what it has just saved.
+  save(15, {.keep_last = 1});
+  EXPECT_THAT(iterations_in(path()), ElementsAre(15, 30));
+}
+
+}  // namespace
+}  // namespace megatron
