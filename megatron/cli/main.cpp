@@ -1,7 +1,10 @@
+#include "megatron/cli/bench.h"
 #include "megatron/cli/command.h"
+#include "megatron/cli/generate.h"
 #include "megatron/cli/inspect_dataset.h"
 #include "megatron/cli/merge_datasets.h"
 #include "megatron/cli/preprocess_data.h"
+#include "megatron/cli/pretrain_gpt.h"
 #include "megatron/cli/train_tokenizer.h"
 
 int main(int argc, char** argv) {
@@ -11,6 +14,10 @@ int main(int argc, char** argv) {
       {"preprocess-data", "turn text into a dataset of token ids", preprocess_data},
       {"merge-datasets", "write several datasets as one", merge_datasets},
       {"inspect-dataset", "show what a dataset holds", inspect_dataset},
+      {"pretrain-gpt", "train a GPT", pretrain_gpt},
+      {"generate", "continue texts with a trained model", generate_text},
+      {"score", "tell how likely a model finds texts", score_text},
+      {"bench", "time training on this machine", bench},
   };
   return run_program(argc, argv, commands);
 }

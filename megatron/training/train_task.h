@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "megatron/autograd/variable.h"
+#include "megatron/data/split.h"
 
 namespace megatron {
-
-enum class Split { kTrain, kValid, kTest };
 
 // What a microbatch gives: the loss to differentiate and the values to log, all scalars.
 struct MicrobatchLoss {

@@ -44,8 +44,11 @@ class Trainer {
   // With --skip-train only the final evaluations run.
   void run();
 
- private:
+  // One iteration without log lines, evaluation or saving; counts it in `progress`. What run()
+  // repeats and `megatron bench` times.
   IterationResult train_step();
+
+ private:
   // Mean losses over eval_iters global batches. None when the time limit ended it.
   std::optional<NamedValues> evaluate(Split split, bool is_verbose);
   void evaluate_and_print(Split split, const std::string& prefix, bool is_verbose);

@@ -50,7 +50,7 @@ TEST(IterationLineTest, PrintsOptionalFieldsInMegatronsOrder) {
 
 TEST(ValidationTextTest, IsMegatronsThreeLines) {
   const std::string rule(94, '-');
-  EXPECT_EQ(validation_text("iteration 10", {{"lm loss", 6.02655051}}),
+  EXPECT_EQ(validation_text("iteration 10", {{"lm loss", 6.0265507}}),
             rule +
                 "\n validation loss at iteration 10 | lm loss value: 6.026551E+00 | lm loss PPL: "
                 "4.142836E+02 | \n" +

@@ -193,8 +193,8 @@ TEST_P(GptGoldenTest, ThreeAdamWSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Families, GptGoldenTest,
                          testing::Values("gpt2", "llama", "llama-gqa", "bloom", "gpt-neox"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& family) {
+                           std::string name = family.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

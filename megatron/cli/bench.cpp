@@ -1,0 +1,222 @@
+#include "megatron/cli/bench.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "megatron/cli/flag_table.h"
+#include "megatron/cli/gpt_setup.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/core/parallel_for.h"
+#include "megatron/device/allocator.h"
+#include "megatron/training/flops.h"
+#include "megatron/training/trainer.h"
+
+namespace megatron::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Sizes that people compare: GPT-2 and GPT-3 shapes with the vocabulary of GPT-2, padded.
+struct Workload {
+  const char* name;
+  int64_t num_layers;
+  int64_t hidden_size;
+  int64_t num_attention_heads;
+  int64_t seq_length;
+  int64_t micro_batch_size;
+};
+constexpr Workload kWorkloads[] = {
+    {"tiny", 2, 64, 2, 64, 2},       {"124m", 12, 768, 12, 256, 4},
+    {"345m", 24, 1024, 16, 1024, 4}, {"774m", 36, 1280, 20, 1024, 4},
+    {"1.3b", 24, 2048, 16, 2048, 2}, {"1.5b", 48, 1600, 25, 1024, 2},
+};
+constexpr int64_t kVocabulary = 50304;
+
+struct BenchFlags {
+  std::string workload = "124m";
+  int64_t steps = 8;
+  int64_t warmup = 2;
+  int64_t num_threads = 0;
+  int64_t seq_length = 0;
+  int64_t micro_batch_size = 0;
+  int64_t num_layers = 0;
+  bool bf16 = false;
+  bool fp16 = false;
+};
+
+FlagTable flags_of(BenchFlags& flags) {
+  FlagTable table;
+  table.group("benchmark");
+  table.add("--workload", flags.workload, "Model: tiny, 124m, 345m, 774m, 1.3b or 1.5b.");
+  table.add("--steps", flags.steps, "Iterations to time; the median counts.");
+  table.add("--warmup", flags.warmup, "Iterations before the timed ones.");
+  table.add_switch("--bf16", flags.bf16, "Parameters in bfloat16.");
+  table.add_switch("--fp16", flags.fp16, "Parameters in float16.");
+  table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
+  table.add_optional("--seq-length", flags.seq_length, "Instead of the workload's.");
+  table.add_optional("--micro-batch-size", flags.micro_batch_size, "Instead of the workload's.");
+  table.add_optional("--num-layers", flags.num_layers, "Instead of the workload's.");
+  return table;
+}
+
+const Workload& workload_named(const std::string& name) {
+  for (const Workload& workload : kWorkloads) {
+    if (workload.name == name) return workload;
+  }
+  std::string known;
+  for (const Workload& workload : kWorkloads) known += fmt::format(" {}", workload.name);
+  throw ConfigError(fmt::format("--workload {} is unknown; use one of:{}", name, known));
+}
+
+// The command line that trains the workload, so that bench measures what users run.
+std::vector<std::string> training_flags_of(const BenchFlags& flags) {
+  const Workload& workload = workload_named(flags.workload);
+  const auto given = [](int64_t value, int64_t otherwise) {
+    return std::to_string(value > 0 ? value : otherwise);
+  };
+  const std::string seq_length = given(flags.seq_length, workload.seq_length);
+  std::vector<std::string> words = {"--num-layers",
+                                    given(flags.num_layers, workload.num_layers),
+                                    "--hidden-size",
+                                    std::to_string(workload.hidden_size),
+                                    "--num-attention-heads",
+                                    std::to_string(workload.num_attention_heads),
+                                    "--seq-length",
+                                    seq_length,
+                                    "--max-position-embeddings",
+                                    seq_length,
+                                    "--micro-batch-size",
+                                    given(flags.micro_batch_size, workload.micro_batch_size),
+                                    "--train-iters",
+                                    std::to_string(flags.steps + flags.warmup),
+                                    "--lr",
+                                    "1e-4",
+                                    "--weight-decay",
+                                    "0.1",
+                                    "--adam-beta2",
+                                    "0.95",
+                                    "--attention-dropout",
+                                    "0",
+                                    "--hidden-dropout",
+                                    "0",
+                                    "--tokenizer-type",
+                                    "NullTokenizer",
+                                    "--vocab-size",
+                                    std::to_string(kVocabulary - 1),
+                                    "--mock-data"};
+  if (flags.bf16) words.emplace_back("--bf16");
+  if (flags.fp16) words.emplace_back("--fp16");
+  if (flags.num_threads > 0) {
+    words.insert(words.end(), {"--num-threads", std::to_string(flags.num_threads)});
+  }
+  return words;
+}
+
+// Next-token prediction on random tokens: never zeros, which some processors multiply faster.
+class RandomTokensTask final : public TrainTask {
+ public:
+  RandomTokensTask(const GptModel& model, RandomState& random, int64_t micro_batch_size)
+      : model_(model), random_(random), micro_batch_size_(micro_batch_size) {}
+
+  bool has_split(Split split) const override { return split == Split::kTrain; }
+
+  MicrobatchLoss forward_step(Split) override {
+    const Shape shape = {micro_batch_size_, model_.config().seq_length};
+    const auto random_ids = [&] {
+      std::uniform_int_distribution<int64_t> id(0, model_.config().padded_vocab_size - 1);
+      std::vector<int64_t> ids(static_cast<size_t>(shape.numel()));
+      for (int64_t& value : ids) value = id(generator_);
+      return tensor_of(ids, shape);
+    };
+    const Tensor mask = full(shape, 1.0f, DType::kFloat32, {});
+    const Variable loss = gpt_loss(model_, {.tokens = random_ids()}, random_ids(), mask, random_);
+    return {loss, {{"lm loss", loss.data()}}};
+  }
+
+ private:
+  const GptModel& model_;
+  RandomState& random_;
+  int64_t micro_batch_size_;
+  std::mt19937_64 generator_{1234};
+};
+
+nlohmann::ordered_json memory_report() {
+  constexpr double kMebibyte = 1024.0 * 1024.0;
+  const auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / kMebibyte; };
+  const MemoryStats stats = allocator_of(Device{}).stats();
+  nlohmann::ordered_json report;
+  report["peak_allocated_mib"] = mebibytes(stats.peak_allocated_bytes);
+  report["peak_reserved_mib"] = mebibytes(stats.peak_reserved_bytes);
+  for (int i = 0; i < kNumMemoryCategories; ++i) {
+    const auto category = static_cast<MemoryCategory>(i);
+    report[fmt::format("peak_{}_mib", name_of(category))] =
+        mebibytes(stats.peak_by_category[static_cast<size_t>(i)]);
+  }
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  report["peak_rss_mib"] = static_cast<double>(usage.ru_maxrss) / 1024.0;
+  return report;
+}
+
+}  // namespace
+
+int bench(std::span<const std::string> argv) {
+  BenchFlags flags;
+  FlagTable table = flags_of(flags);
+  const ParsedFlags parsed = table.parse(argv);
+  if (parsed.wants_help) {
+    print_line("usage: megatron bench [flags]\n\nTimes training on random tokens.\n" +
+               table.help());
+    return 0;
+  }
+  if (!parsed.problems.empty()) throw ConfigError(parsed.problems);
+
+  const Clock::time_point started = Clock::now();
+  TrainingArgs args = parse_training_args(training_flags_of(flags), ModelKind::kGpt, 1);
+  args.transformer.padded_vocab_size = kVocabulary;
+  GptSetup setup(args);
+  RandomTokensTask task(setup.model(), setup.random(), args.training.micro_batch_size);
+  Trainer trainer(setup.parts(task));
+
+  std::vector<double> seconds;
+  double first_step_at = 0;
+  double loss = 0;
+  for (int64_t step = 0; step < flags.warmup + flags.steps; ++step) {
+    const Clock::time_point begin = Clock::now();
+    loss = trainer.train_step().losses.front().second;
+    const Clock::time_point end = Clock::now();
+    if (step == 0) first_step_at = std::chrono::duration<double>(end - started).count();
+    if (step >= flags.warmup) {
+      seconds.push_back(std::chrono::duration<double>(end - begin).count());
+    }
+  }
+  if (seconds.empty()) throw ConfigError("--steps 0 times nothing; use at least 1");
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  const int64_t batch = args.training.micro_batch_size;
+
+  nlohmann::ordered_json report;
+  report["system"] = "megatron.cpp";
+  report["workload"] = flags.workload;
+  report["mode"] = name_of(args.transformer.params_dtype);
+  report["device"] = "cpu";
+  report["threads"] = num_threads();
+  report["parameters"] = num_parameters(setup.model());
+  report["tokens_per_second"] = static_cast<double>(batch * args.transformer.seq_length) / median;
+  report["step_ms"] = median * 1000;
+  report["tflops_standard"] = standard_flops(args.transformer, batch) / median / 1e12;
+  report["tflops_causal"] = causal_flops(args.transformer, batch) / median / 1e12;
+  report["start_to_first_step_s"] = first_step_at;
+  report["loss"] = loss;
+  report.update(memory_report());
+  print_line(report.dump());
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,198 @@
+#include "megatron/cli/generate.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "megatron/cli/command.h"
+#include "megatron/cli/gpt_inference.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/inference/generate.h"
+
+namespace megatron::cli {
+namespace {
+
+using nlohmann::json;
+
+struct GenerateFlags {
+  ModelFlags model;
+  std::vector<std::string> prompts;
+  std::string prompt_file;
+  int64_t max_new_tokens = 64;
+  double temperature = 1.0;
+  int64_t top_k = 0;
+  double top_p = 0.0;
+  bool greedy = false;
+  bool ignore_eod = false;
+  int64_t seed = 1234;
+  bool as_json = false;
+  bool logprobs = false;
+};
+
+FlagTable flags_of(GenerateFlags& flags) {
+  FlagTable table;
+  add_model_flags(table, flags.model);
+  table.group("prompts");
+  table.add("--prompt", flags.prompts, "Texts to continue.").none();
+  table.add_optional(
+      "--prompt-file", flags.prompt_file,
+      "File with a prompt a line, or JSON lines {\"text\": ...} or {\"ids\": [...]}; "
+      "- is standard input.");
+  table.group("generation");
+  table.add("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
+            "Tokens to add to each prompt.");
+  table.add_switch("--greedy", flags.greedy, "Take the most probable token; same as --top-k 1.");
+  table.add("--temperature", flags.temperature, "Logits are divided by it.");
+  table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
+  table.add("--top-p", flags.top_p,
+            "Draw among the most probable tokens that sum up to p; 0: among all.");
+  table.add_switch("--ignore-eod", flags.ignore_eod, "Go on after the end-of-document token.");
+  table.add("--seed", flags.seed, "Of the draws.");
+  table.group("output");
+  table.add_switch("--json", flags.as_json, "One JSON object a prompt instead of text.");
+  table.add_switch("--logprobs", flags.logprobs,
+                   "With --json: log-probabilities of all tokens after the first.");
+  return table;
+}
+
+std::vector<std::string> problems(const GenerateFlags& flags) {
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
+  };
+  require(flags.temperature > 0,
+          fmt::format("--temperature {} must be above 0; use --greedy for no randomness",
+                      flags.temperature));
+  require(flags.top_k >= 0, fmt::format("--top-k {} must be 0 or more", flags.top_k));
+  require(flags.top_p >= 0 && flags.top_p <= 1,
+          fmt::format("--top-p {} must be between 0 and 1", flags.top_p));
+  require(flags.top_k == 0 || flags.top_p == 0, "--top-k and --top-p exclude each other; give one");
+  require(flags.max_new_tokens >= 0,
+          fmt::format("--max-new-tokens {} must be 0 or more", flags.max_new_tokens));
+  require(!flags.prompts.empty() || !flags.prompt_file.empty(),
+          "there is nothing to continue; give --prompt \"text\" or --prompt-file");
+  return found;
+}
+
+// Calls f(line, number) for every line of a file, or of standard input for "-".
+void each_line(const std::string& file, const std::function<void(const std::string&, int64_t)>& f) {
+  std::ifstream stream;
+  if (file != "-") {
+    stream.open(file);
+    if (!stream) throw IoError(fmt::format("{}: cannot open; check the path", file));
+  }
+  std::istream& in = file == "-" ? std::cin : stream;
+  std::string line;
+  for (int64_t number = 1; std::getline(in, line); ++number) f(line, number);
+}
+
+// The ids of a JSON object {"ids": [...]} or {"text": "..."}.
+std::vector<int32_t> ids_of(const json& object, const GptForInference& gpt) {
+  if (object.contains("ids")) return object.at("ids").get<std::vector<int32_t>>();
+  if (object.contains("text")) {
+    return gpt.required_tokenizer().encode(object.at("text").get<std::string>());
+  }
+  throw ConfigError("an object needs \"ids\" or \"text\"");
+}
+
+std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags,
+                                               const GptForInference& gpt) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (const std::string& text : flags.prompts) {
+    prompts.push_back(gpt.required_tokenizer().encode(text));
+  }
+  if (flags.prompt_file.empty()) return prompts;
+  each_line(flags.prompt_file, [&](const std::string& line, int64_t number) {
+    try {
+      prompts.push_back(line.starts_with("{") ? ids_of(json::parse(line), gpt)
+                                              : gpt.required_tokenizer().encode(line));
+    } catch (const json::exception& error) {
+      throw FormatError(
+          fmt::format("{}:{}: not a prompt: {}", flags.prompt_file, number, error.what()));
+    }
+  });
+  return prompts;
+}
+
+void print_generation(const GenerateFlags& flags, const GptForInference& gpt,
+                      const Generation& row) {
+  if (!flags.as_json) {
+    print_line(gpt.tokenizer != nullptr ? gpt.tokenizer->decode(row.tokens)
+                                        : json(row.tokens).dump());
+    return;
+  }
+  json object = {{"ids", row.tokens},
+                 {"prompt_tokens", row.prompt_length},
+                 {"finish_reason", row.is_stopped ? "stop" : "length"}};
+  if (gpt.tokenizer != nullptr) object["text"] = gpt.tokenizer->decode(row.tokens);
+  if (flags.logprobs) object["logprobs"] = row.log_probabilities;
+  print_line(object.dump());
+}
+
+struct ScoreFlags {
+  ModelFlags model;
+  std::string input = "-";
+};
+
+}  // namespace
+
+int generate_text(std::span<const std::string> words) {
+  GenerateFlags flags;
+  FlagTable table = flags_of(flags);
+  if (!parse_flags(table, "megatron generate --load DIR --prompt TEXT ... [flags]", words)) {
+    return 0;
+  }
+  const std::vector<std::string> wrong = problems(flags);
+  if (!wrong.empty()) throw ConfigError(wrong);
+
+  const GptForInference gpt = load_for_inference(flags.model);
+  const std::vector<std::vector<int32_t>> prompts = read_prompts(flags, gpt);
+  GenerateOptions options;
+  options.max_new_tokens = flags.max_new_tokens;
+  options.sampling = {.temperature = flags.temperature,
+                      .top_k = flags.greedy ? 1 : flags.top_k,
+                      .top_p = flags.top_p};
+  options.seed = static_cast<uint64_t>(flags.seed);
+  options.vocab_size = gpt.vocab_size;
+  options.return_log_probabilities = flags.logprobs;
+  if (gpt.tokenizer != nullptr && !flags.ignore_eod) {
+    if (const auto eod = gpt.tokenizer->special_id(SpecialToken::kEod)) {
+      options.stop_tokens.push_back(*eod);
+    }
+  }
+  for (const Generation& row : generate(*gpt.model, prompts, options)) {
+    print_generation(flags, gpt, row);
+  }
+  return 0;
+}
+
+int score_text(std::span<const std::string> words) {
+  ScoreFlags flags;
+  FlagTable table;
+  add_model_flags(table, flags.model);
+  table.group("input");
+  table.add("--input", flags.input,
+            "JSON lines {\"ids\": [...]} or {\"text\": ...}; - is standard input.");
+  if (!parse_flags(table, "megatron score --load DIR [--input FILE] [flags]", words)) return 0;
+
+  const GptForInference gpt = load_for_inference(flags.model);
+  each_line(flags.input, [&](const std::string& line, int64_t number) {
+    try {
+      const Score result = score(*gpt.model, ids_of(json::parse(line), gpt));
+      nlohmann::ordered_json object;
+      object["loss"] = result.loss;
+      object["logprobs"] = result.log_probabilities;
+      print_line(object.dump());
+    } catch (const json::exception& error) {
+      throw FormatError(fmt::format("{}:{}: {}", flags.input, number, error.what()));
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("{}:{}: {}", flags.input, number, error.what()));
+    }
+  });
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,336 @@
+#include "megatron/cli/gpt_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/save.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/models/gpt/hf_names.h"
+
+namespace megatron::cli {
+namespace {
+
+// Keys of CheckpointState::scalars; Megatron-LM's names where it has them.
+constexpr const char* kScheduler = "opt_param_scheduler";
+constexpr const char* kScaler = "grad_scaler";
+constexpr const char* kOptimizer = "optimizer";
+constexpr const char* kRandom = "rng";
+constexpr const char* kTokenizer = "tokenizer";
+constexpr const char* kProgress = "progress";
+
+template <class T>
+T value_of(const std::map<std::string, ArgMap>& scalars, const char* owner, const char* name) {
+  const auto map = scalars.find(owner);
+  if (map != scalars.end()) {
+    const auto entry = map->second.find(name);
+    if (entry != map->second.end()) {
+      if (const T* value = std::get_if<T>(&entry->second)) return *value;
+      if constexpr (std::is_same_v<T, double>) {  // a whole number may be stored as one
+        if (const auto* value = std::get_if<int64_t>(&entry->second)) {
+          return static_cast<double>(*value);
+        }
+      }
+    }
+  }
+  throw FormatError(fmt::format(
+      "the checkpoint's {} has no usable value {}; start from its weights with --finetune", owner,
+      name));
+}
+
+std::vector<CheckpointTensor> model_tensors(const GptModel& model) {
+  std::vector<CheckpointTensor> tensors;
+  for (const NamedParameter& parameter : named_parameters(model)) {
+    tensors.push_back(whole_tensor(parameter.name, parameter.variable.data()));
+  }
+  return tensors;
+}
+
+std::map<std::string, std::vector<CheckpointTensor>> optimizer_tensors(const Optimizer& optimizer) {
+  std::map<std::string, std::vector<CheckpointTensor>> tensors;
+  optimizer.visit_state(
+      [&](const std::string& parameter, std::string_view state, const Tensor& tensor) {
+        tensors[std::string(state)].push_back(whole_tensor(parameter, tensor));
+      });
+  return tensors;
+}
+
+ArgMap scheduler_map(const ParameterSchedulerState& state) {
+  ArgMap map = {{"max_lr", state.max_lr},
+                {"min_lr", state.min_lr},
+                {"lr_warmup_steps", state.lr_warmup_steps},
+                {"lr_decay_steps", state.lr_decay_steps},
+                {"lr_decay_style", std::string(name_of(state.lr_decay_style))},
+                {"num_steps", state.num_steps}};
+  if (state.weight_decay) {
+    map["start_wd"] = state.weight_decay->start;
+    map["end_wd"] = state.weight_decay->end;
+    map["wd_incr_style"] = std::string(name_of(state.weight_decay->style));
+    map["wd_incr_steps"] = state.weight_decay->steps;
+  }
+  return map;
+}
+
+ParameterSchedulerState scheduler_state(const std::map<std::string, ArgMap>& scalars) {
+  const auto number = [&](const char* name) { return value_of<double>(scalars, kScheduler, name); };
+  const auto count = [&](const char* name) { return value_of<int64_t>(scalars, kScheduler, name); };
+  const auto text = [&](const char* name) {
+    return value_of<std::string>(scalars, kScheduler, name);
+  };
+  const auto lr_style = lr_decay_style_of(text("lr_decay_style"));
+  const auto wd_style = weight_decay_incr_style_of(text("wd_incr_style"));
+  if (!lr_style || !wd_style) {
+    throw FormatError(
+        "the checkpoint's scheduler has an unknown style; use --override-opt_param-scheduler");
+  }
+  return {.max_lr = number("max_lr"),
+          .min_lr = number("min_lr"),
+          .lr_warmup_steps = number("lr_warmup_steps"),
+          .lr_decay_steps = count("lr_decay_steps"),
+          .lr_decay_style = *lr_style,
+          .num_steps = count("num_steps"),
+          .weight_decay = WeightDecaySchedule{.start = number("start_wd"),
+                                              .end = number("end_wd"),
+                                              .style = *wd_style,
+                                              .steps = count("wd_incr_steps")}};
+}
+
+void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, ArgMap>& scalars) {
+  OptimizerScalars loaded;
+  loaded.group_steps = value_of<std::vector<int64_t>>(scalars, kOptimizer, "group_steps");
+  if (scalars.contains(kScaler)) {
+    loaded.loss_scaler = LossScalerState{
+        .scale = value_of<double>(scalars, kScaler, "scale"),
+        .growth_tracker = value_of<int64_t>(scalars, kScaler, "growth_tracker"),
+        .hysteresis_tracker = value_of<int64_t>(scalars, kScaler, "hysteresis_tracker")};
+  }
+  optimizer.load(loaded);
+}
+
+CheckpointState state_of(GptSetup& setup, bool with_optimizer) {
+  CheckpointState state;
+  state.model = model_tensors(setup.model());
+  if (with_optimizer) state.optimizer = optimizer_tensors(setup.optimizer());
+  return state;
+}
+
+// The fields of which a Hugging Face model and the flags must agree.
+std::vector<std::string> contradictions(const TransformerConfig& theirs,
+                                        const TransformerConfig& ours) {
+  std::vector<std::string> found;
+  const auto compare = [&](const char* flag, auto saved, auto now) {
+    if (saved == now) return;
+    found.push_back(
+        fmt::format("{} is {} in the model's config.json, but {} now; give the model's value or "
+                    "--use-checkpoint-args",
+                    flag, saved, now));
+  };
+  compare("--num-layers", theirs.num_layers, ours.num_layers);
+  compare("--hidden-size", theirs.hidden_size, ours.hidden_size);
+  compare("--ffn-hidden-size", theirs.ffn_hidden_size, ours.ffn_hidden_size);
+  compare("--num-attention-heads", theirs.num_attention_heads, ours.num_attention_heads);
+  compare("--kv-channels", theirs.kv_channels, ours.kv_channels);
+  compare("--num-query-groups", theirs.num_query_groups, ours.num_query_groups);
+  compare("--norm-epsilon", theirs.norm_epsilon, ours.norm_epsilon);
+  compare("--rotary-base", theirs.rotary_base, ours.rotary_base);
+  compare("--rotary-percent", theirs.rotary_percent, ours.rotary_percent);
+  compare("the activation", name_of(theirs.activation), name_of(ours.activation));
+  const auto compare_choice = [&](const char* flag, auto saved, auto now) {
+    compare(flag, static_cast<int>(saved), static_cast<int>(now));
+  };
+  compare_choice("--position-embedding-type", theirs.position_embedding_type,
+                 ours.position_embedding_type);
+  compare_choice("--normalization", theirs.normalization, ours.normalization);
+  compare_choice("--untie-embeddings-and-output-weights",
+                 theirs.untie_embeddings_and_output_weights,
+                 ours.untie_embeddings_and_output_weights);
+  return found;
+}
+
+// The flags that choose an activation.
+ActivationFlags activation_flags(Activation activation) {
+  ActivationFlags flags;
+  switch (activation) {
+    case Activation::kGeluTanh:
+      flags.openai_gelu = true;
+      break;
+    case Activation::kGeluErf:
+      flags.bias_gelu_fusion = false;
+      break;
+    case Activation::kGeluOnnx:
+      flags.onnx_safe = true;
+      break;
+    case Activation::kSquaredRelu:
+      flags.squared_relu = true;
+      break;
+    case Activation::kSwiglu:
+      flags.swiglu = true;
+      break;
+    case Activation::kGeglu:
+      flags.glu_activation = GluActivation::kGeglu;
+      break;
+    case Activation::kLiglu:
+      flags.glu_activation = GluActivation::kLiglu;
+      break;
+    case Activation::kReglu:
+      flags.glu_activation = GluActivation::kReglu;
+      break;
+    case Activation::kRelu:
+      throw Unsupported("the activation relu has no training flag");
+  }
+  return flags;
+}
+
+void load_hf(const GptModel& model, const HfModel& hf, const std::filesystem::path& directory) {
+  const std::vector<std::string> problems = contradictions(hf.transformer, model.config());
+  if (!problems.empty()) throw ConfigError(problems);
+  std::map<std::string, Variable> by_name;
+  for (const NamedParameter& parameter : named_parameters(model)) {
+    by_name[parameter.name] = parameter.variable;
+  }
+  load_hf_weights(directory, hf, gpt_parameters(model.config()),
+                  [&](const std::string& name, const Tensor& elements) {
+                    copy_into(by_name.at(name).mutable_data(), elements);
+                  });
+}
+
+}  // namespace
+
+LoadSource find_load_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist) {
+  LoadSource source;
+  if (load.empty()) return source;
+  if (std::filesystem::exists(load / "config.json") &&
+      !std::filesystem::exists(load / kTrackerFile)) {
+    source.hf = read_hf_config(load);
+    return source;
+  }
+  source.checkpoint = find_checkpoint(load, ckpt_step);
+  if (!source.checkpoint && must_exist) {
+    throw ConfigError(fmt::format(
+        "--load {}: there is no checkpoint (no {}) and no Hugging Face model (no config.json); "
+        "check the directory",
+        load.string(), kTrackerFile));
+  }
+  return source;
+}
+
+void take_architecture(TrainingArgs& args, const LoadSource& source) {
+  if (source.checkpoint) use_checkpoint_args(args, CheckpointReader(*source.checkpoint).args());
+  if (!source.hf) return;
+  // Everything config.json decides; what it does not know (dropout, precision, recompute) stays.
+  const TransformerConfig given = args.transformer;
+  TransformerConfig& config = args.transformer;
+  config = source.hf->transformer;
+  if (given.seq_length > 0) config.seq_length = given.seq_length;
+  config.padded_vocab_size = 0;
+  config.make_vocab_size_divisible_by = given.make_vocab_size_divisible_by;
+  config.params_dtype = given.params_dtype;
+  config.attention_dropout = given.attention_dropout;
+  config.hidden_dropout = given.hidden_dropout;
+  config.label_smoothing = given.label_smoothing;
+  config.fp32_residual_connection = given.fp32_residual_connection;
+  config.recompute_granularity = given.recompute_granularity;
+  config.recompute_method = given.recompute_method;
+  config.recompute_num_layers = given.recompute_num_layers;
+  args.activation = activation_flags(config.activation);
+}
+
+void save_run(GptSetup& setup, const Tokenizer& tokenizer) {
+  const TrainingArgs& args = setup.args();
+  const Progress& progress = setup.progress();
+  CheckpointState state = state_of(setup, !args.checkpoint.no_save_optim);
+  state.iteration = progress.iteration;
+  state.consumed_train_samples = progress.consumed_train_samples;
+  state.consumed_valid_samples = progress.consumed_valid_samples;
+  state.args = arg_map(args);
+  state.scalars[kProgress] = {{"floating_point_operations", progress.floating_point_operations}};
+  if (!args.checkpoint.no_save_optim) {
+    const OptimizerScalars scalars = setup.optimizer().scalars();
+    state.scalars[kScheduler] = scheduler_map(setup.scheduler().state());
+    state.scalars[kOptimizer] = {{"group_steps", scalars.group_steps}};
+    if (scalars.loss_scaler) {
+      state.scalars[kScaler] = {{"scale", scalars.loss_scaler->scale},
+                                {"growth_tracker", scalars.loss_scaler->growth_tracker},
+                                {"hysteresis_tracker", scalars.loss_scaler->hysteresis_tracker}};
+    }
+  }
+  if (!args.checkpoint.no_save_rng) {
+    state.scalars[kRandom] = {{"seed", static_cast<int64_t>(setup.random().seed())}};
+  }
+  state.scalars[kTokenizer] = {{"type", std::string(tokenizer.type())},
+                               {"vocab_size", tokenizer.vocab_size()}};
+  save_checkpoint(args.checkpoint.save, state,
+                  {.keep_last = args.checkpoint.keep_last,
+                   .retain_interval = args.checkpoint.save_retain_interval});
+}
+
+void load_run(GptSetup& setup, const LoadSource& source) {
+  const TrainingArgs& args = setup.args();
+  const CheckpointConfig& config = args.checkpoint;
+  if (source.hf) {
+    print_line(fmt::format(" loading Hugging Face model from {}", config.load));
+    load_hf(setup.model(), *source.hf, config.load);
+    setup.optimizer().reload_main_params();
+    return;
+  }
+  if (!source.checkpoint) {
+    if (!config.load.empty()) {
+      print_line(fmt::format("WARNING: could not find the metadata file {}/{} ", config.load,
+                             kTrackerFile));
+      print_line("    will not load any checkpoints and will start from random");
+    }
+    return;
+  }
+  print_line(fmt::format(" loading checkpoint from {}", source.checkpoint->string()));
+  const CheckpointReader reader(*source.checkpoint);
+  const bool with_optimizer = !config.finetune && !config.no_load_optim && reader.has_optimizer();
+  if (!config.finetune) {
+    const std::vector<std::string> problems =
+        megatron::contradictions(reader.args(), arg_map(args));
+    if (!problems.empty()) throw ConfigError(problems);
+    if (!reader.has_optimizer() && !config.no_load_optim) {
+      throw ConfigError(fmt::format(
+          "{} has no optimizer state (it was saved with --no-save-optim); use --no-load-optim to "
+          "go on without, or --finetune to begin at iteration 0",
+          source.checkpoint->string()));
+    }
+  }
+  CheckpointState state = state_of(setup, with_optimizer);
+  load_checkpoint(*source.checkpoint, state, {.optimizer = with_optimizer});
+  if (config.finetune) {
+    setup.optimizer().reload_main_params();
+    return;
+  }
+  Progress& progress = setup.progress();
+  progress.iteration = state.iteration;
+  progress.consumed_train_samples = state.consumed_train_samples;
+  progress.consumed_valid_samples = state.consumed_valid_samples;
+  progress.floating_point_operations =
+      value_of<double>(state.scalars, kProgress, "floating_point_operations");
+  if (with_optimizer) {
+    load_optimizer_scalars(setup.optimizer(), state.scalars);
+    setup.scheduler().load(scheduler_state(state.scalars), scheduler_load_of(args.optimizer));
+  } else {
+    setup.optimizer().reload_main_params();
+  }
+  if (!config.no_load_rng && state.scalars.contains(kRandom)) {
+    const auto seed = static_cast<uint64_t>(value_of<int64_t>(state.scalars, kRandom, "seed"));
+    setup.random() = RandomState(seed);
+  }
+  setup.microbatches().update(progress.consumed_train_samples, false);
+  print_line(fmt::format("  successfully loaded checkpoint from {} at iteration {}", config.load,
+                         progress.iteration));
+}
+
+void load_weights(const GptModel& model, const LoadSource& source,
+                  const std::filesystem::path& directory) {
+  if (source.hf) return load_hf(model, *source.hf, directory);
+  invariant(source.checkpoint.has_value(), "weights are loaded from something");
+  CheckpointState state;
+  state.model = model_tensors(model);
+  load_checkpoint(*source.checkpoint, state, {.optimizer = false});
+}
+
+}  // namespace megatron::cli

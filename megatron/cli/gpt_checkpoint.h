@@ -1,0 +1,36 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "megatron/checkpoint/load.h"
+#include "megatron/cli/gpt_setup.h"
+#include "megatron/models/gpt/hf_config.h"
+
+namespace megatron::cli {
+
+// What --load names: a checkpoint of this program, a Hugging Face model, or nothing yet.
+struct LoadSource {
+  std::optional<std::filesystem::path> checkpoint;  // the directory of one iteration
+  std::optional<HfModel> hf;                        // of the directory itself
+};
+// Throws ConfigError when the directory holds neither and `must_exist`; IoError, FormatError.
+LoadSource find_load_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist);
+
+// --use-checkpoint-args: takes the architecture from the source. REQUIRES: args are not resolved.
+void take_architecture(TrainingArgs& args, const LoadSource& source);
+
+// Saves everything a run needs to go on exactly.
+void save_run(GptSetup& setup, const Tokenizer& tokenizer);
+
+// Brings a freshly built run to where the source stands; Megatron-LM's rules for --finetune,
+// --no-load-optim and the scheduler flags. Throws ConfigError for every setting that contradicts
+// the source, FormatError for tensors that do not fit.
+void load_run(GptSetup& setup, const LoadSource& source);
+
+// Fills the parameters of a model from the source.
+void load_weights(const GptModel& model, const LoadSource& source,
+                  const std::filesystem::path& directory);
+
+}  // namespace megatron::cli

@@ -1,0 +1,110 @@
+#include "megatron/cli/gpt_inference.h"
+
+#include <fmt/format.h>
+
+#include "megatron/cli/args/training_args.h"
+#include "megatron/cli/gpt_checkpoint.h"
+#include "megatron/cli/threads.h"
+#include "megatron/core/error.h"
+
+namespace megatron::cli {
+namespace {
+
+// The run that saved a checkpoint, as its command line would give it.
+TrainingArgs args_of(const ArgMap& stored) {
+  TrainingArgs args;
+  FlagTable flags = training_flags(args);
+  for (const auto& [dest, value] : stored) {
+    if (flags.find(dest) == nullptr || std::holds_alternative<std::monostate>(value)) continue;
+    flags.assign(dest, value);
+  }
+  // Derived settings are among the stored ones, so only what resolving asks for counts as given.
+  args.given = {"lr"};
+  std::vector<std::string> problems;
+  const auto padded = stored.find("padded_vocab_size");
+  TrainingArgs run = resolved(args, 1, problems);
+  if (padded == stored.end() || !std::holds_alternative<int64_t>(padded->second)) {
+    problems.emplace_back("the checkpoint's arguments have no padded_vocab_size");
+  } else {
+    run.transformer.padded_vocab_size = std::get<int64_t>(padded->second);
+  }
+  if (!problems.empty()) throw ConfigError(problems);
+  return run;
+}
+
+bool names_tokenizer(const TokenizerConfig& config) {
+  return !config.vocab_file.empty() || !config.tokenizer_model.empty() || config.vocab_size > 0;
+}
+
+TransformerConfig for_inference(TransformerConfig config) {
+  config.hidden_dropout = 0;
+  config.attention_dropout = 0;
+  return config;
+}
+
+}  // namespace
+
+void add_model_flags(FlagTable& table, ModelFlags& flags) {
+  table.group("model");
+  table.add_optional("--load", flags.load,
+                     "Checkpoint directory of this program, or a Hugging Face model.");
+  table.add_optional("--ckpt-step", flags.ckpt_step, "Iteration to load instead of the latest.");
+  table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
+  table.group("tokenizer");
+  table.add_optional("--tokenizer-type", flags.tokenizer.tokenizer_type,
+                     "What turns text into ids; that of the checkpoint if not given.");
+  table.add_optional("--vocab-file", flags.tokenizer.vocab_file, "GPT-2: vocab.json.");
+  table.add_optional("--merge-file,--merges-file", flags.tokenizer.merge_file,
+                     "GPT-2: merges.txt.");
+  table.add_optional("--tokenizer-model", flags.tokenizer.tokenizer_model,
+                     "GPT-2: a directory with vocab.json and merges.txt.");
+  table.add_optional("--vocab-size", flags.tokenizer.vocab_size, "NullTokenizer: number of ids.");
+}
+
+const Tokenizer& GptForInference::required_tokenizer() const {
+  if (tokenizer != nullptr) return *tokenizer;
+  throw ConfigError(
+      "text needs a tokenizer, and the model's directory has none (vocab.json and merges.txt); "
+      "give "
+      "--tokenizer-type, --vocab-file and --merge-file, or ids instead of text");
+}
+
+GptForInference load_for_inference(const ModelFlags& flags) {
+  if (flags.load.empty()) {
+    throw ConfigError("--load is required: the directory of a checkpoint or Hugging Face model");
+  }
+  use_threads(flags.num_threads);
+  const LoadSource source = find_load_source(flags.load, flags.ckpt_step, true);
+
+  GptForInference result;
+  TransformerConfig config;
+  TokenizerConfig tokenizer;
+  if (source.hf) {
+    config = source.hf->transformer;
+    result.vocab_size = source.hf->vocab_size;
+    const std::filesystem::path directory = flags.load;
+    if (std::filesystem::exists(directory / "vocab.json") &&
+        std::filesystem::exists(directory / "merges.txt")) {
+      tokenizer = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = flags.load};
+    }
+  } else {
+    const TrainingArgs run = args_of(CheckpointReader(*source.checkpoint).args());
+    config = run.transformer;
+    tokenizer = run.tokenizer;
+  }
+  if (names_tokenizer(flags.tokenizer)) {
+    tokenizer = flags.tokenizer;
+    if (tokenizer.tokenizer_type.empty()) tokenizer.tokenizer_type = "GPT2BPETokenizer";
+  }
+  if (names_tokenizer(tokenizer)) result.tokenizer = make_tokenizer(tokenizer);
+  if (result.vocab_size == 0) {
+    result.vocab_size = result.tokenizer != nullptr
+                            ? std::min(result.tokenizer->vocab_size(), config.padded_vocab_size)
+                            : config.padded_vocab_size;
+  }
+  result.model = std::make_unique<GptModel>(for_inference(config), Stream{});
+  load_weights(*result.model, source, flags.load);
+  return result;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,63 @@
+#include "megatron/cli/gpt_setup.h"
+
+#include "megatron/cli/threads.h"
+#include "megatron/training/flops.h"
+
+namespace megatron::cli {
+namespace {
+
+std::vector<OptimizedParameter> optimized_parameters(const GptModel& model) {
+  std::vector<OptimizedParameter> all;
+  for (const NamedParameter& parameter : named_parameters(model)) {
+    const bool is_embedding =
+        parameter.name.starts_with("embedding.") || parameter.name.starts_with("output_layer.");
+    all.push_back({.name = parameter.name,
+                   .variable = parameter.variable,
+                   .has_weight_decay = is_decayed(parameter.name, parameter.variable.shape()),
+                   .has_decoupled_lr = is_embedding});
+  }
+  return all;
+}
+
+}  // namespace
+
+GptSetup::GptSetup(const TrainingArgs& args)
+    : args_(args), random_(static_cast<uint64_t>(args.training.seed)) {
+  use_threads(args.training.num_threads);
+  model_ = std::make_unique<GptModel>(args_.transformer, Stream{});
+  if (args_.transformer.perform_initialization) {
+    initialize(*model_, static_cast<uint64_t>(args_.training.seed));
+  }
+  parameters_ = std::make_unique<FlatParameters>(
+      optimized_parameters(*model_),
+      FlatParametersOptions{
+          .layout = {},
+          .accumulate_allreduce_grads_in_fp32 = args_.parallel.accumulate_allreduce_grads_in_fp32});
+  optimizer_ = std::make_unique<Optimizer>(*parameters_, args_.optimizer);
+  scheduler_ = std::make_unique<ParameterScheduler>(make_parameter_scheduler(
+      args_.optimizer, {.train_iters = args_.training.train_iters,
+                        .train_samples = args_.training.train_samples,
+                        .global_batch_size = args_.training.global_batch_size}));
+  microbatches_ = std::make_unique<MicrobatchCalculator>(
+      make_microbatch_calculator(args_.training, args_.parallel.data_parallel_size));
+}
+
+TrainerParts GptSetup::parts(TrainTask& task) {
+  return {.config = args_.training,
+          .task = task,
+          .parameters = *parameters_,
+          .optimizer = *optimizer_,
+          .scheduler = *scheduler_,
+          .microbatches = *microbatches_,
+          .random = random_,
+          .progress = progress_,
+          .data_parallel_size = args_.parallel.data_parallel_size,
+          .tokens_per_sample = args_.transformer.seq_length,
+          .flops = [this](int64_t batch) { return standard_flops(args_.transformer, batch); },
+          .save = nullptr,
+          .save_interval = args_.checkpoint.save_interval,
+          .save_directory = args_.checkpoint.save,
+          .started = std::chrono::steady_clock::now()};
+}
+
+}  // namespace megatron::cli

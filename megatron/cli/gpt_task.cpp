@@ -1,0 +1,83 @@
+#include "megatron/cli/gpt_task.h"
+
+#include <fmt/format.h>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/training/microbatch_calculator.h"
+
+namespace megatron::cli {
+namespace {
+
+GptInput input_of(const GptBatch& batch, const DataConfig& data) {
+  const Shape shape = {batch.micro_batch_size, batch.seq_length};
+  GptInput input;
+  input.tokens = tensor_of(batch.tokens, shape);
+  if (data.reset_position_ids) input.position_ids = tensor_of(batch.position_ids, shape);
+  if (!batch.document_starts.empty()) {
+    input.document_starts = tensor_of(batch.document_starts, shape);
+  }
+  return input;
+}
+
+}  // namespace
+
+GptTask::GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const GptModel& model,
+                 RandomState& random, const Progress& progress)
+    : model_(model), random_(random), data_(args.data) {
+  const DatasetSizes sizes = dataset_sizes_of(args.training);
+  print_line("> building train, validation, and test datasets ...");
+  print_line(" > datasets target sizes (minimum size):");
+  print_line(fmt::format("    train:      {}", sizes.train));
+  print_line(fmt::format("    validation: {}", sizes.valid));
+  print_line(fmt::format("    test:       {}", sizes.test));
+  print_line("> building train, validation, and test datasets for GPT ...");
+  const GptDatasets datasets =
+      build_gpt_datasets(args.data, {sizes.train, sizes.valid, sizes.test},
+                         args.transformer.seq_length, args.training.seed, tokenizer);
+  print_line("> finished creating GPT datasets ...");
+
+  const GptSampleOptions sample_options{.eod = tokenizer.eod(),
+                                        .eod_mask_loss = args.data.eod_mask_loss,
+                                        .reset_position_ids = args.data.reset_position_ids,
+                                        .reset_attention_mask = args.data.reset_attention_mask};
+  const auto open = [&](Split split, std::shared_ptr<const SampleDataset> dataset,
+                        int64_t consumed_samples) {
+    if (dataset == nullptr) return;
+    std::unique_ptr<Sampler> sampler =
+        make_sampler({.type = args.data.dataloader_type,
+                      .num_samples = dataset->num_samples(),
+                      .consumed_samples = consumed_samples,
+                      .micro_batch_size = args.training.micro_batch_size,
+                      .data_sharding = args.data.data_sharding});
+    const auto make_batch = [dataset, sample_options](const SampleGroup& group) {
+      return make_gpt_batch(*dataset, group, sample_options);
+    };
+    loader(split) = std::make_unique<Loader>(std::move(sampler), make_batch, args.data.num_workers);
+  };
+  if (!args.training.skip_train) {
+    open(Split::kTrain, datasets.train, progress.consumed_train_samples);
+  }
+  if (args.training.eval_iters > 0) {
+    open(Split::kValid, datasets.valid, progress.consumed_valid_samples);
+    open(Split::kTest, datasets.test, 0);
+  }
+}
+
+bool GptTask::has_split(Split split) const {
+  return loaders_[static_cast<size_t>(split)] != nullptr;
+}
+
+MicrobatchLoss GptTask::forward_step(Split split) {
+  const std::optional<GptBatch> batch = loader(split)->next();
+  if (!batch) {
+    throw Error(fmt::format("the {} data has no more samples; add data or train for fewer samples",
+                            split_name(split)));
+  }
+  const Shape shape = {batch->micro_batch_size, batch->seq_length};
+  const Variable loss = gpt_loss(model_, input_of(*batch, data_), tensor_of(batch->labels, shape),
+                                 tensor_of(batch->loss_mask, shape), random_);
+  return {loss, {{"lm loss", loss.data()}}};
+}
+
+}  // namespace megatron::cli

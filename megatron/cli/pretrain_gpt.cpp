@@ -1,0 +1,115 @@
+#include "megatron/cli/pretrain_gpt.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "megatron/checkpoint/directory.h"
+#include "megatron/cli/gpt_checkpoint.h"
+#include "megatron/cli/gpt_setup.h"
+#include "megatron/cli/gpt_task.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+
+namespace megatron::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What Megatron-LM prints before it builds anything.
+void print_arguments(const TrainingArgs& args) {
+  for (const std::string& note : args.notes) print_line(note);
+  for (const std::string& line : argument_dump(arg_map(args))) print_line(line);
+  for (const std::string& warning : args.warnings) warn(warning);
+}
+
+void print_batches(const TrainingConfig& config) {
+  const BatchSizeSchedule schedule = batch_size_schedule_of(config);
+  if (schedule.is_constant()) {
+    print_line(fmt::format("setting number of micro-batches to constant {}",
+                           config.global_batch_size / config.micro_batch_size));
+    return;
+  }
+  print_line(
+      fmt::format("will use batch size rampup starting from global batch size {} to global "
+                  "batch size {}",
+                  schedule.at(0), schedule.final_batch_size()));
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(TrainingArgs& args) {
+  print_line(fmt::format("> building {} tokenizer ...", args.tokenizer.tokenizer_type));
+  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
+  int64_t& padded = args.transformer.padded_vocab_size;
+  if (padded == 0) {
+    padded =
+        padded_vocab_size(tokenizer->vocab_size(), args.transformer.make_vocab_size_divisible_by,
+                          args.parallel.tensor_model_parallel_size);
+  }
+  if (padded < tokenizer->vocab_size()) {
+    throw ConfigError(fmt::format(
+        "the tokenizer has {} ids, the model {} rows; use the tokenizer the model was trained with",
+        tokenizer->vocab_size(), padded));
+  }
+  print_line(fmt::format(" > padded vocab (size: {}) with {} dummy tokens (new size: {})",
+                         tokenizer->vocab_size(), padded - tokenizer->vocab_size(), padded));
+  return tokenizer;
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+int pretrain_gpt(std::span<const std::string> words) {
+  const Clock::time_point started = Clock::now();
+  std::vector<std::string> problems;
+  TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
+  if (args.wants_help) {
+    print_line(training_help("pretrain-gpt"));
+    return 0;
+  }
+  const LoadSource source = find_load_source(args.checkpoint.load, args.checkpoint.ckpt_step,
+                                             args.checkpoint.exit_on_missing_checkpoint);
+  if (args.checkpoint.use_checkpoint_args) take_architecture(args, source);
+  args = resolved(std::move(args), 1, problems);
+  for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
+  if (!problems.empty()) throw ConfigError(problems);
+
+  print_arguments(args);
+  print_batches(args.training);
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(args);
+  print_line(fmt::format("> setting random seeds to {} ...", args.training.seed));
+  print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
+  print_line(datetime_text("after megatron is initialized"));
+
+  print_line("building GPT model ...");
+  Timers timers(args.training.timing_log_level, args.training.timing_log_option);
+  timers.start("model-and-optimizer-setup", 0);
+  GptSetup setup(args);
+  print_line(
+      fmt::format(" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): {}",
+                  num_parameters(setup.model())));
+  print_line(
+      fmt::format("> learning rate decay style: {}", name_of(args.optimizer.lr_decay_style)));
+  timers.stop("model-and-optimizer-setup", 0);
+  print_line(datetime_text("after model, optimizer, and learning rate scheduler are built"));
+
+  timers.start("train/valid/test-data-iterators-setup", 0);
+  GptTask task(args, *tokenizer, setup.model(), setup.random(), setup.progress());
+  timers.stop("train/valid/test-data-iterators-setup", 0);
+  print_line(datetime_text("after dataloaders are built"));
+  print_line("done with setup ...");
+  print_line(
+      timers.report({"model-and-optimizer-setup", "train/valid/test-data-iterators-setup"}, 1));
+
+  TrainerParts parts = setup.parts(task);
+  parts.started = started;
+  if (!args.checkpoint.save.empty()) {
+    parts.save = [&](const Progress&) { save_run(setup, *tokenizer); };
+  }
+  Trainer(std::move(parts)).run();
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <optional>
+
+#include "megatron/nn/layers.h"
+#include "megatron/transformer/kv_cache.h"
+#include "megatron/transformer/transformer_block.h"
+
+namespace megatron {
+
+// The tokens of a microbatch and where they stand, on the host.
+struct GptInput {
+  Tensor tokens = {};        // [b, s] int64
+  Tensor position_ids = {};  // [b, s] int64; undefined: 0 .. s - 1, or after what the cache holds
+  Tensor document_starts = {};  // [b, s] int32: token i sees [start, i]; undefined: all before it
+};
+
+// A decoder-only language model: GPT-2 and, by its config, Llama, GPT-NeoX and BLOOM
+// (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971).
+//
+// Parameter names are Megatron Core's: embedding.word_embeddings.weight,
+// decoder.layers.0.self_attention.linear_qkv.weight, ...
+class GptModel final : public Module {
+ public:
+  // `config` is resolved and has padded_vocab_size. Parameters are undefined until initialize() or
+  // a checkpoint fills them.
+  GptModel(const TransformerConfig& config, Stream stream);
+
+  // Activations after the final norm, [s, b, h]. With a cache (no grad mode) the tokens continue
+  // what it holds, and it grows by s.
+  Variable hidden_states(const GptInput& input, RandomState& random,
+                         KvCache* cache = nullptr) const;
+  // [s, b, h] -> [s, b, v]; also for a part of the positions.
+  Variable logits(const Variable& hidden) const;
+
+  const TransformerConfig& config() const { return config_; }
+
+ private:
+  Variable embed(const GptInput& input, const Tensor& position_ids, RandomState& random) const;
+
+  TransformerConfig config_;
+  Stream stream_;
+  uint64_t embedding_site_;
+  Tensor rotary_table_;
+
+  // A group of its own, so that names read embedding.<part>.
+  struct EmbeddingParts final : Module {
+    EmbeddingParts(const TransformerConfig& config, Stream stream);
+    Embedding word_embeddings;
+    std::optional<Embedding> position_embeddings;
+    std::optional<Norm> norm;  // --embed-layernorm
+  };
+  EmbeddingParts embedding_;
+  TransformerBlock decoder_;
+  std::optional<Linear> output_layer_;  // untied embeddings only
+};
+
+// What a language model is trained on: sum over the microbatch of loss_mask * loss, divided by the
+// sum of loss_mask (1 where that is 0).
+//   labels [b, s] int64, loss_mask [b, s] fp32, both on the host -> fp32 []
+Variable gpt_loss(const GptModel& model, const GptInput& input, const Tensor& labels,
+                  const Tensor& loss_mask, RandomState& random);
+
+}  // namespace megatron
