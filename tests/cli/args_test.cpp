@@ -427,6 +427,24 @@ TEST(ResolveTest, CheckpointArgumentsFillWhatTheCommandLineLeaves) {
   EXPECT_TRUE(args.activation.swiglu);
 }
 
+TEST(ResolveTest, CheckpointArgumentsKeepTheFormOfGelu) {
+  const ArgMap stored = arg_map(parsed("--no-bias-gelu-fusion"));
+  std::vector<std::string> problems;
+  TrainingArgs args = parsed_flags({}, ModelKind::kGpt, problems);
+  use_checkpoint_args(args, stored);
+  EXPECT_EQ(resolved(args, 1, problems).transformer.activation, Activation::kGeluErf);
+}
+
+TEST(ResolveTest, ACheckpointArgumentOfAnotherTypeIsAnError) {
+  TrainingArgs args;
+  try {
+    use_checkpoint_args(args, {{"hidden_size", "wide"}});
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "hidden_size cannot take the value wide; it must be of type INT");
+  }
+}
+
 TEST(ArgMapTest, KeepsTypes) {
   const ArgMap map = arg_map(parsed("--data-parallel-random-init --adam-eps 1e-6"));
   EXPECT_EQ(map.at("hidden_size"), ArgValue(int64_t{8}));

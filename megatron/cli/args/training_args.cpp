@@ -94,9 +94,30 @@ void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored) {
     const auto found = stored.find(dest);
     if (found != stored.end()) flags.assign(dest, found->second);
   };
-  for (const char* dest :
-       {"num_layers", "hidden_size", "ffn_hidden_size", "seq_length", "num_attention_heads",
-        "kv_channels", "max_position_embeddings", "tokenizer_type"}) {
+  for (const char* dest : {"num_layers",
+                           "hidden_size",
+                           "ffn_hidden_size",
+                           "seq_length",
+                           "num_attention_heads",
+                           "kv_channels",
+                           "max_position_embeddings",
+                           "tokenizer_type",
+                           "decoder_num_layers",
+                           "decoder_seq_length",
+                           "openai_gelu",
+                           "onnx_safe",
+                           "squared_relu",
+                           "glu_activation",
+                           "bias_gelu_fusion",
+                           "norm_epsilon",
+                           "qk_layernorm",
+                           "embed_layernorm",
+                           "parallel_residual",
+                           "apply_residual_connection_post_layernorm",
+                           "use_rope_scaling",
+                           "rope_scaling_factor",
+                           "rotary_seq_len_interpolation_factor",
+                           "bert_binary_head"}) {
     if (!args.given.contains(dest)) take(dest);
   }
   for (const char* dest :

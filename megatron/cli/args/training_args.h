@@ -64,8 +64,9 @@ TrainingArgs parsed_flags(std::span<const std::string> argv, ModelKind model,
 TrainingArgs resolved(TrainingArgs args, int64_t world_size, std::vector<std::string>& problems);
 
 // --use-checkpoint-args: takes the architecture from the arguments stored in a checkpoint; call it
-// before resolved(). Sizes that the command line names win over the checkpoint; of the rest the
-// checkpoint's value is taken always.
+// before resolved(). The command line wins for what it names, except the settings whose value
+// Megatron-LM always takes from the checkpoint (query groups, position embedding, biases, swiglu,
+// normalization, untied output weights). Throws ConfigError for a stored value of another type.
 void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored);
 
 // What resolved args ask for that this version cannot do, one sentence each.
