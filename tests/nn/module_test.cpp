@@ -1,0 +1,134 @@
+#include "megatron/nn/module.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "megatron/device/allocator.h"
+#include "megatron/nn/layers.h"
+#include "tests/support/tensors.h"
+
+namespace megatron {
+namespace {
+
+// A two-layer network, to be walked over.
+class Pair final : public Module {
+ public:
+  explicit Pair(const Placement& placement)
+      : scale(add_parameter("scale", {1}, Init::ones(), placement)),
+        first(3, 5, {.init = Init::normal(0.02)}, placement),
+        second(5, 2, {.has_bias = false, .init = Init::xavier_uniform()}, placement) {
+    add_child("first", first);
+    add_child("second", second);
+  }
+
+  Variable scale;
+  Linear first;
+  Linear second;
+};
+
+// One parameter of any shape and beginning.
+class Single final : public Module {
+ public:
+  Single(const Shape& shape, Init init, const Placement& placement)
+      : weight(add_parameter("weight", shape, init, placement)) {}
+
+  Variable weight;
+};
+
+Tensor initialized(const Shape& shape, Init init, uint64_t seed, DType dtype = DType::kFloat32) {
+  const Single module(shape, init, {dtype, Stream{}});
+  initialize(module, seed);
+  return module.weight.data();
+}
+
+TEST(ModuleTest, WalksInTheOrderOfRegistrationWithDottedNames) {
+  const Pair pair({});
+  std::vector<std::string> names;
+  for (const NamedParameter& parameter : named_parameters(pair)) names.push_back(parameter.name);
+  EXPECT_THAT(names, testing::ElementsAre("scale", "first.weight", "first.bias", "second.weight"));
+  EXPECT_EQ(num_parameters(pair), 1 + 15 + 5 + 10);
+}
+
+TEST(ModuleTest, ParametersAreLeavesOfThePlacement) {
+  const Pair pair({DType::kBFloat16, Stream{}});
+  for (const NamedParameter& parameter : named_parameters(pair)) {
+    EXPECT_TRUE(parameter.variable.requires_grad()) << parameter.name;
+    EXPECT_EQ(parameter.variable.dtype(), DType::kBFloat16) << parameter.name;
+  }
+}
+
+TEST(ModuleTest, ParametersAreCountedAsSuch) {
+  const auto counted = [] {
+    return allocator_of(Device{})
+        .stats()
+        .by_category[static_cast<size_t>(MemoryCategory::kParameters)];
+  };
+  const int64_t before = counted();
+  const Single module({64, 64}, Init::zeros(), {});
+  EXPECT_GE(counted() - before, 64 * 64 * 4);
+}
+
+TEST(InitializeTest, ConstantsAreConstant) {
+  expect_identical(initialized({3, 5}, Init::zeros(), 1), full({3, 5}, 0, DType::kFloat32, {}));
+  expect_identical(initialized({3, 5}, Init::ones(), 1), full({3, 5}, 1, DType::kFloat32, {}));
+}
+
+TEST(InitializeTest, NormalHasItsMoments) {
+  const Tensor x = initialized({300, 401}, Init::normal(0.02), 1234);
+  double sum = 0, squares = 0, fourth = 0;
+  for (const float value : x.span<float>()) {
+    sum += value;
+    squares += std::pow(value, 2);
+    fourth += std::pow(value, 4);
+  }
+  const auto n = static_cast<double>(x.numel());
+  EXPECT_NEAR(sum / n, 0, 4 * 0.02 / std::sqrt(n));
+  EXPECT_NEAR(std::sqrt(squares / n), 0.02, 0.0002);
+  EXPECT_NEAR(fourth / n / std::pow(squares / n, 2), 3, 0.1);
+}
+
+TEST(InitializeTest, XavierUniformFillsItsRange) {
+  const Tensor x = initialized({100, 200}, Init::xavier_uniform(), 1234);
+  const double bound = std::sqrt(6.0 / 300);
+  double largest = 0, squares = 0;
+  for (const float value : x.span<float>()) {
+    largest = std::max(largest, std::abs(static_cast<double>(value)));
+    squares += std::pow(value, 2);
+  }
+  EXPECT_LE(largest, bound);
+  EXPECT_GE(largest, 0.99 * bound);
+  EXPECT_NEAR(squares / static_cast<double>(x.numel()), bound * bound / 3, 0.02 * bound * bound);
+}
+
+TEST(InitializeTest, DependsOnSeedAndName) {
+  const Pair pair({});
+  initialize(pair, 1);
+  const Tensor first = copied(pair.first.weight().data());
+  initialize(pair, 1);
+  expect_identical(pair.first.weight().data(), first);
+  initialize(pair, 2);
+  EXPECT_NE(element(pair.first.weight().data(), 0), element(first, 0));
+  // The same shape, kind and seed under another name.
+  EXPECT_NE(element(initialized({5, 3}, Init::normal(0.02), 1), 0), element(first, 0));
+}
+
+TEST(InitializeTest, AnElementDependsOnItsRowAndColumnOnly) {
+  const Tensor wide = initialized({6, 9}, Init::normal(1), 7);
+  const Tensor narrow = initialized({4, 7}, Init::normal(1), 7);
+  for (int64_t i = 0; i < 4; ++i) {
+    for (int64_t k = 0; k < 7; ++k) {
+      EXPECT_EQ(element(narrow, i * 7 + k), element(wide, i * 9 + k)) << i << ", " << k;
+    }
+  }
+}
+
+TEST(InitializeTest, SixteenBitsAreTheRoundedFp32) {
+  const Tensor want = cast(initialized({4, 7}, Init::normal(1), 7), DType::kBFloat16);
+  expect_identical(initialized({4, 7}, Init::normal(1), 7, DType::kBFloat16), want);
+}
+
+}  // namespace
+}  // namespace megatron
