@@ -1,0 +1,126 @@
+#include "megatron/kernels/attention.h"
+
+#include <fmt/format.h>
+
+#include "megatron/kernels/dispatch.h"
+
+namespace megatron::kernels {
+namespace {
+
+constexpr int64_t kMaxHeadSize = 256;
+
+template <class View, class Whole>
+View heads_view(Whole x, int64_t heads) {
+  const int64_t width = x.size(2);
+  if (heads <= 0 || width % heads != 0) {
+    throw ShapeError(
+        fmt::format("attention: {} does not divide into {} heads", x.shape.str(), heads));
+  }
+  const int64_t d = width / heads;
+  return {x.data, x.dtype, x.size(0), x.size(1), heads, d, x.size(1) * width, width, 1, d, 0};
+}
+
+template <class View>
+View shifted(View view, int64_t elements) {
+  using Byte = std::conditional_t<std::is_same_v<View, HeadsView>, char, const char>;
+  view.data = static_cast<Byte*>(view.data) + elements * size_of(view.dtype);
+  return view;
+}
+
+template <class View, class Whole>
+Qkv<View> split_qkv_view(Whole qkv, int64_t heads, int64_t groups) {
+  const int64_t width = qkv.size(2);
+  if (groups <= 0 || heads % groups != 0 || width % (heads + 2 * groups) != 0) {
+    throw ShapeError(
+        fmt::format("attention: qkv {} does not divide into {} query heads and {} groups of keys "
+                    "and values",
+                    qkv.shape.str(), heads, groups));
+  }
+  const int64_t d = width / (heads + 2 * groups);
+  const int64_t per_group = heads / groups;
+  const int64_t stride_group = (per_group + 2) * d;
+  const View q{qkv.data, qkv.dtype,           qkv.size(0), qkv.size(1), heads,
+               d,        qkv.size(1) * width, width,       per_group,   stride_group,
+               d};
+  const View k{qkv.data, qkv.dtype,           qkv.size(0), qkv.size(1), groups,
+               d,        qkv.size(1) * width, width,       1,           stride_group,
+               0};
+  return {q, shifted(k, per_group * d), shifted(k, (per_group + 1) * d)};
+}
+
+template <class View, class Whole>
+Kv<View> split_kv_view(Whole kv, int64_t heads) {
+  View k = heads_view<View>(kv, heads);
+  if (k.d % 2 != 0) {
+    throw ShapeError(
+        fmt::format("attention: kv {} does not divide into {} heads of keys and values",
+                    kv.shape.str(), heads));
+  }
+  k.d /= 2;
+  return {k, shifted(k, k.d)};
+}
+
+}  // namespace
+
+HeadsView heads_of(TensorView x, int64_t heads) { return heads_view<HeadsView>(x, heads); }
+ConstHeadsView heads_of(ConstView x, int64_t heads) { return heads_view<ConstHeadsView>(x, heads); }
+
+Qkv<HeadsView> split_qkv(TensorView qkv, int64_t heads, int64_t groups) {
+  return split_qkv_view<HeadsView>(qkv, heads, groups);
+}
+Qkv<ConstHeadsView> split_qkv(ConstView qkv, int64_t heads, int64_t groups) {
+  return split_qkv_view<ConstHeadsView>(qkv, heads, groups);
+}
+
+Kv<HeadsView> split_kv(TensorView kv, int64_t heads) { return split_kv_view<HeadsView>(kv, heads); }
+Kv<ConstHeadsView> split_kv(ConstView kv, int64_t heads) {
+  return split_kv_view<ConstHeadsView>(kv, heads);
+}
+
+void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
+                             const ConstHeadsView& v, const AttentionSettings& settings) {
+  const auto shape = [](const ConstHeadsView& x) { return Shape{x.s, x.b, x.heads, x.d}; };
+  expect_shape(shape(k), {k.s, q.b, k.heads, q.d}, "attention: k");
+  expect_shape(shape(v), shape(k), "attention: v");
+  expect_dtype(k.dtype, q.dtype, "attention: k");
+  expect_dtype(v.dtype, q.dtype, "attention: v");
+  if (k.heads == 0 || q.heads % k.heads != 0) {
+    throw ShapeError(
+        fmt::format("attention: {} query heads do not divide over {} key heads", q.heads, k.heads));
+  }
+  if (q.d > kMaxHeadSize) {
+    throw Unsupported(
+        fmt::format("attention: head size {} is above {}; lower --kv-channels", q.d, kMaxHeadSize));
+  }
+  if (settings.document_starts.data != nullptr) {
+    expect_shape(settings.document_starts.shape, {q.b, q.s}, "attention: document_starts");
+    expect_dtype(settings.document_starts.dtype, DType::kInt32, "attention: document_starts");
+  }
+  if (settings.key_padding_mask.data != nullptr) {
+    expect_shape(settings.key_padding_mask.shape, {q.b, k.s}, "attention: key_padding_mask");
+    expect_dtype(settings.key_padding_mask.dtype, DType::kBool, "attention: key_padding_mask");
+  }
+  if (settings.alibi_slopes.data != nullptr) {
+    expect_shape(settings.alibi_slopes.shape, {q.heads}, "attention: alibi_slopes");
+    expect_dtype(settings.alibi_slopes.dtype, DType::kFloat32, "attention: alibi_slopes");
+  }
+}
+
+void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
+                       ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+  expect_attention_inputs(q, k, v, settings);
+  if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
+  throw_built_without_cuda("attention");
+}
+
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
+                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
+                        ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+  expect_attention_inputs(q, k, v, settings);
+  if (stream.is_cpu()) {
+    return cpu::attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, stream);
+  }
+  throw_built_without_cuda("attention");
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <type_traits>
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+#include "megatron/device/random.h"
+
+namespace megatron::kernels {
+
+// Attention heads where they lie inside a larger tensor, so that queries, keys and values are read
+// straight out of a fused projection or a cache. In elements, head h of token i of sample j begins
+// at i * stride_s + j * stride_b + (h / heads_per_group) * stride_group + (h % heads_per_group) *
+// stride_head; its d channels are adjacent.
+template <class Pointer>
+struct BasicHeadsView {
+  Pointer data = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t s = 0, b = 0, heads = 0, d = 0;
+  int64_t stride_s = 0, stride_b = 0;
+  int64_t heads_per_group = 1;
+  int64_t stride_group = 0, stride_head = 0;
+
+  int64_t offset(int64_t batch, int64_t head) const {
+    return batch * stride_b + head / heads_per_group * stride_group +
+           head % heads_per_group * stride_head;
+  }
+  operator BasicHeadsView<const void*>() const  // NOLINT(google-explicit-constructor)
+      requires(std::is_same_v<Pointer, void*>) {
+    return {data,         dtype,      s, b, heads, d, stride_s, stride_b, heads_per_group,
+            stride_group, stride_head};
+  }
+};
+using HeadsView = BasicHeadsView<void*>;
+using ConstHeadsView = BasicHeadsView<const void*>;
+
+// The heads of x [s, b, heads * d].
+HeadsView heads_of(TensorView x, int64_t heads);
+ConstHeadsView heads_of(ConstView x, int64_t heads);
+
+// Queries, keys and values of the fused projection [s, b, (heads + 2 * groups) * d], which holds
+// for each group its heads / groups query heads, its key head and its value head.
+template <class View>
+struct Qkv {
+  View q, k, v;
+};
+Qkv<HeadsView> split_qkv(TensorView qkv, int64_t heads, int64_t groups);
+Qkv<ConstHeadsView> split_qkv(ConstView qkv, int64_t heads, int64_t groups);
+
+// Keys and values of cross attention's projection [s, b, heads * 2 * d]: per head, key then value.
+template <class View>
+struct Kv {
+  View k, v;
+};
+Kv<HeadsView> split_kv(TensorView kv, int64_t heads);
+Kv<ConstHeadsView> split_kv(ConstView kv, int64_t heads);
+
+// Which keys a query sees, and how. Masks combine: a key is seen when none hides it.
+struct AttentionSettings {
+  float scale = 1;               // of q . k
+  bool is_causal = false;        // query i sees keys 0 .. query_offset + i
+  int64_t query_offset = 0;      // position of query 0 among the keys (the length of a cache)
+  ConstView document_starts{};   // [b, sq] int32: query i sees no key before its document's start
+  ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
+  ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
+  DropoutKey dropout{};          // of probabilities: row (first_head + h) * sq + i, column key
+  int64_t first_head = 0;        // of this rank, among all heads of the model
+};
+
+// out = dropout(softmax(scale * q k^T + alibi, masked)) v, tile by tile with a running maximum and
+// sum (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, alg. 1):
+// no sq x sk matrix is stored. A query that sees no key has output 0.
+//
+//   out   [sq, b, heads]  out  dtype of q; must not overlap the inputs
+//   lse   [b, heads, sq]  out  fp32 log of the sum of exponentials, +infinity where no key is seen;
+//                              may be null
+//   q     [sq, b, heads]  in   fp32 | fp16 | bf16
+//   k, v  [sk, b, groups] in   dtype of q; head h reads group h / (heads / groups)
+//
+// fp32 inside, d up to 256. The result does not depend on the number of threads.
+void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
+                       ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+
+// The gradients, with probabilities computed again from q, k and lse (ibid., alg. 4).
+//
+//   dq, dk, dv       out  shapes and dtype of q, k, v
+//   dout, out, q, k, v, lse, settings  in  as in the forward pass
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
+                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
+                        ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+
+// Throws ShapeError, DtypeError or Unsupported unless the views and settings fit together.
+void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
+                             const ConstHeadsView& v, const AttentionSettings& settings);
+
+namespace cpu {
+void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
+                       ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
+                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
+                        ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels

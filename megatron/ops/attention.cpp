@@ -1,0 +1,95 @@
+#include "megatron/ops/attention.h"
+
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "megatron/kernels/attention.h"
+
+namespace megatron {
+namespace {
+
+using kernels::AttentionSettings;
+
+ConstView view_or_none(const Tensor& x) { return x.defined() ? x.view() : ConstView{}; }
+
+// The settings borrow the options' tensors.
+AttentionSettings settings_of(const AttentionOptions& options, int64_t head_size) {
+  return {.scale = options.softmax_scale != 0 ? options.softmax_scale
+                                              : 1.0f / std::sqrt(static_cast<float>(head_size)),
+          .is_causal = options.is_causal,
+          .query_offset = 0,
+          .document_starts = view_or_none(options.document_starts),
+          .key_padding_mask = view_or_none(options.key_padding_mask),
+          .alibi_slopes = view_or_none(options.alibi_slopes),
+          .dropout = options.dropout,
+          .first_head = options.first_head};
+}
+
+int64_t num_groups(const AttentionOptions& options) {
+  return options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
+}
+
+}  // namespace
+
+Variable attention(const Variable& qkv, const AttentionOptions& options) {
+  const int64_t heads = options.num_heads;
+  const auto in = kernels::split_qkv(qkv.data().view(), heads, num_groups(options));
+  Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), qkv.stream());
+  Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, qkv.stream());
+  kernels::attention_forward(kernels::heads_of(y.view(), heads), lse.view(), in.q, in.k, in.v,
+                             settings_of(options, in.q.d), y.stream());
+  return record("attention", y, {qkv},
+                [qkv = qkv.data(), y, lse, options](const Tensor& dy, const Wants&) -> Grads {
+                  const int64_t n = options.num_heads;
+                  Tensor dqkv = empty_like(qkv);
+                  const auto saved = kernels::split_qkv(qkv.view(), n, num_groups(options));
+                  const auto grad = kernels::split_qkv(dqkv.view(), n, num_groups(options));
+                  kernels::attention_backward(
+                      grad.q, grad.k, grad.v, kernels::heads_of(dy.view(), n),
+                      kernels::heads_of(y.view(), n), lse.view(), saved.q, saved.k, saved.v,
+                      settings_of(options, saved.q.d), qkv.stream());
+                  return {std::move(dqkv)};
+                });
+}
+
+Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options) {
+  const int64_t heads = options.num_heads;
+  const auto q_heads = kernels::heads_of(q.data().view(), heads);
+  const auto kv_heads = kernels::split_kv(kv.data().view(), heads);
+  Tensor y = empty_like(q.data());
+  Tensor lse({q_heads.b, heads, q_heads.s}, DType::kFloat32, q.stream());
+  kernels::attention_forward(kernels::heads_of(y.view(), heads), lse.view(), q_heads, kv_heads.k,
+                             kv_heads.v, settings_of(options, q_heads.d), y.stream());
+  return record(
+      "cross_attention", y, {q, kv},
+      [q = q.data(), kv = kv.data(), y, lse, options](const Tensor& dy, const Wants&) -> Grads {
+        const int64_t n = options.num_heads;
+        Tensor dq = empty_like(q);
+        Tensor dkv = empty_like(kv);
+        const auto saved_q = kernels::heads_of(q.view(), n);
+        const auto saved = kernels::split_kv(kv.view(), n);
+        const auto grad = kernels::split_kv(dkv.view(), n);
+        kernels::attention_backward(kernels::heads_of(dq.view(), n), grad.k, grad.v,
+                                    kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n),
+                                    lse.view(), saved_q, saved.k, saved.v,
+                                    settings_of(options, saved_q.d), q.stream());
+        return {std::move(dq), std::move(dkv)};
+      });
+}
+
+std::vector<float> alibi_slopes(int64_t num_heads) {
+  const auto geometric = [](int64_t n, int64_t step, int64_t count, std::vector<float>& slopes) {
+    for (int64_t i = 0; i < count; ++i) {
+      const double power = -8.0 * static_cast<double>(i * step + 1) / static_cast<double>(n);
+      slopes.push_back(static_cast<float>(std::exp2(power)));
+    }
+  };
+  std::vector<float> slopes;
+  const auto base = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(num_heads)));
+  geometric(base, 1, base, slopes);
+  geometric(2 * base, 2, num_heads - base, slopes);
+  return slopes;
+}
+
+}  // namespace megatron

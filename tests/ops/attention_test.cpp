@@ -1,0 +1,74 @@
+#include "megatron/ops/attention.h"
+
+#include "tests/ops/op_case.h"
+
+namespace megatron {
+namespace {
+
+TEST(AttentionOpTest, PackedSelfAttention) {
+  check(
+      {.name = "attention",
+       .inputs = {random_normal({5, 2, 6 * 3}, {.seed = 1})},
+       .op =
+           [](const auto& in) { return attention(in[0], {.num_heads = 2, .num_query_groups = 2}); },
+       .terms = 8});
+}
+
+TEST(AttentionOpTest, GroupedQueriesWithDropoutAndAlibi) {
+  const std::vector<float> slopes = alibi_slopes(4);
+  check(
+      {.name = "attention",
+       .inputs = {random_normal({6, 1, 8 * 3}, {.seed = 1})},
+       .op =
+           [slopes](const auto& in) {
+             return attention(in[0],
+                              {.num_heads = 4,
+                               .num_query_groups = 2,
+                               .alibi_slopes = tensor_of(slopes, {4}),
+                               .dropout = {.key = 1, .first_sample = 3, .probability = 0.2f}});
+           },
+       // The first query sees one key: its gradient is 0 but for the rounding of the saved output.
+       .terms = 24});
+}
+
+TEST(AttentionOpTest, CrossAttention) {
+  check({.name = "cross_attention",
+         .inputs = {random_normal({3, 2, 2 * 4}, {.seed = 1}),
+                    random_normal({5, 2, 2 * 2 * 4}, {.seed = 2})},
+         .op =
+             [](const auto& in) {
+               return cross_attention(in[0], in[1], {.num_heads = 2, .is_causal = false});
+             },
+         .terms = 8});
+}
+
+// The fused layout: with one group, its query heads, then key, then value.
+TEST(AttentionOpTest, ReadsTheFusedLayout) {
+  const Tensor q = random_normal({4, 1, 6}, {.seed = 1});   // 2 heads of 3
+  const Tensor kv = random_normal({4, 1, 6}, {.seed = 2});  // key and value of 3
+  Tensor qkv({4, 1, 12}, DType::kFloat32, Stream{});
+  Tensor kv_of_both({4, 1, 12}, DType::kFloat32, Stream{});
+  for (size_t i = 0; i < 4; ++i) {
+    for (size_t c = 0; c < 6; ++c) {
+      qkv.span<float>()[i * 12 + c] = q.span<float>()[i * 6 + c];
+      qkv.span<float>()[i * 12 + 6 + c] = kv.span<float>()[i * 6 + c];
+      kv_of_both.span<float>()[i * 12 + c] = kv.span<float>()[i * 6 + c];
+      kv_of_both.span<float>()[i * 12 + 6 + c] = kv.span<float>()[i * 6 + c];
+    }
+  }
+  const Variable fused = attention(Variable(qkv), {.num_heads = 2, .num_query_groups = 1});
+  const Variable apart = cross_attention(Variable(q), Variable(kv_of_both), {.num_heads = 2});
+  expect_identical(fused.data(), apart.data());
+}
+
+TEST(AttentionOpTest, AlibiSlopes) {
+  expect_identical(tensor_of(alibi_slopes(4), {4}),
+                   tensor_of(std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f}, {4}));
+  const std::vector<float> six = alibi_slopes(6);  // 4 heads' slopes, then every other of 8's
+  expect_identical(
+      tensor_of(six, {6}),
+      tensor_of(std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f}, {6}));
+}
+
+}  // namespace
+}  // namespace megatron
