@@ -1,11 +1,11 @@
 #include "megatron/cli/flag_table.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "megatron/cli/edit_distance.h"
 #include "megatron/core/error.h"

@@ -1,9 +1,9 @@
 #include "megatron/core/arg_map.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
-#include <cmath>
 
 namespace megatron {
 namespace {

@@ -1,8 +1,8 @@
 #include "megatron/optim/config.h"
 
-#include <fmt/format.h>
-
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace megatron {
 

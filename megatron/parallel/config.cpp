@@ -1,9 +1,9 @@
 #include "megatron/parallel/config.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace megatron {
 

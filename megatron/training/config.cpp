@@ -1,11 +1,11 @@
 #include "megatron/training/config.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <charconv>
 #include <optional>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "megatron/core/error.h"
 

@@ -1,8 +1,8 @@
 #include "megatron/transformer/config.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "megatron/core/error.h"
 

@@ -1,8 +1,10 @@
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
-#include <algorithm>
-#include <utility>
 
 #include "megatron/cli/args/training_args.h"
 
@@ -302,10 +304,25 @@ class Resolver {
   std::vector<std::string>& problems_;
 };
 
+// A value that was not understood leaves its field unset: drops the sentences that call a flag
+// missing when an earlier one is about its value.
+void drop_echoes(std::vector<std::string>& problems) {
+  constexpr std::string_view kRequired = " is required";
+  std::set<std::string> mentioned;
+  std::erase_if(problems, [&](const std::string& problem) {
+    const std::string flag = problem.substr(0, problem.find(' '));
+    const bool is_missing = problem.compare(flag.size(), kRequired.size(), kRequired) == 0;
+    const bool is_echo = is_missing && mentioned.contains(flag);
+    mentioned.insert(flag);
+    return is_echo;
+  });
+}
+
 }  // namespace
 
 TrainingArgs resolved(TrainingArgs args, int64_t world_size, std::vector<std::string>& problems) {
   Resolver(args, problems).run(world_size);
+  drop_echoes(problems);
   return args;
 }
 

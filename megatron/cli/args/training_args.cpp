@@ -1,11 +1,10 @@
 #include "megatron/cli/args/training_args.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cctype>
-#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "megatron/cli/args/groups.h"
 #include "megatron/core/error.h"
@@ -19,20 +18,6 @@ std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
-}
-
-// A value that was not understood leaves its field unset: drops the sentences that call a flag
-// missing when an earlier one is about its value.
-void drop_echoes(std::vector<std::string>& problems) {
-  constexpr std::string_view kRequired = " is required";
-  std::set<std::string> mentioned;
-  std::erase_if(problems, [&](const std::string& problem) {
-    const std::string flag = problem.substr(0, problem.find(' '));
-    const bool is_missing = problem.compare(flag.size(), kRequired.size(), kRequired) == 0;
-    const bool is_echo = is_missing && mentioned.contains(flag);
-    mentioned.insert(flag);
-    return is_echo;
-  });
 }
 
 }  // namespace
@@ -83,7 +68,6 @@ TrainingArgs parse_training_args(std::span<const std::string> argv, ModelKind mo
   if (args.wants_help) return args;
   args = resolved(std::move(args), world_size, problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
-  drop_echoes(problems);
   if (!problems.empty()) throw ConfigError(problems);
   return args;
 }
