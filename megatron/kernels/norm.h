@@ -22,14 +22,13 @@ void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstVie
                         Stream stream);
 
 // With xhat = (x - mean) * rstd and g = dy * (weight + weight_offset), per row:
-//   dx       [rows, cols]  out  rstd * (g - mean(g) - xhat * mean(g * xhat)); may alias dy
+//   dx       [rows, cols]  out  rstd * (g - mean(g) - xhat * mean(g * xhat))
 //   dweight  [cols]        out  beta * dweight + sum over rows of dy * xhat
 //   dbias    [cols]        out  beta * dbias + sum over rows of dy
 //   dy, x    [rows, cols]  in   mean, rstd [rows] in   weight [cols] in
 //
-// Outputs that are null are not computed. With beta 0, dweight and dbias are not read. The order
-// of every sum is fixed by the shape. REQUIRES: dx aliases dy only where dweight and dbias are
-// null.
+// dx may alias dy or x of its dtype. Outputs that are null are not computed. With beta 0, dweight
+// and dbias are not read. The order of every sum is fixed by the shape.
 void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
                          ConstView x, ConstView mean, ConstView rstd, ConstView weight,
                          float weight_offset, float beta, Stream stream);

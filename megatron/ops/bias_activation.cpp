@@ -32,7 +32,7 @@ Variable bias_activation(const Variable& x, const Variable& bias, Activation act
   return record("bias_activation", y, {x, bias},
                 [x = x.data(), b, sink = bias.defined() ? bias.grad_sink() : GradSink(),
                  activation](const Tensor& dy, const Wants& wants) -> Grads {
-                  Tensor dx = empty_like(x);
+                  Tensor dx = x.is_sole_owner() ? x : empty_like(x);
                   kernels::bias_activation_backward(dx.rows(), dy.rows(), x.rows(), view_or_null(b),
                                                     activation, dx.stream());
                   if (!wants[1]) return {dx, Tensor()};

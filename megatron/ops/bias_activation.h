@@ -9,7 +9,8 @@ namespace megatron {
 //
 //   x [.., f or 2f]   bias [f or 2f], or undefined for none   y [.., f]
 //
-// 2f for gated activations. Saves x and bias only.
+// 2f for gated activations. Saves x and bias only; the gradient of x takes the memory of x when
+// nobody else holds it by then.
 Variable bias_activation(const Variable& x, const Variable& bias, Activation activation);
 
 }  // namespace megatron
