@@ -6,17 +6,13 @@
 namespace megatron::cli {
 namespace {
 
-std::vector<OptimizedParameter> optimized_parameters(const GptModel& model) {
-  std::vector<OptimizedParameter> all;
-  for (const NamedParameter& parameter : named_parameters(model)) {
-    const bool is_embedding =
+std::vector<OptimizedParameter> parameters_of(const GptModel& model) {
+  std::vector<OptimizedParameter> parameters = optimized_parameters(model);
+  for (OptimizedParameter& parameter : parameters) {
+    parameter.has_decoupled_lr =
         parameter.name.starts_with("embedding.") || parameter.name.starts_with("output_layer.");
-    all.push_back({.name = parameter.name,
-                   .variable = parameter.variable,
-                   .has_weight_decay = is_decayed(parameter.name, parameter.variable.shape()),
-                   .has_decoupled_lr = is_embedding});
   }
-  return all;
+  return parameters;
 }
 
 }  // namespace
@@ -29,7 +25,7 @@ GptSetup::GptSetup(const TrainingArgs& args)
     initialize(*model_, static_cast<uint64_t>(args_.training.seed));
   }
   parameters_ = std::make_unique<FlatParameters>(
-      optimized_parameters(*model_),
+      parameters_of(*model_),
       FlatParametersOptions{
           .layout = {},
           .accumulate_allreduce_grads_in_fp32 = args_.parallel.accumulate_allreduce_grads_in_fp32});

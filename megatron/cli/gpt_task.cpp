@@ -25,16 +25,15 @@ GptInput input_of(const GptBatch& batch, const DataConfig& data) {
 GptTask::GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const GptModel& model,
                  RandomState& random, const Progress& progress)
     : model_(model), random_(random), data_(args.data) {
-  const DatasetSizes sizes = dataset_sizes_of(args.training);
+  const SampleCounts sizes = dataset_sizes_of(args.training);
   print_line("> building train, validation, and test datasets ...");
   print_line(" > datasets target sizes (minimum size):");
   print_line(fmt::format("    train:      {}", sizes.train));
   print_line(fmt::format("    validation: {}", sizes.valid));
   print_line(fmt::format("    test:       {}", sizes.test));
   print_line("> building train, validation, and test datasets for GPT ...");
-  const GptDatasets datasets =
-      build_gpt_datasets(args.data, {sizes.train, sizes.valid, sizes.test},
-                         args.transformer.seq_length, args.training.seed, tokenizer);
+  const GptDatasets datasets = build_gpt_datasets(args.data, sizes, args.transformer.seq_length,
+                                                  args.training.seed, tokenizer);
   print_line("> finished creating GPT datasets ...");
 
   const GptSampleOptions sample_options{.eod = tokenizer.eod(),

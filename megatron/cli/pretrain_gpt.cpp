@@ -92,6 +92,10 @@ int pretrain_gpt(std::span<const std::string> words) {
                   num_parameters(setup.model())));
   print_line(
       fmt::format("> learning rate decay style: {}", name_of(args.optimizer.lr_decay_style)));
+  if (!args.checkpoint.load.empty()) {
+    const TimerScope timer(timers, "load-checkpoint", 0);
+    load_run(setup, source);
+  }
   timers.stop("model-and-optimizer-setup", 0);
   print_line(datetime_text("after model, optimizer, and learning rate scheduler are built"));
 

@@ -80,13 +80,4 @@ int64_t SampleCounts::of(Split split) const {
   throw InternalError("Split out of range");
 }
 
-SampleCounts required_samples(const RunLength& run) {
-  invariant(run.eval_interval > 0, "eval_interval is positive");
-  const int64_t evaluations = run.train_iters / run.eval_interval + 1;
-  return {
-      .train = run.train_samples > 0 ? run.train_samples : run.train_iters * run.global_batch_size,
-      .valid = evaluations * run.eval_iters * run.global_batch_size,
-      .test = run.eval_iters * run.global_batch_size};
-}
-
 }  // namespace megatron

@@ -44,16 +44,4 @@ struct SampleCounts {
   int64_t of(Split split) const;
 };
 
-// What a training run consumes.
-struct RunLength {
-  int64_t train_iters = 0;
-  int64_t train_samples = 0;  // 0: train_iters * global_batch_size
-  int64_t global_batch_size = 0;
-  int64_t eval_interval = 1;
-  int64_t eval_iters = 0;
-};
-
-// Train, (train_iters / eval_interval + 1) validations and one test. REQUIRES: eval_interval > 0.
-SampleCounts required_samples(const RunLength& run);
-
 }  // namespace megatron

@@ -202,7 +202,7 @@ int64_t train_iters_of(const TrainingConfig& config) {
   return batch_size_schedule_of(config).train_iters(config.train_samples);
 }
 
-DatasetSizes dataset_sizes_of(const TrainingConfig& config) {
+SampleCounts dataset_sizes_of(const TrainingConfig& config) {
   const int64_t train_iters = train_iters_of(config);
   const int64_t batch = config.global_batch_size;
   const int64_t evaluations = config.eval_interval > 0 ? train_iters / config.eval_interval + 1 : 1;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/data/split.h"
 #include "megatron/training/config.h"
 
 namespace megatron {
@@ -77,13 +78,9 @@ MicrobatchCalculator make_microbatch_calculator(const TrainingConfig& config,
 // train_iters, or what it is in terms of train_samples.
 int64_t train_iters_of(const TrainingConfig& config);
 
-// Samples that the three datasets must at least serve.
-struct DatasetSizes {
-  int64_t train = 0;
-  int64_t valid = 0;
-  int64_t test = 0;
-};
-DatasetSizes dataset_sizes_of(const TrainingConfig& config);
+// Samples that the three datasets must at least serve: the whole training, (train_iters /
+// eval_interval + 1) validations and one test.
+SampleCounts dataset_sizes_of(const TrainingConfig& config);
 
 // The counters of a checkpoint that has none: every iteration so far had the full batch size.
 struct ConsumedSamples {

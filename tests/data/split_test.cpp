@@ -50,16 +50,5 @@ TEST(SplitTest, RejectsNonsense) {
   EXPECT_THROW(parse_split("1.2.3"), ConfigError);
 }
 
-TEST(SplitTest, CountsSamplesOfARun) {
-  const RunLength run{
-      .train_iters = 20, .global_batch_size = 8, .eval_interval = 10, .eval_iters = 2};
-  const SampleCounts counts = required_samples(run);
-  EXPECT_EQ(counts.train, 160);
-  EXPECT_EQ(counts.valid, 48);
-  EXPECT_EQ(counts.test, 16);
-  EXPECT_EQ(
-      required_samples({.train_iters = 20, .train_samples = 99, .global_batch_size = 8}).train, 99);
-}
-
 }  // namespace
 }  // namespace megatron

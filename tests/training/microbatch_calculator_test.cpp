@@ -129,7 +129,7 @@ TEST(TrainingLengthTest, SamplesBecomeIterationsAndDatasetSizes) {
   config.eval_interval = 10;
   config.eval_iters = 2;
   EXPECT_EQ(train_iters_of(config), 20);
-  const DatasetSizes sizes = dataset_sizes_of(config);
+  const SampleCounts sizes = dataset_sizes_of(config);
   EXPECT_EQ(sizes.train, 163);
   EXPECT_EQ(sizes.valid, 3 * 2 * 8);
   EXPECT_EQ(sizes.test, 2 * 8);

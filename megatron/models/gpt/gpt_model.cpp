@@ -8,6 +8,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/linear.h"
+#include "megatron/ops/rotary.h"
 #include "megatron/transformer/init.h"
 
 namespace megatron {
@@ -51,6 +52,16 @@ GptModel::GptModel(const TransformerConfig& config, Stream stream)
                           Linear::Options{.has_bias = false, .init = input_init(config)},
                           Placement{config.params_dtype, stream});
     add_child("output_layer", *output_layer_);
+  }
+  if (config.position_embedding_type == PositionEmbedding::kRope) {
+    const int64_t positions = std::max(config.seq_length, config.max_position_embeddings);
+    rotary_table_ = rotary_table(
+        positions,
+        {.dim = config.rotary_dim(),
+         .base = config.rotary_base,
+         .interpolation_factor = static_cast<double>(config.rotary_seq_len_interpolation_factor),
+         .llama3_scaling_factor = config.use_rope_scaling ? config.rope_scaling_factor : 0.0},
+        stream);
   }
 }
 

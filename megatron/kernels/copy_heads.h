@@ -1,0 +1,15 @@
+#pragma once
+
+#include "megatron/kernels/attention.h"
+
+namespace megatron::kernels {
+
+// dst = src, head by head: how the keys and values of new tokens enter a cache.
+//   dst [s, b, heads, d] out    src [s, b, heads, d] in, dtype of dst; they must not overlap
+void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
+
+namespace cpu {
+void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels

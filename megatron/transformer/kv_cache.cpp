@@ -1,0 +1,23 @@
+#include "megatron/transformer/kv_cache.h"
+
+#include <string>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+
+KvCache::KvCache(const TransformerConfig& config, int64_t batch, int64_t capacity, Stream stream)
+    : batch_(batch), capacity_(capacity) {
+  const Shape shape = {capacity, batch, config.num_query_groups, config.kv_channels};
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    keys_.emplace_back(shape, config.params_dtype, stream);
+    values_.emplace_back(shape, config.params_dtype, stream);
+  }
+}
+
+void KvCache::advance(int64_t tokens) {
+  invariant(length_ + tokens <= capacity_, "a generation stays within its cache");
+  length_ += tokens;
+}
+
+}  // namespace megatron

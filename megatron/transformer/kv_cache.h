@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "megatron/tensor/tensor.h"
+#include "megatron/transformer/config.h"
+
+namespace megatron {
+
+// Keys (rotated) and values of every layer for the tokens a generation has seen. Allocated whole:
+// 2 * layers * capacity * batch * query groups * head size elements of params_dtype.
+class KvCache {
+ public:
+  KvCache(const TransformerConfig& config, int64_t batch, int64_t capacity, Stream stream);
+
+  int64_t batch() const { return batch_; }
+  int64_t capacity() const { return capacity_; }
+  // Tokens per row held now: what attention sees before the tokens of the running forward pass.
+  int64_t length() const { return length_; }
+  // After a forward pass of `tokens` more. REQUIRES: length() + tokens <= capacity().
+  void advance(int64_t tokens);
+
+  // [capacity, b, groups, d]; rows [0, length) are valid.
+  Tensor& keys(int64_t layer) { return keys_[static_cast<size_t>(layer)]; }
+  Tensor& values(int64_t layer) { return values_[static_cast<size_t>(layer)]; }
+
+ private:
+  int64_t batch_;
+  int64_t capacity_;
+  int64_t length_ = 0;
+  std::vector<Tensor> keys_;
+  std::vector<Tensor> values_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "megatron/nn/layers.h"
+#include "megatron/transformer/config.h"
+
+namespace megatron {
+
+// fc2(act(fc1(x))), with the bias of fc1 added in the activation kernel and the bias of fc2 left to
+// the caller.
+//
+//   x [s, b, h]   linear_fc1 [f or 2f, h]   linear_fc2 [h, f]   y [s, b, h]
+class Mlp final : public Module {
+ public:
+  Mlp(const TransformerConfig& config, Stream stream);
+
+  Variable forward_without_bias(const Variable& x) const;
+  // Of fc2; undefined when there is none.
+  const Variable& bias() const { return linear_fc2_.bias(); }
+
+ private:
+  Activation activation_;
+  Linear linear_fc1_;
+  Linear linear_fc2_;
+};
+
+}  // namespace megatron

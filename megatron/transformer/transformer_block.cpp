@@ -1,0 +1,63 @@
+#include "megatron/transformer/transformer_block.h"
+
+#include <algorithm>
+#include <string>
+
+#include "megatron/autograd/recompute.h"
+
+namespace megatron {
+
+TransformerBlock::TransformerBlock(const TransformerConfig& config, Stream stream)
+    : recompute_granularity_(config.recompute_granularity),
+      recompute_method_(config.recompute_method),
+      recompute_num_layers_(config.recompute_num_layers),
+      final_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
+                       {config.params_dtype, stream}) {
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    layers_.push_back(std::make_unique<TransformerLayer>(config, layer, stream));
+    add_child("layers." + std::to_string(layer), *layers_.back());
+  }
+  add_child("final_layernorm", final_layernorm_);
+}
+
+Variable TransformerBlock::forward(const Variable& x, const ForwardContext& context) const {
+  const auto num_layers = static_cast<int64_t>(layers_.size());
+  // Selective recompute asks for the attention core, which never keeps its probabilities anyway.
+  const bool is_recomputed =
+      recompute_granularity_ == RecomputeGranularity::kFull && grad_enabled();
+  if (!is_recomputed) return final_layernorm_.forward(run(x, 0, num_layers, context));
+
+  Variable y = x;
+  if (recompute_method_ == RecomputeMethod::kUniform) {
+    // Compat: Megatron-LM core_r0.5.0 fails when the layers are no multiple of the group; here the
+    // last group is shorter.
+    for (int64_t begin = 0; begin < num_layers; begin += recompute_num_layers_) {
+      y = run_recomputed(y, begin, std::min(num_layers, begin + recompute_num_layers_), context);
+    }
+  } else {
+    const int64_t covered = std::min(num_layers, recompute_num_layers_);
+    for (int64_t layer = 0; layer < covered; ++layer) {
+      y = run_recomputed(y, layer, layer + 1, context);
+    }
+    y = run(y, covered, num_layers, context);
+  }
+  return final_layernorm_.forward(y);
+}
+
+Variable TransformerBlock::run(const Variable& x, int64_t begin, int64_t end,
+                               const ForwardContext& context) const {
+  Variable y = x;
+  for (int64_t layer = begin; layer < end; ++layer) {
+    y = layers_[static_cast<size_t>(layer)]->forward(y, context);
+  }
+  return y;
+}
+
+Variable TransformerBlock::run_recomputed(const Variable& x, int64_t begin, int64_t end,
+                                          const ForwardContext& context) const {
+  return recompute([this, begin, end,
+                    context](const Variable& input) { return run(input, begin, end, context); },
+                   x, *context.random);
+}
+
+}  // namespace megatron

@@ -1,0 +1,49 @@
+#include "megatron/transformer/transformer_layer.h"
+
+#include <fmt/format.h>
+
+#include "megatron/ops/dropout.h"
+
+namespace megatron {
+
+NormFlags norm_flags(const TransformerConfig& config) {
+  return {config.normalization == Normalization::kRmsNorm ? Norm::Kind::kRmsNorm
+                                                          : Norm::Kind::kLayerNorm,
+          {.epsilon = static_cast<float>(config.norm_epsilon),
+           .one_plus_weight = config.apply_layernorm_1p}};
+}
+
+TransformerLayer::TransformerLayer(const TransformerConfig& config, int64_t layer, Stream stream)
+    : parallel_residual_(config.parallel_residual),
+      residual_is_normed_(config.apply_residual_connection_post_layernorm),
+      hidden_dropout_(static_cast<float>(config.hidden_dropout)),
+      attention_site_(hash_of(fmt::format("decoder.layers.{}.self_attention.dropout", layer))),
+      mlp_site_(hash_of(fmt::format("decoder.layers.{}.mlp.dropout", layer))),
+      input_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
+                       {config.params_dtype, stream}),
+      self_attention_(config, layer, stream),
+      pre_mlp_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
+                         {config.params_dtype, stream}),
+      mlp_(config, stream) {
+  add_child("input_layernorm", input_layernorm_);
+  add_child("self_attention", self_attention_);
+  add_child("pre_mlp_layernorm", pre_mlp_layernorm_);
+  add_child("mlp", mlp_);
+}
+
+Variable TransformerLayer::forward(const Variable& x, const ForwardContext& context) const {
+  const DropoutKey attention_key = context.random->dropout_key(attention_site_, hidden_dropout_);
+  const DropoutKey mlp_key = context.random->dropout_key(mlp_site_, hidden_dropout_);
+
+  const Variable normed = input_layernorm_.forward(x);
+  const Variable a = self_attention_.forward_without_bias(normed, context);
+  const Variable& residual = residual_is_normed_ ? normed : x;
+  const Variable x1 = bias_dropout_add(a, self_attention_.bias(), residual, attention_key);
+
+  const Variable normed1 = pre_mlp_layernorm_.forward(parallel_residual_ ? x : x1);
+  const Variable z = mlp_.forward_without_bias(normed1);
+  const Variable& residual1 = residual_is_normed_ ? normed1 : x1;
+  return bias_dropout_add(z, mlp_.bias(), residual1, mlp_key);
+}
+
+}  // namespace megatron
