@@ -95,7 +95,6 @@ TEST_F(CheckpointDirectoryTest, RemovesLeftoversOnly) {
   }
   remove_leftovers(path());
   EXPECT_THAT(names(), testing::UnorderedElementsAre("iter_0000010", kTrackerFile, "mine",
-                                                     "latest_checkpointed_iteration.txt.tmp-9-1",
                                                      "iter_x.tmp-1", ".trash-mine"));
   remove_leftovers(path() / "absent");
 }
