@@ -10,7 +10,7 @@ set -euo pipefail
 readonly needed=(
   g++ cmake ninja-build ccache make git    # build tools
   libdnnl-dev                              # matrix products on the CPU
-  libcli11-dev libfmt-dev libspdlog-dev    # flags, text, log
+  libfmt-dev libspdlog-dev                 # text, log
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
   zlib1g-dev                               # compressed corpora
   libutf8proc-dev                          # Unicode classes of the tokenizers

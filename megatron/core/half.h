@@ -37,8 +37,10 @@ struct Float16 {
 
  private:
 #if defined(__F16C__)
-  static uint16_t from_float(float value) { return static_cast<uint16_t>(_cvtss_sh(value, 0)); }
-  static float to_float(uint16_t h) { return _cvtsh_ss(h); }
+  static uint16_t from_float(float value) {
+    return static_cast<uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(value), 0), 0));
+  }
+  static float to_float(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
 #else
   static uint16_t from_float(float value);
   static float to_float(uint16_t h);
