@@ -1,23 +1,33 @@
 #include "megatron/kernels/rotary.h"
 
+#include <fmt/format.h>
+
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
 
-void rotate(const HeadsView& x, ConstView table, ConstView position_ids,
-            const RotarySettings& settings, Stream stream) {
-  if (2 * table.size(1) > x.d) {
-    throw ShapeError("rotate: the table " + table.shape.str() + " turns more than the " +
-                     std::to_string(x.d) + " channels of a head");
+void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
+                    RotaryPairs pairs, bool inverse, Stream stream) {
+  const int64_t dim = table.size(1);
+  if (dim % 2 != 0 || dim > x.d) {
+    throw ShapeError(
+        fmt::format("rotary: {} channels must be even and at most the head size {}; "
+                    "change --rotary-percent",
+                    dim, x.d));
   }
+  expect_dtype(table.dtype, DType::kFloat32, "rotary: table");
   if (position_ids.data != nullptr) {
-    expect_shape(position_ids.shape, {x.b, x.s}, "rotate: position_ids");
-  } else if (settings.position_offset + x.s > table.size(0)) {
-    throw ShapeError("rotate: position " + std::to_string(settings.position_offset + x.s - 1) +
-                     " is outside the table " + table.shape.str());
+    expect_shape(position_ids.shape, {x.b, x.s}, "rotary: position_ids");
+    expect_dtype(position_ids.dtype, DType::kInt64, "rotary: position_ids");
+  } else if (offset + x.s > table.size(0)) {
+    throw ShapeError(
+        fmt::format("rotary: the table has {} positions, {} are needed; make it longer",
+                    table.size(0), offset + x.s));
   }
-  if (stream.is_cpu()) return cpu::rotate(x, table, position_ids, settings, stream);
-  throw_built_without_cuda("rotate");
+  if (stream.is_cpu()) {
+    return cpu::rotary_inplace(x, table, position_ids, offset, pairs, inverse, stream);
+  }
+  throw_built_without_cuda("rotary_inplace");
 }
 
 }  // namespace megatron::kernels

@@ -4,27 +4,29 @@
 
 namespace megatron::kernels {
 
-// Rotates the first 2 * pairs channels of every head (Su et al. 2021, arXiv:2104.09864, sec. 3.2):
-// pair i of a token at position p turns by the angle whose cosine and sine are table[p, i].
-//
-//   x             [s, b, heads, d]  io  fp32 | fp16 | bf16; channels beyond the pairs stay
-//   table         [p, pairs, 2]     in  fp32, cosine and sine
-//   position_ids  [b, s]            in  int64 on the device of x, each below p; null: token i of
-//                                       every sample is at position_offset + i
-//
-// A pair is channels (i, i + pairs), or (2i, 2i + 1) when interleaved. With `inverse` the angles
-// are negated, which is the gradient. Computes in fp32 and rounds once.
-struct RotarySettings {
-  bool interleaved = false;
-  bool inverse = false;
-  int64_t position_offset = 0;
+// Which channels form the pairs that are rotated.
+enum class RotaryPairs {
+  kHalves,       // (i, i + dim / 2)
+  kInterleaved,  // (2 i, 2 i + 1)
 };
-void rotate(const HeadsView& x, ConstView table, ConstView position_ids,
-            const RotarySettings& settings, Stream stream);
+
+// Rotates pairs of channels of every head by the angle of the token's position, in place (Su et al.
+// 2021, arXiv:2104.09864): (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin).
+//
+//   x             [s, b, heads]      in and out  fp32 | fp16 | bf16
+//   table         [positions, dim]   in          fp32; dim / 2 cosines, then dim / 2 sines;
+//                                                dim even, at most d: other channels stay
+//   position_ids  [b, s]             in          int64, row of the table for a token; when null,
+//                                                token i has position `offset` + i
+//
+// `inverse` rotates back, which is also the gradient. fp32 inside. Throws ShapeError when the table
+// is too short or too wide.
+void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
+                    RotaryPairs pairs, bool inverse, Stream stream);
 
 namespace cpu {
-void rotate(const HeadsView& x, ConstView table, ConstView position_ids,
-            const RotarySettings& settings, Stream stream);
+void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
+                    RotaryPairs pairs, bool inverse, Stream stream);
 }  // namespace cpu
 
 }  // namespace megatron::kernels

@@ -1,87 +1,78 @@
 #include "megatron/ops/rotary.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <numbers>
-#include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
-#include "megatron/kernels/rotary.h"
 
 namespace megatron {
 namespace {
 
-// Llama 3.1's change of frequencies: long waves are stretched by the factor, short ones are kept,
-// those between are blended. The original context of 8192 tokens sets the limits.
-double llama3_frequency(double frequency, double factor) {
+// Llama 3's piecewise scaling of one frequency.
+double llama3_scaled(double frequency, double factor) {
   constexpr double kOriginalLength = 8192;
-  constexpr double kLowFactor = 1;
-  constexpr double kHighFactor = 4;
+  constexpr double kLowFactor = 1;   // of wavelengths: above original / low, scale fully
+  constexpr double kHighFactor = 4;  // below original / high, keep
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength > kOriginalLength / kLowFactor) return frequency / factor;
   if (wavelength < kOriginalLength / kHighFactor) return frequency;
-  const double blend = (kOriginalLength / wavelength - kLowFactor) / (kHighFactor - kLowFactor);
-  return (1 - blend) * frequency / factor + blend * frequency;
+  const double keep = (kOriginalLength / wavelength - kLowFactor) / (kHighFactor - kLowFactor);
+  return (1 - keep) * frequency / factor + keep * frequency;
 }
 
-void rotate_queries_and_keys(Tensor& qkv, const Tensor& table, const RotaryOptions& options,
-                             bool inverse) {
-  const auto [q, k, v] =
-      kernels::split_qkv(qkv.view(), options.num_heads, options.num_query_groups);
-  const kernels::RotarySettings settings{.interleaved = options.interleaved,
-                                         .inverse = inverse,
-                                         .position_offset = options.position_offset};
-  const ConstView positions =
-      options.position_ids.defined() ? std::as_const(options.position_ids).view() : ConstView{};
-  kernels::rotate(q, table.view(), positions, settings, qkv.stream());
-  kernels::rotate(k, table.view(), positions, settings, qkv.stream());
-}
-
-void expect_positions(const Tensor& position_ids, int64_t num_positions) {
-  if (!position_ids.defined()) return;
-  for (const int64_t position : position_ids.span<int64_t>()) {
-    if (position >= 0 && position < num_positions) continue;
-    throw ShapeError("rotary_inplace: position " + std::to_string(position) +
-                     " is outside the table of " + std::to_string(num_positions));
+void rotate(Tensor& qkv, int64_t heads, int64_t groups, const Tensor& table,
+            const RotaryPositions& positions, kernels::RotaryPairs pairs, bool inverse) {
+  const auto parts = kernels::split_qkv(qkv.view(), heads, groups);
+  const ConstView ids =
+      positions.position_ids.defined() ? positions.position_ids.view() : ConstView{};
+  for (const kernels::HeadsView& x : {parts.q, parts.k}) {
+    kernels::rotary_inplace(x, table.view(), ids, positions.offset, pairs, inverse, qkv.stream());
   }
 }
 
 }  // namespace
 
-Tensor rotary_table(int64_t num_positions, const RotaryTableOptions& options, Stream stream) {
-  const int64_t pairs = (options.dim + 1) / 2;
+Tensor rotary_table(int64_t num_positions, const RotaryOptions& options) {
+  if (options.dim <= 0 || options.dim % 2 != 0) {
+    throw ShapeError(
+        fmt::format("rotary: {} channels must be even; change --rotary-percent", options.dim));
+  }
+  const int64_t half = options.dim / 2;
   std::vector<float> frequencies;
-  for (int64_t i = 0; i < pairs; ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(options.dim);
-    double frequency = std::pow(options.base, exponent);
-    if (options.llama3_scaling_factor > 0) {
-      frequency = llama3_frequency(frequency, options.llama3_scaling_factor);
-    }
-    frequencies.push_back(static_cast<float>(frequency));
+  for (int64_t i = 0; i < half; ++i) {
+    const double power = -2.0 * static_cast<double>(i) / static_cast<double>(options.dim);
+    const double frequency = std::pow(options.base, power);
+    frequencies.push_back(static_cast<float>(
+        options.llama3_factor == 1 ? frequency : llama3_scaled(frequency, options.llama3_factor)));
   }
-  Tensor table({num_positions, pairs, 2}, DType::kFloat32, stream);
-  float* out = table.span<float>().data();
+  std::vector<float> table;
+  table.reserve(static_cast<size_t>(num_positions * options.dim));
   for (int64_t p = 0; p < num_positions; ++p) {
-    // fp32 products, as the reference computes them.
-    const float position =
-        static_cast<float>(static_cast<double>(p) / options.interpolation_factor);
-    for (const float frequency : frequencies) {
-      const float angle = position * frequency;
-      *out++ = std::cos(angle);
-      *out++ = std::sin(angle);
+    // fp32 product, as the reference: at large positions its rounding is part of the angle.
+    const auto position =
+        static_cast<float>(p) * static_cast<float>(1 / options.interpolation_factor);
+    for (const float f : frequencies) {
+      table.push_back(static_cast<float>(std::cos(static_cast<double>(position * f))));
+    }
+    for (const float f : frequencies) {
+      table.push_back(static_cast<float>(std::sin(static_cast<double>(position * f))));
     }
   }
-  return table;
+  return tensor_of(table, {num_positions, options.dim});
 }
 
-Variable rotary_inplace(const Variable& qkv, const Tensor& table, const RotaryOptions& options) {
-  expect_positions(options.position_ids, table.size(0));
+Variable rotary_inplace(const Variable& qkv, int64_t heads, int64_t groups, const Tensor& table,
+                        const RotaryPositions& positions, kernels::RotaryPairs pairs) {
   Tensor y = qkv.data();
-  rotate_queries_and_keys(y, table, options, false);
+  rotate(y, heads, groups, table, positions, pairs, false);
   return record("rotary_inplace", y, {qkv},
-                [table, options](const Tensor& dy, const Wants&) -> Grads {
-                  Tensor dx = copied(dy);
-                  rotate_queries_and_keys(dx, table, options, true);
+                [heads, groups, table, positions, pairs](const Tensor& dy, const Wants&) -> Grads {
+                  // Another op may hold dy too.
+                  Tensor dx = dy.is_sole_owner() ? dy : copied(dy);
+                  rotate(dx, heads, groups, table, positions, pairs, true);
                   return {dx};
                 });
 }

@@ -1,31 +1,36 @@
 #pragma once
 
+#include <cstdint>
+
 #include "megatron/autograd/variable.h"
+#include "megatron/kernels/rotary.h"
 
 namespace megatron {
 
-struct RotaryTableOptions {
-  int64_t dim = 0;  // the d of the frequencies base^(-2i/d), i < ceil(d / 2)
-  double base = 10000.0;
-  double interpolation_factor = 1.0;  // positions are divided by it
-  double llama3_scaling_factor =
-      0.0;  // 0: none; else low frequencies are divided by it (Llama 3.1)
-};
-
-// Cosines and sines of positions [0, num_positions): [num_positions, ceil(dim / 2), 2] fp32.
-Tensor rotary_table(int64_t num_positions, const RotaryTableOptions& options, Stream stream);
-
+// Frequencies of rotary position embedding.
 struct RotaryOptions {
-  int64_t num_heads = 0;
-  int64_t num_query_groups = 0;
-  bool interleaved = false;
-  int64_t position_offset = 0;  // of token 0, where there are no position_ids
-  Tensor position_ids = {};     // [b, s] int64
+  int64_t dim = 0;                  // required: rotated channels of a head, even
+  double base = 10000;              // frequency i is base^(-2 i / dim)
+  double interpolation_factor = 1;  // positions are divided by it
+  // Llama 3's scaling (Dubey et al. 2024, arXiv:2407.21783): wavelengths above 8192 positions grow
+  // by this factor, those below 2048 stay, those between are blended. 1: none
+  double llama3_factor = 1;
 };
 
-// Rotates queries and keys inside a fused projection qkv [s, b, (n + 2g) d], overwriting its
-// elements: nobody else may need them, as is so for the output of a linear layer. Saves the table
-// alone. Throws ShapeError for a position outside the table.
-Variable rotary_inplace(const Variable& qkv, const Tensor& table, const RotaryOptions& options);
+// Cosines and sines of every angle, fp32 [num_positions, dim]: row p holds dim / 2 cosines, then
+// dim / 2 sines. Throws ShapeError for an odd dim.
+Tensor rotary_table(int64_t num_positions, const RotaryOptions& options);
+
+// Where the tokens are.
+struct RotaryPositions {
+  int64_t offset = 0;     // position of token 0 (the length of a cache)
+  Tensor position_ids{};  // [b, s] int64, instead of offset + 0 .. s - 1; optional
+};
+
+// Rotates the query and key heads of a fused projection [s, b, (heads + 2 groups) d] in its memory:
+// qkv may not be used again, and the result shares its memory. Value heads stay. Saves the table
+// and position_ids alone.
+Variable rotary_inplace(const Variable& qkv, int64_t heads, int64_t groups, const Tensor& table,
+                        const RotaryPositions& positions, kernels::RotaryPairs pairs);
 
 }  // namespace megatron

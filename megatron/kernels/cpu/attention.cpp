@@ -64,8 +64,11 @@ Visibility visibility_of(const AttentionSettings& settings, int64_t batch, int64
   return seen;
 }
 
+// Rows of a tile of n keys are worked on in whole vectors: hidden scores fill the last one.
+int64_t whole_vectors(int64_t n) { return (n + simd::kLanes - 1) / simd::kLanes * simd::kLanes; }
+
 // Adds the position bias to one row of scores for keys [key, key + n) and hides what query i may
-// not see.
+// not see, and what fills the last vector.
 void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key, int64_t n,
                    float slope) {
   if (slope != 0) {
@@ -75,7 +78,7 @@ void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key
   const int64_t first = std::clamp<int64_t>(seen.first[i] - key, 0, n);
   const int64_t last = std::clamp<int64_t>(seen.last[i] - key, first, n);
   std::fill(scores, scores + first, -kInfinity);
-  std::fill(scores + last, scores + n, -kInfinity);
+  std::fill(scores + last, scores + whole_vectors(n), -kInfinity);
   if (seen.hidden == nullptr) return;
   for (int64_t j = first; j < last; ++j) {
     if (seen.hidden[key + j]) scores[j] = -kInfinity;
@@ -90,7 +93,7 @@ void dropout_factors(float* factors, const DropoutKey& dropout, int64_t row, int
   const uint32_t threshold = dropout.keep_threshold();
   const float kept = dropout.scale();
 #pragma omp simd
-  for (int64_t j = 0; j < n; ++j) factors[j] = words[j] < threshold ? kept : 0.0f;
+  for (int64_t j = 0; j < whole_vectors(n); ++j) factors[j] = words[j] < threshold ? kept : 0.0f;
 }
 
 // c[rows, cols] (+)= a b over tiles; c and b have whole panels, b's being panel_size apart.
@@ -135,12 +138,18 @@ void store_row(T* to, const float* from, int64_t d) {
   }
 }
 
-// Calls work(task, scratch) for every task, with kWorkerFloats of scratch for each worker. Tasks
-// are dealt in turn, so that the longer ones at the end of a causal sequence are shared out.
+// Multiply-adds below which a second thread costs more than it saves.
+constexpr int64_t kMinWorkPerThread = 500'000;
+
+// Calls work(task, scratch) for every task of about `task_work` multiply-adds, with worker_floats
+// of scratch for each worker. Tasks are dealt in turn, so that the longer ones at the end of a
+// causal sequence are shared out.
 template <class F>
-void for_each_task(int64_t tasks, int64_t worker_floats, Stream stream, const F& work) {
+void for_each_task(int64_t tasks, int64_t task_work, int64_t worker_floats, Stream stream,
+                   const F& work) {
   if (tasks == 0) return;
-  const int64_t workers = std::min<int64_t>(tasks, num_threads());
+  const int64_t useful = 1 + tasks * task_work / kMinWorkPerThread;
+  const int64_t workers = std::min({tasks, useful, static_cast<int64_t>(num_threads())});
   const Workspace scratch(workers * worker_floats * 4, stream);
   parallel_for(workers, 1, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {
@@ -164,17 +173,18 @@ struct ForwardTile {
 
 // Turns one row of scores into exp(score - running maximum), and brings sum and output along.
 void accumulate_row(ForwardTile& tile, int64_t i, int64_t n, int64_t channels) {
+  const int64_t width = whole_vectors(n);
   float* row = tile.scores + i * kScoreStride;
   float largest = tile.largest[i];
 #pragma omp simd reduction(max : largest)
-  for (int64_t j = 0; j < n; ++j) largest = std::max(largest, row[j]);
+  for (int64_t j = 0; j < width; ++j) largest = row[j] > largest ? row[j] : largest;
   if (largest == -kInfinity) {  // nothing seen so far
-    std::fill(row, row + n, 0.0f);
+    std::fill(row, row + width, 0.0f);
     return;
   }
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < n; ++j) {
+  for (int64_t j = 0; j < width; ++j) {
     row[j] = fast_exp(row[j] - largest);
     sum += row[j];
   }
@@ -222,7 +232,7 @@ void forward_tile(ForwardTile& tile, const ForwardTask& task, int64_t head, int6
       dropout_factors(factors, settings.dropout,
                       (settings.first_head + head) * task.q.s + query + i, task.batch, key, n);
 #pragma omp simd
-      for (int64_t j = 0; j < n; ++j) row[j] *= factors[j];
+      for (int64_t j = 0; j < whole_vectors(n); ++j) row[j] *= factors[j];
     }
     const int64_t packed_keys = std::min(kKeys, task.sk - key);
     product<kScoreStride, 1>(tile.out, channels, tile.scores, task.v_tiles + key * channels,
@@ -285,22 +295,23 @@ struct BackwardRows {
 // One row: scores and gradients of dropped probabilities become dropped probabilities and gradients
 // of scores.
 void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64_t key, int64_t n) {
+  const int64_t width = whole_vectors(n);
   float* p = tile.p + i * kScoreStride;
   float* ds = tile.ds + i * kScoreStride;
   finish_scores(p, rows.seen, i, key, n, rows.slope);
   const float lse = rows.lse[i];
   const float delta = tile.delta[i];
 #pragma omp simd
-  for (int64_t j = 0; j < n; ++j) p[j] = fast_exp(p[j] - lse);
+  for (int64_t j = 0; j < width; ++j) p[j] = fast_exp(p[j] - lse);
   if (!rows.settings.dropout.is_active()) {
 #pragma omp simd
-    for (int64_t j = 0; j < n; ++j) ds[j] = p[j] * (ds[j] - delta);
+    for (int64_t j = 0; j < width; ++j) ds[j] = p[j] * (ds[j] - delta);
     return;
   }
   float factors[kKeys];
   dropout_factors(factors, rows.settings.dropout, rows.first_row + i, rows.batch, key, n);
 #pragma omp simd
-  for (int64_t j = 0; j < n; ++j) {
+  for (int64_t j = 0; j < width; ++j) {
     ds[j] = p[j] * (factors[j] * ds[j] - delta);
     p[j] *= factors[j];
   }
@@ -404,7 +415,8 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
 
   dispatch_floating(q.dtype, "attention", [&]<class T>() {
     for_each_task(
-        pairs * parts, tile_floats + packed_floats, stream, [&](int64_t index, float* scratch) {
+        pairs * parts, heads_per_group * q.s * sk * d * 2 / parts, tile_floats + packed_floats,
+        stream, [&](int64_t index, float* scratch) {
           const int64_t part = index % parts;
           const int64_t batch = index / parts / k.heads;
           const int64_t group = index / parts % k.heads;
@@ -464,14 +476,14 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
     for (int64_t first = 0; first < pairs; first += wave) {
       const int64_t count = std::min(wave, pairs - first);
       for_each_task(
-          count * heads_per_group, BackwardTile::floats(sk, d), stream,
+          count * heads_per_group, q.s * sk * d * 5, BackwardTile::floats(sk, d), stream,
           [&](int64_t task, float* scratch) {
             const int64_t pair = first + task / heads_per_group;
             const int64_t head = pair % k.heads * heads_per_group + task % heads_per_group;
             backward_head<T>(dk_heads + task * head_floats, dv_heads + task * head_floats, scratch,
                              dq, dout, out, lse, q, k, v, settings, pair / k.heads, head);
           });
-      parallel_for(count * sk, 64, [&](int64_t begin, int64_t end) {
+      parallel_for(count * sk, 16384 / (d * heads_per_group) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t pair = first + i / sk;
           const int64_t key = i % sk;
