@@ -37,7 +37,14 @@ void tile_product(float* c, int64_t ldc, const float* a, const float* b, int64_t
 #pragma GCC unroll 16
     for (int64_t i = 0; i < kRows; ++i) sums[i][j] = first;
   }
+  // c is met once per sum and the panel comes from the second-level cache: ask for both early.
+  for (int64_t i = 0; i < kRows; ++i) {
+    for (int64_t j = 0; j < kTileVecs; ++j) __builtin_prefetch(c + i * ldc + j * simd::kLanes, 1);
+  }
+  constexpr int64_t kAhead = 16;
   for (int64_t l = 0; l < k; ++l) {
+    __builtin_prefetch(b + (l + kAhead) * kTileCols);
+    __builtin_prefetch(b + (l + kAhead) * kTileCols + simd::kLanes);
     const Vec b0 = simd::load(b + l * kTileCols);
     const Vec b1 = simd::load(b + l * kTileCols + simd::kLanes);
 #pragma GCC unroll 16
