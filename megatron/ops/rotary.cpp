@@ -36,11 +36,11 @@ void rotate(Tensor& qkv, int64_t heads, int64_t groups, const Tensor& table,
 }  // namespace
 
 Tensor rotary_table(int64_t num_positions, const RotaryOptions& options) {
-  if (options.dim <= 0 || options.dim % 2 != 0) {
+  if (options.dim <= 0) {
     throw ShapeError(
-        fmt::format("rotary: {} channels must be even; change --rotary-percent", options.dim));
+        fmt::format("rotary: {} channels must be at least 1; raise --rotary-percent", options.dim));
   }
-  const int64_t half = options.dim / 2;
+  const int64_t half = (options.dim + 1) / 2;
   std::vector<float> frequencies;
   for (int64_t i = 0; i < half; ++i) {
     const double power = -2.0 * static_cast<double>(i) / static_cast<double>(options.dim);
@@ -49,7 +49,7 @@ Tensor rotary_table(int64_t num_positions, const RotaryOptions& options) {
         options.llama3_factor == 1 ? frequency : llama3_scaled(frequency, options.llama3_factor)));
   }
   std::vector<float> table;
-  table.reserve(static_cast<size_t>(num_positions * options.dim));
+  table.reserve(static_cast<size_t>(num_positions * 2 * half));
   for (int64_t p = 0; p < num_positions; ++p) {
     // fp32 product, as the reference: at large positions its rounding is part of the angle.
     const auto position =
@@ -61,7 +61,7 @@ Tensor rotary_table(int64_t num_positions, const RotaryOptions& options) {
       table.push_back(static_cast<float>(std::sin(static_cast<double>(position * f))));
     }
   }
-  return tensor_of(table, {num_positions, options.dim});
+  return tensor_of(table, {num_positions, 2 * half});
 }
 
 Variable rotary_inplace(const Variable& qkv, int64_t heads, int64_t groups, const Tensor& table,

@@ -9,7 +9,7 @@ namespace megatron {
 
 // Frequencies of rotary position embedding.
 struct RotaryOptions {
-  int64_t dim = 0;                  // required: rotated channels of a head, even
+  int64_t dim = 0;                  // required: rotated channels of a head
   double base = 10000;              // frequency i is base^(-2 i / dim)
   double interpolation_factor = 1;  // positions are divided by it
   // Llama 3's scaling (Dubey et al. 2024, arXiv:2407.21783): wavelengths above 8192 positions grow
@@ -18,7 +18,7 @@ struct RotaryOptions {
 };
 
 // Cosines and sines of every angle, fp32 [num_positions, dim]: row p holds dim / 2 cosines, then
-// dim / 2 sines. Throws ShapeError for an odd dim.
+// dim / 2 sines. An odd dim has (dim + 1) / 2 frequencies and turns dim + 1 channels, as GPT-NeoX.
 Tensor rotary_table(int64_t num_positions, const RotaryOptions& options);
 
 // Where the tokens are.

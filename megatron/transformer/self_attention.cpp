@@ -18,7 +18,8 @@ SelfAttention::SelfAttention(const TransformerConfig& config, int64_t layer, Str
       num_heads_(config.num_attention_heads),
       num_groups_(config.num_query_groups),
       head_size_(config.kv_channels),
-      rotary_interleaved_(config.rotary_interleaved),
+      rotary_pairs_(config.rotary_interleaved ? kernels::RotaryPairs::kInterleaved
+                                              : kernels::RotaryPairs::kHalves),
       dropout_(static_cast<float>(config.attention_dropout)),
       dropout_site_(hash_of(fmt::format("decoder.layers.{}.self_attention.core_attention", layer))),
       linear_qkv_(config.hidden_size, (num_heads_ + 2 * num_groups_) * head_size_,
@@ -39,12 +40,8 @@ Variable SelfAttention::forward_without_bias(const Variable& x,
   const int64_t offset = context.cache == nullptr ? 0 : context.cache->length();
   Variable qkv = linear_qkv_.forward(x);  // [s, b, (n + 2g) d]
   if (context.rotary_table.defined()) {
-    qkv = rotary_inplace(qkv, context.rotary_table,
-                         {.num_heads = num_heads_,
-                          .num_query_groups = num_groups_,
-                          .interleaved = rotary_interleaved_,
-                          .position_offset = offset,
-                          .position_ids = context.position_ids});
+    qkv = rotary_inplace(qkv, num_heads_, num_groups_, context.rotary_table,
+                         {.offset = offset, .position_ids = context.position_ids}, rotary_pairs_);
   }
   const Variable y =
       context.cache == nullptr ? attend(qkv, context) : attend_cached(qkv, context);  // [s, b, n d]

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "megatron/kernels/rotary.h"
 #include "megatron/nn/layers.h"
 #include "megatron/transformer/config.h"
 #include "megatron/transformer/forward_context.h"
@@ -31,7 +32,7 @@ class SelfAttention final : public Module {
   int64_t num_heads_;
   int64_t num_groups_;
   int64_t head_size_;
-  bool rotary_interleaved_;
+  kernels::RotaryPairs rotary_pairs_;
   float dropout_;
   uint64_t dropout_site_;
   Tensor alibi_slopes_;  // [n] fp32, undefined without ALiBi

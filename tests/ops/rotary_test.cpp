@@ -60,9 +60,14 @@ TEST(RotaryTableTest, Llama3Scaling) {
   EXPECT_NEAR(frequency(32) / ((1 - q) * plain / 8 + q * plain), 1, 1e-5);
 }
 
-TEST(RotaryTableTest, RefusesOddDim) {
-  EXPECT_EQ(message_of<ShapeError>([] { rotary_table(2, {.dim = 3}); }),
-            "rotary: 3 channels must be even; change --rotary-percent");
+// GPT-NeoX with 12 channels a head and a rotary percentage of 0.25: 3 asks for 2 frequencies.
+TEST(RotaryTableTest, OddDimTurnsOneChannelMore) {
+  const Tensor table = rotary_table(2, {.dim = 3});
+  ASSERT_EQ(table.shape(), (Shape{2, 4}));
+  EXPECT_NEAR(element(table, 4 + 2), std::sin(1.0), 1e-6);
+  EXPECT_NEAR(element(table, 4 + 3), std::sin(std::pow(10000.0, -2.0 / 3)), 1e-6);
+  EXPECT_EQ(message_of<ShapeError>([] { rotary_table(2, {.dim = 0}); }),
+            "rotary: 0 channels must be at least 1; raise --rotary-percent");
 }
 
 }  // namespace

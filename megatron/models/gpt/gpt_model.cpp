@@ -60,8 +60,7 @@ GptModel::GptModel(const TransformerConfig& config, Stream stream)
         {.dim = config.rotary_dim(),
          .base = config.rotary_base,
          .interpolation_factor = static_cast<double>(config.rotary_seq_len_interpolation_factor),
-         .llama3_scaling_factor = config.use_rope_scaling ? config.rope_scaling_factor : 0.0},
-        stream);
+         .llama3_factor = config.use_rope_scaling ? config.rope_scaling_factor : 1.0});
   }
 }
 
