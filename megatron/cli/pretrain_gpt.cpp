@@ -1,8 +1,12 @@
 #include "megatron/cli/pretrain_gpt.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 
 #include "megatron/checkpoint/directory.h"
 #include "megatron/cli/gpt_checkpoint.h"
@@ -55,6 +59,18 @@ std::unique_ptr<Tokenizer> open_tokenizer(TrainingArgs& args) {
   return tokenizer;
 }
 
+// Finds out before training, not at the first save, that nothing can be saved.
+void prepare_save_directory(const std::filesystem::path& save) {
+  std::error_code error;
+  std::filesystem::create_directories(save, error);
+  if (!error && ::access(save.c_str(), W_OK) != 0) error = {errno, std::generic_category()};
+  if (error) {
+    throw IoError(fmt::format("--save {}: cannot write there: {}; choose another directory",
+                              save.string(), error.message()));
+  }
+  remove_leftovers(save);
+}
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -75,6 +91,7 @@ int pretrain_gpt(std::span<const std::string> words) {
   args = resolved(std::move(args), 1, problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
   if (!problems.empty()) throw ConfigError(problems);
+  if (!args.checkpoint.save.empty()) prepare_save_directory(args.checkpoint.save);
 
   print_arguments(args);
   print_batches(args.training);

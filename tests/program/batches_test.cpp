@@ -1,0 +1,65 @@
+#include <cmath>
+
+#include "tests/program/program_test.h"
+
+// Masks of dropout depend on the sample alone, and a gradient is the mean over samples: how a
+// global batch is cut into microbatches changes rounding only.
+namespace megatron::program {
+namespace {
+
+class BatchesTest : public ProgramTest {
+ protected:
+  std::vector<Metrics> train_with(int micro_batch_size, const Flags& flags) const {
+    const std::string name = "micro" + std::to_string(micro_batch_size) + ".jsonl";
+    train(flags.with("--micro-batch-size", std::to_string(micro_batch_size))
+              .with("--attention-dropout", "0.1")
+              .with("--hidden-dropout", "0.1")
+              .with("--eval-iters", "0")
+              .with("--metrics-jsonl", path(name).string()));
+    return metrics_of(path(name));
+  }
+};
+
+void expect_near(const std::vector<Metrics>& got, const std::vector<Metrics>& want,
+                 const char* name, double relative) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(got[i].at(name), want[i].at(name), relative * std::abs(want[i].at(name)))
+        << name << " of iteration " << i + 1;
+  }
+}
+
+TEST_F(BatchesTest, MicroBatchSizeChangesRoundingOnly) {
+  const Flags flags = golden_flags().with("--train-iters", "10");
+  const std::vector<Metrics> want = train_with(8, flags);
+  ASSERT_EQ(want.size(), 10u);
+  for (const int micro : {1, 2, 4}) {
+    const std::vector<Metrics> got = train_with(micro, flags);
+    expect_near(got, want, "lm loss", 1e-5);
+    expect_near(got, want, "grad_norm", 1e-5);
+  }
+}
+
+TEST_F(BatchesTest, RampupGrowsAsTheRuleSays) {
+  const Flags flags = golden_flags()
+                          .without("--train-iters")
+                          .without("--lr-decay-iters")
+                          .without("--lr-warmup-iters")
+                          .with("--train-samples", "72")
+                          .with("--rampup-batch-size", "2", "2", "60");
+  const Outcome outcome = train(flags);
+  EXPECT_THAT(outcome.out, testing::HasSubstr("will use batch size rampup starting from global "
+                                              "batch size 2 to global batch size 8"));
+  int64_t consumed = 0;
+  const std::vector<IterationText> lines = iterations_of(outcome.out);
+  ASSERT_EQ(lines.size(), 20u);
+  for (const IterationText& line : lines) {
+    const int64_t batch = consumed > 60 ? 8 : 2 + consumed / 20 * 2;
+    EXPECT_EQ(line.number("global batch size"), static_cast<double>(batch));
+    consumed += batch;
+    EXPECT_EQ(line.number("consumed samples"), static_cast<double>(consumed));
+  }
+}
+
+}  // namespace
+}  // namespace megatron::program

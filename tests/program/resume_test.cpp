@@ -1,0 +1,222 @@
+#include <functional>
+
+#include "megatron/core/file.h"
+#include "tests/program/program_test.h"
+
+// A run that stops and goes on is bit for bit the run that does not: losses, norms, learning rates,
+// weights and state of the optimizer.
+namespace megatron::program {
+namespace {
+
+struct ResumeCase {
+  std::string name;
+  std::function<Flags(const Flags&)> change;  // of the golden run
+  int stop_at = 10;
+};
+
+void PrintTo(const ResumeCase& c, std::ostream* out) { *out << c.name; }
+
+class ResumeTest : public ProgramTest, public testing::WithParamInterface<ResumeCase> {};
+
+TEST_P(ResumeTest, EqualsTheRunWithoutStop) {
+  const ResumeCase& c = GetParam();
+  const Flags flags = c.change(golden_flags());
+  const std::string stop = std::to_string(c.stop_at);
+  const auto saving = [&](const std::string& name) {
+    return flags.with("--save", path(name).string())
+        .with("--save-interval", "1000")
+        .with("--metrics-jsonl", path(name + ".jsonl").string());
+  };
+
+  const Outcome straight = train(saving("straight"));
+  const Outcome begun = train(saving("stopped").with("--exit-interval", stop));
+  EXPECT_THAT(begun.out, testing::HasSubstr("exiting program at iteration " + stop));
+  const Outcome resumed = train(saving("stopped").with("--load", path("stopped").string()));
+  EXPECT_THAT(resumed.out, testing::HasSubstr(" at iteration " + stop));
+
+  const std::vector<IterationText> want = iterations_of(straight.out);
+  std::vector<IterationText> got = iterations_of(begun.out);
+  ASSERT_EQ(got.size(), static_cast<size_t>(c.stop_at));
+  for (const IterationText& iteration : iterations_of(resumed.out)) got.push_back(iteration);
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].line, want[i].line);
+  EXPECT_EQ(metrics_of(path("stopped.jsonl")), metrics_of(path("straight.jsonl")));
+  EXPECT_EQ(validations_of(resumed.out).at("iteration 20 on test set"),
+            validations_of(straight.out).at("iteration 20 on test set"));
+
+  expect_identical(read_saved_run(iteration_in(path("stopped"), 20)),
+                   read_saved_run(iteration_in(path("straight"), 20)));
+}
+
+Flags with_dropout(const Flags& flags) {
+  return flags.with("--attention-dropout", "0.1").with("--hidden-dropout", "0.1");
+}
+
+// By samples: batches of 2, 4 and 6 from 0, 20 and 40 samples on, 20 iterations in all.
+Flags with_rampup(const Flags& flags) {
+  return flags.without("--train-iters")
+      .without("--lr-decay-iters")
+      .without("--lr-warmup-iters")
+      .with("--train-samples", "72")
+      .with("--lr-decay-samples", "70")
+      .with("--lr-warmup-samples", "20")
+      .with("--rampup-batch-size", "2", "2", "60");
+}
+
+Flags with_blend(const Flags& flags) {
+  const std::string prefix = (golden("megatron/data") / "corpus_text_document").string();
+  return flags.with("--data-path", "0.3", prefix, "0.7", prefix);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, ResumeTest,
+    testing::Values(
+        ResumeCase{"fp32", [](const Flags& f) { return f; }},
+        ResumeCase{"odd_iteration", [](const Flags& f) { return f; }, 7},
+        ResumeCase{"first_iteration", with_dropout, 1},
+        ResumeCase{"bf16", [](const Flags& f) { return with_dropout(f).with("--bf16"); }},
+        ResumeCase{"fp16_while_overflowing", [](const Flags& f) { return f.with("--fp16"); }, 7},
+        ResumeCase{"fp16_after_overflows",
+                   [](const Flags& f) {
+                     return f.with("--fp16")
+                         .with("--initial-loss-scale", "16777216")
+                         .with("--loss-scale-window", "3");
+                   },
+                   13},
+        ResumeCase{"dropout", with_dropout, 11}, ResumeCase{"rampup", with_rampup, 9},
+        ResumeCase{"rampup_where_the_batch_grows", with_rampup, 10},
+        ResumeCase{"sgd", [](const Flags& f) { return f.with("--optimizer", "sgd"); }},
+        ResumeCase{"sgd_bf16",
+                   [](const Flags& f) { return f.with("--optimizer", "sgd").with("--bf16"); }, 5},
+        ResumeCase{"blend", with_blend},
+        ResumeCase{"llama", [](const Flags& f) { return llama_style(f); }},
+        ResumeCase{"llama_bf16_dropout",
+                   [](const Flags& f) { return with_dropout(llama_style(f)).with("--bf16"); }, 3},
+        ResumeCase{"cyclic", [](const Flags& f) { return f.with("--dataloader-type", "cyclic"); },
+                   9},
+        ResumeCase{"linear_decay_of_weights_too",
+                   [](const Flags& f) {
+                     return f.with("--lr-decay-style", "linear")
+                         .with("--weight-decay-incr-style", "cosine")
+                         .with("--start-weight-decay", "0.01")
+                         .with("--end-weight-decay", "0.2");
+                   }},
+        ResumeCase{"wsd",
+                   [](const Flags& f) {
+                     return f.with("--lr-decay-style", "WSD").with("--lr-wsd-decay-iters", "8");
+                   },
+                   14},
+        ResumeCase{"recompute",
+                   [](const Flags& f) {
+                     return with_dropout(f)
+                         .with("--recompute-granularity", "full")
+                         .with("--recompute-method", "uniform")
+                         .with("--recompute-num-layers", "1");
+                   }},
+        ResumeCase{"evaluation_often",
+                   [](const Flags& f) { return f.with("--eval-interval", "3"); }, 10}),
+    [](const auto& one) { return one.param.name; });
+
+class SaveTest : public ProgramTest {};
+
+TEST_F(SaveTest, KeepsTheLastCheckpointsOnly) {
+  train(golden_flags()
+            .with("--save", path("save").string())
+            .with("--save-interval", "5")
+            .with("--keep-last", "2"));
+  EXPECT_FALSE(std::filesystem::exists(iteration_in(path("save"), 10)));
+  EXPECT_TRUE(std::filesystem::exists(iteration_in(path("save"), 15)));
+  EXPECT_TRUE(std::filesystem::exists(iteration_in(path("save"), 20)));
+  EXPECT_EQ(read_text(path("save") / "latest_checkpointed_iteration.txt"), "20");
+}
+
+TEST_F(SaveTest, GoesOnFromAnOlderCheckpoint) {
+  const Flags flags = golden_flags().with("--save-interval", "5");
+  train(flags.with("--save", path("a").string()));
+  const Outcome outcome = train(flags.with("--save", path("b").string())
+                                    .with("--load", path("a").string())
+                                    .with("--ckpt-step", "15"));
+  EXPECT_EQ(iterations_of(outcome.out).size(), 5u);
+  expect_identical(read_saved_run(iteration_in(path("b"), 20)),
+                   read_saved_run(iteration_in(path("a"), 20)));
+}
+
+TEST_F(SaveTest, RemovesWhatAKilledRunLeft) {
+  const Flags flags = golden_flags().with("--save", path("save").string());
+  std::filesystem::create_directories(path("save") / "iter_0000005.tmp-99999");
+  train(flags.with("--save-interval", "20"));
+  for (const auto& entry : std::filesystem::directory_iterator(path("save"))) {
+    EXPECT_THAT(entry.path().filename().string(), testing::Not(testing::HasSubstr("tmp")));
+  }
+}
+
+TEST_F(SaveTest, WithoutOptimizerSavesWeightsAlone) {
+  const Flags flags =
+      golden_flags().with("--save", path("save").string()).with("--save-interval", "10");
+  train(flags.with("--no-save-optim").with("--exit-interval", "10"));
+  for (const auto& [name, tensor] : read_saved_run(iteration_in(path("save"), 10)).tensors) {
+    EXPECT_TRUE(name.starts_with("weights/")) << name;
+  }
+  // Going on as if nothing was missing is refused; --no-load-optim keeps the iteration.
+  const Flags loading = flags.with("--load", path("save").string());
+  const Outcome refused = run("pretrain-gpt", loading.words());
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, testing::HasSubstr("--no-load-optim"));
+  const Outcome outcome = train(loading.with("--no-load-optim"));
+  EXPECT_EQ(iterations_of(outcome.out).front().text("consumed samples"), "88");
+}
+
+TEST_F(SaveTest, FinetuneBeginsAtIteration0WithTheWeights) {
+  const Flags flags = golden_flags().with("--save-interval", "20");
+  const Outcome first = train(flags.with("--save", path("a").string()));
+  const Outcome outcome = train(flags.with("--load", path("a").string()).with("--finetune"));
+  const std::vector<IterationText> lines = iterations_of(outcome.out);
+  ASSERT_EQ(lines.size(), 20u);
+  EXPECT_EQ(lines.front().text("consumed samples"), "8");
+  EXPECT_EQ(lines.front().text("learning rate"), "2.500E-04");
+  const double learned = iterations_of(first.out).back().number("lm loss");
+  EXPECT_NEAR(lines.front().number("lm loss"), learned, 0.1);
+}
+
+TEST_F(SaveTest, TakesTheArchitectureFromTheCheckpoint) {
+  const Flags flags = llama_style(golden_flags()).with("--save", path("a").string());
+  train(flags.with("--save-interval", "10").with("--exit-interval", "10"));
+  Flags bare = golden_flags().with("--load", path("a").string()).with("--use-checkpoint-args");
+  for (const char* flag : {"--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length",
+                           "--max-position-embeddings"}) {
+    bare = bare.without(flag);
+  }
+  const Outcome outcome =
+      train(bare.with("--save", path("b").string()).with("--save-interval", "20"));
+  EXPECT_EQ(iterations_of(outcome.out).size(), 10u);
+  train(flags.with("--save-interval", "20").with("--load", path("a").string()));
+  expect_identical(read_saved_run(iteration_in(path("b"), 20)),
+                   read_saved_run(iteration_in(path("a"), 20)));
+}
+
+TEST_F(SaveTest, SchedulerOfAnotherRunNeedsAWord) {
+  const Flags flags = golden_flags().with("--save", path("a").string());
+  train(flags.with("--save-interval", "10").with("--exit-interval", "10"));
+  const Flags other =
+      flags.without("--save").with("--load", path("a").string()).with("--lr", "2e-3");
+
+  const Outcome refused = run("pretrain-gpt", other.words());
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, testing::HasSubstr("--override-opt_param-scheduler"));
+  const Outcome overridden = train(other.with("--override-opt_param-scheduler"));
+  const Outcome kept = train(other.with("--use-checkpoint-opt_param-scheduler"));
+  // 6.378E-04 of the cosine from 1e-3 to 1e-4, and its twin from 2e-3.
+  EXPECT_EQ(iterations_of(kept.out).front().text("learning rate"), "6.378E-04");
+  EXPECT_EQ(iterations_of(overridden.out).front().text("learning rate"), "1.235E-03");
+}
+
+TEST_F(SaveTest, LoadOfAnEmptyDirectoryStartsAnew) {
+  const Flags flags = golden_flags().with("--load", path("none").string());
+  const Outcome outcome = train(flags.with("--exit-interval", "1"));
+  EXPECT_THAT(outcome.out, testing::HasSubstr("will start from random"));
+  const Outcome refused = run("pretrain-gpt", flags.with("--exit-on-missing-checkpoint").words());
+  EXPECT_EQ(refused.exit_code, 2);
+}
+
+}  // namespace
+}  // namespace megatron::program
