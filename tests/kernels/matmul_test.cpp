@@ -113,6 +113,22 @@ TEST(MatmulTest, OddSizes) {
   }
 }
 
+// Generation: a token or a few, with their own path.
+TEST(MatmulTest, FewRows) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t m : {1, 3, 4}) {
+      check({.m = m,
+             .n = 43,
+             .k = 37,
+             .in = dtype,
+             .out = dtype,
+             .transpose_b = Transpose::kYes,
+             .has_bias = true,
+             .beta = 1});
+    }
+  }
+}
+
 TEST(MatmulTest, Large) {
   check({.m = 70,
          .n = 1100,
