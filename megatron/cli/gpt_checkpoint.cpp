@@ -116,11 +116,31 @@ CheckpointState state_of(GptSetup& setup, bool with_optimizer) {
   return state;
 }
 
+std::string_view name_of(PositionEmbedding type) {
+  switch (type) {
+    case PositionEmbedding::kLearnedAbsolute:
+      return "learned_absolute";
+    case PositionEmbedding::kRope:
+      return "rope";
+    case PositionEmbedding::kAlibi:
+      return "alibi";
+    case PositionEmbedding::kRelative:
+      return "relative";
+    case PositionEmbedding::kNone:
+      return "none";
+  }
+  throw InternalError("name_of: unknown position embedding");
+}
+
+std::string_view name_of(Normalization normalization) {
+  return normalization == Normalization::kLayerNorm ? "LayerNorm" : "RMSNorm";
+}
+
 // The fields of which a Hugging Face model and the flags must agree.
 std::vector<std::string> contradictions(const TransformerConfig& theirs,
                                         const TransformerConfig& ours) {
   std::vector<std::string> found;
-  const auto compare = [&](const char* flag, auto saved, auto now) {
+  const auto compare = [&](const char* flag, const auto& saved, const auto& now) {
     if (saved == now) return;
     found.push_back(
         fmt::format("{} is {} in the model's config.json, but {} now; give the model's value or "
@@ -134,18 +154,34 @@ std::vector<std::string> contradictions(const TransformerConfig& theirs,
   compare("--kv-channels", theirs.kv_channels, ours.kv_channels);
   compare("--num-query-groups", theirs.num_query_groups, ours.num_query_groups);
   compare("--norm-epsilon", theirs.norm_epsilon, ours.norm_epsilon);
-  compare("--rotary-base", theirs.rotary_base, ours.rotary_base);
-  compare("--rotary-percent", theirs.rotary_percent, ours.rotary_percent);
+  compare("--normalization", name_of(theirs.normalization), name_of(ours.normalization));
+  compare("--apply-layernorm-1p", theirs.apply_layernorm_1p, ours.apply_layernorm_1p);
+  compare("--qk-layernorm", theirs.qk_layernorm, ours.qk_layernorm);
+  compare("--embed-layernorm", theirs.embed_layernorm, ours.embed_layernorm);
+  compare("--parallel-residual", theirs.parallel_residual, ours.parallel_residual);
+  compare("--apply-residual-connection-post-layernorm",
+          theirs.apply_residual_connection_post_layernorm,
+          ours.apply_residual_connection_post_layernorm);
   compare("the activation", name_of(theirs.activation), name_of(ours.activation));
-  const auto compare_choice = [&](const char* flag, auto saved, auto now) {
-    compare(flag, static_cast<int>(saved), static_cast<int>(now));
-  };
-  compare_choice("--position-embedding-type", theirs.position_embedding_type,
-                 ours.position_embedding_type);
-  compare_choice("--normalization", theirs.normalization, ours.normalization);
-  compare_choice("--untie-embeddings-and-output-weights",
-                 theirs.untie_embeddings_and_output_weights,
-                 ours.untie_embeddings_and_output_weights);
+  compare("bias of linear layers", theirs.add_bias_linear, ours.add_bias_linear);
+  compare("bias of the QKV projection", theirs.has_qkv_bias(), ours.has_qkv_bias());
+  compare("--untie-embeddings-and-output-weights", theirs.untie_embeddings_and_output_weights,
+          ours.untie_embeddings_and_output_weights);
+  compare("--position-embedding-type", name_of(theirs.position_embedding_type),
+          name_of(ours.position_embedding_type));
+  if (theirs.position_embedding_type != ours.position_embedding_type) return found;
+  if (theirs.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
+    compare("--max-position-embeddings", theirs.max_position_embeddings,
+            ours.max_position_embeddings);
+  }
+  if (theirs.position_embedding_type == PositionEmbedding::kRope) {
+    compare("--rotary-base", theirs.rotary_base, ours.rotary_base);
+    compare("--rotary-percent", theirs.rotary_percent, ours.rotary_percent);
+    compare("--rotary-interleaved", theirs.rotary_interleaved, ours.rotary_interleaved);
+    compare("--rotary-seq-len-interpolation-factor", theirs.rotary_seq_len_interpolation_factor,
+            ours.rotary_seq_len_interpolation_factor);
+    compare("--use-rope-scaling", theirs.use_rope_scaling, ours.use_rope_scaling);
+  }
   return found;
 }
 
@@ -224,6 +260,16 @@ void take_architecture(TrainingArgs& args, const LoadSource& source) {
   TransformerConfig& config = args.transformer;
   config = source.hf->transformer;
   if (given.seq_length > 0) config.seq_length = given.seq_length;
+  // What the command line names stays too; if it contradicts the model, loading says so.
+  const auto keep = [&](const char* dest, int64_t TransformerConfig::*field) {
+    if (args.given.contains(dest)) config.*field = given.*field;
+  };
+  keep("num_layers", &TransformerConfig::num_layers);
+  keep("hidden_size", &TransformerConfig::hidden_size);
+  keep("ffn_hidden_size", &TransformerConfig::ffn_hidden_size);
+  keep("num_attention_heads", &TransformerConfig::num_attention_heads);
+  keep("kv_channels", &TransformerConfig::kv_channels);
+  keep("max_position_embeddings", &TransformerConfig::max_position_embeddings);
   config.padded_vocab_size = 0;
   config.make_vocab_size_divisible_by = given.make_vocab_size_divisible_by;
   config.params_dtype = given.params_dtype;

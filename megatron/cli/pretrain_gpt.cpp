@@ -40,20 +40,27 @@ void print_batches(const TrainingConfig& config) {
                   schedule.at(0), schedule.final_batch_size()));
 }
 
-std::unique_ptr<Tokenizer> open_tokenizer(TrainingArgs& args) {
+// Opens the tokenizer and gives the embedding as many rows as it and the loaded model need.
+std::unique_ptr<Tokenizer> open_tokenizer(TrainingArgs& args, const LoadSource& source) {
   print_line(fmt::format("> building {} tokenizer ...", args.tokenizer.tokenizer_type));
   std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
-  int64_t& padded = args.transformer.padded_vocab_size;
-  if (padded == 0) {
-    padded =
-        padded_vocab_size(tokenizer->vocab_size(), args.transformer.make_vocab_size_divisible_by,
-                          args.parallel.tensor_model_parallel_size);
-  }
-  if (padded < tokenizer->vocab_size()) {
+  const auto refuse_if_beyond = [&](int64_t rows) {
+    if (tokenizer->vocab_size() <= rows) return;
     throw ConfigError(fmt::format(
         "the tokenizer has {} ids, the model {} rows; use the tokenizer the model was trained with",
-        tokenizer->vocab_size(), padded));
+        tokenizer->vocab_size(), rows));
+  };
+  int64_t used = tokenizer->vocab_size();
+  if (source.hf) {
+    refuse_if_beyond(source.hf->vocab_size);
+    used = source.hf->vocab_size;
   }
+  int64_t& padded = args.transformer.padded_vocab_size;
+  if (padded == 0) {
+    padded = padded_vocab_size(used, args.transformer.make_vocab_size_divisible_by,
+                               args.parallel.tensor_model_parallel_size);
+  }
+  refuse_if_beyond(padded);
   print_line(fmt::format(" > padded vocab (size: {}) with {} dummy tokens (new size: {})",
                          tokenizer->vocab_size(), padded - tokenizer->vocab_size(), padded));
   return tokenizer;
@@ -95,7 +102,7 @@ int pretrain_gpt(std::span<const std::string> words) {
 
   print_arguments(args);
   print_batches(args.training);
-  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(args);
+  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(args, source);
   print_line(fmt::format("> setting random seeds to {} ...", args.training.seed));
   print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
   print_line(datetime_text("after megatron is initialized"));

@@ -42,7 +42,8 @@ void append_little_endian(std::string& text, T value) {
 }
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
-  throw IoError(fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
+  throw IoError(fmt::format("{}: cannot {}: {}; check --tensorboard-dir", path.string(), what,
+                            std::strerror(errno)));
 }
 
 }  // namespace
