@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "megatron/cli/command.h"
@@ -89,9 +90,22 @@ void each_line(const std::string& file, const std::function<void(const std::stri
   for (int64_t number = 1; std::getline(in, line); ++number) f(line, number);
 }
 
+// A number that is no id of any vocabulary would else become one by wrapping around.
+int32_t id_of(const json& value) {
+  constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+  const bool is_id = value.is_number_integer() && value >= 0 && value <= kLargest;
+  if (is_id) return value.get<int32_t>();
+  throw ConfigError(
+      fmt::format("token id {} must be an integer between 0 and {}", value.dump(), kLargest));
+}
+
 // The ids of a JSON object {"ids": [...]} or {"text": "..."}.
 std::vector<int32_t> ids_of(const json& object, const GptForInference& gpt) {
-  if (object.contains("ids")) return object.at("ids").get<std::vector<int32_t>>();
+  if (object.contains("ids")) {
+    std::vector<int32_t> ids;
+    for (const json& value : object.at("ids")) ids.push_back(id_of(value));
+    return ids;
+  }
   if (object.contains("text")) {
     return gpt.required_tokenizer().encode(object.at("text").get<std::string>());
   }
@@ -112,6 +126,8 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags,
     } catch (const json::exception& error) {
       throw FormatError(
           fmt::format("{}:{}: not a prompt: {}", flags.prompt_file, number, error.what()));
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("{}:{}: {}", flags.prompt_file, number, error.what()));
     }
   });
   return prompts;

@@ -1,0 +1,88 @@
+#include "tests/program/program_test.h"
+
+// A command line that cannot be run: exit code 2, all problems together, nothing else on standard
+// error and nothing written.
+namespace megatron::program {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class BadFlagsTest : public ProgramTest {
+ protected:
+  std::vector<std::string> refused(const Flags& flags, const char* command = "pretrain-gpt") const {
+    const Outcome outcome = run(command, flags.words());
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    EXPECT_EQ(outcome.out.substr(0, 200), "");
+    EXPECT_LT(outcome.seconds, 5);
+    return errors_of(outcome);
+  }
+};
+
+TEST_F(BadFlagsTest, UnknownFlagSuggestsTheNearest) {
+  EXPECT_THAT(refused(golden_flags().with("--num-layrs", "3")),
+              ElementsAre("--num-layrs is not a flag; did you mean --num-layers?"));
+  EXPECT_THAT(refused(golden_flags().with("--entirely-new", "3")),
+              ElementsAre("--entirely-new is not a flag; --help lists them all"));
+  EXPECT_THAT(refused(Flags().with("--promt", "x"), "generate"),
+              ElementsAre(HasSubstr("did you mean --prompt?")));
+}
+
+TEST_F(BadFlagsTest, UnknownCommandSuggestsTheNearest) {
+  const Outcome outcome = run("pretrian-gpt", {});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("did you mean pretrain-gpt?"));
+}
+
+TEST_F(BadFlagsTest, AllContradictionsAtOnce) {
+  const std::vector<std::string> errors = refused(golden_flags()
+                                                      .with("--fp16")
+                                                      .with("--bf16")
+                                                      .with("--train-samples", "100")
+                                                      .with("--hidden-size", "33")
+                                                      .with("--micro-batch-size", "3")
+                                                      .with("--recompute-granularity", "full")
+                                                      .with("--seq-length", "64")
+                                                      .with("--save", path("save").string()));
+  const std::string all = testing::PrintToString(errors);
+  for (const char* expected : {"--fp16 and --bf16", "--train-iters and --train-samples",
+                               "--hidden-size 33", "--global-batch-size 8", "--recompute-method",
+                               "--max-position-embeddings 32", "--save-interval"}) {
+    EXPECT_THAT(all, HasSubstr(expected));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("save")));
+}
+
+TEST_F(BadFlagsTest, BadValuesNameTheirFlag) {
+  EXPECT_THAT(refused(golden_flags().with("--num-layers", "four")),
+              ElementsAre(HasSubstr("--num-layers")));
+  EXPECT_THAT(refused(golden_flags().with("--lr", "")), ElementsAre(HasSubstr("--lr")));
+  EXPECT_THAT(refused(golden_flags().with("--lr-decay-style", "cosin")),
+              ElementsAre(HasSubstr("--lr-decay-style")));
+  const Outcome split = run("pretrain-gpt", golden_flags().with("--split", "80,15,5,3").words());
+  EXPECT_EQ(split.exit_code, 2);
+  EXPECT_THAT(errors_of(split), ElementsAre(HasSubstr("80,15,5,3")));
+}
+
+TEST_F(BadFlagsTest, MissingFlagsAreAllNamed) {
+  const std::string all = testing::PrintToString(refused(Flags()));
+  for (const char* flag : {"--num-layers", "--hidden-size", "--num-attention-heads",
+                           "--micro-batch-size", "--seq-length", "--lr", "--train-iters"}) {
+    EXPECT_THAT(all, HasSubstr(flag));
+  }
+}
+
+TEST_F(BadFlagsTest, SamplingFlags) {
+  const std::string all = testing::PrintToString(refused(Flags()
+                                                             .with("--load", "x")
+                                                             .with("--temperature", "0")
+                                                             .with("--top-k", "2")
+                                                             .with("--top-p", "2"),
+                                                         "generate"));
+  for (const char* flag : {"--temperature 0", "--top-p 2", "--prompt"}) {
+    EXPECT_THAT(all, HasSubstr(flag));
+  }
+}
+
+}  // namespace
+}  // namespace megatron::program

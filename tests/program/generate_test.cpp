@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <cmath>
+
+#include "megatron/cli/gpt_inference.h"
+#include "tests/program/inference_test.h"
+#include "tests/support/tensors.h"
+
+namespace megatron::program {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+Ids ids_of(const json& row) { return row.at("ids").get<Ids>(); }
+
+cli::GptForInference opened(const std::filesystem::path& model) {
+  cli::ModelFlags flags;
+  flags.load = model.string();
+  return cli::load_for_inference(flags);
+}
+
+// The most probable continuation by full forward passes without a cache.
+Ids greedy_by_steps(const cli::GptForInference& gpt, Ids ids, int count) {
+  const NoGrad no_grad;
+  RandomState random(0);
+  random.set_training(false);
+  for (int step = 0; step < count; ++step) {
+    const std::vector<int64_t> tokens(ids.begin(), ids.end());
+    const auto length = static_cast<int64_t>(tokens.size());
+    const Variable hidden =
+        gpt.model->hidden_states({.tokens = tensor_of(tokens, {1, length})}, random);
+    const Tensor logits = gpt.model->logits(Variable(hidden.data().slice(length - 1, 1))).data();
+    int32_t best = 0;
+    for (int32_t id = 1; id < gpt.vocab_size; ++id) {
+      if (element(logits, id) > element(logits, best)) best = id;
+    }
+    ids.push_back(best);
+  }
+  return ids;
+}
+
+const std::vector<Ids> kPrompts = {{5, 17, 99}, {1}, {64, 3, 3, 120, 7, 88, 21, 30, 2, 11}, {9, 8}};
+
+// Parameter: a model of tests/golden/hf.
+class GenerateModelTest : public InferenceTest, public testing::WithParamInterface<const char*> {
+ protected:
+  std::filesystem::path model() const { return golden("hf") / GetParam(); }
+};
+
+TEST_P(GenerateModelTest, CacheGivesWhatFullPassesGive) {
+  const cli::GptForInference gpt = opened(model());
+  const std::vector<json> rows =
+      generate(model(), kPrompts, Flags().with("--greedy").with("--max-new-tokens", "12"));
+  ASSERT_EQ(rows.size(), kPrompts.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(ids_of(rows[i]), greedy_by_steps(gpt, kPrompts[i], 12)) << "prompt " << i;
+    EXPECT_EQ(rows[i].at("prompt_tokens"), kPrompts[i].size());
+    EXPECT_EQ(rows[i].at("finish_reason"), "length");
+  }
+}
+
+TEST_P(GenerateModelTest, APromptDoesNotFeelItsBatch) {
+  const Flags flags = Flags().with("--greedy").with("--max-new-tokens", "8").with("--logprobs");
+  const std::vector<json> together = generate(model(), kPrompts, flags);
+  for (size_t i = 0; i < kPrompts.size(); ++i) {
+    const json alone = generate(model(), {kPrompts[i]}, flags).front();
+    EXPECT_EQ(ids_of(alone), ids_of(together[i]));
+    const auto want = alone.at("logprobs").get<std::vector<double>>();
+    const auto got = together[i].at("logprobs").get<std::vector<double>>();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t k = 0; k < want.size(); ++k) EXPECT_NEAR(got[k], want[k], 1e-5);
+  }
+}
+
+// Log-probabilities while generating are those of scoring the result.
+TEST_P(GenerateModelTest, LogProbabilitiesAreThoseOfTheScore) {
+  const std::vector<json> rows =
+      generate(model(), kPrompts,
+               Flags().with("--seed", "3").with("--max-new-tokens", "9").with("--logprobs"));
+  for (const json& row : rows) {
+    const json scored = score(model(), {ids_of(row)}).front();
+    const auto want = scored.at("logprobs").get<std::vector<double>>();
+    const auto got = row.at("logprobs").get<std::vector<double>>();
+    ASSERT_EQ(got.size(), ids_of(row).size() - 1);
+    ASSERT_EQ(want.size(), got.size());
+    for (size_t k = 0; k < want.size(); ++k) EXPECT_NEAR(got[k], want[k], 1e-4);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GenerateModelTest,
+                         testing::Values("gpt2", "llama-gqa", "bloom", "gpt-neox"),
+                         [](const auto& one) {
+                           std::string name = one.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+class GenerateTest : public InferenceTest {};
+
+TEST_F(GenerateTest, NativeCheckpointContinuesText) {
+  const std::filesystem::path model = trained();
+  const Words words = {"--load", model.string(),     "--prompt", "The river", "and the", "--seed",
+                       "7",      "--max-new-tokens", "16"};
+  const Outcome first = run("generate", words);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, testing::StartsWith("The river"));
+  EXPECT_THAT(first.out, HasSubstr("\nand the"));
+  EXPECT_EQ(run("generate", words).out, first.out);
+
+  Words other = words;
+  other[6] = "8";
+  EXPECT_NE(run("generate", other).out, first.out);
+}
+
+TEST_F(GenerateTest, NativeCacheGivesWhatFullPassesGive) {
+  const std::filesystem::path model = trained();
+  const cli::GptForInference gpt = opened(model);
+  const std::vector<json> rows =
+      generate(model, kPrompts,
+               Flags().with("--greedy").with("--max-new-tokens", "12").with("--ignore-eod"));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(ids_of(rows[i]), greedy_by_steps(gpt, kPrompts[i], 12)) << "prompt " << i;
+  }
+}
+
+TEST_F(GenerateTest, StopsAtTheEndOfADocument) {
+  constexpr int32_t kEod = 501;
+  const std::filesystem::path model = trained();
+  const std::vector<Ids> prompts(300, Ids{5, 6});
+  // So hot that every token is about as probable as any other.
+  const Flags flags = Flags().with("--temperature", "1000").with("--max-new-tokens", "24");
+  const std::vector<json> stopping = generate(model, prompts, flags);
+  const std::vector<json> going_on = generate(model, prompts, flags.with("--ignore-eod"));
+  int stopped = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Ids got = ids_of(stopping[i]);
+    Ids want = ids_of(going_on[i]);
+    EXPECT_EQ(want.size(), 26u);
+    for (const int32_t id : want) EXPECT_LT(id, 502);  // the padding is never drawn
+    const auto end = std::find(want.begin(), want.end(), kEod);
+    const bool has_end = end != want.end();
+    if (has_end) want.erase(end + 1, want.end());
+    EXPECT_EQ(got, want);
+    EXPECT_EQ(stopping[i].at("finish_reason"), has_end ? "stop" : "length");
+    stopped += has_end ? 1 : 0;
+  }
+  EXPECT_GT(stopped, 0);
+}
+
+TEST_F(GenerateTest, SamplingNarrowsToGreedy) {
+  const std::filesystem::path model = golden("hf/gpt2");
+  const Flags flags = Flags().with("--max-new-tokens", "10");
+  const Ids greedy = ids_of(generate(model, {{4, 5}}, flags.with("--greedy")).front());
+  EXPECT_EQ(ids_of(generate(model, {{4, 5}}, flags.with("--top-k", "1")).front()), greedy);
+  EXPECT_EQ(ids_of(generate(model, {{4, 5}}, flags.with("--top-p", "1e-6")).front()), greedy);
+  EXPECT_EQ(ids_of(generate(model, {{4, 5}}, flags.with("--temperature", "1e-4")).front()), greedy);
+  EXPECT_NE(ids_of(generate(model, {{4, 5}}, flags).front()), greedy);
+
+  // Each token drawn is among the two most probable.
+  const cli::GptForInference gpt = opened(model);
+  const Ids ids = ids_of(generate(model, {{4, 5}}, flags.with("--top-k", "2")).front());
+  const NoGrad no_grad;
+  RandomState random(0);
+  random.set_training(false);
+  const std::vector<int64_t> tokens(ids.begin(), ids.end());
+  const auto length = static_cast<int64_t>(tokens.size());
+  const Tensor logits =
+      gpt.model
+          ->logits(gpt.model->hidden_states({.tokens = tensor_of(tokens, {1, length})}, random))
+          .data();
+  for (int64_t position = 1; position + 1 < length; ++position) {
+    const int64_t row = position * logits.size(-1);
+    int better = 0;
+    for (int64_t id = 0; id < gpt.vocab_size; ++id) {
+      const double drawn = element(logits, row + tokens[static_cast<size_t>(position) + 1]);
+      if (element(logits, row + id) > drawn) ++better;
+    }
+    EXPECT_LE(better, 1) << "position " << position;
+  }
+}
+
+}  // namespace
+}  // namespace megatron::program

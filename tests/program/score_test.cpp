@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <cmath>
+
+#include "megatron/data/indexed_dataset.h"
+#include "megatron/formats/safetensors.h"
+#include "tests/program/inference_test.h"
+#include "tests/support/tensors.h"
+
+namespace megatron::program {
+namespace {
+
+class ScoreModelTest : public InferenceTest, public testing::WithParamInterface<const char*> {};
+
+// log(softmax) of the logits that transformers gave.
+TEST_P(ScoreModelTest, AgreesWithTransformers) {
+  const SafetensorsFile file(golden("hf") / GetParam() / "expected.safetensors");
+  const Tensor ids = copy_of(file.at("input.input_ids"));  // [b, s]
+  const Tensor logits = copy_of(file.at("logits"));        // [b, s, v]
+  const int64_t batch = ids.size(0);
+  const int64_t length = ids.size(1);
+  const int64_t width = logits.size(2);
+
+  std::vector<Ids> rows(static_cast<size_t>(batch));
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    rows[static_cast<size_t>(i / length)].push_back(static_cast<int32_t>(element(ids, i)));
+  }
+  const std::vector<nlohmann::json> got = score(golden("hf") / GetParam(), rows);
+  ASSERT_EQ(got.size(), rows.size());
+  for (int64_t b = 0; b < batch; ++b) {
+    const auto found = got[static_cast<size_t>(b)].at("logprobs").get<std::vector<double>>();
+    ASSERT_EQ(static_cast<int64_t>(found.size()), length - 1);
+    double total = 0;
+    for (int64_t s = 0; s + 1 < length; ++s) {
+      const int64_t row = (b * length + s) * width;
+      double sum = 0;
+      for (int64_t v = 0; v < width; ++v) sum += std::exp(element(logits, row + v));
+      const int32_t next = rows[static_cast<size_t>(b)][static_cast<size_t>(s) + 1];
+      const double want = element(logits, row + next) - std::log(sum);
+      EXPECT_NEAR(found[static_cast<size_t>(s)], want, 1e-4) << "row " << b << " token " << s;
+      total -= want;
+    }
+    EXPECT_NEAR(got[static_cast<size_t>(b)].at("loss").get<double>(),
+                total / static_cast<double>(length - 1), 1e-5);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ScoreModelTest,
+                         testing::Values("gpt2", "llama", "llama-gqa", "bloom", "gpt-neox"),
+                         [](const auto& one) {
+                           std::string name = one.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+class ScoreTest : public InferenceTest {};
+
+// Every sample of a corpus with a period of seq_length is the same 33 tokens, so the loss that
+// training and evaluation log is the score of those.
+TEST_F(ScoreTest, IsTheLossOfTraining) {
+  Ids period;
+  for (int32_t i = 0; i < 32; ++i) period.push_back((i * i * 7 + 3) % 500);
+  {
+    IndexedDatasetBuilder builder(path("periodic"), {.dtype = TokenDtype::kUint16});
+    Ids document;
+    for (int repeat = 0; repeat < 8; ++repeat) {
+      document.insert(document.end(), period.begin(), period.end());
+    }
+    for (int i = 0; i < 40; ++i) {
+      builder.add_document(document, Ids{static_cast<int32_t>(document.size())});
+    }
+    builder.finalize();
+  }
+  const std::filesystem::path model = trained();
+  train(golden_flags()
+            .with("--data-path", path("periodic").string())
+            .with("--load", model.string())
+            .with("--finetune")
+            .with("--lr", "0")
+            .with("--min-lr", "0")
+            .with("--train-iters", "1")
+            .with("--lr-warmup-iters", "0")
+            .with("--eval-interval", "1")
+            .with("--metrics-jsonl", path("m.jsonl").string()));
+  const std::vector<Metrics> metrics = metrics_of(path("m.jsonl"));
+
+  Ids sample = period;
+  sample.push_back(period.front());
+  const double loss = score(model, {sample}).front().at("loss").get<double>();
+  EXPECT_NEAR(metrics.at(0).at("lm loss"), loss, 1e-5);
+  EXPECT_NEAR(metrics.at(1).at("lm loss validation"), loss, 1e-5);
+}
+
+TEST_F(ScoreTest, TextIsScoredAsItsIds) {
+  const std::filesystem::path model = trained();
+  const Outcome outcome = run("score", {"--load", model.string()},
+                              {.input = "{\"text\": \"the river\"}\n{\"ids\": [220, 5, 66]}\n"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<nlohmann::json> rows = parsed_lines(outcome.out);
+  ASSERT_EQ(rows.size(), 2u);
+  for (const nlohmann::json& row : rows) {
+    double sum = 0;
+    for (const double value : row.at("logprobs").get<std::vector<double>>()) sum -= value;
+    EXPECT_NEAR(row.at("loss").get<double>(), sum / static_cast<double>(row.at("logprobs").size()),
+                1e-9);
+  }
+}
+
+}  // namespace
+}  // namespace megatron::program
