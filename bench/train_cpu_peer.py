@@ -47,7 +47,7 @@ class Gpt(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.norm(x), self.word.weight)
-        return F.cross_entropy(logits.view(-1, VOCAB).float(), labels.view(-1))
+        return F.cross_entropy(logits.view(-1, VOCAB).float(), labels.reshape(-1))
 
 
 def main():

@@ -1,6 +1,7 @@
 #include "megatron/cli/gpt_setup.h"
 
 #include "megatron/cli/threads.h"
+#include "megatron/device/allocator.h"
 #include "megatron/training/flops.h"
 
 namespace megatron::cli {
@@ -29,6 +30,8 @@ GptSetup::GptSetup(const TrainingArgs& args)
       FlatParametersOptions{
           .layout = {},
           .accumulate_allreduce_grads_in_fp32 = args_.parallel.accumulate_allreduce_grads_in_fp32});
+  // The blocks that the flat buffers replaced fit nothing that comes.
+  allocator_of(Device{}).empty_cache();
   optimizer_ = std::make_unique<Optimizer>(*parameters_, args_.optimizer);
   scheduler_ = std::make_unique<ParameterScheduler>(make_parameter_scheduler(
       args_.optimizer, {.train_iters = args_.training.train_iters,

@@ -10,6 +10,13 @@
 
 namespace megatron {
 
+double& value_of(NamedValues& values, const std::string& name) {
+  for (auto& [key, value] : values) {
+    if (key == name) return value;
+  }
+  return values.emplace_back(name, 0.0).second;
+}
+
 std::string text_of(const IterationLine& line) {
   std::string text;
   const auto out = std::back_inserter(text);

@@ -11,6 +11,8 @@ namespace megatron {
 
 // Named losses in the order they are printed: "lm loss", "sop loss".
 using NamedValues = std::vector<std::pair<std::string, double>>;
+// The value of that name, appended as 0 when there is none.
+double& value_of(NamedValues& values, const std::string& name);
 
 // One training line. Users grep these; field names, widths and digits are Megatron-LM's.
 struct IterationLine {

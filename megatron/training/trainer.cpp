@@ -11,21 +11,34 @@
 namespace megatron {
 namespace {
 
-void add_losses(NamedValues& sums, const MicrobatchLoss& microbatch) {
-  for (const auto& [name, value] : microbatch.logged) {
-    const auto same = [&name = name](const auto& entry) { return entry.first == name; };
-    const auto found = std::find_if(sums.begin(), sums.end(), same);
-    if (found == sums.end()) {
-      sums.emplace_back(name, value.item());
-    } else {
-      found->second += value.item();
+// Sums of the logged values, kept on their device so that a microbatch never waits for one.
+class LossSums {
+ public:
+  void add(const MicrobatchLoss& microbatch) {
+    for (const auto& [name, value] : microbatch.logged) {
+      const auto same = [&name = name](const auto& entry) { return entry.first == name; };
+      const auto found = std::find_if(sums_.begin(), sums_.end(), same);
+      if (found == sums_.end()) {
+        sums_.emplace_back(name, copied(value));
+      } else {
+        add_inplace(found->second, value);
+      }
     }
+    count_ += 1;
   }
-}
 
-void divide(NamedValues& sums, int64_t count) {
-  for (auto& [name, value] : sums) value /= static_cast<double>(count);
-}
+  NamedValues means() const {
+    NamedValues values;
+    for (const auto& [name, sum] : sums_) {
+      values.emplace_back(name, sum.item() / static_cast<double>(count_));
+    }
+    return values;
+  }
+
+ private:
+  std::vector<std::pair<std::string, Tensor>> sums_;
+  int64_t count_ = 0;
+};
 
 bool is_due(int64_t interval, int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
@@ -87,6 +100,7 @@ IterationResult Trainer::train_step() {
                 progress.iteration + 1) == config.iterations_to_skip.end();
   parts_.random.set_training(is_trained);
   parts_.parameters.zero_grads();
+  LossSums losses;
   log_.timers().start("forward-backward", 1);
   for (int64_t k = 0; k < num_microbatches; ++k) {
     parts_.random.set_first_sample(progress.consumed_train_samples +
@@ -97,7 +111,7 @@ IterationResult Trainer::train_step() {
     log_.timers().start("forward-compute", 2);
     const MicrobatchLoss microbatch = parts_.task.forward_step(Split::kTrain);
     log_.timers().stop("forward-compute", 2);
-    add_losses(result.losses, microbatch);
+    losses.add(microbatch);
 
     log_.timers().start("backward-compute", 2);
     const double seed = parts_.optimizer.loss_scale() / static_cast<double>(num_microbatches);
@@ -106,7 +120,7 @@ IterationResult Trainer::train_step() {
     log_.timers().stop("backward-compute", 2);
   }
   log_.timers().stop("forward-backward", 1);
-  divide(result.losses, num_microbatches);
+  result.losses = losses.means();
 
   if (is_trained) {
     const TimerScope timer(log_.timers(), "optimizer", 1);
@@ -179,19 +193,21 @@ std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
   const int64_t num_microbatches = parts_.microbatches.final_num_microbatches();
   const int64_t samples = parts_.microbatches.schedule().final_batch_size();
   if (is_verbose) log_.line(fmt::format("Evaluating on {} samples", config.eval_iters * samples));
-  NamedValues sums;
+  NamedValues means;
   for (int64_t i = 0; i < config.eval_iters; ++i) {
     if (is_verbose) log_.line(fmt::format("Evaluating iter {}/{}", i + 1, config.eval_iters));
-    for (int64_t k = 0; k < num_microbatches; ++k)
-      add_losses(sums, parts_.task.forward_step(split));
+    LossSums losses;
+    for (int64_t k = 0; k < num_microbatches; ++k) losses.add(parts_.task.forward_step(split));
+    for (const auto& [name, value] : losses.means()) {
+      value_of(means, name) += value / static_cast<double>(config.eval_iters);
+    }
     if (split == Split::kValid) parts_.progress.consumed_valid_samples += samples;
     if (config.exit_duration_in_mins > 0 && is_out_of_time()) {
       log_.line("Exiting during evaluation, timelimit reached");
       return std::nullopt;
     }
   }
-  divide(sums, config.eval_iters * num_microbatches);
-  return sums;
+  return means;
 }
 
 void Trainer::evaluate_and_print(Split split, const std::string& prefix, bool is_verbose) {

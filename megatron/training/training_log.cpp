@@ -14,13 +14,6 @@
 namespace megatron {
 namespace {
 
-double& value_of(NamedValues& values, const std::string& name) {
-  for (auto& [key, value] : values) {
-    if (key == name) return value;
-  }
-  return values.emplace_back(name, 0.0).second;
-}
-
 // Level 1 and 2 names of Megatron-LM's timer block, in its order.
 const std::vector<std::string_view> kIntervalTimers = {
     "forward-backward",         "batch-generator",      "forward-compute", "backward-compute",
