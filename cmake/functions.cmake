@@ -13,9 +13,16 @@ endfunction()
 
 # mg_library(ops SOURCES a.cpp DEPS autograd kernels LIBS fmt::fmt)
 # A folder of the source tree as a library. Configuring fails if a dependency is not on a lower floor.
+# CUDA_SOURCES and CUDA_LIBS belong to it in builds for GPUs only, CPU_SOURCES in all others.
 function(mg_library name)
-  cmake_parse_arguments(LIB "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(LIB "" "" "SOURCES;CPU_SOURCES;CUDA_SOURCES;DEPS;LIBS;CUDA_LIBS" ${ARGN})
   mg_floor(${name} floor)
+  if(MG_CUDA)
+    list(APPEND LIB_SOURCES ${LIB_CUDA_SOURCES})
+    list(APPEND LIB_LIBS ${LIB_CUDA_LIBS})
+  else()
+    list(APPEND LIB_SOURCES ${LIB_CPU_SOURCES})
+  endif()
   add_library(mg_${name} STATIC ${LIB_SOURCES})
   target_include_directories(mg_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(mg_${name} PRIVATE mg_flags PUBLIC ${LIB_LIBS})

@@ -6,19 +6,37 @@ endif()
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+set(MG_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Werror)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports false positives for both in standard headers at -O2 and above.
+  list(APPEND MG_WARNINGS -Wno-maybe-uninitialized -Wno-restrict)
 endif()
 
 add_library(mg_flags INTERFACE)
 target_compile_options(mg_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
-  -march=${MG_CPU_ARCH} -ffp-contract=on)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 reports false positives for both in standard headers at -O2 and above.
-  target_compile_options(mg_flags INTERFACE -Wno-maybe-uninitialized -Wno-restrict)
-endif()
+  "$<$<COMPILE_LANGUAGE:CXX>:${MG_WARNINGS};-Wpedantic;-march=${MG_CPU_ARCH};-ffp-contract=on>")
 if(MG_SANITIZE)
   target_compile_options(mg_flags INTERFACE -fsanitize=${MG_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(mg_flags INTERFACE -fsanitize=${MG_SANITIZE})
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
+
+if(MG_CUDA)
+  if(MG_SANITIZE)
+    message(FATAL_ERROR "MG_SANITIZE works on CPU builds only: clear it or MG_CUDA")
+  endif()
+  add_compile_definitions(MG_CUDA_BUILD)
+  # The host half of a .cu file keeps the warnings, but not -Wpedantic (nvcc's own output has line
+  # markers) nor -march (nvcc does not read every vector header of the host compiler).
+  list(JOIN MG_WARNINGS "," MG_CUDA_HOST_WARNINGS)
+  # CMake 3.25 does not know nvcc's flag of C++20.
+  set(MG_CUDA_FLAGS -std=c++20 --expt-relaxed-constexpr -Werror=all-warnings
+    -Xcompiler=${MG_CUDA_HOST_WARNINGS})
+  target_compile_options(mg_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${MG_CUDA_FLAGS}>")
+  set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
+  set(CMAKE_CUDA_FLAGS_DEBUG "-O0 -g -lineinfo")
+endif()

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "megatron/device/host_device.h"
+
 namespace megatron {
 
 // A 64-bit hash of a name (FNV-1a), stable across builds and machines. On disk: never change.
@@ -19,8 +21,8 @@ struct DropoutKey {
   float probability = 0;     // of dropping, in [0, 1)
   int64_t first_row = 0;     // i of the first row, where a rank holds a part of the rows
 
-  bool is_active() const { return probability > 0; }
-  float scale() const { return 1.0f / (1.0f - probability); }
+  MG_HOST_DEVICE bool is_active() const { return probability > 0; }
+  MG_HOST_DEVICE float scale() const { return 1.0f / (1.0f - probability); }
   // Words below this are kept: (1 - probability) * 2^32.
   uint32_t keep_threshold() const;
 };

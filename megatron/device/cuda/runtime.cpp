@@ -1,0 +1,162 @@
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
+#include "megatron/device/cuda/check.h"
+
+namespace megatron::cuda {
+namespace {
+
+// The compute capability that the kernels are compiled for.
+constexpr int kMajor = 9;
+constexpr int kMinor = 0;
+
+// Makes a device the thread's current one while it lives.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    MG_CUDA(cudaGetDevice(&previous_));
+    if (device != previous_) MG_CUDA(cudaSetDevice(device));
+  }
+  ~DeviceScope() { cudaSetDevice(previous_); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
+cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  MG_CUDA(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+}  // namespace
+
+int num_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // no driver or no device is an answer, not a failure
+  return 0;
+}
+
+Properties properties(int device) {
+  const int count = num_devices();
+  if (device < 0 || device >= count) {
+    throw DeviceError(fmt::format(
+        "cuda:{} does not exist: {} devices are visible; check nvidia-smi and CUDA_VISIBLE_DEVICES",
+        device, count));
+  }
+  cudaDeviceProp found{};
+  MG_CUDA(cudaGetDeviceProperties(&found, device));
+  if (found.major != kMajor || found.minor != kMinor) {
+    throw DeviceError(fmt::format(
+        "cuda:{} ({}) has compute capability {}.{}, this binary needs {}.{}; use --device cpu",
+        device, found.name, found.major, found.minor, kMajor, kMinor));
+  }
+  return {.name = found.name,
+          .major = found.major,
+          .minor = found.minor,
+          .num_multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device),
+          .memory_bytes = static_cast<int64_t>(found.totalGlobalMem),
+          .l2_bytes = attribute(cudaDevAttrL2CacheSize, device)};
+}
+
+void use_device(int device) { MG_CUDA(cudaSetDevice(device)); }
+
+FreeMemory free_memory(int device) {
+  const DeviceScope scope(device);
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  MG_CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+}
+
+void* allocate(int64_t bytes, int device) {
+  const DeviceScope scope(device);
+  void* block = nullptr;
+  const cudaError_t status = cudaMalloc(&block, static_cast<size_t>(bytes));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(status, "cudaMalloc", __FILE__, __LINE__);
+  return block;
+}
+
+void release(void* block, int device) noexcept {
+  int previous = 0;
+  cudaGetDevice(&previous);
+  cudaSetDevice(device);
+  cudaFree(block);
+  cudaSetDevice(previous);
+}
+
+void* allocate_pinned(int64_t bytes) {
+  void* block = nullptr;
+  MG_CUDA(cudaMallocHost(&block, static_cast<size_t>(bytes)));
+  return block;
+}
+
+void release_pinned(void* block) noexcept { cudaFreeHost(block); }
+
+void* create_stream(int device) {
+  const DeviceScope scope(device);
+  cudaStream_t stream = nullptr;
+  MG_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)); }
+
+void synchronize(void* stream) { MG_CUDA(cudaStreamSynchronize(stream_of(stream))); }
+
+void* create_event(int device) {
+  const DeviceScope scope(device);
+  cudaEvent_t event = nullptr;
+  MG_CUDA(cudaEventCreate(&event));
+  return event;
+}
+
+void destroy_event(void* event) noexcept { cudaEventDestroy(event_of(event)); }
+
+void record(void* event, void* stream) {
+  MG_CUDA(cudaEventRecord(event_of(event), stream_of(stream)));
+}
+
+void wait(void* stream, void* event) {
+  MG_CUDA(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
+}
+
+bool is_done(void* event) {
+  const cudaError_t status = cudaEventQuery(event_of(event));
+  if (status == cudaErrorNotReady) return false;
+  check(status, "cudaEventQuery", __FILE__, __LINE__);
+  return true;
+}
+
+void synchronize_event(void* event) { MG_CUDA(cudaEventSynchronize(event_of(event))); }
+
+double elapsed_ms(void* begin, void* end) {
+  float ms = 0;
+  MG_CUDA(cudaEventElapsedTime(&ms, event_of(begin), event_of(end)));
+  return ms;
+}
+
+void copy_async(void* to, const void* from, int64_t bytes, void* stream) {
+  if (bytes == 0) return;
+  MG_CUDA(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_of(stream)));
+}
+
+void zero_async(void* to, int64_t bytes, void* stream) {
+  if (bytes == 0) return;
+  MG_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream_of(stream)));
+}
+
+}  // namespace megatron::cuda

@@ -1,0 +1,79 @@
+#include "megatron/device/stream.h"
+
+#include <chrono>
+
+#include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
+
+namespace megatron {
+
+int num_cuda_devices() { return cuda::num_devices(); }
+
+void use_device(Device device) {
+  if (!device.is_cpu()) cuda::use_device(device.index);
+}
+
+void synchronize(Stream stream) {
+  if (!stream.is_cpu()) cuda::synchronize(stream.native);
+}
+
+OwnedStream::OwnedStream(Device device) : stream_{device} {
+  if (device.is_cpu()) return;
+  cuda::properties(device.index);
+  stream_.native = cuda::create_stream(device.index);
+}
+
+OwnedStream::~OwnedStream() {
+  if (!stream_.is_cpu()) cuda::destroy_stream(stream_.native);
+}
+
+struct Event::Impl {
+  explicit Impl(Device on)
+      : device(on), native(on.is_cpu() ? nullptr : cuda::create_event(on.index)) {}
+  ~Impl() {
+    if (!device.is_cpu()) cuda::destroy_event(native);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Device device;
+  void* native;
+  std::chrono::steady_clock::time_point time;  // on the CPU
+};
+
+Event::Event(Device device) : impl_(std::make_unique<Impl>(device)) {}
+Event::~Event() = default;
+Event::Event(Event&& other) noexcept = default;
+Event& Event::operator=(Event&& other) noexcept = default;
+
+void Event::record(Stream stream) {
+  invariant(stream.device == impl_->device, "an event is recorded on its own device");
+  if (stream.is_cpu()) {
+    impl_->time = std::chrono::steady_clock::now();
+  } else {
+    cuda::record(impl_->native, stream.native);
+  }
+}
+
+void Event::hold_back(Stream stream) const {
+  if (impl_->device.is_cpu()) return;
+  if (stream.is_cpu()) {
+    cuda::synchronize_event(impl_->native);
+  } else {
+    cuda::wait(stream.native, impl_->native);
+  }
+}
+
+bool Event::is_done() const { return impl_->device.is_cpu() || cuda::is_done(impl_->native); }
+
+void Event::synchronize() const {
+  if (!impl_->device.is_cpu()) cuda::synchronize_event(impl_->native);
+}
+
+double Event::ms_since(const Event& begin) const {
+  invariant(begin.impl_->device == impl_->device, "two events of one device have a time between");
+  if (!impl_->device.is_cpu()) return cuda::elapsed_ms(begin.impl_->native, impl_->native);
+  return std::chrono::duration<double, std::milli>(impl_->time - begin.impl_->time).count();
+}
+
+}  // namespace megatron

@@ -1,0 +1,40 @@
+#include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
+
+// device/cuda.h in builds without CUDA.
+namespace megatron::cuda {
+namespace {
+
+[[noreturn]] void throw_unsupported() {
+  throw Unsupported(
+      "this binary was built without CUDA; use --device cpu or build the cuda preset");
+}
+
+}  // namespace
+
+int num_devices() { return 0; }
+Properties properties(int) { throw_unsupported(); }
+void use_device(int) { throw_unsupported(); }
+FreeMemory free_memory(int) { throw_unsupported(); }
+
+void* allocate(int64_t, int) { throw_unsupported(); }
+void release(void*, int) noexcept {}
+void* allocate_pinned(int64_t) { throw_unsupported(); }
+void release_pinned(void*) noexcept {}
+
+void* create_stream(int) { throw_unsupported(); }
+void destroy_stream(void*) noexcept {}
+void synchronize(void*) { throw_unsupported(); }
+
+void* create_event(int) { throw_unsupported(); }
+void destroy_event(void*) noexcept {}
+void record(void*, void*) { throw_unsupported(); }
+void wait(void*, void*) { throw_unsupported(); }
+bool is_done(void*) { throw_unsupported(); }
+void synchronize_event(void*) { throw_unsupported(); }
+double elapsed_ms(void*, void*) { throw_unsupported(); }
+
+void copy_async(void*, const void*, int64_t, void*) { throw_unsupported(); }
+void zero_async(void*, int64_t, void*) { throw_unsupported(); }
+
+}  // namespace megatron::cuda
