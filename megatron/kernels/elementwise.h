@@ -23,16 +23,20 @@ void scale(TensorView y, ConstView x, float alpha, Stream stream);
 //   y [cols] out, any dtype    x [rows, cols] in    fp32 sums, order fixed by the shape alone
 void sum_rows(TensorView y, ConstView x, float beta, Stream stream);
 
-// y[0] = sum of x[i]^2.   y [1] out, fp64    x [n] in; fp64 partial sums, order fixed by n
-void sum_squares(TensorView y, ConstView x, Stream stream);
-
 namespace cpu {
 void fill(TensorView y, float value, Stream stream);
 void cast(TensorView y, ConstView x, Stream stream);
 void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream);
 void scale(TensorView y, ConstView x, float alpha, Stream stream);
 void sum_rows(TensorView y, ConstView x, float beta, Stream stream);
-void sum_squares(TensorView y, ConstView x, Stream stream);
 }  // namespace cpu
+
+namespace cuda {
+void fill(TensorView y, float value, Stream stream);
+void cast(TensorView y, ConstView x, Stream stream);
+void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream);
+void scale(TensorView y, ConstView x, float alpha, Stream stream);
+void sum_rows(TensorView y, ConstView x, float beta, Stream stream);
+}  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -68,10 +68,17 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                   Stream stream);
 
 // For every group: the sum of squares and the number of zeros among its elements of x.
-//   y  [groups, 2]  out  fp64; the sum is finite exactly when every element is
-//   x  [n]          in   fp32 | fp16 | bf16
+//   y        [groups, 2]  out  fp64; the sum is finite exactly when every element is
+//   x        [n]          in   fp32 | fp16 | bf16
+//   scratch  measure_scratch_shape(n, groups)  fp64; left undefined
 // fp64 partial sums in an order fixed by n and the ranges.
-void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Stream stream);
+void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
+                       Stream stream);
+Shape measure_scratch_shape(int64_t n, int64_t num_groups);
+
+// Elements whose squares are summed in one go: partial results do not depend on how many threads or
+// multiprocessors share the work.
+inline constexpr int64_t kMeasureChunk = 65536;
 
 namespace cpu {
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
@@ -80,7 +87,19 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
                   const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
                   Stream stream);
-void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Stream stream);
+void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
+                       Stream stream);
 }  // namespace cpu
+
+namespace cuda {
+void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+          ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
+          double grad_scale, Stream stream);
+void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  Stream stream);
+void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
+                       Stream stream);
+}  // namespace cuda
 
 }  // namespace megatron::kernels

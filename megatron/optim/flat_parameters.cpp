@@ -72,6 +72,11 @@ Tensor part_of(const Tensor& flat, const FlatPlace& place, const Shape& shape) {
   return flat.slice(place.begin, place.end - place.begin).reshape(shape);
 }
 
+RangeTables range_tables(const FlatRanges& ranges, Stream stream) {
+  const auto count = static_cast<int64_t>(ranges.ends.size());
+  return {tensor_of(ranges.ends, {count}).to(stream), tensor_of(ranges.groups, {count}).to(stream)};
+}
+
 FlatParameters::FlatParameters(std::vector<OptimizedParameter> parameters,
                                const FlatParametersOptions& options)
     : parameters_(std::move(parameters)) {

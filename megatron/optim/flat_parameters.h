@@ -65,6 +65,13 @@ class FlatParameters {
   std::vector<FlatBuffer> buffers_;
 };
 
+// FlatRanges as kernels::GroupRanges wants them: on the device of the buffers.
+struct RangeTables {
+  Tensor ends;    // int64
+  Tensor groups;  // int32
+};
+RangeTables range_tables(const FlatRanges& ranges, Stream stream);
+
 // The part of a flat tensor that belongs to a parameter, in the parameter's shape; shares memory.
 Tensor part_of(const Tensor& flat, const FlatPlace& place, const Shape& shape);
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
-#include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/optimizer.h"
 
 namespace megatron {
@@ -33,9 +33,17 @@ std::vector<int32_t> group_of_parameter(std::span<const ParameterGroup> groups, 
   return group_of;
 }
 
-std::pair<Tensor, Tensor> tables_of(const FlatRanges& ranges) {
-  const auto count = static_cast<int64_t>(ranges.ends.size());
-  return {tensor_of(ranges.ends, {count}), tensor_of(ranges.groups, {count})};
+kernels::GroupRanges ranges_in(const RangeTables& tables) {
+  return {tables.ends.view(), tables.groups.view()};
+}
+
+// Measures `flat` into `found` [groups, 2]: per group the sum of squares and the number of zeros.
+void measure(Tensor found, const Tensor& flat, const RangeTables& tables) {
+  const MemoryScope scope(MemoryCategory::kWorkspace);
+  Tensor scratch(kernels::measure_scratch_shape(flat.numel(), found.size(0)), DType::kFloat64,
+                 flat.stream());
+  kernels::squares_and_zeros(found.view(), flat.view(), ranges_in(tables), scratch.view(),
+                             flat.stream());
 }
 
 double learning_rate(const ParameterGroup& group, const UpdateRates& rates) {
@@ -126,27 +134,29 @@ Optimizer::BufferState Optimizer::make_state(const FlatBuffer& buffer) const {
     norm_groups.push_back(all[parameter].counts_in_norm ? kCounted : kNotCounted);
   }
   // Padding is zero in gradients and state, so an update leaves it zero.
-  std::tie(state.update_ends, state.update_groups) =
-      tables_of(ranges_of(buffer.layout, update_groups));
-  std::tie(state.norm_ends, state.norm_groups) =
-      tables_of(ranges_of(buffer.layout, norm_groups, kPadding));
+  const Stream stream = buffer.params.stream();
+  state.update = range_tables(ranges_of(buffer.layout, update_groups), stream);
+  state.norm = range_tables(ranges_of(buffer.layout, norm_groups, kPadding), stream);
   return state;
 }
 
 Optimizer::Measures Optimizer::measured(Tensor FlatBuffer::*flat) const {
-  const MemoryScope scope(MemoryCategory::kWorkspace);
   Measures sum;
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const Tensor& elements = parameters_.buffers()[i].*flat;
-    Tensor found({kNumNormGroups, 2}, DType::kFloat64, elements.stream());
-    const BufferState& state = states_[i];
-    kernels::squares_and_zeros(found.view(), elements.view(),
-                               {state.norm_ends.view(), state.norm_groups.view()},
-                               elements.stream());
-    const auto numbers = std::as_const(found).span<double>();
-    sum.counted_squares += numbers[2 * kCounted];
-    sum.counted_zeros += numbers[2 * kCounted + 1];
-    sum.all_squares += numbers[2 * kCounted] + numbers[2 * kNotCounted];
+  if (states_.empty()) return sum;
+  const auto count = static_cast<int64_t>(states_.size());
+  const std::vector<FlatBuffer>& buffers = parameters_.buffers();
+  const Stream stream = (buffers.front().*flat).stream();
+  const Tensor found({count, kNumNormGroups, 2}, DType::kFloat64, stream);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    measure(found.slice(i, 1).reshape({kNumNormGroups, 2}), buffers[at].*flat, states_[at].norm);
+  }
+  const Tensor here = found.to(Stream{});  // the one wait for the device in an iteration
+  const auto numbers = here.span<double>();
+  for (size_t at = 0; at < numbers.size(); at += 2 * kNumNormGroups) {
+    sum.counted_squares += numbers[at + 2 * kCounted];
+    sum.counted_zeros += numbers[at + 2 * kCounted + 1];
+    sum.all_squares += numbers[at + 2 * kCounted] + numbers[at + 2 * kNotCounted];
   }
   return sum;
 }
@@ -182,17 +192,29 @@ StepResult Optimizer::step(const UpdateRates& rates) {
   return result;
 }
 
-void Optimizer::throw_not_finite() const {
-  std::string where = "on another rank";
-  for (const OptimizedParameter& parameter : parameters_.parameters()) {
-    const Tensor& grad = parameter.variable.grad();
-    Tensor squares({1}, DType::kFloat64, grad.stream());
-    kernels::sum_squares(squares.view(), grad.view(), grad.stream());
-    if (!std::isfinite(squares.item())) {
-      where = "first in " + parameter.name;
-      break;
+std::optional<size_t> Optimizer::first_not_finite() const {
+  std::optional<size_t> first;
+  for (const FlatBuffer& buffer : parameters_.buffers()) {
+    std::vector<int32_t> group_of(buffer.parameters.size());  // every parameter its own
+    std::iota(group_of.begin(), group_of.end(), 0);
+    const auto padding = static_cast<int32_t>(group_of.size());
+    const Stream stream = buffer.grads.stream();
+    const RangeTables tables = range_tables(ranges_of(buffer.layout, group_of, padding), stream);
+    const Tensor found({padding + 1, 2}, DType::kFloat64, stream);
+    measure(found, buffer.grads, tables);
+    const Tensor here = found.to(Stream{});
+    for (size_t i = 0; i < group_of.size(); ++i) {
+      if (std::isfinite(here.span<double>()[2 * i])) continue;
+      first = std::min(first.value_or(buffer.parameters[i]), buffer.parameters[i]);
     }
   }
+  return first;
+}
+
+void Optimizer::throw_not_finite() const {
+  const std::optional<size_t> first = first_not_finite();
+  const std::string where =
+      first ? "first in " + parameters_.parameters()[*first].name : "on another rank";
   throw Error(
       fmt::format("gradients hold infinite or not-a-number elements, {}; lower --lr or "
                   "resume from an earlier checkpoint "
@@ -209,7 +231,7 @@ void Optimizer::update(const UpdateRates& rates, double grad_scale) {
     const bool has_copy = buffer.dtype != DType::kFloat32;
     const TensorView model = has_copy ? buffer.params.view() : TensorView{};
     const ConstView grad = buffer.grads.view();
-    const kernels::GroupRanges ranges{state.update_ends.view(), state.update_groups.view()};
+    const kernels::GroupRanges ranges = ranges_in(state.update);
     if (config_.optimizer == OptimizerKind::kAdam) {
       const auto numbers = numbers_of<kernels::AdamNumbers>(
           groups_, [&](const ParameterGroup& g) { return adam_numbers(g, rates, config_); });

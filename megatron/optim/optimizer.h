@@ -82,10 +82,8 @@ class Optimizer {
     Tensor exp_avg;
     Tensor exp_avg_sq;
     Tensor momentum_buffer;
-    Tensor update_ends;  // ranges by parameter group
-    Tensor update_groups;
-    Tensor norm_ends;  // ranges by what the norm counts
-    Tensor norm_groups;
+    RangeTables update;  // ranges by parameter group
+    RangeTables norm;    // ranges by what the norm counts
   };
   struct Measures {
     double counted_squares = 0.0;
@@ -96,6 +94,8 @@ class Optimizer {
   BufferState make_state(const FlatBuffer& buffer) const;
   // Of one flat tensor per buffer, on this rank.
   Measures measured(Tensor FlatBuffer::*flat) const;
+  // The first parameter, in the order of registration, whose gradient is not finite on this rank.
+  std::optional<size_t> first_not_finite() const;
   [[noreturn]] void throw_not_finite() const;
   void update(const UpdateRates& rates, double grad_scale);
 

@@ -4,6 +4,8 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/memory.h"
+#include "megatron/device/stream.h"
 #include "megatron/kernels/elementwise.h"
 
 namespace megatron {
@@ -79,8 +81,30 @@ Tensor Tensor::slice(int64_t begin, int64_t count) const {
   return part;
 }
 
+Tensor Tensor::to(Stream stream) const {
+  invariant(defined(), "a tensor that is copied is defined");
+  const Stream from = this->stream();
+  if (from.device == stream.device) return *this;
+  Tensor copy(shape_, dtype_, stream);
+  if (stream.is_cpu()) {
+    copy_bytes(copy.view().data, view().data, bytes(), from);
+    synchronize(from);
+  } else {
+    synchronize(from);
+    copy_bytes(copy.view().data, view().data, bytes(), stream);
+  }
+  return copy;
+}
+
+void Tensor::expect_on_cpu() const {
+  if (stream().is_cpu()) return;
+  throw DeviceError("span: tensor " + shape_.str() + " is on " + stream().device.str() +
+                    ", where the host cannot read; read a copy, to(Stream{})");
+}
+
 double Tensor::item() const {
   if (numel() != 1) throw ShapeError("item: " + shape_.str() + " does not have one element");
+  if (!stream().is_cpu()) return to(Stream{}).item();
   switch (dtype_) {
     case DType::kFloat64:
       return *view().as<double>();
@@ -100,8 +124,7 @@ Tensor empty_like(const Tensor& x) { return Tensor(x.shape(), x.dtype(), x.strea
 
 Tensor zeros(const Shape& shape, DType dtype, Stream stream) {
   Tensor y(shape, dtype, stream);
-  invariant(stream.is_cpu(), "zeros is asked for on the CPU");
-  std::memset(y.view().data, 0, static_cast<size_t>(y.bytes()));
+  zero_bytes(y.view().data, y.bytes(), stream);
   return y;
 }
 

@@ -57,18 +57,27 @@ class Tensor {
   // Elements [begin, begin + count) of the first axis.
   Tensor slice(int64_t begin, int64_t count) const;
 
-  // The elements, on the CPU. Throws DtypeError when T is not the type.
+  // A copy in the memory of `stream`'s device; the tensor itself when it is there already. Towards
+  // a GPU the copy is in order with `stream`'s later work and waits for the work of the source's
+  // stream; towards the CPU it is complete on return.
+  Tensor to(Stream stream) const;
+
+  // The elements of a CPU tensor. Throws DtypeError when T is not the type, DeviceError for a
+  // tensor on a GPU: the host reads a copy, to(Stream{}).
   template <class T>
   std::span<T> span();
   template <class T>
   std::span<const T> span() const;
-  // The single element as a double. Throws ShapeError when there is not exactly one.
+  // The single element as a double; waits for the stream's work on a GPU. Throws ShapeError when
+  // there is not exactly one.
   double item() const;
 
   // True when no other Tensor shares the memory, so that it may be overwritten unseen.
   bool is_sole_owner() const { return storage_.use_count() == 1; }
 
  private:
+  void expect_on_cpu() const;
+
   std::shared_ptr<Storage> storage_;
   int64_t offset_ = 0;  // bytes into the storage
   Shape shape_;
@@ -99,11 +108,13 @@ Tensor sum_leading(const Tensor& x);
 
 template <class T>
 std::span<T> Tensor::span() {
+  expect_on_cpu();
   return {view().as<T>(), static_cast<size_t>(numel())};
 }
 
 template <class T>
 std::span<const T> Tensor::span() const {
+  expect_on_cpu();
   return {view().as<T>(), static_cast<size_t>(numel())};
 }
 

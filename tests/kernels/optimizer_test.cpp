@@ -192,7 +192,8 @@ TEST_P(SquaresAndZerosTest, MeasuresEveryGroup) {
     squares[ranges.group_at(i)] += element(x, i) * element(x, i);
   }
   Tensor found({2, 2}, DType::kFloat64, Stream{});
-  kernels::squares_and_zeros(found.view(), x.view(), ranges.view(), Stream{});
+  Tensor scratch(kernels::measure_scratch_shape(kSize, 2), DType::kFloat64, Stream{});
+  kernels::squares_and_zeros(found.view(), x.view(), ranges.view(), scratch.view(), Stream{});
   EXPECT_NEAR(element(found, 0), squares[0], 1e-10 * squares[0]);
   EXPECT_EQ(element(found, 1), 1);
   EXPECT_NEAR(element(found, 2), squares[1], 1e-10 * squares[1]);
@@ -203,11 +204,12 @@ TEST_P(SquaresAndZerosTest, IsFiniteExactlyWhenEveryElementIs) {
   const Ranges ranges;
   const float largest = GetParam() == DType::kFloat16 ? 65504.0f : 3e38f;
   Tensor found({2, 2}, DType::kFloat64, Stream{});
+  Tensor scratch(kernels::measure_scratch_shape(kSize, 2), DType::kFloat64, Stream{});
   const auto measure = [&](float odd_one) {
     Tensor values = full({kSize}, largest, DType::kFloat32, Stream{});
     values.span<float>()[60'000] = odd_one;
     const Tensor x = cast(values, GetParam());
-    kernels::squares_and_zeros(found.view(), x.view(), ranges.view(), Stream{});
+    kernels::squares_and_zeros(found.view(), x.view(), ranges.view(), scratch.view(), Stream{});
   };
   measure(largest);
   EXPECT_TRUE(std::isfinite(element(found, 0)) && std::isfinite(element(found, 2)));

@@ -110,28 +110,4 @@ void sum_rows(TensorView y, ConstView x, float beta, Stream) {
                });
 }
 
-void sum_squares(TensorView y, ConstView x, Stream) {
-  constexpr int64_t kChunk = 65536;  // partial sums are per chunk, whatever the thread count
-  const int64_t n = x.numel();
-  std::vector<double> partial(static_cast<size_t>((n + kChunk - 1) / kChunk));
-  dispatch_floating(x.dtype, "sum_squares", [&]<class T>() {
-    const T* in = x.as<T>();
-    parallel_for(static_cast<int64_t>(partial.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t chunk = begin; chunk < end; ++chunk) {
-        const int64_t last = std::min(n, (chunk + 1) * kChunk);
-        double sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = chunk * kChunk; i < last; ++i) {
-          const double value = static_cast<float>(in[i]);
-          sum += value * value;
-        }
-        partial[static_cast<size_t>(chunk)] = sum;
-      }
-    });
-  });
-  double total = 0;
-  for (const double sum : partial) total += sum;
-  *y.as<double>() = total;
-}
-
 }  // namespace megatron::kernels::cpu

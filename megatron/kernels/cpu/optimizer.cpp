@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
-#include <vector>
 
 #include "megatron/core/parallel_for.h"
 
@@ -152,27 +151,23 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                 });
 }
 
-void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Stream) {
-  // Partial results are per chunk, whatever the number of threads.
-  constexpr int64_t kChunk = 65536;
-  struct Partial {
-    double squares = 0.0;
-    int64_t zeros = 0;
-  };
+void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
+                       Stream) {
   const int64_t n = x.numel();
   const int64_t num_groups = y.size(0);
-  const int64_t num_chunks = (n + kChunk - 1) / kChunk;
-  std::vector<Partial> partials(static_cast<size_t>(num_chunks * num_groups));
+  const int64_t num_chunks = scratch.size(0);
+  double* partials = scratch.as<double>();  // [chunk, group]: squares, zeros
   dispatch_floating(x.dtype, "squares_and_zeros", [&]<class T>() {
     const T* in = x.as<T>();
     parallel_for(num_chunks, 1, [&](int64_t first_chunk, int64_t last_chunk) {
-      float scratch[kBlock];
+      float converted[kBlock];
       for (int64_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
-        Partial* of_group = partials.data() + chunk * num_groups;
-        for_each_block(ranges, chunk * kChunk, std::min(n, (chunk + 1) * kChunk),
+        double* of_group = partials + 2 * chunk * num_groups;
+        std::fill(of_group, of_group + 2 * num_groups, 0.0);
+        for_each_block(ranges, chunk * kMeasureChunk, std::min(n, (chunk + 1) * kMeasureChunk),
                        [&](int64_t begin, int64_t end, size_t group) {
                          const int64_t count = end - begin;
-                         const float* values = in_fp32(in + begin, count, scratch);
+                         const float* values = in_fp32(in + begin, count, converted);
                          double squares = 0.0;
                          int32_t zeros = 0;
 #pragma omp simd reduction(+ : squares, zeros)
@@ -181,22 +176,17 @@ void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Str
                            squares += value * value;
                            zeros += values[i] == 0.0f ? 1 : 0;
                          }
-                         of_group[group].squares += squares;
-                         of_group[group].zeros += zeros;
+                         of_group[2 * group] += squares;
+                         of_group[2 * group + 1] += zeros;
                        });
       }
     });
   });
   double* out = y.as<double>();
-  for (int64_t group = 0; group < num_groups; ++group) {
-    Partial total;
-    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-      const Partial& partial = partials[static_cast<size_t>(chunk * num_groups + group)];
-      total.squares += partial.squares;
-      total.zeros += partial.zeros;
-    }
-    out[2 * group] = total.squares;
-    out[2 * group + 1] = static_cast<double>(total.zeros);
+  std::fill(out, out + 2 * num_groups, 0.0);
+  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+    const double* of_group = partials + 2 * chunk * num_groups;
+    for (int64_t i = 0; i < 2 * num_groups; ++i) out[i] += of_group[i];
   }
 }
 

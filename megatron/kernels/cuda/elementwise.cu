@@ -1,0 +1,163 @@
+#include "megatron/kernels/elementwise.h"
+
+#include <cooperative_groups.h>
+
+#include "megatron/device/memory.h"
+#include "megatron/kernels/cuda/launch.cuh"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+struct Fill {
+  AnyOutput y;
+  float value;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float values[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = value;
+    y.write(at, values);
+  }
+};
+
+struct Scale {  // y = alpha x
+  AnyOutput y;
+  AnyInput x;
+  float alpha;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float values[N];
+    x.read(values, at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] *= alpha;
+    y.write(at, values);
+  }
+};
+
+struct Add {  // y = x + alpha z
+  AnyOutput y;
+  AnyInput x, z;
+  float alpha;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float a[N], b[N];
+    x.read(a, at);
+    z.read(b, at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) a[i] = fmaf(alpha, b[i], a[i]);
+    y.write(at, a);
+  }
+};
+
+// A cluster of blocks owns kSumColumns columns and shares their rows: block b takes rows b, b +
+// kSumBlocks, ... of every kSumBlocks * kSumLanes rows. The first block adds up the others' sums,
+// which lie in their shared memory, in the order of the blocks: no scratch, and an order that the
+// shape alone fixes.
+constexpr int kSumBlocks = 8;  // of a cluster
+constexpr int kSumColumns = 64;
+constexpr int kSumLanes = 32;  // rows that a block reads at a time
+
+template <int N>
+__global__ void __cluster_dims__(kSumBlocks, 1, 1)
+    __launch_bounds__(kSumColumns / kVector * kSumLanes)
+        sum_rows_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
+  __shared__ float sums[kSumLanes][kSumColumns];
+  const auto cluster = cooperative_groups::this_cluster();
+  const unsigned block = cluster.block_rank();
+  const unsigned slot = threadIdx.x % (kSumColumns / kVector) * kVector;
+  const unsigned lane = threadIdx.x / (kSumColumns / kVector);
+  const int64_t first = static_cast<int64_t>(blockIdx.x / kSumBlocks) * kSumColumns;
+  const int64_t column = first + slot;
+
+  float total[kVector] = {};
+  for (int64_t i = block * kSumLanes + lane; i < rows; i += kSumBlocks * kSumLanes) {
+    if constexpr (N == kVector) {
+      if (column >= cols) break;
+      float values[N];
+      x.read(values, i * cols + column);
+#pragma unroll
+      for (int j = 0; j < N; ++j) total[j] += values[j];
+    } else {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        if (column + j >= cols) break;
+        float value[1];
+        x.read(value, i * cols + column + j);
+        total[j] += value[0];
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) sums[lane][slot + j] = total[j];
+  __syncthreads();
+  if (threadIdx.x < kSumColumns) {
+    float sum = 0;
+    for (int i = 0; i < kSumLanes; ++i) sum += sums[i][threadIdx.x];
+    sums[0][threadIdx.x] = sum;
+  }
+  cluster.sync();
+  if (block == 0 && threadIdx.x < kSumColumns && first + threadIdx.x < cols) {
+    float sum[1] = {0};
+    for (unsigned b = 0; b < kSumBlocks; ++b) {
+      sum[0] += *cluster.map_shared_rank(&sums[0][threadIdx.x], b);
+    }
+    if (beta != 0) {
+      float before[1];
+      y.read(before, first + threadIdx.x);
+      sum[0] = fmaf(beta, before[0], sum[0]);
+    }
+    y.write(first + threadIdx.x, sum);
+  }
+  cluster.sync();  // the other blocks' shared memory must outlive the reads
+}
+
+}  // namespace
+
+void fill(TensorView y, float value, Stream stream) {
+  for_each_element(y.numel(), is_aligned(y.data), Fill{any_output(y, "fill"), value}, stream);
+}
+
+void cast(TensorView y, ConstView x, Stream stream) {
+  expect_shape(x.shape, y.shape, "cast: x");
+  if (x.dtype == y.dtype) return copy_bytes(y.data, x.data, x.bytes(), stream);
+  for_each_element(y.numel(), is_aligned(y.data) && is_aligned(x.data),
+                   Scale{any_output(y, "cast"), any_input(x, "cast"), 1.0f}, stream);
+}
+
+void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream) {
+  expect_shape(x.shape, y.shape, "add: x");
+  expect_shape(z.shape, y.shape, "add: z");
+  for_each_element(y.numel(), is_aligned(y.data) && is_aligned(x.data) && is_aligned(z.data),
+                   Add{any_output(y, "add"), any_input(x, "add"), any_input(z, "add"), alpha},
+                   stream);
+}
+
+void scale(TensorView y, ConstView x, float alpha, Stream stream) {
+  expect_shape(x.shape, y.shape, "scale: x");
+  for_each_element(y.numel(), is_aligned(y.data) && is_aligned(x.data),
+                   Scale{any_output(y, "scale"), any_input(x, "scale"), alpha}, stream);
+}
+
+void sum_rows(TensorView y, ConstView x, float beta, Stream stream) {
+  const int64_t rows = x.size(0);
+  const int64_t cols = x.size(1);
+  expect_shape(y.shape, {cols}, "sum_rows: y");
+  if (cols == 0) return;
+  const AnyOutput out = any_output(y, "sum_rows");
+  const AnyInput in = any_input(x, "sum_rows");
+  const auto groups = static_cast<unsigned>((cols + kSumColumns - 1) / kSumColumns);
+  constexpr int threads = kSumColumns / kVector * kSumLanes;
+  if (is_aligned(x.data) && cols % kVector == 0) {
+    sum_rows_kernel<kVector>
+        <<<groups * kSumBlocks, threads, 0, native(stream)>>>(out, in, rows, cols, beta);
+  } else {
+    sum_rows_kernel<1>
+        <<<groups * kSumBlocks, threads, 0, native(stream)>>>(out, in, rows, cols, beta);
+  }
+  MG_CUDA(cudaGetLastError());
+}
+
+}  // namespace megatron::kernels::cuda
