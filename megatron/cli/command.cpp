@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -68,6 +69,10 @@ int run_program(int argc, const char* const* argv, std::span<const Command> comm
     return command_named(words[0], commands).run(std::span(words).subspan(1));
   } catch (const Error& error) {
     print_error(error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    print_error(
+        "out of memory; use a smaller model, batch or sequence, or train for fewer iterations");
     return 2;
   } catch (const std::exception& error) {
     print_error(error.what());

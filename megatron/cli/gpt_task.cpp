@@ -55,6 +55,12 @@ GptTask::GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const Gpt
     loader(split) = std::make_unique<Loader>(std::move(sampler), make_batch, args.data.num_workers);
   };
   if (!args.training.skip_train) {
+    if (datasets.train == nullptr) {
+      throw ConfigError(fmt::format(
+          "there is no training data: --split {} gives the first of its parts none; raise it, or "
+          "use --skip-train",
+          args.data.split));
+    }
     open(Split::kTrain, datasets.train, progress.consumed_train_samples);
   }
   if (args.training.eval_iters > 0) {

@@ -94,9 +94,15 @@ int pretrain_gpt(std::span<const std::string> words) {
   }
   const LoadSource source = find_load_source(args.checkpoint.load, args.checkpoint.ckpt_step,
                                              args.checkpoint.exit_on_missing_checkpoint);
-  if (args.checkpoint.use_checkpoint_args) take_architecture(args, source);
+  const bool has_source = source.checkpoint || source.hf;
+  if (args.checkpoint.use_checkpoint_args && has_source) take_architecture(args, source);
   args = resolved(std::move(args), 1, problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
+  if (!args.transformer.perform_initialization && !has_source) {
+    problems.emplace_back(
+        "--no-initialization leaves the weights undefined; give --load with a checkpoint or remove "
+        "the flag");
+  }
   if (!problems.empty()) throw ConfigError(problems);
   if (!args.checkpoint.save.empty()) prepare_save_directory(args.checkpoint.save);
 

@@ -72,6 +72,49 @@ TEST_F(BadFlagsTest, MissingFlagsAreAllNamed) {
   }
 }
 
+TEST_F(BadFlagsTest, WhatIsNotThereYetSaysSo) {
+  for (const Flags& flags :
+       {golden_flags().with("--calculate-per-token-loss"), golden_flags().with("--device", "cuda"),
+        golden_flags().with("--tensor-model-parallel-size", "2"),
+        golden_flags().with("--position-embedding-type", "relative")}) {
+    const Outcome outcome = run("pretrain-gpt", flags.words());
+    if (outcome.exit_code == 0) {
+      EXPECT_THAT(outcome.err, HasSubstr("warning: "));  // one rank: the size is lowered to 1
+    } else {
+      EXPECT_EQ(outcome.exit_code, 2);
+      EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr("not available yet")));
+    }
+  }
+}
+
+TEST_F(BadFlagsTest, WeightsFromNowhere) {
+  EXPECT_THAT(refused(golden_flags().with("--no-initialization")),
+              ElementsAre(HasSubstr("--no-initialization leaves the weights undefined")));
+  EXPECT_THAT(refused(golden_flags()
+                          .with("--no-initialization")
+                          .with("--use-checkpoint-args")
+                          .with("--load", path("none").string())),
+              ElementsAre(HasSubstr("--no-initialization leaves the weights undefined")));
+}
+
+TEST_F(BadFlagsTest, SplitWithoutTrainingData) {
+  const Outcome outcome = run("pretrain-gpt", golden_flags().with("--split", "0,50,50").words());
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr("--split 0,50,50")));
+  const Outcome evaluated = train(golden_flags().with("--split", "0,50,50").with("--skip-train"));
+  EXPECT_THAT(evaluated.out, HasSubstr("validation loss at iteration 0 on test set"));
+}
+
+TEST_F(BadFlagsTest, MoreMemoryThanThereIs) {
+  const Outcome model = run("pretrain-gpt", golden_flags()
+                                                .with("--hidden-size", "4000000")
+                                                .with("--save", path("s").string())
+                                                .with("--save-interval", "5")
+                                                .words());
+  EXPECT_EQ(model.exit_code, 2);
+  EXPECT_THAT(errors_of(model), ElementsAre(HasSubstr("out of memory")));
+}
+
 TEST_F(BadFlagsTest, SamplingFlags) {
   const std::string all = testing::PrintToString(refused(Flags()
                                                              .with("--load", "x")

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <set>
 
 #include "tests/program/program_test.h"
 
@@ -37,6 +38,28 @@ TEST_F(BatchesTest, MicroBatchSizeChangesRoundingOnly) {
     const std::vector<Metrics> got = train_with(micro, flags);
     expect_near(got, want, "lm loss", 1e-5);
     expect_near(got, want, "grad_norm", 1e-5);
+  }
+}
+
+// All samples are the same and nothing is learned, so the masks make the only difference.
+TEST_F(BatchesTest, EverySampleHasItsOwnMasks) {
+  std::vector<int32_t> period;
+  for (int32_t i = 0; i < 32; ++i) period.push_back(i * i * 7 % 500);
+  write_periodic_dataset(path("periodic"), period);
+  const Flags flags = golden_flags()
+                          .with("--data-path", path("periodic").string())
+                          .with("--train-iters", "6")
+                          .with("--lr", "0")
+                          .with("--min-lr", "0");
+  for (const int micro : {1, 8}) {
+    std::set<double> losses;
+    for (const Metrics& row : train_with(micro, flags)) losses.insert(row.at("lm loss"));
+    EXPECT_EQ(losses.size(), 6u);
+    std::filesystem::remove(path("micro" + std::to_string(micro) + ".jsonl"));
+  }
+  const Outcome plain = train(flags);
+  for (const IterationText& line : iterations_of(plain.out)) {
+    EXPECT_EQ(line.text("lm loss"), iterations_of(plain.out).front().text("lm loss"));
   }
 }
 

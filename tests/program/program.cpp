@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "megatron/checkpoint/load.h"
-#include "megatron/core/file.h"
+#include "megatron/data/indexed_dataset.h"
 #include "megatron/formats/safetensors.h"
 #include "tests/support/tensors.h"
 
@@ -241,6 +241,17 @@ void expect_identical(const SavedRun& got, const SavedRun& want) {
       megatron::expect_identical(found->second, tensor, name);
     }
   }
+}
+
+void write_periodic_dataset(const fs::path& prefix, const std::vector<int32_t>& period) {
+  IndexedDatasetBuilder builder(prefix, {.dtype = TokenDtype::kUint16});
+  std::vector<int32_t> document;
+  for (int repeat = 0; repeat < 8; ++repeat) {
+    document.insert(document.end(), period.begin(), period.end());
+  }
+  const std::vector<int32_t> lengths = {static_cast<int32_t>(document.size())};
+  for (int i = 0; i < 40; ++i) builder.add_document(document, lengths);
+  builder.finalize();
 }
 
 fs::path golden(const std::string& name) {

@@ -98,6 +98,11 @@ void expect_identical(const SavedRun& got, const SavedRun& want);
 // Golden data: tests/golden/<name>.
 std::filesystem::path golden(const std::string& name);
 
+// Writes a dataset that repeats the period: with as many tokens a sample as it has, all samples are
+// the same.
+void write_periodic_dataset(const std::filesystem::path& prefix,
+                            const std::vector<int32_t>& period);
+
 // The flags of Megatron-LM's run of tests/golden/megatron/gpt, with the index caches in `cache`.
 Flags golden_run(const std::filesystem::path& cache);
 // What makes it the run of tests/golden/megatron/llama.

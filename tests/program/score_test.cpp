@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "megatron/data/indexed_dataset.h"
 #include "megatron/formats/safetensors.h"
 #include "tests/program/inference_test.h"
 #include "tests/support/tensors.h"
@@ -59,17 +58,7 @@ class ScoreTest : public InferenceTest {};
 TEST_F(ScoreTest, IsTheLossOfTraining) {
   Ids period;
   for (int32_t i = 0; i < 32; ++i) period.push_back((i * i * 7 + 3) % 500);
-  {
-    IndexedDatasetBuilder builder(path("periodic"), {.dtype = TokenDtype::kUint16});
-    Ids document;
-    for (int repeat = 0; repeat < 8; ++repeat) {
-      document.insert(document.end(), period.begin(), period.end());
-    }
-    for (int i = 0; i < 40; ++i) {
-      builder.add_document(document, Ids{static_cast<int32_t>(document.size())});
-    }
-    builder.finalize();
-  }
+  write_periodic_dataset(path("periodic"), period);
   const std::filesystem::path model = trained();
   train(golden_flags()
             .with("--data-path", path("periodic").string())

@@ -298,6 +298,9 @@ class Resolver {
             "--cuda-graph has no effect with --device cpu");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
+    warn_if(args_.training.log_timers_to_tensorboard,
+            "--log-timers-to-tensorboard has no effect yet");
+    warn_if(args_.training.profile, "--profile has no effect yet");
   }
 
   TrainingArgs& args_;
@@ -353,6 +356,9 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
   }
   refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative,
             "--position-embedding-type relative: a relative position bias");
+  refuse_if(args.training.device == DeviceChoice::kCuda, "--device cuda: training on a GPU");
+  refuse_if(args.training.calculate_per_token_loss, "--calculate-per-token-loss");
+  refuse_if(!args.training.megatron_compat.empty(), "--megatron-compat");
   return found;
 }
 
