@@ -142,17 +142,18 @@ ConstView CheckpointReader::checked_chunk(const std::string& tensor, const Tenso
 
 void CheckpointReader::fill(const std::string& name, const TensorRecord& record,
                             const Region& region, const Tensor& target) {
-  Tensor y = target;  // the same memory
-  if (target.dtype() != record.dtype) y = Tensor(target.shape(), record.dtype, target.stream());
+  // Read in place where bytes can be; else through host memory, one tensor at a time.
+  const bool is_in_place = target.stream().is_cpu() && target.dtype() == record.dtype;
+  Tensor y = is_in_place ? target : Tensor(target.shape(), record.dtype, Stream{});
   for (const ChunkRecord& chunk : record.chunks) {
     if (!intersects(chunk.region, region)) continue;
     const ConstView source = checked_chunk(name, record, chunk);
     copy_shared(static_cast<std::byte*>(y.view().data), region,
                 static_cast<const std::byte*>(source.data), chunk.region, size_of(record.dtype));
   }
-  if (target.dtype() != record.dtype) {
+  if (!is_in_place) {
     Tensor destination = target;
-    copy_into(destination, y);
+    copy_into(destination, y.to(target.stream()));
   }
 }
 

@@ -108,7 +108,8 @@ void write_section(const fs::path& directory, const std::string& section,
     const CheckpointTensor& tensor = *by_key.at(spec.name);
     const Region region = region_of(tensor);
     invariant(is_inside(region, tensor.whole), "a chunk is a part of its tensor");
-    const ConstView view = tensor.data.view();
+    const Tensor host = tensor.data.to(Stream{});  // the tensor itself on the CPU
+    const ConstView view = host.view();
     TensorRecord& record = records[tensor.name];
     invariant(record.chunks.empty() || (record.shape == tensor.whole && record.dtype == spec.dtype),
               "the chunks of a tensor agree on its shape and dtype");

@@ -48,6 +48,7 @@ struct BenchFlags {
   int64_t num_layers = 0;
   bool bf16 = false;
   bool fp16 = false;
+  std::string device = "auto";
 };
 
 FlagTable flags_of(BenchFlags& flags) {
@@ -58,6 +59,7 @@ FlagTable flags_of(BenchFlags& flags) {
   table.add("--warmup", flags.warmup, "Iterations before the timed ones.");
   table.add_switch("--bf16", flags.bf16, "Parameters in bfloat16.");
   table.add_switch("--fp16", flags.fp16, "Parameters in float16.");
+  table.add("--device", flags.device, "Where to compute: auto, cpu or cuda.");
   table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
   table.add_optional("--seq-length", flags.seq_length, "Instead of the workload's.");
   table.add_optional("--micro-batch-size", flags.micro_batch_size, "Instead of the workload's.");
@@ -110,6 +112,7 @@ std::vector<std::string> training_flags_of(const BenchFlags& flags) {
                                     "--vocab-size",
                                     std::to_string(kVocabulary - 1),
                                     "--mock-data"};
+  words.insert(words.end(), {"--device", flags.device});
   if (flags.bf16) words.emplace_back("--bf16");
   if (flags.fp16) words.emplace_back("--fp16");
   if (flags.num_threads > 0) {
@@ -146,10 +149,10 @@ class RandomTokensTask final : public TrainTask {
   std::mt19937_64 generator_{1234};
 };
 
-nlohmann::ordered_json memory_report() {
+nlohmann::ordered_json memory_report(Device device) {
   constexpr double kMebibyte = 1024.0 * 1024.0;
   const auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / kMebibyte; };
-  const MemoryStats stats = allocator_of(Device{}).stats();
+  const MemoryStats stats = allocator_of(device).stats();
   nlohmann::ordered_json report;
   report["peak_allocated_mib"] = mebibytes(stats.peak_allocated_bytes);
   report["peak_reserved_mib"] = mebibytes(stats.peak_reserved_bytes);
@@ -205,7 +208,7 @@ int bench(std::span<const std::string> argv) {
   report["system"] = "megatron.cpp";
   report["workload"] = flags.workload;
   report["mode"] = name_of(args.transformer.params_dtype);
-  report["device"] = "cpu";
+  report["device"] = setup.stream().device.str();
   report["threads"] = num_threads();
   report["parameters"] = num_parameters(setup.model());
   report["tokens_per_second"] = static_cast<double>(batch * args.transformer.seq_length) / median;
@@ -214,7 +217,7 @@ int bench(std::span<const std::string> argv) {
   report["tflops_causal"] = causal_flops(args.transformer, batch) / median / 1e12;
   report["start_to_first_step_s"] = first_step_at;
   report["loss"] = loss;
-  report.update(memory_report());
+  report.update(memory_report(setup.stream().device));
   print_line(report.dump());
   return 0;
 }

@@ -228,7 +228,8 @@ void load_hf(const GptModel& model, const HfModel& hf, const std::filesystem::pa
   }
   load_hf_weights(directory, hf, gpt_parameters(model.config()),
                   [&](const std::string& name, const Tensor& elements) {
-                    copy_into(by_name.at(name).mutable_data(), elements);
+                    Tensor& data = by_name.at(name).mutable_data();
+                    copy_into(data, elements.to(data.stream()));
                   });
 }
 

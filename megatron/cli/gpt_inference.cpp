@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "megatron/cli/args/training_args.h"
+#include "megatron/cli/device_choice.h"
 #include "megatron/cli/gpt_checkpoint.h"
 #include "megatron/cli/threads.h"
 #include "megatron/core/error.h"
@@ -50,6 +51,10 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
                      "Checkpoint directory of this program, or a Hugging Face model.");
   table.add_optional("--ckpt-step", flags.ckpt_step, "Iteration to load instead of the latest.");
   table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
+  table.add_choice(
+      "--device", flags.device,
+      {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
+      "Where to compute; auto is a GPU where there is one.");
   table.group("tokenizer");
   table.add_optional("--tokenizer-type", flags.tokenizer.tokenizer_type,
                      "What turns text into ids; that of the checkpoint if not given.");
@@ -102,7 +107,8 @@ GptForInference load_for_inference(const ModelFlags& flags) {
                             ? std::min(result.tokenizer->vocab_size(), config.padded_vocab_size)
                             : config.padded_vocab_size;
   }
-  result.model = std::make_unique<GptModel>(for_inference(config), Stream{});
+  result.stream = std::make_unique<OwnedStream>(chosen_device(flags.device));
+  result.model = std::make_unique<GptModel>(for_inference(config), result.stream->get());
   load_weights(*result.model, source, flags.load);
   return result;
 }

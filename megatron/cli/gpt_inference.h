@@ -4,8 +4,10 @@
 #include <string>
 
 #include "megatron/cli/flag_table.h"
+#include "megatron/device/stream.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/tokenizers/tokenizer.h"
+#include "megatron/training/config.h"
 
 namespace megatron::cli {
 
@@ -15,11 +17,13 @@ struct ModelFlags {
   int64_t ckpt_step = 0;
   TokenizerConfig tokenizer;
   int64_t num_threads = 0;
+  DeviceChoice device = DeviceChoice::kAuto;
 };
 void add_model_flags(FlagTable& table, ModelFlags& flags);
 
 // A model ready to use.
 struct GptForInference {
+  std::unique_ptr<OwnedStream> stream;
   std::unique_ptr<GptModel> model;
   std::unique_ptr<Tokenizer> tokenizer;  // null when neither flags nor directory name one
   int64_t vocab_size = 0;                // ids that mean something; the rest is padding

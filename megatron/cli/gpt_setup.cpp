@@ -1,5 +1,6 @@
 #include "megatron/cli/gpt_setup.h"
 
+#include "megatron/cli/device_choice.h"
 #include "megatron/cli/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/training/flops.h"
@@ -19,9 +20,11 @@ std::vector<OptimizedParameter> parameters_of(const GptModel& model) {
 }  // namespace
 
 GptSetup::GptSetup(const TrainingArgs& args)
-    : args_(args), random_(static_cast<uint64_t>(args.training.seed)) {
+    : args_(args),
+      stream_(chosen_device(args.training.device)),
+      random_(static_cast<uint64_t>(args.training.seed)) {
   use_threads(args.training.num_threads);
-  model_ = std::make_unique<GptModel>(args_.transformer, Stream{});
+  model_ = std::make_unique<GptModel>(args_.transformer, stream());
   if (args_.transformer.perform_initialization) {
     initialize(*model_, static_cast<uint64_t>(args_.training.seed));
   }
@@ -31,7 +34,7 @@ GptSetup::GptSetup(const TrainingArgs& args)
           .layout = {},
           .accumulate_allreduce_grads_in_fp32 = args_.parallel.accumulate_allreduce_grads_in_fp32});
   // The blocks that the flat buffers replaced fit nothing that comes.
-  allocator_of(Device{}).empty_cache();
+  allocator_of(stream().device).empty_cache();
   optimizer_ = std::make_unique<Optimizer>(*parameters_, args_.optimizer);
   scheduler_ = std::make_unique<ParameterScheduler>(make_parameter_scheduler(
       args_.optimizer, {.train_iters = args_.training.train_iters,
@@ -50,6 +53,7 @@ TrainerParts GptSetup::parts(TrainTask& task) {
           .microbatches = *microbatches_,
           .random = random_,
           .progress = progress_,
+          .device = stream().device,
           .data_parallel_size = args_.parallel.data_parallel_size,
           .tokens_per_sample = args_.transformer.seq_length,
           .flops = [this](int64_t batch) { return standard_flops(args_.transformer, batch); },

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "megatron/cli/args/training_args.h"
+#include "megatron/device/stream.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
@@ -21,6 +22,7 @@ class GptSetup {
   GptSetup& operator=(const GptSetup&) = delete;
 
   const TrainingArgs& args() const { return args_; }
+  Stream stream() const { return stream_.get(); }
   const GptModel& model() const { return *model_; }
   RandomState& random() { return random_; }
   FlatParameters& parameters() { return *parameters_; }
@@ -34,6 +36,7 @@ class GptSetup {
 
  private:
   TrainingArgs args_;
+  OwnedStream stream_;
   RandomState random_;
   Progress progress_;
   std::unique_ptr<GptModel> model_;

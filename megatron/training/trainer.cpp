@@ -49,7 +49,12 @@ bool is_due(int64_t interval, int64_t iteration) {
 Trainer::Trainer(TrainerParts parts)
     : parts_(std::move(parts)),
       train_iters_(train_iters_of(parts_.config)),
-      log_(parts_.config, train_iters_, parts_.progress) {}
+      log_(parts_.config, train_iters_, parts_.progress, parts_.device) {
+  if (parts_.config.log_progress && !parts_.save_directory.empty()) {
+    progress_file_.emplace(std::filesystem::path(parts_.save_directory) / "progress.txt",
+                           parts_.data_parallel_size, parts_.progress);
+  }
+}
 
 void Trainer::run() {
   const TrainingConfig& config = parts_.config;
@@ -226,6 +231,9 @@ void Trainer::save() {
   log_.line(saving_text(parts_.progress.iteration, parts_.save_directory));
   parts_.save(parts_.progress);
   last_saved_ = parts_.progress.iteration;
+  if (progress_file_) {
+    progress_file_->saved_checkpoint(parts_.progress, parts_.tokens_per_sample);
+  }
   log_.line(saved_text(parts_.progress.iteration, parts_.save_directory));
   log_.timers().stop("save-checkpoint", 0);
   const std::string times = log_.timers().report({"save-checkpoint"}, 1);

@@ -9,6 +9,7 @@
 #include "megatron/optim/optimizer.h"
 #include "megatron/training/microbatch_calculator.h"
 #include "megatron/training/progress.h"
+#include "megatron/training/progress_file.h"
 #include "megatron/training/train_task.h"
 #include "megatron/training/training_log.h"
 
@@ -24,6 +25,7 @@ struct TrainerParts {
   MicrobatchCalculator& microbatches;
   RandomState& random;
   Progress& progress;
+  Device device;
   int64_t data_parallel_size = 1;
   int64_t tokens_per_sample = 0;
   // Model FLOPs of an iteration of that many samples.
@@ -60,7 +62,8 @@ class Trainer {
   TrainerParts parts_;
   const int64_t train_iters_;
   TrainingLog log_;
-  int64_t last_saved_ = -1;  // iteration
+  std::optional<ProgressFile> progress_file_;  // --log-progress
+  int64_t last_saved_ = -1;                    // iteration
 };
 
 }  // namespace megatron

@@ -20,9 +20,9 @@ const std::vector<std::string_view> kIntervalTimers = {
     "optimizer-clip-main-grad", "optimizer-inner-step", "optimizer",
 };
 
-std::string memory_text(const Progress& progress) {
+std::string memory_text(const Progress& progress, Device device) {
   constexpr double kMegabyte = 1024.0 * 1024.0;
-  const MemoryStats stats = allocator_of(Device{}).stats();
+  const MemoryStats stats = allocator_of(device).stats();
   return fmt::format(
       "[Rank 0] (after {} iterations) memory (MB) | allocated: {} | max allocated: {} | reserved: "
       "{} | max reserved: {}",
@@ -61,9 +61,11 @@ void MetricsFile::write(const NamedValues& values) {
   has_failed_ = !is_written;
 }
 
-TrainingLog::TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first)
+TrainingLog::TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first,
+                         Device device)
     : config_(config),
       train_iters_(train_iters),
+      device_(device),
       timers_(config.timing_log_level, config.timing_log_option),
       bar_(first.iteration, train_iters) {
   if (!config.tensorboard_dir.empty()) tensorboard_.emplace(config.tensorboard_dir);
@@ -132,7 +134,7 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
   }
   if (!has_reported_memory_ && result.learning_rate > 0) {
     has_reported_memory_ = true;
-    this->line(memory_text(progress));
+    this->line(memory_text(progress, device_));
   }
   const std::string times = timers_.report(kIntervalTimers, iterations);
   if (!times.empty()) this->line(times);
@@ -159,7 +161,7 @@ void TrainingLog::write_tensorboard(const Progress& progress, const IterationRes
   if (result.num_zeros) add("num-zeros", *result.num_zeros);
   if (result.params_norm) add("params-norm", *result.params_norm);
   if (config_.log_memory_to_tensorboard) {
-    const MemoryStats stats = allocator_of(Device{}).stats();
+    const MemoryStats stats = allocator_of(device_).stats();
     const auto bytes = [](int64_t count) { return static_cast<double>(count); };
     tensorboard_->add_scalar("mem-reserved-bytes", bytes(stats.reserved_bytes), progress.iteration);
     tensorboard_->add_scalar("mem-allocated-bytes", bytes(stats.allocated_bytes),

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "megatron/device/device.h"
 #include "megatron/training/config.h"
 #include "megatron/training/console_log.h"
 #include "megatron/training/progress.h"
@@ -54,7 +55,9 @@ class MetricsFile {
 class TrainingLog {
  public:
   // `first` is where this run begins: 0, or the iteration of the loaded checkpoint.
-  TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first);
+  // Memory is that of `device`.
+  TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first,
+              Device device);
 
   Timers& timers() { return timers_; }
   // The writer of --tensorboard-dir, or null.
@@ -79,6 +82,7 @@ class TrainingLog {
 
   TrainingConfig config_;
   int64_t train_iters_;
+  Device device_;
   Timers timers_;
   ProgressBar bar_;
   std::optional<TensorBoardWriter> tensorboard_;

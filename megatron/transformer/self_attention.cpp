@@ -31,7 +31,7 @@ SelfAttention::SelfAttention(const TransformerConfig& config, int64_t layer, Str
   add_child("linear_qkv", linear_qkv_);
   add_child("linear_proj", linear_proj_);
   if (config.position_embedding_type == PositionEmbedding::kAlibi) {
-    alibi_slopes_ = tensor_of(alibi_slopes(num_heads_), {num_heads_});
+    alibi_slopes_ = tensor_of(alibi_slopes(num_heads_), {num_heads_}).to(stream);
   }
 }
 

@@ -55,12 +55,12 @@ GptModel::GptModel(const TransformerConfig& config, Stream stream)
   }
   if (config.position_embedding_type == PositionEmbedding::kRope) {
     const int64_t positions = std::max(config.seq_length, config.max_position_embeddings);
-    rotary_table_ = rotary_table(
-        positions,
-        {.dim = config.rotary_dim(),
-         .base = config.rotary_base,
-         .interpolation_factor = static_cast<double>(config.rotary_seq_len_interpolation_factor),
-         .llama3_factor = config.use_rope_scaling ? config.rope_scaling_factor : 1.0});
+    const RotaryOptions options{
+        .dim = config.rotary_dim(),
+        .base = config.rotary_base,
+        .interpolation_factor = static_cast<double>(config.rotary_seq_len_interpolation_factor),
+        .llama3_factor = config.use_rope_scaling ? config.rope_scaling_factor : 1.0};
+    rotary_table_ = rotary_table(positions, options).to(stream);
   }
 }
 
@@ -94,13 +94,15 @@ Variable GptModel::hidden_states(const GptInput& input, RandomState& random, KvC
   ForwardContext context;
   context.random = &random;
   context.rotary_table = rotary_table_;
-  context.document_starts = input.document_starts;
+  if (input.document_starts.defined()) {
+    context.document_starts = input.document_starts.to(stream_);
+  }
   context.cache = cache;
   Tensor position_ids = input.position_ids;
   if (!position_ids.defined()) {
     position_ids = consecutive_positions(batch, length, offset);
   } else {
-    context.position_ids = position_ids;
+    context.position_ids = position_ids.to(stream_);
   }
   const Variable y = decoder_.forward(embed(input, position_ids, random), context);
   if (cache != nullptr) cache->advance(length);

@@ -34,6 +34,8 @@ class GptModel final : public Module {
   Variable logits(const Variable& hidden) const;
 
   const TransformerConfig& config() const { return config_; }
+  // Where the parameters are and the work is done.
+  Stream stream() const { return stream_; }
 
  private:
   Variable embed(const GptInput& input, const Tensor& position_ids, RandomState& random) const;

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "megatron/training/progress.h"
+
+namespace megatron {
+
+// --log-progress: <save>/progress.txt, a line for every start and every checkpoint of all jobs that
+// trained one model, with tabs between its fields as Megatron-LM writes them.
+class ProgressFile {
+ public:
+  // Adds the line of a start. Throws IoError.
+  ProgressFile(std::filesystem::path path, int64_t world_size, const Progress& now);
+
+  // Adds the line of a checkpoint: FLOP/s per device of this job, and since the first job that ran
+  // on as many devices without a change between.
+  void saved_checkpoint(const Progress& now, int64_t tokens_per_sample);
+
+ private:
+  using Clock = std::chrono::system_clock;
+
+  void append(const std::string& fields) const;
+  void find_first_job();
+
+  std::filesystem::path path_;
+  int64_t world_size_;
+  Clock::time_point job_started_;
+  double job_flops_;                 // before this job
+  Clock::time_point first_started_;  // of the first job of this world size
+  double first_flops_;
+};
+
+}  // namespace megatron
