@@ -1,0 +1,304 @@
+#include "megatron/kernels/optimizer.h"
+
+#include <algorithm>
+#include <string>
+
+#include "megatron/kernels/cuda/launch.cuh"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+// Elements of a thread: one 16-byte access of the fp32 state.
+constexpr int kStateVector = 4;
+// Groups whose numbers travel as an argument of the kernel.
+constexpr size_t kMaxGroups = 64;
+
+struct Ranges {
+  const int64_t* ends;
+  const int32_t* groups;
+  int64_t count;
+};
+
+Ranges ranges_in(const GroupRanges& ranges) {
+  return {ranges.ends.as<int64_t>(), ranges.groups.as<int32_t>(), ranges.ends.numel()};
+}
+
+// The range that holds element `at`.
+__device__ int64_t range_at(const Ranges& ranges, int64_t at) {
+  int64_t low = 0;
+  int64_t high = ranges.count - 1;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (ranges.ends[middle] <= at) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+struct AdamFloats {
+  float lr, beta1, beta2, rest1, rest2, eps, weight_decay, unbias1, unbias2;
+};
+
+AdamFloats floats_of(const AdamNumbers& numbers) {
+  return {static_cast<float>(numbers.lr),
+          static_cast<float>(numbers.beta1),
+          static_cast<float>(numbers.beta2),
+          static_cast<float>(1.0 - numbers.beta1),
+          static_cast<float>(1.0 - numbers.beta2),
+          static_cast<float>(numbers.eps),
+          static_cast<float>(numbers.weight_decay),
+          static_cast<float>(1.0 / numbers.bias_correction1),
+          static_cast<float>(1.0 / numbers.bias_correction2)};
+}
+
+struct SgdFloats {
+  float lr, momentum, weight_decay;
+};
+
+SgdFloats floats_of(const SgdNumbers& numbers) {
+  return {static_cast<float>(numbers.lr), static_cast<float>(numbers.momentum),
+          static_cast<float>(numbers.weight_decay)};
+}
+
+// The state of one element and its update. A rule has kBuffers fp32 buffers beside the weight.
+struct AdamRule {
+  using Floats = AdamFloats;
+  static constexpr int kBuffers = 2;
+
+  __device__ static void update(float& w, float (&state)[kBuffers], float g, const Floats& c) {
+    const float m = c.beta1 * state[0] + c.rest1 * g;
+    const float v = c.beta2 * state[1] + c.rest2 * g * g;
+    const float step = m * c.unbias1 / (sqrtf(v * c.unbias2) + c.eps);
+    state[0] = m;
+    state[1] = v;
+    w -= c.lr * (step + c.weight_decay * w);
+  }
+};
+
+struct SgdRule {
+  using Floats = SgdFloats;
+  static constexpr int kBuffers = 1;
+
+  __device__ static void update(float& w, float (&state)[kBuffers], float g, const Floats& c) {
+    state[0] = c.momentum * state[0] + g + c.weight_decay * w;
+    w -= c.lr * state[0];
+  }
+};
+
+template <class Rule>
+struct Update {
+  AnyOutput model;  // data is null when main is the model's own
+  float* main;
+  float* buffers[Rule::kBuffers];
+  AnyInput grad;
+  Ranges ranges;
+  float grad_scale;
+  typename Rule::Floats groups[kMaxGroups];
+};
+
+template <class Rule, int N>
+__device__ void update_elements(const Update<Rule>& u, int64_t at) {
+  float w[N], g[N], state[Rule::kBuffers][N];
+  load(w, u.main + at);
+  u.grad.read(g, at);
+#pragma unroll
+  for (int b = 0; b < Rule::kBuffers; ++b) load(state[b], u.buffers[b] + at);
+
+  int64_t range = range_at(u.ranges, at);
+  int64_t end = u.ranges.ends[range];
+  typename Rule::Floats numbers = u.groups[u.ranges.groups[range]];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    while (at + i >= end) {  // the vector crosses into the next range
+      end = u.ranges.ends[++range];
+      numbers = u.groups[u.ranges.groups[range]];
+    }
+    float of_element[Rule::kBuffers];
+#pragma unroll
+    for (int b = 0; b < Rule::kBuffers; ++b) of_element[b] = state[b][i];
+    Rule::update(w[i], of_element, u.grad_scale * g[i], numbers);
+#pragma unroll
+    for (int b = 0; b < Rule::kBuffers; ++b) state[b][i] = of_element[b];
+  }
+
+  store(u.main + at, w);
+#pragma unroll
+  for (int b = 0; b < Rule::kBuffers; ++b) store(u.buffers[b] + at, state[b]);
+  if (u.model.data != nullptr) u.model.write(at, w);
+}
+
+template <class Rule, int N>
+__global__ void __launch_bounds__(kThreads)
+    update_kernel(const __grid_constant__ Update<Rule> u, int64_t n) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t vectors = n / N;
+  for (int64_t i = thread; i < vectors; i += step) update_elements<Rule, N>(u, i * N);
+  if constexpr (N > 1) {
+    for (int64_t i = vectors * N + thread; i < n; i += step) update_elements<Rule, 1>(u, i);
+  }
+}
+
+template <class Rule, class Numbers>
+Update<Rule> update_of(TensorView model, TensorView main, ConstView grad, const GroupRanges& ranges,
+                       std::span<const Numbers> numbers, double grad_scale, const char* who) {
+  expect_shape(grad.shape, main.shape, who);
+  if (!model.is_null()) expect_shape(model.shape, main.shape, who);
+  if (numbers.size() > kMaxGroups) {
+    throw Unsupported(std::string(who) + ": " + std::to_string(numbers.size()) +
+                      " parameter groups; at most " + std::to_string(kMaxGroups) +
+                      " are served on CUDA");
+  }
+  Update<Rule> u{};
+  if (!model.is_null()) u.model = any_output(model, who);
+  u.main = main.as<float>();
+  u.grad = any_input(grad, who);
+  u.ranges = ranges_in(ranges);
+  u.grad_scale = static_cast<float>(grad_scale);
+  for (size_t i = 0; i < numbers.size(); ++i) u.groups[i] = floats_of(numbers[i]);
+  return u;
+}
+
+template <class Rule>
+void run(const Update<Rule>& u, int64_t n, Stream stream) {
+  if (n == 0) return;
+  const bool aligned =
+      is_aligned(u.model.data) && is_aligned(u.main) && is_aligned(u.grad.data) &&
+      std::all_of(u.buffers, u.buffers + Rule::kBuffers, [](float* p) { return is_aligned(p); });
+  if (aligned) {
+    update_kernel<Rule, kStateVector>
+        <<<blocks_for(n, kThreads * kStateVector), kThreads, 0, native(stream)>>>(u, n);
+  } else {
+    update_kernel<Rule, 1><<<blocks_for(n, kThreads), kThreads, 0, native(stream)>>>(u, n);
+  }
+  MG_CUDA(cudaGetLastError());
+}
+
+struct Measure {
+  double squares;
+  double zeros;
+};
+
+// Elements [begin, end) of x, of which vectors of N are read whole where they lie inside x.
+template <int N>
+__device__ Measure measured(const AnyInput& x, int64_t begin, int64_t end, int64_t n) {
+  Measure sum = {0.0, 0.0};
+  int32_t zeros = 0;
+  for (int64_t i = begin / N + threadIdx.x; i * N < end; i += blockDim.x) {
+    const int64_t at = i * N;
+    float values[N];
+    if (at + N <= n) {
+      x.read(values, at);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        float value[1] = {0.0f};
+        if (at + j < n) x.read(value, at + j);
+        values[j] = value[0];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (at + j < begin || at + j >= end) continue;
+      const double value = values[j];
+      sum.squares += value * value;
+      zeros += values[j] == 0.0f ? 1 : 0;
+    }
+  }
+  sum.zeros = zeros;
+  return sum;
+}
+
+// Block c measures chunk c into partials[c, group].
+template <int N>
+__global__ void __launch_bounds__(kThreads)
+    measure_kernel(Measure* partials, AnyInput x, Ranges ranges, int64_t n, int64_t num_groups) {
+  __shared__ double shared[kWarp];
+  Measure* const of_group = partials + static_cast<int64_t>(blockIdx.x) * num_groups;
+  for (int64_t group = threadIdx.x; group < num_groups; group += blockDim.x) {
+    of_group[group] = {0.0, 0.0};
+  }
+  __syncthreads();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kMeasureChunk;
+  const int64_t last = min(n, first + kMeasureChunk);
+  int64_t range = range_at(ranges, first);
+  for (int64_t begin = first; begin < last; ++range) {
+    const int64_t end = min(last, ranges.ends[range]);
+    if (end <= begin) continue;  // an empty range
+    const Measure mine = measured<N>(x, begin, end, n);
+    const double squares = block_sum(mine.squares, shared);
+    const double zeros = block_sum(mine.zeros, shared);
+    if (threadIdx.x == 0) {
+      Measure& sum = of_group[ranges.groups[range]];
+      sum.squares += squares;
+      sum.zeros += zeros;
+    }
+    begin = end;
+  }
+}
+
+// Block g sums the partial results of group g.
+__global__ void __launch_bounds__(kThreads)
+    sum_measures_kernel(Measure* y, const Measure* partials, int64_t chunks) {
+  __shared__ double shared[kWarp];
+  Measure sum = {0.0, 0.0};
+  for (int64_t chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
+    const Measure& partial = partials[chunk * gridDim.x + blockIdx.x];
+    sum.squares += partial.squares;
+    sum.zeros += partial.zeros;
+  }
+  const double squares = block_sum(sum.squares, shared);
+  const double zeros = block_sum(sum.zeros, shared);
+  if (threadIdx.x == 0) y[blockIdx.x] = {squares, zeros};
+}
+
+}  // namespace
+
+void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+          ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
+          double grad_scale, Stream stream) {
+  expect_shape(exp_avg.shape, main.shape, "adam: exp_avg");
+  expect_shape(exp_avg_sq.shape, main.shape, "adam: exp_avg_sq");
+  auto u = update_of<AdamRule>(model, main, grad, ranges, numbers, grad_scale, "adam");
+  u.buffers[0] = exp_avg.as<float>();
+  u.buffers[1] = exp_avg_sq.as<float>();
+  run(u, main.numel(), stream);
+}
+
+void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  Stream stream) {
+  expect_shape(momentum_buffer.shape, main.shape, "sgd_momentum: momentum_buffer");
+  auto u = update_of<SgdRule>(model, main, grad, ranges, numbers, grad_scale, "sgd_momentum");
+  u.buffers[0] = momentum_buffer.as<float>();
+  run(u, main.numel(), stream);
+}
+
+void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
+                       Stream stream) {
+  const int64_t num_groups = y.size(0);
+  const int64_t chunks = scratch.size(0);
+  const AnyInput in = any_input(x, "squares_and_zeros");
+  auto* const partials = reinterpret_cast<Measure*>(scratch.as<double>());
+  auto* const sums = reinterpret_cast<Measure*>(y.as<double>());
+  if (num_groups == 0) return;
+  if (chunks > 0) {
+    const auto blocks = static_cast<unsigned>(chunks);
+    if (is_aligned(x.data)) {
+      measure_kernel<kVector><<<blocks, kThreads, 0, native(stream)>>>(
+          partials, in, ranges_in(ranges), x.numel(), num_groups);
+    } else {
+      measure_kernel<1><<<blocks, kThreads, 0, native(stream)>>>(partials, in, ranges_in(ranges),
+                                                                 x.numel(), num_groups);
+    }
+    MG_CUDA(cudaGetLastError());
+  }
+  sum_measures_kernel<<<static_cast<unsigned>(num_groups), kThreads, 0, native(stream)>>>(
+      sums, partials, chunks);
+  MG_CUDA(cudaGetLastError());
+}
+
+}  // namespace megatron::kernels::cuda

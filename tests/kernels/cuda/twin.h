@@ -1,0 +1,63 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megatron/device/stream.h"
+#include "megatron/tensor/tensor.h"
+#include "tests/support/tensors.h"
+
+// Every CUDA kernel against its CPU twin: the same tensors go through both, and afterwards all of
+// them, inputs too, must agree.
+namespace megatron {
+
+// A test that needs a GPU; without one it is skipped.
+class CudaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
+    use_device(gpu());
+    queue_.emplace(gpu());
+  }
+
+  static Device gpu() { return {DeviceType::kCuda, 0}; }
+  Stream stream() const { return queue_->get(); }
+
+  // Calls a kernel with the tensors, which all live on `stream`. An undefined one stays undefined.
+  using Run = std::function<void(std::vector<Tensor>& tensors, Stream stream)>;
+
+  struct TwinOptions {
+    // Of floating-point tensors; none: that of each tensor's dtype. Everything else is exact.
+    std::optional<Tolerance> tolerance = std::nullopt;
+    // Elements by which the tensors on the GPU miss an address that suits 16-byte accesses.
+    int64_t misaligned_by = 0;
+    std::string what = "";
+  };
+
+  // Fails the test where the tensors differ after `run` on either device, or where the GPU wrote
+  // outside of them.
+  void expect_twins(const std::vector<Tensor>& tensors, const Run& run,
+                    const TwinOptions& options) const;
+  void expect_twins(const std::vector<Tensor>& tensors, const Run& run) const {
+    expect_twins(tensors, run, {});
+  }
+
+ private:
+  std::optional<OwnedStream> queue_;
+};
+
+// Parameter: dtype.
+//
+//   INSTANTIATE_TEST_SUITE_P(Dtypes, FillCudaTest, kTrainingDtypes, dtype_name);
+class CudaDtypeTest : public CudaTest, public testing::WithParamInterface<DType> {};
+inline const auto kTrainingDtypes =
+    testing::Values(DType::kFloat32, DType::kFloat16, DType::kBFloat16);
+inline std::string dtype_name(const testing::TestParamInfo<DType>& info) {
+  return std::string(name_of(info.param));
+}
+
+}  // namespace megatron
