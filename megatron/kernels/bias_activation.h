@@ -31,4 +31,11 @@ void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstVie
                               Activation activation, Stream stream);
 }  // namespace cpu
 
+namespace cuda {
+void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
+                             Stream stream);
+void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
+                              Activation activation, Stream stream);
+}  // namespace cuda
+
 }  // namespace megatron::kernels

@@ -9,6 +9,9 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView
   if (stream.is_cpu()) {
     return cpu::cross_entropy_statistics(statistics, logits, labels, first_column, stream);
   }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::cross_entropy_statistics(statistics, logits, labels, first_column, stream);
+  }
   throw_built_without_cuda("cross_entropy");
 }
 
@@ -19,6 +22,10 @@ void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView s
     return cpu::cross_entropy_losses(losses, log_sum_exp, statistics, labels, label_smoothing,
                                      num_columns, stream);
   }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::cross_entropy_losses(losses, log_sum_exp, statistics, labels, label_smoothing,
+                                      num_columns, stream);
+  }
   throw_built_without_cuda("cross_entropy");
 }
 
@@ -28,6 +35,10 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
   if (stream.is_cpu()) {
     return cpu::cross_entropy_backward(dlogits, dlosses, logits, log_sum_exp, labels, first_column,
                                        label_smoothing, num_columns, stream);
+  }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::cross_entropy_backward(dlogits, dlosses, logits, log_sum_exp, labels, first_column,
+                                        label_smoothing, num_columns, stream);
   }
   throw_built_without_cuda("cross_entropy");
 }

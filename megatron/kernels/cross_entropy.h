@@ -58,4 +58,15 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
                             float label_smoothing, int64_t num_columns, Stream stream);
 }  // namespace cpu
 
+namespace cuda {
+void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+                              int64_t first_column, Stream stream);
+void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
+                          ConstView labels, float label_smoothing, int64_t num_columns,
+                          Stream stream);
+void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
+                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            float label_smoothing, int64_t num_columns, Stream stream);
+}  // namespace cuda
+
 }  // namespace megatron::kernels

@@ -7,11 +7,15 @@ namespace megatron::kernels {
 void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
                               DropoutKey key, Stream stream) {
   if (stream.is_cpu()) return cpu::bias_dropout_add_forward(y, x, bias, residual, key, stream);
+  if constexpr (kBuiltWithCuda) {
+    return cuda::bias_dropout_add_forward(y, x, bias, residual, key, stream);
+  }
   throw_built_without_cuda("bias_dropout_add");
 }
 
 void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream) {
   if (stream.is_cpu()) return cpu::dropout_backward(dx, dy, key, stream);
+  if constexpr (kBuiltWithCuda) return cuda::dropout_backward(dx, dy, key, stream);
   throw_built_without_cuda("dropout");
 }
 

@@ -31,4 +31,10 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
 void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream);
 }  // namespace cpu
 
+namespace cuda {
+void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
+                              DropoutKey key, Stream stream);
+void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream);
+}  // namespace cuda
+
 }  // namespace megatron::kernels

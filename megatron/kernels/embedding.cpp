@@ -9,6 +9,9 @@ void embedding_forward(TensorView y, ConstView word, ConstView ids, int64_t firs
   if (stream.is_cpu()) {
     return cpu::embedding_forward(y, word, ids, first_row, position, position_ids, stream);
   }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::embedding_forward(y, word, ids, first_row, position, position_ids, stream);
+  }
   throw_built_without_cuda("embedding");
 }
 
@@ -16,6 +19,9 @@ void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstVie
                         int64_t first_row, Stream stream) {
   if (stream.is_cpu()) {
     return cpu::embedding_backward(dtable, dy, ids, order, first_row, stream);
+  }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::embedding_backward(dtable, dy, ids, order, first_row, stream);
   }
   throw_built_without_cuda("embedding");
 }

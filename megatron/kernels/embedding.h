@@ -37,4 +37,11 @@ void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstVie
                         int64_t first_row, Stream stream);
 }  // namespace cpu
 
+namespace cuda {
+void embedding_forward(TensorView y, ConstView word, ConstView ids, int64_t first_row,
+                       ConstView position, ConstView position_ids, Stream stream);
+void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstView order,
+                        int64_t first_row, Stream stream);
+}  // namespace cuda
+
 }  // namespace megatron::kernels

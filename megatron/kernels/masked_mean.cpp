@@ -7,12 +7,16 @@ namespace megatron::kernels {
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
                          Stream stream) {
   if (stream.is_cpu()) return cpu::masked_mean_forward(mean, count, losses, mask, stream);
+  if constexpr (kBuiltWithCuda) return cuda::masked_mean_forward(mean, count, losses, mask, stream);
   throw_built_without_cuda("masked_mean");
 }
 
 void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
                           Stream stream) {
   if (stream.is_cpu()) return cpu::masked_mean_backward(dlosses, dmean, count, mask, stream);
+  if constexpr (kBuiltWithCuda) {
+    return cuda::masked_mean_backward(dlosses, dmean, count, mask, stream);
+  }
   throw_built_without_cuda("masked_mean");
 }
 

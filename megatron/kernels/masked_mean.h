@@ -28,4 +28,11 @@ void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, 
                           Stream stream);
 }  // namespace cpu
 
+namespace cuda {
+void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
+                         Stream stream);
+void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
+                          Stream stream);
+}  // namespace cuda
+
 }  // namespace megatron::kernels

@@ -28,10 +28,11 @@ void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstVie
 //   dy, x    [rows, cols]  in   mean, rstd [rows] in   weight [cols] in
 //
 // dx may alias dy or x of its dtype. Outputs that are null are not computed. With beta 0, dweight
-// and dbias are not read. The order of every sum is fixed by the shape.
+// and dbias are not read. The order of every sum is fixed by the shape. The workspace holds
+// norm_backward_workspace_bytes() bytes, of undefined content.
 void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
                          ConstView x, ConstView mean, ConstView rstd, ConstView weight,
-                         float weight_offset, float beta, Stream stream);
+                         float weight_offset, float beta, TensorView workspace, Stream stream);
 
 // y = round(x * rstd) * (weight + weight_offset), rstd = 1 / sqrt(mean of x^2 + epsilon), where
 // round() is to the dtype of x. Shapes as in layer_norm_forward; epsilon inside the root.
@@ -40,7 +41,11 @@ void rms_norm_forward(TensorView y, TensorView rstd, ConstView x, ConstView weig
 
 // dx = rstd * (g - xhat * mean(g * xhat)), xhat = x * rstd; the rest as in layer_norm_backward.
 void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstView x, ConstView rstd,
-                       ConstView weight, float weight_offset, float beta, Stream stream);
+                       ConstView weight, float weight_offset, float beta, TensorView workspace,
+                       Stream stream);
+
+// Scratch memory of the two backward functions for an x of this shape, [rows, cols]; may be 0.
+int64_t norm_backward_workspace_bytes(const Shape& x, Stream stream);
 
 namespace cpu {
 void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstView x,
@@ -48,11 +53,27 @@ void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstVie
                         Stream stream);
 void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
                          ConstView x, ConstView mean, ConstView rstd, ConstView weight,
-                         float weight_offset, float beta, Stream stream);
+                         float weight_offset, float beta, TensorView workspace, Stream stream);
 void rms_norm_forward(TensorView y, TensorView rstd, ConstView x, ConstView weight,
                       float weight_offset, float epsilon, Stream stream);
 void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstView x, ConstView rstd,
-                       ConstView weight, float weight_offset, float beta, Stream stream);
+                       ConstView weight, float weight_offset, float beta, TensorView workspace,
+                       Stream stream);
 }  // namespace cpu
+
+namespace cuda {
+void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstView x,
+                        ConstView weight, ConstView bias, float weight_offset, float epsilon,
+                        Stream stream);
+void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
+                         ConstView x, ConstView mean, ConstView rstd, ConstView weight,
+                         float weight_offset, float beta, TensorView workspace, Stream stream);
+void rms_norm_forward(TensorView y, TensorView rstd, ConstView x, ConstView weight,
+                      float weight_offset, float epsilon, Stream stream);
+void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstView x, ConstView rstd,
+                       ConstView weight, float weight_offset, float beta, TensorView workspace,
+                       Stream stream);
+int64_t norm_backward_workspace_bytes(const Shape& x);
+}  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -29,16 +29,19 @@ void expect_labels(const Tensor& labels, const Tensor& logits) {
 struct Losses {
   Tensor losses;
   Tensor log_sum_exp;
+  Tensor labels;  // beside the logits
 };
 
-Losses losses_of(const Tensor& logits, const Tensor& labels, float label_smoothing) {
-  expect_labels(labels, logits);
+Losses losses_of(const Tensor& logits, const Tensor& host_labels, float label_smoothing) {
+  expect_labels(host_labels, logits);
   const int64_t s = logits.size(0);
   const int64_t b = logits.size(1);
   const Stream stream = logits.stream();
+  const Tensor labels = host_labels.to(stream);
   Tensor statistics({s, b, kernels::kNumCrossEntropyStatistics}, DType::kFloat32, stream);
   kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(), 0, stream);
-  Losses result{Tensor({s, b}, DType::kFloat32, stream), Tensor({s, b}, DType::kFloat32, stream)};
+  Losses result{Tensor({s, b}, DType::kFloat32, stream), Tensor({s, b}, DType::kFloat32, stream),
+                labels};
   const Tensor of_one_rank = statistics.reshape({1, s, b, kernels::kNumCrossEntropyStatistics});
   kernels::cross_entropy_losses(result.losses.view(), result.log_sum_exp.view(), of_one_rank.view(),
                                 labels.view(), label_smoothing, logits.size(2), stream);
@@ -50,7 +53,7 @@ Losses losses_of(const Tensor& logits, const Tensor& labels, float label_smoothi
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing) {
   Losses forward = losses_of(logits.data(), labels, label_smoothing);
   return record("cross_entropy", forward.losses, {logits},
-                [logits = logits.data(), log_sum_exp = forward.log_sum_exp, labels,
+                [logits = logits.data(), log_sum_exp = forward.log_sum_exp, labels = forward.labels,
                  label_smoothing](const Tensor& dy, const Wants&) -> Grads {
                   Tensor dlogits = logits.is_sole_owner() ? logits : empty_like(logits);
                   kernels::cross_entropy_backward(dlogits.view(), dy.view(), logits.view(),
@@ -60,8 +63,9 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, float label
                 });
 }
 
-Variable masked_mean(const Variable& losses, const Tensor& mask) {
+Variable masked_mean(const Variable& losses, const Tensor& loss_mask) {
   const Stream stream = losses.stream();
+  const Tensor mask = loss_mask.to(stream);
   Tensor mean({}, DType::kFloat32, stream);
   Tensor count({}, DType::kFloat32, stream);
   kernels::masked_mean_forward(mean.view(), count.view(), losses.data().view(), mask.view(),

@@ -17,9 +17,9 @@ namespace megatron {
 // pay for twice.
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing = 0);
 
-// sum(losses * mask) / max(sum(mask), 1), a scalar.
-//   losses [s, b] fp32   mask [b, s] fp32, 1 where a token counts, 0 where not
-Variable masked_mean(const Variable& losses, const Tensor& mask);
+// sum(losses * loss_mask) / max(sum(loss_mask), 1), a scalar.
+//   losses [s, b] fp32   loss_mask [b, s] fp32 on any device, 1 where a token counts, 0 where not
+Variable masked_mean(const Variable& losses, const Tensor& loss_mask);
 
 // log softmax(logits[i, j])[ids[j, i]] without gradient, for scoring; 0 for a negative id.
 //   logits [s, b, v]   ids [b, s] int64 on the host   result [s, b] fp32

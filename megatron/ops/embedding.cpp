@@ -44,7 +44,7 @@ struct Table {
   GradSink sink;
   Shape shape;
   DType dtype = DType::kFloat32;
-  Tensor ids;
+  Tensor ids;  // on the host, where they are sorted
   int64_t first_row = 0;
 };
 
@@ -56,8 +56,11 @@ Table table_of(const Variable& weight, const Tensor& ids, int64_t first_row) {
 Tensor gradient(const Table& table, const Tensor& dy) {
   Tensor grad =
       table.sink ? table.sink.main_grad() : full(table.shape, 0.0f, table.dtype, dy.stream());
-  kernels::embedding_backward(grad.view(), dy.view(), table.ids.view(),
-                              sorted_order(table.ids).view(), table.first_row, dy.stream());
+  const Stream stream = dy.stream();
+  const Tensor ids = table.ids.to(stream);
+  const Tensor order = sorted_order(table.ids).to(stream);
+  kernels::embedding_backward(grad.view(), dy.view(), ids.view(), order.view(), table.first_row,
+                              stream);
   return table.sink ? Tensor() : grad;
 }
 
@@ -75,8 +78,9 @@ Variable embedding_shard(const Variable& weight, const Tensor& ids, int64_t firs
                          int64_t num_rows) {
   expect_ids(ids, num_rows, "token id");
   Tensor y = empty_output(weight, ids);
-  kernels::embedding_forward(y.view(), weight.data().view(), ids.view(), first_row, ConstView{},
-                             ConstView{}, y.stream());
+  const Tensor near_ids = ids.to(y.stream());
+  kernels::embedding_forward(y.view(), weight.data().view(), near_ids.view(), first_row,
+                             ConstView{}, ConstView{}, y.stream());
   return record("embedding", y, {weight},
                 [table = table_of(weight, ids, first_row)](
                     const Tensor& dy, const Wants&) -> Grads { return {gradient(table, dy)}; });
@@ -88,8 +92,10 @@ Variable embedding(const Variable& weight, const Tensor& ids, const Variable& po
   expect_shape(position_ids.shape(), ids.shape(), "embedding: position_ids");
   expect_ids(position_ids, position.size(0), "position id");
   Tensor y = empty_output(weight, ids);
-  kernels::embedding_forward(y.view(), weight.data().view(), ids.view(), 0, position.data().view(),
-                             position_ids.view(), y.stream());
+  const Tensor near_ids = ids.to(y.stream());
+  const Tensor near_position_ids = position_ids.to(y.stream());
+  kernels::embedding_forward(y.view(), weight.data().view(), near_ids.view(), 0,
+                             position.data().view(), near_position_ids.view(), y.stream());
   return record("embedding", y, {weight, position},
                 [words = table_of(weight, ids, 0), positions = table_of(position, position_ids, 0)](
                     const Tensor& dy, const Wants& wants) -> Grads {

@@ -2,11 +2,16 @@
 
 #include "megatron/kernels/norm.h"
 #include "megatron/ops/parameter_gradient.h"
+#include "megatron/ops/workspace.h"
 
 namespace megatron {
 namespace {
 
 float weight_offset(const NormOptions& options) { return options.one_plus_weight ? 1.0f : 0.0f; }
+
+Workspace workspace_of(const Tensor& x) {
+  return Workspace(kernels::norm_backward_workspace_bytes(x.rows().shape, x.stream()), x.stream());
+}
 
 }  // namespace
 
@@ -35,9 +40,11 @@ Variable layer_norm(const Variable& x, const Variable& weight, const Variable& b
         ParameterGradient dbias(sinks ? bias_sink : GradSink(), weight.shape(), weight.dtype(), s,
                                 wants[2]);
         Tensor dx = wants[0] ? empty_like(x) : Tensor();
+        Workspace workspace = workspace_of(x);
         kernels::layer_norm_backward(wants[0] ? dx.rows() : TensorView{}, dweight.view(),
                                      dbias.view(), dy.rows(), x.rows(), mean.view(), rstd.view(),
-                                     weight.view(), weight_offset(options), sinks ? 1.0f : 0.0f, s);
+                                     weight.view(), weight_offset(options), sinks ? 1.0f : 0.0f,
+                                     workspace.view(), s);
         return {dx, dweight.result(), dbias.result()};
       });
 }
@@ -52,18 +59,19 @@ Variable rms_norm(const Variable& x, const Variable& weight, NormOptions options
   kernels::rms_norm_forward(y.rows(), rstd.view(), in.rows(), weight.data().view(),
                             weight_offset(options), options.epsilon, stream);
 
-  return record("rms_norm", y, {x, weight},
-                [x = in, weight = weight.data(), rstd, weight_sink = weight.grad_sink(), options](
-                    const Tensor& dy, const Wants& wants) -> Grads {
-                  const Stream s = dy.stream();
-                  ParameterGradient dweight(weight_sink, weight.shape(), weight.dtype(), s,
-                                            wants[1]);
-                  Tensor dx = wants[0] ? empty_like(x) : Tensor();
-                  kernels::rms_norm_backward(wants[0] ? dx.rows() : TensorView{}, dweight.view(),
-                                             dy.rows(), x.rows(), rstd.view(), weight.view(),
-                                             weight_offset(options), dweight.beta(), s);
-                  return {dx, dweight.result()};
-                });
+  return record(
+      "rms_norm", y, {x, weight},
+      [x = in, weight = weight.data(), rstd, weight_sink = weight.grad_sink(), options](
+          const Tensor& dy, const Wants& wants) -> Grads {
+        const Stream s = dy.stream();
+        ParameterGradient dweight(weight_sink, weight.shape(), weight.dtype(), s, wants[1]);
+        Tensor dx = wants[0] ? empty_like(x) : Tensor();
+        Workspace workspace = workspace_of(x);
+        kernels::rms_norm_backward(wants[0] ? dx.rows() : TensorView{}, dweight.view(), dy.rows(),
+                                   x.rows(), rstd.view(), weight.view(), weight_offset(options),
+                                   dweight.beta(), workspace.view(), s);
+        return {dx, dweight.result()};
+      });
 }
 
 }  // namespace megatron

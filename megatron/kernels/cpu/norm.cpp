@@ -223,7 +223,7 @@ void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstVie
 
 void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
                          ConstView x, ConstView mean, ConstView rstd, ConstView weight,
-                         float weight_offset, float beta, Stream) {
+                         float weight_offset, float beta, TensorView, Stream) {
   constexpr const char* kWho = "layer_norm";
   expect_shape(dy.shape, x.shape, "layer_norm: dy");
   differentiate(dx, dweight, dbias,
@@ -238,7 +238,7 @@ void rms_norm_forward(TensorView y, TensorView rstd, ConstView x, ConstView weig
 }
 
 void rms_norm_backward(TensorView dx, TensorView dweight, ConstView dy, ConstView x, ConstView rstd,
-                       ConstView weight, float weight_offset, float beta, Stream) {
+                       ConstView weight, float weight_offset, float beta, TensorView, Stream) {
   constexpr const char* kWho = "rms_norm";
   expect_shape(dy.shape, x.shape, "rms_norm: dy");
   differentiate(dx, dweight, TensorView{},
