@@ -9,6 +9,7 @@ void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) 
                "copy_heads: src");
   expect_dtype(src.dtype, dst.dtype, "copy_heads: src");
   if (stream.is_cpu()) return cpu::copy_heads(dst, src, stream);
+  if constexpr (kBuiltWithCuda) return cuda::copy_heads(dst, src, stream);
   throw_built_without_cuda("copy_heads");
 }
 

@@ -12,4 +12,8 @@ namespace cpu {
 void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
 }  // namespace cpu
 
+namespace cuda {
+void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
+}  // namespace cuda
+
 }  // namespace megatron::kernels

@@ -27,6 +27,9 @@ void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_
   if (stream.is_cpu()) {
     return cpu::rotary_inplace(x, table, position_ids, offset, pairs, inverse, stream);
   }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::rotary_inplace(x, table, position_ids, offset, pairs, inverse, stream);
+  }
   throw_built_without_cuda("rotary_inplace");
 }
 

@@ -20,7 +20,8 @@ enum class RotaryPairs {
 //                                                token i has position `offset` + i
 //
 // `inverse` rotates back, which is also the gradient. fp32 inside. Throws ShapeError when the table
-// is too short or too wide.
+// is too short or too wide. A position id outside of the table throws ShapeError on the CPU; on a
+// GPU, which nobody waits for, its token becomes not-a-number.
 void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
                     RotaryPairs pairs, bool inverse, Stream stream);
 
@@ -28,5 +29,10 @@ namespace cpu {
 void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
                     RotaryPairs pairs, bool inverse, Stream stream);
 }  // namespace cpu
+
+namespace cuda {
+void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
+                    RotaryPairs pairs, bool inverse, Stream stream);
+}  // namespace cuda
 
 }  // namespace megatron::kernels

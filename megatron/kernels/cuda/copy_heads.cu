@@ -1,0 +1,62 @@
+#include "megatron/kernels/copy_heads.h"
+
+#include "megatron/kernels/cuda/heads.cuh"
+#include "megatron/kernels/cuda/launch.cuh"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+// Moves units of sizeof(Unit) bytes; `per_head` of them make a head, and the layouts count in them.
+template <class Unit>
+__global__ void __launch_bounds__(kThreads)
+    copy_heads_kernel(Unit* dst, const Unit* src, HeadsLayout to, HeadsLayout from,
+                      int64_t per_head, int64_t units) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t n = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; n < units;
+       n += step) {
+    const int64_t unit = n % per_head;
+    const int64_t head = n / per_head % to.heads;
+    const int64_t batch = n / per_head / to.heads % to.b;
+    const int64_t i = n / per_head / to.heads / to.b;
+    dst[to.offset(i, batch, head) + unit] = src[from.offset(i, batch, head) + unit];
+  }
+}
+
+// The layout with strides in units of `elements`.
+HeadsLayout in_units(HeadsLayout layout, int64_t elements) {
+  layout.stride_s /= elements;
+  layout.stride_b /= elements;
+  layout.stride_group /= elements;
+  layout.stride_head /= elements;
+  return layout;
+}
+
+template <class Unit>
+void copy_units(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
+  const int64_t elements = static_cast<int64_t>(sizeof(Unit)) / size_of(dst.dtype);
+  const int64_t units = dst.s * dst.b * dst.heads * dst.d / elements;
+  copy_heads_kernel<<<blocks_for(units, kThreads), kThreads, 0, native(stream)>>>(
+      static_cast<Unit*>(dst.data), static_cast<const Unit*>(src.data),
+      in_units(layout_of(dst), elements), in_units(layout_of(src), elements), dst.d / elements,
+      units);
+  MG_CUDA(cudaGetLastError());
+}
+
+}  // namespace
+
+void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
+  if (dst.s * dst.b * dst.heads * dst.d == 0) return;
+  const int64_t width = size_of(dst.dtype);
+  constexpr int64_t kUnit = sizeof(uint4);
+  if (dst.d * width % kUnit == 0 && heads_are_aligned(dst, kUnit) &&
+      heads_are_aligned(src, kUnit)) {
+    copy_units<uint4>(dst, src, stream);
+  } else if (width == 2) {
+    copy_units<uint16_t>(dst, src, stream);
+  } else {
+    expect_dtype(dst.dtype, DType::kFloat32, "copy_heads: dst");
+    copy_units<uint32_t>(dst, src, stream);
+  }
+}
+
+}  // namespace megatron::kernels::cuda
