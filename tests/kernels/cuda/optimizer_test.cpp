@@ -1,0 +1,117 @@
+#include "megatron/kernels/optimizer.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tests/kernels/cuda/twin.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kSize = 200'003;
+
+using OptimizerCudaTest = CudaDtypeTest;
+
+// Ranges that begin inside vectors, span chunks, and hold one element; three groups. Both tables.
+std::vector<Tensor> tables() {
+  const std::vector<int64_t> ends = {5, 6, 1'024, 70'001, 131'072, kSize};
+  const std::vector<int32_t> groups = {0, 2, 1, 0, 2, 1};
+  return {tensor_of(ends, {6}), tensor_of(groups, {6})};
+}
+
+kernels::GroupRanges ranges_in(const std::vector<Tensor>& t) { return {t[0].view(), t[1].view()}; }
+
+Tensor squares(const Shape& shape, uint64_t seed) {
+  Tensor x = random_normal(shape, {.seed = seed});
+  for (float& value : x.span<float>()) value *= value;
+  return x;
+}
+
+// Both devices round a few operations; products may be fused with sums on one of them only.
+constexpr Tolerance kUpdateTolerance{.relative = 1e-5, .absolute = 1e-6};
+
+TEST_P(OptimizerCudaTest, Adam) {
+  const std::vector<kernels::AdamNumbers> numbers = {
+      {.lr = 1e-2, .weight_decay = 0.1, .bias_correction1 = 0.1, .bias_correction2 = 0.001},
+      {.lr = 3e-2, .beta1 = 0.8, .eps = 1e-6, .bias_correction1 = 0.2, .bias_correction2 = 0.3},
+      {.lr = 0.0}};
+  for (const bool has_copy : {true, false}) {
+    for (const int64_t misaligned_by : {0, 1}) {
+      std::vector<Tensor> t = tables();
+      t.push_back(has_copy ? zeros({kSize}, GetParam(), Stream{}) : Tensor());
+      t.push_back(random_normal({kSize}, {.seed = 1}));
+      t.push_back(random_normal({kSize}, {.seed = 2}));
+      t.push_back(squares({kSize}, 3));
+      t.push_back(random_normal({kSize}, {.seed = 4, .dtype = GetParam()}));
+      const Tolerance tolerance =
+          has_copy && GetParam() != DType::kFloat32 ? tolerance_of(GetParam()) : kUpdateTolerance;
+      expect_twins(t,
+                   [&](std::vector<Tensor>& x, Stream stream) {
+                     kernels::adam(x[2].defined() ? x[2].view() : TensorView{}, x[3].view(),
+                                   x[4].view(), x[5].view(), x[6].view(), ranges_in(x), numbers,
+                                   0.37, stream);
+                   },
+                   {.tolerance = tolerance, .misaligned_by = misaligned_by});
+    }
+  }
+}
+
+TEST_P(OptimizerCudaTest, SgdWithMomentum) {
+  const std::vector<kernels::SgdNumbers> numbers = {
+      {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1}, {.lr = 0.1}, {.momentum = 0.5}};
+  std::vector<Tensor> t = tables();
+  t.push_back(GetParam() == DType::kFloat32 ? Tensor() : zeros({kSize}, GetParam(), Stream{}));
+  t.push_back(random_normal({kSize}, {.seed = 1}));
+  t.push_back(random_normal({kSize}, {.seed = 2}));
+  t.push_back(random_normal({kSize}, {.seed = 3, .dtype = GetParam()}));
+  const Tolerance tolerance =
+      GetParam() == DType::kFloat32 ? kUpdateTolerance : tolerance_of(GetParam());
+  expect_twins(t,
+               [&](std::vector<Tensor>& x, Stream stream) {
+                 kernels::sgd_momentum(x[2].defined() ? x[2].view() : TensorView{}, x[3].view(),
+                                       x[4].view(), x[5].view(), ranges_in(x), numbers, 0.37,
+                                       stream);
+               },
+               {.tolerance = tolerance});
+}
+
+TEST_P(OptimizerCudaTest, SquaresAndZeros) {
+  for (const int64_t misaligned_by : {0, 1}) {
+    Tensor values = random_normal({kSize}, {.seed = 5});
+    for (const size_t i : {0, 5, 1'000, 70'001, 200'002}) values.span<float>()[i] = -0.0f;
+    std::vector<Tensor> t = tables();
+    t.push_back(cast(values, GetParam()));
+    t.push_back(zeros({3, 2}, DType::kFloat64, Stream{}));
+    expect_twins(t,
+                 [](std::vector<Tensor>& x, Stream stream) {
+                   Tensor scratch(kernels::measure_scratch_shape(kSize, 3), DType::kFloat64,
+                                  stream);
+                   kernels::squares_and_zeros(x[3].view(), x[2].view(), ranges_in(x),
+                                              scratch.view(), stream);
+                 },
+                 {.tolerance = Tolerance{.relative = 1e-12}, .misaligned_by = misaligned_by});
+  }
+}
+
+TEST_P(OptimizerCudaTest, SquaresAreNotFiniteWhenAnElementIsNot) {
+  for (const float odd_one :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    Tensor values = full({kSize}, 2.0f, DType::kFloat32, Stream{});
+    values.span<float>()[100'000] = odd_one;
+    const Tensor x = cast(values, GetParam()).to(stream());
+    const std::vector<Tensor> t = tables();
+    const std::vector<Tensor> on_gpu = {t[0].to(stream()), t[1].to(stream())};
+    Tensor found({3, 2}, DType::kFloat64, stream());
+    Tensor scratch(kernels::measure_scratch_shape(kSize, 3), DType::kFloat64, stream());
+    kernels::squares_and_zeros(found.view(), x.view(), ranges_in(on_gpu), scratch.view(), stream());
+    const Tensor here = found.to(Stream{});
+    EXPECT_TRUE(std::isfinite(element(here, 0)));
+    EXPECT_TRUE(std::isfinite(element(here, 2)));
+    EXPECT_FALSE(std::isfinite(element(here, 4)));  // 100'000 is of group 2
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, OptimizerCudaTest, kTrainingDtypes, dtype_name);
+
+}  // namespace
+}  // namespace megatron
