@@ -47,6 +47,8 @@ Variable::Node::~Node() {
 
 namespace {
 
+// Each rank is a thread and switches its own recording.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local bool recording = true;
 
 int64_t next_order() {

@@ -40,6 +40,7 @@ struct TextOf {
   }
   std::string operator()(const std::vector<std::string>& values) const {
     std::vector<std::string> quoted;
+    quoted.reserve(values.size());
     for (const std::string& value : values) quoted.push_back(python_quoted(value));
     return fmt::format("[{}]", fmt::join(quoted, ", "));
   }

@@ -36,9 +36,9 @@ struct TensorView {
   template <class T>
   T* as() const;
 
-  operator ConstView() const {
-    return {data, shape, dtype};
-  }  // NOLINT(google-explicit-constructor)
+  // What may be written may be read.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  operator ConstView() const { return {data, shape, dtype}; }
 };
 
 // Throw ShapeError or DtypeError: "<what> has shape [2, 3], expected [3, 2]".
