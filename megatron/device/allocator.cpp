@@ -5,26 +5,24 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
+#include <map>
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
 
 namespace megatron {
 namespace {
 
+constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kHugePage = 2 * kMiB;
 // Blocks of at least this size are whole huge pages: fewer page faults and table look-ups.
-constexpr int64_t kLargeBlock = int64_t{4} << 20;
+constexpr int64_t kLargeBlock = 4 * kMiB;
 
 int64_t rounded_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-int64_t block_size(int64_t bytes) {
-  return rounded_up(std::max<int64_t>(bytes, 1), bytes >= kLargeBlock ? kHugePage : kAlignment);
-}
-
-void* take_from_device(int64_t bytes) {
+void* take_host(int64_t bytes, Device) {
   const int64_t alignment = bytes >= kLargeBlock ? kHugePage : kAlignment;
   void* block = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(bytes));
   if (block != nullptr && bytes >= kLargeBlock) {
@@ -33,8 +31,13 @@ void* take_from_device(int64_t bytes) {
   return block;
 }
 
-void give_to_device(void* block) noexcept { std::free(block); }
+void give_host(void* block, Device) { std::free(block); }
 
+void* take_cuda(int64_t bytes, Device device) { return cuda::allocate(bytes, device.index); }
+void give_cuda(void* segment, Device device) { cuda::release(segment, device.index); }
+
+// What this thread allocates for; MemoryScope sets and restores it.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local MemoryCategory current_category = MemoryCategory::kActivations;
 
 }  // namespace
@@ -57,57 +60,149 @@ const char* name_of(MemoryCategory category) {
   return "unknown";
 }
 
-CachingAllocator::CachingAllocator(Device device) : device_(device) {}
+MemorySource MemorySource::cpu() {
+  return {.take = take_host,
+          .give = give_host,
+          .alignment = kAlignment,
+          .large_bytes = kLargeBlock,
+          .large_alignment = kHugePage};
+}
+
+MemorySource MemorySource::cuda() {
+  return {.take = take_cuda,
+          .give = give_cuda,
+          .alignment = 512,
+          .large_bytes = kMiB,
+          .large_alignment = kHugePage,
+          .cuts_blocks = true,
+          .small_bytes = kMiB - 1,
+          .small_segment_bytes = 8 * kMiB,
+          .medium_bytes = 32 * kMiB,
+          .medium_segment_bytes = 128 * kMiB};
+}
+
+CachingAllocator::CachingAllocator(Device device)
+    : CachingAllocator(device, device.is_cpu() ? MemorySource::cpu() : MemorySource::cuda()) {
+  if (!device.is_cpu() && !cuda::kIsBuilt) {
+    throw Unsupported(device.str() + ": this binary was built without CUDA; use --device cpu");
+  }
+}
+
+CachingAllocator::CachingAllocator(Device device, const MemorySource& source)
+    : device_(device), source_(source) {}
 
 CachingAllocator::~CachingAllocator() { empty_cache_locked(); }
+
+int64_t CachingAllocator::block_size(int64_t bytes) const {
+  return rounded_up(std::max<int64_t>(bytes, 1),
+                    bytes >= source_.large_bytes ? source_.large_alignment : source_.alignment);
+}
 
 void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category) {
   invariant(bytes >= 0, "an allocation has at least 0 bytes");
   const int64_t wanted = block_size(bytes);
+  const bool small = source_.cuts_blocks && wanted <= source_.small_bytes;
   const std::lock_guard lock(mutex_);
 
-  int64_t size = wanted;
-  void* block = nullptr;
-  const auto fit = free_.lower_bound(wanted);
-  if (fit != free_.end() && fit->first - wanted <= wanted / 8) {
-    size = fit->first;
-    block = fit->second;
-    free_.erase(fit);
-  } else {
-    block = take_from_device(wanted);
-    if (block == nullptr) {
-      empty_cache_locked();
-      block = take_from_device(wanted);
-    }
-    if (block == nullptr) {
-      throw DeviceError(
-          fmt::format("{}: out of memory: {} more bytes wanted for {}, {} bytes in use; lower "
-                      "--micro-batch-size or --seq-length, or use --recompute-activations",
-                      device_.str(), bytes, name_of(category), stats_.allocated_bytes));
-    }
-    ++stats_.num_driver_allocations;
-    stats_.reserved_bytes += wanted;
-    stats_.peak_reserved_bytes = std::max(stats_.peak_reserved_bytes, stats_.reserved_bytes);
+  Block* block = fitting(wanted, small);
+  if (block == nullptr) block = new_segment(wanted, small);
+  if (block == nullptr) {
+    empty_cache_locked();
+    block = new_segment(wanted, small);
   }
+  if (block == nullptr) {
+    throw DeviceError(fmt::format(
+        "{}: out of memory: {} more bytes wanted for {}, {} bytes in use, {} reserved; lower "
+        "--micro-batch-size or --seq-length, or use --recompute-activations",
+        device_.str(), bytes, name_of(category), stats_.allocated_bytes, stats_.reserved_bytes));
+  }
+  if (source_.cuts_blocks) cut(block, wanted);
 
-  used_.emplace(block, Block{size, category});
-  stats_.allocated_bytes += size;
+  block->category = category;
+  stats_.allocated_bytes += block->bytes;
   stats_.peak_allocated_bytes = std::max(stats_.peak_allocated_bytes, stats_.allocated_bytes);
   const auto slot = static_cast<size_t>(category);
-  stats_.by_category[slot] += size;
+  stats_.by_category[slot] += block->bytes;
   stats_.peak_by_category[slot] = std::max(stats_.peak_by_category[slot], stats_.by_category[slot]);
+  return block->data;
+}
+
+CachingAllocator::Block* CachingAllocator::fitting(int64_t wanted, bool small) {
+  FreeBlocks& blocks = free_blocks(small);
+  Block smallest;
+  smallest.bytes = wanted;
+  const auto fit = blocks.lower_bound(&smallest);
+  if (fit == blocks.end()) return nullptr;
+  if (!source_.cuts_blocks && (*fit)->bytes - wanted > wanted / 8) return nullptr;
+  Block* const block = *fit;
+  blocks.erase(fit);
+  block->is_free = false;
   return block;
 }
 
-void CachingAllocator::release(void* block) noexcept {
+CachingAllocator::Block* CachingAllocator::new_segment(int64_t wanted, bool small) {
+  if (small) return segment_of(source_.small_segment_bytes, small);
+  Block* segment = nullptr;
+  if (wanted <= source_.medium_bytes) segment = segment_of(source_.medium_segment_bytes, small);
+  return segment != nullptr ? segment : segment_of(wanted, small);
+}
+
+CachingAllocator::Block* CachingAllocator::segment_of(int64_t bytes, bool small) {
+  void* const data = source_.take(bytes, device_);
+  if (data == nullptr) return nullptr;
+  ++stats_.num_driver_allocations;
+  stats_.reserved_bytes += bytes;
+  stats_.peak_reserved_bytes = std::max(stats_.peak_reserved_bytes, stats_.reserved_bytes);
+  Block& block = blocks_[data];
+  block.data = static_cast<std::byte*>(data);
+  block.bytes = bytes;
+  block.is_small = small;
+  return &block;
+}
+
+void CachingAllocator::cut(Block* block, int64_t wanted) {
+  if (block->bytes == wanted) return;
+  std::byte* const end = block->data + wanted;
+  Block& rest = blocks_[end];
+  rest.data = end;
+  rest.bytes = block->bytes - wanted;
+  rest.is_small = block->is_small;
+  rest.is_free = true;
+  rest.before = block;
+  rest.after = block->after;
+  if (rest.after != nullptr) rest.after->before = &rest;
+  block->after = &rest;
+  block->bytes = wanted;
+  free_blocks(rest.is_small).insert(&rest);
+}
+
+void CachingAllocator::join(Block* block, Block* after) {
+  block->bytes += after->bytes;
+  block->after = after->after;
+  if (block->after != nullptr) block->after->before = block;
+  blocks_.erase(after->data);
+}
+
+void CachingAllocator::release(void* data) noexcept {
   const std::lock_guard lock(mutex_);
-  const auto found = used_.find(block);
-  if (found == used_.end()) return;
-  const auto [size, category] = found->second;
-  used_.erase(found);
-  stats_.allocated_bytes -= size;
-  stats_.by_category[static_cast<size_t>(category)] -= size;
-  free_.emplace(size, block);
+  const auto found = blocks_.find(data);
+  if (found == blocks_.end() || found->second.is_free) return;
+  Block* block = &found->second;
+  stats_.allocated_bytes -= block->bytes;
+  stats_.by_category[static_cast<size_t>(block->category)] -= block->bytes;
+
+  FreeBlocks& blocks = free_blocks(block->is_small);
+  if (Block* const after = block->after; after != nullptr && after->is_free) {
+    blocks.erase(after);
+    join(block, after);
+  }
+  if (Block* const before = block->before; before != nullptr && before->is_free) {
+    blocks.erase(before);
+    join(before, block);
+    block = before;
+  }
+  block->is_free = true;
+  blocks.insert(block);
 }
 
 MemoryStats CachingAllocator::stats() const {
@@ -128,24 +223,28 @@ void CachingAllocator::empty_cache() {
 }
 
 void CachingAllocator::empty_cache_locked() noexcept {
-  for (const auto& [size, block] : free_) {
-    give_to_device(block);
-    stats_.reserved_bytes -= size;
+  for (FreeBlocks* blocks : {&free_, &free_small_}) {
+    for (auto at = blocks->begin(); at != blocks->end();) {
+      Block* const block = *at;
+      const bool is_whole_segment = block->before == nullptr && block->after == nullptr;
+      if (!is_whole_segment) {
+        ++at;
+        continue;
+      }
+      at = blocks->erase(at);
+      source_.give(block->data, device_);
+      stats_.reserved_bytes -= block->bytes;
+      blocks_.erase(block->data);
+    }
   }
-  free_.clear();
 }
 
 CachingAllocator& allocator_of(Device device) {
   // Never destroyed: tensors of static storage duration may outlive any order of destruction.
-  static auto* allocators = new std::map<int, std::unique_ptr<CachingAllocator>>();
+  static auto* allocators = new std::map<std::pair<DeviceType, int>, CachingAllocator>();
   static auto* mutex = new std::mutex();
-  if (!device.is_cpu()) {
-    throw Unsupported(device.str() + ": this binary was built without CUDA; use --device cpu");
-  }
   const std::lock_guard lock(*mutex);
-  std::unique_ptr<CachingAllocator>& slot = (*allocators)[device.index];
-  if (slot == nullptr) slot = std::make_unique<CachingAllocator>(device);
-  return *slot;
+  return allocators->try_emplace({device.type, device.index}, device).first->second;
 }
 
 MemoryScope::MemoryScope(MemoryCategory category)

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <mutex>
+#include <set>
 #include <unordered_map>
 
 #include "megatron/device/device.h"
@@ -26,13 +27,43 @@ struct MemoryStats {
   std::array<int64_t, kNumMemoryCategories> peak_by_category{};  // each category's own peak
 };
 
-// Keeps freed blocks and hands them out again, so that after the first iteration nothing is asked
-// of the device. A block goes to a request it exceeds by at most an eighth (best fit), otherwise
-// new memory is taken; when the device refuses, the cache is emptied and the request tried once
-// more. Thread safe. Blocks are aligned to 64 bytes and their content is undefined.
+// Where an allocator gets its memory, and how it deals it out.
+struct MemorySource {
+  void* (*take)(int64_t bytes, Device device) = nullptr;  // null: there is no more
+  void (*give)(void* segment, Device device) = nullptr;   // REQUIRES: does not throw
+
+  int64_t alignment = 64;  // of blocks, bytes
+  // Requests from `large_bytes` on are rounded up to a multiple of `large_alignment`.
+  int64_t large_bytes = 0;
+  int64_t large_alignment = 0;
+  // Blocks are cut to the request and joined again when their neighbours are free. Without it a
+  // block serves only requests that it exceeds by at most an eighth.
+  bool cuts_blocks = false;
+  // With it: requests of at most small_bytes are cut from segments of small_segment_bytes and never
+  // from others, where a long-lived one would keep a large block apart; requests of at most
+  // medium_bytes from segments of medium_segment_bytes, if the device has that much.
+  int64_t small_bytes = 0;
+  int64_t small_segment_bytes = 0;
+  int64_t medium_bytes = 0;
+  int64_t medium_segment_bytes = 0;
+
+  // Host memory: whole blocks, so that tools which watch the heap see each.
+  static MemorySource cpu();
+  // A driver call costs up to a millisecond and waits for the device, and it hands out whole pages
+  // of 2 MiB.
+  static MemorySource cuda();
+};
+
+// Keeps freed blocks and hands them out again, so that after the first iterations nothing is asked
+// of the device. A request gets the smallest block that fits; when none does, new memory is taken;
+// when the device refuses, the cache is emptied and the request tried once more. A block that was
+// released may be handed out while work on it is still queued: every user is on one stream. Thread
+// safe. Blocks are aligned to 64 bytes or more and their content is undefined.
 class CachingAllocator {
  public:
+  // Of the device's own memory. Throws Unsupported for CUDA in a build without it.
   explicit CachingAllocator(Device device);
+  CachingAllocator(Device device, const MemorySource& source);
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
@@ -43,20 +74,46 @@ class CachingAllocator {
 
   MemoryStats stats() const;
   void reset_peaks();
-  // Returns cached blocks to the device.
+  // Returns what is cached to the device: segments of which no block is in use.
   void empty_cache();
 
  private:
+  // A stretch of a segment, in use or free; a segment is a list of blocks.
   struct Block {
-    int64_t bytes;
-    MemoryCategory category;
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+    bool is_small = false;  // of a segment of small blocks
+    bool is_free = false;
+    MemoryCategory category = MemoryCategory::kActivations;
+    Block* before = nullptr;
+    Block* after = nullptr;
   };
+  struct Smaller {
+    bool operator()(const Block* a, const Block* b) const {
+      return a->bytes != b->bytes ? a->bytes < b->bytes : a->data < b->data;
+    }
+  };
+  using FreeBlocks = std::set<Block*, Smaller>;
+
+  int64_t block_size(int64_t bytes) const;
+  FreeBlocks& free_blocks(bool small) { return small ? free_small_ : free_; }
+  // A free block for a request, no longer listed as free; null when there is none.
+  Block* fitting(int64_t wanted, bool small);
+  // A new segment as one block; null when the device has no memory.
+  Block* new_segment(int64_t wanted, bool small);
+  Block* segment_of(int64_t bytes, bool small);
+  // Gives the part beyond `wanted` back to the free blocks.
+  void cut(Block* block, int64_t wanted);
+  // Joins `after`, which follows `block`, to it.
+  void join(Block* block, Block* after);
   void empty_cache_locked() noexcept;
 
   const Device device_;
+  const MemorySource source_;
   mutable std::mutex mutex_;
-  std::multimap<int64_t, void*> free_;
-  std::unordered_map<void*, Block> used_;
+  std::unordered_map<void*, Block> blocks_;  // by address; nodes stay where they are
+  FreeBlocks free_;
+  FreeBlocks free_small_;
   MemoryStats stats_;
 };
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -86,6 +88,126 @@ TEST(CachingAllocatorTest, ServesManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(allocator.stats().allocated_bytes, 0);
+}
+
+// A device of `bytes_left` bytes whose blocks are cut, as on a GPU, but of host memory.
+class CuttingAllocatorTest : public testing::Test {
+ protected:
+  static constexpr int64_t kKiB = 1024;
+
+  CuttingAllocatorTest() { bytes_left = 1024 * kKiB; }
+  ~CuttingAllocatorTest() override {
+    for (void* block : taken) allocator.release(block);
+  }
+
+  static MemorySource source() {
+    return {.take = [](int64_t bytes, Device) -> void* {
+              if (bytes > bytes_left) return nullptr;
+              bytes_left -= bytes;
+              auto* segment = static_cast<int64_t*>(std::aligned_alloc(512, 512 + as_size(bytes)));
+              *segment = bytes;
+              return segment + 512 / sizeof(int64_t);
+            },
+            .give =
+                [](void* data, Device) {
+                  auto* segment = static_cast<int64_t*>(data) - 512 / sizeof(int64_t);
+                  bytes_left += *segment;
+                  std::free(segment);
+                },
+            .alignment = 512,
+            .large_bytes = 16 * kKiB,
+            .large_alignment = 4 * kKiB,
+            .cuts_blocks = true,
+            .small_bytes = 8 * kKiB,
+            .small_segment_bytes = 64 * kKiB,
+            .medium_bytes = 32 * kKiB,
+            .medium_segment_bytes = 128 * kKiB};
+  }
+  static size_t as_size(int64_t bytes) { return static_cast<size_t>(bytes); }
+
+  void* take(int64_t bytes) { return taken.emplace_back(allocator.allocate(bytes, kActivations)); }
+
+  // The source's functions are plain pointers, as the driver's are.
+  inline static thread_local int64_t bytes_left = 0;
+  std::vector<void*> taken;  // a second release does nothing
+  CachingAllocator allocator{Device{}, source()};
+};
+
+TEST_F(CuttingAllocatorTest, CutsSmallBlocksFromOneSegment) {
+  auto* first = static_cast<std::byte*>(take(100));
+  auto* second = static_cast<std::byte*>(take(600));
+  EXPECT_EQ(second, first + 512);
+  EXPECT_EQ(take(1), second + 1024);
+  EXPECT_EQ(allocator.stats().num_driver_allocations, 1);
+  EXPECT_EQ(allocator.stats().reserved_bytes, 64 * kKiB);
+  EXPECT_EQ(allocator.stats().allocated_bytes, 512 + 1024 + 512);
+}
+
+TEST_F(CuttingAllocatorTest, JoinsFreeNeighbours) {
+  std::vector<void*> parts;
+  for (int i = 0; i < 4; ++i) parts.push_back(take(32 * kKiB));  // one medium segment
+  ASSERT_EQ(allocator.stats().num_driver_allocations, 1);
+  for (const size_t i : {0, 2, 1, 3}) allocator.release(parts[i]);
+  EXPECT_EQ(take(128 * kKiB), parts[0]);
+  EXPECT_EQ(allocator.stats().num_driver_allocations, 1);
+}
+
+TEST_F(CuttingAllocatorTest, TakesTheSmallestBlockThatFits) {
+  void* large = take(400 * kKiB);
+  void* medium = take(200 * kKiB);
+  allocator.release(large);
+  allocator.release(medium);
+  EXPECT_EQ(take(180 * kKiB), medium);
+  EXPECT_EQ(take(180 * kKiB), large);
+}
+
+TEST_F(CuttingAllocatorTest, AsksTheDeviceForNothingOnceWarm) {
+  const auto iteration = [this] {
+    std::vector<void*> saved;
+    for (int64_t layer = 0; layer < 6; ++layer) {
+      void* scratch = take((50 + layer) * kKiB);
+      saved.push_back(take(40 * kKiB));
+      saved.push_back(take(700));
+      allocator.release(scratch);
+    }
+    void* logits = take(200 * kKiB);
+    while (!saved.empty()) {
+      void* gradient = take(40 * kKiB);
+      allocator.release(saved.back());
+      saved.pop_back();
+      allocator.release(gradient);
+    }
+    allocator.release(logits);
+  };
+  iteration();
+  iteration();
+  const int64_t warm = allocator.stats().num_driver_allocations;
+  for (int i = 0; i < 20; ++i) iteration();
+  EXPECT_EQ(allocator.stats().num_driver_allocations, warm);
+  EXPECT_EQ(allocator.stats().allocated_bytes, 0);
+}
+
+TEST_F(CuttingAllocatorTest, EmptiesTheCacheBeforeItGivesUp) {
+  for (int i = 0; i < 3; ++i) {
+    void* block = take((600 + 40 * i) * kKiB);  // two of them do not fit on the device
+    allocator.release(block);
+  }
+  EXPECT_EQ(allocator.stats().num_driver_allocations, 3);
+  EXPECT_EQ(allocator.stats().reserved_bytes, 680 * kKiB);
+  EXPECT_THROW(take(2048 * kKiB), DeviceError);
+  EXPECT_EQ(allocator.stats().reserved_bytes, 0);
+  EXPECT_NE(take(1024 * kKiB), nullptr);
+}
+
+TEST_F(CuttingAllocatorTest, KeepsSegmentsOfWhichABlockIsInUse) {
+  void* kept = take(32 * kKiB);
+  allocator.release(take(32 * kKiB));
+  allocator.empty_cache();
+  EXPECT_EQ(allocator.stats().reserved_bytes, 128 * kKiB);
+  allocator.release(kept);
+  allocator.empty_cache();
+  EXPECT_EQ(allocator.stats().reserved_bytes, 0);
+  EXPECT_EQ(bytes_left, 1024 * kKiB);
 }
 
 TEST(MemoryScopeTest, Nests) {

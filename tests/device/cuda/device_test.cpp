@@ -1,0 +1,109 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/device/allocator.h"
+#include "megatron/device/cuda.h"
+#include "megatron/device/cuda/check.h"
+#include "megatron/device/memory.h"
+#include "megatron/device/stream.h"
+
+namespace megatron {
+namespace {
+
+constexpr Device kGpu{DeviceType::kCuda, 0};
+constexpr int64_t kBytes = 1 << 20;
+
+class CudaDeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
+  }
+};
+
+TEST_F(CudaDeviceTest, HasProperties) {
+  const cuda::Properties found = cuda::properties(0);
+  EXPECT_FALSE(found.name.empty());
+  EXPECT_GT(found.num_multiprocessors, 0);
+  EXPECT_GT(found.memory_bytes, int64_t{1} << 30);
+  const cuda::FreeMemory memory = cuda::free_memory(0);
+  EXPECT_LE(memory.free_bytes, memory.total_bytes);
+}
+
+TEST_F(CudaDeviceTest, ADeviceThatIsNotThereIsNamed) {
+  try {
+    const OwnedStream stream({DeviceType::kCuda, 999});
+    FAIL() << "expected DeviceError";
+  } catch (const DeviceError& error) {
+    EXPECT_NE(std::string(error.what()).find("cuda:999 does not exist"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(CudaDeviceTest, AFailedCallTellsWhereAndWhy) {
+  try {
+    MG_CUDA(cudaSetDevice(999));
+    FAIL() << "expected DeviceError";
+  } catch (const DeviceError& error) {
+    const std::string text = error.what();
+    for (const char* part : {"cudaSetDevice(999)", "device_test.cpp", "cudaErrorInvalidDevice"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
+  MG_CUDA(cudaGetLastError());  // the failure is forgotten
+}
+
+TEST_F(CudaDeviceTest, CopiesAndZerosInStreamOrder) {
+  const OwnedStream stream(kGpu);
+  CachingAllocator allocator(kGpu);
+  void* block = allocator.allocate(kBytes, MemoryCategory::kActivations);
+  const PinnedBuffer from(kBytes, kGpu);
+  const PinnedBuffer to(kBytes, kGpu);
+  std::memset(from.data(), 7, kBytes);
+  std::memset(to.data(), 1, kBytes);
+  copy_bytes(block, from.data(), kBytes, stream.get());
+  zero_bytes(block, kBytes / 2, stream.get());
+  copy_bytes(to.data(), block, kBytes, stream.get());
+  synchronize(stream.get());
+  EXPECT_EQ(to.data()[0], std::byte{0});
+  EXPECT_EQ(to.data()[kBytes / 2 - 1], std::byte{0});
+  EXPECT_EQ(to.data()[kBytes / 2], std::byte{7});
+  EXPECT_EQ(to.data()[kBytes - 1], std::byte{7});
+  allocator.release(block);
+}
+
+TEST_F(CudaDeviceTest, EventsOrderStreamsAndMeasureTime) {
+  const OwnedStream first(kGpu);
+  const OwnedStream second(kGpu);
+  CachingAllocator allocator(kGpu);
+  void* block = allocator.allocate(kBytes, MemoryCategory::kActivations);
+  const PinnedBuffer to(kBytes, kGpu);
+  Event begin(kGpu);
+  Event end(kGpu);
+  begin.record(first.get());
+  for (int i = 0; i < 100; ++i) zero_bytes(block, kBytes, first.get());
+  end.record(first.get());
+  end.hold_back(second.get());
+  copy_bytes(to.data(), block, kBytes, second.get());
+  synchronize(second.get());
+  EXPECT_TRUE(end.is_done());
+  EXPECT_GT(end.ms_since(begin), 0.0);
+  EXPECT_EQ(to.data()[kBytes - 1], std::byte{0});
+  allocator.release(block);
+}
+
+TEST_F(CudaDeviceTest, AllocatorReusesAndReportsExhaustion) {
+  CachingAllocator allocator(kGpu);
+  void* first = allocator.allocate(3 * kBytes, MemoryCategory::kActivations);
+  allocator.release(first);
+  EXPECT_EQ(allocator.allocate(2 * kBytes, MemoryCategory::kActivations), first);
+  EXPECT_EQ(allocator.stats().num_driver_allocations, 1);
+  EXPECT_THROW(allocator.allocate(int64_t{1} << 50, MemoryCategory::kActivations), DeviceError);
+  MG_CUDA(cudaGetLastError());  // the refusal is forgotten
+  allocator.release(first);
+}
+
+}  // namespace
+}  // namespace megatron
