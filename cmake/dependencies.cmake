@@ -46,4 +46,12 @@ if(MG_CUDA)
   add_library(mg_cudnn INTERFACE IMPORTED)
   target_include_directories(mg_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE})
   target_link_libraries(mg_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::cudart_static)
+  find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
+    HINTS ${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include)
+  if(CUDNN_FRONTEND_INCLUDE)
+    target_include_directories(mg_cudnn SYSTEM INTERFACE ${CUDNN_FRONTEND_INCLUDE})
+  else()
+    message(WARNING "The headers of cudnn-frontend were not found: attention runs on slower own "
+      "kernels. Run scripts/fetch_cudnn_frontend.sh and configure again")
+  endif()
 endif()

@@ -22,7 +22,8 @@ struct Device {
 // stream is just the name of the device. Cheap to copy; the native handle is borrowed.
 struct Stream {
   Device device;
-  void* native = nullptr;  // cudaStream_t on CUDA
+  void* native = nullptr;    // cudaStream_t on CUDA
+  bool allows_tf32 = false;  // products of fp32 may round their factors to TF32 (10-bit mantissa)
 
   bool is_cpu() const { return device.is_cpu(); }
   bool operator==(const Stream& other) const = default;

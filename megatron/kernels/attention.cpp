@@ -106,19 +106,52 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
   }
 }
 
+int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
+                                          ConstHeadsView k, ConstHeadsView v,
+                                          const AttentionSettings& settings, Stream stream) {
+  expect_attention_inputs(q, k, v, settings);
+  if (stream.is_cpu()) return 0;
+  if constexpr (kBuiltWithCuda) {
+    return cuda::attention_forward_workspace_bytes(out, lse, q, k, v, settings, stream);
+  }
+  throw_built_without_cuda("attention");
+}
+
+int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView dv,
+                                           ConstHeadsView dout, ConstHeadsView out, ConstView lse,
+                                           ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
+                                           const AttentionSettings& settings, Stream stream) {
+  expect_attention_inputs(q, k, v, settings);
+  if (stream.is_cpu()) return 0;
+  if constexpr (kBuiltWithCuda) {
+    return cuda::attention_backward_workspace_bytes(dq, dk, dv, dout, out, lse, q, k, v, settings,
+                                                    stream);
+  }
+  throw_built_without_cuda("attention");
+}
+
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
-                       ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+                       ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
+                       Stream stream) {
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
+  if constexpr (kBuiltWithCuda) {
+    return cuda::attention_forward(out, lse, q, k, v, settings, workspace, stream);
+  }
   throw_built_without_cuda("attention");
 }
 
 void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
                         ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                        ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
+                        Stream stream) {
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_cpu()) {
     return cpu::attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, stream);
+  }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, workspace,
+                                    stream);
   }
   throw_built_without_cuda("attention");
 }

@@ -25,8 +25,11 @@ struct BasicHeadsView {
     return batch * stride_b + head / heads_per_group * stride_group +
            head % heads_per_group * stride_head;
   }
-  operator BasicHeadsView<const void*>() const  // NOLINT(google-explicit-constructor)
-      requires(std::is_same_v<Pointer, void*>) {
+  // What may be written may be read. The target depends on P so that it never names this type.
+  template <class P = Pointer>
+  requires(std::is_same_v<P, void*>)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  operator BasicHeadsView<const std::remove_pointer_t<P>*>() const {
     return {data,         dtype,      s, b, heads, d, stride_s, stride_b, heads_per_group,
             stride_group, stride_head};
   }
@@ -57,14 +60,16 @@ Kv<ConstHeadsView> split_kv(ConstView kv, int64_t heads);
 
 // Which keys a query sees, and how. Masks combine: a key is seen when none hides it.
 struct AttentionSettings {
-  float scale = 1;               // of q . k
-  bool is_causal = false;        // query i sees keys 0 .. query_offset + i
-  int64_t query_offset = 0;      // position of query 0 among the keys (the length of a cache)
-  ConstView document_starts{};   // [b, sq] int32: query i sees no key before its document's start
-  ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
-  ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
-  DropoutKey dropout{};          // of probabilities: row (first_head + h) * sq + i, column key
-  int64_t first_head = 0;        // of this rank, among all heads of the model
+  float scale = 1;                // of q . k
+  bool is_causal = false;         // query i sees keys 0 .. query_offset + i
+  int64_t query_offset = 0;       // position of query 0 among the keys (the length of a cache)
+  ConstView document_starts{};    // [b, sq] int32: query i sees no key before its document's start
+  ConstView key_padding_mask{};   // [b, sk] bool: true hides a key from every query
+  ConstView alibi_slopes{};       // [heads] fp32: adds slope * key position to the scores
+  DropoutKey dropout{};           // of probabilities: row (first_head + h) * sq + i, column key
+  int64_t first_head = 0;         // of this rank, among all heads of the model
+  bool is_deterministic = false;  // gradients have the same bits in every run on a GPU; on the CPU
+                                  // they always have
 };
 
 // out = dropout(softmax(scale * q k^T + alibi, masked)) v, tile by tile with a running maximum and
@@ -76,18 +81,32 @@ struct AttentionSettings {
 //                              may be null
 //   q     [sq, b, heads]  in   fp32 | fp16 | bf16
 //   k, v  [sk, b, groups] in   dtype of q; head h reads group h / (heads / groups)
+//   workspace             scratch, uint8, as large as attention_forward_workspace_bytes says for
+//                         the same arguments, 16-byte aligned; null where that is 0
 //
-// fp32 inside, d up to 256. The result does not depend on the number of threads.
+// Sums in fp32, d up to 256. The result does not depend on the number of threads.
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
-                       ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+                       ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
+                       Stream stream);
 
 // The gradients, with probabilities computed again from q, k and lse (ibid., alg. 4).
 //
 //   dq, dk, dv       out  shapes and dtype of q, k, v
 //   dout, out, q, k, v, lse, settings  in  as in the forward pass
+//   workspace        scratch, as large as attention_backward_workspace_bytes says
 void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
                         ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                        ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
+                        Stream stream);
+
+// Scratch memory of the two passes; none on the CPU.
+int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
+                                          ConstHeadsView k, ConstHeadsView v,
+                                          const AttentionSettings& settings, Stream stream);
+int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView dv,
+                                           ConstHeadsView dout, ConstHeadsView out, ConstView lse,
+                                           ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
+                                           const AttentionSettings& settings, Stream stream);
 
 // Throws ShapeError, DtypeError or Unsupported unless the views and settings fit together.
 void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
@@ -100,5 +119,24 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
                         ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
                         ConstHeadsView v, const AttentionSettings& settings, Stream stream);
 }  // namespace cpu
+
+namespace cuda {
+// cuDNN for what it takes (cuda/cudnn_attention.h), own kernels for the rest
+// (cuda/math_attention.h).
+void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
+                       ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
+                       Stream stream);
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
+                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
+                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
+                        Stream stream);
+int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
+                                          ConstHeadsView k, ConstHeadsView v,
+                                          const AttentionSettings& settings, Stream stream);
+int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView dv,
+                                           ConstHeadsView dout, ConstHeadsView out, ConstView lse,
+                                           ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
+                                           const AttentionSettings& settings, Stream stream);
+}  // namespace cuda
 
 }  // namespace megatron::kernels

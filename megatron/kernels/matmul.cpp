@@ -3,11 +3,32 @@
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
+namespace {
+
+void expect_matmul_inputs(const TensorView& c, const ConstView& a, Transpose transpose_a,
+                          const ConstView& b, Transpose transpose_b, const ConstView& bias) {
+  const int64_t m = c.size(0);
+  const int64_t n = c.size(1);
+  const int64_t k = a.size(transpose_a == Transpose::kNo ? 1 : 0);
+  expect_shape(a.shape, transpose_a == Transpose::kNo ? Shape{m, k} : Shape{k, m}, "matmul: a");
+  expect_shape(b.shape, transpose_b == Transpose::kNo ? Shape{k, n} : Shape{n, k}, "matmul: b");
+  expect_dtype(b.dtype, a.dtype, "matmul: b");
+  if (c.dtype != DType::kFloat32) expect_dtype(c.dtype, a.dtype, "matmul: c");
+  if (bias.data == nullptr) return;
+  expect_shape(bias.shape, {n}, "matmul: bias");
+  expect_dtype(bias.dtype, a.dtype, "matmul: bias");
+}
+
+}  // namespace
 
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream) {
+  expect_matmul_inputs(c, a, transpose_a, b, transpose_b, bias);
   if (stream.is_cpu()) {
     return cpu::matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
+  }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
   }
   throw_built_without_cuda("matmul");
 }

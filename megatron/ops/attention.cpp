@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "megatron/device/allocator.h"
 #include "megatron/kernels/attention.h"
 
 namespace megatron {
@@ -30,14 +31,46 @@ int64_t num_groups(const AttentionOptions& options) {
   return options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
 }
 
+// Scratch memory of a kernel; a null view where it needs none.
+class Workspace {
+ public:
+  Workspace(int64_t bytes, Stream stream) {
+    const MemoryScope scope(MemoryCategory::kWorkspace);
+    if (bytes > 0) memory_ = Tensor({bytes}, DType::kUInt8, stream);
+  }
+  TensorView view() { return memory_.defined() ? memory_.view() : TensorView{}; }
+
+ private:
+  Tensor memory_;
+};
+
+// The backward pass, with the scratch memory it needs.
+void attend_backward(kernels::HeadsView dq, kernels::HeadsView dk, kernels::HeadsView dv,
+                     kernels::ConstHeadsView dy, kernels::ConstHeadsView y, ConstView lse,
+                     kernels::ConstHeadsView q, kernels::ConstHeadsView k,
+                     kernels::ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+  Workspace workspace(kernels::attention_backward_workspace_bytes(dq, dk, dv, dy, y, lse, q, k, v,
+                                                                  settings, stream),
+                      stream);
+  kernels::attention_backward(dq, dk, dv, dy, y, lse, q, k, v, settings, workspace.view(), stream);
+}
+
 }  // namespace
+
+void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::ConstHeadsView q,
+                                kernels::ConstHeadsView k, kernels::ConstHeadsView v,
+                                const AttentionSettings& settings, Stream stream) {
+  Workspace workspace(kernels::attention_forward_workspace_bytes(y, lse, q, k, v, settings, stream),
+                      stream);
+  kernels::attention_forward(y, lse, q, k, v, settings, workspace.view(), stream);
+}
 
 Variable attention(const Variable& qkv, const AttentionOptions& options) {
   const int64_t heads = options.num_heads;
   const auto in = kernels::split_qkv(qkv.data().view(), heads, num_groups(options));
   Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), qkv.stream());
   Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, qkv.stream());
-  kernels::attention_forward(kernels::heads_of(y.view(), heads), lse.view(), in.q, in.k, in.v,
+  attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), in.q, in.k, in.v,
                              settings_of(options, in.q.d), y.stream());
   return record("attention", y, {qkv},
                 [qkv = qkv.data(), y, lse, options](const Tensor& dy, const Wants&) -> Grads {
@@ -45,10 +78,9 @@ Variable attention(const Variable& qkv, const AttentionOptions& options) {
                   Tensor dqkv = empty_like(qkv);
                   const auto saved = kernels::split_qkv(qkv.view(), n, num_groups(options));
                   const auto grad = kernels::split_qkv(dqkv.view(), n, num_groups(options));
-                  kernels::attention_backward(
-                      grad.q, grad.k, grad.v, kernels::heads_of(dy.view(), n),
-                      kernels::heads_of(y.view(), n), lse.view(), saved.q, saved.k, saved.v,
-                      settings_of(options, saved.q.d), qkv.stream());
+                  attend_backward(grad.q, grad.k, grad.v, kernels::heads_of(dy.view(), n),
+                                  kernels::heads_of(y.view(), n), lse.view(), saved.q, saved.k,
+                                  saved.v, settings_of(options, saved.q.d), qkv.stream());
                   return {std::move(dqkv)};
                 });
 }
@@ -59,7 +91,7 @@ Variable cross_attention(const Variable& q, const Variable& kv, const AttentionO
   const auto kv_heads = kernels::split_kv(kv.data().view(), heads);
   Tensor y = empty_like(q.data());
   Tensor lse({q_heads.b, heads, q_heads.s}, DType::kFloat32, q.stream());
-  kernels::attention_forward(kernels::heads_of(y.view(), heads), lse.view(), q_heads, kv_heads.k,
+  attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), q_heads, kv_heads.k,
                              kv_heads.v, settings_of(options, q_heads.d), y.stream());
   return record(
       "cross_attention", y, {q, kv},
@@ -70,10 +102,9 @@ Variable cross_attention(const Variable& q, const Variable& kv, const AttentionO
         const auto saved_q = kernels::heads_of(q.view(), n);
         const auto saved = kernels::split_kv(kv.view(), n);
         const auto grad = kernels::split_kv(dkv.view(), n);
-        kernels::attention_backward(kernels::heads_of(dq.view(), n), grad.k, grad.v,
-                                    kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n),
-                                    lse.view(), saved_q, saved.k, saved.v,
-                                    settings_of(options, saved_q.d), q.stream());
+        attend_backward(kernels::heads_of(dq.view(), n), grad.k, grad.v,
+                        kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n), lse.view(),
+                        saved_q, saved.k, saved.v, settings_of(options, saved_q.d), q.stream());
         return {std::move(dq), std::move(dkv)};
       });
 }

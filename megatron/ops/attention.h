@@ -5,6 +5,7 @@
 
 #include "megatron/autograd/variable.h"
 #include "megatron/device/random.h"
+#include "megatron/kernels/attention.h"
 
 namespace megatron {
 
@@ -34,6 +35,11 @@ Variable attention(const Variable& qkv, const AttentionOptions& options);
 //
 //   q   [sq, b, n d]    kv  [sk, b, n 2 d], per head its key, then its value    y  [sq, b, n d]
 Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options);
+
+// kernels::attention_forward with the scratch memory it needs.
+void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::ConstHeadsView q,
+                                kernels::ConstHeadsView k, kernels::ConstHeadsView v,
+                                const kernels::AttentionSettings& settings, Stream stream);
 
 // The slopes of all heads (Press et al. 2022, arXiv:2108.12409, sec. 3): a geometric sequence from
 // 2^(-8/n) for n a power of two, interleaved with that of 2n's otherwise.

@@ -79,7 +79,7 @@ Variable SelfAttention::attend_cached(const Variable& qkv, const ForwardContext&
   settings.is_causal = true;
   settings.query_offset = before;
   if (alibi_slopes_.defined()) settings.alibi_slopes = std::as_const(alibi_slopes_).view();
-  kernels::attention_forward(kernels::heads_of(y.view(), num_heads_), TensorView{}, q,
+  attention_without_gradient(kernels::heads_of(y.view(), num_heads_), TensorView{}, q,
                              kernels::heads_of(keys.view(), num_groups_),
                              kernels::heads_of(values.view(), num_groups_), settings, qkv.stream());
   return Variable(y);

@@ -53,11 +53,11 @@ Outputs run(const Problem& p, const Inputs& in) {
   const auto k = kernels::heads_of(in.k.view(), p.groups);
   const auto v = kernels::heads_of(in.v.view(), p.groups);
   const auto out = kernels::heads_of(y.out.view(), p.heads);
-  kernels::attention_forward(out, y.lse.view(), q, k, v, p.settings, Stream{});
+  kernels::attention_forward(out, y.lse.view(), q, k, v, p.settings, {}, Stream{});
   kernels::attention_backward(
       kernels::heads_of(y.dq.view(), p.heads), kernels::heads_of(y.dk.view(), p.groups),
       kernels::heads_of(y.dv.view(), p.groups), kernels::heads_of(in.dout.view(), p.heads), out,
-      y.lse.view(), q, k, v, p.settings, Stream{});
+      y.lse.view(), q, k, v, p.settings, {}, Stream{});
   return y;
 }
 

@@ -1,0 +1,503 @@
+#include "megatron/kernels/cuda/math_attention.h"
+
+#include "megatron/device/philox.h"
+#include "megatron/kernels/cuda/launch.cuh"
+
+// Scores are computed in tiles of 32 x 32. A block has eight warps, each with four rows of the tile
+// (queries in the forward pass and for dq, keys for dk and dv), and the other side of the tile
+// spread over its lanes. The sums over a tile's columns are warp shuffles; products with a tile of
+// values, keys or queries spread the channels over the lanes.
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int kTile = 32;
+constexpr int kRows = 4;  // of a warp
+static_assert(kTile / kRows * kWarp == kThreads);
+
+__device__ float infinity() { return __int_as_float(0x7f800000); }
+
+// HeadsView, on the device.
+template <class T>
+struct Heads {
+  T* data;
+  int64_t stride_s, stride_b, stride_group, stride_head;
+  int heads_per_group;
+
+  __device__ T* row(int64_t batch, int head, int64_t token) const {
+    return data + token * stride_s + batch * stride_b + head / heads_per_group * stride_group +
+           head % heads_per_group * stride_head;
+  }
+};
+
+template <class T, class Pointer>
+Heads<T> heads_on_device(const BasicHeadsView<Pointer>& x) {
+  return {static_cast<T*>(x.data), x.stride_s,    x.stride_b,
+          x.stride_group,          x.stride_head, static_cast<int>(x.heads_per_group)};
+}
+
+// The settings, and the extents of the problem, by value for a kernel's argument.
+struct Problem {
+  int64_t sq, sk, b;
+  int heads, groups, d;
+  float scale;
+  bool is_causal;
+  int64_t query_offset;
+  const int32_t* document_starts;
+  const bool* hidden;
+  const float* slopes;
+  int64_t first_head;
+  uint64_t dropout_key;
+  int64_t first_sample;
+  uint32_t keep_threshold;
+  float kept;  // factor of a kept probability
+  bool has_dropout;
+
+  __device__ float slope(int head) const { return slopes == nullptr ? 0.0f : slopes[head]; }
+  __device__ int64_t first_key(int64_t batch, int64_t query) const {
+    if (document_starts == nullptr || query >= sq) return 0;
+    const int32_t start = document_starts[batch * sq + query];
+    return start > 0 ? start : 0;
+  }
+  __device__ int64_t last_key(int64_t query) const {  // one past it
+    const int64_t last = query_offset + query + 1;
+    return is_causal && last < sk ? last : sk;
+  }
+  __device__ bool is_hidden(int64_t batch, int64_t key) const {
+    return hidden != nullptr && hidden[batch * sk + key];
+  }
+  __device__ float dropout_factor(int64_t batch, int head, int64_t query, int64_t key) const {
+    const int64_t row = (first_head + head) * sq + query;
+    const int64_t sample = first_sample + batch;
+    const auto words = philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(row),
+                               static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
+                              dropout_key);
+    const uint32_t low = key % 2 == 0 ? words[0] : words[1];
+    const uint32_t high = key % 2 == 0 ? words[2] : words[3];
+    return (key % 4 < 2 ? low : high) < keep_threshold ? kept : 0.0f;
+  }
+};
+
+Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& s) {
+  const bool has_dropout = s.dropout.is_active();
+  return {.sq = q.s,
+          .sk = k.s,
+          .b = q.b,
+          .heads = static_cast<int>(q.heads),
+          .groups = static_cast<int>(k.heads),
+          .d = static_cast<int>(q.d),
+          .scale = s.scale,
+          .is_causal = s.is_causal,
+          .query_offset = s.query_offset,
+          .document_starts = static_cast<const int32_t*>(s.document_starts.data),
+          .hidden = static_cast<const bool*>(s.key_padding_mask.data),
+          .slopes = static_cast<const float*>(s.alibi_slopes.data),
+          .first_head = s.first_head,
+          .dropout_key = s.dropout.key,
+          .first_sample = s.dropout.first_sample,
+          .keep_threshold = has_dropout ? s.dropout.keep_threshold() : 0,
+          .kept = has_dropout ? s.dropout.scale() : 1.0f,
+          .has_dropout = has_dropout};
+}
+
+// A tile of rows in shared memory, as fp32. The padding of four floats spreads the rows over banks.
+template <int kChannels>
+struct Tile {
+  static constexpr int kStride = kChannels + 4;
+  static constexpr int kFloats = kTile * kStride;
+  float* data;
+
+  // Rows [first, first + kTile) of a head times alpha; zero beyond `rows` and beyond d.
+  template <class T>
+  __device__ void load(const Heads<const T>& x, int64_t batch, int head, int64_t first,
+                       int64_t rows, int d, float alpha) const {
+    for (int i = static_cast<int>(threadIdx.x); i < kTile * kChannels; i += kThreads) {
+      const int row = i / kChannels;
+      const int c = i % kChannels;
+      const bool is_inside = first + row < rows && c < d;
+      data[row * kStride + c] =
+          is_inside ? alpha * to_float(x.row(batch, head, first + row)[c]) : 0.0f;
+    }
+  }
+  __device__ const float* row(int i) const { return data + i * kStride; }
+};
+
+// products[r] = a row (first_row + r) . b row (lane): a warp's part of a tile of scores.
+template <int kChannels>
+__device__ void row_products(float (&products)[kRows], const Tile<kChannels>& a, int first_row,
+                             const Tile<kChannels>& b, int lane) {
+  const auto* const column = reinterpret_cast<const float4*>(b.row(lane));
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) products[r] = 0;
+#pragma unroll 4
+  for (int c = 0; c < kChannels / 4; ++c) {
+    const float4 y = column[c];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 x = reinterpret_cast<const float4*>(a.row(first_row + r))[c];
+      products[r] += x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+    }
+  }
+}
+
+// sums[r][i] += over the tile's rows j: weights[r] of lane j times channel (lane + 32 i) of row j.
+template <int kChannels>
+__device__ void add_weighted_rows(float (&sums)[kRows][kChannels / 32],
+                                  const float (&weights)[kRows], const Tile<kChannels>& rows,
+                                  int lane) {
+#pragma unroll 2
+  for (int j = 0; j < kTile; ++j) {
+    float weight[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) weight[r] = __shfl_sync(kFullMask, weights[r], j);
+#pragma unroll
+    for (int i = 0; i < kChannels / 32; ++i) {
+      const float value = rows.row(j)[lane + 32 * i];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sums[r][i] += weight[r] * value;
+    }
+  }
+}
+
+// The same on every lane.
+__device__ int64_t warp_min(int64_t x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const int64_t other = __shfl_xor_sync(kFullMask, x, step);
+    x = other < x ? other : x;
+  }
+  return x;
+}
+
+__device__ int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Writes four rows of a warp, scaled, where they are inside.
+template <class T, int kChannels>
+__device__ void store_rows(const Heads<T>& to, int64_t batch, int head, int64_t first, int64_t rows,
+                           int d, const float (&values)[kRows][kChannels / 32],
+                           const float (&factors)[kRows], int lane) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (first + r >= rows) break;
+    T* const row = to.row(batch, head, first + r);
+#pragma unroll
+    for (int i = 0; i < kChannels / 32; ++i) {
+      const int c = lane + 32 * i;
+      if (c < d) row[c] = from_float<T>(values[r][i] * factors[r]);
+    }
+  }
+}
+
+// What a block of queries works on. The last tiles come first: under a causal mask they are the
+// longest, and what is left at the end is short.
+struct QueryBlock {
+  int64_t batch, query;
+  int head, group;
+
+  __device__ explicit QueryBlock(const Problem& p) {
+    const int64_t tiles = (p.sq + kTile - 1) / kTile;
+    const int64_t pair = blockIdx.x % (p.b * p.heads);
+    batch = pair / p.heads;
+    head = static_cast<int>(pair % p.heads);
+    group = head / (p.heads / p.groups);
+    query = (tiles - 1 - blockIdx.x / (p.b * p.heads)) * kTile;
+  }
+  // The tiles of keys that some query sees begin in [first_tile, last_key).
+  __device__ int64_t first_tile(const Problem& p, int lane) const {
+    return warp_min(query + lane < p.sq ? p.first_key(batch, query + lane) : p.sk) / kTile * kTile;
+  }
+  __device__ int64_t last_key(const Problem& p) const {
+    return p.last_key(smaller(query + kTile, p.sq) - 1);
+  }
+};
+
+// --- Forward ---
+
+template <class T, int kChannels>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(Heads<T> out, float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
+                   Problem p) {
+  extern __shared__ float4 shared[];
+  auto* const memory = reinterpret_cast<float*>(shared);
+  const Tile<kChannels> q_tile{memory};
+  const Tile<kChannels> k_tile{memory + Tile<kChannels>::kFloats};
+  const Tile<kChannels> v_tile{memory + 2 * Tile<kChannels>::kFloats};
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
+  const QueryBlock block(p);
+  const int64_t first_query = block.query + first_row;
+  const float slope = p.slope(block.head);
+
+  float sums[kRows][kChannels / 32] = {};
+  float largest[kRows];
+  float total[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    largest[r] = -infinity();
+    total[r] = 0;
+  }
+  q_tile.load(q, block.batch, block.head, block.query, p.sq, p.d, p.scale);
+  const int64_t last_key = block.last_key(p);
+  for (int64_t key = block.first_tile(p, lane); key < last_key; key += kTile) {
+    __syncthreads();  // the tiles are no longer read
+    k_tile.load(k, block.batch, block.group, key, p.sk, p.d, 1.0f);
+    v_tile.load(v, block.batch, block.group, key, p.sk, p.d, 1.0f);
+    __syncthreads();
+
+    const int64_t own_key = key + lane;
+    const bool is_hidden = own_key >= p.sk || p.is_hidden(block.batch, own_key);
+    float weights[kRows];
+    row_products(weights, q_tile, first_row, k_tile, lane);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t query = first_query + r;
+      float score = weights[r] + slope * static_cast<float>(own_key);
+      if (is_hidden || own_key < p.first_key(block.batch, query) || own_key >= p.last_key(query)) {
+        score = -infinity();
+      }
+      const float now_largest = fmaxf(largest[r], warp_max(score));
+      if (now_largest == -infinity()) {  // nothing seen so far
+        weights[r] = 0;
+        continue;
+      }
+      const float weight = expf(score - now_largest);
+      const float shrink = expf(largest[r] - now_largest);
+      total[r] = total[r] * shrink + warp_sum(weight);
+      largest[r] = now_largest;
+#pragma unroll
+      for (int i = 0; i < kChannels / 32; ++i) sums[r][i] *= shrink;
+      weights[r] = p.has_dropout && query < p.sq
+                       ? weight * p.dropout_factor(block.batch, block.head, query, own_key)
+                       : weight;
+    }
+    add_weighted_rows(sums, weights, v_tile, lane);
+  }
+
+  float factors[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    factors[r] = total[r] > 0 ? 1.0f / total[r] : 0.0f;
+    const int64_t query = first_query + r;
+    if (lse == nullptr || lane != 0 || query >= p.sq) continue;
+    lse[(block.batch * p.heads + block.head) * p.sq + query] =
+        total[r] > 0 ? largest[r] + logf(total[r]) : infinity();
+  }
+  store_rows<T, kChannels>(out, block.batch, block.head, first_query, p.sq, p.d, sums, factors,
+                           lane);
+}
+
+// --- Backward ---
+
+// dq, and delta = sum over channels of dout * out, which the other kernel reads.
+template <class T, int kChannels>
+__global__ void __launch_bounds__(kThreads)
+    backward_queries_kernel(Heads<T> dq, float* delta, Heads<const T> dout, Heads<const T> out,
+                            const float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
+                            Problem p) {
+  extern __shared__ float4 shared[];
+  auto* const memory = reinterpret_cast<float*>(shared);
+  const Tile<kChannels> q_tile{memory};
+  const Tile<kChannels> dout_tile{memory + Tile<kChannels>::kFloats};
+  const Tile<kChannels> k_tile{memory + 2 * Tile<kChannels>::kFloats};
+  const Tile<kChannels> v_tile{memory + 3 * Tile<kChannels>::kFloats};
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
+  const QueryBlock block(p);
+  const int64_t first_query = block.query + first_row;
+  const float slope = p.slope(block.head);
+
+  q_tile.load(q, block.batch, block.head, block.query, p.sq, p.d, p.scale);
+  dout_tile.load(dout, block.batch, block.head, block.query, p.sq, p.d, 1.0f);
+  __syncthreads();
+
+  float sums[kRows][kChannels / 32] = {};
+  float row_lse[kRows];
+  float row_delta[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t query = first_query + r;
+    row_lse[r] = infinity();
+    row_delta[r] = 0;
+    if (query >= p.sq) continue;
+    const T* const out_row = out.row(block.batch, block.head, query);
+    for (int c = lane; c < p.d; c += 32) {
+      row_delta[r] += dout_tile.row(first_row + r)[c] * to_float(out_row[c]);
+    }
+    row_delta[r] = warp_sum(row_delta[r]);
+    const int64_t at = (block.batch * p.heads + block.head) * p.sq + query;
+    row_lse[r] = lse[at];
+    if (lane == 0) delta[at] = row_delta[r];
+  }
+
+  const int64_t last_key = block.last_key(p);
+  for (int64_t key = block.first_tile(p, lane); key < last_key; key += kTile) {
+    __syncthreads();  // the tiles are no longer read
+    k_tile.load(k, block.batch, block.group, key, p.sk, p.d, 1.0f);
+    v_tile.load(v, block.batch, block.group, key, p.sk, p.d, 1.0f);
+    __syncthreads();
+
+    const int64_t own_key = key + lane;
+    const bool is_hidden = own_key >= p.sk || p.is_hidden(block.batch, own_key);
+    float scores[kRows];
+    float dscores[kRows];
+    row_products(scores, q_tile, first_row, k_tile, lane);
+    row_products(dscores, dout_tile, first_row, v_tile, lane);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t query = first_query + r;
+      const bool is_seen =
+          !is_hidden && own_key >= p.first_key(block.batch, query) && own_key < p.last_key(query);
+      const float probability =
+          is_seen ? expf(scores[r] + slope * static_cast<float>(own_key) - row_lse[r]) : 0.0f;
+      if (p.has_dropout && query < p.sq) {
+        dscores[r] *= p.dropout_factor(block.batch, block.head, query, own_key);
+      }
+      dscores[r] = probability * (dscores[r] - row_delta[r]);
+    }
+    add_weighted_rows(sums, dscores, k_tile, lane);
+  }
+
+  float factors[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) factors[r] = p.scale;
+  store_rows<T, kChannels>(dq, block.batch, block.head, first_query, p.sq, p.d, sums, factors,
+                           lane);
+}
+
+// dk and dv of a tile of keys: the sum over the group's heads in their order, and over queries in
+// theirs.
+template <class T, int kChannels>
+__global__ void __launch_bounds__(kThreads)
+    backward_keys_kernel(Heads<T> dk, Heads<T> dv, const float* delta, Heads<const T> dout,
+                         const float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
+                         Problem p) {
+  extern __shared__ float4 shared[];
+  auto* const memory = reinterpret_cast<float*>(shared);
+  const Tile<kChannels> k_tile{memory};
+  const Tile<kChannels> v_tile{memory + Tile<kChannels>::kFloats};
+  const Tile<kChannels> q_tile{memory + 2 * Tile<kChannels>::kFloats};
+  const Tile<kChannels> dout_tile{memory + 3 * Tile<kChannels>::kFloats};
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
+  const int64_t pair = blockIdx.x % (p.b * p.groups);
+  const int64_t batch = pair / p.groups;
+  const int group = static_cast<int>(pair % p.groups);
+  const int64_t tile_key = blockIdx.x / (p.b * p.groups) * kTile;
+  const int64_t first_key = tile_key + first_row;
+  const int heads_per_group = p.heads / p.groups;
+
+  k_tile.load(k, batch, group, tile_key, p.sk, p.d, 1.0f);
+  v_tile.load(v, batch, group, tile_key, p.sk, p.d, 1.0f);
+
+  float dk_sums[kRows][kChannels / 32] = {};
+  float dv_sums[kRows][kChannels / 32] = {};
+  // Under a causal mask, earlier queries do not see the tile.
+  const int64_t seen_from = p.is_causal ? tile_key - p.query_offset : 0;
+  const int64_t first_tile = seen_from > 0 ? seen_from / kTile * kTile : 0;
+  for (int head = group * heads_per_group; head < (group + 1) * heads_per_group; ++head) {
+    const float slope = p.slope(head);
+    for (int64_t tile_query = first_tile; tile_query < p.sq; tile_query += kTile) {
+      const int64_t query = tile_query + lane;
+      const bool is_query = query < p.sq;
+      const int64_t query_first_key = is_query ? p.first_key(batch, query) : p.sk;
+      const int64_t query_last_key = is_query ? p.last_key(query) : 0;
+      if (warp_min(query_first_key) >= tile_key + kTile) continue;  // the same in every warp
+      __syncthreads();                                              // the tiles are no longer read
+      q_tile.load(q, batch, head, tile_query, p.sq, p.d, p.scale);
+      dout_tile.load(dout, batch, head, tile_query, p.sq, p.d, 1.0f);
+      __syncthreads();
+
+      const int64_t at = (batch * p.heads + head) * p.sq + query;
+      const float query_lse = is_query ? lse[at] : infinity();
+      const float query_delta = is_query ? delta[at] : 0.0f;
+      float probabilities[kRows];
+      float dscores[kRows];
+      row_products(probabilities, k_tile, first_row, q_tile, lane);
+      row_products(dscores, v_tile, first_row, dout_tile, lane);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const int64_t key = first_key + r;
+        const bool is_seen =
+            key < query_last_key && key >= query_first_key && !p.is_hidden(batch, key);
+        const float probability =
+            is_seen ? expf(probabilities[r] + slope * static_cast<float>(key) - query_lse) : 0.0f;
+        const float factor =
+            p.has_dropout && is_query ? p.dropout_factor(batch, head, query, key) : 1.0f;
+        dscores[r] = probability * (factor * dscores[r] - query_delta);
+        probabilities[r] = probability * factor;
+      }
+      add_weighted_rows(dv_sums, probabilities, dout_tile, lane);
+      add_weighted_rows(dk_sums, dscores, q_tile, lane);
+    }
+  }
+
+  const float ones[kRows] = {1, 1, 1, 1};  // the queries were scaled
+  store_rows<T, kChannels>(dk, batch, group, first_key, p.sk, p.d, dk_sums, ones, lane);
+  store_rows<T, kChannels>(dv, batch, group, first_key, p.sk, p.d, dv_sums, ones, lane);
+}
+
+// --- Launching ---
+
+// f.operator()<element on the device, channels>(), with the channels a head is padded to.
+template <class F>
+void dispatch(const ConstHeadsView& q, const F& f) {
+  dispatch_floating(q.dtype, "attention", [&]<class T>() {
+    if (q.d <= 32) return f.template operator()<T, 32>();
+    if (q.d <= 64) return f.template operator()<T, 64>();
+    if (q.d <= 128) return f.template operator()<T, 128>();
+    f.template operator()<T, 256>();
+  });
+}
+
+template <int kChannels, class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), int64_t blocks, int num_tiles, Stream stream,
+            Arguments... arguments) {
+  const int shared_bytes = num_tiles * Tile<kChannels>::kFloats * static_cast<int>(sizeof(float));
+  MG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  kernel<<<static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(shared_bytes),
+           native(stream)>>>(arguments...);
+  MG_CUDA(cudaGetLastError());
+}
+
+int64_t num_tiles_of(int64_t rows) { return (rows + kTile - 1) / kTile; }
+
+}  // namespace
+
+void math_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
+                            ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+  const int64_t blocks = num_tiles_of(q.s) * q.b * q.heads;
+  if (blocks == 0) return;
+  const Problem problem = problem_of(q, k, settings);
+  dispatch(q, [&]<class T, int kChannels>() {
+    launch<kChannels>(forward_kernel<T, kChannels>, blocks, 3, stream, heads_on_device<T>(out),
+                      lse.is_null() ? nullptr : lse.as<float>(), heads_on_device<const T>(q),
+                      heads_on_device<const T>(k), heads_on_device<const T>(v), problem);
+  });
+}
+
+void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
+                             ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
+                             ConstHeadsView v, const AttentionSettings& settings, float* delta,
+                             Stream stream) {
+  const int64_t query_blocks = num_tiles_of(q.s) * q.b * q.heads;
+  const int64_t key_blocks = num_tiles_of(k.s) * k.b * k.heads;
+  const Problem problem = problem_of(q, k, settings);
+  dispatch(q, [&]<class T, int kChannels>() {
+    const auto q_heads = heads_on_device<const T>(q);
+    const auto k_heads = heads_on_device<const T>(k);
+    const auto v_heads = heads_on_device<const T>(v);
+    const auto dout_heads = heads_on_device<const T>(dout);
+    if (query_blocks > 0) {
+      launch<kChannels>(backward_queries_kernel<T, kChannels>, query_blocks, 4, stream,
+                        heads_on_device<T>(dq), delta, dout_heads, heads_on_device<const T>(out),
+                        lse.as<float>(), q_heads, k_heads, v_heads, problem);
+    }
+    if (key_blocks > 0) {
+      launch<kChannels>(backward_keys_kernel<T, kChannels>, key_blocks, 4, stream,
+                        heads_on_device<T>(dk), heads_on_device<T>(dv),
+                        static_cast<const float*>(delta), dout_heads, lse.as<float>(), q_heads,
+                        k_heads, v_heads, problem);
+    }
+  });
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "megatron/kernels/attention.h"
+
+namespace megatron::kernels::cuda {
+
+// Attention for every setting of the contract, in fp32 arithmetic without tensor cores: what serves
+// where cuDNN does not, and what cuDNN is tested against. The same bits in every run, and the same
+// dropout as the CPU.
+void math_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
+                            ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+// delta is scratch: [b, heads, sq] fp32, math_attention_delta_bytes(q).
+void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
+                             ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
+                             ConstHeadsView v, const AttentionSettings& settings, float* delta,
+                             Stream stream);
+
+inline int64_t math_attention_delta_bytes(const ConstHeadsView& q) {
+  return q.b * q.heads * q.s * size_of(DType::kFloat32);
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,410 @@
+#include "megatron/kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/kernels/cuda/cudnn_attention.h"
+#include "megatron/kernels/cuda/math_attention.h"
+#include "tests/kernels/cuda/twin.h"
+
+// Attention on a GPU against attention on the CPU: through the entry point, which chooses between
+// cuDNN and own kernels, and through the own kernels alone.
+namespace megatron {
+namespace {
+
+using kernels::AttentionSettings;
+using kernels::ConstHeadsView;
+using kernels::HeadsView;
+
+struct Problem {
+  std::string name;
+  int64_t sq = 0, sk = 0, b = 0, heads = 0, groups = 0, d = 0;
+  float scale = 0;  // 0: 1 / sqrt(d)
+  bool is_causal = false;
+  int64_t query_offset = 0;
+  bool is_fused = true;  // queries, keys and values in one projection, where sq == sk
+  DType dtype = DType::kFloat32;
+  DropoutKey dropout{};
+  int64_t first_head = 0;
+  bool is_deterministic = false;
+  Tensor document_starts{}, key_padding_mask{}, alibi_slopes{};  // on the CPU
+};
+
+std::string text_of(const Problem& p) {
+  return p.name + ": " + std::to_string(p.sq) + " queries, " + std::to_string(p.sk) + " keys, b " +
+         std::to_string(p.b) + ", " + std::to_string(p.heads) + " heads on " +
+         std::to_string(p.groups) + ", d " + std::to_string(p.d) +
+         (p.is_causal ? " causal " : " ") + std::string(name_of(p.dtype));
+}
+
+// What attention reads and writes, all on one stream. Of a fused projection q holds everything.
+struct Buffers {
+  Tensor q, k, v, dout, out, lse, dq, dk, dv;
+};
+
+Buffers buffers_of(const Problem& p, Stream stream) {
+  const auto random = [&](int64_t s, int64_t width, uint64_t seed) {
+    return random_normal({s, p.b, width * p.d}, {.seed = seed, .dtype = p.dtype}).to(stream);
+  };
+  // Marks, so that an element that is not written is seen.
+  const auto marked = [](const Tensor& x) {
+    return full(x.shape(), 77.0f, x.dtype(), Stream{}).to(x.stream());
+  };
+  Buffers t;
+  if (p.is_fused) {
+    t.q = random(p.sq, p.heads + 2 * p.groups, 1);
+  } else {
+    t.q = random(p.sq, p.heads, 1);
+    t.k = random(p.sk, p.groups, 2);
+    t.v = random(p.sk, p.groups, 3);
+    t.dk = marked(t.k);
+    t.dv = marked(t.v);
+  }
+  t.dq = marked(t.q);
+  t.dout = random(p.sq, p.heads, 4);
+  t.out = marked(t.dout);
+  t.lse = full({p.b, p.heads, p.sq}, 77.0f, DType::kFloat32, Stream{}).to(stream);
+  return t;
+}
+
+template <class View, class Whole>
+kernels::Qkv<View> qkv_of(const Problem& p, Whole& q, Whole& k, Whole& v) {
+  if (p.is_fused) return kernels::split_qkv(q.view(), p.heads, p.groups);
+  return {kernels::heads_of(q.view(), p.heads), kernels::heads_of(k.view(), p.groups),
+          kernels::heads_of(v.view(), p.groups)};
+}
+
+enum class Path { kChosen, kMath };
+
+// Settings on a device, and what they borrow.
+struct OnDevice {
+  OnDevice(const Problem& p, Stream stream) {
+    const auto moved = [&](const Tensor& x) { return x.defined() ? x.to(stream) : Tensor(); };
+    starts = moved(p.document_starts);
+    mask = moved(p.key_padding_mask);
+    slopes = moved(p.alibi_slopes);
+    const auto view = [](const Tensor& x) { return x.defined() ? x.view() : ConstView{}; };
+    settings = {.scale = p.scale != 0 ? p.scale : 1 / std::sqrt(static_cast<float>(p.d)),
+                .is_causal = p.is_causal,
+                .query_offset = p.query_offset,
+                .document_starts = view(starts),
+                .key_padding_mask = view(mask),
+                .alibi_slopes = view(slopes),
+                .dropout = p.dropout,
+                .first_head = p.first_head,
+                .is_deterministic = p.is_deterministic};
+  }
+  Tensor starts, mask, slopes;
+  AttentionSettings settings;
+};
+
+Tensor scratch(int64_t bytes, Stream stream) {
+  return Tensor({std::max<int64_t>(bytes, 1)}, DType::kUInt8, stream);
+}
+
+// Runs both passes and returns the results on the CPU.
+Buffers run(const Problem& p, Stream stream, Path path) {
+  Buffers t = buffers_of(p, stream);
+  const OnDevice on_device(p, stream);
+  const AttentionSettings& settings = on_device.settings;
+  const auto [q, k, v] = qkv_of<ConstHeadsView, const Tensor>(p, t.q, t.k, t.v);
+  const auto [dq, dk, dv] = qkv_of<HeadsView, Tensor>(p, t.dq, t.dk, t.dv);
+  const HeadsView out = kernels::heads_of(t.out.view(), p.heads);
+  const ConstHeadsView dout = kernels::heads_of(std::as_const(t.dout).view(), p.heads);
+  if (path == Path::kChosen) {
+    Tensor forward = scratch(
+        kernels::attention_forward_workspace_bytes(out, t.lse.view(), q, k, v, settings, stream),
+        stream);
+    kernels::attention_forward(out, t.lse.view(), q, k, v, settings, forward.view(), stream);
+    Tensor backward = scratch(kernels::attention_backward_workspace_bytes(
+                                  dq, dk, dv, dout, out, t.lse.view(), q, k, v, settings, stream),
+                              stream);
+    kernels::attention_backward(dq, dk, dv, dout, out, t.lse.view(), q, k, v, settings,
+                                backward.view(), stream);
+  } else {
+    Tensor delta = scratch(kernels::cuda::math_attention_delta_bytes(q), stream);
+    kernels::cuda::math_attention_forward(out, t.lse.view(), q, k, v, settings, stream);
+    kernels::cuda::math_attention_backward(dq, dk, dv, dout, out, t.lse.view(), q, k, v, settings,
+                                           static_cast<float*>(delta.view().data), stream);
+  }
+  for (Tensor* x : {&t.out, &t.lse, &t.dq, &t.dk, &t.dv}) {
+    if (x->defined()) *x = x->to(Stream{});
+  }
+  return t;
+}
+
+void expect_results(const Problem& p, const Buffers& got, const Buffers& want,
+                    const std::string& path) {
+  // Sums over keys, queries and channels whose terms cancel: bounded by the size of the terms.
+  const auto terms = std::max({p.sq * p.heads / p.groups, p.sk, p.d, int64_t{1}});
+  Tolerance sums = tolerance_of(DType::kFloat32).for_terms(terms);
+  sums.absolute = 2e-6 * std::sqrt(static_cast<double>(terms));
+  Tolerance values = sums;
+  Tolerance logs = sums;
+  if (p.dtype != DType::kFloat32) {
+    // Tensor cores read probabilities rounded to 16 bits, and backward the rounded output: the
+    // errors enter every sum at the size of its terms.
+    values = tolerance_of(p.dtype);
+    values.absolute += 2 * values.relative;
+    logs = {.relative = 1e-4, .absolute = 1e-4};
+  }
+  const std::string what = text_of(p) + " by " + path + ": ";
+  expect_close(got.lse, want.lse, logs, what + "lse");
+  expect_close(got.out, want.out, values, what + "out");
+  expect_close(got.dq, want.dq, values, what + (p.is_fused ? "dqkv" : "dq"));
+  if (p.is_fused) return;
+  expect_close(got.dk, want.dk, values, what + "dk");
+  expect_close(got.dv, want.dv, values, what + "dv");
+}
+
+class AttentionCudaTest : public CudaTest {
+ protected:
+  // Both paths against the CPU.
+  void check(const Problem& p) const {
+    const Buffers want = run(p, Stream{}, Path::kChosen);
+    expect_results(p, run(p, stream(), Path::kMath), want, "own kernels");
+    const bool is_cudnn = is_served_by_cudnn(p);
+    expect_results(p, run(p, stream(), Path::kChosen), want, is_cudnn ? "cuDNN" : "entry point");
+  }
+
+  bool is_served_by_cudnn(const Problem& p) const {
+    Buffers t = buffers_of(p, stream());
+    const OnDevice on_device(p, stream());
+    const auto [q, k, v] = qkv_of<ConstHeadsView, const Tensor>(p, t.q, t.k, t.v);
+    const auto [dq, dk, dv] = qkv_of<HeadsView, Tensor>(p, t.dq, t.dk, t.dv);
+    const HeadsView out = kernels::heads_of(t.out.view(), p.heads);
+    const ConstHeadsView dout = kernels::heads_of(std::as_const(t.dout).view(), p.heads);
+    return kernels::cuda::cudnn_forward_workspace_bytes(out, t.lse.view(), q, k, v,
+                                                        on_device.settings, stream()) &&
+           kernels::cuda::cudnn_backward_workspace_bytes(dq, dk, dv, dout, out, t.lse.view(), q, k,
+                                                         v, on_device.settings, stream());
+  }
+
+  // As check, and cuDNN must serve it: what training runs on.
+  void check_cudnn(Problem p) const {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      p.dtype = dtype;
+      EXPECT_TRUE(is_served_by_cudnn(p)) << text_of(p) << ": see the warning above for why not";
+      check(p);
+    }
+  }
+};
+
+Problem self_attention(const std::string& name, int64_t s, int64_t b, int64_t heads, int64_t groups,
+                       int64_t d, bool is_causal = true) {
+  return {.name = name,
+          .sq = s,
+          .sk = s,
+          .b = b,
+          .heads = heads,
+          .groups = groups,
+          .d = d,
+          .is_causal = is_causal};
+}
+
+TEST_F(AttentionCudaTest, SizesAroundTiles) {
+  for (const int64_t s : {1, 2, 31, 32, 33, 64, 65, 130}) {
+    for (const bool is_causal : {false, true}) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        Problem p = self_attention("s", s, 1, 2, 2, 8, is_causal);
+        p.dtype = dtype;
+        check(p);
+      }
+    }
+  }
+}
+
+TEST_F(AttentionCudaTest, HeadSizes) {
+  for (const int64_t d : {1, 3, 16, 31, 33, 64, 80, 100, 128, 129, 256}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      Problem p = self_attention("d", 37, 2, 1, 1, d);
+      p.dtype = dtype;
+      check(p);
+    }
+  }
+}
+
+TEST_F(AttentionCudaTest, GroupedAndMultiQuery) {
+  for (const int64_t groups : {1, 2, 6}) {
+    check(self_attention("groups", 70, 2, 6, groups, 16));
+    Problem separate = self_attention("separate", 70, 2, 6, groups, 16);
+    separate.is_fused = false;
+    check(separate);
+  }
+}
+
+TEST_F(AttentionCudaTest, CrossAttention) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Problem p{.name = "short on long",
+              .sq = 5,
+              .sk = 131,
+              .b = 2,
+              .heads = 2,
+              .groups = 2,
+              .d = 24,
+              .is_fused = false,
+              .dtype = dtype};
+    check(p);
+    p.name = "long on short";
+    std::swap(p.sq, p.sk);
+    check(p);
+  }
+}
+
+TEST_F(AttentionCudaTest, QueriesAfterACache) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Problem p{.name = "one token",
+              .sq = 1,
+              .sk = 100,
+              .b = 2,
+              .heads = 4,
+              .groups = 2,
+              .d = 16,
+              .is_causal = true,
+              .query_offset = 99,
+              .is_fused = false,
+              .dtype = dtype};
+    check(p);
+    p.name = "chunk";
+    p.sq = 60;
+    p.sk = 128;
+    p.query_offset = 68;
+    check(p);
+  }
+}
+
+// Without the log-sum-exp, as generation calls it.
+TEST_F(AttentionCudaTest, WithoutLogSumExp) {
+  Problem p = self_attention("no lse", 65, 2, 4, 2, 64);
+  p.dtype = DType::kBFloat16;
+  const Buffers want = run(p, Stream{}, Path::kChosen);
+  Buffers t = buffers_of(p, stream());
+  const OnDevice on_device(p, stream());
+  const auto [q, k, v] = qkv_of<ConstHeadsView, const Tensor>(p, t.q, t.k, t.v);
+  const HeadsView out = kernels::heads_of(t.out.view(), p.heads);
+  EXPECT_EQ(
+      kernels::attention_forward_workspace_bytes(out, {}, q, k, v, on_device.settings, stream()),
+      0);
+  kernels::attention_forward(out, {}, q, k, v, on_device.settings, {}, stream());
+  expect_close(t.out.to(Stream{}), want.out, text_of(p));
+}
+
+TEST_F(AttentionCudaTest, DocumentStarts) {
+  const int64_t s = 150;
+  std::vector<int32_t> starts;
+  for (int32_t batch = 0; batch < 2; ++batch) {
+    for (int32_t i = 0; i < s; ++i) {
+      const int32_t boundary = batch == 0 ? 140 : 67;
+      starts.push_back(i >= boundary ? boundary : i >= 20 ? 20 : 0);
+    }
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Problem p = self_attention("documents", s, 2, 4, 2, 16);
+    p.document_starts = tensor_of(starts, {2, s});
+    p.dtype = dtype;
+    check(p);
+  }
+}
+
+TEST_F(AttentionCudaTest, KeyPaddingUpToEveryKey) {
+  const int64_t sk = 80;
+  const std::vector<int64_t> lengths = {80, 33, 0};
+  Tensor mask({3, sk}, DType::kBool, Stream{});
+  for (int64_t i = 0; i < 3 * sk; ++i) {
+    mask.view().as<bool>()[i] = i % sk >= lengths[static_cast<size_t>(i / sk)];
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    check({.name = "padding",
+           .sq = 60,
+           .sk = sk,
+           .b = 3,
+           .heads = 2,
+           .groups = 1,
+           .d = 16,
+           .is_fused = false,
+           .dtype = dtype,
+           .key_padding_mask = mask});
+  }
+}
+
+TEST_F(AttentionCudaTest, Alibi) {
+  Problem p = self_attention("alibi", 90, 1, 2, 2, 16);
+  p.alibi_slopes = tensor_of(std::vector<float>{0.5f, 0.125f}, {2});
+  check(p);
+}
+
+TEST_F(AttentionCudaTest, DropsWhatTheCpuDrops) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Problem p = self_attention("dropout", 90, 2, 4, 2, 16);
+    p.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.3f};
+    p.first_head = 4;
+    p.dtype = dtype;
+    check(p);
+  }
+}
+
+TEST_F(AttentionCudaTest, LargeScoresDoNotOverflow) {
+  Problem p = self_attention("large", 65, 1, 2, 2, 64);
+  p.scale = 20;
+  const Buffers got = run(p, stream(), Path::kMath);
+  const Buffers want = run(p, Stream{}, Path::kChosen);
+  // Scores around 100 have an error of 1e-5, and gradients the scale as a factor.
+  expect_close(got.out, want.out, Tolerance{.relative = 1e-3, .absolute = 1e-3}, "large: out");
+  expect_close(got.dq, want.dq, Tolerance{.relative = 1e-2, .absolute = 1e-2}, "large: dqkv");
+}
+
+TEST_F(AttentionCudaTest, EmptyExtents) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Problem p{.name = "no samples", .sq = 4, .sk = 4, .b = 0, .heads = 2, .groups = 2, .d = 8};
+    p.dtype = dtype;
+    p.is_fused = false;
+    check(p);
+    p.name = "no queries";
+    p.b = 1;
+    p.sq = 0;
+    check(p);
+    p.name = "no keys";
+    p.sq = 4;
+    p.sk = 0;
+    check(p);
+  }
+}
+
+TEST_F(AttentionCudaTest, CudnnServesTraining) {
+  if (!kernels::cuda::has_cudnn_attention()) {
+    GTEST_SKIP() << "built without the headers of cudnn-frontend: not run";
+  }
+  check_cudnn(self_attention("heads of 64", 256, 2, 4, 4, 64));
+  check_cudnn(self_attention("heads of 128", 192, 2, 2, 2, 128));
+  check_cudnn(self_attention("heads of 80", 128, 2, 2, 2, 80));
+  check_cudnn(self_attention("odd length", 201, 2, 3, 3, 64));
+  check_cudnn(self_attention("everything visible", 130, 2, 2, 2, 64, false));
+  check_cudnn(self_attention("multi-query", 130, 2, 4, 1, 64));
+  check_cudnn(self_attention("grouped, one projection", 130, 3, 6, 2, 64));
+  Problem separate = self_attention("grouped, separate", 130, 3, 6, 2, 64);
+  separate.is_fused = false;
+  check_cudnn(separate);
+  Problem deterministic = self_attention("deterministic", 200, 2, 4, 2, 64);
+  deterministic.is_deterministic = true;
+  check_cudnn(deterministic);
+}
+
+TEST_F(AttentionCudaTest, DeterministicGradientsHaveTheSameBits) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Problem p = self_attention("deterministic", 512, 2, 8, 2, 64);
+    p.dtype = dtype;
+    p.is_deterministic = true;
+    const Buffers first = run(p, stream(), Path::kChosen);
+    for (int i = 0; i < 4; ++i) {
+      const Buffers again = run(p, stream(), Path::kChosen);
+      expect_identical(again.out, first.out, text_of(p) + ": out");
+      expect_identical(again.dq, first.dq, text_of(p) + ": dqkv");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron
