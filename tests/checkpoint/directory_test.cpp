@@ -12,7 +12,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "tests/checkpoint/sample_state.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {

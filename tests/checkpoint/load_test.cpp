@@ -16,7 +16,7 @@
 #include "megatron/core/file.h"
 #include "megatron/formats/crc32c.h"
 #include "tests/checkpoint/sample_state.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {

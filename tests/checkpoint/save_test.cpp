@@ -21,7 +21,7 @@
 #include "megatron/device/allocator.h"
 #include "megatron/formats/safetensors.h"
 #include "tests/checkpoint/sample_state.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {

@@ -8,7 +8,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include "megatron/cli/merge_datasets.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "tests/data/temporary_directory.h"
 #include "tests/data/write_dataset.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron::cli {
 namespace {

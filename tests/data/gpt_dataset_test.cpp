@@ -11,8 +11,8 @@
 #include "megatron/core/file.h"
 #include "megatron/data/md5.h"
 #include "megatron/data/python_json.h"
-#include "tests/data/temporary_directory.h"
 #include "tests/data/write_dataset.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {

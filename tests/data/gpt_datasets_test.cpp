@@ -7,8 +7,8 @@
 
 #include "megatron/core/error.h"
 #include "megatron/tokenizers/null_tokenizer.h"
-#include "tests/data/temporary_directory.h"
 #include "tests/data/write_dataset.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {

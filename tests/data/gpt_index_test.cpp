@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "megatron/data/numpy_random.h"
-#include "tests/data/temporary_directory.h"
 #include "tests/data/write_dataset.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {

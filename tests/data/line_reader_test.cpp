@@ -7,7 +7,8 @@
 #include <random>
 
 #include "megatron/core/error.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
@@ -33,15 +34,6 @@ std::vector<std::string> read_lines(const std::filesystem::path& path, size_t ch
     }
   }
   return lines;
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(LineReader, EveryKindOfLineEnd) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {

@@ -10,8 +10,9 @@
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
 #include "megatron/tokenizers/null_tokenizer.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/message_of.h"
 #include "tests/support/shared_data.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
@@ -21,21 +22,11 @@ using testing::HasSubstr;
 
 const std::string kGolden = MG_SOURCE_DIR "/tests/golden/megatron/data/";
 
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // Documents hold ids as text ("1 2 3"), which makes what comes out easy to see.
 class PreprocessTest : public testing::Test {
  protected:
   std::string write(const std::string& name, const std::string& content) const {
-    std::ofstream(directory_.path() / name, std::ios::binary) << content;
-    return (directory_.path() / name).string();
+    return directory_.write(name, content);
   }
   PreprocessConfig config(const std::string& input) const {
     PreprocessConfig config;

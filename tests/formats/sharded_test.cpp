@@ -12,7 +12,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/formats/json_file.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "tests/data/temporary_directory.h"
 #include "tests/program/program.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron::program {
 

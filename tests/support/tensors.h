@@ -6,6 +6,7 @@
 #include <string>
 
 #include "megatron/tensor/tensor.h"
+#include "tests/support/message_of.h"
 
 // What tests need of tensors: random values, comparisons, and readable failures.
 namespace megatron {
@@ -43,17 +44,5 @@ void expect_identical(const Tensor& got, const Tensor& want, const std::string& 
 
 // Element i as a double, whatever the dtype.
 double element(const Tensor& x, int64_t i);
-
-// The message of the exception of type E that f throws; fails the test when it throws none.
-template <class E, class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no exception was thrown";
-  return "";
-}
 
 }  // namespace megatron

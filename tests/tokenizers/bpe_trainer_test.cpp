@@ -9,22 +9,14 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
-#include "tests/tokenizers/temporary_files.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
 
 using testing::HasSubstr;
 using testing::Pair;
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(BpeTrainer, MergesTheMostFrequentPairFirst) {
   BpeTrainer trainer;
@@ -114,20 +106,20 @@ TEST(BpeTrainer, TheOrderOfTextsDoesNotMatter) {
 }
 
 TEST(BpeTrainer, ItsFilesLoadAndRoundTrip) {
-  const TemporaryFiles files;
+  const TemporaryDirectory files;
   const std::string text = read_text(MG_SOURCE_DIR "/tests/golden/megatron/data/corpus.jsonl");
   BpeTrainer trainer;
   trainer.add_text(text);
   const BpeVocabulary vocabulary = trainer.train(600, 2);
-  write_gpt2_files(vocabulary, files.path("made"));
-  const Gpt2BpeTokenizer tokenizer(files.path("made/vocab.json").string(),
-                                   files.path("made/merges.txt").string());
+  write_gpt2_files(vocabulary, (files.path() / "made"));
+  const Gpt2BpeTokenizer tokenizer((files.path() / "made/vocab.json").string(),
+                                   (files.path() / "made/merges.txt").string());
   EXPECT_EQ(tokenizer.vocab_size(), 600);
   EXPECT_EQ(tokenizer.eod(), 599);
   const std::vector<int32_t> ids = tokenizer.encode(text);
   EXPECT_LT(ids.size(), text.size() / 2);
   EXPECT_EQ(tokenizer.decode(ids), text);
-  EXPECT_EQ(Gpt2BpeTokenizer::from_directory(files.path("made"))->encode(text), ids);
+  EXPECT_EQ(Gpt2BpeTokenizer::from_directory((files.path() / "made"))->encode(text), ids);
 }
 
 TEST(BpeTrainer, ErrorsTellWhatToGive) {

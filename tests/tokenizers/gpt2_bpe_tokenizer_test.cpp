@@ -8,8 +8,9 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "tests/support/message_of.h"
 #include "tests/support/shared_data.h"
-#include "tests/tokenizers/temporary_files.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
@@ -24,15 +25,6 @@ std::vector<nlohmann::json> read_jsonl(const std::filesystem::path& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) objects.push_back(nlohmann::json::parse(line));
   return objects;
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 Gpt2BpeTokenizer small_tokenizer() { return {kGolden + "vocab.json", kGolden + "merges.txt"}; }
@@ -95,23 +87,23 @@ TEST(Gpt2BpeTokenizer, DescribesItselfAsMegatronDoes) {
 const std::string kTinyVocab = R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})";
 
 TEST(Gpt2BpeTokenizer, MegatronsMergeFileRulesDropTheLastLineWithoutNewline) {
-  const TemporaryFiles files;
+  const TemporaryDirectory files;
   const std::string vocab = files.write("vocab.json", kTinyVocab);
   const std::string merges = files.write("merges.txt", "#version: 0.2\na b");
   EXPECT_EQ(Gpt2BpeTokenizer(vocab, merges).encode("ab"), Ids({0, 1}));
-  EXPECT_EQ(Gpt2BpeTokenizer::from_directory(files.path(""))->encode("ab"), Ids({2}));
+  EXPECT_EQ(Gpt2BpeTokenizer::from_directory(files.path())->encode("ab"), Ids({2}));
 }
 
 TEST(Gpt2BpeTokenizer, MegatronsMergeFileRulesDropTheFirstLine) {
-  const TemporaryFiles files;
+  const TemporaryDirectory files;
   const std::string vocab = files.write("vocab.json", kTinyVocab);
   const std::string merges = files.write("merges.txt", "a b\r\n");
   EXPECT_EQ(Gpt2BpeTokenizer(vocab, merges).encode("ab"), Ids({0, 1}));
-  EXPECT_EQ(Gpt2BpeTokenizer::from_directory(files.path(""))->encode("ab"), Ids({2}));
+  EXPECT_EQ(Gpt2BpeTokenizer::from_directory(files.path())->encode("ab"), Ids({2}));
 }
 
 TEST(Gpt2BpeTokenizer, AMissingTokenIsIdZeroWithAWarning) {
-  const TemporaryFiles files;
+  const TemporaryDirectory files;
   const std::string vocab = files.write("vocab.json", kTinyVocab);
   const std::string merges = files.write("merges.txt", "#version: 0.2\na b\nb a\n");
   testing::internal::CaptureStderr();
@@ -121,7 +113,7 @@ TEST(Gpt2BpeTokenizer, AMissingTokenIsIdZeroWithAWarning) {
 }
 
 TEST(Gpt2BpeTokenizer, ErrorsNameTheFileAndTheRule) {
-  const TemporaryFiles files;
+  const TemporaryDirectory files;
   const std::string vocab = files.write("vocab.json", kTinyVocab);
   const std::string merges = files.write("merges.txt", "#version: 0.2\na b\n");
   const auto load = [](const std::string& v, const std::string& m) {
@@ -144,7 +136,7 @@ TEST(Gpt2BpeTokenizer, ErrorsNameTheFileAndTheRule) {
 }
 
 TEST(Gpt2BpeTokenizer, DecodeRefusesWhatIsNoToken) {
-  const TemporaryFiles files;
+  const TemporaryDirectory files;
   const std::string vocab = files.write("vocab.json", R"({"a": 0, "a b": 2, "<|endoftext|>": 4})");
   const Gpt2BpeTokenizer tokenizer(vocab, files.write("merges.txt", "#version: 0.2\n"));
   const auto decode = [&](int32_t id) {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "megatron/core/error.h"
-#include "tests/data/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
