@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numbers>
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -70,6 +71,36 @@ TEST(VectorMathTest, SigmoidIsWithin3Ulp) {
   EXPECT_LE(max_error(0x1p-30f, 80.0f, fast_sigmoid, exact), 3.0);
   EXPECT_EQ(fast_sigmoid(kInfinity), 1.0f);
   EXPECT_EQ(fast_sigmoid(-kInfinity), 0.0f);
+}
+
+TEST(VectorMathTest, LogIsWithin2Ulp) {
+  double largest = 0;
+  const auto last = std::bit_cast<uint32_t>(0x1p100f);
+  for (auto bits = std::bit_cast<uint32_t>(0x1p-100f); bits <= last; bits += 1009) {
+    const auto x = std::bit_cast<float>(bits);
+    const double want = std::log(static_cast<double>(x));
+    largest = std::max(largest, std::fabs(static_cast<double>(fast_log(x)) - want) / ulp_at(want));
+  }
+  EXPECT_LE(largest, 2.0);
+  EXPECT_EQ(fast_log(1.0f), 0.0f);
+  EXPECT_FLOAT_EQ(fast_log(1.0f - 0x1p-24f), -0x1p-24f);
+  EXPECT_FLOAT_EQ(fast_log(1.0f + 0x1p-23f), 0x1p-23f);
+}
+
+TEST(VectorMathTest, SinAndCosOfTurns) {
+  constexpr int kSteps = 1 << 20;
+  double largest = 0;
+  for (int i = -2 * kSteps; i <= 2 * kSteps; ++i) {
+    const float turns = static_cast<float>(i) / kSteps;
+    const double angle = 2 * std::numbers::pi * static_cast<double>(turns);
+    const SinCos got = fast_sin_cos_of_turns(turns);
+    largest = std::max({largest, std::fabs(static_cast<double>(got.sin) - std::sin(angle)),
+                        std::fabs(static_cast<double>(got.cos) - std::cos(angle))});
+  }
+  EXPECT_LE(largest, 1e-7);
+  EXPECT_EQ(fast_sin_cos_of_turns(0.25f).sin, 1.0f);
+  EXPECT_EQ(fast_sin_cos_of_turns(0.25f).cos, 0.0f);
+  EXPECT_EQ(fast_sin_cos_of_turns(0.5f).cos, -1.0f);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-// exp, tanh, erf and what is made of them, in fp32, without branches or calls, so that a loop over
+// exp, tanh, erf, log, sine and cosine in fp32, without branches or calls, so that a loop over
 // them becomes SIMD code. Errors are against the exact function, in units of the last place (ulp).
 namespace megatron::kernels::cpu {
 
@@ -84,6 +84,58 @@ inline float fast_erf(float x) {
   const float small = fma(p, x, x);
   const float result = magnitude < 0.92f ? small : std::copysign(large, x);
   return x != x ? x : result;
+}
+
+// log x within 2 ulp. REQUIRES: x is positive, finite and not subnormal.
+inline float fast_log(float x) {
+  constexpr float kLn2High = 0.693359375f;
+  constexpr float kLn2Low = -2.12194440e-4f;
+  constexpr int32_t kSqrtHalf = 0x3f3504f3;  // the bits of sqrt(1/2)
+
+  // x = 2^n * (1 + r) with 1 + r in [sqrt(1/2), sqrt(2)), so that r is exact and small near x = 1.
+  const int32_t offset = std::bit_cast<int32_t>(x) - kSqrtHalf;
+  const auto n = static_cast<float>(offset >> 23);
+  const float r = std::bit_cast<float>((offset & 0x007fffff) + kSqrtHalf) - 1.0f;
+  float p = 0.0674660124f;
+  p = fma(p, r, -0.116756413f);
+  p = fma(p, r, 0.118881746f);
+  p = fma(p, r, -0.124055914f);
+  p = fma(p, r, 0.142195509f);
+  p = fma(p, r, -0.166679957f);
+  p = fma(p, r, 0.200021187f);
+  p = fma(p, r, -0.250000096f);
+  p = fma(p, r, 0.333333126f);
+  const float square = r * r;
+  const float low = fma(n, kLn2Low, fma(-0.5f, square, p * r * square));
+  return fma(n, kLn2High, r + low);
+}
+
+struct SinCos {
+  float sin;
+  float cos;
+};
+
+// sin(2 pi t) and cos(2 pi t), each within 1e-7. REQUIRES: |t| <= 2^20.
+inline SinCos fast_sin_cos_of_turns(float t) {
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+
+  const float rounded = fma(4.0f, t, kRounder);
+  const float r = fma(-0.25f, rounded - kRounder, t);  // exact; |r| <= 1/8
+  const int32_t quarter = std::bit_cast<int32_t>(rounded) - std::bit_cast<int32_t>(kRounder);
+  const float z = r * r;
+  float s = -75.4020678f;
+  s = fma(s, z, 81.5925535f);
+  s = fma(s, z, -41.3416626f);
+  s = fma(s, z, 6.28318529f) * r;
+  float c = 59.2459619f;
+  c = fma(c, z, -85.4437417f);
+  c = fma(c, z, 64.9393265f);
+  c = fma(c, z, -19.7392087f);
+  c = fma(c, z, 1.0f);
+  const bool swap = (quarter & 1) != 0;
+  const float sin = swap ? c : s;
+  const float cos = swap ? s : c;
+  return {(quarter & 2) != 0 ? -sin : sin, ((quarter + 1) & 2) != 0 ? -cos : cos};
 }
 
 }  // namespace megatron::kernels::cpu
