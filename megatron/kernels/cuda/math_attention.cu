@@ -22,6 +22,7 @@ struct Heads {
   T* data;
   int64_t stride_s, stride_b, stride_group, stride_head;
   int heads_per_group;
+  bool is_wide;  // four adjacent channels may be read at once
 
   __device__ T* row(int64_t batch, int head, int64_t token) const {
     return data + token * stride_s + batch * stride_b + head / heads_per_group * stride_group +
@@ -31,8 +32,15 @@ struct Heads {
 
 template <class T, class Pointer>
 Heads<T> heads_on_device(const BasicHeadsView<Pointer>& x) {
-  return {static_cast<T*>(x.data), x.stride_s,    x.stride_b,
-          x.stride_group,          x.stride_head, static_cast<int>(x.heads_per_group)};
+  const bool is_wide = is_aligned(x.data, 4 * sizeof(T)) && x.d % 4 == 0 && x.stride_s % 4 == 0 &&
+                       x.stride_b % 4 == 0 && x.stride_group % 4 == 0 && x.stride_head % 4 == 0;
+  return {static_cast<T*>(x.data),
+          x.stride_s,
+          x.stride_b,
+          x.stride_group,
+          x.stride_head,
+          static_cast<int>(x.heads_per_group),
+          is_wide};
 }
 
 // The settings, and the extents of the problem, by value for a kernel's argument.
@@ -110,12 +118,27 @@ struct Tile {
   template <class T>
   __device__ void load(const Heads<const T>& x, int64_t batch, int head, int64_t first,
                        int64_t rows, int d, float alpha) const {
-    for (int i = static_cast<int>(threadIdx.x); i < kTile * kChannels; i += kThreads) {
-      const int row = i / kChannels;
-      const int c = i % kChannels;
-      const bool is_inside = first + row < rows && c < d;
-      data[row * kStride + c] =
-          is_inside ? alpha * to_float(x.row(batch, head, first + row)[c]) : 0.0f;
+    if (x.is_wide) {
+      load_by<4>(x, batch, head, first, rows, d, alpha);
+    } else {
+      load_by<1>(x, batch, head, first, rows, d, alpha);
+    }
+  }
+
+  template <int N, class T>
+  __device__ void load_by(const Heads<const T>& x, int64_t batch, int head, int64_t first,
+                          int64_t rows, int d, float alpha) const {
+    constexpr int kPerRow = kChannels / N;
+    for (int i = static_cast<int>(threadIdx.x); i < kTile * kPerRow; i += kThreads) {
+      const int row = i / kPerRow;
+      const int c = i % kPerRow * N;
+      float values[N] = {};
+      if (first + row < rows && c < d) {
+        cuda::load(values, x.row(batch, head, first + row) + c);
+#pragma unroll
+        for (int j = 0; j < N; ++j) values[j] *= alpha;
+      }
+      cuda::store(data + row * kStride + c, values);
     }
   }
   __device__ const float* row(int i) const { return data + i * kStride; }

@@ -7,6 +7,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
+// The largest power of two, up to 16, that divides an address: bytes.
 int alignment_of(const void* address) {
   return 1 << std::countr_zero(reinterpret_cast<uintptr_t>(address) | 16u);
 }
@@ -18,7 +19,8 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
   if (c.numel() == 0) return;
   if (a.numel() == 0) return add_bias(c, bias, beta, stream);
   bool has_bias = bias.data != nullptr;
-  if (has_bias && bias.dtype != c.dtype) {  // cuBLASLt adds a bias of the result's type only
+  // cuBLASLt adds a bias of the result's type only, and is told nothing of its alignment.
+  if (has_bias && (bias.dtype != c.dtype || alignment_of(bias.data) < 16)) {
     add_bias(c, bias, beta, stream);
     beta = 1;
     has_bias = false;
@@ -38,8 +40,7 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
                   .allows_tf32 = a.dtype == DType::kFloat32 && stream.allows_tf32,
                   .alignment_a = alignment_of(a.data),
                   .alignment_b = alignment_of(b.data),
-                  .alignment_c = alignment_of(c.data),
-                  .alignment_bias = has_bias ? alignment_of(bias.data) : 16});
+                  .alignment_c = alignment_of(c.data)});
   if (has_bias) {
     MG_CUBLAS(cublasLtMatmulDescSetAttribute(&plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                                              &bias.data, sizeof(bias.data)));

@@ -26,12 +26,11 @@ cudaDataType_t cuda_type(DType dtype) {
 }
 
 std::string text_of(const MatmulKey& key) {
-  return fmt::format("{}x{}x{} {} to {}{}{}{}{}, addresses multiples of {}, {}, {} and {} bytes",
-                     key.m, key.n, key.k, name_of(key.in), name_of(key.out),
-                     key.transpose_a == Transpose::kYes ? ", a transposed" : "",
-                     key.transpose_b == Transpose::kYes ? ", b transposed" : "",
-                     key.has_bias ? ", bias" : "", key.has_beta ? ", accumulating" : "",
-                     key.alignment_a, key.alignment_b, key.alignment_c, key.alignment_bias);
+  return fmt::format(
+      "{}x{}x{} {} to {}{}{}{}{}, addresses multiples of {}, {} and {} bytes", key.m, key.n, key.k,
+      name_of(key.in), name_of(key.out), key.transpose_a == Transpose::kYes ? ", a transposed" : "",
+      key.transpose_b == Transpose::kYes ? ", b transposed" : "", key.has_bias ? ", bias" : "",
+      key.has_beta ? ", accumulating" : "", key.alignment_a, key.alignment_b, key.alignment_c);
 }
 
 template <class T>
@@ -134,7 +133,7 @@ size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
        {static_cast<int>(key.in), static_cast<int>(key.out), static_cast<int>(key.transpose_a),
         static_cast<int>(key.transpose_b), static_cast<int>(key.has_bias),
         static_cast<int>(key.has_beta), static_cast<int>(key.allows_tf32), key.alignment_a,
-        key.alignment_b, key.alignment_c, key.alignment_bias}) {
+        key.alignment_b, key.alignment_c}) {
     rest = rest << 5 | static_cast<uint64_t>(field);
   }
   mix(rest);

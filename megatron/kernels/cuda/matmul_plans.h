@@ -28,7 +28,7 @@ struct MatmulKey {
   bool has_beta = false;  // reads c
   bool allows_tf32 = false;
   // The largest power of two, up to 16, that divides the addresses: bytes.
-  int alignment_a = 16, alignment_b = 16, alignment_c = 16, alignment_bias = 16;
+  int alignment_a = 16, alignment_b = 16, alignment_c = 16;
 
   bool operator==(const MatmulKey& other) const = default;
 };
