@@ -1,0 +1,81 @@
+#include "megatron/kernels/bias_activation.h"
+
+#include "tests/kernels/cuda/twin.h"
+
+namespace megatron {
+namespace {
+
+constexpr Activation kActivations[] = {
+    Activation::kGeluTanh,    Activation::kGeluErf, Activation::kGeluOnnx,
+    Activation::kSquaredRelu, Activation::kRelu,    Activation::kSwiglu,
+    Activation::kGeglu,       Activation::kLiglu,   Activation::kReglu};
+
+// Rows and width of y.
+const Shape kShapes[] = {{0, 8}, {8, 0},       {1, 1},     {5, 3},      {7, 127},
+                         {3, 8}, {200, 1'025}, {9, 2'056}, {513, 4'096}};
+
+using BiasActivationCudaTest = CudaDtypeTest;
+
+Tolerance tolerance_for(DType dtype) {
+  // The CPU's tanh GELU cancels where x is far below 0.
+  if (dtype == DType::kFloat32) return {.relative = 1e-5, .absolute = 1e-5};
+  return tolerance_of(dtype);
+}
+
+std::string what(Activation activation, const Shape& shape, bool has_bias) {
+  return "activation " + std::to_string(static_cast<int>(activation)) + " y " + shape.str() +
+         (has_bias ? " with bias" : " without bias");
+}
+
+TEST_P(BiasActivationCudaTest, ForwardAndBackward) {
+  for (const Activation activation : kActivations) {
+    for (const Shape& shape : kShapes) {
+      const int64_t width = shape[1] * (is_gated(activation) ? 2 : 1);
+      const Tensor x =
+          random_normal({shape[0], width}, {.seed = 1, .stddev = 3, .dtype = GetParam()});
+      const Tensor bias = random_normal({width}, {.seed = 2, .dtype = GetParam()});
+      const Tensor dy = random_normal(shape, {.seed = 3, .dtype = GetParam()});
+      for (const bool has_bias : {false, true}) {
+        for (const int64_t misaligned_by : {0, 1}) {
+          expect_twins({zeros(shape, GetParam(), Stream{}),
+                        zeros({shape[0], width}, GetParam(), Stream{}), dy, x, bias},
+                       [&](std::vector<Tensor>& t, Stream stream) {
+                         const ConstView b = has_bias ? ConstView(t[4].view()) : ConstView{};
+                         kernels::bias_activation_forward(t[0].view(), t[3].view(), b, activation,
+                                                          stream);
+                         kernels::bias_activation_backward(t[1].view(), t[2].view(), t[3].view(), b,
+                                                           activation, stream);
+                       },
+                       {.tolerance = tolerance_for(GetParam()),
+                        .misaligned_by = misaligned_by,
+                        .what = what(activation, shape, has_bias)});
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BiasActivationCudaTest, InPlaceWithABiasOfAnotherDtype) {
+  for (const Activation activation : kActivations) {
+    const Shape shape{65, 264};
+    const int64_t width = shape[1] * (is_gated(activation) ? 2 : 1);
+    const Tensor x =
+        random_normal({shape[0], width}, {.seed = 1, .stddev = 3, .dtype = GetParam()});
+    expect_twins({x, random_normal(shape, {.seed = 2, .dtype = GetParam()}),
+                  random_normal({width}, {.seed = 3}), x},
+                 [&](std::vector<Tensor>& t, Stream stream) {
+                   kernels::bias_activation_backward(t[0].view(), t[1].view(), t[0].view(),
+                                                     t[2].view(), activation, stream);
+                   if (!is_gated(activation)) {
+                     kernels::bias_activation_forward(t[3].view(), t[3].view(), t[2].view(),
+                                                      activation, stream);
+                   }
+                 },
+                 {.tolerance = tolerance_for(GetParam()), .what = what(activation, shape, true)});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, BiasActivationCudaTest, kTrainingDtypes, dtype_name);
+
+}  // namespace
+}  // namespace megatron
