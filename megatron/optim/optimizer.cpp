@@ -153,10 +153,12 @@ Optimizer::Measures Optimizer::measured(Tensor FlatBuffer::*flat) const {
   }
   const Tensor here = found.to(Stream{});  // the one wait for the device in an iteration
   const auto numbers = here.span<double>();
+  constexpr size_t kCountedAt = size_t{2} * kCounted;  // {squares, zeros} of a group
+  constexpr size_t kNotCountedAt = size_t{2} * kNotCounted;
   for (size_t at = 0; at < numbers.size(); at += 2 * kNumNormGroups) {
-    sum.counted_squares += numbers[at + 2 * kCounted];
-    sum.counted_zeros += numbers[at + 2 * kCounted + 1];
-    sum.all_squares += numbers[at + 2 * kCounted] + numbers[at + 2 * kNotCounted];
+    sum.counted_squares += numbers[at + kCountedAt];
+    sum.counted_zeros += numbers[at + kCountedAt + 1];
+    sum.all_squares += numbers[at + kCountedAt] + numbers[at + kNotCountedAt];
   }
   return sum;
 }
