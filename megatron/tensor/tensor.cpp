@@ -86,13 +86,10 @@ Tensor Tensor::to(Stream stream) const {
   const Stream from = this->stream();
   if (from.device == stream.device) return *this;
   Tensor copy(shape_, dtype_, stream);
-  if (stream.is_cpu()) {
-    copy_bytes(copy.view().data, view().data, bytes(), from);
-    synchronize(from);
-  } else {
-    synchronize(from);
-    copy_bytes(copy.view().data, view().data, bytes(), stream);
-  }
+  // Between GPUs neither stream knows of the other's work on the two blocks: the host waits.
+  if (!from.is_cpu()) synchronize(stream);
+  copy_bytes(copy.view().data, view().data, bytes(), from.is_cpu() ? stream : from);
+  synchronize(from);
   return copy;
 }
 
@@ -175,7 +172,8 @@ void scale_inplace(Tensor& y, float alpha) {
 
 void copy_into(Tensor& y, const Tensor& x) {
   expect_shape(x.shape(), y.shape(), "copy_into: x");
-  kernels::cast(y.view(), x.view(), y.stream());
+  const Tensor here = x.to(y.stream());
+  kernels::cast(y.view(), here.view(), y.stream());
 }
 
 Tensor sum_leading(const Tensor& x) {

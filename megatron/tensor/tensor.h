@@ -57,9 +57,8 @@ class Tensor {
   // Elements [begin, begin + count) of the first axis.
   Tensor slice(int64_t begin, int64_t count) const;
 
-  // A copy in the memory of `stream`'s device; the tensor itself when it is there already. Towards
-  // a GPU the copy is in order with `stream`'s later work and waits for the work of the source's
-  // stream; towards the CPU it is complete on return.
+  // A copy in the memory of `stream`'s device; the tensor itself when it is there already. From the
+  // CPU to a GPU the copy is in order with `stream`'s work; otherwise it is complete on return.
   Tensor to(Stream stream) const;
 
   // The elements of a CPU tensor. Throws DtypeError when T is not the type, DeviceError for a
@@ -101,7 +100,7 @@ Tensor cast(const Tensor& x, DType dtype);  // always a copy
 // y += alpha * x, element by element, rounding to the dtype of y.
 void add_inplace(Tensor& y, const Tensor& x, float alpha = 1.0f);
 void scale_inplace(Tensor& y, float alpha);
-// y = x, converting dtypes. Shapes must agree.
+// y = x, converting dtypes; x may be on another device. Shapes must agree.
 void copy_into(Tensor& y, const Tensor& x);
 // [.., n] -> [n], fp32 sums, result in the dtype of x.
 Tensor sum_leading(const Tensor& x);

@@ -114,31 +114,47 @@ __global__ void __cluster_dims__(kSumBlocks, 1, 1)
   cluster.sync();  // the other blocks' shared memory must outlive the reads
 }
 
+// for_each_element with one 16-byte access of the widest operand: half the vector where one is
+// fp32, so that a warp reads and writes whole stretches of memory.
+template <class F, class... Operands>
+void run(int64_t n, const F& f, Stream stream, const Operands&... operands) {
+  const bool aligned = (is_aligned(operands.data) && ...);
+  const bool has_fp32 = ((operands.dtype == DType::kFloat32) || ...);
+  if (!aligned || !has_fp32 || n == 0) return for_each_element(n, aligned, f, stream);
+  constexpr int kHalf = kVector / 2;
+  for_each_kernel<kHalf><<<blocks_for(n, kThreads * kHalf), kThreads, 0, native(stream)>>>(n, f);
+  MG_CUDA(cudaGetLastError());
+}
+
 }  // namespace
 
 void fill(TensorView y, float value, Stream stream) {
-  for_each_element(y.numel(), is_aligned(y.data), Fill{any_output(y, "fill"), value}, stream);
+  const AnyOutput out = any_output(y, "fill");
+  run(y.numel(), Fill{out, value}, stream, out);
 }
 
 void cast(TensorView y, ConstView x, Stream stream) {
   expect_shape(x.shape, y.shape, "cast: x");
   if (x.dtype == y.dtype) return copy_bytes(y.data, x.data, x.bytes(), stream);
-  for_each_element(y.numel(), is_aligned(y.data) && is_aligned(x.data),
-                   Scale{any_output(y, "cast"), any_input(x, "cast"), 1.0f}, stream);
+  const AnyOutput out = any_output(y, "cast");
+  const AnyInput in = any_input(x, "cast");
+  run(y.numel(), Scale{out, in, 1.0f}, stream, out, in);
 }
 
 void add(TensorView y, ConstView x, ConstView z, float alpha, Stream stream) {
   expect_shape(x.shape, y.shape, "add: x");
   expect_shape(z.shape, y.shape, "add: z");
-  for_each_element(y.numel(), is_aligned(y.data) && is_aligned(x.data) && is_aligned(z.data),
-                   Add{any_output(y, "add"), any_input(x, "add"), any_input(z, "add"), alpha},
-                   stream);
+  const AnyOutput out = any_output(y, "add");
+  const AnyInput a = any_input(x, "add");
+  const AnyInput b = any_input(z, "add");
+  run(y.numel(), Add{out, a, b, alpha}, stream, out, a, b);
 }
 
 void scale(TensorView y, ConstView x, float alpha, Stream stream) {
   expect_shape(x.shape, y.shape, "scale: x");
-  for_each_element(y.numel(), is_aligned(y.data) && is_aligned(x.data),
-                   Scale{any_output(y, "scale"), any_input(x, "scale"), alpha}, stream);
+  const AnyOutput out = any_output(y, "scale");
+  const AnyInput in = any_input(x, "scale");
+  run(y.numel(), Scale{out, in, alpha}, stream, out, in);
 }
 
 void sum_rows(TensorView y, ConstView x, float beta, Stream stream) {

@@ -51,7 +51,7 @@ TEST_F(CudaTensorTest, MathHappensOnTheDevice) {
   expect_close(y.to(Stream{}), want);
   expect_close(cast(y, DType::kBFloat16).to(Stream{}), cast(want, DType::kBFloat16));
   expect_close(sum_leading(y).to(Stream{}), sum_leading(want),
-               {.relative = 1e-5, .absolute = 1e-5});
+               Tolerance{.relative = 1e-5, .absolute = 1e-5});
 }
 
 TEST_F(CudaTensorTest, ItemWaitsAndSpanRefuses) {
