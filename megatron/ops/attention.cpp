@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "megatron/device/allocator.h"
 #include "megatron/kernels/attention.h"
+#include "megatron/ops/workspace.h"
 
 namespace megatron {
 namespace {
@@ -30,19 +30,6 @@ AttentionSettings settings_of(const AttentionOptions& options, int64_t head_size
 int64_t num_groups(const AttentionOptions& options) {
   return options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
 }
-
-// Scratch memory of a kernel; a null view where it needs none.
-class Workspace {
- public:
-  Workspace(int64_t bytes, Stream stream) {
-    const MemoryScope scope(MemoryCategory::kWorkspace);
-    if (bytes > 0) memory_ = Tensor({bytes}, DType::kUInt8, stream);
-  }
-  TensorView view() { return memory_.defined() ? memory_.view() : TensorView{}; }
-
- private:
-  Tensor memory_;
-};
 
 // The backward pass, with the scratch memory it needs.
 void attend_backward(kernels::HeadsView dq, kernels::HeadsView dk, kernels::HeadsView dv,

@@ -44,7 +44,7 @@ struct Table {
   GradSink sink;
   Shape shape;
   DType dtype = DType::kFloat32;
-  Tensor ids;  // on the host, where they are sorted
+  Tensor ids;  // on the host, where the backward pass sorts them
   int64_t first_row = 0;
 };
 
