@@ -9,17 +9,11 @@ namespace {
 // Moves units of sizeof(Unit) bytes; `per_head` of them make a head, and the layouts count in them.
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
-    copy_heads_kernel(Unit* dst, const Unit* src, HeadsLayout to, HeadsLayout from,
-                      int64_t per_head, int64_t units) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t n = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; n < units;
-       n += step) {
-    const int64_t unit = n % per_head;
-    const int64_t head = n / per_head % to.heads;
-    const int64_t batch = n / per_head / to.heads % to.b;
-    const int64_t i = n / per_head / to.heads / to.b;
+    copy_heads_kernel(Unit* dst, const Unit* src, HeadsLayout to, HeadsLayout from, int64_t s,
+                      int64_t per_head) {
+  for_each_unit(to, s, per_head, [&](int64_t i, int64_t batch, int64_t head, int64_t unit) {
     dst[to.offset(i, batch, head) + unit] = src[from.offset(i, batch, head) + unit];
-  }
+  });
 }
 
 // The layout with strides in units of `elements`.
@@ -34,11 +28,11 @@ HeadsLayout in_units(HeadsLayout layout, int64_t elements) {
 template <class Unit>
 void copy_units(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
   const int64_t elements = static_cast<int64_t>(sizeof(Unit)) / size_of(dst.dtype);
-  const int64_t units = dst.s * dst.b * dst.heads * dst.d / elements;
-  copy_heads_kernel<<<blocks_for(units, kThreads), kThreads, 0, native(stream)>>>(
+  const int64_t per_head = dst.d / elements;
+  const TokenGrid grid = grid_of_tokens(dst.s * dst.b, dst.heads * per_head);
+  copy_heads_kernel<<<grid.blocks, grid.threads, 0, native(stream)>>>(
       static_cast<Unit*>(dst.data), static_cast<const Unit*>(src.data),
-      in_units(layout_of(dst), elements), in_units(layout_of(src), elements), dst.d / elements,
-      units);
+      in_units(layout_of(dst), elements), in_units(layout_of(src), elements), dst.s, per_head);
   MG_CUDA(cudaGetLastError());
 }
 

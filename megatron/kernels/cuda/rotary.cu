@@ -24,60 +24,55 @@ __device__ __forceinline__ void rotate(float& a, float& b, float cosine, float s
 // A thread rotates N adjacent pairs of one head. A position outside of the table has no angle: its
 // token becomes not-a-number, which no later step can overlook.
 template <RotaryPairs kPairs, int N>
-__global__ void __launch_bounds__(kThreads) rotary_kernel(const Rotation r, int64_t vectors) {
-  const int64_t per_head = r.half / N;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t n = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; n < vectors;
-       n += step) {
-    const int64_t pair = n % per_head * N;
-    const int64_t head = n / per_head % r.layout.heads;
-    const int64_t batch = n / per_head / r.layout.heads % r.layout.b;
-    const int64_t i = n / per_head / r.layout.heads / r.layout.b;
-    const int64_t position = r.ids == nullptr ? r.offset + i : r.ids[batch * r.s + i];
-    const bool is_known = position >= 0 && position < r.positions;
+__global__ void __launch_bounds__(kThreads) rotary_kernel(const Rotation r) {
+  for_each_unit(
+      r.layout, r.s, r.half / N, [&](int64_t i, int64_t batch, int64_t head, int64_t unit) {
+        const int64_t pair = unit * N;
+        const int64_t position = r.ids == nullptr ? r.offset + i : r.ids[batch * r.s + i];
+        const bool is_known = position >= 0 && position < r.positions;
 
-    const float* const cosines = r.table + (is_known ? position : 0) * 2 * r.half + pair;
-    float c[N], s[N];
-    load(c, cosines);
-    load(s, cosines + r.half);
+        const float* const cosines = r.table + (is_known ? position : 0) * 2 * r.half + pair;
+        float c[N], s[N];
+        load(c, cosines);
+        load(s, cosines + r.half);
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      c[j] = is_known ? c[j] : nanf("");
-      s[j] *= r.sign;
-    }
-    const int64_t first = r.layout.offset(i, batch, head);
-    if constexpr (kPairs == RotaryPairs::kHalves) {
-      float a[N], b[N];
-      r.x.read(a, first + pair);
-      r.x.read(b, first + r.half + pair);
+        for (int j = 0; j < N; ++j) {
+          c[j] = is_known ? c[j] : nanf("");
+          s[j] *= r.sign;
+        }
+        const int64_t first = r.layout.offset(i, batch, head);
+        if constexpr (kPairs == RotaryPairs::kHalves) {
+          float a[N], b[N];
+          r.x.read(a, first + pair);
+          r.x.read(b, first + r.half + pair);
 #pragma unroll
-      for (int j = 0; j < N; ++j) rotate(a[j], b[j], c[j], s[j]);
-      r.x.write(first + pair, a);
-      r.x.write(first + r.half + pair, b);
-    } else if constexpr (N > 1) {
-      float ab[2 * N];
-      r.x.read(ab, first + 2 * pair);
+          for (int j = 0; j < N; ++j) rotate(a[j], b[j], c[j], s[j]);
+          r.x.write(first + pair, a);
+          r.x.write(first + r.half + pair, b);
+        } else if constexpr (N > 1) {
+          float ab[2 * N];
+          r.x.read(ab, first + 2 * pair);
 #pragma unroll
-      for (int j = 0; j < N; ++j) rotate(ab[2 * j], ab[2 * j + 1], c[j], s[j]);
-      r.x.write(first + 2 * pair, ab);
-    } else {  // a pair may begin at an odd element
-      float a[1], b[1];
-      r.x.read(a, first + 2 * pair);
-      r.x.read(b, first + 2 * pair + 1);
-      rotate(a[0], b[0], c[0], s[0]);
-      r.x.write(first + 2 * pair, a);
-      r.x.write(first + 2 * pair + 1, b);
-    }
-  }
+          for (int j = 0; j < N; ++j) rotate(ab[2 * j], ab[2 * j + 1], c[j], s[j]);
+          r.x.write(first + 2 * pair, ab);
+        } else {  // a pair may begin at an odd element
+          float a[1], b[1];
+          r.x.read(a, first + 2 * pair);
+          r.x.read(b, first + 2 * pair + 1);
+          rotate(a[0], b[0], c[0], s[0]);
+          r.x.write(first + 2 * pair, a);
+          r.x.write(first + 2 * pair + 1, b);
+        }
+      });
 }
 
 template <RotaryPairs kPairs, int N>
 void launch(const Rotation& rotation, Stream stream) {
-  const int64_t vectors =
-      rotation.s * rotation.layout.b * rotation.layout.heads * (rotation.half / N);
-  if (vectors == 0) return;
-  rotary_kernel<kPairs, N>
-      <<<blocks_for(vectors, kThreads), kThreads, 0, native(stream)>>>(rotation, vectors);
+  const int64_t tokens = rotation.s * rotation.layout.b;
+  const int64_t units = rotation.layout.heads * (rotation.half / N);
+  if (tokens * units == 0) return;
+  const TokenGrid grid = grid_of_tokens(tokens, units);
+  rotary_kernel<kPairs, N><<<grid.blocks, grid.threads, 0, native(stream)>>>(rotation);
   MG_CUDA(cudaGetLastError());
 }
 
