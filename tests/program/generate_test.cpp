@@ -16,6 +16,7 @@ Ids ids_of(const json& row) { return row.at("ids").get<Ids>(); }
 cli::GptForInference opened(const std::filesystem::path& model) {
   cli::ModelFlags flags;
   flags.load = model.string();
+  flags.device = DeviceChoice::kCpu;
   return cli::load_for_inference(flags);
 }
 
@@ -100,7 +101,7 @@ class GenerateTest : public InferenceTest {};
 TEST_F(GenerateTest, NativeCheckpointContinuesText) {
   const std::filesystem::path model = trained();
   const Words words = {"--load", model.string(),     "--prompt", "The river", "and the", "--seed",
-                       "7",      "--max-new-tokens", "16"};
+                       "7",      "--max-new-tokens", "16",       "--device",  "cpu"};
   const Outcome first = run("generate", words);
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, testing::StartsWith("The river"));

@@ -37,16 +37,20 @@ class InferenceTest : public ProgramTest {
   }
   static std::vector<nlohmann::json> generate(const std::filesystem::path& model,
                                               const std::vector<Ids>& prompts, const Flags& flags) {
-    const Outcome outcome =
-        run("generate",
-            flags.with("--load", model.string()).with("--prompt-file", "-").with("--json").words(),
-            {.input = json_lines(prompts)});
+    const Outcome outcome = run("generate",
+                                flags.with("--load", model.string())
+                                    .with("--device", "cpu")
+                                    .with("--prompt-file", "-")
+                                    .with("--json")
+                                    .words(),
+                                {.input = json_lines(prompts)});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return parsed_lines(outcome.out);
   }
   static std::vector<nlohmann::json> score(const std::filesystem::path& model,
                                            const std::vector<Ids>& rows) {
-    const Outcome outcome = run("score", {"--load", model.string()}, {.input = json_lines(rows)});
+    const Outcome outcome =
+        run("score", {"--load", model.string(), "--device", "cpu"}, {.input = json_lines(rows)});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return parsed_lines(outcome.out);
   }

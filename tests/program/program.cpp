@@ -290,6 +290,7 @@ Flags golden_run(const fs::path& cache) {
       .with("--tokenizer-type", "GPT2BPETokenizer")
       .with("--vocab-file", (data / "vocab.json").string())
       .with("--merge-file", (data / "merges.txt").string())
+      .with("--device", "cpu")
       .with("--num-threads", "1");
 }
 

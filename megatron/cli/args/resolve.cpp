@@ -356,7 +356,6 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
   }
   refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative,
             "--position-embedding-type relative: a relative position bias");
-  refuse_if(args.training.device == DeviceChoice::kCuda, "--device cuda: training on a GPU");
   refuse_if(args.training.calculate_per_token_loss, "--calculate-per-token-loss");
   refuse_if(!args.training.megatron_compat.empty(), "--megatron-compat");
   return found;
