@@ -240,11 +240,16 @@ void CachingAllocator::empty_cache_locked() noexcept {
 }
 
 CachingAllocator& allocator_of(Device device) {
-  // Never destroyed: tensors of static storage duration may outlive any order of destruction.
-  static auto* allocators = new std::map<std::pair<DeviceType, int>, CachingAllocator>();
-  static auto* mutex = new std::mutex();
-  const std::lock_guard lock(*mutex);
-  return allocators->try_emplace({device.type, device.index}, device).first->second;
+  struct Allocators {
+    std::mutex mutex;
+    std::map<std::pair<DeviceType, int>, CachingAllocator> of;
+  };
+  // One for each device of the process. Never destroyed: tensors of static storage duration may
+  // outlive any order of destruction.
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+  static auto* const all = new Allocators();
+  const std::lock_guard lock(all->mutex);
+  return all->of.try_emplace({device.type, device.index}, device).first->second;
 }
 
 MemoryScope::MemoryScope(MemoryCategory category)
