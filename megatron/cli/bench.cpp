@@ -45,6 +45,7 @@ struct BenchFlags {
   int64_t num_threads = 0;
   int64_t seq_length = 0;
   int64_t micro_batch_size = 0;
+  int64_t num_microbatches = 1;
   int64_t num_layers = 0;
   bool bf16 = false;
   bool fp16 = false;
@@ -63,6 +64,7 @@ FlagTable flags_of(BenchFlags& flags) {
   table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
   table.add_optional("--seq-length", flags.seq_length, "Instead of the workload's.");
   table.add_optional("--micro-batch-size", flags.micro_batch_size, "Instead of the workload's.");
+  table.add("--num-microbatches", flags.num_microbatches, "Microbatches of an iteration.");
   table.add_optional("--num-layers", flags.num_layers, "Instead of the workload's.");
   return table;
 }
@@ -83,41 +85,33 @@ std::vector<std::string> training_flags_of(const BenchFlags& flags) {
     return std::to_string(value > 0 ? value : otherwise);
   };
   const std::string seq_length = given(flags.seq_length, workload.seq_length);
-  std::vector<std::string> words = {"--num-layers",
-                                    given(flags.num_layers, workload.num_layers),
-                                    "--hidden-size",
-                                    std::to_string(workload.hidden_size),
-                                    "--num-attention-heads",
-                                    std::to_string(workload.num_attention_heads),
-                                    "--seq-length",
-                                    seq_length,
-                                    "--max-position-embeddings",
-                                    seq_length,
-                                    "--micro-batch-size",
-                                    given(flags.micro_batch_size, workload.micro_batch_size),
-                                    "--train-iters",
-                                    std::to_string(flags.steps + flags.warmup),
-                                    "--lr",
-                                    "1e-4",
-                                    "--weight-decay",
-                                    "0.1",
-                                    "--adam-beta2",
-                                    "0.95",
-                                    "--attention-dropout",
-                                    "0",
-                                    "--hidden-dropout",
-                                    "0",
-                                    "--tokenizer-type",
-                                    "NullTokenizer",
-                                    "--vocab-size",
-                                    std::to_string(kVocabulary - 1),
-                                    "--mock-data"};
-  words.insert(words.end(), {"--device", flags.device});
+  const int64_t micro =
+      flags.micro_batch_size > 0 ? flags.micro_batch_size : workload.micro_batch_size;
+  std::vector<std::string> words = {"--mock-data"};
+  const auto add = [&words](const char* flag, const std::string& value) {
+    words.emplace_back(flag);
+    words.push_back(value);
+  };
+  add("--num-layers", given(flags.num_layers, workload.num_layers));
+  add("--hidden-size", std::to_string(workload.hidden_size));
+  add("--num-attention-heads", std::to_string(workload.num_attention_heads));
+  add("--seq-length", seq_length);
+  add("--max-position-embeddings", seq_length);
+  add("--micro-batch-size", std::to_string(micro));
+  add("--global-batch-size", std::to_string(micro * flags.num_microbatches));
+  add("--train-iters", std::to_string(flags.steps + flags.warmup));
+  add("--lr", "1e-4");
+  add("--weight-decay", "0.1");
+  add("--adam-beta2", "0.95");
+  add("--attention-dropout", "0");
+  add("--hidden-dropout", "0");
+  add("--tokenizer-type", "NullTokenizer");
+  add("--vocab-size", std::to_string(kVocabulary - 1));
+  add("--device", flags.device);
+  if (flags.num_threads > 0) add("--num-threads", std::to_string(flags.num_threads));
+
   if (flags.bf16) words.emplace_back("--bf16");
   if (flags.fp16) words.emplace_back("--fp16");
-  if (flags.num_threads > 0) {
-    words.insert(words.end(), {"--num-threads", std::to_string(flags.num_threads)});
-  }
   return words;
 }
 
@@ -202,7 +196,7 @@ int bench(std::span<const std::string> argv) {
   if (seconds.empty()) throw ConfigError("--steps 0 times nothing; use at least 1");
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
-  const int64_t batch = args.training.micro_batch_size;
+  const int64_t batch = args.training.global_batch_size;
 
   nlohmann::ordered_json report;
   report["system"] = "megatron.cpp";
