@@ -460,8 +460,8 @@ ArgMap FlagTable::values(const std::set<std::string>& given) const {
   for (const Flag& flag : rows_) {
     const bool is_given = given.count(flag.dest) > 0;
     if (flag.status == FlagStatus::kRemoved || (!flag.is_listed && !is_given)) continue;
-    ArgValue value = std::visit(ValueIn{}, flag.field);
-    map[flag.dest] = !is_given && value == flag.initial ? flag.fallback : std::move(value);
+    const ArgValue value = std::visit(ValueIn{}, flag.field);
+    map[flag.dest] = !is_given && value == flag.initial ? flag.fallback : value;
   }
   return map;
 }

@@ -100,7 +100,9 @@ class FlagTable {
   // " -> dest" follows.
   template <class Field>
   Flag& add(std::string_view names, Field& field, std::string help) {
-    return add_row(names, value_type_of(field), &field, std::move(help));
+    const FlagType type = value_type_of(field);
+    FlagField bound = &field;
+    return add_row(names, type, std::move(bound), std::move(help));
   }
   // The same for a field whose first value means "not given", which shows as None.
   template <class Field>
