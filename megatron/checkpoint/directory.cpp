@@ -80,7 +80,7 @@ void remove_checkpoint(const fs::path& directory, const std::string& name) {
 }
 
 fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* who) {
-  const fs::path directory = load / iteration_directory_name(iteration);
+  fs::path directory = load / iteration_directory_name(iteration);
   if (is_checkpoint(directory)) return directory;
   if (is_megatron_checkpoint(directory)) {
     throw Unsupported(

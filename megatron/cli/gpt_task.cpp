@@ -40,7 +40,7 @@ GptTask::GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const Gpt
                                         .eod_mask_loss = args.data.eod_mask_loss,
                                         .reset_position_ids = args.data.reset_position_ids,
                                         .reset_attention_mask = args.data.reset_attention_mask};
-  const auto open = [&](Split split, std::shared_ptr<const SampleDataset> dataset,
+  const auto open = [&](Split split, const std::shared_ptr<const SampleDataset>& dataset,
                         int64_t consumed_samples) {
     if (dataset == nullptr) return;
     std::unique_ptr<Sampler> sampler =

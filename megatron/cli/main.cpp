@@ -8,16 +8,16 @@
 #include "megatron/cli/train_tokenizer.h"
 
 int main(int argc, char** argv) {
-  using namespace megatron::cli;
-  const Command commands[] = {
-      {"train-tokenizer", "learn a vocabulary from text", train_tokenizer},
-      {"preprocess-data", "turn text into a dataset of token ids", preprocess_data},
-      {"merge-datasets", "write several datasets as one", merge_datasets},
-      {"inspect-dataset", "show what a dataset holds", inspect_dataset},
-      {"pretrain-gpt", "train a GPT", pretrain_gpt},
-      {"generate", "continue texts with a trained model", generate_text},
-      {"score", "tell how likely a model finds texts", score_text},
-      {"bench", "time training on this machine", bench},
+  namespace cli = megatron::cli;
+  const cli::Command commands[] = {
+      {"train-tokenizer", "learn a vocabulary from text", cli::train_tokenizer},
+      {"preprocess-data", "turn text into a dataset of token ids", cli::preprocess_data},
+      {"merge-datasets", "write several datasets as one", cli::merge_datasets},
+      {"inspect-dataset", "show what a dataset holds", cli::inspect_dataset},
+      {"pretrain-gpt", "train a GPT", cli::pretrain_gpt},
+      {"generate", "continue texts with a trained model", cli::generate_text},
+      {"score", "tell how likely a model finds texts", cli::score_text},
+      {"bench", "time training on this machine", cli::bench},
   };
-  return run_program(argc, argv, commands);
+  return cli::run_program(argc, argv, commands);
 }
