@@ -54,6 +54,11 @@ class MatmulCudaTest : public CudaTest {
     // Terms cancel, so the error is set by their size, about 1, and not by the sum's.
     Tolerance tolerance = tolerance_of(p.out).for_terms(p.out == DType::kFloat32 ? p.k + 1 : 1);
     tolerance.absolute = tolerance_of(DType::kFloat32).relative * static_cast<double>(p.k + 1);
+    // A bias that the library cannot fuse (odd sizes, beta) is stored in c first: one more
+    // rounding, of a number the size of the bias, below 4 here.
+    if (p.has_bias && p.out != DType::kFloat32) {
+      tolerance.absolute += 4 * tolerance_of(p.out).relative / 2;
+    }
     expect_twins(tensors_of(p),
                  [&](std::vector<Tensor>& t, Stream stream) { multiply(p, t, stream); },
                  {.tolerance = tolerance, .misaligned_by = p.misaligned_by});
