@@ -39,7 +39,7 @@ std::vector<std::string> read_lines(const std::filesystem::path& path, size_t ch
 TEST(LineReader, EveryKindOfLineEnd) {
   const TemporaryDirectory directory;
   const auto file = write(directory.path() / "a.txt", "one\ntwo\r\nthree\rfour\n\n\r\rlast");
-  for (const size_t chunk_bytes : {1, 2, 3, 4, 5, 7, 100}) {
+  for (const size_t chunk_bytes : {1u, 2u, 3u, 4u, 5u, 7u, 100u}) {
     EXPECT_THAT(read_lines(file, chunk_bytes),
                 ElementsAre("one", "two", "three", "four", "", "", "", "last"))
         << chunk_bytes;
@@ -70,7 +70,8 @@ TEST(LineReader, ChunkSizesDoNotMatter) {
   for (int i = 0; i < 3000; ++i) content += "ab\r\n"[random() % 4];
   const auto file = write(directory.path() / "a.txt", content);
   const std::vector<std::string> want = read_lines(file, 1 << 20);
-  for (const size_t chunk_bytes : {1, 3, 16, 61}) EXPECT_EQ(read_lines(file, chunk_bytes), want);
+  for (const size_t chunk_bytes : {1u, 3u, 16u, 61u})
+    EXPECT_EQ(read_lines(file, chunk_bytes), want);
 }
 
 TEST(LineReader, UnpacksGzipFiles) {

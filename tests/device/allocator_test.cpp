@@ -147,7 +147,7 @@ TEST_F(CuttingAllocatorTest, JoinsFreeNeighbours) {
   std::vector<void*> parts;
   for (int i = 0; i < 4; ++i) parts.push_back(take(32 * kKiB));  // one medium segment
   ASSERT_EQ(allocator.stats().num_driver_allocations, 1);
-  for (const size_t i : {0, 2, 1, 3}) allocator.release(parts[i]);
+  for (const size_t i : {0u, 2u, 1u, 3u}) allocator.release(parts[i]);
   EXPECT_EQ(take(128 * kKiB), parts[0]);
   EXPECT_EQ(allocator.stats().num_driver_allocations, 1);
 }

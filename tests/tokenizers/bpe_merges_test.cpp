@@ -56,7 +56,7 @@ TEST(BpeMerges, EqualsTheDefinitionOnShortAndLongWords) {
     std::vector<std::string> strings;
     const std::vector<BpeMerge> merges = random_merges(random, strings);
     const BpeMerges table(merges);
-    for (const size_t length : {0, 1, 2, 3, 9, 40, 95, 96, 97, 98, 300}) {
+    for (const size_t length : {0u, 1u, 2u, 3u, 9u, 40u, 95u, 96u, 97u, 98u, 300u}) {
       std::vector<int32_t> word(length);
       for (int32_t& symbol : word) symbol = static_cast<int32_t>(random() % 2);
       const std::vector<int32_t> want = plain_apply(merges, word);

@@ -28,10 +28,11 @@ TEST(CharClasses, BytesAgreeWithCodePoints) {
 
 TEST(CharClasses, WhiteSpaceIsUnicodes) {
   const CharClasses classes;
-  for (const char32_t c : {0x09, 0x0D, 0x20, 0x85, 0xA0, 0x1680, 0x2000, 0x200A, 0x2028, 0x3000}) {
+  for (const char32_t c :
+       {0x09u, 0x0Du, 0x20u, 0x85u, 0xA0u, 0x1680u, 0x2000u, 0x200Au, 0x2028u, 0x3000u}) {
     EXPECT_EQ(classes.of(c), CharClass::kSpace) << static_cast<uint32_t>(c);
   }
-  for (const char32_t c : {0x1C, 0x1F, 0x180E, 0x200B, 0xFEFF}) {
+  for (const char32_t c : {0x1Cu, 0x1Fu, 0x180Eu, 0x200Bu, 0xFEFFu}) {
     EXPECT_EQ(classes.of(c), CharClass::kOther) << static_cast<uint32_t>(c);
   }
 }
