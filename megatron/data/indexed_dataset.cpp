@@ -157,7 +157,8 @@ void TokenView::copy_to(std::span<int64_t> out) const {
   invariant(static_cast<int64_t>(out.size()) == size(), "out has room for exactly these tokens");
   with_token_type(dtype_, [&](auto token) {
     for (size_t i = 0; i < out.size(); ++i) {
-      out[i] = load<decltype(token)>(bytes_.data(), static_cast<int64_t>(i));
+      const auto at = static_cast<int64_t>(i);
+      out[i] = static_cast<int64_t>(load<decltype(token)>(bytes_.data(), at));
     }
   });
 }

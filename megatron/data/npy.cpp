@@ -66,7 +66,7 @@ NpyFile::NpyFile(const std::filesystem::path& path) : file_(path) {
         "{}: does not start with a numpy header; is this a .npy file? Delete it to rebuild it",
         name));
   }
-  const int version = text[6];
+  const int version = static_cast<unsigned char>(text[6]);
   if (version < 1 || version > 3) {
     throw FormatError(fmt::format("{}: numpy format version {} is not 1, 2 or 3", name, version));
   }

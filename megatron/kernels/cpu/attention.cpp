@@ -409,7 +409,8 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
   if (pairs == 0 || tiles == 0) return;
   // A task is a batch, a group and a part of the query tiles; parts only when there is too little
   // else to share out, since each packs the keys and values again.
-  const int64_t parts = std::clamp<int64_t>((4 * num_threads() + pairs - 1) / pairs, 1, tiles);
+  const int64_t parts =
+      std::clamp<int64_t>((int64_t{4} * num_threads() + pairs - 1) / pairs, 1, tiles);
   const int64_t tile_floats = kQueries * (kHeadStride + kScoreStride + channels);
   const int64_t packed_floats = padded_keys(sk) * (d + channels);
 
@@ -467,7 +468,8 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
   // of the heads, so that the result does not depend on threads. A wave of groups bounds the
   // memory.
   const int64_t head_floats = padded_keys(sk) * channels;
-  const int64_t wave = std::min(pairs, (4 * num_threads() + heads_per_group - 1) / heads_per_group);
+  const int64_t wave =
+      std::min(pairs, (int64_t{4} * num_threads() + heads_per_group - 1) / heads_per_group);
   const Workspace gradients(wave * heads_per_group * 2 * head_floats * 4, stream);
   float* const dk_heads = gradients.as<float>();
   float* const dv_heads = dk_heads + wave * heads_per_group * head_floats;
