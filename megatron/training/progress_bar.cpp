@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace megatron {
@@ -19,7 +20,7 @@ int terminal_width() {
 }
 
 std::string duration_text(double seconds) {
-  const auto total = static_cast<int64_t>(seconds + 0.5);
+  const int64_t total = std::llround(seconds);
   if (total >= 3600) return fmt::format("{}h{:02d}m", total / 3600, total / 60 % 60);
   return fmt::format("{}m{:02d}s", total / 60, total % 60);
 }

@@ -6,6 +6,7 @@ namespace megatron {
 namespace {
 
 // A signal handler can reach nothing but this.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 volatile std::sig_atomic_t pending_signal = 0;
 
 extern "C" void note_signal(int number) {

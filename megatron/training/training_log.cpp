@@ -15,10 +15,10 @@ namespace megatron {
 namespace {
 
 // Level 1 and 2 names of Megatron-LM's timer block, in its order.
-const std::vector<std::string_view> kIntervalTimers = {
-    "forward-backward",         "batch-generator",      "forward-compute", "backward-compute",
-    "optimizer-clip-main-grad", "optimizer-inner-step", "optimizer",
-};
+std::vector<std::string_view> interval_timers() {
+  return {"forward-backward",         "batch-generator",      "forward-compute", "backward-compute",
+          "optimizer-clip-main-grad", "optimizer-inner-step", "optimizer"};
+}
 
 std::string memory_text(const Progress& progress, Device device) {
   constexpr double kMegabyte = 1024.0 * 1024.0;
@@ -136,7 +136,7 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
     has_reported_memory_ = true;
     this->line(memory_text(progress, device_));
   }
-  const std::string times = timers_.report(kIntervalTimers, iterations);
+  const std::string times = timers_.report(interval_timers(), iterations);
   if (!times.empty()) this->line(times);
 
   loss_sums_.clear();

@@ -288,7 +288,7 @@ void gemm(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpo
         }
       });
     };
-    if (c.dtype == DType::kFloat32) {
+    if (c.dtype == DType::kFloat32) {  // NOLINT(bugprone-branch-clone): T may be a 16-bit type
       multiply(c.as<float>());
     } else {
       multiply(c.as<T>());

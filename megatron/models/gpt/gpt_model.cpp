@@ -67,15 +67,13 @@ GptModel::GptModel(const TransformerConfig& config, Stream stream)
 Variable GptModel::embed(const GptInput& input, const Tensor& position_ids,
                          RandomState& random) const {
   const Variable& words = embedding_.word_embeddings.weight();
-  Variable x;
-  if (!embedding_.position_embeddings) {
-    x = embedding(words, input.tokens);  // [s, b, h]
-  } else if (!embedding_.norm) {
+  Variable x;  // [s, b, h]
+  if (embedding_.position_embeddings && !embedding_.norm) {
     x = embedding(words, input.tokens, embedding_.position_embeddings->weight(), position_ids);
-  } else {  // the norm sees the words alone
+  } else {
     x = embedding(words, input.tokens);
   }
-  if (embedding_.norm) {
+  if (embedding_.norm) {  // sees the words alone
     x = embedding_.norm->forward(x);
     if (embedding_.position_embeddings) {
       x = add(x, embedding(embedding_.position_embeddings->weight(), position_ids));
@@ -104,7 +102,7 @@ Variable GptModel::hidden_states(const GptInput& input, RandomState& random, KvC
   } else {
     context.position_ids = position_ids.to(stream_);
   }
-  const Variable y = decoder_.forward(embed(input, position_ids, random), context);
+  Variable y = decoder_.forward(embed(input, position_ids, random), context);
   if (cache != nullptr) cache->advance(length);
   return y;
 }
