@@ -53,8 +53,8 @@ bool is_megatron_checkpoint(const fs::path& directory) {
 void refuse_megatron(const fs::path& directory) {
   if (!is_megatron_checkpoint(directory)) return;
   throw Unsupported(
-      fmt::format("{}: is a checkpoint of Megatron-LM; convert it with `megatron "
-                  "convert-checkpoint`",
+      fmt::format("{}: is a checkpoint of Megatron-LM, which this version does not read; "
+                  "convert it to a Hugging Face directory first",
                   directory.string()));
 }
 
@@ -84,8 +84,8 @@ fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* 
   if (is_checkpoint(directory)) return directory;
   if (is_megatron_checkpoint(directory)) {
     throw Unsupported(
-        fmt::format("{}: is a checkpoint of Megatron-LM; convert it with `megatron "
-                    "convert-checkpoint`",
+        fmt::format("{}: is a checkpoint of Megatron-LM, which this version does not read; "
+                    "convert it to a Hugging Face directory first",
                     directory.string()));
   }
   throw FormatError(
@@ -106,8 +106,8 @@ std::optional<int64_t> latest_iteration(const fs::path& directory) {
   const std::string text = trimmed(read_text(tracker));
   if (text == "release") {
     throw Unsupported(
-        fmt::format("{}: names a release of Megatron-LM; convert it with `megatron "
-                    "convert-checkpoint`",
+        fmt::format("{}: names a release of Megatron-LM, which this version does not read; "
+                    "convert it to a Hugging Face directory first",
                     tracker.string()));
   }
   const std::optional<int64_t> iteration = number_in(text);

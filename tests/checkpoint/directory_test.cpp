@@ -78,7 +78,7 @@ TEST_F(CheckpointDirectoryTest, KnowsMegatronCheckpoints) {
     return message_of<Unsupported>([&] { find_checkpoint(load); });
   };
   EXPECT_THAT(message(path()), HasSubstr("is a checkpoint of Megatron-LM"));
-  EXPECT_THAT(message(path() / "iter_0000005"), HasSubstr("convert-checkpoint"));
+  EXPECT_THAT(message(path() / "iter_0000005"), HasSubstr("Hugging Face"));
   track("release");
   EXPECT_THAT(message(path()), HasSubstr("a release of Megatron-LM"));
   // And never writes over them.

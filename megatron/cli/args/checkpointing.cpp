@@ -50,8 +50,7 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
                         "Detail of distributed checkpoints.");
   flags.add_later_entry("--dist-ckpt-optim-fully-reshardable", T::kSwitch, other, false,
                         "Detail of distributed checkpoints.");
-  flags.add_later_entry("--ckpt-convert-format", T::kText, other, none,
-                        "Convert while loading; use megatron convert-checkpoint.",
+  flags.add_later_entry("--ckpt-convert-format", T::kText, other, none, "Convert while loading.",
                         "converting while loading");
   flags.add_later_entry("--ckpt-convert-save", T::kText, other, none,
                         "Where the converted checkpoint goes.", "converting while loading");
