@@ -3,14 +3,14 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
+# Objects are cached by what they are made of, not by where the tree lies: clones and worktrees share.
+# With precompiled headers ccache keeps objects only if told that it may.
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
-  if(MG_PRECOMPILE)  # ccache keeps objects made with a precompiled header only if told that it may
-    set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
-  endif()
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  set(MG_CCACHE ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=true
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${MG_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${MG_CCACHE})
 endif()
 
 set(MG_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Werror)

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "tests/support/source_path.h"
 
 namespace megatron::cli {
 namespace {
@@ -29,7 +30,7 @@ std::vector<std::string> words(const std::string& line) {
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream file(std::string(MG_SOURCE_DIR) + "/" + path);
+  std::ifstream file(source_path(path));
   EXPECT_TRUE(file.is_open()) << path;
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);

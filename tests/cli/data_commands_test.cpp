@@ -8,6 +8,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron::cli {
@@ -16,7 +17,7 @@ namespace {
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-const std::string kGolden = MG_SOURCE_DIR "/tests/golden/megatron/data/";
+const std::string kGolden = source_path("tests/golden/megatron/data/");
 
 class DataCommandsTest : public testing::Test {
  protected:

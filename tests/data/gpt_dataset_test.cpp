@@ -12,6 +12,7 @@
 #include "megatron/data/md5.h"
 #include "megatron/data/python_json.h"
 #include "tests/data/write_dataset.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron {
@@ -20,8 +21,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::filesystem::path kGolden =
-    std::filesystem::path(MG_SOURCE_DIR) / "tests/golden/megatron";
+const std::filesystem::path kGolden = std::filesystem::path(source_path("tests/golden/megatron"));
 
 GptDatasetOptions options_of(int64_t seq_length, const std::string& split) {
   GptDatasetOptions options;

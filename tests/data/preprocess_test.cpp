@@ -12,6 +12,7 @@
 #include "megatron/tokenizers/null_tokenizer.h"
 #include "tests/support/message_of.h"
 #include "tests/support/shared_data.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron {
@@ -20,7 +21,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::string kGolden = MG_SOURCE_DIR "/tests/golden/megatron/data/";
+const std::string kGolden = source_path("tests/golden/megatron/data/");
 
 // Documents hold ids as text ("1 2 3"), which makes what comes out easy to see.
 class PreprocessTest : public testing::Test {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 #include <vector>
+#include "tests/support/source_path.h"
 
 namespace megatron {
 
@@ -24,8 +25,7 @@ struct LoggedIteration {
 
 // The iterations that a run of Megatron-LM core_r0.5.0 logged.
 inline std::vector<LoggedIteration> logged_iterations(const std::string& run) {
-  std::ifstream file(std::string(MG_SOURCE_DIR) + "/tests/golden/megatron/" + run +
-                     "/iterations.txt");
+  std::ifstream file(source_path("tests/golden/megatron/") + run + "/iterations.txt");
   std::vector<LoggedIteration> iterations;
   for (std::string line; std::getline(file, line);) iterations.push_back({line});
   EXPECT_EQ(iterations.size(), 20u);

@@ -19,6 +19,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/formats/safetensors.h"
+#include "tests/support/source_path.h"
 #include "tests/support/tensors.h"
 
 namespace megatron::program {
@@ -254,9 +255,7 @@ void write_periodic_dataset(const fs::path& prefix, const std::vector<int32_t>& 
   builder.finalize();
 }
 
-fs::path golden(const std::string& name) {
-  return fs::path(MG_SOURCE_DIR) / "tests" / "golden" / name;
-}
+fs::path golden(const std::string& name) { return fs::path(source_path("tests/golden")) / name; }
 
 Flags golden_run(const fs::path& cache) {
   const fs::path data = golden("megatron/data");

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include "tests/support/source_path.h"
 
 namespace megatron {
 
@@ -13,7 +14,7 @@ inline std::filesystem::path shared_data(const std::string& name) {
   const char* const folder = std::getenv("MG_SHARED");
   const std::filesystem::path root = folder != nullptr
                                          ? std::filesystem::path(folder)
-                                         : std::filesystem::path(MG_SOURCE_DIR) / "../shared";
+                                         : std::filesystem::path(source_path("../shared"));
   return root / name;
 }
 

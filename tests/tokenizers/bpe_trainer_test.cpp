@@ -10,6 +10,7 @@
 #include "megatron/core/file.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
 #include "tests/support/message_of.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron {
@@ -107,7 +108,7 @@ TEST(BpeTrainer, TheOrderOfTextsDoesNotMatter) {
 
 TEST(BpeTrainer, ItsFilesLoadAndRoundTrip) {
   const TemporaryDirectory files;
-  const std::string text = read_text(MG_SOURCE_DIR "/tests/golden/megatron/data/corpus.jsonl");
+  const std::string text = read_text(source_path("tests/golden/megatron/data/corpus.jsonl"));
   BpeTrainer trainer;
   trainer.add_text(text);
   const BpeVocabulary vocabulary = trainer.train(600, 2);

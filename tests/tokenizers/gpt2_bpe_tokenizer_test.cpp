@@ -10,6 +10,7 @@
 #include "megatron/core/file.h"
 #include "tests/support/message_of.h"
 #include "tests/support/shared_data.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron {
@@ -18,7 +19,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 using testing::HasSubstr;
 
-const std::string kGolden = MG_SOURCE_DIR "/tests/golden/megatron/data/";
+const std::string kGolden = source_path("tests/golden/megatron/data/");
 
 std::vector<nlohmann::json> read_jsonl(const std::filesystem::path& path) {
   std::vector<nlohmann::json> objects;

@@ -4,6 +4,7 @@
 
 #include "megatron/core/error.h"
 #include "tests/support/message_of.h"
+#include "tests/support/source_path.h"
 
 namespace megatron {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::string kGolden = MG_SOURCE_DIR "/tests/golden/megatron/data/";
+const std::string kGolden = source_path("tests/golden/megatron/data/");
 
 TEST(MakeTokenizer, MakesEachKnownType) {
   for (const std::string& type : known_tokenizer_types()) {

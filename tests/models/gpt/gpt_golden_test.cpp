@@ -13,6 +13,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
+#include "tests/support/source_path.h"
 
 namespace megatron {
 namespace {
@@ -43,7 +44,7 @@ class GptGoldenTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const std::filesystem::path folder =
-        std::filesystem::path(MG_SOURCE_DIR) / "tests/golden/hf" / GetParam();
+        std::filesystem::path(source_path("tests/golden/hf")) / GetParam();
     hf_ = read_hf_config(folder);
     expected_ = std::make_unique<SafetensorsFile>(folder / "expected.safetensors");
     TransformerConfig config = hf_.transformer;

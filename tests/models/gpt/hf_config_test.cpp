@@ -9,6 +9,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
 
@@ -21,8 +22,8 @@ using testing::HasSubstr;
 class HfConfigTest : public testing::Test {
  protected:
   json golden(const std::string& model) const {
-    return json::parse(read_text(std::filesystem::path(MG_SOURCE_DIR) / "tests/golden/hf" / model /
-                                 "config.json"));
+    return json::parse(
+        read_text(std::filesystem::path(source_path("tests/golden/hf")) / model / "config.json"));
   }
   HfModel read(const std::string& text) {
     std::ofstream(directory_.path() / "config.json") << text;

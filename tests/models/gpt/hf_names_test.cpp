@@ -9,6 +9,7 @@
 #include <string>
 
 #include "megatron/core/error.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
 
@@ -18,7 +19,7 @@ namespace {
 using testing::HasSubstr;
 
 std::filesystem::path golden(const std::string& model) {
-  return std::filesystem::path(MG_SOURCE_DIR) / "tests/golden/hf" / model;
+  return std::filesystem::path(source_path("tests/golden/hf")) / model;
 }
 
 std::map<std::string, Tensor> loaded(const std::filesystem::path& directory, const HfModel& model) {
