@@ -1,0 +1,20 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "megatron/comm/group.h"
+
+namespace megatron::comm {
+
+struct ThreadRanksOptions {
+  std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of one collective
+};
+
+// Runs f on `count` ranks, each a thread of this process, and returns when all have. `world` is the
+// group of all of them. When a rank throws, the others are released from their collectives with a
+// CommError that names it, and the first rank's exception is thrown again here.
+void run_ranks(int count, const std::function<void(const Group& world)>& f,
+               const ThreadRanksOptions& options = {});
+
+}  // namespace megatron::comm
