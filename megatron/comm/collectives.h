@@ -3,6 +3,7 @@
 #include <memory>
 #include <span>
 
+#include "megatron/comm/call.h"
 #include "megatron/comm/group.h"
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
@@ -10,16 +11,14 @@
 // Moving views between the ranks of a group. Views lie on the stream's device. On a GPU a call
 // queues its work on the stream and returns; on the CPU it is done when the call returns.
 //
-// Sums are taken in rank order 0, 1, .., in fp32 for 16-bit elements, so that a result depends on
-// the group's size and nothing else, and every rank gets the same bits. In a group of one, outputs
-// are the inputs (copied when they are different memory).
+// On the CPU sums are taken in rank order 0, 1, .., in fp32 for 16-bit elements, so that a result
+// depends on the ranks' data and nothing else, and every rank gets the same bits; a maximum with a
+// NaN is NaN. In a group of one, outputs are the inputs (copied when they are different memory).
 //
 // Every call throws CommError when a member is gone, when members called different collectives or
 // sizes, or when a member does not come before the time-out: the message names the rank, the group
-// and the call that is missing.
+// and the call that is missing. ShapeError and DtypeError when the views do not fit each other.
 namespace megatron::comm {
-
-enum class Reduce { kSum, kMax };
 
 // x := reduction of x over the ranks.   x [n] fp32 | fp64 | fp16 | bf16 | int64 | int32
 void all_reduce(TensorView x, Reduce op, const Group& group, Stream stream);

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 namespace megatron::comm {
 
@@ -27,14 +25,14 @@ class Group {
   std::span<const int> world_ranks() const;
 
   // The group of the members at `ranks` (positions in this group, in the order of the new one; this
-  // rank is among them). Only they call it; nobody else waits.
+  // rank is among them). Only they call it; nobody waits. Members that make several groups of the
+  // same name and ranks make them in the same order.
   Group subgroup(const std::string& name, std::span<const int> ranks) const;
 
-  // Throws InternalError for the group of one made by the default constructor.
-  Transport& transport() const;
+  Transport& transport() const { return *transport_; }
 
  private:
-  std::shared_ptr<Transport> transport_;  // null: this rank alone
+  std::shared_ptr<Transport> transport_;
 };
 
 }  // namespace megatron::comm

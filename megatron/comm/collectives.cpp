@@ -1,0 +1,167 @@
+#include "megatron/comm/collectives.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <utility>
+
+#include "megatron/comm/transport.h"
+#include "megatron/core/error.h"
+#include "megatron/device/memory.h"
+
+namespace megatron::comm {
+namespace {
+
+bool can_reduce(DType dtype) {
+  return is_floating(dtype) || dtype == DType::kInt64 || dtype == DType::kInt32;
+}
+
+void check_reducible(const Call& call) {
+  if (can_reduce(call.dtype)) return;
+  throw DtypeError(
+      fmt::format("{}: elements of {} cannot be reduced; use a floating type, int64 or "
+                  "int32",
+                  name_of(call.operation), name_of(call.dtype)));
+}
+
+// y holds `factor` times as many elements of the same type as x.
+void check_sizes(Operation operation, const ConstView& y, const ConstView& x, int factor) {
+  expect_dtype(x.dtype, y.dtype, name_of(operation));
+  if (y.numel() == factor * x.numel()) return;
+  throw ShapeError(fmt::format("{}: {} elements are not {} times {}", name_of(operation), y.numel(),
+                               factor, x.numel()));
+}
+
+void check_member(const Group& group, int rank, const char* what) {
+  if (rank >= 0 && rank < group.size()) return;
+  throw InternalError(
+      fmt::format("{} {} is not in group {} of {} ranks", what, rank, group.name(), group.size()));
+}
+
+// The identity, for a group of one.
+void copy_if_elsewhere(TensorView y, ConstView x, Stream stream) {
+  if (y.data != x.data) copy_bytes(y.data, x.data, x.bytes(), stream);
+}
+
+// A batch of messages, for the flight recorder: the message, or how many bytes there are.
+Call call_of_all(std::span<const Transfer> transfers) {
+  if (transfers.size() == 1) return call_of(transfers[0]);
+  int64_t bytes = 0;
+  for (const Transfer& transfer : transfers) bytes += transfer.view.bytes();
+  return {Operation::kExchange, DType::kUInt8, bytes};
+}
+
+void check_device(Stream stream) {
+  if (!stream.is_cpu()) throw Unsupported("collectives on a GPU: not built yet");
+}
+
+void run(const Call& call, const void* in, void* out, const Group& group, Stream stream) {
+  check_device(stream);
+  Transport& transport = group.transport();
+  FlightRecorder& recorder = transport.context().recorder;
+  recorder.begin(call, group.name());
+  transport.run(call, in, out);
+  recorder.finish(FlightRecorder::State::kDone);
+}
+
+}  // namespace
+
+void all_reduce(TensorView x, Reduce op, const Group& group, Stream stream) {
+  const Call call{Operation::kAllReduce, x.dtype, x.numel(), op};
+  check_reducible(call);
+  if (group.size() == 1) return;
+  run(call, x.data, x.data, group, stream);
+}
+
+void all_gather(TensorView y, ConstView x, const Group& group, Stream stream) {
+  check_sizes(Operation::kAllGather, y, x, group.size());
+  if (group.size() == 1) return copy_if_elsewhere(y, x, stream);
+  run({Operation::kAllGather, x.dtype, x.numel()}, x.data, y.data, group, stream);
+}
+
+void reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& group, Stream stream) {
+  const Call call{Operation::kReduceScatter, y.dtype, y.numel(), op};
+  check_sizes(Operation::kReduceScatter, x, y, group.size());
+  check_reducible(call);
+  if (group.size() == 1) return copy_if_elsewhere(y, x, stream);
+  run(call, x.data, y.data, group, stream);
+}
+
+void broadcast(TensorView x, int root, const Group& group, Stream stream) {
+  check_member(group, root, "broadcast: root");
+  if (group.size() == 1) return;
+  const Call call{Operation::kBroadcast, x.dtype, x.numel(), Reduce::kSum, root};
+  run(call, x.data, x.data, group, stream);
+}
+
+void all_to_all(TensorView y, ConstView x, const Group& group, Stream stream) {
+  check_sizes(Operation::kAllToAll, y, x, 1);
+  if (x.numel() % group.size() != 0) {
+    throw ShapeError(fmt::format("all_to_all: {} elements cannot be cut in {} equal parts",
+                                 x.numel(), group.size()));
+  }
+  if (group.size() == 1) return copy_if_elsewhere(y, x, stream);
+  invariant(x.data != y.data, "all_to_all has different memory for x and y");
+  run({Operation::kAllToAll, x.dtype, x.numel() / group.size()}, x.data, y.data, group, stream);
+}
+
+void send(ConstView x, int to, const Group& group, Stream stream) {
+  // A transfer that is sent is only read.
+  const Transfer transfer{{const_cast<void*>(x.data), x.shape, x.dtype}, to, true};
+  exchange({&transfer, 1}, group, stream);
+}
+
+void recv(TensorView x, int from, const Group& group, Stream stream) {
+  const Transfer transfer{x, from, false};
+  exchange({&transfer, 1}, group, stream);
+}
+
+void exchange(std::span<const Transfer> transfers, const Group& group, Stream stream) {
+  if (transfers.empty()) return;
+  for (const Transfer& transfer : transfers) {
+    check_member(group, transfer.peer, transfer.is_send ? "send: rank" : "recv: rank");
+    invariant(transfer.peer != group.rank(), "a message goes to another rank");
+  }
+  check_device(stream);
+  FlightRecorder& recorder = group.transport().context().recorder;
+  recorder.begin(call_of_all(transfers), group.name());
+  group.transport().exchange(transfers);
+  recorder.finish(FlightRecorder::State::kDone);
+}
+
+void barrier(const Group& group) {
+  if (group.size() == 1) return;
+  run({Operation::kBarrier}, nullptr, nullptr, group, Stream{});
+}
+
+struct Pending::State {};
+
+Pending::Pending() = default;
+Pending::Pending(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Pending::~Pending() = default;
+Pending::Pending(Pending&& other) noexcept = default;
+Pending& Pending::operator=(Pending&& other) noexcept = default;
+void Pending::wait() { state_.reset(); }
+
+Pending start_all_reduce(TensorView x, Reduce op, const Group& group, Stream stream) {
+  all_reduce(x, op, group, stream);
+  return {};
+}
+
+Pending start_all_gather(TensorView y, ConstView x, const Group& group, Stream stream) {
+  all_gather(y, x, group, stream);
+  return {};
+}
+
+Pending start_reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& group,
+                             Stream stream) {
+  reduce_scatter(y, x, op, group, stream);
+  return {};
+}
+
+Pending start_exchange(std::span<const Transfer> transfers, const Group& group, Stream stream) {
+  exchange(transfers, group, stream);
+  return {};
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/call.h"
+
+namespace megatron::comm {
+
+// The last calls of one rank, oldest first. Written by the rank's thread, read by whichever rank
+// explains a failure.
+class FlightRecorder {
+ public:
+  static constexpr int64_t kCapacity = 64;
+  using Clock = std::chrono::steady_clock;
+
+  enum class State { kUnderWay, kQueued, kDone };  // kQueued: on a stream of a GPU
+  struct Entry {
+    int64_t sequence = 0;  // counts the rank's calls from 0
+    Call call;
+    std::string group;
+    State state = State::kUnderWay;
+    Clock::time_point begin;
+    Clock::time_point end;  // unless it is under way
+  };
+
+  // A call begins; finish() takes its end. A call that throws stays under way.
+  void begin(const Call& call, const std::string& group);
+  void finish(State state);
+
+  std::vector<Entry> entries() const;
+  // The last call: "all_gather(8 x float32) in group data, under way for 3.2 s".
+  std::string last() const;
+  // All of them, a line each.
+  std::string str() const;
+
+ private:
+  mutable std::mutex mutex_;
+  int64_t num_calls_ = 0;
+  std::array<Entry, kCapacity> ring_;
+};
+
+}  // namespace megatron::comm

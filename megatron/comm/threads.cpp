@@ -1,0 +1,72 @@
+#include "megatron/comm/threads.h"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "megatron/comm/threads/thread_transport.h"
+#include "megatron/comm/threads/thread_world.h"
+#include "megatron/core/error.h"
+#include "megatron/core/parallel_for.h"
+
+namespace megatron::comm {
+namespace {
+
+// parallel_for in this thread uses so many threads from now on.
+void use_threads(int count) {
+#if defined(_OPENMP)
+  omp_set_num_threads(count);
+#else
+  static_cast<void>(count);
+#endif
+}
+
+void run_rank(ThreadWorld& world, int rank, const std::function<void(const Group& world)>& f,
+              std::exception_ptr& error) {
+  try {
+    Membership everybody{.name = "world", .rank = rank, .world_ranks = {}};
+    for (int i = 0; i < world.size(); ++i) everybody.world_ranks.push_back(i);
+    f(Group(std::make_shared<ThreadTransport>(world, std::move(everybody))));
+  } catch (const std::exception& thrown) {
+    error = std::current_exception();
+    world.rank_failed(rank, thrown.what());
+  } catch (...) {
+    error = std::current_exception();
+    world.rank_failed(rank, "an exception that is no std::exception");
+  }
+  world.rank_ended(rank);
+}
+
+}  // namespace
+
+void run_ranks(int count, const std::function<void(const Group& world)>& f,
+               const ThreadRanksOptions& options) {
+  invariant(count > 0, "there is at least one rank");
+  if (count == 1) {
+    f(Group(make_self_transport({.name = "world", .rank = 0, .world_ranks = {0}})));
+    return;
+  }
+  ThreadWorld world(count, options.timeout);
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(count));
+  const int threads_per_rank = std::max(1, num_threads() / count);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < count; ++rank) {
+      threads.emplace_back([&, rank] {
+        use_threads(threads_per_rank);
+        run_rank(world, rank, f, errors[static_cast<size_t>(rank)]);
+      });
+    }
+  }
+  const std::optional<ThreadWorld::Failure> first = world.failure();
+  if (first && errors[static_cast<size_t>(first->rank)]) {
+    std::rethrow_exception(errors[static_cast<size_t>(first->rank)]);
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace megatron::comm

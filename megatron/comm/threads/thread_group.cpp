@@ -1,0 +1,237 @@
+#include "megatron/comm/threads/thread_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "megatron/comm/reduce.h"
+#include "megatron/core/error.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace megatron::comm {
+namespace {
+
+constexpr uint64_t kBroken = uint64_t{1} << 31;
+constexpr int kSpins = 4000;  // some 50 us: longer than a wake-up takes
+constexpr size_t kMaxSpareBuffers = 4;
+
+uint32_t phase_of(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+std::string seconds(std::chrono::milliseconds time) {
+  return fmt::format("{} s", static_cast<double>(time.count()) / 1000);
+}
+
+}  // namespace
+
+ThreadGroup::ThreadGroup(ThreadWorld& world, std::vector<int> world_ranks)
+    : world_(world),
+      world_ranks_(std::move(world_ranks)),
+      size_(world_ranks_.size()),
+      // A rank that spins on a core which another one needs delays everybody.
+      num_spins_(world.size() <= static_cast<int>(std::thread::hardware_concurrency()) ? kSpins
+                                                                                       : 0),
+      places_(std::make_unique<Place[]>(size_)),
+      mailboxes_(std::make_unique<Mailbox[]>(size_)) {}
+
+std::optional<uint32_t> ThreadGroup::arrive(int rank, const Call& call, const Transport* self) {
+  const uint64_t before = state_.fetch_add(1);
+  if ((before & kBroken) != 0) throw_released(*self, call);
+  places_[static_cast<size_t>(rank)].arrivals.fetch_add(1);
+  if ((before & (kBroken - 1)) + 1 < size_) return phase_of(before);
+  state_.store(static_cast<uint64_t>(phase_of(before) + 1) << 32);
+  if (num_sleepers_.load() > 0) wake();
+  return {};
+}
+
+bool ThreadGroup::is_over(uint32_t phase) const { return phase_of(state_.load()) != phase; }
+
+bool ThreadGroup::spin(uint32_t phase) const {
+  for (int i = 0; i < num_spins_; ++i) {
+    if (is_over(phase)) return true;
+    if (world_.has_news()) return false;
+    pause();
+  }
+  return is_over(phase);
+}
+
+bool ThreadGroup::withdraw(uint32_t phase) {
+  uint64_t state = state_.load();
+  while (phase_of(state) == phase) {
+    if ((state & (kBroken - 1)) == size_) {  // the last one is just about to open the next phase
+      std::this_thread::yield();
+      state = state_.load();
+    } else if (state_.compare_exchange_weak(state, state | kBroken)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, void* out) {
+  Place& place = places_[static_cast<size_t>(self.rank())];
+  place.call = call;
+  place.in = in;
+  place.out = out;
+  const std::optional<uint32_t> phase = arrive(self.rank(), call, &self);
+  if (!phase || spin(*phase)) return;
+
+  const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
+  std::unique_lock lock(mutex_);
+  num_sleepers_.fetch_add(1);
+  bool is_late = false;
+  std::vector<int> gone;
+  while (!is_over(*phase)) {
+    if (world_.has_news()) {
+      for (const int member : missing(self.rank())) {
+        if (world_.has_ended(world_ranks_[static_cast<size_t>(member)])) gone.push_back(member);
+      }
+    }
+    const bool is_released = world_.has_news() && world_.failure();
+    if ((is_late || is_released || !gone.empty()) && withdraw(*phase)) break;
+    is_late = over_.wait_until(lock, deadline) == std::cv_status::timeout;
+  }
+  num_sleepers_.fetch_sub(1);
+  lock.unlock();
+  if (is_over(*phase)) return;
+
+  // Members that come later see that the meeting is broken and ask why: the reason comes first.
+  const auto fail = [&](const std::string& why) {
+    const std::string message =
+        fmt::format("{}: {} {}", self.name_of(call), self.name_of(self.rank()), why);
+    world_.rank_failed(world_ranks_[static_cast<size_t>(self.rank())], message);
+    throw CommError(message);
+  };
+  if (world_.failure()) throw_released(self, call);
+  if (!gone.empty()) {
+    fail(fmt::format("waits in vain for {}, whose program has ended", missing_text(self, gone)));
+  }
+  world_.print_flight_records();
+  fail(fmt::format("waited {} for {}", seconds(world_.timeout()),
+                   missing_text(self, missing(self.rank()))));
+}
+
+void ThreadGroup::part(int rank) {
+  const std::optional<uint32_t> phase = arrive(rank, {}, nullptr);
+  if (!phase || spin(*phase)) return;
+  std::unique_lock lock(mutex_);
+  num_sleepers_.fetch_add(1);
+  over_.wait(lock, [&] { return is_over(*phase); });
+  num_sleepers_.fetch_sub(1);
+}
+
+std::vector<int> ThreadGroup::missing(int rank) const {
+  std::vector<int> members;
+  const uint64_t arrivals = places_[static_cast<size_t>(rank)].arrivals.load();
+  for (size_t i = 0; i < size_; ++i) {
+    if (places_[i].arrivals.load() < arrivals) members.push_back(static_cast<int>(i));
+  }
+  return members;
+}
+
+std::string ThreadGroup::missing_text(const Transport& self, std::span<const int> members) const {
+  std::string text;
+  for (const int member : members) {
+    const int world_rank = world_ranks_[static_cast<size_t>(member)];
+    text += fmt::format("{}{} (last call: {})", text.empty() ? "" : ", ", self.name_of(member),
+                        world_.rank(world_rank)->recorder.last());
+  }
+  return text;
+}
+
+void ThreadGroup::throw_released(const Transport& self, const Call& call) const {
+  // Whoever broke the meeting is about to say why.
+  std::optional<ThreadWorld::Failure> failure;
+  while (!(failure = world_.failure())) std::this_thread::yield();
+  throw CommError(fmt::format("{}: {} was released because rank {} of the world failed: {}",
+                              self.name_of(call), self.name_of(self.rank()), failure->rank,
+                              failure->message));
+}
+
+ThreadGroup::Message ThreadGroup::buffer_for(Mailbox& box, int64_t bytes) {
+  {
+    const std::lock_guard lock(box.mutex);
+    const auto fits = [&](const Message& message) { return message.capacity >= bytes; };
+    const auto found = std::find_if(box.spare.begin(), box.spare.end(), fits);
+    if (found != box.spare.end()) {
+      Message message = std::move(*found);
+      box.spare.erase(found);
+      return message;
+    }
+  }
+  Message message;
+  message.data = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+  message.capacity = bytes;
+  return message;
+}
+
+void ThreadGroup::post(const Transport& self, const Call& call, const void* data) {
+  Mailbox& box = mailboxes_[static_cast<size_t>(call.peer)];
+  Message message = buffer_for(box, call.bytes());
+  message.call = call;
+  copy_host(message.data.get(), data, call.bytes());
+  {
+    const std::lock_guard lock(box.mutex);
+    box.from[self.rank()].push_back(std::move(message));
+  }
+  box.arrived.notify_one();
+}
+
+void ThreadGroup::receive(const Transport& self, const Call& call, void* data) {
+  const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
+  const int sender = world_ranks_[static_cast<size_t>(call.peer)];
+  Mailbox& box = mailboxes_[static_cast<size_t>(self.rank())];
+  std::unique_lock lock(box.mutex);
+  std::deque<Message>& queue = box.from[call.peer];
+  const auto fail = [&](const std::string& why) {
+    lock.unlock();
+    throw CommError(fmt::format("{}: {} {}", self.name_of(call), self.name_of(self.rank()), why));
+  };
+  while (queue.empty()) {
+    // Asked before the queue is looked at again: what was sent before the end still arrives.
+    const bool has_ended = world_.has_news() && world_.has_ended(sender);
+    if (world_.has_news() && world_.failure()) {
+      lock.unlock();
+      throw_released(self, call);
+    }
+    if (has_ended) {
+      fail(fmt::format("waits in vain for {}, whose program has ended", self.name_of(call.peer)));
+    }
+    if (box.arrived.wait_until(lock, deadline) == std::cv_status::timeout && queue.empty()) {
+      world_.print_flight_records();
+      fail(fmt::format("waited {} for {}", seconds(world_.timeout()),
+                       missing_text(self, std::span(&call.peer, 1))));
+    }
+  }
+  Message message = std::move(queue.front());
+  queue.pop_front();
+  if (message.call.count != call.count || message.call.dtype != call.dtype) {
+    fail(fmt::format("expects what {} did not send: {}", self.name_of(call.peer),
+                     message.call.str()));
+  }
+  lock.unlock();
+  copy_host(data, message.data.get(), call.bytes());
+  lock.lock();
+  if (box.spare.size() < kMaxSpareBuffers) box.spare.push_back(std::move(message));
+}
+
+void ThreadGroup::wake() {
+  { const std::lock_guard lock(mutex_); }  // whoever decides to sleep now, sleeps, and is woken
+  over_.notify_all();
+  if (!world_.has_news()) return;
+  for (size_t i = 0; i < size_; ++i) {
+    { const std::lock_guard lock(mailboxes_[i].mutex); }
+    mailboxes_[i].arrived.notify_all();
+  }
+}
+
+}  // namespace megatron::comm

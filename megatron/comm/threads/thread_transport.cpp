@@ -1,0 +1,110 @@
+#include "megatron/comm/threads/thread_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/reduce.h"
+#include "megatron/core/error.h"
+
+namespace megatron::comm {
+namespace {
+
+using Place = ThreadGroup::Place;
+
+std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
+const std::byte* at(const void* data, int64_t offset) {
+  return static_cast<const std::byte*>(data) + offset;
+}
+
+// Each rank reduces its share of the elements and writes it to all.
+void all_reduce(const Call& call, std::span<const Place> places, int64_t rank) {
+  const int64_t size = static_cast<int64_t>(places.size());
+  const int64_t begin = call.count * rank / size;
+  const int64_t count = call.count * (rank + 1) / size - begin;
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  for (const Place& place : places) {
+    in.push_back(at(place.in, begin * size_of(call.dtype)));
+    out.push_back(at(place.out, begin * size_of(call.dtype)));
+  }
+  reduce_in_order(out, in, count, call.dtype, call.reduce);
+}
+
+void reduce_scatter(const Call& call, std::span<const Place> places, int64_t rank) {
+  std::vector<const void*> in;
+  for (const Place& place : places) in.push_back(at(place.in, rank * call.bytes()));
+  reduce_in_order({&places[static_cast<size_t>(rank)].out, 1}, in, call.count, call.dtype,
+                  call.reduce);
+}
+
+}  // namespace
+
+ThreadTransport::ThreadTransport(ThreadWorld& world, Membership membership)
+    : Transport(membership,
+                world.rank(membership.world_ranks[static_cast<size_t>(membership.rank)])),
+      world_(world),
+      group_(world.group(membership)) {}
+
+std::shared_ptr<Transport> ThreadTransport::subgroup(Membership membership) {
+  return std::make_shared<ThreadTransport>(world_, std::move(membership));
+}
+
+void ThreadTransport::check_agreement() const {
+  const std::span<const Place> places = group_.places();
+  const auto other = std::find_if(places.begin(), places.end(),
+                                  [&](const Place& place) { return place.call != places[0].call; });
+  if (other == places.end()) return;
+  const std::string message =
+      fmt::format("group {}: members made different calls: {} called {}, {} called {}",
+                  membership().name, name_of(0), places[0].call.str(),
+                  name_of(static_cast<int>(other - places.begin())), other->call.str());
+  group_.part(rank());  // until here the others read what this rank said
+  throw CommError(message);
+}
+
+void ThreadTransport::run(const Call& call, const void* in, void* out) {
+  group_.meet(*this, call, in, out);
+  check_agreement();
+  const std::span<const Place> places = group_.places();
+  const int64_t bytes = call.bytes();
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      all_reduce(call, places, rank());
+      break;
+    case Operation::kReduceScatter:
+      reduce_scatter(call, places, rank());
+      break;
+    case Operation::kAllGather:
+      for (int i = 0; i < size(); ++i) {
+        copy_host(at(out, i * bytes), places[static_cast<size_t>(i)].in, bytes);
+      }
+      break;
+    case Operation::kAllToAll:
+      for (int i = 0; i < size(); ++i) {
+        const void* const theirs = places[static_cast<size_t>(i)].in;
+        copy_host(at(out, i * bytes), at(theirs, rank() * bytes), bytes);
+      }
+      break;
+    case Operation::kBroadcast:
+      copy_host(out, places[static_cast<size_t>(call.peer)].in, bytes);
+      break;
+    default:
+      break;
+  }
+  group_.part(rank());
+}
+
+void ThreadTransport::exchange(std::span<const Transfer> transfers) {
+  for (const Transfer& transfer : transfers) {
+    if (transfer.is_send) group_.post(*this, call_of(transfer), transfer.view.data);
+  }
+  for (const Transfer& transfer : transfers) {
+    if (!transfer.is_send) group_.receive(*this, call_of(transfer), transfer.view.data);
+  }
+}
+
+}  // namespace megatron::comm

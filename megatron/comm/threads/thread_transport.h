@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "megatron/comm/threads/thread_group.h"
+#include "megatron/comm/transport.h"
+
+namespace megatron::comm {
+
+// Ranks that are threads of this process read and write each other's memory. REQUIRES: `world`
+// outlives it.
+class ThreadTransport final : public Transport {
+ public:
+  ThreadTransport(ThreadWorld& world, Membership membership);
+
+  std::shared_ptr<Transport> subgroup(Membership membership) override;
+  void run(const Call& call, const void* in, void* out) override;
+  void exchange(std::span<const Transfer> transfers) override;
+
+ private:
+  // Every member says the same, or all throw the same CommError.
+  void check_agreement() const;
+
+  ThreadWorld& world_;
+  ThreadGroup& group_;
+};
+
+}  // namespace megatron::comm

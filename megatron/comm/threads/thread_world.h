@@ -1,0 +1,64 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "megatron/comm/transport.h"
+
+namespace megatron::comm {
+
+class ThreadGroup;
+
+// What the ranks of one process share: their groups, and who of them is gone.
+class ThreadWorld {
+ public:
+  ThreadWorld(int size, std::chrono::milliseconds timeout);
+  ~ThreadWorld();
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  const std::shared_ptr<RankContext>& rank(int rank) const;
+
+  // The group that the calling rank's fellow members get too, whoever comes first makes it.
+  ThreadGroup& group(const Membership& membership);
+
+  // A rank is gone: it threw, or its function has returned. Wakes whoever waits.
+  void rank_failed(int rank, const std::string& message);
+  void rank_ended(int rank);
+
+  // Whether a waiting rank should look at the questions below: a rank is gone.
+  bool has_news() const { return has_news_.load(std::memory_order_acquire); }
+  bool has_ended(int rank) const;
+  struct Failure {
+    int rank = 0;
+    std::string message;
+  };
+  // The first rank that threw, if any did.
+  std::optional<Failure> failure() const;
+
+  // The last calls of all ranks, to standard error; once for a world.
+  void print_flight_records();
+
+ private:
+  using Key = std::tuple<std::string, std::vector<int>, int>;
+
+  void wake_all();
+
+  const std::chrono::milliseconds timeout_;
+  std::vector<std::shared_ptr<RankContext>> ranks_;
+  std::atomic<bool> has_news_{false};
+  std::atomic<bool> has_printed_{false};
+  mutable std::mutex mutex_;  // of what follows
+  std::optional<Failure> failure_;
+  std::vector<bool> ended_;
+  std::map<Key, std::unique_ptr<ThreadGroup>> groups_;
+};
+
+}  // namespace megatron::comm

@@ -1,0 +1,48 @@
+#include "megatron/comm/transport.h"
+
+#include <fmt/format.h>
+
+#include "megatron/core/error.h"
+
+namespace megatron::comm {
+namespace {
+
+class SelfTransport final : public Transport {
+ public:
+  using Transport::Transport;
+  std::shared_ptr<Transport> subgroup(Membership) override { throw alone(); }
+  void run(const Call&, const void*, void*) override { throw alone(); }
+  void exchange(std::span<const Transfer>) override { throw alone(); }
+
+ private:
+  InternalError alone() const {
+    return InternalError("group " + membership().name + " of one rank was asked to communicate");
+  }
+};
+
+}  // namespace
+
+Call call_of(const Transfer& transfer) {
+  return {transfer.is_send ? Operation::kSend : Operation::kRecv, transfer.view.dtype,
+          transfer.view.numel(), Reduce::kSum, transfer.peer};
+}
+
+Transport::Transport(Membership membership, std::shared_ptr<RankContext> context)
+    : membership_(std::move(membership)), context_(std::move(context)) {}
+
+Transport::~Transport() = default;
+
+std::string Transport::name_of(int member) const {
+  return fmt::format("rank {} (rank {} of the world)", member,
+                     membership_.world_ranks[static_cast<size_t>(member)]);
+}
+
+std::string Transport::name_of(const Call& call) const {
+  return fmt::format("{} in group {}", call.str(), membership_.name);
+}
+
+std::shared_ptr<Transport> make_self_transport(Membership membership) {
+  return std::make_shared<SelfTransport>(std::move(membership), std::make_shared<RankContext>());
+}
+
+}  // namespace megatron::comm

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/flight_recorder.h"
+
+namespace megatron::comm {
+
+// Who is in a group, seen by one of them.
+struct Membership {
+  std::string name;
+  int rank = 0;                  // this rank's position in the group
+  std::vector<int> world_ranks;  // of all members, in the order of the group
+};
+
+// A message as the rank calls it that sends or receives it.
+Call call_of(const Transfer& transfer);
+
+// What all groups of one rank share.
+struct RankContext {
+  FlightRecorder recorder;
+  // How many groups of a name and members this rank has made: tells equal ones apart.
+  std::map<std::pair<std::string, std::vector<int>>, int> num_groups;
+};
+
+// What moves host memory between the members of a group of two or more: threads of this process or
+// processes. collectives.cpp has checked the arguments and is its only caller.
+class Transport {
+ public:
+  Transport(Membership membership, std::shared_ptr<RankContext> context);
+  virtual ~Transport();
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  int rank() const { return membership_.rank; }
+  int size() const { return static_cast<int>(membership_.world_ranks.size()); }
+  const Membership& membership() const { return membership_; }
+  RankContext& context() const { return *context_; }
+
+  // A group of some of the members, of two or more.
+  virtual std::shared_ptr<Transport> subgroup(Membership membership) = 0;
+
+  // One collective of `call.count` elements (see Call), `in` and `out` as in collectives.h:
+  // all_reduce and broadcast have out == in, a barrier has neither. Throws CommError.
+  virtual void run(const Call& call, const void* in, void* out) = 0;
+  virtual void exchange(std::span<const Transfer> transfers) = 0;
+
+  // "rank 1 (rank 5 of the world)"
+  std::string name_of(int member) const;
+  // "all_reduce(sum, 16 x float32) in group tensor"
+  std::string name_of(const Call& call) const;
+
+ protected:
+  const std::shared_ptr<RankContext>& shared_context() const { return context_; }
+
+ private:
+  const Membership membership_;
+  const std::shared_ptr<RankContext> context_;
+};
+
+// The transport of a rank alone; nothing is ever moved.
+std::shared_ptr<Transport> make_self_transport(Membership membership);
+
+}  // namespace megatron::comm

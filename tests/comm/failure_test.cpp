@@ -1,0 +1,167 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/threads.h"
+#include "tests/comm/values.h"
+#include "tests/support/message_of.h"
+
+// A rank that is gone, late or elsewhere never leaves the others waiting.
+namespace megatron::comm {
+namespace {
+
+using testing::HasSubstr;
+using testing::MatchesRegex;
+
+constexpr Stream kCpu{};
+constexpr ThreadRanksOptions kOptions{.timeout = std::chrono::seconds(30)};
+constexpr ThreadRanksOptions kImpatient{.timeout = std::chrono::milliseconds(20)};
+
+void reduce_ones(const Group& group, size_t count = 4) {
+  std::vector<float> x(count, 1);
+  all_reduce(view_of(x), Reduce::kSum, group, kCpu);
+}
+
+TEST(FailureTest, ARankThatThrowsReleasesTheOthers) {
+  std::atomic<int> num_released{0};
+  const std::string message = message_of<ConfigError>([&] {
+    run_ranks(
+        4,
+        [&](const Group& world) {
+          const std::array<int, 2> pair = {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1};
+          const Group half = world.subgroup("tensor", pair);
+          reduce_ones(world);
+          if (world.rank() == 3) throw ConfigError("the corpus is empty");
+          const std::string text = message_of<CommError>([&] {
+            if (world.rank() == 1) {
+              std::vector<float> x(1);
+              recv(view_of(x), 0, half, kCpu);
+            } else {
+              reduce_ones(world.rank() == 2 ? half : world);
+            }
+          });
+          EXPECT_THAT(text, HasSubstr("was released because rank 3 of the world failed: the corpus "
+                                      "is empty"));
+          ++num_released;
+        },
+        kOptions);
+  });
+  EXPECT_EQ(message, "the corpus is empty");
+  EXPECT_EQ(num_released, 3);
+}
+
+TEST(FailureTest, AReleaseIsNotWhatIsReported) {
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THROW(run_ranks(
+                     3,
+                     [](const Group& world) {
+                       if (world.rank() == 1) throw std::out_of_range("mine");
+                       for (;;) reduce_ones(world);
+                     },
+                     kOptions),
+                 std::out_of_range);
+  }
+}
+
+TEST(FailureTest, DifferentCallsAreNamed) {
+  run_ranks(
+      3,
+      [](const Group& world) {
+        for (int i = 0; i < 3; ++i) {
+          EXPECT_EQ(
+              message_of<CommError>([&] { reduce_ones(world, world.rank() == 2 ? 5 : 4); }),
+              "group world: members made different calls: rank 0 (rank 0 of the world) called "
+              "all_reduce(sum, 4 x float32), rank 2 (rank 2 of the world) called "
+              "all_reduce(sum, 5 x float32)");
+          EXPECT_THAT(message_of<CommError>([&] {
+                        if (world.rank() == 1) return barrier(world);
+                        reduce_ones(world);
+                      }),
+                      HasSubstr("rank 1 (rank 1 of the world) called barrier"));
+        }
+        reduce_ones(world);  // the group can still be used
+      },
+      kOptions);
+}
+
+TEST(FailureTest, AMemberThatDoesNotComeIsNamed) {
+  testing::internal::CaptureStderr();
+  std::atomic<bool> is_over{false};
+  run_ranks(
+      3,
+      [&](const Group& world) {
+        reduce_ones(world);
+        if (world.rank() == 1) return;
+        const std::array<int, 2> two = {0, 2};
+        const Group group = world.subgroup("embedding", two);
+        if (world.rank() == 2) {  // busy elsewhere
+          while (!is_over) std::this_thread::yield();
+          EXPECT_THAT(message_of<CommError>([&] { barrier(group); }),
+                      HasSubstr("was released because rank 0 of the world failed: broadcast"));
+          return;
+        }
+        std::vector<float> x(8);
+        const char* const awaited =
+            "in group embedding: rank 0 \\(rank 0 of the world\\) waited 0.02 s for rank 1 \\(rank "
+            "2 of the world\\) \\(last call: all_reduce\\(sum, 4 x float32\\) in group world, done "
+            ".* s ago\\)";
+        EXPECT_THAT(message_of<CommError>([&] { recv(view_of(x), 1, group, kCpu); }),
+                    MatchesRegex("recv\\(8 x float32 from 1\\) " + std::string(awaited)));
+        EXPECT_THAT(message_of<CommError>([&] { broadcast(view_of(x), 0, group, kCpu); }),
+                    MatchesRegex("broadcast\\(8 x float32, root 0\\) " + std::string(awaited)));
+        is_over = true;
+      },
+      kImpatient);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the last calls of all ranks"));
+}
+
+TEST(FailureTest, AMemberThatEndsIsNamedAtOnce) {
+  run_ranks(
+      2,
+      [](const Group& world) {
+        reduce_ones(world);
+        if (world.rank() == 1) return send(view_of(std::vector<float>(3)), 0, world, kCpu);
+        std::vector<float> x(3);
+        recv(view_of(x), 1, world, kCpu);  // sent before the end: arrives
+        EXPECT_THAT(message_of<CommError>([&] { recv(view_of(x), 1, world, kCpu); }),
+                    HasSubstr("waits in vain for rank 1 (rank 1 of the world), whose program has "
+                              "ended"));
+        EXPECT_THAT(message_of<CommError>([&] { reduce_ones(world); }),
+                    HasSubstr("waits in vain for rank 1 (rank 1 of the world) (last call: send"));
+      },
+      kOptions);
+}
+
+// The memory of a rank that gave up is never touched by one that comes later.
+TEST(FailureTest, GivingUpAndComingLateMayMeet) {
+  for (int i = 0; i < 40; ++i) {
+    std::atomic<int> num_done{0};
+    try {
+      run_ranks(2,
+                [&](const Group& world) {
+                  if (world.rank() == 1) {
+                    const auto until =
+                        std::chrono::steady_clock::now() + std::chrono::microseconds(950);
+                    while (std::chrono::steady_clock::now() < until) {
+                    }
+                  }
+                  reduce_ones(world, 1000);
+                  ++num_done;
+                },
+                {.timeout = std::chrono::milliseconds(1)});
+      EXPECT_EQ(num_done, 2);
+    } catch (const CommError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("waited 0.001 s for rank"));
+      EXPECT_EQ(num_done, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::comm
