@@ -104,6 +104,8 @@ void Variable::set_data(Tensor data) {
   if (impl_->node != nullptr) impl_->node->dtype = impl_->data.dtype();
 }
 
+void Variable::release_data() { mutable_data() = Tensor(); }
+
 bool Variable::requires_grad() const { return defined() && impl_->node != nullptr; }
 
 const Tensor& Variable::grad() const {
@@ -151,8 +153,8 @@ Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
 void backward(const Variable& y, const Tensor& dy) {
   using Node = Variable::Node;
   if (!y.requires_grad()) return;
-  expect_shape(dy.shape(), y.shape(), "backward: dy");
-  expect_dtype(dy.dtype(), y.dtype(), "backward: dy");
+  expect_shape(dy.shape(), y.impl_->node->shape, "backward: dy");
+  expect_dtype(dy.dtype(), y.impl_->node->dtype, "backward: dy");
 
   const auto earlier = [](const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) {
     return a->order < b->order;

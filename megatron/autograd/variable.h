@@ -76,6 +76,10 @@ class Variable {
   void set_main_grad(Tensor main_grad);
   GradSink grad_sink() const;
 
+  // Gives the elements up; the graph keeps what its closures captured, and backward() works as
+  // before. For an output that was sent away.
+  void release_data();
+
   // The same data outside the graph.
   Variable detached() const { return Variable(data()); }
 

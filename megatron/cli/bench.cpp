@@ -132,7 +132,8 @@ class RandomTokensTask final : public TrainTask {
       return tensor_of(ids, shape);
     };
     const Tensor mask = full(shape, 1.0f, DType::kFloat32, {});
-    const Variable loss = gpt_loss(model_, {.tokens = random_ids()}, random_ids(), mask, random_);
+    const Variable loss = gpt_loss(model_, model_.hidden_states({.tokens = random_ids()}, random_),
+                                   random_ids(), mask);
     return {loss, {{"lm loss", loss.data()}}};
   }
 

@@ -80,8 +80,9 @@ MicrobatchLoss GptTask::forward_step(Split split) {
                             split_name(split)));
   }
   const Shape shape = {batch->micro_batch_size, batch->seq_length};
-  const Variable loss = gpt_loss(model_, input_of(*batch, data_), tensor_of(batch->labels, shape),
-                                 tensor_of(batch->loss_mask, shape), random_);
+  const Variable loss =
+      gpt_loss(model_, model_.hidden_states(input_of(*batch, data_), random_),
+               tensor_of(batch->labels, shape), tensor_of(batch->loss_mask, shape));
   return {loss, {{"lm loss", loss.data()}}};
 }
 

@@ -49,7 +49,7 @@ Tensor block_of(const std::vector<Generation>& rows, int64_t begin, int64_t end)
 // Logits of the positions [begin, begin + count) of hidden [s, b, h], in fp32: [count, b, v].
 Tensor logits_of(const GptModel& model, const Variable& hidden, int64_t begin, int64_t count) {
   const Tensor part = hidden.data().slice(begin, count);
-  return cast(model.logits(Variable(part)).data(), DType::kFloat32).to(Stream{});
+  return cast(model.all_logits(Variable(part)), DType::kFloat32).to(Stream{});
 }
 
 std::span<const float> row_of(const Tensor& logits, int64_t position, size_t row, int64_t width) {
@@ -84,7 +84,7 @@ std::vector<Generation> generate(const GptModel& model,
   RandomState random(options.seed);
   random.set_training(false);
   const auto batch = static_cast<int64_t>(rows.size());
-  KvCache cache(config, batch, total, model.stream());
+  KvCache cache(config, model.tensor_parallel().size(), batch, total, model.stream());
 
   size_t num_open = rows.size();
   const auto is_open = [&](const Generation& row) {
@@ -150,8 +150,9 @@ Score score(const GptModel& model, std::span<const int32_t> ids) {
     const auto targets =
         std::span(labels).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
     const Tensor logits = model.logits(Variable(hidden.data().slice(begin, count))).data();
-    const Tensor found =
-        log_probabilities(logits, tensor_of<int64_t>(targets, {1, count})).to(Stream{});
+    const Tensor found = log_probabilities(logits, tensor_of<int64_t>(targets, {1, count}),
+                                           vocabulary_shard(logits, model.tensor_parallel()))
+                             .to(Stream{});
     for (const float value : found.span<float>()) {
       result.log_probabilities.push_back(value);
       result.loss -= value;

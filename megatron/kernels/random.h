@@ -11,22 +11,29 @@
 // another number of threads computes the same values.
 namespace megatron::kernels {
 
-// y[i, k] ~ N(0, std), by Box and Muller: words k and k + 1, k even, make radius and angle of
-// columns k and k + 1. Within 1e-6 * std of exact arithmetic on the same words.
-//   y [rows, cols] out, fp32 | fp16 | bf16; drawn in fp32 and rounded once
-void fill_normal(TensorView y, uint64_t key, float std, Stream stream);
+// Where the first element of a part lies in the whole matrix.
+struct MatrixPlace {
+  int64_t row = 0;
+  int64_t column = 0;
+};
 
-// y[i, k] uniform in (-bound, bound).   y as above
-void fill_uniform(TensorView y, uint64_t key, float bound, Stream stream);
+// Element (i, k) ~ N(0, std), by Box and Muller: words k and k + 1, k even, make radius and angle
+// of columns k and k + 1. Within 1e-6 * std of exact arithmetic on the same words.
+//   y [rows, cols] out, fp32 | fp16 | bf16: the part of the matrix that begins at `first`; drawn in
+//   fp32 and rounded once
+void fill_normal(TensorView y, MatrixPlace first, uint64_t key, float std, Stream stream);
+
+// Element (i, k) uniform in (-bound, bound).   y, first as above
+void fill_uniform(TensorView y, MatrixPlace first, uint64_t key, float bound, Stream stream);
 
 namespace cpu {
-void fill_normal(TensorView y, uint64_t key, float std, Stream stream);
-void fill_uniform(TensorView y, uint64_t key, float bound, Stream stream);
+void fill_normal(TensorView y, MatrixPlace first, uint64_t key, float std, Stream stream);
+void fill_uniform(TensorView y, MatrixPlace first, uint64_t key, float bound, Stream stream);
 }  // namespace cpu
 
 namespace cuda {
-void fill_normal(TensorView y, uint64_t key, float std, Stream stream);
-void fill_uniform(TensorView y, uint64_t key, float bound, Stream stream);
+void fill_normal(TensorView y, MatrixPlace first, uint64_t key, float std, Stream stream);
+void fill_uniform(TensorView y, MatrixPlace first, uint64_t key, float bound, Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

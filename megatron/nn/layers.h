@@ -5,28 +5,6 @@
 
 namespace megatron {
 
-// y = x weight^T + bias.   weight [out, in]   bias [out], if any
-class Linear final : public Module {
- public:
-  struct Options {
-    bool has_bias = true;
-    Init init;
-  };
-  Linear(int64_t in, int64_t out, Options options, const Placement& placement);
-
-  // x [.., in] -> [.., out]
-  Variable forward(const Variable& x) const;
-  // Without the bias, for callers that add it in a fused kernel.
-  Variable forward_without_bias(const Variable& x) const;
-  // Undefined when there is none.
-  const Variable& bias() const { return bias_; }
-  const Variable& weight() const { return weight_; }
-
- private:
-  Variable weight_;
-  Variable bias_;
-};
-
 // LayerNorm or RMSNorm over the last axis.   weight [size]   bias [size], LayerNorm only
 class Norm final : public Module {
  public:

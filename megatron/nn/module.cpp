@@ -12,25 +12,48 @@
 namespace megatron {
 namespace {
 
-void fill(Tensor tensor, const Init& init, uint64_t key) {
+// The matrix of a parameter: [all axes but the last, last]. A vector is one row.
+kernels::MatrixPlace place_of(const Sharding& sharding, const Shape& shape, int64_t whole_begin) {
+  if (sharding.is_whole()) return {};
+  const bool is_last_axis = sharding.axis == shape.rank() - 1;
+  return is_last_axis ? kernels::MatrixPlace{.row = 0, .column = whole_begin}
+                      : kernels::MatrixPlace{.row = whole_begin, .column = 0};
+}
+
+void fill(Tensor tensor, kernels::MatrixPlace first, const Shape& whole, const Init& init,
+          uint64_t key) {
   switch (init.kind) {
     case Init::Kind::kZeros:
       return kernels::fill(tensor.view(), 0, tensor.stream());
     case Init::Kind::kOnes:
       return kernels::fill(tensor.view(), 1, tensor.stream());
     case Init::Kind::kNormal:
-      return kernels::fill_normal(tensor.rows(), key, static_cast<float>(init.std),
+      return kernels::fill_normal(tensor.rows(), first, key, static_cast<float>(init.std),
                                   tensor.stream());
     case Init::Kind::kXavierUniform: {
-      const TensorView rows = tensor.rows();
-      const auto fans = static_cast<double>(rows.size(0) + rows.size(1));
-      return kernels::fill_uniform(rows, key, static_cast<float>(std::sqrt(6.0 / fans)),
-                                   tensor.stream());
+      const int64_t cols = whole[-1];
+      const auto fans = static_cast<double>(whole.numel() / cols + cols);
+      return kernels::fill_uniform(tensor.rows(), first, key,
+                                   static_cast<float>(std::sqrt(6.0 / fans)), tensor.stream());
     }
   }
 }
 
 }  // namespace
+
+Shape Sharding::whole(const Shape& local) const {
+  return is_whole() ? local : local.with(axis, local[axis] * count);
+}
+
+std::vector<Sharding::Block> Sharding::blocks(const Shape& local) const {
+  if (is_whole()) return {{.size = local.rank() == 0 ? 1 : local[axis]}};
+  const int64_t size = local[axis] / parts;
+  std::vector<Block> all;
+  for (int64_t part = 0; part < parts; ++part) {
+    all.push_back({part * size, (part * count + index) * size, size});
+  }
+  return all;
+}
 
 void Module::visit(const std::function<void(const std::string& name, const Parameter&)>& f) const {
   visit("", f);
@@ -42,11 +65,12 @@ void Module::visit(const std::string& prefix,
   for (const auto& [name, child] : children_) child->visit(prefix + name + ".", f);
 }
 
-Variable Module::add_parameter(const std::string& name, const Shape& shape, Init init,
+Variable Module::add_parameter(const std::string& name, const Shape& shape, ParameterInfo info,
                                const Placement& placement) {
   const MemoryScope scope(MemoryCategory::kParameters);
   Variable variable = Variable::leaf(Tensor(shape, placement.dtype, placement.stream));
-  parameters_.push_back({name, variable, init});
+  info.sequence_parallel = placement.sequence_parallel && info.sharding.is_whole();
+  parameters_.push_back({name, variable, info});
   return variable;
 }
 
@@ -57,7 +81,7 @@ void Module::add_child(const std::string& name, const Module& child) {
 std::vector<NamedParameter> named_parameters(const Module& module) {
   std::vector<NamedParameter> all;
   module.visit([&all](const std::string& name, const Parameter& parameter) {
-    all.push_back({name, parameter.variable});
+    all.push_back({name, parameter.variable, parameter.info});
   });
   return all;
 }
@@ -72,7 +96,15 @@ int64_t num_parameters(const Module& module) {
 
 void initialize(const Module& module, uint64_t seed) {
   module.visit([seed](const std::string& name, const Parameter& parameter) {
-    fill(parameter.variable.data(), parameter.init, mixed_key(seed, hash_of(name)));
+    const Tensor data = parameter.variable.data();
+    const Sharding& sharding = parameter.info.sharding;
+    const Shape whole = sharding.whole(data.shape());
+    const uint64_t key = mixed_key(seed, hash_of(name));
+    const std::vector<Sharding::Block> blocks = sharding.blocks(data.shape());
+    for (const Sharding::Block& block : blocks) {
+      fill(blocks.size() == 1 ? data : data.slice(block.local_begin, block.size),
+           place_of(sharding, data.shape(), block.whole_begin), whole, parameter.info.init, key);
+    }
   });
 }
 

@@ -25,12 +25,47 @@ struct Init {
 struct Placement {
   DType dtype = DType::kFloat32;
   Stream stream;
+  // This rank's activations are a slice of the sequence, so that its gradients of parameters that
+  // every tensor-parallel rank has are partial sums.
+  bool sequence_parallel = false;
+};
+
+// Which part of a whole tensor a rank has. The axis of the whole is cut into `parts` equal pieces
+// (two for a gate stacked on what it gates), and each piece evenly among `count` ranks; rank
+// `index` has its share of every piece, one after the other.
+struct Sharding {
+  int axis = 0;
+  int64_t index = 0;
+  int64_t count = 1;  // 1: the whole
+  int64_t parts = 1;
+
+  bool is_whole() const { return count == 1; }
+  // Of the tensor of which a rank has `local`.
+  Shape whole(const Shape& local) const;
+
+  // A run of the axis that is contiguous both here and in the whole.
+  struct Block {
+    int64_t local_begin = 0;
+    int64_t whole_begin = 0;
+    int64_t size = 0;
+  };
+  std::vector<Block> blocks(const Shape& local) const;
+};
+
+// What other parts of the system need to know about a parameter.
+struct ParameterInfo {
+  Init init;
+  Sharding sharding = {};
+  // A copy of a parameter of the same name on another rank (tied embeddings in the last pipeline
+  // stage): counted, decayed and saved there.
+  bool is_copy = false;
+  bool sequence_parallel = false;  // of its Placement
 };
 
 struct Parameter {
   std::string name;  // within its module: "weight"
   Variable variable;
-  Init init;
+  ParameterInfo info;
 };
 
 // A part of a model: parameters and children, both named, in the order of registration, which is
@@ -47,8 +82,9 @@ class Module {
   void visit(const std::function<void(const std::string& name, const Parameter&)>& f) const;
 
  protected:
-  // A leaf with undefined elements; initialize() or a checkpoint gives them.
-  Variable add_parameter(const std::string& name, const Shape& shape, Init init,
+  // A leaf with undefined elements; initialize() or a checkpoint gives them. `shape` is this
+  // rank's.
+  Variable add_parameter(const std::string& name, const Shape& shape, ParameterInfo info,
                          const Placement& placement);
   // The child must live as long as this module: a member.
   void add_child(const std::string& name, const Module& child);
@@ -64,9 +100,10 @@ class Module {
 struct NamedParameter {
   std::string name;
   Variable variable;
+  ParameterInfo info;
 };
 std::vector<NamedParameter> named_parameters(const Module& module);
-// Elements of all parameters.
+// Elements of all parameters on this rank.
 int64_t num_parameters(const Module& module);
 
 // Gives every parameter its first value. Element (row, column) depends on the seed, the parameter's

@@ -9,7 +9,11 @@
 namespace megatron {
 namespace {
 
-void expect_labels(const Tensor& labels, const Tensor& logits) {
+int64_t num_columns(const Tensor& logits, const VocabularyShard& shard) {
+  return shard.num_columns == 0 ? logits.size(-1) : shard.num_columns;
+}
+
+void expect_labels(const Tensor& labels, const Tensor& logits, int64_t columns) {
   if (logits.rank() != 3) {
     throw ShapeError(fmt::format("cross_entropy: logits have shape {}, expected [s, b, v]",
                                  logits.shape().str()));
@@ -17,12 +21,12 @@ void expect_labels(const Tensor& labels, const Tensor& logits) {
   expect_shape(labels.shape(), {logits.size(1), logits.size(0)}, "cross_entropy: labels");
   const auto all = labels.span<int64_t>();
   for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i] < logits.size(2)) continue;
+    if (all[i] < columns) continue;
     const auto length = static_cast<size_t>(labels.size(1));
     throw ShapeError(fmt::format(
         "cross_entropy: label {} at sample {}, position {} is not below the vocabulary size {}; "
         "does the data's tokenizer fit the model?",
-        all[i], i / length, i % length, logits.size(2)));
+        all[i], i / length, i % length, columns));
   }
 }
 
@@ -32,35 +36,43 @@ struct Losses {
   Tensor labels;  // beside the logits
 };
 
-Losses losses_of(const Tensor& logits, const Tensor& host_labels, float label_smoothing) {
-  expect_labels(host_labels, logits);
+Losses losses_of(const Tensor& logits, const Tensor& host_labels, float label_smoothing,
+                 const VocabularyShard& shard) {
+  expect_labels(host_labels, logits, num_columns(logits, shard));
   const int64_t s = logits.size(0);
   const int64_t b = logits.size(1);
   const Stream stream = logits.stream();
   const Tensor labels = host_labels.to(stream);
   Tensor statistics({s, b, kernels::kNumCrossEntropyStatistics}, DType::kFloat32, stream);
-  kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(), 0, stream);
+  kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(),
+                                    shard.first_column, stream);
   Losses result{Tensor({s, b}, DType::kFloat32, stream), Tensor({s, b}, DType::kFloat32, stream),
                 labels};
-  const Tensor of_one_rank = statistics.reshape({1, s, b, kernels::kNumCrossEntropyStatistics});
-  kernels::cross_entropy_losses(result.losses.view(), result.log_sum_exp.view(), of_one_rank.view(),
-                                labels.view(), label_smoothing, logits.size(2), stream);
+  const Tensor of_all_ranks =
+      shard.gather ? shard.gather(statistics)
+                   : statistics.reshape({1, s, b, kernels::kNumCrossEntropyStatistics});
+  kernels::cross_entropy_losses(result.losses.view(), result.log_sum_exp.view(),
+                                of_all_ranks.view(), labels.view(), label_smoothing,
+                                num_columns(logits, shard), stream);
   return result;
 }
 
 }  // namespace
 
-Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing) {
-  Losses forward = losses_of(logits.data(), labels, label_smoothing);
-  return record("cross_entropy", forward.losses, {logits},
-                [logits = logits.data(), log_sum_exp = forward.log_sum_exp, labels = forward.labels,
-                 label_smoothing](const Tensor& dy, const Wants&) -> Grads {
-                  Tensor dlogits = logits.is_sole_owner() ? logits : empty_like(logits);
-                  kernels::cross_entropy_backward(dlogits.view(), dy.view(), logits.view(),
-                                                  log_sum_exp.view(), labels.view(), 0,
-                                                  label_smoothing, logits.size(2), dy.stream());
-                  return {dlogits};
-                });
+Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing,
+                       const VocabularyShard& shard) {
+  Losses forward = losses_of(logits.data(), labels, label_smoothing, shard);
+  return record(
+      "cross_entropy", forward.losses, {logits},
+      [logits = logits.data(), log_sum_exp = forward.log_sum_exp, labels = forward.labels,
+       label_smoothing, first = shard.first_column,
+       columns = num_columns(logits.data(), shard)](const Tensor& dy, const Wants&) -> Grads {
+        Tensor dlogits = logits.is_sole_owner() ? logits : empty_like(logits);
+        kernels::cross_entropy_backward(dlogits.view(), dy.view(), logits.view(),
+                                        log_sum_exp.view(), labels.view(), first, label_smoothing,
+                                        columns, dy.stream());
+        return {dlogits};
+      });
 }
 
 Variable masked_mean(const Variable& losses, const Tensor& loss_mask) {
@@ -79,8 +91,8 @@ Variable masked_mean(const Variable& losses, const Tensor& loss_mask) {
                 });
 }
 
-Tensor log_probabilities(const Tensor& logits, const Tensor& ids) {
-  Tensor losses = losses_of(logits, ids, 0).losses;
+Tensor log_probabilities(const Tensor& logits, const Tensor& ids, const VocabularyShard& shard) {
+  Tensor losses = losses_of(logits, ids, 0, shard).losses;
   scale_inplace(losses, -1);
   return losses;
 }

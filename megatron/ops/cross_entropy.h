@@ -1,13 +1,23 @@
 #pragma once
 
+#include <functional>
+
 #include "megatron/autograd/variable.h"
 
 namespace megatron {
 
+// The columns of the vocabulary that a rank has, and how it meets those of the others.
+struct VocabularyShard {
+  int64_t first_column = 0;
+  int64_t num_columns = 0;  // of all ranks; 0: this rank has them all
+  // [s, b, 4] of this rank -> [ranks, s, b, 4] of all; null: this rank has them all.
+  std::function<Tensor(const Tensor& statistics)> gather = nullptr;
+};
+
 // losses[i, j] = -log softmax(logits[i, j])[labels[j, i]], smoothed as kernels/cross_entropy.h
 // says.
 //
-//   logits [s, b, v]   labels [b, s] int64 on the host   losses [s, b] fp32
+//   logits [s, b, v/ranks]   labels [b, s] int64 on the host   losses [s, b] fp32
 //
 // Every column takes part in the softmax, those that pad the vocabulary too. A negative label has
 // loss 0 and no gradient. Throws ShapeError naming the first label that is not below v.
@@ -15,14 +25,16 @@ namespace megatron {
 // Saves logits and one float per token. The backward pass writes the gradient over the logits when
 // nobody else holds their memory by then, so keep no handle on logits that training should not
 // pay for twice.
-Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing = 0);
+Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing = 0,
+                       const VocabularyShard& shard = {});
 
 // sum(losses * loss_mask) / max(sum(loss_mask), 1), a scalar.
 //   losses [s, b] fp32   loss_mask [b, s] fp32 on any device, 1 where a token counts, 0 where not
 Variable masked_mean(const Variable& losses, const Tensor& loss_mask);
 
 // log softmax(logits[i, j])[ids[j, i]] without gradient, for scoring; 0 for a negative id.
-//   logits [s, b, v]   ids [b, s] int64 on the host   result [s, b] fp32
-Tensor log_probabilities(const Tensor& logits, const Tensor& ids);
+//   logits [s, b, v/ranks]   ids [b, s] int64 on the host   result [s, b] fp32
+Tensor log_probabilities(const Tensor& logits, const Tensor& ids,
+                         const VocabularyShard& shard = {});
 
 }  // namespace megatron

@@ -15,4 +15,20 @@ namespace megatron {
 // gradients, in the dtype of those, where they have one. Throws ShapeError and DtypeError.
 Variable linear(const Variable& x, const Variable& weight, const Variable& bias);
 
+// The pieces of it, for layers that communicate between them. What a backward pass needs besides
+// its input: the weight, and where the gradients go.
+struct LinearSaved {
+  Tensor weight;
+  GradSink weight_sink;
+  GradSink bias_sink;
+};
+LinearSaved linear_saved(const Variable& weight, const Variable& bias);
+
+Tensor linear_forward(const Tensor& x, const Variable& weight, const Variable& bias);
+// dx [.., in]   dy [.., out]
+Tensor linear_input_gradient(const Tensor& dy, const LinearSaved& saved);
+// Undefined when they were added into a main gradient.
+Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const LinearSaved& saved);
+Tensor linear_bias_gradient(const Tensor& dy, const LinearSaved& saved);
+
 }  // namespace megatron

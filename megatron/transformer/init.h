@@ -3,9 +3,16 @@
 #include <cmath>
 
 #include "megatron/nn/module.h"
+#include "megatron/parallel/parallel_context.h"
 #include "megatron/transformer/config.h"
 
 namespace megatron {
+
+// Of everything between the embedding and the logits.
+inline Placement placement_of(const TransformerConfig& config, const TensorParallel& tp,
+                              Stream stream) {
+  return {config.params_dtype, stream, tp.sequence_parallel};
+}
 
 // Of QKV, fc1 and the output layer.
 inline Init input_init(const TransformerConfig& config) {

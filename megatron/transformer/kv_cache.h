@@ -12,7 +12,9 @@ namespace megatron {
 // 2 * layers * capacity * batch * query groups * head size elements of params_dtype.
 class KvCache {
  public:
-  KvCache(const TransformerConfig& config, int64_t batch, int64_t capacity, Stream stream);
+  // For the query groups of one of `tensor_parallel_size` ranks.
+  KvCache(const TransformerConfig& config, int64_t tensor_parallel_size, int64_t batch,
+          int64_t capacity, Stream stream);
 
   int64_t batch() const { return batch_; }
   int64_t capacity() const { return capacity_; }

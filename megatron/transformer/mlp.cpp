@@ -5,22 +5,24 @@
 
 namespace megatron {
 
-Mlp::Mlp(const TransformerConfig& config, Stream stream)
+Mlp::Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream stream)
     : activation_(config.activation),
       linear_fc1_(config.hidden_size,
-                  config.is_gated() ? 2 * config.ffn_hidden_size : config.ffn_hidden_size,
-                  {.has_bias = config.add_bias_linear, .init = input_init(config)},
-                  {config.params_dtype, stream}),
-      linear_fc2_(config.ffn_hidden_size, config.hidden_size,
+                  config.is_gated() ? 2 * config.ffn_hidden_size : config.ffn_hidden_size, tp,
+                  {.has_bias = config.add_bias_linear,
+                   .init = input_init(config),
+                   .stacked_parts = config.is_gated() ? 2 : 1},
+                  placement_of(config, tp, stream)),
+      linear_fc2_(config.ffn_hidden_size, config.hidden_size, tp,
                   {.has_bias = config.add_bias_linear, .init = output_init(config)},
-                  {config.params_dtype, stream}) {
+                  placement_of(config, tp, stream)) {
   add_child("linear_fc1", linear_fc1_);
   add_child("linear_fc2", linear_fc2_);
 }
 
 Variable Mlp::forward_without_bias(const Variable& x) const {
-  const Variable wide = linear_fc1_.forward_without_bias(x);                  // [s, b, f or 2f]
-  const Variable y = bias_activation(wide, linear_fc1_.bias(), activation_);  // [s, b, f]
+  const Variable wide = linear_fc1_.forward_without_bias(x);  // [s, b, f/tp or 2f/tp]
+  const Variable y = bias_activation(wide, linear_fc1_.bias(), activation_);  // [s, b, f/tp]
   return linear_fc2_.forward_without_bias(y);                                 // [s, b, h]
 }
 

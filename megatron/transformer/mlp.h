@@ -1,6 +1,6 @@
 #pragma once
 
-#include "megatron/nn/layers.h"
+#include "megatron/parallel/tensor/linear.h"
 #include "megatron/transformer/config.h"
 
 namespace megatron {
@@ -8,10 +8,12 @@ namespace megatron {
 // fc2(act(fc1(x))), with the bias of fc1 added in the activation kernel and the bias of fc2 left to
 // the caller.
 //
-//   x [s, b, h]   linear_fc1 [f or 2f, h]   linear_fc2 [h, f]   y [s, b, h]
+//   x [s, b, h]   linear_fc1 [f/tp or 2f/tp, h]   linear_fc2 [h, f/tp]   y [s, b, h]
+//
+// x and y [s/tp, b, h] with sequence parallelism.
 class Mlp final : public Module {
  public:
-  Mlp(const TransformerConfig& config, Stream stream);
+  Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream stream);
 
   Variable forward_without_bias(const Variable& x) const;
   // Of fc2; undefined when there is none.
@@ -19,8 +21,8 @@ class Mlp final : public Module {
 
  private:
   Activation activation_;
-  Linear linear_fc1_;
-  Linear linear_fc2_;
+  ColumnParallelLinear linear_fc1_;
+  RowParallelLinear linear_fc2_;
 };
 
 }  // namespace megatron

@@ -13,25 +13,30 @@
 
 namespace megatron {
 
-SelfAttention::SelfAttention(const TransformerConfig& config, int64_t layer, Stream stream)
+SelfAttention::SelfAttention(const TransformerConfig& config, int64_t layer,
+                             const TensorParallel& tp, Stream stream)
     : layer_(layer),
-      num_heads_(config.num_attention_heads),
-      num_groups_(config.num_query_groups),
+      num_heads_(config.num_attention_heads / tp.size()),
+      num_groups_(config.num_query_groups / tp.size()),
+      first_head_(num_heads_ * tp.rank()),
       head_size_(config.kv_channels),
       rotary_pairs_(config.rotary_interleaved ? kernels::RotaryPairs::kInterleaved
                                               : kernels::RotaryPairs::kHalves),
       dropout_(static_cast<float>(config.attention_dropout)),
       dropout_site_(hash_of(fmt::format("decoder.layers.{}.self_attention.core_attention", layer))),
-      linear_qkv_(config.hidden_size, (num_heads_ + 2 * num_groups_) * head_size_,
+      linear_qkv_(config.hidden_size,
+                  (config.num_attention_heads + 2 * config.num_query_groups) * head_size_, tp,
                   {.has_bias = config.has_qkv_bias(), .init = input_init(config)},
-                  {config.params_dtype, stream}),
-      linear_proj_(num_heads_ * head_size_, config.hidden_size,
+                  placement_of(config, tp, stream)),
+      linear_proj_(config.num_attention_heads * head_size_, config.hidden_size, tp,
                    {.has_bias = config.add_bias_linear, .init = output_init(config)},
-                   {config.params_dtype, stream}) {
+                   placement_of(config, tp, stream)) {
   add_child("linear_qkv", linear_qkv_);
   add_child("linear_proj", linear_proj_);
   if (config.position_embedding_type == PositionEmbedding::kAlibi) {
-    alibi_slopes_ = tensor_of(alibi_slopes(num_heads_), {num_heads_}).to(stream);
+    const std::vector<float> slopes = alibi_slopes(config.num_attention_heads);
+    alibi_slopes_ =
+        tensor_of(slopes, {config.num_attention_heads}).slice(first_head_, num_heads_).to(stream);
   }
 }
 
@@ -53,7 +58,8 @@ Variable SelfAttention::attend(const Variable& qkv, const ForwardContext& contex
                          .num_query_groups = num_groups_,
                          .document_starts = context.document_starts,
                          .alibi_slopes = alibi_slopes_,
-                         .dropout = context.random->dropout_key(dropout_site_, dropout_)});
+                         .dropout = context.random->dropout_key(dropout_site_, dropout_),
+                         .first_head = first_head_});
 }
 
 Variable SelfAttention::attend_cached(const Variable& qkv, const ForwardContext& context) const {

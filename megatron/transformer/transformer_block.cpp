@@ -4,20 +4,24 @@
 #include <string>
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/transformer/init.h"
 
 namespace megatron {
 
-TransformerBlock::TransformerBlock(const TransformerConfig& config, Stream stream)
+TransformerBlock::TransformerBlock(const TransformerConfig& config, const ModelChunk& chunk,
+                                   const TensorParallel& tp, Stream stream)
     : recompute_granularity_(config.recompute_granularity),
       recompute_method_(config.recompute_method),
-      recompute_num_layers_(config.recompute_num_layers),
-      final_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
-                       {config.params_dtype, stream}) {
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    layers_.push_back(std::make_unique<TransformerLayer>(config, layer, stream));
+      recompute_num_layers_(config.recompute_num_layers) {
+  for (int64_t i = 0; i < chunk.num_layers; ++i) {
+    const int64_t layer = chunk.first_layer + i;
+    layers_.push_back(std::make_unique<TransformerLayer>(config, layer, tp, stream));
     add_child("layers." + std::to_string(layer), *layers_.back());
   }
-  add_child("final_layernorm", final_layernorm_);
+  if (!chunk.has_head) return;
+  final_layernorm_.emplace(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
+                           placement_of(config, tp, stream));
+  add_child("final_layernorm", *final_layernorm_);
 }
 
 Variable TransformerBlock::forward(const Variable& x, const ForwardContext& context) const {
@@ -25,10 +29,10 @@ Variable TransformerBlock::forward(const Variable& x, const ForwardContext& cont
   // Selective recompute asks for the attention core, which never keeps its probabilities anyway.
   const bool is_recomputed =
       recompute_granularity_ == RecomputeGranularity::kFull && grad_enabled();
-  if (!is_recomputed) return final_layernorm_.forward(run(x, 0, num_layers, context));
-
   Variable y = x;
-  if (recompute_method_ == RecomputeMethod::kUniform) {
+  if (!is_recomputed) {
+    y = run(y, 0, num_layers, context);
+  } else if (recompute_method_ == RecomputeMethod::kUniform) {
     // Compat: Megatron-LM core_r0.5.0 fails when the layers are no multiple of the group; here the
     // last group is shorter.
     for (int64_t begin = 0; begin < num_layers; begin += recompute_num_layers_) {
@@ -41,7 +45,7 @@ Variable TransformerBlock::forward(const Variable& x, const ForwardContext& cont
     }
     y = run(y, covered, num_layers, context);
   }
-  return final_layernorm_.forward(y);
+  return final_layernorm_ ? final_layernorm_->forward(y) : y;
 }
 
 Variable TransformerBlock::run(const Variable& x, int64_t begin, int64_t end,

@@ -1,18 +1,22 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/transformer/transformer_layer.h"
 
 namespace megatron {
 
-// A stack of layers and the norm that follows the last.
+// A chunk of a stack of layers, and the norm that follows the last layer of the whole stack.
 class TransformerBlock final : public Module {
  public:
-  TransformerBlock(const TransformerConfig& config, Stream stream);
+  TransformerBlock(const TransformerConfig& config, const ModelChunk& chunk,
+                   const TensorParallel& tp, Stream stream);
 
-  // x [s, b, h] -> [s, b, h] in params_dtype. Recomputes as the config says, in grad mode.
+  // x [s, b, h] -> [s, b, h] ([s/tp, b, h] with sequence parallelism), in params_dtype after the
+  // final norm. Recomputes as the config says, in grad mode.
   Variable forward(const Variable& x, const ForwardContext& context) const;
 
  private:
@@ -25,7 +29,7 @@ class TransformerBlock final : public Module {
   RecomputeMethod recompute_method_;
   int64_t recompute_num_layers_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
-  Norm final_layernorm_;
+  std::optional<Norm> final_layernorm_;
 };
 
 }  // namespace megatron

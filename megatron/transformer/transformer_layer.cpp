@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "megatron/ops/dropout.h"
+#include "megatron/transformer/init.h"
 
 namespace megatron {
 
@@ -13,18 +14,20 @@ NormFlags norm_flags(const TransformerConfig& config) {
            .one_plus_weight = config.apply_layernorm_1p}};
 }
 
-TransformerLayer::TransformerLayer(const TransformerConfig& config, int64_t layer, Stream stream)
-    : parallel_residual_(config.parallel_residual),
+TransformerLayer::TransformerLayer(const TransformerConfig& config, int64_t layer,
+                                   const TensorParallel& tp, Stream stream)
+    : tp_(tp),
+      parallel_residual_(config.parallel_residual),
       residual_is_normed_(config.apply_residual_connection_post_layernorm),
       hidden_dropout_(static_cast<float>(config.hidden_dropout)),
       attention_site_(hash_of(fmt::format("decoder.layers.{}.self_attention.dropout", layer))),
       mlp_site_(hash_of(fmt::format("decoder.layers.{}.mlp.dropout", layer))),
       input_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
-                       {config.params_dtype, stream}),
-      self_attention_(config, layer, stream),
+                       placement_of(config, tp, stream)),
+      self_attention_(config, layer, tp, stream),
       pre_mlp_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
-                         {config.params_dtype, stream}),
-      mlp_(config, stream) {
+                         placement_of(config, tp, stream)),
+      mlp_(config, tp, stream) {
   add_child("input_layernorm", input_layernorm_);
   add_child("self_attention", self_attention_);
   add_child("pre_mlp_layernorm", pre_mlp_layernorm_);
@@ -32,18 +35,22 @@ TransformerLayer::TransformerLayer(const TransformerConfig& config, int64_t laye
 }
 
 Variable TransformerLayer::forward(const Variable& x, const ForwardContext& context) const {
-  const DropoutKey attention_key = context.random->dropout_key(attention_site_, hidden_dropout_);
-  const DropoutKey mlp_key = context.random->dropout_key(mlp_site_, hidden_dropout_);
+  const auto key_of = [&](uint64_t site) {
+    DropoutKey key = context.random->dropout_key(site, hidden_dropout_);
+    key.first_row = tp_.sequence_parallel ? tp_.rank() * x.size(0) : 0;
+    return key;
+  };
 
   const Variable normed = input_layernorm_.forward(x);
   const Variable a = self_attention_.forward_without_bias(normed, context);
   const Variable& residual = residual_is_normed_ ? normed : x;
-  const Variable x1 = bias_dropout_add(a, self_attention_.bias(), residual, attention_key);
+  const Variable x1 =
+      bias_dropout_add(a, self_attention_.bias(), residual, key_of(attention_site_));
 
   const Variable normed1 = pre_mlp_layernorm_.forward(parallel_residual_ ? x : x1);
   const Variable z = mlp_.forward_without_bias(normed1);
   const Variable& residual1 = residual_is_normed_ ? normed1 : x1;
-  return bias_dropout_add(z, mlp_.bias(), residual1, mlp_key);
+  return bias_dropout_add(z, mlp_.bias(), residual1, key_of(mlp_site_));
 }
 
 }  // namespace megatron

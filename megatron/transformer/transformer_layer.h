@@ -21,15 +21,18 @@ NormFlags norm_flags(const TransformerConfig& config);
 //   y  = r1 + dropout(mlp(norm(x1)) + bias)             apply_residual_connection_post_layernorm
 //
 // With parallel_residual both halves read x (Wang and Komatsuzaki 2021, GPT-J).
-// x, y [s, b, h], in params_dtype, or fp32 with fp32_residual_connection
+// x, y [s, b, h], [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32 with
+// fp32_residual_connection
 class TransformerLayer final : public Module {
  public:
   // `layer` counts from 0 over the whole model.
-  TransformerLayer(const TransformerConfig& config, int64_t layer, Stream stream);
+  TransformerLayer(const TransformerConfig& config, int64_t layer, const TensorParallel& tp,
+                   Stream stream);
 
   Variable forward(const Variable& x, const ForwardContext& context) const;
 
  private:
+  TensorParallel tp_;
   bool parallel_residual_;
   bool residual_is_normed_;
   float hidden_dropout_;

@@ -22,7 +22,7 @@ constexpr uint64_t kKey = 0x0123456789ABCDEFu;
 
 Tensor normal(int64_t rows, int64_t cols, DType dtype = DType::kFloat32, float std = 1.0f) {
   Tensor y({rows, cols}, dtype, Stream{});
-  kernels::fill_normal(y.view(), kKey, std, y.stream());
+  kernels::fill_normal(y.view(), {}, kKey, std, y.stream());
   return y;
 }
 
@@ -107,10 +107,25 @@ TEST(FillNormalTest, DependsOnThePlaceAlone) {
 #endif
 }
 
+TEST(FillNormalTest, APartIsThatOfTheWhole) {
+  const Tensor whole = normal(40, 1030);
+  for (const int64_t column : {0, 1, 3, 4, 6, 513}) {
+    for (const int64_t cols : {1, 2, 5, 510, 517}) {
+      Tensor part({7, cols}, DType::kFloat32, Stream{});
+      kernels::fill_normal(part.view(), {.row = 30, .column = column}, kKey, 1.0f, part.stream());
+      for (int64_t i = 0; i < 7; ++i) {
+        for (int64_t k = 0; k < cols; ++k) {
+          ASSERT_EQ(element(part, i * cols + k), element(whole, (30 + i) * 1030 + column + k));
+        }
+      }
+    }
+  }
+}
+
 TEST(FillUniformTest, IsTheWordsScaled) {
   constexpr int64_t kCols = 515;
   Tensor y({20, kCols}, DType::kFloat32, Stream{});
-  kernels::fill_uniform(y.view(), kKey, 3.0f, y.stream());
+  kernels::fill_uniform(y.view(), {}, kKey, 3.0f, y.stream());
   for (int64_t i = 0; i < 20; ++i) {
     for (int64_t k = 0; k < kCols; ++k) {
       const auto words =

@@ -2,26 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "megatron/ops/linear.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
 namespace {
-
-TEST(LinearTest, IsTheOpWithItsParameters) {
-  const Linear layer(3, 5, {.init = Init::normal(1)}, {});
-  initialize(layer, 1);
-  const Variable x(random_normal({2, 4, 3}, {.seed = 1}));
-  expect_identical(layer.forward(x).data(), linear(x, layer.weight(), layer.bias()).data());
-  expect_identical(layer.forward_without_bias(x).data(),
-                   linear(x, layer.weight(), Variable()).data());
-}
-
-TEST(LinearTest, MayHaveNoBias) {
-  const Linear layer(3, 5, {.has_bias = false, .init = Init::normal(1)}, {});
-  EXPECT_FALSE(layer.bias().defined());
-  EXPECT_EQ(num_parameters(layer), 15);
-}
 
 TEST(NormTest, BeginsAsThePlainNorm) {
   const Variable x(random_normal({3, 2, 8}, {.seed = 1}));

@@ -7,39 +7,50 @@
 #include <vector>
 
 #include "megatron/device/allocator.h"
-#include "megatron/nn/layers.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
 namespace {
 
+// A linear layer's parameters.
+class Layer final : public Module {
+ public:
+  Layer(int64_t in, int64_t out, bool has_bias, const Init& init, const Placement& placement)
+      : weight(add_parameter("weight", {out, in}, {.init = init}, placement)) {
+    if (has_bias) add_parameter("bias", {out}, {.init = Init::zeros()}, placement);
+  }
+
+  Variable weight;
+};
+
 // A two-layer network, to be walked over.
 class Pair final : public Module {
  public:
   explicit Pair(const Placement& placement)
-      : scale(add_parameter("scale", {1}, Init::ones(), placement)),
-        first(3, 5, {.init = Init::normal(0.02)}, placement),
-        second(5, 2, {.has_bias = false, .init = Init::xavier_uniform()}, placement) {
+      : scale(add_parameter("scale", {1}, {.init = Init::ones()}, placement)),
+        first(3, 5, true, Init::normal(0.02), placement),
+        second(5, 2, false, Init::xavier_uniform(), placement) {
     add_child("first", first);
     add_child("second", second);
   }
 
   Variable scale;
-  Linear first;
-  Linear second;
+  Layer first;
+  Layer second;
 };
 
 // One parameter of any shape and beginning.
 class Single final : public Module {
  public:
-  Single(const Shape& shape, Init init, const Placement& placement)
-      : weight(add_parameter("weight", shape, init, placement)) {}
+  Single(const Shape& shape, const ParameterInfo& info, const Placement& placement)
+      : weight(add_parameter("weight", shape, info, placement)) {}
 
   Variable weight;
 };
 
-Tensor initialized(const Shape& shape, Init init, uint64_t seed, DType dtype = DType::kFloat32) {
-  const Single module(shape, init, {dtype, Stream{}});
+Tensor initialized(const Shape& shape, Init init, uint64_t seed, DType dtype = DType::kFloat32,
+                   Sharding sharding = {}) {
+  const Single module(shape, {.init = init, .sharding = sharding}, {dtype, Stream{}});
   initialize(module, seed);
   return module.weight.data();
 }
@@ -67,7 +78,7 @@ TEST(ModuleTest, ParametersAreCountedAsSuch) {
         .by_category[static_cast<size_t>(MemoryCategory::kParameters)];
   };
   const int64_t before = counted();
-  const Single module({64, 64}, Init::zeros(), {});
+  const Single module({64, 64}, {.init = Init::zeros()}, {});
   EXPECT_GE(counted() - before, 64 * 64 * 4);
 }
 
@@ -106,11 +117,11 @@ TEST(InitializeTest, XavierUniformFillsItsRange) {
 TEST(InitializeTest, DependsOnSeedAndName) {
   const Pair pair({});
   initialize(pair, 1);
-  const Tensor first = copied(pair.first.weight().data());
+  const Tensor first = copied(pair.first.weight.data());
   initialize(pair, 1);
-  expect_identical(pair.first.weight().data(), first);
+  expect_identical(pair.first.weight.data(), first);
   initialize(pair, 2);
-  EXPECT_NE(element(pair.first.weight().data(), 0), element(first, 0));
+  EXPECT_NE(element(pair.first.weight.data(), 0), element(first, 0));
   // The same shape, kind and seed under another name.
   EXPECT_NE(element(initialized({5, 3}, Init::normal(0.02), 1), 0), element(first, 0));
 }
@@ -122,6 +133,40 @@ TEST(InitializeTest, AnElementDependsOnItsRowAndColumnOnly) {
     for (int64_t k = 0; k < 7; ++k) {
       EXPECT_EQ(element(narrow, i * 7 + k), element(wide, i * 9 + k)) << i << ", " << k;
     }
+  }
+}
+
+// Elements of the parts of all ranks, put where Sharding says, are the whole tensor.
+void expect_shards_are(const Tensor& whole, const Init& init, Sharding sharding) {
+  const Shape local = whole.shape().with(sharding.axis, whole.size(sharding.axis) / sharding.count);
+  int64_t seen = 0;
+  for (sharding.index = 0; sharding.index < sharding.count; ++sharding.index) {
+    const Tensor part = initialized(local, init, 7, DType::kFloat32, sharding);
+    EXPECT_EQ(sharding.whole(local), whole.shape());
+    for (const Sharding::Block& block : sharding.blocks(local)) {
+      for (int64_t i = 0; i < local[0]; ++i) {
+        for (int64_t k = 0; k < local[1]; ++k) {
+          const int64_t at = sharding.axis == 0 ? i : k;
+          if (at < block.local_begin || at >= block.local_begin + block.size) continue;
+          const int64_t there = at - block.local_begin + block.whole_begin;
+          const int64_t row = sharding.axis == 0 ? there : i;
+          const int64_t column = sharding.axis == 0 ? k : there;
+          ASSERT_EQ(element(part, i * local[1] + k), element(whole, row * whole.size(1) + column));
+          seen += 1;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(seen, whole.numel());
+}
+
+TEST(InitializeTest, ShardsAreThoseOfTheWhole) {
+  for (const Init& init : {Init::normal(1), Init::xavier_uniform()}) {
+    const Tensor whole = initialized({12, 18}, init, 7);
+    expect_shards_are(whole, init, {.axis = 0, .count = 3});
+    expect_shards_are(whole, init, {.axis = 1, .count = 2});
+    expect_shards_are(whole, init, {.axis = 1, .count = 6});
+    expect_shards_are(whole, init, {.axis = 0, .count = 3, .parts = 2});
   }
 }
 

@@ -83,8 +83,8 @@ TEST(FlatParametersTest, MemoryIsCountedByCategory) {
 class TwoParameters final : public Module {
  public:
   TwoParameters() {
-    add_parameter("weight", {8, 4}, Init::zeros(), {});
-    add_parameter("bias", {8}, Init::zeros(), {});
+    add_parameter("weight", {8, 4}, {.init = Init::zeros()}, {});
+    add_parameter("bias", {8}, {.init = Init::zeros()}, {});
   }
 };
 

@@ -7,8 +7,8 @@
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
-#include "megatron/ops/linear.h"
 #include "megatron/ops/rotary.h"
+#include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
 
 namespace megatron {
@@ -23,10 +23,12 @@ Tensor consecutive_positions(int64_t batch, int64_t length, int64_t first) {
 
 }  // namespace
 
-GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, Stream stream)
-    : word_embeddings(config.padded_vocab_size, config.hidden_size, embedding_init(config),
-                      {config.params_dtype, stream}) {
+GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
+                                         const TensorParallel& tp, Stream stream)
+    : word_embeddings(config.padded_vocab_size, config.hidden_size, tp, embedding_init(config),
+                      !chunk.has_embedding, {config.params_dtype, stream}) {
   add_child("word_embeddings", word_embeddings);
+  if (!chunk.has_embedding) return;  // a copy, for the logits alone
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
     position_embeddings.emplace(config.max_position_embeddings, config.hidden_size,
                                 embedding_init(config), Placement{config.params_dtype, stream});
@@ -40,16 +42,25 @@ GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, Stream
 }
 
 GptModel::GptModel(const TransformerConfig& config, Stream stream)
+    : GptModel(config, whole_model(config.num_layers), {}, stream) {}
+
+GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
+                   const TensorParallel& tp, Stream stream)
     : config_(config),
+      chunk_(chunk),
+      tp_(tp),
       stream_(stream),
       embedding_site_(hash_of("embedding.dropout")),
-      embedding_(config, stream),
-      decoder_(config, stream) {
-  add_child("embedding", embedding_);
+      decoder_(config, chunk, tp, stream) {
+  const bool is_tied = !config.untie_embeddings_and_output_weights;
+  if (chunk.has_embedding || (chunk.has_head && is_tied)) {
+    embedding_.emplace(config, chunk, tp, stream);
+    add_child("embedding", *embedding_);
+  }
   add_child("decoder", decoder_);
-  if (config.untie_embeddings_and_output_weights) {
-    output_layer_.emplace(config.hidden_size, config.padded_vocab_size,
-                          Linear::Options{.has_bias = false, .init = input_init(config)},
+  if (chunk.has_head && !is_tied) {
+    output_layer_.emplace(config.hidden_size, config.padded_vocab_size, tp,
+                          LinearOptions{.has_bias = false, .init = input_init(config)},
                           Placement{config.params_dtype, stream});
     add_child("output_layer", *output_layer_);
   }
@@ -66,25 +77,27 @@ GptModel::GptModel(const TransformerConfig& config, Stream stream)
 
 Variable GptModel::embed(const GptInput& input, const Tensor& position_ids,
                          RandomState& random) const {
-  const Variable& words = embedding_.word_embeddings.weight();
+  const VocabParallelEmbedding& words = embedding_->word_embeddings;
+  const std::optional<Embedding>& positions = embedding_->position_embeddings;
   Variable x;  // [s, b, h]
-  if (embedding_.position_embeddings && !embedding_.norm) {
-    x = embedding(words, input.tokens, embedding_.position_embeddings->weight(), position_ids);
+  if (positions && !embedding_->norm && tp_.size() == 1) {
+    x = embedding(words.weight(), input.tokens, positions->weight(), position_ids);
+  } else if (tp_.sequence_parallel && !positions && !embedding_->norm) {
+    x = reduce_scatter_to_sequence_region(words.forward_partial(input.tokens), tp_);
   } else {
-    x = embedding(words, input.tokens);
-  }
-  if (embedding_.norm) {  // sees the words alone
-    x = embedding_.norm->forward(x);
-    if (embedding_.position_embeddings) {
-      x = add(x, embedding(embedding_.position_embeddings->weight(), position_ids));
-    }
+    x = reduce_from_tensor_region(words.forward_partial(input.tokens), tp_);
+    if (embedding_->norm) x = embedding_->norm->forward(x);  // sees the words alone
+    if (positions) x = add(x, embedding(positions->weight(), position_ids));
+    if (tp_.sequence_parallel) x = scatter_to_sequence_region(x, tp_);
   }
   if (config_.fp32_residual_connection) x = cast(x, DType::kFloat32);
-  return dropout(x,
-                 random.dropout_key(embedding_site_, static_cast<float>(config_.hidden_dropout)));
+  DropoutKey key = random.dropout_key(embedding_site_, static_cast<float>(config_.hidden_dropout));
+  key.first_row = tp_.sequence_parallel ? tp_.rank() * x.size(0) : 0;
+  return dropout(x, key);
 }
 
-Variable GptModel::hidden_states(const GptInput& input, RandomState& random, KvCache* cache) const {
+Variable GptModel::forward(const GptInput& input, const Variable& activations, RandomState& random,
+                           KvCache* cache) const {
   const int64_t batch = input.tokens.size(0);
   const int64_t length = input.tokens.size(1);
   const int64_t offset = cache == nullptr ? 0 : cache->length();
@@ -102,22 +115,28 @@ Variable GptModel::hidden_states(const GptInput& input, RandomState& random, KvC
   } else {
     context.position_ids = position_ids.to(stream_);
   }
-  Variable y = decoder_.forward(embed(input, position_ids, random), context);
+  const Variable x = chunk_.has_embedding ? embed(input, position_ids, random) : activations;
+  Variable y = decoder_.forward(x, context);
   if (cache != nullptr) cache->advance(length);
   return y;
 }
 
 Variable GptModel::logits(const Variable& hidden) const {
   const Variable& weight =
-      output_layer_ ? output_layer_->weight() : embedding_.word_embeddings.weight();
-  return linear(hidden, weight, Variable());
+      output_layer_ ? output_layer_->weight() : embedding_->word_embeddings.weight();
+  return column_parallel_linear(hidden, weight, Variable(), tp_);
 }
 
-Variable gpt_loss(const GptModel& model, const GptInput& input, const Tensor& labels,
-                  const Tensor& loss_mask, RandomState& random) {
-  const Variable logits = model.logits(model.hidden_states(input, random));  // [s, b, v]
+Tensor GptModel::all_logits(const Variable& hidden) const {
+  return gathered_last_axis(logits(hidden).data(), tp_.group);
+}
+
+Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
+                  const Tensor& loss_mask) {
+  const Variable logits = model.logits(hidden);  // [s, b, v/tp]
   const Variable losses =
-      cross_entropy(logits, labels, static_cast<float>(model.config().label_smoothing));  // [s, b]
+      cross_entropy(logits, labels, static_cast<float>(model.config().label_smoothing),
+                    vocabulary_shard(logits.data(), model.tensor_parallel()));  // [s, b]
   return masked_mean(losses, loss_mask);
 }
 

@@ -3,6 +3,9 @@
 #include <optional>
 
 #include "megatron/nn/layers.h"
+#include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/parallel/tensor/linear.h"
+#include "megatron/parallel/tensor/vocabulary.h"
 #include "megatron/transformer/kv_cache.h"
 #include "megatron/transformer/transformer_block.h"
 
@@ -15,25 +18,39 @@ struct GptInput {
   Tensor document_starts = {};  // [b, s] int32: token i sees [start, i]; undefined: all before it
 };
 
-// A decoder-only language model: GPT-2 and, by its config, Llama, GPT-NeoX and BLOOM
-// (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971).
+// A decoder-only language model, or a chunk of it: GPT-2 and, by its config, Llama, GPT-NeoX and
+// BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971).
 //
 // Parameter names are Megatron Core's: embedding.word_embeddings.weight,
 // decoder.layers.0.self_attention.linear_qkv.weight, ...
 class GptModel final : public Module {
  public:
   // `config` is resolved and has padded_vocab_size. Parameters are undefined until initialize() or
-  // a checkpoint fills them.
+  // a checkpoint fills them. Where embeddings are tied, a chunk with the head alone has a copy.
+  GptModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
+           Stream stream);
+  // All of it on one rank.
   GptModel(const TransformerConfig& config, Stream stream);
 
-  // Activations after the final norm, [s, b, h]. With a cache (no grad mode) the tokens continue
-  // what it holds, and it grows by s.
+  // What this chunk makes of the activations of the one before (undefined where the model begins):
+  // [s, b, h], [s/tp, b, h] with sequence parallelism, after the final norm where the model ends.
+  // With a cache (no grad mode) the tokens continue what it holds, and it grows by s.
+  Variable forward(const GptInput& input, const Variable& activations, RandomState& random,
+                   KvCache* cache = nullptr) const;
+  // The same for the whole model.
   Variable hidden_states(const GptInput& input, RandomState& random,
-                         KvCache* cache = nullptr) const;
-  // [s, b, h] -> [s, b, v]; also for a part of the positions.
+                         KvCache* cache = nullptr) const {
+    return forward(input, Variable(), random, cache);
+  }
+  // This rank's columns: hidden as forward() made it -> [s, b, v/tp]. Also for a part of the
+  // positions where the sequence is whole.
   Variable logits(const Variable& hidden) const;
+  // Those of all ranks, without gradient: [s, b, v].
+  Tensor all_logits(const Variable& hidden) const;
 
   const TransformerConfig& config() const { return config_; }
+  const ModelChunk& chunk() const { return chunk_; }
+  const TensorParallel& tensor_parallel() const { return tp_; }
   // Where the parameters are and the work is done.
   Stream stream() const { return stream_; }
 
@@ -41,26 +58,30 @@ class GptModel final : public Module {
   Variable embed(const GptInput& input, const Tensor& position_ids, RandomState& random) const;
 
   TransformerConfig config_;
+  ModelChunk chunk_;
+  TensorParallel tp_;
   Stream stream_;
   uint64_t embedding_site_;
   Tensor rotary_table_;
 
   // A group of its own, so that names read embedding.<part>.
   struct EmbeddingParts final : Module {
-    EmbeddingParts(const TransformerConfig& config, Stream stream);
-    Embedding word_embeddings;
+    EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
+                   const TensorParallel& tp, Stream stream);
+    VocabParallelEmbedding word_embeddings;
     std::optional<Embedding> position_embeddings;
     std::optional<Norm> norm;  // --embed-layernorm
   };
-  EmbeddingParts embedding_;
+  std::optional<EmbeddingParts> embedding_;  // where the model begins, and copied where it ends
   TransformerBlock decoder_;
-  std::optional<Linear> output_layer_;  // untied embeddings only
+  std::optional<ColumnParallelLinear> output_layer_;  // untied embeddings only
 };
 
 // What a language model is trained on: sum over the microbatch of loss_mask * loss, divided by the
-// sum of loss_mask (1 where that is 0).
+// sum of loss_mask (1 where that is 0). The same on every tensor-parallel rank.
+//   hidden as the chunk with the head made it
 //   labels [b, s] int64, loss_mask [b, s] fp32, both on the host -> fp32 []
-Variable gpt_loss(const GptModel& model, const GptInput& input, const Tensor& labels,
-                  const Tensor& loss_mask, RandomState& random);
+Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
+                  const Tensor& loss_mask);
 
 }  // namespace megatron

@@ -18,7 +18,7 @@ TEST_P(RandomCudaTest, FillNormal) {
        {Shape{0, 8}, Shape{8, 0}, Shape{1, 1}, Shape{3, 7}, Shape{130, 1'024}, Shape{5, 50'001}}) {
     expect_twins({zeros(shape, GetParam(), Stream{})},
                  [](std::vector<Tensor>& t, Stream stream) {
-                   kernels::fill_normal(t[0].view(), 0x1234'5678'9abc'def0u, 2.0f, stream);
+                   kernels::fill_normal(t[0].view(), {3, 6}, 0x1234'5678'9abc'def0u, 2.0f, stream);
                  },
                  {.tolerance = tolerance(GetParam()), .what = shape.str()});
   }
@@ -29,7 +29,7 @@ TEST_P(RandomCudaTest, FillUniform) {
     for (const int64_t misaligned_by : {0, 1}) {
       expect_twins({zeros(shape, GetParam(), Stream{})},
                    [](std::vector<Tensor>& t, Stream stream) {
-                     kernels::fill_uniform(t[0].view(), 42, 0.5f, stream);
+                     kernels::fill_uniform(t[0].view(), {0, 4}, 42, 0.5f, stream);
                    },
                    {.tolerance = Tolerance{}, .misaligned_by = misaligned_by});
     }

@@ -79,7 +79,9 @@ class GptGoldenTest : public testing::TestWithParam<const char*> {
     return tensor_of(std::span<const int64_t>(ids.span<int64_t>()), ids.shape());
   }
 
-  Variable loss() { return gpt_loss(*model_, input_, labels_, mask_, random_); }
+  Variable loss() {
+    return gpt_loss(*model_, model_->hidden_states(input_, random_), labels_, mask_);
+  }
 
   LayoutSizes sizes() const {
     const TransformerConfig& config = model_->config();

@@ -1,0 +1,47 @@
+#pragma once
+
+#include "megatron/comm/group.h"
+#include "megatron/parallel/rank_grid.h"
+
+namespace megatron {
+
+// The ranks that share each layer, and how.
+struct TensorParallel {
+  comm::Group group = {};
+  // Between the sharded products each rank has a slice of the sequence
+  // (Korthikanti et al. 2022, arXiv:2205.05198).
+  bool sequence_parallel = false;
+
+  int rank() const { return group.rank(); }
+  int size() const { return group.size(); }
+};
+
+// Pairs of neighbouring pipeline stages, each direction of travel with a lane of its own: a message
+// waits for nothing but its receiver. The stages form a ring, for interleaved schedules.
+struct PipelineLinks {
+  comm::Group from_previous = {};  // activations come
+  comm::Group to_next = {};        // and go
+  comm::Group from_next = {};      // their gradients come
+  comm::Group to_previous = {};    // and go
+};
+
+// The groups that this rank is a member of. The default is one rank alone.
+struct ParallelContext {
+  comm::Group world = {};
+  TensorParallel tensor = {};
+  comm::Group pipeline = {};
+  PipelineLinks links = {};
+  comm::Group data = {};       // ranks that hold the same weights: data and context parallel
+  comm::Group model = {};      // ranks that share one copy of the model: tensor and pipeline
+  comm::Group embedding = {};  // first and last pipeline stage, which both have tied embeddings;
+                               // on other stages and without a pipeline this rank alone
+  RankPlace place = {};
+
+  bool is_first_stage() const { return pipeline.rank() == 0; }
+  bool is_last_stage() const { return pipeline.rank() == pipeline.size() - 1; }
+};
+
+// The groups of this rank of `world`. Every rank calls it with the same resolved config.
+ParallelContext make_parallel_context(const comm::Group& world, const ParallelConfig& config);
+
+}  // namespace megatron

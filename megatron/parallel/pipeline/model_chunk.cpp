@@ -1,0 +1,95 @@
+#include "megatron/parallel/pipeline/model_chunk.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <utility>
+
+namespace megatron {
+namespace {
+
+// Layers of each piece of the model, in the order of the layers: piece i belongs to stage i % pp.
+// Empty when they do not divide; then `problem` says why.
+std::vector<int64_t> layers_of_pieces(const ParallelConfig& c, int64_t num_layers,
+                                      std::string& problem) {
+  const int64_t pp = c.pipeline_model_parallel_size;
+  const int64_t pieces = pp * num_model_chunks(c, num_layers);
+  std::vector<int64_t> layers(static_cast<size_t>(pieces), 0);
+  if (pp == 1) return {num_layers};
+
+  int64_t left = num_layers;
+  int64_t even = pieces;  // pieces that share what is left
+  const auto fix = [&](size_t piece, int64_t count) {
+    layers[piece] = count;
+    left -= count;
+    even -= 1;
+  };
+  const size_t last = layers.size() - 1;
+  const bool is_first_fixed =
+      c.decoder_first_pipeline_num_layers > 0 || c.standalone_embedding_stage;
+  if (is_first_fixed) fix(0, c.decoder_first_pipeline_num_layers);
+  if (c.decoder_last_pipeline_num_layers > 0) fix(last, c.decoder_last_pipeline_num_layers);
+
+  const int64_t extra = (c.account_for_embedding_in_pipeline_split ? 1 : 0) +
+                        (c.account_for_loss_in_pipeline_split ? 1 : 0);
+  const int64_t shared = left + extra;
+  if (left < 0 || even < 0 || (even == 0 && left > 0) || (even > 0 && shared % even != 0)) {
+    problem = fmt::format(
+        "--num-layers {} do not divide: {} layers{} for {} equal pieces of the pipeline; choose "
+        "another number of layers, or give the first or the last stage its own with "
+        "--decoder-first-pipeline-num-layers or --decoder-last-pipeline-num-layers",
+        num_layers, left, extra > 0 ? fmt::format(" and {} that count as one", extra) : "", even);
+    return {};
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool is_fixed =
+        (i == 0 && is_first_fixed) || (i == last && c.decoder_last_pipeline_num_layers > 0);
+    if (!is_fixed) layers[i] = shared / even;
+  }
+  if (c.account_for_embedding_in_pipeline_split) layers.front() -= 1;
+  if (c.account_for_loss_in_pipeline_split) layers.back() -= 1;
+  return layers;
+}
+
+}  // namespace
+
+ModelChunk whole_model(int64_t num_layers) { return {.num_layers = num_layers}; }
+
+int64_t num_model_chunks(const ParallelConfig& c, int64_t num_layers) {
+  if (c.num_virtual_stages_per_pipeline_rank > 0) return c.num_virtual_stages_per_pipeline_rank;
+  const int64_t piece = c.num_layers_per_virtual_pipeline_stage;
+  if (piece == 0 || c.pipeline_model_parallel_size == 1) return 1;
+  return num_layers / c.pipeline_model_parallel_size / piece;
+}
+
+std::vector<ModelChunk> model_chunks(const ParallelConfig& config, int64_t num_layers, int stage) {
+  std::string problem;
+  const std::vector<int64_t> layers = layers_of_pieces(config, num_layers, problem);
+  const auto pp = static_cast<size_t>(config.pipeline_model_parallel_size);
+  std::vector<ModelChunk> chunks;
+  int64_t first = 0;
+  for (size_t piece = 0; piece < layers.size(); ++piece) {
+    if (piece % pp == static_cast<size_t>(stage)) {
+      chunks.push_back({first, layers[piece], piece == 0, piece + 1 == layers.size()});
+    }
+    first += layers[piece];
+  }
+  return chunks;
+}
+
+std::vector<std::string> pipeline_problems(const ParallelConfig& c, int64_t num_layers) {
+  const int64_t pp = c.pipeline_model_parallel_size;
+  const int64_t piece = c.num_layers_per_virtual_pipeline_stage;
+  if (piece > 0 && pp > 1 && (num_layers % pp != 0 || num_layers / pp % piece != 0)) {
+    return {
+        fmt::format("--num-layers {} over {} pipeline stages are not a multiple of "
+                    "--num-layers-per-virtual-pipeline-stage {}; choose numbers that divide",
+                    num_layers, pp, piece)};
+  }
+  std::string problem;
+  const std::vector<int64_t> layers = layers_of_pieces(c, num_layers, problem);
+  if (layers.empty()) return {problem};
+  return {};
+}
+
+}  // namespace megatron

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "megatron/parallel/config.h"
+
+namespace megatron {
+
+// The part of a stack of layers that is in one place: a pipeline stage, or one of the several that
+// an interleaved schedule gives each stage (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2).
+struct ModelChunk {
+  int64_t first_layer = 0;
+  int64_t num_layers = 0;
+  bool has_embedding = true;  // the model begins here
+  bool has_head = true;       // and ends here: final norm, logits, loss
+
+  bool operator==(const ModelChunk&) const = default;
+};
+
+// The whole model in one chunk.
+ModelChunk whole_model(int64_t num_layers);
+
+// The chunks of a pipeline stage, in the order of the layers: one, or virtual_pipeline many. Layers
+// divide evenly but for a first and a last stage of their own sizes; an embedding or a loss that is
+// accounted for takes the place of one layer. REQUIRES: pipeline_problems() finds none.
+std::vector<ModelChunk> model_chunks(const ParallelConfig& config, int64_t num_layers, int stage);
+
+// Why the layers cannot be laid out so, one sentence each; empty when they can.
+std::vector<std::string> pipeline_problems(const ParallelConfig& config, int64_t num_layers);
+
+// Chunks in each stage: 1 without an interleaved schedule.
+int64_t num_model_chunks(const ParallelConfig& config, int64_t num_layers);
+
+}  // namespace megatron

@@ -1,0 +1,65 @@
+#include "megatron/parallel/pipeline/schedule.h"
+
+#include <algorithm>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+
+std::vector<PipelineStep> one_forward_one_backward(const PipelineShape& shape) {
+  const int64_t warmup = std::min(shape.stages - shape.stage - 1, shape.microbatches);
+  std::vector<PipelineStep> steps;
+  for (int64_t i = 0; i < warmup; ++i) steps.push_back({Pass::kForward, i});
+  for (int64_t i = warmup; i < shape.microbatches; ++i) {
+    steps.push_back({Pass::kForward, i});
+    steps.push_back({Pass::kBackward, i - warmup});
+  }
+  for (int64_t i = shape.microbatches - warmup; i < shape.microbatches; ++i) {
+    steps.push_back({Pass::kBackward, i});
+  }
+  return steps;
+}
+
+std::vector<PipelineStep> interleaved(const PipelineShape& shape) {
+  const int64_t stages = shape.stages;
+  const int64_t chunks = shape.chunks;
+  const int64_t microbatches = shape.microbatches;
+  invariant(microbatches % stages == 0,
+            "an interleaved schedule has a multiple of `stages` microbatches");
+  const int64_t total = microbatches * chunks;
+  const int64_t round = stages * chunks;  // of each group of `stages` microbatches
+  const auto step = [&](Pass pass, int64_t k) -> PipelineStep {
+    const int64_t chunk = k % round / stages;
+    return {pass, k / round * stages + k % stages,
+            pass == Pass::kForward ? chunk : chunks - 1 - chunk};
+  };
+  const int64_t warmup =
+      microbatches == stages
+          ? total
+          : std::min(2 * (stages - shape.stage - 1) + (chunks - 1) * stages, total);
+  std::vector<PipelineStep> steps;
+  for (int64_t k = 0; k < warmup; ++k) steps.push_back(step(Pass::kForward, k));
+  for (int64_t k = warmup; k < total; ++k) {
+    steps.push_back(step(Pass::kForward, k));
+    steps.push_back(step(Pass::kBackward, k - warmup));
+  }
+  for (int64_t k = total - warmup; k < total; ++k) steps.push_back(step(Pass::kBackward, k));
+  return steps;
+}
+
+std::vector<PipelineStep> training_steps(const PipelineShape& shape) {
+  return shape.chunks == 1 ? one_forward_one_backward(shape) : interleaved(shape);
+}
+
+std::vector<PipelineStep> evaluation_steps(const PipelineShape& shape) {
+  std::vector<PipelineStep> steps = training_steps(shape);
+  std::erase_if(steps, [](const PipelineStep& step) { return step.pass == Pass::kBackward; });
+  return steps;
+}
+
+double bubble_fraction(const PipelineShape& shape) {
+  return static_cast<double>(shape.stages - 1) /
+         static_cast<double>(shape.chunks * shape.microbatches);
+}
+
+}  // namespace megatron

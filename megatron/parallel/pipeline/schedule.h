@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+// The order of work in a pipeline, as data (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2).
+namespace megatron {
+
+enum class Pass { kForward, kBackward };
+
+struct PipelineStep {
+  Pass pass = Pass::kForward;
+  int64_t microbatch = 0;
+  int64_t chunk = 0;  // of this stage's chunks
+
+  bool operator==(const PipelineStep&) const = default;
+};
+
+struct PipelineShape {
+  int64_t stage = 0;
+  int64_t stages = 1;
+  int64_t chunks = 1;  // in each stage
+  int64_t microbatches = 1;
+};
+
+// One forward, one backward: fill, alternate, drain. At most stages - stage microbatches are in
+// flight. With one stage each microbatch is followed by its backward pass.
+// REQUIRES: chunks is 1.
+std::vector<PipelineStep> one_forward_one_backward(const PipelineShape& shape);
+
+// The same over several chunks a stage; microbatches take turns in groups of as many as there are
+// stages. REQUIRES: microbatches is a multiple of stages.
+std::vector<PipelineStep> interleaved(const PipelineShape& shape);
+
+// Whichever of the two fits the number of chunks.
+std::vector<PipelineStep> training_steps(const PipelineShape& shape);
+
+// All forward passes and nothing else, in the order of training_steps().
+std::vector<PipelineStep> evaluation_steps(const PipelineShape& shape);
+
+// Time that stages wait, as a fraction of the time that they work: (stages - 1) / (chunks *
+// microbatches).
+double bubble_fraction(const PipelineShape& shape);
+
+}  // namespace megatron

@@ -1,0 +1,42 @@
+#include "megatron/parallel/tensor/vocabulary.h"
+
+#include <fmt/format.h>
+
+#include "megatron/core/error.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/parallel/tensor/mappings.h"
+
+namespace megatron {
+
+VocabParallelEmbedding::VocabParallelEmbedding(int64_t rows, int64_t size, const TensorParallel& tp,
+                                               Init init, bool is_copy, const Placement& placement)
+    : tp_(tp) {
+  if (rows % tp.size() != 0) {
+    throw ConfigError(
+        fmt::format("a vocabulary of {} rows does not divide among {} tensor-parallel ranks; pad "
+                    "it with --make-vocab-size-divisible-by",
+                    rows, tp.size()));
+  }
+  const Sharding sharding{.axis = 0, .index = tp.rank(), .count = tp.size()};
+  weight_ = add_parameter("weight", {rows / tp.size(), size},
+                          {.init = init, .sharding = sharding, .is_copy = is_copy}, placement);
+}
+
+Variable VocabParallelEmbedding::forward_partial(const Tensor& ids) const {
+  const int64_t rows = weight_.size(0);
+  return embedding_shard(weight_, ids, tp_.rank() * rows, tp_.size() * rows);
+}
+
+VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp) {
+  if (tp.size() == 1) return {};
+  const int64_t columns = logits.size(-1);
+  return {.first_column = tp.rank() * columns,
+          .num_columns = tp.size() * columns,
+          .gather = [group = tp.group](const Tensor& statistics) {
+            const Tensor one =
+                statistics.reshape({1, statistics.size(0), statistics.size(1), statistics.size(2)});
+            return gathered_sequence(one, group);
+          }};
+}
+
+}  // namespace megatron

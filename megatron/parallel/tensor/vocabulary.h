@@ -1,0 +1,33 @@
+#pragma once
+
+#include "megatron/nn/module.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/parallel/parallel_context.h"
+
+namespace megatron {
+
+// An embedding table whose rows are spread over the tensor-parallel group: rank i has rows
+// [i v/tp, (i + 1) v/tp)   (Shoeybi et al. 2019, arXiv:1909.08053, sec. 3).
+//
+//   weight [v/tp, h]
+class VocabParallelEmbedding final : public Module {
+ public:
+  // Throws ConfigError unless v is a multiple of tp. is_copy: see ParameterInfo.
+  VocabParallelEmbedding(int64_t rows, int64_t size, const TensorParallel& tp, Init init,
+                         bool is_copy, const Placement& placement);
+
+  // ids [b, s] int64 on the host -> [s, b, h], zero where another rank has the row: the sum over
+  // ranks is the embedding.
+  Variable forward_partial(const Tensor& ids) const;
+  const Variable& weight() const { return weight_; }
+
+ private:
+  TensorParallel tp_;
+  Variable weight_;
+};
+
+// Of logits [s, b, v/tp] whose columns are spread like the rows of a VocabParallelEmbedding, for
+// cross_entropy() and log_probabilities(): one gather of four numbers a token.
+VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp);
+
+}  // namespace megatron

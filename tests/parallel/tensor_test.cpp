@@ -1,0 +1,214 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "megatron/comm/threads.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/ops/linear.h"
+#include "megatron/parallel/tensor/linear.h"
+#include "megatron/parallel/tensor/mappings.h"
+#include "megatron/parallel/tensor/vocabulary.h"
+#include "tests/support/tensors.h"
+
+namespace megatron {
+namespace {
+
+using testing::Values;
+
+constexpr uint64_t kSeed = 5;
+
+// This rank's part of a whole tensor.
+Tensor shard_of(const Tensor& whole, const Sharding& sharding) {
+  if (sharding.is_whole()) return whole;
+  const Shape local = whole.shape().with(sharding.axis, whole.size(sharding.axis) / sharding.count);
+  Tensor part(local, whole.dtype(), whole.stream());
+  const int64_t rows = sharding.axis == 0 ? 1 : whole.numel() / whole.size(-1);
+  const int64_t inner = sharding.axis == 0 ? whole.numel() / whole.size(0) : 1;
+  const int64_t to_extent = local[sharding.axis] * inner;
+  const int64_t from_extent = whole.size(sharding.axis) * inner;
+  for (const Sharding::Block& block : sharding.blocks(local)) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto from = whole.span<float>().subspan(
+          static_cast<size_t>(row * from_extent + block.whole_begin * inner),
+          static_cast<size_t>(block.size * inner));
+      std::copy(from.begin(), from.end(),
+                part.span<float>().begin() + row * to_extent + block.local_begin * inner);
+    }
+  }
+  return part;
+}
+
+Tensor own_slice(const Tensor& x, const TensorParallel& tp) {
+  if (!tp.sequence_parallel) return x;
+  const int64_t count = x.size(0) / tp.size();
+  return copied(x.slice(tp.rank() * count, count));
+}
+
+// Gradients of the parameters of a layer on this rank are those of the whole layer. With sequence
+// parallelism what every rank has gets a partial sum.
+void expect_gradients(const Module& got, const Module& want, const TensorParallel& tp) {
+  const std::vector<NamedParameter> wanted = named_parameters(want);
+  const std::vector<NamedParameter> here = named_parameters(got);
+  ASSERT_EQ(here.size(), wanted.size());
+  for (size_t i = 0; i < here.size(); ++i) {
+    Tensor grad = here[i].variable.grad();
+    ASSERT_EQ(grad.defined(), wanted[i].variable.grad().defined());
+    if (!grad.defined()) continue;  // nobody adds the bias of a row-parallel layer here
+    if (here[i].info.sequence_parallel) grad = all_reduced(grad, tp.group);
+    expect_close(grad, shard_of(wanted[i].variable.grad(), here[i].info.sharding),
+                 Tolerance{1e-5, 1e-5}, here[i].name);
+  }
+}
+
+struct Layout {
+  int ranks;
+  bool sequence_parallel;
+};
+std::string layout_name(const testing::TestParamInfo<Layout>& info) {
+  return "Of" + std::to_string(info.param.ranks) +
+         (info.param.sequence_parallel ? "WithSequenceParallel" : "");
+}
+
+class TensorParallelTest : public testing::TestWithParam<Layout> {
+ protected:
+  template <class F>
+  void on_ranks(const F& f) {
+    comm::run_ranks(GetParam().ranks, [&](const comm::Group& world) {
+      f(TensorParallel{world, GetParam().sequence_parallel});
+    });
+  }
+};
+
+// A column-parallel layer, something in between, and a row-parallel one.
+class TwoLayers final : public Module {
+ public:
+  explicit TwoLayers(const TensorParallel& tp, int64_t stacked_parts = 1)
+      : column(8, 24, tp, {.init = Init::normal(1), .stacked_parts = stacked_parts},
+               {DType::kFloat32, Stream{}, tp.sequence_parallel}),
+        row(24, 8, tp, {.init = Init::normal(1)},
+            {DType::kFloat32, Stream{}, tp.sequence_parallel}) {
+    add_child("column", column);
+    add_child("row", row);
+    initialize(*this, kSeed);
+  }
+  Variable forward(const Variable& x) const { return row.forward_without_bias(column.forward(x)); }
+  ColumnParallelLinear column;
+  RowParallelLinear row;
+};
+
+TEST_P(TensorParallelTest, LinearLayersMatchOneRank) {
+  const Tensor x = random_normal({12, 2, 8}, {.seed = 1});   // [s, b, h]
+  const Tensor dy = random_normal({12, 2, 8}, {.seed = 2});  // [s, b, h]
+  const TwoLayers whole({});
+  const Variable want_x = Variable::leaf(x);
+  const Variable want_y = whole.forward(want_x);
+  backward(want_y, dy);
+
+  on_ranks([&](const TensorParallel& tp) {
+    const TwoLayers layers(tp);
+    const Variable input = Variable::leaf(own_slice(x, tp));
+    const Variable y = layers.forward(input);
+    expect_close(y.data(), own_slice(want_y.data(), tp), Tolerance{1e-5, 1e-5});
+    backward(y, own_slice(dy, tp));
+    expect_close(input.grad(), own_slice(want_x.grad(), tp), Tolerance{1e-5, 1e-5});
+    expect_gradients(layers, whole, tp);
+  });
+}
+
+TEST_P(TensorParallelTest, StackedPartsAreSharedPartByPart) {
+  on_ranks([&](const TensorParallel& tp) {
+    const TwoLayers whole({}, 2);
+    const TwoLayers layers(tp, 2);
+    expect_identical(layers.column.weight().data(),
+                     shard_of(whole.column.weight().data(),
+                              {.axis = 0, .index = tp.rank(), .count = tp.size(), .parts = 2}));
+  });
+}
+
+TEST_P(TensorParallelTest, EmbeddingAndCrossEntropyMatchOneRank) {
+  constexpr int64_t kVocabulary = 36;
+  const Tensor ids = random_ids({2, 12}, kVocabulary, 3);     // [b, s]
+  const Tensor labels = random_ids({2, 12}, kVocabulary, 4);  // [b, s]
+  const Tensor dy = random_normal({12, 2}, {.seed = 5});      // of the losses [s, b]
+  for (const float smoothing : {0.0f, 0.1f}) {
+    const VocabParallelEmbedding whole(kVocabulary, 8, {}, Init::normal(1), false, {});
+    initialize(whole, kSeed);
+    const Variable hidden = embedding(whole.weight(), ids);
+    const Variable logits = linear(hidden, whole.weight(), Variable());
+    const Variable losses = cross_entropy(logits, labels, smoothing);
+    const Tensor want_scores = log_probabilities(logits.data(), labels);
+    const Tensor want_logits = copied(logits.data());
+    backward(losses, dy);
+
+    on_ranks([&](const TensorParallel& tp) {
+      const VocabParallelEmbedding table(kVocabulary, 8, tp, Init::normal(1), false, {});
+      initialize(table, kSeed);
+      const Variable partial = table.forward_partial(ids);
+      const Variable x = tp.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp)
+                                              : reduce_from_tensor_region(partial, tp);
+      expect_identical(x.data(), own_slice(hidden.data(), tp), "embedding");
+      const Variable mine = column_parallel_linear(x, table.weight(), Variable(), tp);
+      expect_close(gathered_last_axis(mine.data(), tp.group), want_logits, Tolerance{1e-5, 1e-5},
+                   "logits");
+      const VocabularyShard shard = vocabulary_shard(mine.data(), tp);
+      expect_close(log_probabilities(mine.data(), labels, shard), want_scores,
+                   Tolerance{1e-5, 1e-5}, "scores");
+      const Variable y = cross_entropy(mine, labels, smoothing, shard);
+      expect_close(y.data(), losses.data(), Tolerance{1e-5, 1e-5}, "losses");
+      backward(y, dy);
+      expect_gradients(table, whole, tp);
+    });
+  }
+}
+
+TEST_P(TensorParallelTest, MappingsAreConjugate) {
+  const Tensor x = random_normal({12, 2, 4}, {.seed = 6});
+  on_ranks([&](const TensorParallel& tp) {
+    const auto size = static_cast<float>(tp.size());
+    const Variable slice = scatter_to_sequence_region(Variable::leaf(x), tp);
+    const Variable again = gather_from_sequence_region(slice, tp);
+    expect_identical(again.data(), x, "scatter, gather");
+
+    const Variable whole = Variable::leaf(x);
+    backward(scatter_to_sequence_region(whole, tp), slice.data());
+    expect_identical(whole.grad(), x, "scatter: all_gather");
+
+    const Variable part = Variable::leaf(copied(slice.data()));
+    backward(gather_from_sequence_region(part, tp), x);
+    Tensor sum = copied(slice.data());
+    scale_inplace(sum, size);
+    expect_close(part.grad(), sum, Tolerance{1e-6, 1e-6}, "gather: reduce_scatter");
+
+    const Variable copy = Variable::leaf(x);
+    backward(copy_to_tensor_region(copy, tp), x);
+    Tensor all = copied(x);
+    scale_inplace(all, size);
+    expect_close(copy.grad(), all, Tolerance{1e-6, 1e-6}, "copy: all_reduce");
+
+    const Variable reduced = Variable::leaf(x);
+    const Variable y = reduce_from_tensor_region(reduced, tp);
+    expect_close(y.data(), all, Tolerance{1e-6, 1e-6}, "reduce");
+    backward(y, x);
+    expect_identical(reduced.grad(), x, "reduce: identity");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallelTest,
+                         Values(Layout{1, false}, Layout{2, false}, Layout{2, true},
+                                Layout{3, false}, Layout{3, true}, Layout{4, true}),
+                         layout_name);
+
+TEST(TensorParallelErrorTest, ASequenceThatDoesNotDivideIsRefused) {
+  comm::run_ranks(2, [&](const comm::Group& world) {
+    const TensorParallel tp{world, true};
+    EXPECT_EQ(message_of<ShapeError>([&] {
+                scatter_to_sequence_region(Variable(random_normal({3, 1, 2}, {})), tp);
+              }),
+              "sequence parallel: a sequence of 3 tokens does not divide among 2 ranks; make it a "
+              "multiple, or run without --sequence-parallel");
+  });
+}
+
+}  // namespace
+}  // namespace megatron
