@@ -24,13 +24,15 @@ const char* name_of(Operation operation) {
       return "send";
     case Operation::kRecv:
       return "recv";
+    case Operation::kConnect:
+      return "connect";
   }
   return "?";
 }
 
 std::string Call::str() const {
   const char* const name = name_of(operation);
-  if (operation == Operation::kBarrier) return name;
+  if (operation == Operation::kBarrier || operation == Operation::kConnect) return name;
   const std::string size = fmt::format("{} x {}", count, megatron::name_of(dtype));
   switch (operation) {
     case Operation::kAllReduce:

@@ -19,6 +19,7 @@ enum class Operation {
   kExchange,
   kSend,
   kRecv,
+  kConnect,  // of a GPU, to those of the other members
 };
 
 // "all_reduce", ...

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <functional>
 #include <utility>
 
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
 #include "megatron/device/memory.h"
+#include "megatron/device/stream.h"
 
 namespace megatron::comm {
 namespace {
@@ -51,17 +51,24 @@ Call call_of_all(std::span<const Transfer> transfers) {
   return {Operation::kExchange, DType::kUInt8, bytes};
 }
 
-void check_device(Stream stream) {
-  if (!stream.is_cpu()) throw Unsupported("collectives on a GPU: not built yet");
+// Hands a call to what moves the stream's memory: on_host(transport), or on_device(transport).
+template <class OnHost, class OnDevice>
+void dispatch(const Call& call, const Group& group, Stream stream, const OnHost& on_host,
+              const OnDevice& on_device) {
+  FlightRecorder& recorder = group.transport().context().recorder;
+  recorder.begin(call, group.name());
+  if (stream.is_cpu()) {
+    on_host(group.transport());
+  } else {
+    on_device(group.device_transport(stream.device));
+  }
+  recorder.finish(stream.is_cpu() ? FlightRecorder::State::kDone : FlightRecorder::State::kQueued);
 }
 
 void run(const Call& call, const void* in, void* out, const Group& group, Stream stream) {
-  check_device(stream);
-  Transport& transport = group.transport();
-  FlightRecorder& recorder = transport.context().recorder;
-  recorder.begin(call, group.name());
-  transport.run(call, in, out);
-  recorder.finish(FlightRecorder::State::kDone);
+  dispatch(
+      call, group, stream, [&](Transport& transport) { transport.run(call, in, out); },
+      [&](DeviceTransport& transport) { transport.run(call, in, out, stream); });
 }
 
 }  // namespace
@@ -122,11 +129,10 @@ void exchange(std::span<const Transfer> transfers, const Group& group, Stream st
     check_member(group, transfer.peer, transfer.is_send ? "send: rank" : "recv: rank");
     invariant(transfer.peer != group.rank(), "a message goes to another rank");
   }
-  check_device(stream);
-  FlightRecorder& recorder = group.transport().context().recorder;
-  recorder.begin(call_of_all(transfers), group.name());
-  group.transport().exchange(transfers);
-  recorder.finish(FlightRecorder::State::kDone);
+  dispatch(
+      call_of_all(transfers), group, stream,
+      [&](Transport& transport) { transport.exchange(transfers); },
+      [&](DeviceTransport& transport) { transport.exchange(transfers, stream); });
 }
 
 void barrier(const Group& group) {
@@ -134,34 +140,74 @@ void barrier(const Group& group) {
   run({Operation::kBarrier}, nullptr, nullptr, group, Stream{});
 }
 
-struct Pending::State {};
+void connect(const Group& group, Stream stream) {
+  if (group.size() > 1 && !stream.is_cpu()) group.device_transport(stream.device);
+}
+
+struct Pending::State {
+  explicit State(Stream started_by) : stream(started_by), done(started_by.device) {}
+
+  Stream stream;
+  Event done;
+};
 
 Pending::Pending() = default;
 Pending::Pending(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Pending::~Pending() = default;
 Pending::Pending(Pending&& other) noexcept = default;
-Pending& Pending::operator=(Pending&& other) noexcept = default;
-void Pending::wait() { state_.reset(); }
+Pending& Pending::operator=(Pending&& other) noexcept {
+  state_.swap(other.state_);
+  return *this;
+}
+
+Pending::~Pending() {
+  try {
+    wait();
+  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): whoever waits for the stream is
+                                  // told of the same error
+  }
+}
+
+void Pending::wait() {
+  if (state_ == nullptr) return;
+  const std::unique_ptr<State> state = std::move(state_);
+  state->done.hold_back(state->stream);
+}
+
+namespace {
+
+// f(stream) beside the other work of `stream`, after what it holds now.
+template <class F>
+Pending start(const Group& group, Stream stream, const F& f) {
+  if (stream.is_cpu() || group.size() == 1) {
+    f(stream);
+    return {};
+  }
+  const Stream own = group.device_transport(stream.device).own_stream();
+  auto state = std::make_unique<Pending::State>(stream);
+  state->done.record(stream);  // the stream's work so far, then the collective
+  state->done.hold_back(own);
+  f(own);
+  state->done.record(own);
+  return Pending(std::move(state));
+}
+
+}  // namespace
 
 Pending start_all_reduce(TensorView x, Reduce op, const Group& group, Stream stream) {
-  all_reduce(x, op, group, stream);
-  return {};
+  return start(group, stream, [&](Stream own) { all_reduce(x, op, group, own); });
 }
 
 Pending start_all_gather(TensorView y, ConstView x, const Group& group, Stream stream) {
-  all_gather(y, x, group, stream);
-  return {};
+  return start(group, stream, [&](Stream own) { all_gather(y, x, group, own); });
 }
 
 Pending start_reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& group,
                              Stream stream) {
-  reduce_scatter(y, x, op, group, stream);
-  return {};
+  return start(group, stream, [&](Stream own) { reduce_scatter(y, x, op, group, own); });
 }
 
 Pending start_exchange(std::span<const Transfer> transfers, const Group& group, Stream stream) {
-  exchange(transfers, group, stream);
-  return {};
+  return start(group, stream, [&](Stream own) { exchange(transfers, group, own); });
 }
 
 }  // namespace megatron::comm

@@ -54,8 +54,13 @@ void exchange(std::span<const Transfer> transfers, const Group& group, Stream st
 // Returns when every member has called it. The host waits.
 void barrier(const Group& group);
 
+// Makes what the group's collectives on a GPU need, which the first of them does otherwise and the
+// host waits for. Called by every member.
+void connect(const Group& group, Stream stream);
+
 // A collective under way beside the stream's other work. Until wait(), its views are neither read
-// nor written by anybody else, and their memory lives. On the CPU it is done from the start.
+// nor written by anybody else, and their memory lives. On the CPU it is done from the start. The
+// destructor waits.
 class Pending {
  public:
   Pending();

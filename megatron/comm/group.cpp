@@ -5,18 +5,42 @@
 
 #include <algorithm>
 
+#include "megatron/comm/nccl/nccl_transport.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
 
 namespace megatron::comm {
 
-Group::Group() : transport_(make_self_transport({.name = "self", .rank = 0, .world_ranks = {0}})) {}
-Group::Group(std::shared_ptr<Transport> transport) : transport_(std::move(transport)) {}
+struct Group::State {
+  std::shared_ptr<Transport> transport;
+  Device device;
+  std::unique_ptr<DeviceTransport> device_transport;  // uses `transport` until it is destroyed
+};
 
-int Group::rank() const { return transport_->rank(); }
-int Group::size() const { return transport_->size(); }
-const std::string& Group::name() const { return transport_->membership().name; }
-std::span<const int> Group::world_ranks() const { return transport_->membership().world_ranks; }
+Group::Group() : Group(make_self_transport({.name = "self", .rank = 0, .world_ranks = {0}})) {}
+Group::Group(std::shared_ptr<Transport> transport)
+    : state_(std::make_shared<State>(State{std::move(transport), {}, nullptr})) {}
+
+int Group::rank() const { return transport().rank(); }
+int Group::size() const { return transport().size(); }
+const std::string& Group::name() const { return transport().membership().name; }
+std::span<const int> Group::world_ranks() const { return transport().membership().world_ranks; }
+
+Transport& Group::transport() const { return *state_->transport; }
+
+DeviceTransport& Group::device_transport(Device device) const {
+  if (state_->device_transport == nullptr) {
+    if constexpr (cuda::kIsBuilt) {
+      state_->device_transport = nccl::make_nccl_transport(transport(), device);
+      state_->device = device;
+    } else {
+      throw Unsupported("group " + name() + ": this binary was built without CUDA");
+    }
+  }
+  invariant(state_->device == device, "a rank communicates from one GPU");
+  return *state_->device_transport;
+}
 
 Group Group::subgroup(const std::string& name, std::span<const int> ranks) const {
   Membership membership{.name = name, .rank = -1, .world_ranks = {}};
@@ -42,7 +66,7 @@ Group Group::subgroup(const std::string& name, std::span<const int> ranks) const
                     rank(), this->name(), name, fmt::join(ranks, ", ")));
   }
   if (ranks.size() == 1) return Group(make_self_transport(std::move(membership)));
-  return Group(transport_->subgroup(std::move(membership)));
+  return Group(transport().subgroup(std::move(membership)));
 }
 
 }  // namespace megatron::comm

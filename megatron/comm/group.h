@@ -4,8 +4,11 @@
 #include <span>
 #include <string>
 
+#include "megatron/device/device.h"
+
 namespace megatron::comm {
 
+class DeviceTransport;
 class Transport;
 
 // This rank's membership in an ordered set of ranks that communicate. A cheap handle: copies are
@@ -29,10 +32,14 @@ class Group {
   // same name and ranks make them in the same order.
   Group subgroup(const std::string& name, std::span<const int> ranks) const;
 
-  Transport& transport() const { return *transport_; }
+  // What the collectives are made of: the mover of host memory, and that of a GPU's, which the
+  // first call makes together with all other members. A rank has one GPU.
+  Transport& transport() const;
+  DeviceTransport& device_transport(Device device) const;
 
  private:
-  std::shared_ptr<Transport> transport_;
+  struct State;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace megatron::comm

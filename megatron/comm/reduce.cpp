@@ -19,7 +19,8 @@ constexpr int64_t kChunk = 1024;               // elements; their sums stay in t
 
 template <class Sum>
 Sum larger(Sum a, Sum b) {
-  return a < b || b != b ? b : a;
+  if constexpr (std::is_floating_point_v<Sum>) return (a < b) | (b != b) ? b : a;
+  return a < b ? b : a;
 }
 
 template <class T, Reduce kOp>

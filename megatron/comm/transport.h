@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,9 +25,15 @@ struct Membership {
 // A message as the rank calls it that sends or receives it.
 Call call_of(const Transfer& transfer);
 
+namespace nccl {
+class Watchdog;
+}
+
 // What all groups of one rank share.
 struct RankContext {
+  std::chrono::milliseconds timeout{};  // of one call
   FlightRecorder recorder;
+  std::shared_ptr<nccl::Watchdog> watchdog;  // of the rank's GPU, once it has communicated
   // How many groups of a name and members this rank has made: tells equal ones apart.
   std::map<std::pair<std::string, std::vector<int>>, int> num_groups;
 };
@@ -52,6 +60,13 @@ class Transport {
   virtual void run(const Call& call, const void* in, void* out) = 0;
   virtual void exchange(std::span<const Transfer> transfers) = 0;
 
+  // Why no member should wait any longer, if a rank of the world is known to have failed.
+  virtual std::optional<std::string> failure() const { return {}; }
+  // What a member did last (FlightRecorder::last), where this rank can see it.
+  virtual std::string last_call(int member) const;
+  // The last calls of all ranks that can be seen, to standard error.
+  virtual void print_flight_records();
+
   // "rank 1 (rank 5 of the world)"
   std::string name_of(int member) const;
   // "all_reduce(sum, 16 x float32) in group tensor"
@@ -65,7 +80,22 @@ class Transport {
   const std::shared_ptr<RankContext> context_;
 };
 
-// The transport of a rank alone; nothing is ever moved.
+// What moves a GPU's memory between the members of a group of two or more. Calls are queued on a
+// stream and return.
+class DeviceTransport {
+ public:
+  DeviceTransport() = default;
+  virtual ~DeviceTransport() = default;
+  DeviceTransport(const DeviceTransport&) = delete;
+  DeviceTransport& operator=(const DeviceTransport&) = delete;
+
+  virtual void run(const Call& call, const void* in, void* out, Stream stream) = 0;
+  virtual void exchange(std::span<const Transfer> transfers, Stream stream) = 0;
+  // The group's own stream, for what runs beside the rank's: of high priority.
+  virtual Stream own_stream() = 0;
+};
+
+// The transport of a rank alone: collectives are the identity, messages a bug.
 std::shared_ptr<Transport> make_self_transport(Membership membership);
 
 }  // namespace megatron::comm

@@ -16,7 +16,8 @@ namespace megatron::comm {
 namespace {
 
 constexpr uint64_t kBroken = uint64_t{1} << 31;
-constexpr int kSpins = 4000;  // some 50 us: longer than a wake-up takes
+// A wake-up takes about as long; on a busy machine spinning only keeps the awaited from its core.
+constexpr auto kSpinTime = std::chrono::microseconds(20);
 constexpr size_t kMaxSpareBuffers = 4;
 
 uint32_t phase_of(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
@@ -37,9 +38,7 @@ ThreadGroup::ThreadGroup(ThreadWorld& world, std::vector<int> world_ranks)
     : world_(world),
       world_ranks_(std::move(world_ranks)),
       size_(world_ranks_.size()),
-      // A rank that spins on a core which another one needs delays everybody.
-      num_spins_(world.size() <= static_cast<int>(std::thread::hardware_concurrency()) ? kSpins
-                                                                                       : 0),
+      may_spin_(world.size() <= static_cast<int>(std::thread::hardware_concurrency())),
       places_(std::make_unique<Place[]>(size_)),
       mailboxes_(std::make_unique<Mailbox[]>(size_)) {}
 
@@ -56,10 +55,14 @@ std::optional<uint32_t> ThreadGroup::arrive(int rank, const Call& call, const Tr
 bool ThreadGroup::is_over(uint32_t phase) const { return phase_of(state_.load()) != phase; }
 
 bool ThreadGroup::spin(uint32_t phase) const {
-  for (int i = 0; i < num_spins_; ++i) {
-    if (is_over(phase)) return true;
+  if (!may_spin_) return is_over(phase);
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  while (std::chrono::steady_clock::now() < deadline) {
+    for (int i = 0; i < 8; ++i) {
+      if (is_over(phase)) return true;
+      pause();
+    }
     if (world_.has_news()) return false;
-    pause();
   }
   return is_over(phase);
 }
@@ -141,20 +144,18 @@ std::vector<int> ThreadGroup::missing(int rank) const {
 std::string ThreadGroup::missing_text(const Transport& self, std::span<const int> members) const {
   std::string text;
   for (const int member : members) {
-    const int world_rank = world_ranks_[static_cast<size_t>(member)];
     text += fmt::format("{}{} (last call: {})", text.empty() ? "" : ", ", self.name_of(member),
-                        world_.rank(world_rank)->recorder.last());
+                        self.last_call(member));
   }
   return text;
 }
 
 void ThreadGroup::throw_released(const Transport& self, const Call& call) const {
   // Whoever broke the meeting is about to say why.
-  std::optional<ThreadWorld::Failure> failure;
-  while (!(failure = world_.failure())) std::this_thread::yield();
-  throw CommError(fmt::format("{}: {} was released because rank {} of the world failed: {}",
-                              self.name_of(call), self.name_of(self.rank()), failure->rank,
-                              failure->message));
+  std::optional<std::string> failure;
+  while (!(failure = self.failure())) std::this_thread::yield();
+  throw CommError(fmt::format("{}: {} was released because {}", self.name_of(call),
+                              self.name_of(self.rank()), *failure));
 }
 
 ThreadGroup::Message ThreadGroup::buffer_for(Mailbox& box, int64_t bytes) {

@@ -74,7 +74,7 @@ class ThreadGroup {
   ThreadWorld& world_;
   const std::vector<int> world_ranks_;
   const size_t size_;
-  const int num_spins_;
+  const bool may_spin_;  // every rank has a core
   std::unique_ptr<Place[]> places_;
   std::unique_ptr<Mailbox[]> mailboxes_;
 

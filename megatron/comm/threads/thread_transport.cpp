@@ -98,6 +98,18 @@ void ThreadTransport::run(const Call& call, const void* in, void* out) {
   group_.part(rank());
 }
 
+std::optional<std::string> ThreadTransport::failure() const {
+  if (!world_.has_news()) return {};
+  const std::optional<ThreadWorld::Failure> first = world_.failure();
+  if (!first) return {};
+  return fmt::format("rank {} of the world failed: {}", first->rank, first->message);
+}
+
+std::string ThreadTransport::last_call(int member) const {
+  const int world_rank = membership().world_ranks[static_cast<size_t>(member)];
+  return world_.rank(world_rank)->recorder.last();
+}
+
 void ThreadTransport::exchange(std::span<const Transfer> transfers) {
   for (const Transfer& transfer : transfers) {
     if (transfer.is_send) group_.post(*this, call_of(transfer), transfer.view.data);

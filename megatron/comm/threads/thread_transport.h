@@ -17,6 +17,9 @@ class ThreadTransport final : public Transport {
   std::shared_ptr<Transport> subgroup(Membership membership) override;
   void run(const Call& call, const void* in, void* out) override;
   void exchange(std::span<const Transfer> transfers) override;
+  std::optional<std::string> failure() const override;
+  std::string last_call(int member) const override;
+  void print_flight_records() override { world_.print_flight_records(); }
 
  private:
   // Every member says the same, or all throw the same CommError.

@@ -9,7 +9,10 @@ namespace megatron::comm {
 
 ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout)
     : timeout_(timeout), ended_(static_cast<size_t>(size), false) {
-  for (int i = 0; i < size; ++i) ranks_.push_back(std::make_shared<RankContext>());
+  for (int i = 0; i < size; ++i) {
+    ranks_.push_back(std::make_shared<RankContext>());
+    ranks_.back()->timeout = timeout;
+  }
 }
 
 ThreadWorld::~ThreadWorld() = default;

@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/threads.h"
+#include "megatron/device/allocator.h"
+#include "megatron/device/memory.h"
+#include "megatron/device/stream.h"
+
+// Time and bus bandwidth of collectives between the ranks of this process, by size:
+//
+//   comm_bench [ranks] [cpu|cuda]      all GPUs, or four CPU ranks where there is none
+//
+// Bus bandwidth, bytes that each rank must send over the time: 2 (n - 1) / n of the buffer for an
+// all_reduce, (n - 1) / n for an all_gather or reduce_scatter of n ranks.
+namespace megatron::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Seconds of one call, the mean of many after a warm-up.
+template <class F>
+double seconds_of(const Group& world, Stream stream, int64_t bytes, const F& call) {
+  const int num_calls = bytes < (1 << 20) ? 200 : 20;
+  for (int i = 0; i < 5; ++i) call();
+  synchronize(stream);
+  barrier(world);
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; i < num_calls; ++i) call();
+  synchronize(stream);
+  barrier(world);
+  return std::chrono::duration<double>(Clock::now() - begin).count() / num_calls;
+}
+
+void measure(const Group& world, Stream stream) {
+  const int size = world.size();
+  constexpr int64_t kMaxBytes = int64_t{256} << 20;
+  CachingAllocator memory(stream.device);
+  void* const data = memory.allocate(kMaxBytes, MemoryCategory::kWorkspace);
+  const std::vector<float> ones(static_cast<size_t>(kMaxBytes) / sizeof(float), 1.0f);
+  copy_bytes(data, ones.data(), kMaxBytes, stream);
+  if (world.rank() == 0) {
+    std::printf("%d ranks on %s, float32\n%12s %24s %24s %24s\n", size,
+                stream.is_cpu() ? "the CPU" : "GPUs", "bytes", "all_reduce us GB/s",
+                "all_gather us GB/s", "reduce_scatter us GB/s");
+  }
+  for (int64_t bytes = 4096; bytes <= kMaxBytes; bytes *= 4) {
+    const int64_t count = bytes / static_cast<int64_t>(sizeof(float)) / size * size;
+    const TensorView all{data, {count}, DType::kFloat32};
+    const TensorView own{
+        static_cast<float*>(data) + world.rank() * (count / size), {count / size}, DType::kFloat32};
+    // A maximum of ones stays one, however often it is taken.
+    const double reduce =
+        seconds_of(world, stream, bytes, [&] { all_reduce(all, Reduce::kMax, world, stream); });
+    const double gather =
+        seconds_of(world, stream, bytes, [&] { all_gather(all, own, world, stream); });
+    const double scatter = seconds_of(
+        world, stream, bytes, [&] { reduce_scatter(own, all, Reduce::kMax, world, stream); });
+    const double sent = static_cast<double>(all.bytes()) * (size - 1) / size * 1e-9;
+    if (world.rank() != 0) continue;
+    std::printf("%12lld %15.1f %8.2f %15.1f %8.2f %15.1f %8.2f\n", static_cast<long long>(bytes),
+                reduce * 1e6, 2 * sent / reduce, gather * 1e6, sent / gather, scatter * 1e6,
+                sent / scatter);
+  }
+  memory.release(data);
+}
+
+int run(int argc, char** argv) {
+  const int num_gpus = num_cuda_devices();
+  const bool on_gpus = argc > 2 ? std::string(argv[2]) == "cuda" : num_gpus > 1;
+  const int num_ranks = argc > 1 ? std::atoi(argv[1]) : (on_gpus ? num_gpus : 4);
+  if (num_ranks < 1 || (on_gpus && num_ranks > num_gpus)) {
+    std::fprintf(stderr, "comm_bench [ranks] [cpu|cuda]: %d GPUs are visible\n", num_gpus);
+    return 2;
+  }
+  run_ranks(num_ranks, [&](const Group& world) {
+    const Device device{on_gpus ? DeviceType::kCuda : DeviceType::kCpu, world.rank()};
+    use_device(device);
+    const OwnedStream stream(device);
+    const Clock::time_point begin = Clock::now();
+    connect(world, stream.get());
+    if (on_gpus && world.rank() == 0) {
+      const std::chrono::duration<double> time = Clock::now() - begin;
+      std::printf("connected in %.2f s\n", time.count());
+    }
+    measure(world, stream.get());
+  });
+  return 0;
+}
+
+}  // namespace
+}  // namespace megatron::comm
+
+int main(int argc, char** argv) { return megatron::comm::run(argc, argv); }

@@ -1,0 +1,46 @@
+#include "megatron/comm/nccl/watchdog.h"
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+
+#include "megatron/comm/nccl/library.h"
+
+namespace megatron::comm::nccl {
+
+Watchdog::Watchdog() : thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+Watchdog::~Watchdog() = default;
+
+void Watchdog::add(Watched& communicator) {
+  const std::lock_guard lock(mutex_);
+  communicators_.push_back(&communicator);
+}
+
+void Watchdog::remove(Watched& communicator) {
+  const std::lock_guard lock(mutex_);
+  std::erase(communicators_, &communicator);
+}
+
+void Watchdog::watch(const std::stop_token& stop) {
+  // It asks for events while another thread may be capturing a graph.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    stopped_.wait_for(lock, stop, std::chrono::milliseconds(100), [] { return false; });
+    look();
+  }
+}
+
+void Watchdog::look() {
+  for (Watched* const communicator : communicators_) {
+    const std::optional<std::string> problem = communicator->problem();
+    if (!problem) continue;
+    library().group_start();
+    for (Watched* const other : communicators_) other->abort(*problem);
+    library().group_end();
+    return;
+  }
+}
+
+}  // namespace megatron::comm::nccl
