@@ -82,7 +82,7 @@ MemorySource MemorySource::cuda() {
 }
 
 CachingAllocator::CachingAllocator(Device device)
-    : CachingAllocator(device, device.is_cpu() ? MemorySource::cpu() : MemorySource::cuda()) {
+    : CachingAllocator(device, MemorySource::of(device.type)) {
   if (!device.is_cpu() && !cuda::kIsBuilt) {
     throw Unsupported(device.str() + ": this binary was built without CUDA; use --device cpu");
   }
@@ -93,14 +93,14 @@ CachingAllocator::CachingAllocator(Device device, const MemorySource& source)
 
 CachingAllocator::~CachingAllocator() { empty_cache_locked(); }
 
-int64_t CachingAllocator::block_size(int64_t bytes) const {
+int64_t MemorySource::block_bytes(int64_t bytes) const {
   return rounded_up(std::max<int64_t>(bytes, 1),
-                    bytes >= source_.large_bytes ? source_.large_alignment : source_.alignment);
+                    bytes >= large_bytes ? large_alignment : alignment);
 }
 
 void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category) {
   invariant(bytes >= 0, "an allocation has at least 0 bytes");
-  const int64_t wanted = block_size(bytes);
+  const int64_t wanted = source_.block_bytes(bytes);
   const bool small = source_.cuts_blocks && wanted <= source_.small_bytes;
   const std::lock_guard lock(mutex_);
 

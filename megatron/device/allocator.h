@@ -47,11 +47,15 @@ struct MemorySource {
   int64_t medium_bytes = 0;
   int64_t medium_segment_bytes = 0;
 
+  // What a request of that many bytes takes.
+  int64_t block_bytes(int64_t bytes) const;
+
   // Host memory: whole blocks, so that tools which watch the heap see each.
   static MemorySource cpu();
   // A driver call costs up to a millisecond and waits for the device, and it hands out whole pages
   // of 2 MiB.
   static MemorySource cuda();
+  static MemorySource of(DeviceType type) { return type == DeviceType::kCpu ? cpu() : cuda(); }
 };
 
 // Keeps freed blocks and hands them out again, so that after the first iterations nothing is asked
@@ -95,7 +99,6 @@ class CachingAllocator {
   };
   using FreeBlocks = std::set<Block*, Smaller>;
 
-  int64_t block_size(int64_t bytes) const;
   FreeBlocks& free_blocks(bool small) { return small ? free_small_ : free_; }
   // A free block for a request, no longer listed as free; null when there is none.
   Block* fitting(int64_t wanted, bool small);

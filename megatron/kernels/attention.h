@@ -118,6 +118,9 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
 void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
                         ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
                         ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+// What the backward pass takes from the pool by itself, with as many threads as there are now, for
+// queries [s, b, n, d].
+int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups);
 }  // namespace cpu
 
 namespace cuda {

@@ -22,6 +22,9 @@ enum class Transpose { kNo, kYes };
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream);
 
+// Scratch memory of products on a GPU: once for each stream, for good.
+inline constexpr int64_t kCudaMatmulWorkspaceBytes = int64_t{32} << 20;
+
 namespace cpu {
 // An own product in fp32 arithmetic (cpu/gemm.h); oneDNN for bf16 where the processor multiplies
 // bf16 faster than fp32.

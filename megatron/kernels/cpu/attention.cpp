@@ -396,6 +396,12 @@ void store_head_sum(T* to, float* first, int64_t between_heads, int64_t heads, i
   store_row(to, first, d);
 }
 
+// Heads whose gradients of keys and values are summed at the same time: whole groups.
+int64_t num_heads_at_once(int64_t pairs, int64_t heads_per_group) {
+  const int64_t wanted = (int64_t{4} * num_threads() + heads_per_group - 1) / heads_per_group;
+  return std::min(pairs, wanted) * heads_per_group;
+}
+
 }  // namespace
 
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
@@ -455,6 +461,15 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
   });
 }
 
+int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups) {
+  const int64_t s = sbnd[0];
+  const int64_t d = sbnd[3];
+  const int64_t heads = num_heads_at_once(sbnd[1] * groups, sbnd[2] / groups);
+  const int64_t workers = std::min(heads, static_cast<int64_t>(num_threads()));
+  return 4 *
+         (heads * 2 * padded_keys(s) * padded_channels(d) + workers * BackwardTile::floats(s, d));
+}
+
 void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
                         ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
                         ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
@@ -468,8 +483,7 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
   // of the heads, so that the result does not depend on threads. A wave of groups bounds the
   // memory.
   const int64_t head_floats = padded_keys(sk) * channels;
-  const int64_t wave =
-      std::min(pairs, (int64_t{4} * num_threads() + heads_per_group - 1) / heads_per_group);
+  const int64_t wave = num_heads_at_once(pairs, heads_per_group) / heads_per_group;
   const Workspace gradients(wave * heads_per_group * 2 * head_floats * 4, stream);
   float* const dk_heads = gradients.as<float>();
   float* const dv_heads = dk_heads + wave * heads_per_group * head_floats;

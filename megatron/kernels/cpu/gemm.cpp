@@ -247,7 +247,13 @@ int64_t boundary(int64_t extent, int64_t unit, int64_t part, int64_t parts) {
 
 int64_t columns_of_panels(int64_t n) { return num_panels(n) * kTileCols; }
 
+int64_t floats_of_thread(DType c) {
+  return Scratch::kA + Scratch::kB + (c == DType::kFloat32 ? 0 : Scratch::kSums);
+}
+
 }  // namespace
+
+int64_t gemm_workspace_bytes(DType c) { return num_threads() * floats_of_thread(c) * 4; }
 
 void gemm(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
           ConstView bias, float beta, Stream stream) {
@@ -258,8 +264,7 @@ void gemm(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpo
       m <= kMaxDotRows && transpose_a == Transpose::kNo && transpose_b == Transpose::kYes;
   const Grid grid = has_few_rows ? Grid{0, 0} : grid_for(m, n, k);
   const int64_t threads = grid.rows * grid.cols;
-  const int64_t floats_per_thread =
-      Scratch::kA + Scratch::kB + (c.dtype == DType::kFloat32 ? 0 : Scratch::kSums);
+  const int64_t floats_per_thread = floats_of_thread(c.dtype);
   const Workspace scratch(threads * floats_per_thread * 4, stream);
   const Workspace few_rows((has_few_rows ? m * k : 0) * 4, stream);
   const Workspace bias_row((bias.data == nullptr ? 0 : columns_of_panels(n)) * 4, stream);

@@ -10,4 +10,7 @@ namespace megatron::kernels::cpu {
 void gemm(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
           ConstView bias, float beta, Stream stream);
 
+// The most scratch memory that a call takes, with as many threads as there are now.
+int64_t gemm_workspace_bytes(DType c);
+
 }  // namespace megatron::kernels::cpu

@@ -62,7 +62,7 @@ class MatmulPlans {
   // kWorkspaceBytes for work on the stream, allocated at its first use.
   void* workspace(Stream stream);
 
-  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+  static constexpr auto kWorkspaceBytes = static_cast<size_t>(kCudaMatmulWorkspaceBytes);
 
  private:
   Device device_;

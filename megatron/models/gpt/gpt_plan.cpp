@@ -1,0 +1,359 @@
+#include "megatron/models/gpt/gpt_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megatron/models/gpt/hf_names.h"
+#include "megatron/optim/flat_layout.h"
+
+namespace megatron {
+namespace {
+
+int64_t num_stages(const PlannedTraining& t) { return t.parallel.pipeline_model_parallel_size; }
+// Model chunks of a stage.
+int64_t num_chunks(const PlannedTraining& t) {
+  return std::max<int64_t>(1, t.parallel.virtual_pipeline_model_parallel_size);
+}
+
+MicrobatchSizes sizes_of(const PlannedTraining& t) {
+  return {.micro_batch_size = t.micro_batch_size,
+          .tp = t.parallel.tensor_model_parallel_size,
+          .cp = t.parallel.context_parallel_size,
+          .sequence_parallel = t.parallel.sequence_parallel,
+          .device = t.device};
+}
+
+// Layers of each stage: an even split, or what --decoder-{first,last}-pipeline-num-layers leave.
+int64_t layers_of(const PlannedTraining& t, int64_t stage) {
+  const ParallelConfig& p = t.parallel;
+  const int64_t stages = num_stages(t);
+  const int64_t first = p.decoder_first_pipeline_num_layers;
+  const int64_t last = p.decoder_last_pipeline_num_layers;
+  if (stage == 0 && first > 0) return first;
+  if (stage == stages - 1 && last > 0) return last;
+  const int64_t even = stages - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0);
+  return (t.transformer.num_layers - first - last) / std::max<int64_t>(even, 1);
+}
+
+bool has_embedding(int64_t stage) { return stage == 0; }
+bool has_head(const PlannedTraining& t, int64_t stage) { return stage == num_stages(t) - 1; }
+
+// Elements of a parameter on a tensor-parallel rank. Vocabulary rows, heads and MLP columns are
+// divided; norms, positions and the biases after a sum over ranks are not.
+int64_t local_numel(const TensorSpec& spec, int64_t tp) {
+  constexpr const char* kDivided[] = {
+      "word_embeddings.weight", "output_layer.weight", "linear_qkv.weight",  "linear_qkv.bias",
+      "linear_fc1.weight",      "linear_fc1.bias",     "linear_proj.weight", "linear_fc2.weight"};
+  const bool is_divided = std::any_of(std::begin(kDivided), std::end(kDivided),
+                                      [&](const char* end) { return spec.name.ends_with(end); });
+  return is_divided ? spec.shape.numel() / tp : spec.shape.numel();
+}
+
+// The parameters of a stage. Every layer is as large as the first.
+std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage) {
+  TransformerConfig one_layer = t.transformer;
+  one_layer.num_layers = 1;
+  const int64_t tp = t.parallel.tensor_model_parallel_size;
+  std::vector<FlatItem> items;
+  for (const TensorSpec& spec : gpt_parameters(one_layer)) {
+    const FlatItem item{.numel = local_numel(spec, tp)};
+    int64_t copies = 0;
+    if (spec.name.starts_with("decoder.layers.")) {
+      copies = layers_of(t, stage);
+    } else if (spec.name == "embedding.word_embeddings.weight") {
+      const bool is_output = !t.transformer.untie_embeddings_and_output_weights;
+      copies = has_embedding(stage) || (has_head(t, stage) && is_output) ? 1 : 0;
+    } else if (spec.name.starts_with("embedding.")) {
+      copies = has_embedding(stage) ? 1 : 0;
+    } else {
+      copies = has_head(t, stage) ? 1 : 0;
+    }
+    items.insert(items.end(), static_cast<size_t>(copies), item);
+  }
+  return items;
+}
+
+// Layers that go backward in one piece.
+struct Region {
+  int64_t num_layers = 1;
+  bool is_recomputed = false;
+};
+
+// Those of a model chunk, in the order of the forward pass; as TransformerBlock::forward does.
+std::vector<Region> regions_of(const TransformerConfig& c, int64_t num_layers) {
+  const bool is_full = c.recompute_granularity == RecomputeGranularity::kFull;
+  std::vector<Region> regions;
+  int64_t at = 0;
+  while (at < num_layers) {
+    Region region;
+    if (is_full && c.recompute_method == RecomputeMethod::kUniform) {
+      region = {std::min(c.recompute_num_layers, num_layers - at), true};
+    } else {
+      region.is_recomputed = is_full && at < c.recompute_num_layers;
+    }
+    regions.push_back(region);
+    at += region.num_layers;
+  }
+  return regions;
+}
+
+// The activations of a stage, at the moment at which the most of them exist.
+class ActivationPlan {
+ public:
+  ActivationPlan(const PlannedTraining& t, int64_t stage)
+      : t_(t),
+        stage_(stage),
+        sizes_(sizes_of(t)),
+        layer_(layer_memory(t.transformer, sizes_)),
+        layers_a_chunk_(std::max<int64_t>(1, layers_of(t, stage) / num_chunks(t))),
+        regions_(regions_of(t.transformer, layers_a_chunk_)) {}
+
+  double microbatches_in_flight() const {
+    return static_cast<double>(chunks_in_flight()) / static_cast<double>(num_chunks(t_));
+  }
+
+  // Appends the rows of the peak and says when it is.
+  std::string append(std::vector<PlannedRow>& rows) const {
+    const std::vector<MemoryRow> input = input_rows();
+    int64_t held = total_bytes(input) + kept_by_layers();
+    std::string peak_at;
+    std::vector<MemoryRow> extra;
+    int64_t peak = -1;
+    const auto consider = [&](int64_t before, std::vector<MemoryRow> more, std::string when) {
+      if (before + total_bytes(more) <= peak) return;
+      peak = before + total_bytes(more);
+      extra = std::move(more);
+      peak_at = std::move(when);
+    };
+    if (has_head(t_, stage_)) consider(held, head_rows(), "loss");
+    int64_t layer = layers_of(t_, stage_);
+    int64_t peak_layers = kept_by_layers();
+    int64_t kept = kept_by_layers();
+    for (auto region = regions_.rbegin(); region != regions_.rend(); ++region) {
+      const int64_t before = peak;
+      consider(held, backward_rows(*region), fmt::format("backward of layer {}", layer));
+      if (peak != before) peak_layers = kept;
+      const int64_t freed = kept_by(*region);
+      held -= freed;
+      kept -= freed;
+      layer -= region->num_layers;
+    }
+    const auto add = [&](const std::string& what, int64_t bytes) {
+      if (bytes > 0) rows.push_back({MemoryCategory::kActivations, what, bytes});
+    };
+    for (const MemoryRow& row : input) add(row.what, row.bytes);
+    add_layers(rows, peak_layers);
+    for (const MemoryRow& row : extra) add(row.what, row.bytes);
+    return peak_at;
+  }
+
+ private:
+  // Forward passes whose backward pass has not begun, in model chunks (training.md of Narayanan et
+  // al. 2021, fig. 4): one after another p - rank, interleaved the warm-up and one more.
+  int64_t chunks_in_flight() const {
+    const int64_t behind = num_stages(t_) - stage_ - 1;
+    const int64_t chunks = num_chunks(t_);
+    const int64_t wanted =
+        chunks == 1 ? behind + 1 : 2 * behind + (chunks - 1) * num_stages(t_) + 1;
+    return std::min(wanted, chunks * t_.num_microbatches);
+  }
+
+  int64_t kept_by(const Region& region) const {
+    return region.is_recomputed ? layer_.input.bytes : region.num_layers * layer_.kept_bytes();
+  }
+  int64_t kept_by_layers() const {
+    int64_t sum = 0;
+    for (const Region& region : regions_) sum += kept_by(region);
+    return sum * chunks_in_flight();
+  }
+
+  // The kept tensors by name, of all layers together; `bytes` of them are there.
+  void add_layers(std::vector<PlannedRow>& rows, int64_t bytes) const {
+    int64_t whole = 0;
+    int64_t inputs = 0;
+    for (const Region& region : regions_) {
+      whole += region.is_recomputed ? 0 : region.num_layers;
+      inputs += region.is_recomputed ? 1 : region.num_layers;
+    }
+    const auto add = [&](const MemoryRow& row, int64_t count) {
+      const int64_t here = std::min(bytes, row.bytes * count * chunks_in_flight());
+      bytes -= here;
+      if (here > 0) rows.push_back({MemoryCategory::kActivations, "layers: " + row.what, here});
+    };
+    add(layer_.input, inputs);
+    for (const MemoryRow& row : layer_.kept) add(row, whole);
+  }
+
+  int64_t block(int64_t elements, DType dtype) const { return sizes_.block(elements, dtype); }
+  int64_t hidden() const {
+    return block(sizes_.residual_tokens(t_.transformer) * t_.transformer.hidden_size,
+                 t_.transformer.params_dtype);
+  }
+
+  // What embedding a microbatch keeps, and tables.
+  std::vector<MemoryRow> input_rows() const {
+    const TransformerConfig& c = t_.transformer;
+    const int64_t tokens = sizes_.tokens(c);
+    std::vector<MemoryRow> rows;
+    if (c.position_embedding_type == PositionEmbedding::kRope) {
+      const int64_t positions = std::max(c.seq_length, c.max_position_embeddings);
+      rows.push_back(
+          {"rotary table", block(positions * ((c.rotary_dim() + 1) / 2 * 2), DType::kFloat32)});
+    }
+    if (has_embedding(stage_)) {
+      if (t_.device == DeviceType::kCpu) {  // otherwise they stay on the host
+        rows.push_back({"token and position ids", 2 * block(tokens, DType::kInt64)});
+      }
+      if (c.embed_layernorm) {
+        rows.push_back(
+            {"embedding norm, input and statistics", hidden() + norm_statistics_bytes(c, sizes_)});
+      }
+    }
+    return rows;
+  }
+
+  // gpt_loss, when the gradient of the logits (written over them) is multiplied back.
+  std::vector<MemoryRow> head_rows() const {
+    const TransformerConfig& c = t_.transformer;
+    const int64_t tokens = sizes_.tokens(c);
+    return {
+        {"final norm, input and statistics", layer_.input.bytes + norm_statistics_bytes(c, sizes_)},
+        {"final norm, output", hidden()},
+        {"logits, then their gradient",
+         block(tokens * c.padded_vocab_size / sizes_.tp, c.params_dtype)},
+        {"labels, loss mask, log-sum-exp",
+         block(tokens, DType::kInt64) + 2 * block(tokens, DType::kFloat32)},
+        {"gradient of the final norm's output", hidden()}};
+  }
+
+  // From the gradient of the region's output on.
+  std::vector<MemoryRow> backward_rows(const Region& region) const {
+    std::vector<MemoryRow> rows = {{"gradient of the layer's output", layer_.input.bytes}};
+    if (region.is_recomputed) {
+      rows.push_back(
+          {"recomputed activations", region.num_layers * layer_.kept_bytes() - layer_.input.bytes});
+    }
+    const LayerMemory last = layer_memory(t_.transformer, sizes_, region.is_recomputed);
+    rows.push_back({"gradients inside the layer", peak_bytes(last.backward)});
+    return rows;
+  }
+
+  const PlannedTraining& t_;
+  int64_t stage_;
+  MicrobatchSizes sizes_;
+  LayerMemory layer_;
+  int64_t layers_a_chunk_;
+  std::vector<Region> regions_;
+};
+
+}  // namespace
+
+int64_t RankMemory::bytes(MemoryCategory category) const {
+  int64_t sum = 0;
+  for (const PlannedRow& row : rows) sum += row.category == category ? row.bytes : 0;
+  return sum;
+}
+
+int64_t RankMemory::total_bytes() const {
+  int64_t sum = 0;
+  for (const PlannedRow& row : rows) sum += row.bytes;
+  return sum;
+}
+
+RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
+  const TransformerConfig& c = t.transformer;
+  const std::vector<FlatItem> items = stage_parameters(t, stage);
+  const int64_t numel = flat_layout(items, {}).numel;
+  RankMemory memory;
+  for (const FlatItem& item : items) memory.num_parameters += item.numel;
+  memory.num_layers = layers_of(t, stage);
+
+  const MicrobatchSizes sizes = sizes_of(t);
+  const bool is_16_bit = c.params_dtype != DType::kFloat32;
+  const DType grad_dtype =
+      t.parallel.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype;
+  const int64_t shards = t.parallel.use_distributed_optimizer
+                             ? t.parallel.data_parallel_size * t.parallel.context_parallel_size
+                             : 1;
+  const auto add = [&memory](MemoryCategory category, std::string what, int64_t bytes) {
+    if (bytes > 0) memory.rows.push_back({category, std::move(what), bytes});
+  };
+  const auto fp32_shard = [&] {
+    return sizes.block((numel + shards - 1) / shards, DType::kFloat32);
+  };
+  add(MemoryCategory::kParameters, "parameters", sizes.block(numel, c.params_dtype));
+  add(MemoryCategory::kGradients, "main gradients", sizes.block(numel, grad_dtype));
+  if (is_16_bit) add(MemoryCategory::kOptimizer, "fp32 main parameters", fp32_shard());
+  if (t.optimizer.optimizer == OptimizerKind::kAdam) {
+    add(MemoryCategory::kOptimizer, "Adam's two moments", 2 * fp32_shard());
+  } else {
+    add(MemoryCategory::kOptimizer, "momentum", fp32_shard());
+  }
+
+  const ActivationPlan activations(t, stage);
+  memory.peak_at = activations.append(memory.rows);
+  memory.microbatches_in_flight = activations.microbatches_in_flight();
+  add(MemoryCategory::kWorkspace, "scratch of kernels", layer_memory(c, sizes).workspace);
+  return memory;
+}
+
+RankMemory largest_rank_memory(const PlannedTraining& t) {
+  RankMemory largest = rank_memory(t, 0);
+  for (int64_t stage = 1; stage < num_stages(t); ++stage) {
+    RankMemory memory = rank_memory(t, stage);
+    if (memory.total_bytes() > largest.total_bytes()) largest = std::move(memory);
+  }
+  return largest;
+}
+
+int64_t num_gpt_parameters(const TransformerConfig& config) {
+  int64_t sum = 0;
+  for (const TensorSpec& spec : gpt_parameters(config)) sum += spec.shape.numel();
+  return sum;
+}
+
+int64_t largest_micro_batch_size(PlannedTraining training, int64_t bytes, int64_t at_most) {
+  for (int64_t size = at_most; size >= 1; --size) {
+    training.micro_batch_size = size;
+    if (largest_rank_memory(training).total_bytes() <= bytes) return size;
+  }
+  return 0;
+}
+
+double pipeline_bubble(const ParallelConfig& parallel, int64_t num_microbatches) {
+  const auto idle = static_cast<double>(parallel.pipeline_model_parallel_size - 1);
+  const auto chunks =
+      static_cast<double>(std::max<int64_t>(1, parallel.virtual_pipeline_model_parallel_size));
+  return idle / (chunks * static_cast<double>(num_microbatches) + idle);
+}
+
+Traffic traffic(const PlannedTraining& t, int64_t stage) {
+  const TransformerConfig& c = t.transformer;
+  const int64_t element = size_of(c.params_dtype);
+  const RankMemory memory = rank_memory(t, stage);
+  const auto part_of_ring = [](int64_t bytes, int64_t ranks) {
+    return bytes / ranks * (ranks - 1);
+  };
+  Traffic sent;
+  const int64_t dp = t.parallel.data_parallel_size * t.parallel.context_parallel_size;
+  const int64_t gradients = memory.bytes(MemoryCategory::kGradients);
+  const int64_t parameters = memory.bytes(MemoryCategory::kParameters);
+  sent.data_parallel =
+      part_of_ring(gradients, dp) +
+      part_of_ring(t.parallel.use_distributed_optimizer ? parameters : gradients, dp);
+  const MicrobatchSizes sizes = sizes_of(t);
+  const int64_t hidden = sizes.tokens(c) * c.hidden_size * element;
+  // Two all-reduces forward and two backward; sequence parallelism sends an all-gather and a
+  // reduce-scatter for each, and gathers the inputs of qkv and fc1 once more for their weights.
+  const int64_t layer = 8 * part_of_ring(hidden, sizes.tp) +
+                        (sizes.sequence_parallel ? 2 * part_of_ring(hidden, sizes.tp) : 0);
+  sent.tensor_parallel = layer * memory.num_layers * t.num_microbatches;
+  const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
+  const int64_t chunks = num_stages(t) > 1 ? num_chunks(t) : 1;
+  sent.pipeline_parallel = boundaries * chunks * t.num_microbatches *
+                           (sizes.sequence_parallel ? hidden / sizes.tp : hidden);
+  return sent;
+}
+
+}  // namespace megatron

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/device/allocator.h"
+#include "megatron/optim/config.h"
+#include "megatron/parallel/config.h"
+#include "megatron/transformer/config.h"
+#include "megatron/transformer/layer_memory.h"
+
+// What training a GPT takes of one rank's memory, computed from the configs alone: nothing is
+// allocated and no device is asked.
+namespace megatron {
+
+struct PlannedTraining {
+  const TransformerConfig& transformer;  // resolved, with padded_vocab_size
+  const ParallelConfig& parallel;        // resolved
+  const OptimizerConfig& optimizer;
+  int64_t micro_batch_size = 1;
+  int64_t num_microbatches = 1;  // of an iteration
+  DeviceType device = DeviceType::kCpu;
+};
+
+struct PlannedRow {
+  MemoryCategory category;
+  std::string what;
+  int64_t bytes = 0;
+};
+
+struct RankMemory {
+  int64_t num_parameters = 0;  // on this rank
+  int64_t num_layers = 0;
+  double microbatches_in_flight = 1;  // that hold activations of all the rank's layers
+  std::vector<PlannedRow> rows;       // what exists when most is in use
+  std::string peak_at;                // the moment: "loss", "backward of layer 23"
+
+  int64_t bytes(MemoryCategory category) const;
+  int64_t total_bytes() const;
+};
+
+// A rank of a pipeline stage, counted from 0.
+RankMemory rank_memory(const PlannedTraining& training, int64_t stage);
+// The rank that needs the most.
+RankMemory largest_rank_memory(const PlannedTraining& training);
+
+// Of the whole model, tied embeddings once.
+int64_t num_gpt_parameters(const TransformerConfig& config);
+
+// The largest micro-batch size, at most `at_most`, with which the largest rank stays within
+// `bytes`; 0 when none does. The other numbers stay.
+int64_t largest_micro_batch_size(PlannedTraining training, int64_t bytes, int64_t at_most);
+
+// The part of an iteration in which a stage waits for others: (p - 1) / (v m + p - 1)
+// (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2).
+double pipeline_bubble(const ParallelConfig& parallel, int64_t num_microbatches);
+
+// Bytes that a rank sends in an iteration, with rings: an all-reduce of n bytes over d ranks sends
+// 2 n (d - 1) / d, a reduce-scatter or an all-gather half of it.
+struct Traffic {
+  int64_t data_parallel = 0;      // gradients, and parameters with the distributed optimizer
+  int64_t tensor_parallel = 0;    // activations of the layers
+  int64_t pipeline_parallel = 0;  // activations between stages
+};
+Traffic traffic(const PlannedTraining& training, int64_t stage);
+
+}  // namespace megatron

@@ -1,0 +1,127 @@
+#include "megatron/transformer/layer_memory.h"
+
+#include <algorithm>
+
+#include "megatron/kernels/attention.h"
+#include "megatron/kernels/cpu/gemm.h"
+#include "megatron/kernels/matmul.h"
+
+namespace megatron {
+
+int64_t total_bytes(const std::vector<MemoryRow>& rows) {
+  int64_t sum = 0;
+  for (const MemoryRow& row : rows) sum += row.bytes;
+  return sum;
+}
+
+int64_t peak_bytes(const std::vector<MemoryStep>& steps) {
+  int64_t held = 0;
+  int64_t peak = 0;
+  for (const MemoryStep& step : steps) {
+    held += step.allocates;
+    peak = std::max(peak, held);
+    held -= step.frees;
+  }
+  return peak;
+}
+
+int64_t norm_statistics_bytes(const TransformerConfig& config, const MicrobatchSizes& sizes) {
+  const int64_t one = sizes.block(sizes.residual_tokens(config), DType::kFloat32);
+  return config.normalization == Normalization::kLayerNorm ? 2 * one : one;  // mean and 1 / sigma
+}
+
+namespace {
+
+// The tensors of a layer, in bytes.
+struct Tensors {
+  int64_t residual;   // x and every gradient of a residual stream  [s, b, h]
+  int64_t hidden;     // the same in params_dtype
+  int64_t norm;       // statistics of one norm
+  int64_t qkv;        // [s, b, (n + 2g) d / tp]
+  int64_t heads;      // [s, b, n d / tp]
+  int64_t lse;        // [b, n / tp, s] fp32
+  int64_t wide;       // fc1's output [s, b, f or 2f / tp]
+  int64_t activated;  // fc2's input [s, b, f / tp]
+
+  Tensors(const TransformerConfig& c, const MicrobatchSizes& m) {
+    const int64_t tokens = m.tokens(c);
+    const DType dtype = c.params_dtype;
+    const int64_t stream = m.residual_tokens(c) * c.hidden_size;
+    residual = m.block(stream, c.fp32_residual_connection ? DType::kFloat32 : dtype);
+    hidden = m.block(stream, dtype);
+    norm = norm_statistics_bytes(c, m);
+    const int64_t n = c.num_attention_heads;
+    const int64_t g = c.num_query_groups;
+    qkv = m.block(tokens * (n + 2 * g) * c.kv_channels / m.tp, dtype);
+    heads = m.block(tokens * n * c.kv_channels / m.tp, dtype);
+    lse = m.block(tokens * n / m.tp, DType::kFloat32);
+    wide = m.block(tokens * c.ffn_hidden_size * (c.is_gated() ? 2 : 1) / m.tp, dtype);
+    activated = m.block(tokens * c.ffn_hidden_size / m.tp, dtype);
+  }
+};
+
+// The gradient of attention's output in bias_dropout_add: dy itself where nothing changes.
+bool has_own_gradient(const TransformerConfig& config) {
+  return config.hidden_dropout > 0 ||
+         (config.fp32_residual_connection && config.params_dtype != DType::kFloat32);
+}
+
+// Scratch memory. The CPU's products pack blocks for each thread, and its attention gives each head
+// that is in work gradients of its own; cuBLASLt has a workspace for good, and cuDNN sums the
+// gradients of queries in fp32.
+int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, const Tensors& t) {
+  const int64_t heads = c.num_attention_heads / m.tp;
+  if (m.device == DeviceType::kCuda) {
+    const int64_t queries = m.tokens(c) * heads * c.kv_channels;
+    const bool is_16_bit = c.params_dtype != DType::kFloat32;
+    return kernels::kCudaMatmulWorkspaceBytes +
+           (is_16_bit ? m.block(queries, DType::kFloat32) : 0) + t.lse;
+  }
+  const Shape q = {c.seq_length / m.cp, m.micro_batch_size, heads, c.kv_channels};
+  const int64_t groups = std::max<int64_t>(1, c.num_query_groups / m.tp);
+  return std::max(kernels::cpu::attention_backward_workspace_bytes(q, groups),
+                  kernels::cpu::gemm_workspace_bytes(c.params_dtype));
+}
+
+}  // namespace
+
+LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes& sizes,
+                         bool is_recomputed) {
+  const Tensors t(config, sizes);
+  const bool is_parallel = config.parallel_residual;
+  LayerMemory memory;
+  memory.input = {"layer input", t.residual};
+  memory.kept = {{"input norm, output", t.hidden}, {"norm statistics", 2 * t.norm},
+                 {"queries, keys, values", t.qkv}, {"attention output", t.heads},
+                 {"softmax log-sum-exp", t.lse},   {"pre-MLP norm, output", t.hidden},
+                 {"fc1 output", t.wide},           {"activation output", t.activated}};
+  // Of two parallel halves both norms keep the one input.
+  if (!is_parallel) memory.kept.push_back({"residual after attention", t.residual});
+
+  const int64_t own = has_own_gradient(config) ? t.hidden : 0;
+  std::vector<MemoryStep>& steps = memory.backward;
+  // recompute() holds the output, and its gradient, which the layer then must not change.
+  if (is_recomputed) steps.push_back({"output", t.residual, 0});
+  steps.push_back({"MLP dropout", own, 0});
+  steps.push_back({"fc2", t.activated, own + t.activated});  // the activation goes
+  // bias_activation writes its gradient over its input.
+  steps.push_back({"activation", 0, t.activated});
+  steps.push_back({"fc1", t.hidden, t.wide + t.hidden});
+  if (is_parallel) {
+    steps.push_back({"pre-MLP norm", t.residual, t.hidden + t.norm});
+    steps.push_back({"attention dropout", own, 0});
+  } else {
+    // Its result is added to the gradient that came past the MLP.
+    const int64_t copy = is_recomputed ? t.residual : 0;
+    steps.push_back({"pre-MLP norm", t.residual + copy, 2 * t.residual + t.hidden + t.norm});
+    steps.push_back({"attention dropout", own, 0});
+  }
+  steps.push_back({"linear_proj", t.heads, own});
+  steps.push_back({"attention", t.qkv, 2 * t.heads + t.qkv + t.lse});
+  steps.push_back({"linear_qkv", t.hidden, t.qkv + t.hidden});
+  steps.push_back({"input norm", t.residual, 2 * t.residual + t.hidden + t.norm});
+  memory.workspace = workspace_bytes(config, sizes, t);
+  return memory;
+}
+
+}  // namespace megatron

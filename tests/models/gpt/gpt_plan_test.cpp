@@ -1,0 +1,285 @@
+// The plan against what the allocator counted: small GPTs of every kind train two iterations.
+#include "megatron/models/gpt/gpt_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/optim/flat_parameters.h"
+#include "megatron/optim/optimizer.h"
+
+namespace megatron {
+namespace {
+
+struct Variant {
+  const char* name;
+  void (*change)(TransformerConfig& config);
+  int64_t micro_batch_size = 2;
+};
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+
+TransformerConfig config_of(const Variant& variant) {
+  TransformerConfig c;
+  c.num_layers = 4;
+  c.hidden_size = 64;
+  c.num_attention_heads = 4;
+  c.seq_length = 64;
+  c.max_position_embeddings = 64;
+  c.padded_vocab_size = 256;
+  c.hidden_dropout = 0;
+  c.attention_dropout = 0;
+  variant.change(c);
+  return resolved(c);
+}
+
+void recompute(TransformerConfig& c, RecomputeMethod method, int64_t num_layers) {
+  c.recompute_granularity = RecomputeGranularity::kFull;
+  c.recompute_method = method;
+  c.recompute_num_layers = num_layers;
+}
+
+void make_llama(TransformerConfig& c) {
+  c.position_embedding_type = PositionEmbedding::kRope;
+  c.normalization = Normalization::kRmsNorm;
+  c.activation = Activation::kSwiglu;
+  c.ffn_hidden_size = 176;
+  c.add_bias_linear = false;
+  c.untie_embeddings_and_output_weights = true;
+  c.group_query_attention = true;
+  c.num_query_groups = 2;
+}
+
+const Variant kVariants[] = {
+    {"gpt2", [](TransformerConfig&) {}},
+    {"gpt2_micro_batch_3", [](TransformerConfig&) {}, 3},
+    {"gpt2_bf16", [](TransformerConfig& c) { c.params_dtype = DType::kBFloat16; }},
+    {"dropout", [](TransformerConfig& c) { c.hidden_dropout = c.attention_dropout = 0.1; }},
+    {"small_vocabulary",
+     [](TransformerConfig& c) {
+       c.padded_vocab_size = 32;  // the peak is in a layer
+       c.hidden_dropout = 0.1;
+     }},
+    {"fp32_residual",
+     [](TransformerConfig& c) {
+       c.params_dtype = DType::kBFloat16;
+       c.fp32_residual_connection = true;
+     }},
+    {"llama", make_llama},
+    {"llama_bf16",
+     [](TransformerConfig& c) {
+       make_llama(c);
+       c.params_dtype = DType::kBFloat16;
+     }},
+    {"neox",
+     [](TransformerConfig& c) {
+       c.parallel_residual = true;
+       c.position_embedding_type = PositionEmbedding::kRope;
+       c.rotary_percent = 0.25;
+       c.padded_vocab_size = 32;
+     }},
+    {"bloom",
+     [](TransformerConfig& c) {
+       c.position_embedding_type = PositionEmbedding::kAlibi;
+       c.embed_layernorm = true;
+     }},
+    {"selective",
+     [](TransformerConfig& c) { c.recompute_granularity = RecomputeGranularity::kSelective; }},
+    {"full_uniform_1", [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }},
+    {"full_uniform_3",  // the last group is shorter
+     [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 3); }},
+    {"full_uniform_small_vocabulary",
+     [](TransformerConfig& c) {
+       recompute(c, RecomputeMethod::kUniform, 2);
+       c.padded_vocab_size = 32;
+     }},
+    {"full_block_2", [](TransformerConfig& c) { recompute(c, RecomputeMethod::kBlock, 2); }},
+    {"full_block_llama",
+     [](TransformerConfig& c) {
+       make_llama(c);
+       recompute(c, RecomputeMethod::kBlock, 3);
+     }},
+};
+
+int64_t at(const std::array<int64_t, kNumMemoryCategories>& bytes, MemoryCategory category) {
+  return bytes[static_cast<size_t>(category)];
+}
+
+class GptPlanTest : public testing::TestWithParam<Variant> {};
+
+TEST_P(GptPlanTest, IsWhatTrainingTakes) {
+  const TransformerConfig config = config_of(GetParam());
+  const int64_t batch = GetParam().micro_batch_size;
+  ParallelConfig parallel;
+  parallel.accumulate_allreduce_grads_in_fp32 = true;
+  const OptimizerConfig adam;
+
+  CachingAllocator& allocator = allocator_of({});
+  allocator.empty_cache();
+  const MemoryStats before = allocator.stats();
+  const GptModel model(config, {});
+  initialize(model, 1);
+  FlatParameters flat(optimized_parameters(model), {.accumulate_allreduce_grads_in_fp32 = true});
+  allocator.empty_cache();
+  Optimizer optimizer(flat, adam);
+  allocator.reset_peaks();
+  RandomState random(1);
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    flat.zero_grads();
+    for (int microbatch = 0; microbatch < 2; ++microbatch) {
+      const Shape shape = {batch, config.seq_length};
+      const std::vector<int64_t> threes(static_cast<size_t>(shape.numel()), 3);
+      const Tensor ids = tensor_of(threes, shape);
+      const Tensor mask = full(shape, 1, DType::kFloat32, {});
+      backward(gpt_loss(model, {.tokens = ids}, ids, mask, random));
+    }
+    optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
+  }
+  const MemoryStats after = allocator.stats();
+
+  const RankMemory plan = rank_memory({.transformer = config,
+                                       .parallel = parallel,
+                                       .optimizer = adam,
+                                       .micro_batch_size = batch,
+                                       .num_microbatches = 2},
+                                      0);
+  EXPECT_EQ(plan.num_parameters, flat.num_elements());
+  EXPECT_EQ(plan.num_parameters, num_gpt_parameters(config));
+  for (const MemoryCategory category : {MemoryCategory::kParameters, MemoryCategory::kGradients,
+                                        MemoryCategory::kOptimizer, MemoryCategory::kActivations}) {
+    const auto took = static_cast<double>(at(after.peak_by_category, category) -
+                                          at(before.by_category, category));
+    EXPECT_NEAR(static_cast<double>(plan.bytes(category)), took, 0.03 * took) << name_of(category);
+  }
+  // The scratch memory of tiny products is more than the model; it is planned from above.
+  const auto scratch = MemoryCategory::kWorkspace;
+  const int64_t took = after.peak_allocated_bytes - before.allocated_bytes;
+  const int64_t without_scratch = took - at(after.peak_by_category, scratch);
+  EXPECT_NEAR(static_cast<double>(plan.total_bytes() - plan.bytes(scratch)),
+              static_cast<double>(without_scratch), 0.03 * static_cast<double>(without_scratch));
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, GptPlanTest, testing::ValuesIn(kVariants),
+                         [](const auto& variant) { return std::string(variant.param.name); });
+
+TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab) {
+  TransformerConfig c;
+  c.num_layers = layers;
+  c.hidden_size = hidden;
+  c.num_attention_heads = heads;
+  c.seq_length = c.max_position_embeddings = seq;
+  c.padded_vocab_size = vocab;
+  c.hidden_dropout = c.attention_dropout = 0;
+  c.params_dtype = DType::kBFloat16;
+  return resolved(c);
+}
+
+double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// What one H200 took: docs/performance.md.
+TEST(GptPlan, IsWhatTheGpuTook) {
+  ParallelConfig parallel;
+  parallel.accumulate_allreduce_grads_in_fp32 = true;
+  const OptimizerConfig adam;
+  const auto planned = [&](const TransformerConfig& config, int64_t micro_batch_size) {
+    return gibibytes(rank_memory({.transformer = config,
+                                  .parallel = parallel,
+                                  .optimizer = adam,
+                                  .micro_batch_size = micro_batch_size,
+                                  .num_microbatches = 2,
+                                  .device = DeviceType::kCuda},
+                                 0)
+                         .total_bytes());
+  };
+  EXPECT_NEAR(planned(gpt(24, 1024, 16, 1024, 50304), 32), 33.3, 0.03 * 33.3);
+  EXPECT_NEAR(planned(gpt(48, 1600, 25, 1024, 50304), 16), 65.4, 0.03 * 65.4);
+  EXPECT_NEAR(planned(gpt(24, 2048, 16, 2048, 50304), 8), 47.9, 0.03 * 47.9);
+}
+
+class GptPlanLayoutTest : public testing::Test {
+ protected:
+  RankMemory plan(int64_t stage) const {
+    return rank_memory({.transformer = config_,
+                        .parallel = parallel_,
+                        .optimizer = adam_,
+                        .micro_batch_size = 16,
+                        .num_microbatches = num_microbatches_,
+                        .device = DeviceType::kCuda},
+                       stage);
+  }
+  static int64_t activations(const RankMemory& memory) {
+    return memory.bytes(MemoryCategory::kActivations);
+  }
+
+  TransformerConfig config_ = gpt(16, 1024, 16, 1024, 50304);
+  ParallelConfig parallel_;
+  OptimizerConfig adam_;
+  int64_t num_microbatches_ = 8;
+};
+
+TEST_F(GptPlanLayoutTest, TensorRanksShareMatricesAndTheirActivations) {
+  const RankMemory whole = plan(0);
+  parallel_.tensor_model_parallel_size = 2;
+  const RankMemory half = plan(0);
+  EXPECT_GT(half.num_parameters, whole.num_parameters / 2);  // norms and positions are not shared
+  EXPECT_LT(half.num_parameters, whole.num_parameters / 2 + 2 * 1024 * 1024);
+  // Of 32 bytes per token and element of the residual stream, 24 are shared.
+  const double kept =
+      static_cast<double>(activations(half)) / static_cast<double>(activations(whole));
+  EXPECT_NEAR(kept, 20.0 / 32.0, 0.02);
+  parallel_.sequence_parallel = true;
+  EXPECT_NEAR(static_cast<double>(activations(plan(0))),
+              static_cast<double>(activations(whole)) / 2,
+              0.01 * static_cast<double>(activations(whole)));
+}
+
+TEST_F(GptPlanLayoutTest, StagesHoldTheLayersAndWhatIsInFlight) {
+  parallel_.pipeline_model_parallel_size = 4;
+  int64_t parameters = 0;
+  for (int64_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(plan(stage).num_layers, 4);
+    EXPECT_EQ(plan(stage).microbatches_in_flight, static_cast<double>(4 - stage));
+    parameters += plan(stage).num_parameters;
+  }
+  // The last stage has a copy of the tied embedding.
+  EXPECT_EQ(parameters, num_gpt_parameters(config_) + 50304 * 1024);
+  EXPECT_DOUBLE_EQ(pipeline_bubble(parallel_, num_microbatches_), 3.0 / 11.0);
+
+  num_microbatches_ = 2;
+  EXPECT_EQ(plan(0).microbatches_in_flight, 2);
+}
+
+TEST_F(GptPlanLayoutTest, InterleavingHoldsMoreOnTheFirstStage) {
+  parallel_.pipeline_model_parallel_size = 4;
+  parallel_.virtual_pipeline_model_parallel_size = 2;
+  // p (1 + (p - 1) / (p v)), Narayanan et al. 2021, sec. 2.2.
+  EXPECT_DOUBLE_EQ(plan(0).microbatches_in_flight, 4 * (1 + 3.0 / 8.0));
+  EXPECT_DOUBLE_EQ(pipeline_bubble(parallel_, num_microbatches_), 3.0 / 19.0);
+}
+
+TEST_F(GptPlanLayoutTest, DistributedOptimizerSharesItsState) {
+  parallel_.accumulate_allreduce_grads_in_fp32 = true;
+  parallel_.data_parallel_size = 8;
+  const double parameters = static_cast<double>(plan(0).num_parameters);
+  const auto state = [&] {
+    const RankMemory memory = plan(0);
+    return static_cast<double>(memory.bytes(MemoryCategory::kParameters) +
+                               memory.bytes(MemoryCategory::kGradients) +
+                               memory.bytes(MemoryCategory::kOptimizer));
+  };
+  EXPECT_NEAR(state() / parameters, 18, 0.1);
+  parallel_.use_distributed_optimizer = true;
+  EXPECT_NEAR(state() / parameters, 6 + 12.0 / 8, 0.1);
+}
+
+TEST_F(GptPlanLayoutTest, LargestMicroBatchIsTheLastThatFits) {
+  PlannedTraining training{
+      .transformer = config_, .parallel = parallel_, .optimizer = adam_, .micro_batch_size = 3};
+  const int64_t budget = largest_rank_memory(training).total_bytes();
+  EXPECT_EQ(largest_micro_batch_size(training, budget, 64), 3);
+  EXPECT_EQ(largest_micro_batch_size(training, budget, 2), 2);
+  EXPECT_EQ(largest_micro_batch_size(training, 1 << 20, 64), 0);
+}
+
+}  // namespace
+}  // namespace megatron
