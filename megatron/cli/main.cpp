@@ -3,6 +3,7 @@
 #include "megatron/cli/generate.h"
 #include "megatron/cli/inspect_dataset.h"
 #include "megatron/cli/merge_datasets.h"
+#include "megatron/cli/plan.h"
 #include "megatron/cli/preprocess_data.h"
 #include "megatron/cli/pretrain_gpt.h"
 #include "megatron/cli/train_tokenizer.h"
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
       {"merge-datasets", "write several datasets as one", cli::merge_datasets},
       {"inspect-dataset", "show what a dataset holds", cli::inspect_dataset},
       {"pretrain-gpt", "train a GPT", cli::pretrain_gpt},
+      {"plan", "tell what training will take of memory and time", cli::plan},
       {"generate", "continue texts with a trained model", cli::generate_text},
       {"score", "tell how likely a model finds texts", cli::score_text},
       {"bench", "time training on this machine", cli::bench},

@@ -9,11 +9,14 @@
 #include <system_error>
 
 #include "megatron/checkpoint/directory.h"
+#include "megatron/cli/device_choice.h"
 #include "megatron/cli/gpt_checkpoint.h"
 #include "megatron/cli/gpt_setup.h"
 #include "megatron/cli/gpt_task.h"
+#include "megatron/cli/memory_check.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/device/free_memory.h"
 
 namespace megatron::cli {
 namespace {
@@ -113,6 +116,12 @@ int pretrain_gpt(std::span<const std::string> words) {
   print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
   print_line(datetime_text("after megatron is initialized"));
 
+  const Device device = chosen_device(args.training.device);
+  for (const std::string& line :
+       summary_of(largest_rank_memory(planned_training(args, device.type)))) {
+    print_line(line);
+  }
+  expect_to_fit(args, device, free_memory_bytes(device));
   print_line("building GPT model ...");
   Timers timers(args.training.timing_log_level, args.training.timing_log_option);
   timers.start("model-and-optimizer-setup", 0);

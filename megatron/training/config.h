@@ -80,6 +80,7 @@ struct TrainingConfig {
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t num_threads = 0;  // of CPU kernels; 0: the cores this process may use
   bool cuda_graph = false;
+  bool skip_memory_check = false;  // train although the planned memory is not there
 };
 
 // The three numbers of --rampup-batch-size. REQUIRES: problems() found nothing, and the list is

@@ -14,6 +14,8 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
                      "Threads of CPU kernels; all cores of this process if not given.");
   flags.add_switch("--cuda-graph", c.cuda_graph,
                    "Record an iteration once and replay it; GPU only.");
+  flags.add_switch("--skip-memory-check", c.skip_memory_check,
+                   "Train although the plan needs more memory than there is.");
   flags.add_switch("--deterministic-mode", c.deterministic_mode,
                    "Equal runs give equal bits, also where a faster way exists.");
   flags.add_optional("--megatron-compat", c.megatron_compat,

@@ -1,0 +1,244 @@
+#include "megatron/cli/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megatron/cli/memory_check.h"
+#include "megatron/cli/threads.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/core/parallel_for.h"
+#include "megatron/device/stream.h"
+#include "megatron/training/flops.h"
+#include "megatron/training/step_estimate.h"
+
+namespace megatron::cli {
+namespace {
+
+struct PlanFlags {
+  int64_t world_size = 1;
+  bool json = false;
+};
+
+FlagTable flags_of(PlanFlags& flags) {
+  FlagTable table;
+  table.group("plan");
+  table.add("--world-size", flags.world_size, "Ranks of the run.");
+  table.add_switch("--json", flags.json, "One JSON object instead of tables.");
+  return table;
+}
+
+// Takes the words of this command alone out of `words`.
+std::vector<std::string> own_words(std::vector<std::string>& words) {
+  std::vector<std::string> own;
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--json" || words[i].starts_with("--world-size=")) {
+      own.push_back(words[i]);
+    } else if (words[i] == "--world-size" && i + 1 < words.size()) {
+      own.push_back(words[i]);
+      own.push_back(words[++i]);
+    } else {
+      rest.push_back(words[i]);
+    }
+  }
+  words = std::move(rest);
+  return own;
+}
+
+struct Plan {
+  TrainingArgs args;
+  DeviceType device = DeviceType::kCpu;
+  std::vector<RankMemory> stages;
+  std::vector<Traffic> traffic;
+  StepEstimate time;
+  int64_t num_parameters = 0;
+  int64_t num_microbatches = 1;
+  int64_t batch = 1;
+
+  const TransformerConfig& model() const { return args.transformer; }
+  size_t largest() const {
+    const auto less = [](const RankMemory& a, const RankMemory& b) {
+      return a.total_bytes() < b.total_bytes();
+    };
+    return static_cast<size_t>(std::max_element(stages.begin(), stages.end(), less) -
+                               stages.begin());
+  }
+};
+
+void find_vocabulary(TrainingArgs& args) {
+  int64_t& padded = args.transformer.padded_vocab_size;
+  if (padded > 0) return;
+  padded = padded_vocab_size(make_tokenizer(args.tokenizer)->vocab_size(),
+                             args.transformer.make_vocab_size_divisible_by,
+                             args.parallel.tensor_model_parallel_size);
+}
+
+Plan plan_of(TrainingArgs args) {
+  Plan plan;
+  plan.args = std::move(args);
+  // A plan for GPUs needs none; auto means what training here would take.
+  const DeviceChoice choice = plan.args.training.device;
+  const bool has_gpu =
+      choice == DeviceChoice::kCuda || (choice == DeviceChoice::kAuto && num_cuda_devices() > 0);
+  plan.device = has_gpu ? DeviceType::kCuda : DeviceType::kCpu;
+  const PlannedTraining training = planned_training(plan.args, plan.device);
+  plan.num_microbatches = training.num_microbatches;
+  plan.batch = plan.args.training.global_batch_size;
+  plan.num_parameters = num_gpt_parameters(plan.model());
+  for (int64_t stage = 0; stage < plan.args.parallel.pipeline_model_parallel_size; ++stage) {
+    plan.stages.push_back(rank_memory(training, stage));
+    plan.traffic.push_back(traffic(training, stage));
+  }
+  plan.time = estimated_step(plan.model(), plan.args.parallel, training.micro_batch_size,
+                             training.num_microbatches, plan.stages[plan.largest()].num_parameters,
+                             plan.device, kCpuFlopsPerThread * num_threads());
+  return plan;
+}
+
+double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+std::vector<std::pair<const char*, double>> times_of(const StepEstimate& time) {
+  return {{"linear layers", time.linear},    {"output layer", time.head},
+          {"attention", time.attention},     {"elementwise", time.elementwise},
+          {"recomputation", time.recompute}, {"optimizer", time.optimizer},
+          {"pipeline bubble", time.bubble}};
+}
+
+void print_run(const Plan& plan) {
+  const TransformerConfig& c = plan.model();
+  const ParallelConfig& p = plan.args.parallel;
+  print_line(fmt::format(
+      "model     {} parameters ({:.3f} billion): {} layers, hidden {}, ffn {}, {} heads, sequence "
+      "{}, vocabulary {}, {}",
+      plan.num_parameters, static_cast<double>(plan.num_parameters) / 1e9, c.num_layers,
+      c.hidden_size, c.ffn_hidden_size, c.num_attention_heads, c.seq_length, c.padded_vocab_size,
+      name_of(c.params_dtype)));
+  print_line(fmt::format("layout    {} ranks: tensor {}{}, pipeline {}{}, context {}, data {}{}",
+                         p.world_size, p.tensor_model_parallel_size,
+                         p.sequence_parallel ? " with sequence" : "",
+                         p.pipeline_model_parallel_size,
+                         p.virtual_pipeline_model_parallel_size > 1
+                             ? fmt::format(" of {} chunks", p.virtual_pipeline_model_parallel_size)
+                             : "",
+                         p.context_parallel_size, p.data_parallel_size,
+                         p.use_distributed_optimizer ? " with the distributed optimizer" : ""));
+  print_line(fmt::format("batch     {} samples: micro-batch {} x {} microbatches x data {}",
+                         plan.batch, plan.args.training.micro_batch_size, plan.num_microbatches,
+                         p.data_parallel_size));
+}
+
+void print_memory(const Plan& plan) {
+  const RankMemory& memory = plan.stages[plan.largest()];
+  print_line(fmt::format("\nmemory of a rank{} on {}, peak at {}: GiB",
+                         plan.stages.size() > 1 ? fmt::format(" of stage {}", plan.largest()) : "",
+                         plan.device == DeviceType::kCpu ? "the CPU" : "a GPU", memory.peak_at));
+  for (const PlannedRow& row : memory.rows) {
+    print_line(fmt::format("  {:<12} {:<40} {:>10.3f}", name_of(row.category), row.what,
+                           gibibytes(row.bytes)));
+  }
+  print_line(fmt::format("  {:<53} {:>10.3f}", "total", gibibytes(memory.total_bytes())));
+  if (plan.stages.size() == 1) return;
+  print_line("\nstage   layers   parameters   in flight   total GiB   peak");
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const RankMemory& stage = plan.stages[i];
+    print_line(fmt::format("{:>5} {:>8} {:>12} {:>11.2f} {:>11.3f}   {}", i, stage.num_layers,
+                           stage.num_parameters, stage.microbatches_in_flight,
+                           gibibytes(stage.total_bytes()), stage.peak_at));
+  }
+}
+
+void print_work(const Plan& plan) {
+  const int64_t ranks = plan.args.parallel.world_size;
+  const double seconds = plan.time.total();
+  const double flops = standard_flops(plan.model(), plan.batch);
+  print_line(fmt::format("\nFLOPs of an iteration: {:.4e} as Megatron-LM counts, {:.4e} causal",
+                         flops, causal_flops(plan.model(), plan.batch)));
+  print_line(fmt::format(
+      "about {:.4g} s an iteration on {}: {:.0f} tokens/s, {:.1f} TFLOP/s a rank", seconds,
+      plan.device == DeviceType::kCpu
+          ? fmt::format("{} CPU threads of {:.0f} GFLOP/s", num_threads(), kCpuFlopsPerThread / 1e9)
+          : "H200 GPUs",
+      static_cast<double>(plan.batch * plan.model().seq_length) / seconds,
+      tflops_per_device(flops, seconds, ranks)));
+  for (const auto& [what, part] : times_of(plan.time)) {
+    if (part > 0) print_line(fmt::format("  {:<20} {:>8.1f} %", what, 100 * part / seconds));
+  }
+  if (ranks == 1) return;
+  print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration",
+                         100 * pipeline_bubble(plan.args.parallel, plan.num_microbatches)));
+  const Traffic& sent = plan.traffic[plan.largest()];
+  print_line(fmt::format(
+      "a rank sends in an iteration, GiB: data parallel {:.3f}, tensor parallel {:.3f}, pipeline "
+      "{:.3f}",
+      gibibytes(sent.data_parallel), gibibytes(sent.tensor_parallel),
+      gibibytes(sent.pipeline_parallel)));
+}
+
+nlohmann::ordered_json json_of(const Plan& plan) {
+  nlohmann::ordered_json report;
+  report["parameters"] = plan.num_parameters;
+  report["device"] = plan.device == DeviceType::kCpu ? "cpu" : "cuda";
+  report["world_size"] = plan.args.parallel.world_size;
+  report["global_batch_size"] = plan.batch;
+  report["num_microbatches"] = plan.num_microbatches;
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const RankMemory& memory = plan.stages[i];
+    nlohmann::ordered_json stage;
+    stage["parameters"] = memory.num_parameters;
+    stage["layers"] = memory.num_layers;
+    stage["microbatches_in_flight"] = memory.microbatches_in_flight;
+    stage["peak_at"] = memory.peak_at;
+    stage["total_bytes"] = memory.total_bytes();
+    for (const PlannedRow& row : memory.rows) {
+      stage["rows"].push_back(
+          {{"category", name_of(row.category)}, {"what", row.what}, {"bytes", row.bytes}});
+    }
+    stage["sent_bytes"] = {{"data_parallel", plan.traffic[i].data_parallel},
+                           {"tensor_parallel", plan.traffic[i].tensor_parallel},
+                           {"pipeline_parallel", plan.traffic[i].pipeline_parallel}};
+    report["stages"].push_back(std::move(stage));
+  }
+  report["flops_standard"] = standard_flops(plan.model(), plan.batch);
+  report["flops_causal"] = causal_flops(plan.model(), plan.batch);
+  report["bubble"] = pipeline_bubble(plan.args.parallel, plan.num_microbatches);
+  report["seconds"] = plan.time.total();
+  for (const auto& [what, part] : times_of(plan.time)) report["seconds_by_part"][what] = part;
+  return report;
+}
+
+}  // namespace
+
+int plan(std::span<const std::string> argv) {
+  std::vector<std::string> words(argv.begin(), argv.end());
+  PlanFlags flags;
+  FlagTable table = flags_of(flags);
+  const ParsedFlags own = table.parse(own_words(words));
+  std::vector<std::string> problems = own.problems;
+  TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
+  if (args.wants_help) {
+    print_line("usage: megatron plan [flags of pretrain-gpt] [flags]\n\n" + table.help());
+    return 0;
+  }
+  if (flags.world_size < 1) {
+    problems.push_back(fmt::format("--world-size {} must be at least 1", flags.world_size));
+  }
+  args = resolved(std::move(args), std::max<int64_t>(flags.world_size, 1), problems);
+  if (!problems.empty()) throw ConfigError(problems);
+  find_vocabulary(args);
+  use_threads(args.training.num_threads);
+
+  const Plan plan = plan_of(std::move(args));
+  if (flags.json) {
+    print_line(json_of(plan).dump());
+    return 0;
+  }
+  print_run(plan);
+  print_memory(plan);
+  print_work(plan);
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,23 @@
+#include "megatron/device/free_memory.h"
+
+#include <fstream>
+#include <string>
+
+#include "megatron/device/cuda.h"
+
+namespace megatron {
+
+int64_t free_memory_bytes(Device device) {
+  if (!device.is_cpu()) return cuda::free_memory(device.index).free_bytes;
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kibibytes = 0;
+  std::string unit;
+  while (file >> name >> kibibytes) {
+    if (name == "MemAvailable:") return kibibytes * 1024;
+    std::getline(file, unit);
+  }
+  return -1;
+}
+
+}  // namespace megatron

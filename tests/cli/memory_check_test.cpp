@@ -1,0 +1,87 @@
+#include "megatron/cli/memory_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megatron/core/error.h"
+#include "tests/support/message_of.h"
+
+namespace megatron::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TrainingArgs gpt_345m(std::vector<std::string> more = {}) {
+  std::vector<std::string> words = {"--num-layers",
+                                    "24",
+                                    "--hidden-size",
+                                    "1024",
+                                    "--lr",
+                                    "1e-4",
+                                    "--seq-length",
+                                    "1024",
+                                    "--train-iters",
+                                    "10",
+                                    "--vocab-size",
+                                    "50303",
+                                    "--mock-data",
+                                    "--bf16",
+                                    "--micro-batch-size",
+                                    "32",
+                                    "--num-attention-heads",
+                                    "16",
+                                    "--max-position-embeddings",
+                                    "1024",
+                                    "--tokenizer-type",
+                                    "NullTokenizer",
+                                    "--pad-vocab-size-to",
+                                    "50304",
+                                    "--global-batch-size",
+                                    "64",
+                                    "--hidden-dropout",
+                                    "0",
+                                    "--attention-dropout",
+                                    "0"};
+  words.insert(words.end(), more.begin(), more.end());
+  return parse_training_args(words, ModelKind::kGpt, 1);
+}
+
+constexpr int64_t kGibibyte = int64_t{1} << 30;
+constexpr Device kGpu{DeviceType::kCuda, 0};
+
+TEST(MemoryCheckTest, SaysWhatIsNeededAndFree) {
+  const TrainingArgs args = gpt_345m();
+  EXPECT_NO_THROW(expect_to_fit(args, kGpu, 40 * kGibibyte));
+  EXPECT_NO_THROW(expect_to_fit(args, kGpu, -1));
+  const std::string message =
+      message_of<ConfigError>([&] { expect_to_fit(args, kGpu, 20 * kGibibyte); });
+  EXPECT_THAT(message, StartsWith("training needs 33."));
+  EXPECT_THAT(message, HasSubstr("of cuda:0 at its peak (loss), 20.00 GiB are free"));
+  EXPECT_THAT(message, HasSubstr("--skip-memory-check"));
+}
+
+TEST(MemoryCheckTest, CanBeOverridden) {
+  EXPECT_NO_THROW(expect_to_fit(gpt_345m({"--skip-memory-check"}), kGpu, kGibibyte));
+}
+
+TEST(MemoryCheckTest, RemediesAreEnoughByThemselves) {
+  EXPECT_THAT(remedies(gpt_345m(), DeviceType::kCuda, 20 * kGibibyte),
+              ElementsAre(StartsWith("--micro-batch-size 16 (needs 19."),
+                          StartsWith("--recompute-granularity full --recompute-method block "
+                                     "--recompute-num-layers ")));
+  // The state alone needs 6 GiB: nothing here helps.
+  EXPECT_THAT(remedies(gpt_345m(), DeviceType::kCuda, 5 * kGibibyte), ElementsAre());
+}
+
+TEST(MemoryCheckTest, SummaryHasEveryCategory) {
+  const RankMemory memory = rank_memory(planned_training(gpt_345m(), DeviceType::kCuda), 0);
+  EXPECT_THAT(summary_of(memory),
+              ElementsAre(StartsWith("> memory plan: parameters 0.66 GiB, gradients 1.32 GiB, "
+                                     "optimizer 3.97 GiB, activations 27."),
+                          StartsWith("> memory plan: 33.")));
+}
+
+}  // namespace
+}  // namespace megatron::cli
