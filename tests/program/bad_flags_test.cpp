@@ -6,7 +6,9 @@ namespace megatron::program {
 namespace {
 
 using testing::ElementsAre;
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 class BadFlagsTest : public ProgramTest {
  protected:
@@ -105,13 +107,17 @@ TEST_F(BadFlagsTest, SplitWithoutTrainingData) {
 }
 
 TEST_F(BadFlagsTest, MoreMemoryThanThereIs) {
-  const Outcome model = run("pretrain-gpt", golden_flags()
-                                                .with("--hidden-size", "4000000")
-                                                .with("--save", path("s").string())
-                                                .with("--save-interval", "5")
-                                                .words());
-  EXPECT_EQ(model.exit_code, 2);
-  EXPECT_THAT(errors_of(model), ElementsAre(HasSubstr("out of memory")));
+  const Flags flags = golden_flags()
+                          .with("--hidden-size", "4000000")
+                          .with("--save", path("s").string())
+                          .with("--save-interval", "5");
+  const Outcome planned = run("pretrain-gpt", flags.words());
+  EXPECT_EQ(planned.exit_code, 2);
+  EXPECT_THAT(errors_of(planned), ElementsAre(AllOf(StartsWith("training needs 114"),
+                                                    HasSubstr("use a smaller model"))));
+  const Outcome tried = run("pretrain-gpt", flags.with("--skip-memory-check").words());
+  EXPECT_EQ(tried.exit_code, 2);
+  EXPECT_THAT(errors_of(tried), ElementsAre(HasSubstr("out of memory")));
 }
 
 TEST_F(BadFlagsTest, SamplingFlags) {
