@@ -30,6 +30,11 @@ int64_t norm_statistics_bytes(const TransformerConfig& config, const MicrobatchS
   return config.normalization == Normalization::kLayerNorm ? 2 * one : one;  // mean and 1 / sigma
 }
 
+int64_t gathered_bytes(const TransformerConfig& config, const MicrobatchSizes& sizes) {
+  if (!sizes.sequence_parallel) return 0;
+  return sizes.block(sizes.tokens(config) * config.hidden_size, config.params_dtype);
+}
+
 namespace {
 
 // The tensors of a layer, in bytes.
@@ -98,15 +103,16 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   // Of two parallel halves both norms keep the one input.
   if (!is_parallel) memory.kept.push_back({"residual after attention", t.residual});
 
+  const int64_t whole = gathered_bytes(config, sizes);
   const int64_t own = has_own_gradient(config) ? t.hidden : 0;
   std::vector<MemoryStep>& steps = memory.backward;
   // recompute() holds the output, and its gradient, which the layer then must not change.
   if (is_recomputed) steps.push_back({"output", t.residual, 0});
   steps.push_back({"MLP dropout", own, 0});
-  steps.push_back({"fc2", t.activated, own + t.activated});  // the activation goes
+  steps.push_back({"fc2", whole + t.activated, whole + own + t.activated});  // the activation goes
   // bias_activation writes its gradient over its input.
   steps.push_back({"activation", 0, t.activated});
-  steps.push_back({"fc1", t.hidden, t.wide + t.hidden});
+  steps.push_back({"fc1", 2 * whole + t.hidden, 2 * whole + t.wide + t.hidden});
   if (is_parallel) {
     steps.push_back({"pre-MLP norm", t.residual, t.hidden + t.norm});
     steps.push_back({"attention dropout", own, 0});
@@ -116,9 +122,9 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
     steps.push_back({"pre-MLP norm", t.residual + copy, 2 * t.residual + t.hidden + t.norm});
     steps.push_back({"attention dropout", own, 0});
   }
-  steps.push_back({"linear_proj", t.heads, own});
+  steps.push_back({"linear_proj", whole + t.heads, whole + own});
   steps.push_back({"attention", t.qkv, 2 * t.heads + t.qkv + t.lse});
-  steps.push_back({"linear_qkv", t.hidden, t.qkv + t.hidden});
+  steps.push_back({"linear_qkv", 2 * whole + t.hidden, 2 * whole + t.qkv + t.hidden});
   steps.push_back({"input norm", t.residual, 2 * t.residual + t.hidden + t.norm});
   memory.workspace = workspace_bytes(config, sizes, t);
   return memory;

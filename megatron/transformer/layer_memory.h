@@ -62,6 +62,10 @@ struct LayerMemory {
 LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes& sizes,
                          bool is_recomputed = false);
 
+// With sequence parallelism: a tensor of the residual stream in whole, which column-parallel layers
+// make of their input and of its gradient, and row-parallel ones of the gradient of their output.
+int64_t gathered_bytes(const TransformerConfig& config, const MicrobatchSizes& sizes);
+
 // What a norm keeps of its statistics.
 int64_t norm_statistics_bytes(const TransformerConfig& config, const MicrobatchSizes& sizes);
 

@@ -6,14 +6,31 @@
 
 #include "megatron/models/gpt/hf_names.h"
 #include "megatron/optim/flat_layout.h"
+#include "megatron/parallel/pipeline/model_chunk.h"
 
 namespace megatron {
 namespace {
 
 int64_t num_stages(const PlannedTraining& t) { return t.parallel.pipeline_model_parallel_size; }
-// Model chunks of a stage.
-int64_t num_chunks(const PlannedTraining& t) {
-  return std::max<int64_t>(1, t.parallel.virtual_pipeline_model_parallel_size);
+
+// What a stage holds, over its chunks.
+struct Stage {
+  int64_t num_chunks = 1;
+  int64_t num_layers = 0;
+  bool has_embedding = false;
+  bool has_head = false;
+};
+
+Stage stage_of(const PlannedTraining& t, int64_t stage) {
+  const std::vector<ModelChunk> chunks =
+      model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage));
+  Stage all{.num_chunks = static_cast<int64_t>(chunks.size())};
+  for (const ModelChunk& chunk : chunks) {
+    all.num_layers += chunk.num_layers;
+    all.has_embedding = all.has_embedding || chunk.has_embedding;
+    all.has_head = all.has_head || chunk.has_head;
+  }
+  return all;
 }
 
 MicrobatchSizes sizes_of(const PlannedTraining& t) {
@@ -23,21 +40,6 @@ MicrobatchSizes sizes_of(const PlannedTraining& t) {
           .sequence_parallel = t.parallel.sequence_parallel,
           .device = t.device};
 }
-
-// Layers of each stage: an even split, or what --decoder-{first,last}-pipeline-num-layers leave.
-int64_t layers_of(const PlannedTraining& t, int64_t stage) {
-  const ParallelConfig& p = t.parallel;
-  const int64_t stages = num_stages(t);
-  const int64_t first = p.decoder_first_pipeline_num_layers;
-  const int64_t last = p.decoder_last_pipeline_num_layers;
-  if (stage == 0 && first > 0) return first;
-  if (stage == stages - 1 && last > 0) return last;
-  const int64_t even = stages - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0);
-  return (t.transformer.num_layers - first - last) / std::max<int64_t>(even, 1);
-}
-
-bool has_embedding(int64_t stage) { return stage == 0; }
-bool has_head(const PlannedTraining& t, int64_t stage) { return stage == num_stages(t) - 1; }
 
 // Elements of a parameter on a tensor-parallel rank. Vocabulary rows, heads and MLP columns are
 // divided; norms, positions and the biases after a sum over ranks are not.
@@ -51,7 +53,7 @@ int64_t local_numel(const TensorSpec& spec, int64_t tp) {
 }
 
 // The parameters of a stage. Every layer is as large as the first.
-std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage) {
+std::vector<FlatItem> stage_parameters(const PlannedTraining& t, const Stage& stage) {
   TransformerConfig one_layer = t.transformer;
   one_layer.num_layers = 1;
   const int64_t tp = t.parallel.tensor_model_parallel_size;
@@ -60,14 +62,14 @@ std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage) 
     const FlatItem item{.numel = local_numel(spec, tp)};
     int64_t copies = 0;
     if (spec.name.starts_with("decoder.layers.")) {
-      copies = layers_of(t, stage);
+      copies = stage.num_layers;
     } else if (spec.name == "embedding.word_embeddings.weight") {
       const bool is_output = !t.transformer.untie_embeddings_and_output_weights;
-      copies = has_embedding(stage) || (has_head(t, stage) && is_output) ? 1 : 0;
+      copies = stage.has_embedding || (stage.has_head && is_output) ? 1 : 0;
     } else if (spec.name.starts_with("embedding.")) {
-      copies = has_embedding(stage) ? 1 : 0;
+      copies = stage.has_embedding ? 1 : 0;
     } else {
-      copies = has_head(t, stage) ? 1 : 0;
+      copies = stage.has_head ? 1 : 0;
     }
     items.insert(items.end(), static_cast<size_t>(copies), item);
   }
@@ -103,14 +105,14 @@ class ActivationPlan {
  public:
   ActivationPlan(const PlannedTraining& t, int64_t stage)
       : t_(t),
-        stage_(stage),
+        number_(stage),
+        stage_(stage_of(t, stage)),
         sizes_(sizes_of(t)),
         layer_(layer_memory(t.transformer, sizes_)),
-        layers_a_chunk_(std::max<int64_t>(1, layers_of(t, stage) / num_chunks(t))),
-        regions_(regions_of(t.transformer, layers_a_chunk_)) {}
+        regions_(regions_of(t.transformer, stage_.num_layers / stage_.num_chunks)) {}
 
   double microbatches_in_flight() const {
-    return static_cast<double>(chunks_in_flight()) / static_cast<double>(num_chunks(t_));
+    return static_cast<double>(chunks_in_flight()) / static_cast<double>(stage_.num_chunks);
   }
 
   // Appends the rows of the peak and says when it is.
@@ -126,8 +128,8 @@ class ActivationPlan {
       extra = std::move(more);
       peak_at = std::move(when);
     };
-    if (has_head(t_, stage_)) consider(held, head_rows(), "loss");
-    int64_t layer = layers_of(t_, stage_);
+    if (stage_.has_head) consider(held, head_rows(), "loss");
+    int64_t layer = stage_.num_layers;
     int64_t peak_layers = kept_by_layers();
     int64_t kept = kept_by_layers();
     for (auto region = regions_.rbegin(); region != regions_.rend(); ++region) {
@@ -149,11 +151,11 @@ class ActivationPlan {
   }
 
  private:
-  // Forward passes whose backward pass has not begun, in model chunks (training.md of Narayanan et
-  // al. 2021, fig. 4): one after another p - rank, interleaved the warm-up and one more.
+  // Forward passes whose backward pass has not begun, in model chunks (Narayanan et al. 2021,
+  // fig. 4): one after another p - rank, interleaved the warm-up and one more.
   int64_t chunks_in_flight() const {
-    const int64_t behind = num_stages(t_) - stage_ - 1;
-    const int64_t chunks = num_chunks(t_);
+    const int64_t behind = num_stages(t_) - number_ - 1;
+    const int64_t chunks = stage_.num_chunks;
     const int64_t wanted =
         chunks == 1 ? behind + 1 : 2 * behind + (chunks - 1) * num_stages(t_) + 1;
     return std::min(wanted, chunks * t_.num_microbatches);
@@ -201,7 +203,7 @@ class ActivationPlan {
       rows.push_back(
           {"rotary table", block(positions * ((c.rotary_dim() + 1) / 2 * 2), DType::kFloat32)});
     }
-    if (has_embedding(stage_)) {
+    if (stage_.has_embedding) {
       if (t_.device == DeviceType::kCpu) {  // otherwise they stay on the host
         rows.push_back({"token and position ids", 2 * block(tokens, DType::kInt64)});
       }
@@ -240,10 +242,10 @@ class ActivationPlan {
   }
 
   const PlannedTraining& t_;
-  int64_t stage_;
+  int64_t number_;
+  Stage stage_;
   MicrobatchSizes sizes_;
   LayerMemory layer_;
-  int64_t layers_a_chunk_;
   std::vector<Region> regions_;
 };
 
@@ -263,11 +265,12 @@ int64_t RankMemory::total_bytes() const {
 
 RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   const TransformerConfig& c = t.transformer;
-  const std::vector<FlatItem> items = stage_parameters(t, stage);
+  const Stage held = stage_of(t, stage);
+  const std::vector<FlatItem> items = stage_parameters(t, held);
   const int64_t numel = flat_layout(items, {}).numel;
   RankMemory memory;
   for (const FlatItem& item : items) memory.num_parameters += item.numel;
-  memory.num_layers = layers_of(t, stage);
+  memory.num_layers = held.num_layers;
 
   const MicrobatchSizes sizes = sizes_of(t);
   const bool is_16_bit = c.params_dtype != DType::kFloat32;
@@ -350,8 +353,7 @@ Traffic traffic(const PlannedTraining& t, int64_t stage) {
                         (sizes.sequence_parallel ? 2 * part_of_ring(hidden, sizes.tp) : 0);
   sent.tensor_parallel = layer * memory.num_layers * t.num_microbatches;
   const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
-  const int64_t chunks = num_stages(t) > 1 ? num_chunks(t) : 1;
-  sent.pipeline_parallel = boundaries * chunks * t.num_microbatches *
+  sent.pipeline_parallel = boundaries * stage_of(t, stage).num_chunks * t.num_microbatches *
                            (sizes.sequence_parallel ? hidden / sizes.tp : hidden);
   return sent;
 }

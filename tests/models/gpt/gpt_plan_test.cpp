@@ -131,7 +131,9 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
       const std::vector<int64_t> threes(static_cast<size_t>(shape.numel()), 3);
       const Tensor ids = tensor_of(threes, shape);
       const Tensor mask = full(shape, 1, DType::kFloat32, {});
-      backward(gpt_loss(model, {.tokens = ids}, ids, mask, random));
+      const Variable loss =
+          gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids, mask);
+      backward(loss);
     }
     optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
   }
@@ -251,6 +253,7 @@ TEST_F(GptPlanLayoutTest, StagesHoldTheLayersAndWhatIsInFlight) {
 
 TEST_F(GptPlanLayoutTest, InterleavingHoldsMoreOnTheFirstStage) {
   parallel_.pipeline_model_parallel_size = 4;
+  parallel_.num_layers_per_virtual_pipeline_stage = 2;
   parallel_.virtual_pipeline_model_parallel_size = 2;
   // p (1 + (p - 1) / (p v)), Narayanan et al. 2021, sec. 2.2.
   EXPECT_DOUBLE_EQ(plan(0).microbatches_in_flight, 4 * (1 + 3.0 / 8.0));
