@@ -5,6 +5,17 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(simdjson REQUIRED)
 find_package(ZLIB REQUIRED)
+# The C interface is all that is used: of Open MPI not its C++ library, which newer ones lack.
+set(MPI_CXX_SKIP_MPICXX ON)
+find_package(MPI REQUIRED COMPONENTS CXX)
+add_library(mg_mpi INTERFACE IMPORTED)
+target_include_directories(mg_mpi SYSTEM INTERFACE ${MPI_CXX_INCLUDE_DIRS})
+target_compile_definitions(mg_mpi INTERFACE ${MPI_CXX_COMPILE_DEFINITIONS})
+if(MPI_mpi_LIBRARY)
+  target_link_libraries(mg_mpi INTERFACE ${MPI_mpi_LIBRARY})
+else()
+  target_link_libraries(mg_mpi INTERFACE MPI::MPI_CXX)
+endif()
 
 # Debian's dnnl-config.cmake asks for OpenCL headers that a CPU build does not need.
 find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)

@@ -13,6 +13,7 @@ readonly needed=(
   libfmt-dev libspdlog-dev                 # text, log
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
   zlib1g-dev                               # compressed corpora
+  libopenmpi-dev openmpi-bin               # ranks that are processes
   libutf8proc-dev                          # Unicode classes of the tokenizers
   libprotobuf-dev protobuf-compiler        # TensorBoard files
   libgtest-dev libgmock-dev xz-utils       # tests

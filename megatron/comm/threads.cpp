@@ -1,27 +1,17 @@
 #include "megatron/comm/threads.h"
 
-#include <algorithm>
 #include <exception>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "megatron/comm/share_threads.h"
 #include "megatron/comm/threads/thread_transport.h"
 #include "megatron/comm/threads/thread_world.h"
 #include "megatron/core/error.h"
-#include "megatron/core/parallel_for.h"
 
 namespace megatron::comm {
 namespace {
-
-// parallel_for in this thread uses so many threads from now on.
-void use_threads(int count) {
-#if defined(_OPENMP)
-  omp_set_num_threads(count);
-#else
-  static_cast<void>(count);
-#endif
-}
 
 void run_rank(ThreadWorld& world, int rank, const std::function<void(const Group& world)>& f,
               std::exception_ptr& error) {
@@ -50,7 +40,7 @@ void run_ranks(int count, const std::function<void(const Group& world)>& f,
   }
   ThreadWorld world(count, options.timeout);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(count));
-  const int threads_per_rank = std::max(1, num_threads() / count);
+  const int threads_per_rank = shared_threads(count);
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < count; ++rank) {

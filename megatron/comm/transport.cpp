@@ -40,14 +40,16 @@ std::string Transport::last_call(int member) const {
   return member == rank() ? context_->recorder.last() : "not known to this rank";
 }
 
-void Transport::print_flight_records() {
+void Transport::print_flight_records() const {
   warn(fmt::format("the last calls of {} (number, group, call, state):\n{}", name_of(rank()),
                    context_->recorder.str()));
 }
 
 std::string Transport::name_of(int member) const {
-  return fmt::format("rank {} (rank {} of the world)", member,
-                     membership_.world_ranks[static_cast<size_t>(member)]);
+  const int world_rank = membership_.world_ranks[static_cast<size_t>(member)];
+  const std::vector<std::string>& hosts = context_->hosts;
+  return fmt::format("rank {} (rank {} of the world){}", member, world_rank,
+                     hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(world_rank)]);
 }
 
 std::string Transport::name_of(const Call& call) const {

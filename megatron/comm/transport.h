@@ -33,6 +33,7 @@ class Watchdog;
 struct RankContext {
   std::chrono::milliseconds timeout{};  // of one call
   FlightRecorder recorder;
+  std::vector<std::string> hosts;  // of the world's ranks; empty when there is only one host
   std::shared_ptr<nccl::Watchdog> watchdog;  // of the rank's GPU, once it has communicated
   // How many groups of a name and members this rank has made: tells equal ones apart.
   std::map<std::pair<std::string, std::vector<int>>, int> num_groups;
@@ -65,9 +66,9 @@ class Transport {
   // What a member did last (FlightRecorder::last), where this rank can see it.
   virtual std::string last_call(int member) const;
   // The last calls of all ranks that can be seen, to standard error.
-  virtual void print_flight_records();
+  virtual void print_flight_records() const;
 
-  // "rank 1 (rank 5 of the world)"
+  // "rank 1 (rank 5 of the world)", and "on gpu7" where hosts are known
   std::string name_of(int member) const;
   // "all_reduce(sum, 16 x float32) in group tensor"
   std::string name_of(const Call& call) const;

@@ -19,7 +19,7 @@ class ThreadTransport final : public Transport {
   void exchange(std::span<const Transfer> transfers) override;
   std::optional<std::string> failure() const override;
   std::string last_call(int member) const override;
-  void print_flight_records() override { world_.print_flight_records(); }
+  void print_flight_records() const override { world_.print_flight_records(); }
 
  private:
   // Every member says the same, or all throw the same CommError.

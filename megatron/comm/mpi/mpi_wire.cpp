@@ -1,0 +1,192 @@
+#include "megatron/comm/mpi/mpi_wire.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "megatron/core/error.h"
+
+namespace megatron::comm::mpi {
+namespace {
+
+constexpr int kHeaderTag = 1;
+constexpr int kBodyTag = 2;
+constexpr int kFailureTag = 3;
+constexpr int64_t kInlineBytes = 8 << 10;  // bodies that travel with their header
+constexpr int64_t kPieceBytes = 1 << 30;   // MPI counts in int
+constexpr int kFailureBytes = 4096;        // of a message, longer ones are cut
+constexpr auto kFarewell = std::chrono::seconds(1);
+
+void check(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(status, text.data(), &length);
+  throw CommError(fmt::format("{} failed: {}", call,
+                              std::string_view(text.data(), static_cast<size_t>(length))));
+}
+
+bool are_done(std::vector<MPI_Request>& requests) {
+  int done = 0;
+  check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+        "MPI_Testall");
+  return done != 0;
+}
+
+// Begins `transfer(data, count)` for pieces of a body that MPI can count.
+template <class Byte, class F>
+void for_pieces(Byte* body, int64_t bytes, const F& transfer) {
+  for (int64_t at = 0; at < bytes; at += kPieceBytes) {
+    transfer(body + at, static_cast<int>(std::min(kPieceBytes, bytes - at)));
+  }
+}
+
+class MpiSending final : public Sending {
+ public:
+  MpiSending(int peer, const Header& header, const void* body) {
+    const bool is_inline = header.bytes <= kInlineBytes;
+    head_.resize(sizeof(Header) + static_cast<size_t>(is_inline ? header.bytes : 0));
+    std::memcpy(head_.data(), &header, sizeof(Header));
+    if (head_.size() > sizeof(Header)) {
+      std::memcpy(head_.data() + sizeof(Header), body, head_.size() - sizeof(Header));
+    }
+    send(head_.data(), static_cast<int>(head_.size()), peer, kHeaderTag);
+    if (is_inline) return;
+    for_pieces(static_cast<const std::byte*>(body), header.bytes,
+               [&](const std::byte* data, int count) { send(data, count, peer, kBodyTag); });
+  }
+  bool is_done() override { return are_done(requests_); }
+
+ private:
+  void send(const void* data, int count, int peer, int tag) {
+    requests_.push_back(MPI_REQUEST_NULL);
+    check(MPI_Isend(data, count, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &requests_.back()),
+          "MPI_Isend");
+  }
+
+  std::vector<std::byte> head_;
+  std::vector<MPI_Request> requests_;
+};
+
+class MpiWire final : public Wire {
+ public:
+  MpiWire();
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  std::unique_ptr<Sending> send(int peer, const Header& header, const void* body) override {
+    return std::make_unique<MpiSending>(peer, header, body);
+  }
+  std::optional<Header> next(int peer) override;
+  void begin_body(int peer, void* to, int64_t bytes) override;
+  bool is_body_done(int peer) override { return are_done(at(peer).body); }
+  void tell_failure(const std::string& message) override;
+  std::optional<Failure> failure() override;
+  void close() override;
+
+ private:
+  struct Peer {
+    std::vector<std::byte> head;
+    MPI_Request header = MPI_REQUEST_NULL;
+    std::vector<MPI_Request> body;
+  };
+  Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
+
+  int rank_ = 0;
+  std::vector<Peer> peers_;
+  std::array<char, kFailureBytes> failure_{};
+  MPI_Request failure_request_ = MPI_REQUEST_NULL;
+};
+
+MpiWire::MpiWire() {
+  int provided = 0;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_SERIALIZED) {
+    throw CommError("this MPI does not allow programs with threads; install Open MPI 4 or newer");
+  }
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  int size = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  peers_.resize(static_cast<size_t>(size));
+  check(MPI_Irecv(failure_.data(), kFailureBytes, MPI_BYTE, MPI_ANY_SOURCE, kFailureTag,
+                  MPI_COMM_WORLD, &failure_request_),
+        "MPI_Irecv");
+}
+
+std::optional<Header> MpiWire::next(int from) {
+  Peer& peer = at(from);
+  if (peer.header == MPI_REQUEST_NULL) {
+    peer.head.resize(sizeof(Header) + kInlineBytes);
+    check(MPI_Irecv(peer.head.data(), static_cast<int>(peer.head.size()), MPI_BYTE, from,
+                    kHeaderTag, MPI_COMM_WORLD, &peer.header),
+          "MPI_Irecv");
+  }
+  int done = 0;
+  check(MPI_Test(&peer.header, &done, MPI_STATUS_IGNORE), "MPI_Test");
+  if (done == 0) return {};
+  Header header;
+  std::memcpy(&header, peer.head.data(), sizeof(Header));
+  return header;
+}
+
+void MpiWire::begin_body(int from, void* to, int64_t bytes) {
+  Peer& peer = at(from);
+  peer.body.clear();
+  if (bytes <= kInlineBytes) {
+    if (bytes > 0) std::memcpy(to, peer.head.data() + sizeof(Header), static_cast<size_t>(bytes));
+    return;
+  }
+  for_pieces(static_cast<std::byte*>(to), bytes, [&](std::byte* data, int count) {
+    peer.body.push_back(MPI_REQUEST_NULL);
+    check(MPI_Irecv(data, count, MPI_BYTE, from, kBodyTag, MPI_COMM_WORLD, &peer.body.back()),
+          "MPI_Irecv");
+  });
+}
+
+void MpiWire::tell_failure(const std::string& message) {
+  std::vector<MPI_Request> requests;
+  const int count = std::min(static_cast<int>(message.size()), kFailureBytes);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    requests.push_back(MPI_REQUEST_NULL);
+    check(MPI_Isend(message.data(), count, MPI_BYTE, peer, kFailureTag, MPI_COMM_WORLD,
+                    &requests.back()),
+          "MPI_Isend");
+  }
+  // A rank that hangs does not take it: no reason to hang, too.
+  const auto deadline = std::chrono::steady_clock::now() + kFarewell;
+  while (!are_done(requests) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+std::optional<Wire::Failure> MpiWire::failure() {
+  if (failure_request_ == MPI_REQUEST_NULL) return {};
+  int done = 0;
+  MPI_Status status;
+  check(MPI_Test(&failure_request_, &done, &status), "MPI_Test");
+  if (done == 0) return {};
+  int count = 0;
+  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+  return Failure{status.MPI_SOURCE, std::string(failure_.data(), static_cast<size_t>(count))};
+}
+
+void MpiWire::close() {
+  check(MPI_Cancel(&failure_request_), "MPI_Cancel");
+  check(MPI_Request_free(&failure_request_), "MPI_Request_free");
+  check(MPI_Finalize(), "MPI_Finalize");
+}
+
+}  // namespace
+
+std::unique_ptr<Wire> make_mpi_wire() { return std::make_unique<MpiWire>(); }
+
+}  // namespace megatron::comm::mpi

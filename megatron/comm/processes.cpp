@@ -1,0 +1,96 @@
+#include "megatron/comm/processes.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/comm/messages/message_transport.h"
+#include "megatron/comm/mpi/mpi_wire.h"
+#include "megatron/comm/share_threads.h"
+#include "megatron/core/error.h"
+
+namespace megatron::comm {
+namespace {
+
+constexpr int64_t kMaxHostName = 64;
+
+std::unique_ptr<Wire> make_wire(const LaunchEnvironment& place) {
+  if (place.launcher == LaunchEnvironment::Launcher::kMpi) return mpi::make_mpi_wire();
+  throw Unsupported(
+      "processes that RANK and WORLD_SIZE describe cannot meet without MPI yet: start them with "
+      "mpirun or srun, or use megatron launch");
+}
+
+// Whether a launcher has given this process some of the host's cores.
+bool is_bound() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 &&
+         CPU_COUNT(&cores) < ::sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+// The name of every rank's host, if there are several.
+std::vector<std::string> host_names(Transport& world) {
+  std::array<char, kMaxHostName> own{};
+  ::gethostname(own.data(), own.size() - 1);
+  std::vector<char> all(own.size() * static_cast<size_t>(world.size()));
+  world.run({Operation::kAllGather, DType::kUInt8, kMaxHostName}, own.data(), all.data());
+  std::vector<std::string> names;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    names.emplace_back(all.data() + rank * kMaxHostName);
+  }
+  const bool is_one = std::all_of(names.begin(), names.end(),
+                                  [&](const std::string& name) { return name == names[0]; });
+  return is_one ? std::vector<std::string>() : names;
+}
+
+void run_in_world(const std::shared_ptr<PostOffice>& office,
+                  const std::function<void(const Group& world)>& f) {
+  Membership everybody{.name = "world", .rank = office->wire().rank(), .world_ranks = {}};
+  for (int i = 0; i < office->wire().size(); ++i) everybody.world_ranks.push_back(i);
+  const auto transport = std::make_shared<MessageTransport>(office, std::move(everybody));
+  office->context()->hosts = host_names(*transport);
+  f(Group(transport));
+  office->flush();
+  transport->run({Operation::kBarrier}, nullptr, nullptr);
+}
+
+}  // namespace
+
+void run_process_rank(const LaunchEnvironment& place,
+                      const std::function<void(const Group& world)>& f,
+                      const ProcessRankOptions& options) {
+  if (place.size == 1) {
+    return f(Group(make_self_transport({.name = "world", .rank = 0, .world_ranks = {0}})));
+  }
+  if (!is_bound() && std::getenv("OMP_NUM_THREADS") == nullptr)
+    use_threads(shared_threads(place.local_size));
+  const auto context = std::make_shared<RankContext>();
+  context->timeout = options.timeout;
+  const auto office = std::make_shared<PostOffice>(make_wire(place), context);
+  if (office->wire().size() != place.size) {
+    throw CommError(
+        fmt::format("the launcher announces {} ranks and MPI connects {}: is the "
+                    "program linked with the MPI that mpirun belongs to?",
+                    place.size, office->wire().size()));
+  }
+  try {
+    run_in_world(office, f);
+  } catch (const std::exception& error) {
+    // A rank that was released has nothing new to tell.
+    if (!office->failure()) office->wire().tell_failure(error.what());
+    throw;
+  }
+  office->wire().close();
+}
+
+}  // namespace megatron::comm

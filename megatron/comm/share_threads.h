@@ -1,0 +1,21 @@
+#pragma once
+
+#include <algorithm>
+
+#include "megatron/core/parallel_for.h"
+
+namespace megatron::comm {
+
+// parallel_for in this thread uses `count` threads from now on.
+inline void use_threads(int count) {
+#if defined(_OPENMP)
+  omp_set_num_threads(count);
+#else
+  static_cast<void>(count);
+#endif
+}
+
+// What each of `num_ranks` ranks gets of the threads that parallel_for has here.
+inline int shared_threads(int num_ranks) { return std::max(1, num_threads() / num_ranks); }
+
+}  // namespace megatron::comm

@@ -1,0 +1,46 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/processes.h"
+#include "megatron/core/error.h"
+
+// A rank of a job that goes wrong at rank 1, in the way that the argument names.
+namespace megatron::comm {
+namespace {
+
+void work(const Group& world, const std::string& how) {
+  std::vector<float> x(100000, 1);
+  const TensorView view{x.data(), {static_cast<int64_t>(x.size())}, DType::kFloat32};
+  for (int i = 0; i < 3; ++i) all_reduce(view, Reduce::kSum, world, Stream{});
+  if (world.rank() == 1) {
+    if (how == "throw") throw ConfigError("the corpus is empty");
+    if (how == "kill") ::kill(::getpid(), SIGKILL);
+    if (how == "stop") ::kill(::getpid(), SIGSTOP);
+    if (how == "exit") ::_exit(0);
+    if (how == "mismatch") return barrier(world);
+  }
+  for (int i = 0; i < 1000; ++i) all_reduce(view, Reduce::kSum, world, Stream{});
+}
+
+}  // namespace
+}  // namespace megatron::comm
+
+int main(int argc, char** argv) {
+  using namespace megatron::comm;
+  const auto place = launch_environment();
+  if (!place || argc < 2) return 2;
+  try {
+    run_process_rank(*place, [&](const Group& world) { work(world, argv[1]); },
+                     {.timeout = std::chrono::seconds(std::string(argv[1]) == "stop" ? 2 : 30)});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "process %d: %s\n", place->rank, error.what());
+    return 3;
+  }
+  return 0;
+}

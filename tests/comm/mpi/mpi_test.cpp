@@ -1,0 +1,195 @@
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/processes.h"
+#include "megatron/comm/transport.h"
+#include "megatron/core/half.h"
+#include "tests/comm/values.h"
+
+// Run by mpirun: every process runs the same tests, as one rank of the same world.
+namespace megatron::comm {
+namespace {
+
+constexpr Stream kCpu{};
+const Group* the_world = nullptr;  // of this process
+
+template <class T>
+std::vector<T> ordered_sum(int size, int64_t count) {
+  using Sum = std::conditional_t<sizeof(T) == 2, float, T>;
+  std::vector<Sum> sums(static_cast<size_t>(count));
+  for (int rank = 0; rank < size; ++rank) {
+    const std::vector<T> x = values<T>(rank, count);
+    for (size_t i = 0; i < x.size(); ++i) {
+      sums[i] = rank == 0 ? static_cast<Sum>(x[i]) : sums[i] + static_cast<Sum>(x[i]);
+    }
+  }
+  return {sums.begin(), sums.end()};
+}
+
+template <class T>
+bool same_bits(const void* a, const std::vector<T>& b) {
+  return std::memcmp(a, b.data(), b.size() * sizeof(T)) == 0;
+}
+
+template <class T>
+class MpiReductionTest : public testing::Test {};
+using Reducible = testing::Types<float, double, Float16, BFloat16, int64_t, int32_t>;
+TYPED_TEST_SUITE(MpiReductionTest, Reducible);
+
+// Sizes on both sides of where messages are cut: 16 KiB, 1 MiB for each rank.
+TYPED_TEST(MpiReductionTest, SumsInRankOrder) {
+  const Group& world = *the_world;
+  const int size = world.size();
+  for (const int64_t count : {0, 1, 7, 4099, 300007, 1200011}) {
+    std::vector<TypeParam> x = values<TypeParam>(world.rank(), count);
+    all_reduce(view_of(x), Reduce::kSum, world, kCpu);
+    EXPECT_TRUE(same_bits(x.data(), ordered_sum<TypeParam>(size, count))) << count;
+
+    std::vector<TypeParam> y = values<TypeParam>(world.rank(), size * count);
+    std::vector<TypeParam> want = ordered_sum<TypeParam>(size, size * count);
+    const TensorView own = part_of(y, world.rank(), size);
+    reduce_scatter(own, view_of(y), Reduce::kSum, world, kCpu);
+    EXPECT_EQ(std::memcmp(own.data, part_of(want, world.rank(), size).data,
+                          static_cast<size_t>(own.bytes())),
+              0)
+        << count;
+  }
+}
+
+TEST(MpiTest, MovesParts) {
+  const Group& world = *the_world;
+  const int size = world.size();
+  for (const int64_t count : {1, 1000, 3000, 500001}) {
+    std::vector<int16_t> all;
+    for (int rank = 0; rank < size; ++rank) {
+      const std::vector<int16_t> part = values<int16_t>(rank, count);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    std::vector<int16_t> y(all.size());
+    all_gather(view_of(y), view_of(values<int16_t>(world.rank(), count)), world, kCpu);
+    EXPECT_EQ(y, all);
+
+    std::vector<int16_t> transposed(all.size());
+    all_to_all(view_of(transposed), view_of(values<int16_t>(world.rank(), size * count)), world,
+               kCpu);
+    for (int rank = 0; rank < size; ++rank) {
+      std::vector<int16_t> theirs = values<int16_t>(rank, size * count);
+      EXPECT_EQ(std::memcmp(part_of(transposed, rank, size).data,
+                            part_of(theirs, world.rank(), size).data,
+                            static_cast<size_t>(count) * sizeof(int16_t)),
+                0);
+    }
+    for (int root = 0; root < size; ++root) {
+      std::vector<int16_t> x = values<int16_t>(world.rank(), count);
+      broadcast(view_of(x), root, world, kCpu);
+      EXPECT_EQ(x, values<int16_t>(root, count));
+    }
+  }
+}
+
+TEST(MpiTest, ASendDoesNotWait) {
+  const Group& world = *the_world;
+  const int next = (world.rank() + 1) % world.size();
+  const int previous = (world.rank() + world.size() - 1) % world.size();
+  for (const int64_t count : {10, 1000000}) {
+    for (uint64_t i = 0; i < 3; ++i) {
+      send(view_of(values<float>(world.rank(), count, i)), next, world, kCpu);
+    }
+    barrier(world);  // overtakes the messages
+    for (uint64_t i = 0; i < 3; ++i) {
+      std::vector<float> x(static_cast<size_t>(count));
+      recv(view_of(x), previous, world, kCpu);
+      EXPECT_EQ(x, values<float>(previous, count, i));
+    }
+  }
+}
+
+TEST(MpiTest, ExchangesWithBothNeighbours) {
+  const Group& world = *the_world;
+  const int next = (world.rank() + 1) % world.size();
+  const int previous = (world.rank() + world.size() - 1) % world.size();
+  std::vector<double> x = values<double>(world.rank(), 9999);
+  std::vector<double> y(9999);
+  std::vector<double> z(9999);
+  const std::array<Transfer, 4> transfers = {{{view_of(y), previous, false},
+                                              {view_of(z), next, false},
+                                              {view_of(x), next, true},
+                                              {view_of(x), previous, true}}};
+  for (int i = 0; i < 10; ++i) exchange(transfers, world, kCpu);
+  EXPECT_EQ(y, values<double>(previous, 9999));
+  EXPECT_EQ(z, values<double>(next, 9999));
+}
+
+TEST(MpiTest, SubgroupsWorkAtOnce) {
+  const Group& world = *the_world;
+  if (world.size() < 4) return;
+  const int r = world.rank();
+  const std::vector<int> pair = {r / 2 * 2, r / 2 * 2 + 1};
+  const std::vector<int> across = {(r + 2) % 4, r};
+  const Group tensor = world.subgroup("tensor", pair);
+  const Group data = world.subgroup("data", r < 2 ? across : std::vector<int>{r, (r + 2) % 4});
+  EXPECT_EQ(data.rank(), r < 2 ? 1 : 0);
+  for (int64_t i = 0; i < 50; ++i) {
+    std::vector<int64_t> x = {r};
+    all_reduce(view_of(x), Reduce::kSum, tensor, kCpu);
+    ASSERT_EQ(x[0], r / 2 * 4 + 1);
+    std::vector<int64_t> y(5000, r + i);
+    all_reduce(view_of(y), Reduce::kSum, data, kCpu);
+    ASSERT_EQ(y[4999], 2 * (r % 2) + 2 + 2 * i);
+  }
+}
+
+TEST(MpiTest, EqualSubgroupsAreApart) {
+  const Group& world = *the_world;
+  const std::vector<int> everybody(world.world_ranks().begin(), world.world_ranks().end());
+  const Group first = world.subgroup("pipeline", everybody);
+  const Group second = world.subgroup("pipeline", everybody);
+  const int next = (world.rank() + 1) % world.size();
+  const int previous = (world.rank() + world.size() - 1) % world.size();
+  for (const size_t count : {1, 100000}) {
+    send(view_of(std::vector<int32_t>(count, 1)), next, first, kCpu);
+    send(view_of(std::vector<int32_t>(count, 2)), next, second, kCpu);
+    std::vector<int32_t> x(count);
+    recv(view_of(x), previous, second, kCpu);
+    EXPECT_EQ(x.back(), 2);
+    recv(view_of(x), previous, first, kCpu);
+    EXPECT_EQ(x.back(), 1);
+  }
+}
+
+TEST(MpiTest, ProcessesOfOneHostAreNotToldApartByIt) {
+  EXPECT_TRUE(the_world->transport().context().hosts.empty());
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  ::unsetenv("GTEST_OUTPUT");  // all processes would write the same file
+  testing::InitGoogleTest(&argc, argv);
+  const std::optional<LaunchEnvironment> place = launch_environment();
+  if (!place || place->size < 2) {
+    std::fprintf(stderr, "comm_mpi_test: start it with mpirun -np 2 or more\n");
+    return 2;
+  }
+  int result = 0;
+  run_process_rank(*place,
+                   [&](const Group& world) {
+                     the_world = &world;
+                     std::vector<int32_t> failed = {RUN_ALL_TESTS()};
+                     all_reduce(view_of(failed), Reduce::kMax, world, Stream{});
+                     result = failed[0];
+                   },
+                   {.timeout = std::chrono::seconds(30)});
+  return result;
+}
+
+}  // namespace megatron::comm
+
+int main(int argc, char** argv) { return megatron::comm::run(argc, argv); }
