@@ -10,16 +10,16 @@
 namespace megatron {
 namespace {
 
-constexpr uint32_t kReflectedPolynomial = 0x82F63B78u;
+// Of 16 bytes at a time: a checksum waits for the one before, table look-ups do not.
+constexpr size_t kSlice = 16;
+using Tables = std::array<std::array<uint32_t, 256>, kSlice>;
 
-using Tables = std::array<std::array<uint32_t, 256>, 8>;
-
-// tables[k][b] is the checksum of byte b followed by k zero bytes (slicing-by-8).
-constexpr Tables make_tables() {
+// tables[k][b] is the checksum of byte b followed by k zero bytes (slicing-by-16).
+constexpr Tables make_tables(uint32_t reflected_polynomial) {
   Tables tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1u) * kReflectedPolynomial);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1u) * reflected_polynomial);
     tables[0][byte] = crc;
   }
   for (size_t k = 1; k < tables.size(); ++k) {
@@ -31,7 +31,8 @@ constexpr Tables make_tables() {
   return tables;
 }
 
-constexpr Tables kTables = make_tables();
+constexpr Tables kCastagnoli = make_tables(0x82F63B78u);
+constexpr Tables kZip = make_tables(0xEDB88320u);
 
 uint64_t eight_bytes(const std::byte* data) {
   uint64_t word;
@@ -39,20 +40,32 @@ uint64_t eight_bytes(const std::byte* data) {
   return word;
 }
 
+uint32_t by_table(const Tables& tables, std::span<const std::byte> bytes, uint32_t crc) {
+  crc = ~crc;
+  while (bytes.size() >= kSlice) {
+    const uint64_t low = eight_bytes(bytes.data()) ^ crc;
+    const uint64_t high = eight_bytes(bytes.data() + 8);
+    crc = 0;
+    for (size_t k = 0; k < 8; ++k) {
+      crc ^= tables[kSlice - 1 - k][(low >> (8 * k)) & 0xffu];
+      crc ^= tables[kSlice / 2 - 1 - k][(high >> (8 * k)) & 0xffu];
+    }
+    bytes = bytes.subspan(kSlice);
+  }
+  for (const std::byte byte : bytes) {
+    crc = (crc >> 8) ^ tables[0][(crc ^ static_cast<uint32_t>(byte)) & 0xffu];
+  }
+  return ~crc;
+}
+
 }  // namespace
 
 uint32_t crc32c_by_table(std::span<const std::byte> bytes, uint32_t crc) {
-  crc = ~crc;
-  while (bytes.size() >= 8) {
-    const uint64_t word = eight_bytes(bytes.data()) ^ crc;
-    crc = 0;
-    for (size_t k = 0; k < 8; ++k) crc ^= kTables[7 - k][(word >> (8 * k)) & 0xffu];
-    bytes = bytes.subspan(8);
-  }
-  for (const std::byte byte : bytes) {
-    crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<uint32_t>(byte)) & 0xffu];
-  }
-  return ~crc;
+  return by_table(kCastagnoli, bytes, crc);
+}
+
+uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc) {
+  return by_table(kZip, bytes, crc);
 }
 
 #if defined(__SSE4_2__)

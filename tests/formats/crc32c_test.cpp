@@ -35,6 +35,13 @@ TEST(Crc32cTest, KnownVectors) {
   EXPECT_EQ(crc32c({}), 0u);
 }
 
+TEST(Crc32Test, KnownVectors) {
+  EXPECT_EQ(crc32(bytes("123456789")), 0xCBF43926u);
+  EXPECT_EQ(crc32(bytes("6789"), crc32(bytes("12345"))), 0xCBF43926u);
+  EXPECT_EQ(crc32(bytes("The quick brown fox jumps over the lazy dog")), 0x414FA339u);
+  EXPECT_EQ(crc32({}), 0u);
+}
+
 TEST(Crc32cTest, InstructionEqualsTable) {
   const std::vector<std::byte> data = pattern(300);
   for (size_t begin = 0; begin < 9; ++begin) {

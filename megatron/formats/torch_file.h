@@ -1,0 +1,62 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "megatron/core/file.h"
+#include "megatron/core/view.h"
+#include "megatron/formats/pickle.h"
+#include "megatron/formats/python_value.h"
+#include "megatron/formats/zip.h"
+#include "megatron/tensor/tensor.h"
+
+// The files of torch.save: zip archives (PyTorch 1.6 and later) and the older stream of pickles.
+namespace megatron {
+
+// Elements of a tensor in a file: where they lie in the mapping, or in `owner` when they had to be
+// gathered.
+struct FileElements {
+  ConstView view;
+  Tensor owner;
+};
+
+// A file mapped into memory. Opening it reads its pickle alone; elements of tensors are read where
+// they lie, each storage checked against its CRC-32 when it is first used (the older stream has
+// none). Not for several threads at once.
+//
+// Throws IoError; FormatError with path and offset for anything malformed (pickle.h, zip.h) or
+// damaged; Unsupported for TorchScript archives, PyTorch 0.1's tar files and big-endian data.
+class TorchFile {
+ public:
+  explicit TorchFile(const std::filesystem::path& path, const PickleOptions& options = {});
+  TorchFile(TorchFile&&) = default;
+  TorchFile& operator=(TorchFile&&) = default;
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  // The saved object; valid while this lives.
+  PyValue root() const { return document_->root(); }
+
+  // REQUIRES: `tensor` is of this file. Views live as long as this.
+  FileElements elements(const PyTensor& tensor) const;
+
+ private:
+  void open_zip(const PickleOptions& options);
+  void open_stream(const PickleOptions& options);
+  std::span<const std::byte> checked_storage(const PyTensor& tensor) const;
+
+  MappedFile file_;
+  std::unique_ptr<PyDocument> document_;
+  std::unique_ptr<ZipArchive> archive_;
+  std::string folder_;  // of the entries: "model_optim_rng/"
+  std::map<std::string, std::span<const std::byte>> stream_storages_;  // of the older form
+  mutable std::set<std::string> checked_;  // storages whose checksum is right
+};
+
+// Does the file begin like one of torch.save's? False when it cannot be read.
+bool is_torch_file(const std::filesystem::path& path);
+
+}  // namespace megatron

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megatron/formats/pickle_writer.h"
+#include "megatron/formats/safetensors.h"
+#include "megatron/formats/zip.h"
+
+namespace megatron {
+
+// Writes a file that torch.load reads, without Python: first the object with its tensors announced,
+// then their elements, one tensor at a time and in the order of announcement. Elements begin at
+// multiples of 64 bytes.
+class TorchWriter {
+ public:
+  // Throws IoError; the file appears with commit().
+  explicit TorchWriter(std::filesystem::path path);
+
+  // The object. Tensors go through tensor().
+  PickleWriter& pickle() { return pickle_; }
+  // Announces a tensor as the next value of the pickle.
+  void tensor(DType dtype, const Shape& shape);
+  // The tensor announced as number `i` once more, as the next value: aliases share elements.
+  void same_tensor(size_t i);
+  size_t num_tensors() const { return tensors_.size(); }
+
+  // The elements of the next tensor; the first call ends the pickle.
+  void write(ConstView elements);
+  // Some bytes of the next tensor, for callers that have it in pieces.
+  void write_part(std::span<const std::byte> bytes);
+  // REQUIRES: every tensor was written.
+  void commit();
+
+ private:
+  void begin_elements();
+
+  std::string folder_;
+  ZipWriter zip_;
+  PickleWriter pickle_;
+  std::vector<TensorSpec> tensors_;
+  bool has_pickle_ = false;
+  size_t next_ = 0;
+  int64_t written_ = 0;  // bytes of tensors_[next_]
+};
+
+}  // namespace megatron

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/core/file.h"
+
+// Zip archives as torch.save makes them: entries are stored, not compressed, and begin at multiples
+// of 64 bytes, so that they can be used where they lie in a mapped file.
+namespace megatron {
+
+struct ZipEntry {
+  std::string name;
+  std::span<const std::byte> bytes;  // in the archive
+  uint32_t crc = 0;                  // CRC-32 of the bytes
+};
+
+// The directory of an archive, zip64 included. Throws FormatError with `path` and the offset for
+// anything inconsistent: entries outside the archive or over each other, names that occur twice or
+// leave the archive's folder; Unsupported for compressed or encrypted entries.
+class ZipArchive {
+ public:
+  // `archive` must outlive this.
+  ZipArchive(std::span<const std::byte> archive, const std::filesystem::path& path);
+
+  const std::vector<ZipEntry>& entries() const { return entries_; }
+  // Null when there is no such entry.
+  const ZipEntry* find(std::string_view name) const;
+
+ private:
+  std::vector<ZipEntry> entries_;
+  std::map<std::string_view, size_t> positions_;  // keys live in entries_
+};
+
+// Writes an archive front to back. Sizes are told in advance, checksums follow the bytes.
+class ZipWriter {
+ public:
+  // Throws IoError; the file appears with commit().
+  explicit ZipWriter(std::filesystem::path path) : file_(std::move(path)) {}
+
+  // Begins the next entry. REQUIRES: the one before is complete.
+  void begin(std::string name, uint64_t bytes);
+  void write(std::span<const std::byte> bytes);
+  void add(std::string name, std::string_view text);
+  void commit();
+
+ private:
+  struct Written {
+    std::string name;
+    uint64_t offset = 0;  // of the local header
+    uint64_t bytes = 0;
+    uint32_t crc = 0;
+  };
+  void end();
+
+  FileWriter file_;
+  std::vector<Written> written_;
+  uint64_t missing_ = 0;  // bytes of the last entry
+};
+
+}  // namespace megatron
