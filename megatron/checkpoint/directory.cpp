@@ -20,7 +20,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "iter_";
 constexpr std::string_view kTrash = ".trash-";
-constexpr const char* kMegatronFile = "model_optim_rng.pt";
+constexpr std::string_view kGlobalStep = "global_step";
+constexpr const char* kDeepSpeedTracker = "latest";
+constexpr const char* kRelease = "release";
 
 std::optional<int64_t> number_in(std::string_view text) {
   int64_t value = 0;
@@ -36,26 +38,16 @@ std::optional<int64_t> iteration_of(const std::string& name) {
   return iteration;
 }
 
-bool is_checkpoint(const fs::path& directory) { return fs::exists(directory / kManifestFile); }
+bool is_native(const fs::path& directory) { return fs::exists(directory / kManifestFile); }
 
-// Has Megatron-LM saved here? Its files are in folders by rank.
-bool is_megatron_checkpoint(const fs::path& directory) {
+// Has any entry of the directory a name like that?
+template <class F>
+bool has_entry(const fs::path& directory, F&& is_wanted) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
-    if (entry.path().filename().string().starts_with("mp_rank_") &&
-        fs::exists(entry.path() / kMegatronFile)) {
-      return true;
-    }
+    if (is_wanted(entry.path())) return true;
   }
   return false;
-}
-
-void refuse_megatron(const fs::path& directory) {
-  if (!is_megatron_checkpoint(directory)) return;
-  throw Unsupported(
-      fmt::format("{}: is a checkpoint of Megatron-LM, which this version does not read; "
-                  "convert it to a Hugging Face directory first",
-                  directory.string()));
 }
 
 std::string trimmed(std::string text) {
@@ -81,13 +73,10 @@ void remove_checkpoint(const fs::path& directory, const std::string& name) {
 
 fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* who) {
   fs::path directory = load / iteration_directory_name(iteration);
-  if (is_checkpoint(directory)) return directory;
-  if (is_megatron_checkpoint(directory)) {
-    throw Unsupported(
-        fmt::format("{}: is a checkpoint of Megatron-LM, which this version does not read; "
-                    "convert it to a Hugging Face directory first",
-                    directory.string()));
-  }
+  if (format_of(directory)) return directory;
+  // DeepSpeed's name for it.
+  fs::path step = load / fmt::format("{}{}", kGlobalStep, iteration);
+  if (format_of(step)) return step;
   throw FormatError(
       fmt::format("{}: {} names iteration {}, which is not a complete checkpoint; "
                   "there are iterations [{}], choose one with --ckpt-step",
@@ -95,6 +84,41 @@ fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* 
 }
 
 }  // namespace
+
+std::string_view name_of(CheckpointFormat format) {
+  switch (format) {
+    case CheckpointFormat::kNative:
+      return "native";
+    case CheckpointFormat::kMegatron:
+      return "megatron";
+    case CheckpointFormat::kDeepSpeed:
+      return "deepspeed";
+    case CheckpointFormat::kHuggingFace:
+      return "hf";
+  }
+  throw InternalError("name_of: unknown checkpoint format");
+}
+
+std::optional<CheckpointFormat> format_of(const fs::path& directory) {
+  if (is_native(directory)) return CheckpointFormat::kNative;
+  const bool is_megatron = has_entry(directory, [](const fs::path& entry) {
+    return entry.filename().string().starts_with("mp_rank_") && fs::is_directory(entry);
+  });
+  if (is_megatron) return CheckpointFormat::kMegatron;
+  const bool is_deepspeed = has_entry(directory, [](const fs::path& entry) {
+    const std::string name = entry.filename().string();
+    return name.starts_with("layer_") && name.ends_with("-model_states.pt");
+  });
+  if (is_deepspeed) return CheckpointFormat::kDeepSpeed;
+  if (fs::exists(directory / "config.json")) return CheckpointFormat::kHuggingFace;
+  if (fs::exists(directory / ".metadata") || fs::exists(directory / "metadata.json")) {
+    throw Unsupported(
+        fmt::format("{}: is a distributed checkpoint of PyTorch (torch_dist), which is not read; "
+                    "save it with --ckpt-format torch, or convert it with Megatron-LM",
+                    directory.string()));
+  }
+  return std::nullopt;
+}
 
 fs::path iteration_directory_name(int64_t iteration) {
   return fmt::format("{}{:07}", kPrefix, iteration);
@@ -104,12 +128,7 @@ std::optional<int64_t> latest_iteration(const fs::path& directory) {
   const fs::path tracker = directory / kTrackerFile;
   if (!fs::exists(tracker)) return std::nullopt;
   const std::string text = trimmed(read_text(tracker));
-  if (text == "release") {
-    throw Unsupported(
-        fmt::format("{}: names a release of Megatron-LM, which this version does not read; "
-                    "convert it to a Hugging Face directory first",
-                    tracker.string()));
-  }
+  if (text == kRelease) return std::nullopt;
   const std::optional<int64_t> iteration = number_in(text);
   if (!iteration) {
     throw FormatError(fmt::format(
@@ -125,19 +144,28 @@ std::vector<int64_t> iterations_in(const fs::path& directory) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
     const std::optional<int64_t> iteration = iteration_of(entry.path().filename().string());
-    if (iteration && is_checkpoint(entry.path())) iterations.push_back(*iteration);
+    if (iteration && is_native(entry.path())) iterations.push_back(*iteration);
   }
   std::ranges::sort(iterations);
   return iterations;
 }
 
 std::optional<fs::path> find_checkpoint(const fs::path& load, int64_t ckpt_step) {
-  if (is_checkpoint(load)) return load;
-  refuse_megatron(load);
   if (ckpt_step > 0) return checked_iteration(load, ckpt_step, "--ckpt-step");
-  const std::optional<int64_t> latest = latest_iteration(load);
-  if (!latest) return std::nullopt;
-  return checked_iteration(load, *latest, kTrackerFile);
+  if (fs::exists(load / kTrackerFile)) {
+    if (const auto latest = latest_iteration(load)) {
+      return checked_iteration(load, *latest, kTrackerFile);
+    }
+    if (format_of(load / kRelease)) return load / kRelease;
+    throw FormatError(fmt::format("{}: names a release, but {} holds no checkpoint",
+                                  (load / kTrackerFile).string(), (load / kRelease).string()));
+  }
+  if (format_of(load)) return load;
+  if (fs::exists(load / kDeepSpeedTracker)) {
+    const fs::path named = load / trimmed(read_text(load / kDeepSpeedTracker));
+    if (named.parent_path() == load && format_of(named)) return named;
+  }
+  return std::nullopt;
 }
 
 void remove_leftovers(const fs::path& directory) {

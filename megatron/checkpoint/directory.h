@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 // The directory of --save and --load:
@@ -15,20 +16,34 @@ namespace megatron {
 
 inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
 
+// Who wrote the directory of a checkpoint.
+enum class CheckpointFormat {
+  kNative,       // manifest.json
+  kMegatron,     // Megatron-LM: mp_rank_XX[_XXX]/model_optim_rng.pt
+  kDeepSpeed,    // BigScience's Megatron-DeepSpeed: layer_XX-model_XX-model_states.pt
+  kHuggingFace,  // config.json
+};
+// "native", "megatron", "deepspeed", "hf"
+std::string_view name_of(CheckpointFormat format);
+
+// The format of the directory of one checkpoint; none when it holds no checkpoint. Throws
+// Unsupported for PyTorch's distributed checkpoints.
+std::optional<CheckpointFormat> format_of(const std::filesystem::path& directory);
+
 // "iter_0000020"
 std::filesystem::path iteration_directory_name(int64_t iteration);
 
-// The iteration of the tracker file; none when there is no such file. Throws FormatError when the
-// file does not hold a number.
+// The iteration of the tracker file; none when there is no such file, or it names a release. Throws
+// FormatError when the file does not hold a number.
 std::optional<int64_t> latest_iteration(const std::filesystem::path& directory);
 
 // The complete checkpoints of this program in a directory, oldest first.
 std::vector<int64_t> iterations_in(const std::filesystem::path& directory);
 
 // The directory of one checkpoint for --load and --ckpt-step (0: the latest). `load` may be the
-// directory of --save or that of an iteration. None when there is no checkpoint at all: an empty,
-// absent or foreign directory. Throws FormatError when the one that is asked for is not there,
-// naming those that are; Unsupported for a checkpoint that Megatron-LM wrote.
+// directory of --save or that of one checkpoint, of any format (format_of). None when there is no
+// checkpoint at all: an empty, absent or foreign directory. Throws FormatError when the one that is
+// asked for is not there, naming those that are.
 std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& load,
                                                      int64_t ckpt_step = 0);
 

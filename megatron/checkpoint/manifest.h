@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megatron/checkpoint/contents.h"
 #include "megatron/checkpoint/region.h"
 #include "megatron/core/arg_map.h"
 #include "megatron/core/dtype.h"
@@ -18,8 +19,6 @@ namespace megatron {
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kManifestSumFile = "manifest.json.sum";
 inline constexpr const char* kArgsFile = "args.json";
-// The section of the model's weights; the others are named by the optimizer.
-inline constexpr const char* kWeightsSection = "weights";
 
 // A rectangle of a tensor, and the entry of a safetensors file that holds it.
 struct ChunkRecord {

@@ -8,21 +8,13 @@
 #include <string_view>
 
 #include "megatron/core/file.h"
-#include "megatron/core/view.h"
+#include "megatron/formats/file_elements.h"
 #include "megatron/formats/pickle.h"
 #include "megatron/formats/python_value.h"
 #include "megatron/formats/zip.h"
-#include "megatron/tensor/tensor.h"
 
 // The files of torch.save: zip archives (PyTorch 1.6 and later) and the older stream of pickles.
 namespace megatron {
-
-// Elements of a tensor in a file: where they lie in the mapping, or in `owner` when they had to be
-// gathered.
-struct FileElements {
-  ConstView view;
-  Tensor owner;
-};
 
 // A file mapped into memory. Opening it reads its pickle alone; elements of tensors are read where
 // they lie, each storage checked against its CRC-32 when it is first used (the older stream has

@@ -70,18 +70,37 @@ TEST_F(CheckpointDirectoryTest, ExplainsABrokenTracker) {
   }
 }
 
-TEST_F(CheckpointDirectoryTest, KnowsMegatronCheckpoints) {
-  std::filesystem::create_directories(path() / "iter_0000005/mp_rank_00");
-  std::ofstream(path() / "iter_0000005/mp_rank_00/model_optim_rng.pt") << "x";
-  track("5");
-  const auto message = [&](const std::filesystem::path& load) {
-    return message_of<Unsupported>([&] { find_checkpoint(load); });
+TEST_F(CheckpointDirectoryTest, KnowsOtherFormats) {
+  const auto make = [&](const std::string& file) {
+    std::filesystem::create_directories((path() / file).parent_path());
+    std::ofstream(path() / file) << "x";
   };
-  EXPECT_THAT(message(path()), HasSubstr("is a checkpoint of Megatron-LM"));
-  EXPECT_THAT(message(path() / "iter_0000005"), HasSubstr("Hugging Face"));
+  make("iter_0000005/mp_rank_00/model_optim_rng.pt");
+  make("release/mp_rank_00_000/model_optim_rng.pt");
+  make("global_step7/layer_01-model_00-model_states.pt");
+  make("iter_0000008/config.json");
+  make("iter_0000009/.metadata");
+  EXPECT_EQ(format_of(path()), std::nullopt);
+  EXPECT_EQ(format_of(path() / "iter_0000005"), CheckpointFormat::kMegatron);
+  EXPECT_EQ(format_of(path() / "global_step7"), CheckpointFormat::kDeepSpeed);
+  EXPECT_EQ(format_of(path() / "iter_0000008"), CheckpointFormat::kHuggingFace);
+  EXPECT_THAT(message_of<Unsupported>([&] { format_of(path() / "iter_0000009"); }),
+              HasSubstr("--ckpt-format torch"));
+  make("latest");
+  EXPECT_EQ(find_checkpoint(path()), std::nullopt);
+  std::ofstream(path() / "latest") << "global_step7";
+  EXPECT_EQ(find_checkpoint(path()), path() / "global_step7");
+  EXPECT_EQ(find_checkpoint(path(), 7), path() / "global_step7");
+  std::ofstream(path() / "latest") << "../elsewhere";
+  EXPECT_EQ(find_checkpoint(path()), std::nullopt);
+  track("5");
+  EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000005");
+  EXPECT_EQ(find_checkpoint(path() / "iter_0000005"), path() / "iter_0000005");
+  EXPECT_EQ(find_checkpoint(path(), 8), path() / "iter_0000008");
   track("release");
-  EXPECT_THAT(message(path()), HasSubstr("a release of Megatron-LM"));
-  // And never writes over them.
+  EXPECT_EQ(find_checkpoint(path()), path() / "release");
+  EXPECT_EQ(latest_iteration(path()), std::nullopt);
+  // Saving never writes over them.
   EXPECT_THAT(message_of<IoError>([&] { save(5); }), HasSubstr("choose another --save"));
   EXPECT_TRUE(std::filesystem::exists(path() / "iter_0000005/mp_rank_00/model_optim_rng.pt"));
 }

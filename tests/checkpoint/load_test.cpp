@@ -15,6 +15,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/formats/crc32c.h"
+#include "megatron/formats/safetensors.h"
 #include "tests/checkpoint/sample_state.h"
 #include "tests/support/temporary_directory.h"
 

@@ -135,10 +135,10 @@ TEST_F(SaveCheckpointTest, SavesChunksAndLoadsOtherChunks) {
   state.model = {part(0, 2, 0, 8), part(2, 4, 0, 3), part(2, 4, 3, 5)};
   save_checkpoint(path(), state);
 
-  CheckpointReader reader(find_checkpoint(path()).value());
+  const CheckpointContents contents = open_checkpoint(find_checkpoint(path()).value());
   for (const auto& want : {part(0, 6, 0, 8), part(1, 4, 2, 4), part(5, 1, 7, 1)}) {
     const CheckpointTensor target{"w", empty_like(want.data), want.whole, want.offset};
-    reader.read(kWeightsSection, {&target, 1});
+    read_section(contents, kWeightsSection, {&target, 1});
     expect_identical(target.data, want.data);
   }
   state.model.pop_back();

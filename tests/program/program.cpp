@@ -209,23 +209,16 @@ std::vector<Metrics> metrics_of(const fs::path& file) {
 
 SavedRun read_saved_run(const fs::path& iteration_directory) {
   SavedRun saved;
-  CheckpointReader reader(iteration_directory);
-  const Manifest& manifest = reader.manifest();
-  for (const auto& [section, records] : manifest.sections) {
-    for (const auto& [name, record] : records) {
-      const Tensor tensor(record.shape, record.dtype, Stream{});
-      saved.tensors[section + "/" + name] = tensor;
+  const CheckpointContents contents = open_checkpoint(iteration_directory);
+  for (const auto& [section, tensors] : contents.sections) {
+    for (const auto& [name, tensor] : tensors) {
+      saved.tensors[section + "/" + name] = read_whole(tensor);
     }
-    std::vector<CheckpointTensor> targets;
-    for (const auto& [name, record] : records) {
-      targets.push_back(whole_tensor(name, saved.tensors.at(section + "/" + name)));
-    }
-    reader.read(section, targets);
   }
-  saved.scalars["iteration"] = std::to_string(manifest.iteration);
-  saved.scalars["consumed_train_samples"] = std::to_string(manifest.consumed_train_samples);
-  saved.scalars["consumed_valid_samples"] = std::to_string(manifest.consumed_valid_samples);
-  for (const auto& [owner, values] : manifest.scalars) {
+  saved.scalars["iteration"] = std::to_string(contents.iteration);
+  saved.scalars["consumed_train_samples"] = std::to_string(contents.consumed_train_samples);
+  saved.scalars["consumed_valid_samples"] = std::to_string(contents.consumed_valid_samples);
+  for (const auto& [owner, values] : contents.scalars) {
     for (const auto& [name, value] : values) saved.scalars[owner + "." + name] = text_of(value);
   }
   return saved;

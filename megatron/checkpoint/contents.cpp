@@ -1,0 +1,249 @@
+#include "megatron/checkpoint/contents.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/tensor/tensor.h"
+
+namespace megatron {
+namespace {
+
+std::string shape_problem(const CheckpointTensor& target, const StoredTensor& record) {
+  const std::string both = fmt::format("{} is {} in the checkpoint, {} in the model", target.name,
+                                       record.shape.str(), target.whole.str());
+  const bool differs_in_rows = record.shape.rank() == target.whole.rank() &&
+                               record.shape.rank() > 0 &&
+                               record.shape.with(0, 0) == target.whole.with(0, 0);
+  if (differs_in_rows && has_vocabulary_rows(target.name)) {
+    return fmt::format(
+        "vocabulary: {}; use the checkpoint's tokenizer, and its "
+        "--make-vocab-size-divisible-by or --padded-vocab-size {}",
+        both, record.shape[0]);
+  }
+  return fmt::format("shape: {}", both);
+}
+
+// What keeps the targets from being filled with a section.
+std::vector<std::string> problems_of(const StoredSection& section,
+                                     std::span<const CheckpointTensor> targets) {
+  std::vector<std::string> problems;
+  std::set<std::string_view> wanted;
+  for (const CheckpointTensor& target : targets) {
+    wanted.insert(target.name);
+    invariant(is_inside({target.offset, target.data.shape()}, target.whole),
+              "a target is a part of its tensor");
+    const auto found = section.find(target.name);
+    if (found == section.end()) {
+      problems.push_back(
+          fmt::format("missing: the checkpoint has no {} {}", target.name, target.whole.str()));
+    } else if (!(found->second.shape == target.whole)) {
+      problems.push_back(shape_problem(target, found->second));
+    } else if (found->second.dtype != target.data.dtype() &&
+               !(is_floating(found->second.dtype) && is_floating(target.data.dtype()))) {
+      problems.push_back(fmt::format("dtype: {} is {} in the checkpoint, {} in the model",
+                                     target.name, name_of(found->second.dtype),
+                                     name_of(target.data.dtype())));
+    }
+  }
+  for (const auto& [name, tensor] : section) {
+    if (!wanted.contains(name)) {
+      problems.push_back(
+          fmt::format("unexpected: the model has no {} {}", name, tensor.shape.str()));
+    }
+  }
+  return problems;
+}
+
+void throw_if_any(const std::filesystem::path& directory,
+                  const std::vector<std::string>& problems) {
+  if (problems.empty()) return;
+  throw FormatError(
+      fmt::format("{}: {} tensors do not fit the model; give the flags of the run "
+                  "that saved it, or --use-checkpoint-args\n  {}",
+                  directory.string(), problems.size(), fmt::join(problems, "\n  ")));
+}
+
+const StoredSection& section_of(const CheckpointContents& contents, std::string_view section) {
+  const auto found = contents.sections.find(std::string(section));
+  if (found != contents.sections.end()) return found->second;
+  throw FormatError(
+      fmt::format("{}: has no {}; it was saved without the optimizer's state or by "
+                  "another optimizer, load it with --no-load-optim",
+                  contents.directory.string(), section));
+}
+
+int64_t covered(const StoredTensor& tensor, const Region& region) {
+  int64_t elements = 0;
+  for (const TensorPiece& piece : tensor.pieces) {
+    int64_t shared = 1;
+    for (int axis = 0; axis < region.shape.rank(); ++axis) {
+      const auto i = static_cast<size_t>(axis);
+      const int64_t begin = std::max(piece.region.offset[i], region.offset[i]);
+      const int64_t end = std::min(piece.region.offset[i] + piece.region.shape[axis],
+                                   region.offset[i] + region.shape[axis]);
+      shared *= std::max<int64_t>(end - begin, 0);
+    }
+    elements += shared;
+  }
+  return elements;
+}
+
+void copy_region(const StoredTensor& tensor, const Region& region, Tensor& y) {
+  auto* to = static_cast<std::byte*>(y.view().data);
+  if (covered(tensor, region) < region.shape.numel()) std::fill_n(to, y.bytes(), std::byte{0});
+  for (const TensorPiece& piece : tensor.pieces) {
+    if (!intersects(piece.region, region)) continue;
+    const FileElements elements = piece.read();
+    expect_shape(elements.view.shape, piece.region.shape, "a piece of a checkpoint");
+    copy_shared(to, region, static_cast<const std::byte*>(elements.view.data), piece.region,
+                size_of(tensor.dtype));
+  }
+}
+
+void fill(const StoredTensor& tensor, const Region& region, const Tensor& target) {
+  // Read in place where bytes can be; else through host memory, one tensor at a time.
+  const bool is_in_place = target.stream().is_cpu() && target.dtype() == tensor.dtype;
+  Tensor y = is_in_place ? target : Tensor(target.shape(), tensor.dtype, Stream{});
+  copy_region(tensor, region, y);
+  if (!is_in_place) {
+    Tensor destination = target;
+    copy_into(destination, y.to(target.stream()));
+  }
+}
+
+StoredSection section_of(std::span<const CheckpointTensor> tensors) {
+  StoredSection section;
+  for (const CheckpointTensor& tensor : tensors) {
+    StoredTensor& stored = section[tensor.name];
+    stored.shape = tensor.whole;
+    stored.dtype = tensor.data.dtype();
+    stored.pieces.push_back({{tensor.offset, tensor.data.shape()}, [data = tensor.data] {
+                               const Tensor host = data.to(Stream{});  // itself on the CPU
+                               return FileElements{host.view(), host};
+                             }});
+  }
+  return section;
+}
+
+}  // namespace
+
+bool has_vocabulary_rows(std::string_view name) {
+  return name.ends_with("word_embeddings.weight") || name.ends_with("output_layer.weight") ||
+         name.ends_with("output_layer.bias");
+}
+
+Tensor read_region(const StoredTensor& tensor, const Region& region) {
+  invariant(is_inside(region, tensor.shape), "the part of a tensor that is read lies in it");
+  Tensor y(region.shape, tensor.dtype, Stream{});
+  copy_region(tensor, region, y);
+  return y;
+}
+
+Tensor read_whole(const StoredTensor& tensor) {
+  return read_region(
+      tensor, {std::vector<int64_t>(static_cast<size_t>(tensor.shape.rank()), 0), tensor.shape});
+}
+
+void read_section(const CheckpointContents& contents, std::string_view section,
+                  std::span<const CheckpointTensor> targets) {
+  const StoredSection& stored = section_of(contents, section);
+  throw_if_any(contents.directory, problems_of(stored, targets));
+  for (const CheckpointTensor& target : targets) {
+    fill(stored.at(target.name), {target.offset, target.data.shape()}, target.data);
+  }
+}
+
+void load_checkpoint(const CheckpointContents& contents, CheckpointState& state,
+                     const LoadOptions& options) {
+  std::vector<std::string> problems =
+      problems_of(section_of(contents, kWeightsSection), state.model);
+  if (options.optimizer) {
+    for (const auto& [section, tensors] : state.optimizer) {
+      const auto found = contents.sections.find(section);
+      if (found == contents.sections.end()) continue;  // read_section() says what to do
+      for (const std::string& problem : problems_of(found->second, tensors)) {
+        problems.push_back(fmt::format("{} ({})", problem, section));
+      }
+    }
+  }
+  throw_if_any(contents.directory, problems);
+
+  read_section(contents, kWeightsSection, state.model);
+  if (options.optimizer) {
+    for (const auto& [section, tensors] : state.optimizer) {
+      read_section(contents, section, tensors);
+    }
+  }
+  state.iteration = contents.iteration;
+  state.consumed_train_samples = contents.consumed_train_samples;
+  state.consumed_valid_samples = contents.consumed_valid_samples;
+  state.scalars = contents.scalars;
+  state.args = contents.args;
+}
+
+CheckpointContents contents_of(const CheckpointState& state) {
+  CheckpointContents contents;
+  contents.iteration = state.iteration;
+  contents.consumed_train_samples = state.consumed_train_samples;
+  contents.consumed_valid_samples = state.consumed_valid_samples;
+  contents.scalars = state.scalars;
+  contents.args = state.args;
+  contents.sections[kWeightsSection] = section_of(state.model);
+  for (const auto& [section, tensors] : state.optimizer) {
+    contents.sections[section] = section_of(tensors);
+  }
+  return contents;
+}
+
+void resize_vocabulary(CheckpointContents& contents, int64_t rows) {
+  for (auto& [section, tensors] : contents.sections) {
+    for (auto& [name, tensor] : tensors) {
+      if (!has_vocabulary_rows(name) || tensor.shape.rank() == 0) continue;
+      tensor.shape = tensor.shape.with(0, rows);
+      std::vector<TensorPiece> kept;
+      for (TensorPiece& piece : tensor.pieces) {
+        const int64_t count = std::min(piece.region.shape[0], rows - piece.region.offset[0]);
+        if (count <= 0) continue;
+        if (count < piece.region.shape[0]) {
+          piece.region.shape = piece.region.shape.with(0, count);
+          piece.read = [read = std::move(piece.read), count] {
+            FileElements elements = read();
+            elements.view.shape = elements.view.shape.with(0, count);
+            return elements;
+          };
+        }
+        kept.push_back(std::move(piece));
+      }
+      tensor.pieces = std::move(kept);
+    }
+  }
+}
+
+std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& current) {
+  constexpr const char* kNames[] = {"num_layers",
+                                    "hidden_size",
+                                    "num_attention_heads",
+                                    "add_position_embedding",
+                                    "max_position_embeddings",
+                                    "make_vocab_size_divisible_by",
+                                    "padded_vocab_size",
+                                    "tokenizer_type"};
+  std::vector<std::string> found;
+  for (const char* name : kNames) {
+    const auto before = saved.find(name);
+    const auto now = current.find(name);
+    if (before == saved.end() || now == current.end() || before->second == now->second) continue;
+    found.push_back(
+        fmt::format("{} is {} in the checkpoint, but {} now; give the checkpoint's "
+                    "value or --finetune",
+                    name, text_of(before->second), text_of(now->second)));
+  }
+  return found;
+}
+
+}  // namespace megatron

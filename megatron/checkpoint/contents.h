@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/checkpoint/region.h"
+#include "megatron/checkpoint/state.h"
+#include "megatron/core/arg_map.h"
+#include "megatron/formats/file_elements.h"
+
+// What a checkpoint holds, whoever wrote it: tensors as rectangles that lie in files, numbers and
+// settings. A format is read by making this, and written from it, so that any format can become
+// any other, and any layout of ranks any other.
+namespace megatron {
+
+// The section of the model's weights; the others are kinds of optimizer state.
+inline constexpr const char* kWeightsSection = "weights";
+inline constexpr const char* kMainParamSection = "main_param";
+
+// A rectangle of a tensor, and a way to its elements: row-major, of the rectangle's shape.
+struct TensorPiece {
+  Region region;
+  std::function<FileElements()> read;
+};
+
+struct StoredTensor {
+  Shape shape;
+  DType dtype = DType::kFloat32;
+  std::vector<TensorPiece> pieces;  // do not overlap; what none covers is zero
+};
+using StoredSection = std::map<std::string, StoredTensor>;
+
+struct CheckpointContents {
+  std::filesystem::path directory;
+  int64_t iteration = 0;
+  int64_t consumed_train_samples = 0;
+  int64_t consumed_valid_samples = 0;
+  std::map<std::string, StoredSection> sections;
+  std::map<std::string, ArgMap> scalars;  // as of CheckpointState
+  ArgMap args;                            // the settings of the run that saved it
+
+  bool has_optimizer() const { return sections.size() > 1; }
+};
+
+// The part of a tensor, on the CPU and in its own dtype. REQUIRES: the region lies in it.
+Tensor read_region(const StoredTensor& tensor, const Region& region);
+Tensor read_whole(const StoredTensor& tensor);
+
+// Fills the targets, in place, from a section. Targets may be any rectangles; a floating-point
+// target of another dtype gets rounded values. First checks all: throws FormatError that lists
+// every tensor that is missing, is not wanted, or has another shape, with the remedy.
+void read_section(const CheckpointContents& contents, std::string_view section,
+                  std::span<const CheckpointTensor> targets);
+
+struct LoadOptions {
+  bool optimizer = true;  // read the kinds of state that CheckpointState::optimizer has
+};
+
+// Fills the tensors of `state`, in place, and replaces its counters, scalars and args. Reports
+// differences of all sections together.
+void load_checkpoint(const CheckpointContents& contents, CheckpointState& state,
+                     const LoadOptions& options = {});
+
+// A state of a run as the contents of a checkpoint; shares its tensors.
+CheckpointContents contents_of(const CheckpointState& state);
+
+// Is the first axis of the tensor the padded vocabulary?
+bool has_vocabulary_rows(std::string_view name);
+
+// Gives every tensor over the vocabulary `rows` rows: rows beyond are left out, new ones are zero.
+void resize_vocabulary(CheckpointContents& contents, int64_t rows);
+
+// The settings of which a run that continues a checkpoint may not differ, and does: one sentence
+// each. Compat: the list of Megatron-LM core_r0.5.0 without the parallel sizes, which may change.
+std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& current);
+
+}  // namespace megatron
