@@ -4,6 +4,11 @@
 
 namespace megatron {
 
+std::string_view name_of(LoadFormat format) {
+  constexpr std::string_view kNames[] = {"auto", "native", "megatron", "deepspeed", "hf"};
+  return kNames[static_cast<size_t>(format)];
+}
+
 std::vector<std::string> problems(const CheckpointConfig& c) {
   std::vector<std::string> found;
   if (c.save_interval < 0) {
@@ -13,6 +18,10 @@ std::vector<std::string> problems(const CheckpointConfig& c) {
   }
   if (c.keep_last < 0) {
     found.push_back(fmt::format("--keep-last {} must be at least 1", c.keep_last));
+  }
+  if (c.save_format != SaveFormat::kNative && c.keep_last > 0) {
+    found.emplace_back(
+        "--keep-last deletes checkpoints of the native format only; remove it or --save-format");
   }
   if (c.load.empty()) {
     if (c.use_checkpoint_args) {

@@ -2,9 +2,18 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace megatron {
+
+// --load-format: what --load must name; auto is whatever it is.
+enum class LoadFormat { kAuto, kNative, kMegatron, kDeepSpeed, kHuggingFace };
+// "auto", and the names of CheckpointFormat.
+std::string_view name_of(LoadFormat format);
+
+// --save-format: who can read what --save writes.
+enum class SaveFormat { kNative, kMegatron, kMegatronCore, kHuggingFace };
 
 // Where checkpoints come from and go to. Names are Megatron's flag names.
 struct CheckpointConfig {
@@ -15,7 +24,10 @@ struct CheckpointConfig {
   bool no_save_optim = false;
   bool no_save_rng = false;
 
-  std::string load;       // directory; empty: start from random weights
+  SaveFormat save_format = SaveFormat::kNative;
+
+  std::string load;  // directory; empty: start from random weights
+  LoadFormat load_format = LoadFormat::kAuto;
   int64_t ckpt_step = 0;  // iteration to load; 0: the latest
   bool no_load_optim = false;
   bool no_load_rng = false;

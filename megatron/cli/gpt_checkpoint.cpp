@@ -4,11 +4,12 @@
 
 #include <map>
 
-#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/save.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/models/gpt/hf_names.h"
+#include "megatron/models/gpt/megatron_reader.h"
 
 namespace megatron::cli {
 namespace {
@@ -97,9 +98,24 @@ ParameterSchedulerState scheduler_state(const std::map<std::string, ArgMap>& sca
                                               .steps = count("wd_incr_steps")}};
 }
 
-void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, ArgMap>& scalars) {
+void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, ArgMap>& scalars,
+                            int64_t iteration) {
   OptimizerScalars loaded;
-  loaded.group_steps = value_of<std::vector<int64_t>>(scalars, kOptimizer, "group_steps");
+  const auto known = scalars.find(kOptimizer);
+  if (known != scalars.end() && known->second.contains("group_steps")) {
+    loaded.group_steps = value_of<std::vector<int64_t>>(scalars, kOptimizer, "group_steps");
+  } else {
+    // Other systems count for all groups together, and some not at all.
+    const bool counts = known != scalars.end() && known->second.contains("step");
+    if (!counts) {
+      warn(fmt::format(
+          "the checkpoint does not say how often the optimizer has updated; taken as {}, the "
+          "number of iterations",
+          iteration));
+    }
+    loaded.group_steps.assign(optimizer.groups().size(),
+                              counts ? value_of<int64_t>(scalars, kOptimizer, "step") : iteration);
+  }
   if (scalars.contains(kScaler)) {
     loaded.loss_scaler = LossScalerState{
         .scale = value_of<double>(scalars, kScaler, "scale"),
@@ -219,14 +235,15 @@ ActivationFlags activation_flags(Activation activation) {
   return flags;
 }
 
-void load_hf(const GptModel& model, const HfModel& hf, const std::filesystem::path& directory) {
+void load_hf(const GptModel& model, const LoadSource& source) {
+  const HfModel& hf = *source.hf;
   const std::vector<std::string> problems = contradictions(hf.transformer, model.config());
   if (!problems.empty()) throw ConfigError(problems);
   std::map<std::string, Variable> by_name;
   for (const NamedParameter& parameter : named_parameters(model)) {
     by_name[parameter.name] = parameter.variable;
   }
-  load_hf_weights(directory, hf, gpt_parameters(model.config()),
+  load_hf_weights(source.hf_directory, hf, gpt_parameters(model.config()),
                   [&](const std::string& name, const Tensor& elements) {
                     Tensor& data = by_name.at(name).mutable_data();
                     copy_into(data, elements.to(data.stream()));
@@ -235,26 +252,47 @@ void load_hf(const GptModel& model, const HfModel& hf, const std::filesystem::pa
 
 }  // namespace
 
-LoadSource find_load_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist) {
+LoadSource find_load_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
+                            LoadFormat load_format) {
   LoadSource source;
   if (load.empty()) return source;
-  if (std::filesystem::exists(load / "config.json") &&
-      !std::filesystem::exists(load / kTrackerFile)) {
-    source.hf = read_hf_config(load);
-    return source;
-  }
-  source.checkpoint = find_checkpoint(load, ckpt_step);
-  if (!source.checkpoint && must_exist) {
+  const std::optional<std::filesystem::path> found = find_checkpoint(load, ckpt_step);
+  if (!found) {
+    if (!must_exist) return source;
     throw ConfigError(fmt::format(
         "--load {}: there is no checkpoint (no {}) and no Hugging Face model (no config.json); "
         "check the directory",
         load.string(), kTrackerFile));
   }
+  source.format = *format_of(*found);
+  if (load_format != LoadFormat::kAuto && name_of(load_format) != name_of(source.format)) {
+    throw ConfigError(fmt::format("--load-format {}: {} is of the format {}; use it, or auto",
+                                  name_of(load_format), found->string(), name_of(source.format)));
+  }
+  if (source.format == CheckpointFormat::kHuggingFace) {
+    source.hf = read_hf_config(*found);
+    source.hf_directory = *found;
+  } else {
+    source.checkpoint = found;
+  }
   return source;
 }
 
+CheckpointContents open_source(const LoadSource& source, const ArgMap& fallback) {
+  invariant(source.checkpoint.has_value(), "contents are those of a checkpoint");
+  switch (source.format) {
+    case CheckpointFormat::kMegatron:
+      return open_megatron_checkpoint(*source.checkpoint, fallback);
+    case CheckpointFormat::kDeepSpeed:
+      throw Unsupported(
+          fmt::format("{}: DeepSpeed's files are not read yet", source.checkpoint->string()));
+    default:
+      return open_checkpoint(*source.checkpoint);
+  }
+}
+
 void take_architecture(TrainingArgs& args, const LoadSource& source) {
-  if (source.checkpoint) use_checkpoint_args(args, CheckpointReader(*source.checkpoint).args());
+  if (source.checkpoint) use_checkpoint_args(args, open_source(source).args);
   if (!source.hf) return;
   // Everything config.json decides; what it does not know (dropout, precision, recompute) stays.
   const TransformerConfig given = args.transformer;
@@ -318,7 +356,7 @@ void load_run(GptSetup& setup, const LoadSource& source) {
   const CheckpointConfig& config = args.checkpoint;
   if (source.hf) {
     print_line(fmt::format(" loading Hugging Face model from {}", config.load));
-    load_hf(setup.model(), *source.hf, config.load);
+    load_hf(setup.model(), source);
     setup.optimizer().reload_main_params();
     return;
   }
@@ -331,13 +369,13 @@ void load_run(GptSetup& setup, const LoadSource& source) {
     return;
   }
   print_line(fmt::format(" loading checkpoint from {}", source.checkpoint->string()));
-  const CheckpointReader reader(*source.checkpoint);
-  const bool with_optimizer = !config.finetune && !config.no_load_optim && reader.has_optimizer();
+  CheckpointContents contents = open_source(source, arg_map(args));
+  const bool with_optimizer = !config.finetune && !config.no_load_optim && contents.has_optimizer();
   if (!config.finetune) {
     const std::vector<std::string> problems =
-        megatron::contradictions(reader.args(), arg_map(args));
+        megatron::contradictions(contents.args, arg_map(args));
     if (!problems.empty()) throw ConfigError(problems);
-    if (!reader.has_optimizer() && !config.no_load_optim) {
+    if (!contents.has_optimizer() && !config.no_load_optim) {
       throw ConfigError(fmt::format(
           "{} has no optimizer state (it was saved with --no-save-optim); use --no-load-optim to "
           "go on without, or --finetune to begin at iteration 0",
@@ -345,7 +383,7 @@ void load_run(GptSetup& setup, const LoadSource& source) {
     }
   }
   CheckpointState state = state_of(setup, with_optimizer);
-  load_checkpoint(*source.checkpoint, state, {.optimizer = with_optimizer});
+  load_checkpoint(contents, state, {.optimizer = with_optimizer});
   if (config.finetune) {
     setup.optimizer().reload_main_params();
     return;
@@ -357,7 +395,7 @@ void load_run(GptSetup& setup, const LoadSource& source) {
   progress.floating_point_operations =
       value_of<double>(state.scalars, kProgress, "floating_point_operations");
   if (with_optimizer) {
-    load_optimizer_scalars(setup.optimizer(), state.scalars);
+    load_optimizer_scalars(setup.optimizer(), state.scalars, state.iteration);
     setup.scheduler().load(scheduler_state(state.scalars), scheduler_load_of(args.optimizer));
   } else {
     setup.optimizer().reload_main_params();
@@ -371,13 +409,11 @@ void load_run(GptSetup& setup, const LoadSource& source) {
                          progress.iteration));
 }
 
-void load_weights(const GptModel& model, const LoadSource& source,
-                  const std::filesystem::path& directory) {
-  if (source.hf) return load_hf(model, *source.hf, directory);
-  invariant(source.checkpoint.has_value(), "weights are loaded from something");
+void load_weights(const GptModel& model, const LoadSource& source) {
+  if (source.hf) return load_hf(model, source);
   CheckpointState state;
   state.model = model_tensors(model);
-  load_checkpoint(*source.checkpoint, state, {.optimizer = false});
+  load_checkpoint(open_source(source), state, {.optimizer = false});
 }
 
 }  // namespace megatron::cli

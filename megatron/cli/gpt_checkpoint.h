@@ -4,19 +4,30 @@
 #include <memory>
 #include <optional>
 
-#include "megatron/checkpoint/load.h"
+#include "megatron/checkpoint/contents.h"
+#include "megatron/checkpoint/directory.h"
 #include "megatron/cli/gpt_setup.h"
 #include "megatron/models/gpt/hf_config.h"
 
 namespace megatron::cli {
 
-// What --load names: a checkpoint of this program, a Hugging Face model, or nothing yet.
+// What --load names: a checkpoint, a Hugging Face model, or nothing yet.
 struct LoadSource {
   std::optional<std::filesystem::path> checkpoint;  // the directory of one iteration
-  std::optional<HfModel> hf;                        // of the directory itself
+  CheckpointFormat format = CheckpointFormat::kNative;
+  std::optional<HfModel> hf;  // of a directory of that format, instead
+  std::filesystem::path hf_directory;
+
+  bool exists() const { return checkpoint || hf; }
 };
-// Throws ConfigError when the directory holds neither and `must_exist`; IoError, FormatError.
-LoadSource find_load_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist);
+// Throws ConfigError when the directory holds neither and `must_exist`, or is of another format
+// than `load_format`; IoError, FormatError.
+LoadSource find_load_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
+                            LoadFormat load_format = LoadFormat::kAuto);
+
+// The contents of a source that is a checkpoint. `fallback` has the settings for files that are too
+// old to have their own.
+CheckpointContents open_source(const LoadSource& source, const ArgMap& fallback = {});
 
 // --use-checkpoint-args: takes the architecture from the source. REQUIRES: args are not resolved.
 void take_architecture(TrainingArgs& args, const LoadSource& source);
@@ -30,7 +41,6 @@ void save_run(GptSetup& setup, const Tokenizer& tokenizer);
 void load_run(GptSetup& setup, const LoadSource& source);
 
 // Fills the parameters of a model from the source.
-void load_weights(const GptModel& model, const LoadSource& source,
-                  const std::filesystem::path& directory);
+void load_weights(const GptModel& model, const LoadSource& source);
 
 }  // namespace megatron::cli

@@ -12,12 +12,31 @@ namespace megatron::cli {
 namespace {
 
 // The run that saved a checkpoint, as its command line would give it.
-TrainingArgs args_of(const ArgMap& stored) {
+TrainingArgs args_of(const LoadSource& source) {
+  const ArgMap stored = open_source(source).args;
   TrainingArgs args;
   FlagTable flags = training_flags(args);
-  for (const auto& [dest, value] : stored) {
-    if (flags.find(dest) == nullptr || std::holds_alternative<std::monostate>(value)) continue;
-    flags.assign(dest, value);
+  if (source.format == CheckpointFormat::kNative) {
+    for (const auto& [dest, value] : stored) {
+      if (flags.find(dest) == nullptr || std::holds_alternative<std::monostate>(value)) continue;
+      flags.assign(dest, value);
+    }
+  } else {
+    // Other versions' settings need not have our types and meanings; those of the model do.
+    use_checkpoint_args(args, stored);
+    for (const char* dest : {"fp16", "bf16", "vocab_size", "vocab_file", "merge_file"}) {
+      const auto found = stored.find(dest);
+      if (found != stored.end()) flags.assign(dest, found->second);
+    }
+    // Of another machine, perhaps.
+    TokenizerConfig& tokenizer = args.tokenizer;
+    if (!std::filesystem::exists(tokenizer.vocab_file)) tokenizer.vocab_file.clear();
+    if (tokenizer.vocab_file.empty() && tokenizer.tokenizer_type != "NullTokenizer") {
+      tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = 1};
+    }
+    // Nothing is trained.
+    args.training.skip_train = true;
+    args.training.micro_batch_size = 1;
   }
   // Derived settings are among the stored ones, so only what resolving asks for counts as given.
   args.given = {"lr"};
@@ -30,6 +49,7 @@ TrainingArgs args_of(const ArgMap& stored) {
     run.transformer.padded_vocab_size = std::get<int64_t>(padded->second);
   }
   if (!problems.empty()) throw ConfigError(problems);
+  if (run.tokenizer.vocab_size == 1) run.tokenizer = {};
   return run;
 }
 
@@ -87,13 +107,13 @@ GptForInference load_for_inference(const ModelFlags& flags) {
   if (source.hf) {
     config = source.hf->transformer;
     result.vocab_size = source.hf->vocab_size;
-    const std::filesystem::path directory = flags.load;
+    const std::filesystem::path& directory = source.hf_directory;
     if (std::filesystem::exists(directory / "vocab.json") &&
         std::filesystem::exists(directory / "merges.txt")) {
-      tokenizer = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = flags.load};
+      tokenizer = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = directory.string()};
     }
   } else {
-    const TrainingArgs run = args_of(CheckpointReader(*source.checkpoint).args());
+    const TrainingArgs run = args_of(source);
     config = run.transformer;
     tokenizer = run.tokenizer;
   }
@@ -109,7 +129,7 @@ GptForInference load_for_inference(const ModelFlags& flags) {
   }
   result.stream = std::make_unique<OwnedStream>(chosen_device(flags.device));
   result.model = std::make_unique<GptModel>(for_inference(config), result.stream->get());
-  load_weights(*result.model, source, flags.load);
+  load_weights(*result.model, source);
   return result;
 }
 

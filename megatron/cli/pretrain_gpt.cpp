@@ -95,9 +95,10 @@ int pretrain_gpt(std::span<const std::string> words) {
     print_line(training_help("pretrain-gpt"));
     return 0;
   }
-  const LoadSource source = find_load_source(args.checkpoint.load, args.checkpoint.ckpt_step,
-                                             args.checkpoint.exit_on_missing_checkpoint);
-  const bool has_source = source.checkpoint || source.hf;
+  const LoadSource source =
+      find_load_source(args.checkpoint.load, args.checkpoint.ckpt_step,
+                       args.checkpoint.exit_on_missing_checkpoint, args.checkpoint.load_format);
+  const bool has_source = source.exists();
   if (args.checkpoint.use_checkpoint_args && has_source) take_architecture(args, source);
   args = resolved(std::move(args), 1, problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));

@@ -11,6 +11,13 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.group("checkpointing");
   flags.add_optional("--save", c.save, "Directory to save checkpoints in.");
   flags.add_optional("--save-interval", c.save_interval, "Iterations between checkpoints.");
+  flags.add_choice("--save-format", c.save_format,
+                   {{"native", SaveFormat::kNative},
+                    {"megatron", SaveFormat::kMegatron},
+                    {"megatron-core", SaveFormat::kMegatronCore},
+                    {"hf", SaveFormat::kHuggingFace}},
+                   "Format of --save: this program's, Megatron-LM's (two models), or a Hugging "
+                   "Face folder without the optimizer.");
   flags.add_optional("--keep-last", c.keep_last,
                      "Keep only this many of the newest checkpoints; all if not given.");
   flags.add_optional("--save-retain-interval", c.save_retain_interval,
@@ -18,6 +25,13 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--no-save-optim", c.no_save_optim, "Do not save the optimizer's state.").none();
   flags.add_switch("--no-save-rng", c.no_save_rng, "Do not save the random states.").none();
   flags.add_optional("--load", c.load, "Directory to load the latest checkpoint from.");
+  flags.add_choice("--load-format", c.load_format,
+                   {{"auto", LoadFormat::kAuto},
+                    {"native", LoadFormat::kNative},
+                    {"megatron", LoadFormat::kMegatron},
+                    {"deepspeed", LoadFormat::kDeepSpeed},
+                    {"hf", LoadFormat::kHuggingFace}},
+                   "Format of --load; auto recognises it.");
   flags.add_optional("--ckpt-step", c.ckpt_step, "Load this iteration instead of the latest.");
   flags.add_switch("--no-load-optim", c.no_load_optim, "Do not load the optimizer's state.").none();
   flags.add_switch("--no-load-rng", c.no_load_rng, "Do not load the random states.").none();

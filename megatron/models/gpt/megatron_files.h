@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/core/arg_map.h"
+#include "megatron/formats/torch_file.h"
+
+// The files of the ranks that saved a checkpoint with Megatron-LM.
+namespace megatron {
+
+// A parameter in a rank's file, in the order in which its optimizer counts them.
+struct RankTensor {
+  std::string path;  // in the file
+  std::string ours;  // whole name, with the number of the layer in the model
+  bool is_tied_copy = false;
+  const PyTensor* tensor = nullptr;
+};
+
+// A tensor- and pipeline-parallel rank.
+struct RankFiles {
+  int64_t tensor = 0;
+  int64_t pipeline = 0;
+  std::shared_ptr<TorchFile> file;
+  std::shared_ptr<TorchFile> optimizer_file;    // distrib_optim.pt
+  std::vector<std::vector<RankTensor>> chunks;  // by virtual stage
+
+  PyValue root() const { return file->root(); }
+  std::vector<RankTensor> parameters() const {
+    std::vector<RankTensor> all;
+    for (const auto& chunk : chunks) all.insert(all.end(), chunk.begin(), chunk.end());
+    return all;
+  }
+};
+
+// Reads a rank's shard of a tensor.
+using ShardReader = std::function<FileElements()>;
+
+// Opens the files of all ranks in a directory, by pipeline rank, then tensor rank; chunks are left
+// empty. Throws FormatError when folders are missing, Unsupported for models with experts.
+std::vector<RankFiles> open_rank_files(const std::filesystem::path& directory);
+
+// The leaves of nested dictionaries, their keys joined with dots.
+std::vector<std::pair<std::string, PyValue>> flattened(PyValue value);
+
+// The number, or that in a tensor of one element.
+std::optional<double> number_in(const TorchFile& file, const PyValue* value);
+
+// A setting, or `otherwise` when it is missing or of another type.
+template <class T>
+T value_or(const ArgMap& args, const char* name, T otherwise) {
+  const auto found = args.find(name);
+  if (found == args.end()) return otherwise;
+  if (const T* value = std::get_if<T>(&found->second)) return *value;
+  return otherwise;
+}
+
+}  // namespace megatron

@@ -1,0 +1,118 @@
+#include <cmath>
+
+#include "megatron/checkpoint/load.h"
+#include "megatron/models/gpt/megatron_reader.h"
+#include "tests/optim/golden_log.h"
+#include "tests/program/program_test.h"
+#include "tests/support/shared_data.h"
+#include "tests/support/tensors.h"
+
+// Checkpoints that Megatron-LM wrote, against the logs of the runs that wrote them.
+namespace megatron::program {
+namespace {
+
+class MegatronTest : public ProgramTest {
+ protected:
+  static std::filesystem::path shared_run(const std::string& name) {
+    return shared_data("golden/megatron") / name / "ckpt";
+  }
+};
+
+// Megatron-LM trained to iteration 10 and saved; we go on and must follow its log.
+TEST_F(MegatronTest, GoesOnWhereMegatronStopped) {
+  const std::vector<LoggedIteration> want = logged_iterations("gpt");
+  const Outcome outcome =
+      train(golden_flags()
+                .with("--load", (golden("megatron/gpt/ckpt/iter_0000010")).string())
+                .with("--save", path("save").string())
+                .with("--save-interval", "100"));
+  const std::vector<IterationText> got = iterations_of(outcome.out);
+  ASSERT_EQ(got.size(), 10u);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const LoggedIteration& line = want[i + 10];
+    for (const char* name : {"learning rate", "consumed samples", "global batch size", "loss scale",
+                             "number of skipped iterations", "number of nan iterations"}) {
+      EXPECT_EQ(got[i].text(name), line.text(name)) << name << " of iteration " << i + 11;
+    }
+    const double loss = line.number("lm loss");
+    const double norm = line.number("grad norm");
+    EXPECT_NEAR(got[i].number("lm loss"), loss, 1e-4 * loss) << "iteration " << i + 11;
+    EXPECT_NEAR(got[i].number("grad norm"), norm, 1e-3 * norm) << "iteration " << i + 11;
+  }
+  const std::map<std::string, double> losses = validations_of(outcome.out);
+  EXPECT_NEAR(losses.at("iteration 20"), 5.954006, 6e-4);
+  EXPECT_NEAR(losses.at("iteration 20 on validation set"), 5.950473, 6e-4);
+  EXPECT_NEAR(losses.at("iteration 20 on test set"), 5.947258, 6e-4);
+
+  MG_NEEDS_SHARED("golden/megatron/gpt/ckpt");
+  const CheckpointContents ours = open_checkpoint(iteration_in(path("save"), 20));
+  const CheckpointContents theirs = open_megatron_checkpoint(iteration_in(shared_run("gpt"), 20));
+  EXPECT_EQ(ours.consumed_train_samples, theirs.consumed_train_samples);
+  for (const auto& [name, tensor] : theirs.sections.at(kWeightsSection)) {
+    expect_close(read_whole(ours.sections.at(kWeightsSection).at(name)), read_whole(tensor),
+                 {.relative = 1e-4, .absolute = 1e-4}, name);
+  }
+}
+
+struct GoldenRun {
+  const char* name;
+  const char* precision;  // a flag
+  bool is_core;
+  double tolerance;  // relative
+  double validation;
+  double test;
+};
+
+class MegatronRunTest : public MegatronTest, public testing::WithParamInterface<GoldenRun> {};
+
+// The last lines of each log.
+TEST_P(MegatronRunTest, EvaluatesAsMegatronDid) {
+  const GoldenRun& log = GetParam();
+  MG_NEEDS_SHARED("golden/megatron");
+  Flags flags = golden_flags()
+                    .with("--load", shared_run(log.name).string())
+                    .with("--use-checkpoint-args")
+                    .with("--skip-train");
+  if (*log.precision != '\0') flags = flags.with(log.precision);
+  if (log.is_core) {
+    flags = flags.with("--tokenizer-type", "NullTokenizer").with("--vocab-size", "501");
+  }
+  const std::map<std::string, double> losses = validations_of(train(flags).out);
+  EXPECT_NEAR(losses.at("iteration 20 on validation set"), log.validation,
+              log.tolerance * log.validation);
+  EXPECT_NEAR(losses.at("iteration 20 on test set"), log.test, log.tolerance * log.test);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, MegatronRunTest,
+    testing::Values(GoldenRun{"llama", "", false, 1e-4, 5.988967, 5.992552},
+                    GoldenRun{"llamatp2", "", false, 1e-4, 6.004418, 5.995871},
+                    GoldenRun{"tp2pp2", "", false, 1e-4, 5.940788, 5.932002},
+                    GoldenRun{"dist", "--bf16", false, 1e-3, 5.946577, 5.936210},
+                    GoldenRun{"fp16", "--fp16", false, 1e-3, 6.157897, 6.149078},
+                    GoldenRun{"core", "", true, 1e-4, 5.950725, 5.946228},
+                    GoldenRun{"coretp2pp2", "", true, 1e-4, 5.938065, 5.928354}),
+    [](const auto& one) { return std::string(one.param.name); });
+
+TEST_F(MegatronTest, LoadFormatMustAgree) {
+  const Outcome outcome =
+      run("pretrain-gpt", golden_flags()
+                              .with("--load", golden("megatron/gpt/ckpt/iter_0000010").string())
+                              .with("--load-format", "native")
+                              .words());
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, testing::HasSubstr("is of the format megatron; use it, or auto"));
+}
+
+TEST_F(MegatronTest, GeneratesWithoutFlagsOfTheModel) {
+  const std::filesystem::path data = golden("megatron/data");
+  const Outcome outcome =
+      run("generate", {"--load", golden("megatron/gpt/ckpt/iter_0000010").string(), "--prompt",
+                       "the", "--vocab-file", (data / "vocab.json").string(), "--merge-file",
+                       (data / "merges.txt").string(), "--max-new-tokens", "8", "--device", "cpu"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_FALSE(outcome.out.empty());
+}
+
+}  // namespace
+}  // namespace megatron::program
