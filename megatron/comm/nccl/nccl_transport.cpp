@@ -107,13 +107,16 @@ class NcclTransport final : public DeviceTransport, private Watched {
   cudaEvent_t captured_event_ = nullptr;
 };
 
-std::shared_ptr<Watchdog> watchdog_of(RankContext& rank) {
-  if (rank.watchdog == nullptr) rank.watchdog = std::make_shared<Watchdog>();
+std::shared_ptr<Watchdog> watchdog_of(RankContext& rank, Device device) {
+  if (rank.watchdog == nullptr) rank.watchdog = std::make_shared<Watchdog>(device.index);
   return rank.watchdog;
 }
 
 NcclTransport::NcclTransport(Transport& host, Device device)
-    : nccl_(library()), host_(host), device_(device), watchdog_(watchdog_of(host.context())) {
+    : nccl_(library()),
+      host_(host),
+      device_(device),
+      watchdog_(watchdog_of(host.context(), device)) {
   const Call call{Operation::kBroadcast, DType::kUInt8, sizeof(ncclUniqueId), Reduce::kSum, 0};
   ncclUniqueId id{};
   if (host.rank() == 0) {

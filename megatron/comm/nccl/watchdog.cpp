@@ -8,7 +8,8 @@
 
 namespace megatron::comm::nccl {
 
-Watchdog::Watchdog() : thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+Watchdog::Watchdog(int device)
+    : thread_([this, device](const std::stop_token& stop) { watch(device, stop); }) {}
 Watchdog::~Watchdog() = default;
 
 void Watchdog::add(Watched& communicator) {
@@ -21,7 +22,8 @@ void Watchdog::remove(Watched& communicator) {
   std::erase(communicators_, &communicator);
 }
 
-void Watchdog::watch(const std::stop_token& stop) {
+void Watchdog::watch(int device, const std::stop_token& stop) {
+  cudaSetDevice(device);  // or it would take memory of the first one
   // It asks for events while another thread may be capturing a graph.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);

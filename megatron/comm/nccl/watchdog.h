@@ -25,7 +25,7 @@ class Watched {
 // them together when one has a problem: one left running could wait for ever for another's memory.
 class Watchdog {
  public:
-  Watchdog();
+  explicit Watchdog(int device);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -35,7 +35,7 @@ class Watchdog {
   void remove(Watched& communicator);
 
  private:
-  void watch(const std::stop_token& stop);
+  void watch(int device, const std::stop_token& stop);
   void look();
 
   std::mutex mutex_;
