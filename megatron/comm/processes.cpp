@@ -16,6 +16,7 @@
 #include "megatron/comm/messages/message_transport.h"
 #include "megatron/comm/mpi/mpi_wire.h"
 #include "megatron/comm/share_threads.h"
+#include "megatron/comm/tcp/tcp_wire.h"
 #include "megatron/core/error.h"
 
 namespace megatron::comm {
@@ -23,11 +24,9 @@ namespace {
 
 constexpr int64_t kMaxHostName = 64;
 
-std::unique_ptr<Wire> make_wire(const LaunchEnvironment& place) {
+std::unique_ptr<Wire> make_wire(const LaunchEnvironment& place, std::chrono::milliseconds timeout) {
   if (place.launcher == LaunchEnvironment::Launcher::kMpi) return mpi::make_mpi_wire();
-  throw Unsupported(
-      "processes that RANK and WORLD_SIZE describe cannot meet without MPI yet: start them with "
-      "mpirun or srun, or use megatron launch");
+  return tcp::make_tcp_wire(place, timeout);
 }
 
 // Whether a launcher has given this process some of the host's cores.
@@ -76,7 +75,7 @@ void run_process_rank(const LaunchEnvironment& place,
     use_threads(shared_threads(place.local_size));
   const auto context = std::make_shared<RankContext>();
   context->timeout = options.timeout;
-  const auto office = std::make_shared<PostOffice>(make_wire(place), context);
+  const auto office = std::make_shared<PostOffice>(make_wire(place, options.timeout), context);
   if (office->wire().size() != place.size) {
     throw CommError(
         fmt::format("the launcher announces {} ranks and MPI connects {}: is the "

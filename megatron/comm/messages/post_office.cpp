@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 
 #include "megatron/core/error.h"
 
@@ -12,9 +11,6 @@ namespace megatron::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr auto kSpinTime = std::chrono::milliseconds(2);
-constexpr auto kNap = std::chrono::microseconds(20);
 
 bool is_message(const Call& call) {
   return call.operation == Operation::kSend || call.operation == Operation::kRecv;
@@ -33,15 +29,14 @@ class PostOffice::Patience {
     const Clock::time_point now = Clock::now();
     if (const std::optional<Wire::Failure> failure = office_->wire_->failure()) {
       const std::lock_guard lock(office_->mutex_);
+      const std::vector<std::string>& hosts = office_->context_->hosts;
+      const std::string host =
+          hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(failure->rank)];
       office_->failure_ =
-          fmt::format("rank {} of the world failed: {}", failure->rank, failure->message);
+          fmt::format("rank {} of the world{} failed: {}", failure->rank, host, failure->message);
     }
     if (now - begin_ > office_->context_->timeout) return false;
-    if (now - begin_ < kSpinTime) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kNap);
-    }
+    office_->wire_->rest(now - begin_);
     return true;
   }
 
@@ -146,6 +141,7 @@ void PostOffice::exchange(const Round& round, std::span<const Parcel> out,
       patience.reset();
       continue;
     }
+    forget_posted();  // which moves on what is still to be sent
     const bool has_time = patience.wait();
     if (const std::optional<std::string> others = failure()) {
       throw CommError(fmt::format("{}: {} was released because {}", round.self.name_of(round.call),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,7 +26,8 @@ class Sending {
 };
 
 // Ordered streams of messages between every two processes of a job. Nothing waits: operations begin
-// and are asked for. Throws CommError when a connection breaks. One thread uses it.
+// and are asked for. A connection that breaks is a failure of the rank at its other end. One thread
+// uses it.
 class Wire {
  public:
   Wire() = default;
@@ -50,6 +52,9 @@ class Wire {
     std::string message;
   };
   virtual std::optional<Failure> failure() = 0;
+
+  // Gives way to other threads, and at most a few milliseconds. Nothing has moved for `idle`.
+  virtual void rest(std::chrono::steady_clock::duration idle) = 0;
 
   // Every process is about to end in good order; waits for the others. Without it, the destructor
   // leaves everything as it is, for the launcher to end the job.

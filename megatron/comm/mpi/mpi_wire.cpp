@@ -23,6 +23,8 @@ constexpr int64_t kInlineBytes = 8 << 10;  // bodies that travel with their head
 constexpr int64_t kPieceBytes = 1 << 30;   // MPI counts in int
 constexpr int kFailureBytes = 4096;        // of a message, longer ones are cut
 constexpr auto kFarewell = std::chrono::seconds(1);
+constexpr auto kSpinTime = std::chrono::milliseconds(2);
+constexpr auto kNap = std::chrono::microseconds(20);
 
 void check(int status, const char* call) {
   if (status == MPI_SUCCESS) return;
@@ -89,6 +91,7 @@ class MpiWire final : public Wire {
   bool is_body_done(int peer) override { return are_done(at(peer).body); }
   void tell_failure(const std::string& message) override;
   std::optional<Failure> failure() override;
+  void rest(std::chrono::steady_clock::duration idle) override;
   void close() override;
 
  private:
@@ -177,6 +180,12 @@ std::optional<Wire::Failure> MpiWire::failure() {
   int count = 0;
   check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
   return Failure{status.MPI_SOURCE, std::string(failure_.data(), static_cast<size_t>(count))};
+}
+
+// MPI has no way to wait with a time-out.
+void MpiWire::rest(std::chrono::steady_clock::duration idle) {
+  if (idle < kSpinTime) return std::this_thread::yield();
+  std::this_thread::sleep_for(kNap);
 }
 
 void MpiWire::close() {

@@ -17,10 +17,22 @@ struct Outcome {
   double seconds = 0;
 };
 
+// How three processes are started.
+struct Launch {
+  const char* name;
+  const char* command;
+};
+constexpr Launch kLaunches[] = {{"mpirun", MG_MPI_JOB}, {"variables", MG_TCP_JOB}};
+
+class ProcessFailureTest : public testing::TestWithParam<Launch> {};
+INSTANTIATE_TEST_SUITE_P(Launchers, ProcessFailureTest, testing::ValuesIn(kLaunches),
+                         [](const auto& launch) { return launch.param.name; });
+
 // Three processes, of which the second goes wrong.
 Outcome run_job(const std::string& how) {
   const auto begin = std::chrono::steady_clock::now();
-  const std::string command = MG_MPI_JOB " " + how + " 2>&1";
+  const std::string command =
+      std::string(ProcessFailureTest::GetParam().command) + " " + how + " 2>&1";
   std::FILE* const pipe = ::popen(command.c_str(), "r");
   Outcome outcome;
   std::array<char, 4096> buffer;
@@ -32,28 +44,30 @@ Outcome run_job(const std::string& how) {
   return outcome;
 }
 
-TEST(MpiFailureTest, AJobWithoutFailureEndsWell) {
+TEST_P(ProcessFailureTest, AJobWithoutFailureEndsWell) {
   const Outcome outcome = run_job("well");
   EXPECT_EQ(outcome.status, 0) << outcome.text;
 }
 
-TEST(MpiFailureTest, AnExceptionEndsAllAndIsNamed) {
+TEST_P(ProcessFailureTest, AnExceptionEndsAllAndIsNamed) {
   const Outcome outcome = run_job("throw");
   EXPECT_NE(outcome.status, 0);
-  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_LT(outcome.seconds, 20);
   EXPECT_THAT(outcome.text, HasSubstr("process 1: the corpus is empty"));
   EXPECT_THAT(outcome.text, HasSubstr("was released because rank 1 of the world failed: the corpus "
                                       "is empty"));
 }
 
-TEST(MpiFailureTest, AKilledProcessEndsAll) {
+TEST_P(ProcessFailureTest, AKilledProcessEndsAll) {
   const Outcome outcome = run_job("kill");
   EXPECT_NE(outcome.status, 0);
-  EXPECT_LT(outcome.seconds, 10);
-  EXPECT_THAT(outcome.text, HasSubstr("signal 9"));
+  EXPECT_LT(outcome.seconds, 20);
+  EXPECT_THAT(outcome.text,
+              testing::AnyOf(HasSubstr("signal 9"),
+                             HasSubstr("rank 1 of the world failed: its connection is gone")));
 }
 
-TEST(MpiFailureTest, AStoppedProcessIsNamed) {
+TEST_P(ProcessFailureTest, AStoppedProcessIsNamed) {
   const Outcome outcome = run_job("stop");
   EXPECT_NE(outcome.status, 0);
   EXPECT_LT(outcome.seconds, 20);
@@ -61,13 +75,13 @@ TEST(MpiFailureTest, AStoppedProcessIsNamed) {
   EXPECT_THAT(outcome.text, HasSubstr("the last calls of rank"));
 }
 
-TEST(MpiFailureTest, AProcessThatLeavesEndsAll) {
+TEST_P(ProcessFailureTest, AProcessThatLeavesEndsAll) {
   const Outcome outcome = run_job("exit");
   EXPECT_NE(outcome.status, 0);
   EXPECT_LT(outcome.seconds, 20);
 }
 
-TEST(MpiFailureTest, DifferentCallsAreNamed) {
+TEST_P(ProcessFailureTest, DifferentCallsAreNamed) {
   const Outcome outcome = run_job("mismatch");
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.text, HasSubstr("members made different calls"));

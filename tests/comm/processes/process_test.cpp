@@ -13,7 +13,7 @@
 #include "megatron/core/half.h"
 #include "tests/comm/values.h"
 
-// Run by mpirun: every process runs the same tests, as one rank of the same world.
+// Every process runs the same tests, as one rank of the same world.
 namespace megatron::comm {
 namespace {
 
@@ -39,12 +39,12 @@ bool same_bits(const void* a, const std::vector<T>& b) {
 }
 
 template <class T>
-class MpiReductionTest : public testing::Test {};
+class ProcessReductionTest : public testing::Test {};
 using Reducible = testing::Types<float, double, Float16, BFloat16, int64_t, int32_t>;
-TYPED_TEST_SUITE(MpiReductionTest, Reducible);
+TYPED_TEST_SUITE(ProcessReductionTest, Reducible);
 
 // Sizes on both sides of where messages are cut: 16 KiB, 1 MiB for each rank.
-TYPED_TEST(MpiReductionTest, SumsInRankOrder) {
+TYPED_TEST(ProcessReductionTest, SumsInRankOrder) {
   const Group& world = *the_world;
   const int size = world.size();
   for (const int64_t count : {0, 1, 7, 4099, 300007, 1200011}) {
@@ -63,7 +63,7 @@ TYPED_TEST(MpiReductionTest, SumsInRankOrder) {
   }
 }
 
-TEST(MpiTest, MovesParts) {
+TEST(ProcessTest, MovesParts) {
   const Group& world = *the_world;
   const int size = world.size();
   for (const int64_t count : {1, 1000, 3000, 500001}) {
@@ -94,7 +94,7 @@ TEST(MpiTest, MovesParts) {
   }
 }
 
-TEST(MpiTest, ASendDoesNotWait) {
+TEST(ProcessTest, ASendDoesNotWait) {
   const Group& world = *the_world;
   const int next = (world.rank() + 1) % world.size();
   const int previous = (world.rank() + world.size() - 1) % world.size();
@@ -111,7 +111,7 @@ TEST(MpiTest, ASendDoesNotWait) {
   }
 }
 
-TEST(MpiTest, ExchangesWithBothNeighbours) {
+TEST(ProcessTest, ExchangesWithBothNeighbours) {
   const Group& world = *the_world;
   const int next = (world.rank() + 1) % world.size();
   const int previous = (world.rank() + world.size() - 1) % world.size();
@@ -127,7 +127,7 @@ TEST(MpiTest, ExchangesWithBothNeighbours) {
   EXPECT_EQ(z, values<double>(next, 9999));
 }
 
-TEST(MpiTest, SubgroupsWorkAtOnce) {
+TEST(ProcessTest, SubgroupsWorkAtOnce) {
   const Group& world = *the_world;
   if (world.size() < 4) return;
   const int r = world.rank();
@@ -146,7 +146,7 @@ TEST(MpiTest, SubgroupsWorkAtOnce) {
   }
 }
 
-TEST(MpiTest, EqualSubgroupsAreApart) {
+TEST(ProcessTest, EqualSubgroupsAreApart) {
   const Group& world = *the_world;
   const std::vector<int> everybody(world.world_ranks().begin(), world.world_ranks().end());
   const Group first = world.subgroup("pipeline", everybody);
@@ -164,7 +164,7 @@ TEST(MpiTest, EqualSubgroupsAreApart) {
   }
 }
 
-TEST(MpiTest, ProcessesOfOneHostAreNotToldApartByIt) {
+TEST(ProcessTest, ProcessesOfOneHostAreNotToldApartByIt) {
   EXPECT_TRUE(the_world->transport().context().hosts.empty());
 }
 
@@ -175,7 +175,7 @@ int run(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const std::optional<LaunchEnvironment> place = launch_environment();
   if (!place || place->size < 2) {
-    std::fprintf(stderr, "comm_mpi_test: start it with mpirun -np 2 or more\n");
+    std::fprintf(stderr, "comm_process_test: start several, by mpirun or spawn.sh\n");
     return 2;
   }
   int result = 0;
