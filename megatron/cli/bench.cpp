@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "megatron/cli/flag_table.h"
@@ -182,18 +183,32 @@ int bench(std::span<const std::string> argv) {
   RandomTokensTask task(setup.model(), setup.random(), args.training.micro_batch_size);
   Trainer trainer(setup.parts(task));
 
+  // The time of an iteration is that between the arrivals of two results: on a GPU the host queues
+  // the next iteration while one runs, as in training.
   std::vector<double> seconds;
   double first_step_at = 0;
   double loss = 0;
-  for (int64_t step = 0; step < flags.warmup + flags.steps; ++step) {
-    const Clock::time_point begin = Clock::now();
-    loss = trainer.train_step().losses.front().second;
-    const Clock::time_point end = Clock::now();
-    if (step == 0) first_step_at = std::chrono::duration<double>(end - started).count();
-    if (step >= flags.warmup) {
-      seconds.push_back(std::chrono::duration<double>(end - begin).count());
+  int64_t num_finished = 0;
+  Clock::time_point last = Clock::now();
+  const auto take_time = [&] {
+    const std::optional<FinishedIteration> finished = trainer.take_finished();
+    if (!finished) return;
+    const Clock::time_point now = Clock::now();
+    loss = finished->result.losses.front().second;
+    if (num_finished == 0) first_step_at = std::chrono::duration<double>(now - started).count();
+    if (num_finished >= flags.warmup) {
+      seconds.push_back(std::chrono::duration<double>(now - last).count());
     }
+    ++num_finished;
+    last = now;
+  };
+  for (int64_t step = 0; step < flags.warmup + flags.steps; ++step) {
+    trainer.train_step();
+    if (step == 0) trainer.finish_step();  // the start is over when the first result is there
+    take_time();
   }
+  trainer.finish_step();
+  take_time();
   if (seconds.empty()) throw ConfigError("--steps 0 times nothing; use at least 1");
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];

@@ -6,26 +6,24 @@ namespace megatron::kernels {
 
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
-          double grad_scale, Stream stream) {
+          ConstView state, Stream stream) {
   if (stream.is_cpu()) {
-    return cpu::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, grad_scale, stream);
+    return cpu::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, state, stream);
   }
   if constexpr (kBuiltWithCuda) {
-    return cuda::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, grad_scale, stream);
+    return cuda::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, state, stream);
   }
   throw_built_without_cuda("adam");
 }
 
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
-                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream) {
   if (stream.is_cpu()) {
-    return cpu::sgd_momentum(model, main, momentum_buffer, grad, ranges, numbers, grad_scale,
-                             stream);
+    return cpu::sgd_momentum(model, main, momentum_buffer, grad, ranges, numbers, state, stream);
   }
   if constexpr (kBuiltWithCuda) {
-    return cuda::sgd_momentum(model, main, momentum_buffer, grad, ranges, numbers, grad_scale,
-                              stream);
+    return cuda::sgd_momentum(model, main, momentum_buffer, grad, ranges, numbers, state, stream);
   }
   throw_built_without_cuda("sgd_momentum");
 }
@@ -44,6 +42,13 @@ void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Ten
   if (stream.is_cpu()) return cpu::squares_and_zeros(y, x, ranges, scratch, stream);
   if constexpr (kBuiltWithCuda) return cuda::squares_and_zeros(y, x, ranges, scratch, stream);
   throw_built_without_cuda("squares_and_zeros");
+}
+
+void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream) {
+  expect_shape(state.shape, {kStepStateBytes}, "find_not_finite: state");
+  if (stream.is_cpu()) return cpu::find_not_finite(state, x, ranges, stream);
+  if constexpr (kBuiltWithCuda) return cuda::find_not_finite(state, x, ranges, stream);
+  throw_built_without_cuda("find_not_finite");
 }
 
 }  // namespace megatron::kernels

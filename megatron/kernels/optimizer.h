@@ -4,6 +4,7 @@
 
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
+#include "megatron/kernels/optimizer_step.h"
 
 // Optimizer updates over flat buffers: every element of every parameter in one pass, so that a step
 // costs one read of the gradients and one read and write of the state.
@@ -48,12 +49,14 @@ struct SgdNumbers {
 //   exp_avg     [n]  io   fp32: m
 //   exp_avg_sq  [n]  io   fp32: v
 //   grad        [n]  in   fp32 | fp16 | bf16
+//   state       [kStepStateBytes]  in  a StepState: grad_scale, and is_skipped, which leaves
+//                                      everything as it is
 //
-// No two of them overlap. grad_scale carries the inverse loss scale and the clip coefficient.
-// Elementwise: the result does not depend on how many threads share the work.
+// No two of them overlap. Elementwise: the result does not depend on how many threads share the
+// work.
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
-          double grad_scale, Stream stream);
+          ConstView state, Stream stream);
 
 // Stochastic gradient descent with momentum and L2 regularization:
 //
@@ -63,8 +66,9 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
 //   main             [n]  io   fp32: w
 //   momentum_buffer  [n]  io   fp32; zeros before the first step
 //   grad             [n]  in   fp32 | fp16 | bf16
+//   state            as for adam
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
-                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream);
 
 // For every group: the sum of squares and the number of zeros among its elements of x.
@@ -76,6 +80,12 @@ void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Ten
                        Stream stream);
 Shape measure_scratch_shape(int64_t n, int64_t num_groups);
 
+// After a skipped step: lowers first_not_finite of the state to the lowest group of an element of x
+// that is infinite or not a number. After any other step it does not read x.
+//   state  [kStepStateBytes]  io  a StepState
+//   x      [n]                in  fp32 | fp16 | bf16
+void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);
+
 // Elements whose squares are summed in one go: partial results do not depend on how many threads or
 // multiprocessors share the work.
 inline constexpr int64_t kMeasureChunk = 65536;
@@ -83,23 +93,25 @@ inline constexpr int64_t kMeasureChunk = 65536;
 namespace cpu {
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
-          double grad_scale, Stream stream);
+          ConstView state, Stream stream);
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
-                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream);
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
                        Stream stream);
+void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);
 }  // namespace cpu
 
 namespace cuda {
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
-          double grad_scale, Stream stream);
+          ConstView state, Stream stream);
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
-                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream);
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
                        Stream stream);
+void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -1,7 +1,5 @@
 #include "megatron/optim/loss_scaler.h"
 
-#include <algorithm>
-
 namespace megatron {
 
 LossScaler LossScaler::constant(double scale) {
@@ -13,32 +11,14 @@ LossScaler LossScaler::constant(double scale) {
 LossScaler LossScaler::dynamic(double initial_scale, double min_scale, double window,
                                int64_t hysteresis) {
   LossScaler scaler;
-  scaler.is_dynamic_ = true;
-  scaler.min_scale_ = min_scale;
-  scaler.window_ = window;
-  scaler.hysteresis_ = hysteresis;
+  scaler.rule_ = {
+      .is_dynamic = true, .min_scale = min_scale, .window = window, .hysteresis = hysteresis};
   scaler.state_ = {.scale = initial_scale, .growth_tracker = 0, .hysteresis_tracker = hysteresis};
   return scaler;
 }
 
-void LossScaler::update(bool found_inf) {
-  if (!is_dynamic_) return;
-  if (found_inf) {
-    state_.growth_tracker = 0;
-    state_.hysteresis_tracker -= 1;
-    if (state_.hysteresis_tracker <= 0) state_.scale = std::max(state_.scale * 0.5, min_scale_);
-    return;
-  }
-  state_.growth_tracker += 1;
-  if (static_cast<double>(state_.growth_tracker) >= window_) {
-    state_.growth_tracker = 0;
-    state_.hysteresis_tracker = hysteresis_;
-    state_.scale *= 2.0;
-  }
-}
-
 void LossScaler::load(const LossScalerState& state) {
-  if (is_dynamic_) {
+  if (is_dynamic()) {
     state_ = state;
   } else {
     state_.scale = state.scale;

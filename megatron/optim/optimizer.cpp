@@ -5,22 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/memory.h"
 #include "megatron/kernels/optimizer.h"
 
 namespace megatron {
 namespace {
-
-// The groups of the ranges over which the gradient norm is taken.
-constexpr int32_t kCounted = 0;
-constexpr int32_t kNotCounted = 1;
-constexpr int32_t kPadding = 2;
-constexpr int64_t kNumNormGroups = 3;
 
 // Positions of the groups of `parameters`, parallel to them.
 std::vector<int32_t> group_of_parameter(std::span<const ParameterGroup> groups, size_t count) {
@@ -50,9 +45,10 @@ double learning_rate(const ParameterGroup& group, const UpdateRates& rates) {
   return (group.has_decoupled_lr ? rates.decoupled_lr : rates.lr) * group.lr_mult;
 }
 
+// Of the group's next update.
 kernels::AdamNumbers adam_numbers(const ParameterGroup& group, const UpdateRates& rates,
                                   const OptimizerConfig& config) {
-  const auto step = static_cast<double>(group.step);
+  const auto step = static_cast<double>(group.step + 1);
   return {.lr = learning_rate(group, rates),
           .beta1 = config.adam_beta1,
           .beta2 = config.adam_beta2,
@@ -67,6 +63,11 @@ kernels::SgdNumbers sgd_numbers(const ParameterGroup& group, const UpdateRates& 
   return {.lr = learning_rate(group, rates),
           .momentum = config.sgd_momentum,
           .weight_decay = rates.weight_decay * group.wd_mult};
+}
+
+// Of all parameters: they lie on one device.
+Stream stream_of(const FlatParameters& parameters) {
+  return parameters.buffers().empty() ? Stream{} : parameters.buffers().front().params.stream();
 }
 
 template <class Numbers, class F>
@@ -106,8 +107,19 @@ Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
       config_(config),
       sum_over_model_(std::move(sum_over_model)),
       scaler_(make_loss_scaler(config)),
-      groups_(parameter_groups(parameters.parameters())) {
+      groups_(parameter_groups(parameters.parameters())),
+      stream_(stream_of(parameters)),
+      state_({kernels::kStepStateBytes}, DType::kUInt8, stream_),
+      decision_(kernels::kStepStateBytes, stream_.device),
+      parameter_sums_(kernels::kNumStepSums * size_of(DType::kFloat64), stream_.device) {
   for (const FlatBuffer& buffer : parameters_.buffers()) states_.push_back(make_state(buffer));
+  upload_state();
+}
+
+void Optimizer::upload_state() {
+  kernels::StepState state;
+  if (scaler_) state.loss_scale = scaler_->state();
+  copy_bytes(state_.view().data, &state, kernels::kStepStateBytes, stream_);
 }
 
 Optimizer::BufferState Optimizer::make_state(const FlatBuffer& buffer) const {
@@ -129,129 +141,138 @@ Optimizer::BufferState Optimizer::make_state(const FlatBuffer& buffer) const {
   const std::vector<int32_t> group_of = group_of_parameter(groups_, all.size());
   std::vector<int32_t> update_groups;
   std::vector<int32_t> norm_groups;
+  std::vector<int32_t> positions;
   for (const size_t parameter : buffer.parameters) {
     update_groups.push_back(group_of[parameter]);
-    norm_groups.push_back(all[parameter].counts_in_norm ? kCounted : kNotCounted);
+    norm_groups.push_back(all[parameter].counts_in_norm ? kernels::kCountedInNorm
+                                                        : kernels::kNotCountedInNorm);
+    positions.push_back(static_cast<int32_t>(parameter));
   }
   // Padding is zero in gradients and state, so an update leaves it zero.
   const Stream stream = buffer.params.stream();
   state.update = range_tables(ranges_of(buffer.layout, update_groups), stream);
-  state.norm = range_tables(ranges_of(buffer.layout, norm_groups, kPadding), stream);
+  state.norm = range_tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm), stream);
+  state.parameter = range_tables(ranges_of(buffer.layout, positions), stream);
   return state;
 }
 
-Optimizer::Measures Optimizer::measured(Tensor FlatBuffer::*flat) const {
-  Measures sum;
-  if (states_.empty()) return sum;
-  const auto count = static_cast<int64_t>(states_.size());
-  const std::vector<FlatBuffer>& buffers = parameters_.buffers();
-  const Stream stream = (buffers.front().*flat).stream();
-  const Tensor found({count, kNumNormGroups, 2}, DType::kFloat64, stream);
-  for (int64_t i = 0; i < count; ++i) {
-    const auto at = static_cast<size_t>(i);
-    measure(found.slice(i, 1).reshape({kNumNormGroups, 2}), buffers[at].*flat, states_[at].norm);
-  }
-  const Tensor here = found.to(Stream{});  // the one wait for the device in an iteration
-  const auto numbers = here.span<double>();
-  constexpr size_t kCountedAt = size_t{2} * kCounted;  // {squares, zeros} of a group
-  constexpr size_t kNotCountedAt = size_t{2} * kNotCounted;
-  for (size_t at = 0; at < numbers.size(); at += 2 * kNumNormGroups) {
-    sum.counted_squares += numbers[at + kCountedAt];
-    sum.counted_zeros += numbers[at + kCountedAt + 1];
-    sum.all_squares += numbers[at + kCountedAt] + numbers[at + kNotCountedAt];
-  }
-  return sum;
+Tensor Optimizer::loss_seed(int64_t num_microbatches) const {
+  Tensor seed({}, DType::kFloat32, stream_);
+  kernels::loss_seed(seed.view(), state_.view(), num_microbatches, stream_);
+  return seed;
 }
 
-StepResult Optimizer::step(const UpdateRates& rates) {
-  const Measures local = measured(&FlatBuffer::grads);
-  const bool is_finite_here = std::isfinite(local.all_squares);
-  std::array<double, 3> sums = {local.counted_squares, local.counted_zeros,
-                                is_finite_here ? 0.0 : 1.0};
-  if (sum_over_model_) sum_over_model_(sums);
-  const auto [squares, zeros, num_not_finite] = sums;
-  const bool found_inf = num_not_finite > 0.0;
-
-  const double inverse_scale = 1.0 / loss_scale();
-  if (scaler_) {
-    scaler_->update(found_inf);
-    if (found_inf) return {};
-  } else if (found_inf && config_.check_for_nan_in_loss_and_grad) {
-    throw_not_finite();
+Tensor Optimizer::sums_of(Tensor FlatBuffer::*flat, const Tensor& losses) const {
+  const MemoryScope scope(MemoryCategory::kWorkspace);
+  const std::vector<FlatBuffer>& buffers = parameters_.buffers();
+  const auto count = static_cast<int64_t>(buffers.size());
+  const Tensor found({count, kernels::kNumNormGroups, 2}, DType::kFloat64, stream_);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    measure(found.slice(i, 1).reshape({kernels::kNumNormGroups, 2}), buffers[at].*flat,
+            states_[at].norm);
   }
+  Tensor sums({kernels::kNumStepSums}, DType::kFloat64, stream_);
+  kernels::step_sums(sums.view(), found.view(), losses.defined() ? losses.view() : ConstView{},
+                     stream_);
+  if (sum_over_model_) sum_over_model_(sums.view(), stream_);
+  return sums;
+}
 
+kernels::StepRule Optimizer::rule() const {
+  kernels::StepRule rule;
+  if (scaler_) rule.loss_scale = scaler_->rule();
+  rule.skips_not_finite = scaler_ || refuses_not_finite();
+  rule.clip_grad = config_.clip_grad;
+  return rule;
+}
+
+void Optimizer::queue_step(const UpdateRates& rates, const StepOptions& options) {
+  invariant(!has_queued_step(), "a step is finished before the next one is queued");
+  const Tensor sums = sums_of(&FlatBuffer::grads, options.losses);
+  kernels::decide_step(state_.view(), sums.view(), rule(), stream_);
+  queue_update(rates);
+  if (refuses_not_finite()) {
+    // Now, while the gradients are there: the next iteration overwrites them.
+    for (size_t i = 0; i < states_.size(); ++i) {
+      kernels::find_not_finite(state_.view(), parameters_.buffers()[i].grads.view(),
+                               ranges_in(states_[i].parameter), stream_);
+    }
+  }
+  if (options.measures_parameters) {
+    const Tensor parameter_sums = sums_of(&FlatBuffer::params, {});
+    parameter_sums_.start(parameter_sums.view().data, stream_);
+  }
+  decision_.start(state_.view().data, stream_);
+}
+
+StepResult Optimizer::finish_step() {
+  kernels::StepState decision;
+  std::memcpy(&decision, decision_.wait(), sizeof decision);
   StepResult result;
-  result.ok = true;
-  double grad_scale = inverse_scale;
-  if (config_.clip_grad > 0.0) {
-    const double norm = std::sqrt(squares) * inverse_scale;
-    const double coefficient = config_.clip_grad / (norm + 1e-6);
-    if (coefficient < 1.0) grad_scale *= coefficient;
-    result.grad_norm = norm;
+  if (parameter_sums_.is_under_way()) {
+    std::array<double, kernels::kNumStepSums> sums{};
+    std::memcpy(sums.data(), parameter_sums_.wait(), sizeof sums);
+    result.parameter_norm = std::sqrt(sums[kernels::kSquares]);
   }
-  if (config_.log_num_zeros_in_grad) result.num_zeros = static_cast<int64_t>(zeros);
-  update(rates, grad_scale);
+  result.ok = decision.is_skipped == 0;
+  if (scaler_) {
+    scaler_->update(!result.ok);
+    invariant(scaler_->scale() == decision.loss_scale.scale, "device and host agree on the scale");
+  }
+  if (!result.ok) {
+    if (refuses_not_finite()) throw_not_finite(decision.first_not_finite);
+    return result;
+  }
+  for (ParameterGroup& group : groups_) group.step += 1;
+  if (config_.clip_grad > 0.0) result.grad_norm = decision.grad_norm;
+  if (config_.log_num_zeros_in_grad) result.num_zeros = static_cast<int64_t>(decision.num_zeros);
   return result;
 }
 
-std::optional<size_t> Optimizer::first_not_finite() const {
-  std::optional<size_t> first;
-  for (const FlatBuffer& buffer : parameters_.buffers()) {
-    std::vector<int32_t> group_of(buffer.parameters.size());  // every parameter its own
-    std::iota(group_of.begin(), group_of.end(), 0);
-    const auto padding = static_cast<int32_t>(group_of.size());
-    const Stream stream = buffer.grads.stream();
-    const RangeTables tables = range_tables(ranges_of(buffer.layout, group_of, padding), stream);
-    const Tensor found({padding + 1, 2}, DType::kFloat64, stream);
-    measure(found, buffer.grads, tables);
-    const Tensor here = found.to(Stream{});
-    for (size_t i = 0; i < group_of.size(); ++i) {
-      if (std::isfinite(here.span<double>()[2 * i])) continue;
-      first = std::min(first.value_or(buffer.parameters[i]), buffer.parameters[i]);
-    }
-  }
-  return first;
+StepResult Optimizer::step(const UpdateRates& rates, const StepOptions& options) {
+  queue_step(rates, options);
+  return finish_step();
 }
 
-void Optimizer::throw_not_finite() const {
-  const std::optional<size_t> first = first_not_finite();
+void Optimizer::throw_not_finite(int64_t first) const {
   const std::string where =
-      first ? "first in " + parameters_.parameters()[*first].name : "on another rank";
-  throw Error(
+      first == kernels::kAllFinite
+          ? "on another rank"
+          : "first in " + parameters_.parameters()[static_cast<size_t>(first)].name;
+  throw NotFiniteError(
       fmt::format("gradients hold infinite or not-a-number elements, {}; lower --lr or "
                   "resume from an earlier checkpoint "
                   "(--no-check-for-nan-in-loss-and-grad trains on regardless)",
                   where));
 }
 
-void Optimizer::update(const UpdateRates& rates, double grad_scale) {
-  for (ParameterGroup& group : groups_) group.step += 1;
+void Optimizer::queue_update(const UpdateRates& rates) {
   for (size_t i = 0; i < states_.size(); ++i) {
     FlatBuffer& buffer = parameters_.buffers()[i];
     BufferState& state = states_[i];
-    const Stream stream = buffer.params.stream();
     const bool has_copy = buffer.dtype != DType::kFloat32;
     const TensorView model = has_copy ? buffer.params.view() : TensorView{};
     const ConstView grad = buffer.grads.view();
+    const ConstView decision = state_.view();
     const kernels::GroupRanges ranges = ranges_in(state.update);
     if (config_.optimizer == OptimizerKind::kAdam) {
       const auto numbers = numbers_of<kernels::AdamNumbers>(
           groups_, [&](const ParameterGroup& g) { return adam_numbers(g, rates, config_); });
       kernels::adam(model, state.main.view(), state.exp_avg.view(), state.exp_avg_sq.view(), grad,
-                    ranges, numbers, grad_scale, stream);
+                    ranges, numbers, decision, stream_);
     } else {
       const auto numbers = numbers_of<kernels::SgdNumbers>(
           groups_, [&](const ParameterGroup& g) { return sgd_numbers(g, rates, config_); });
       kernels::sgd_momentum(model, state.main.view(), state.momentum_buffer.view(), grad, ranges,
-                            numbers, grad_scale, stream);
+                            numbers, decision, stream_);
     }
   }
 }
 
 double Optimizer::parameter_norm() const {
-  std::array<double, 1> squares = {measured(&FlatBuffer::params).counted_squares};
-  if (sum_over_model_) sum_over_model_(squares);
-  return std::sqrt(squares[0]);
+  const Tensor sums = sums_of(&FlatBuffer::params, {}).to(Stream{});
+  return std::sqrt(sums.span<double>()[kernels::kSquares]);
 }
 
 void Optimizer::visit_state(const StateVisitor& visit) const {
@@ -273,6 +294,7 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
 }
 
 OptimizerScalars Optimizer::scalars() const {
+  invariant(!has_queued_step(), "scalars are of a finished step");
   OptimizerScalars scalars;
   for (const ParameterGroup& group : groups_) scalars.group_steps.push_back(group.step);
   if (scaler_) scalars.loss_scaler = scaler_->state();
@@ -280,6 +302,7 @@ OptimizerScalars Optimizer::scalars() const {
 }
 
 void Optimizer::load(const OptimizerScalars& scalars) {
+  invariant(!has_queued_step(), "an optimizer is loaded between steps");
   if (scalars.group_steps.size() != groups_.size()) {
     throw ConfigError(fmt::format(
         "the checkpoint's optimizer has {} parameter groups, this model {}; load with the flags "
@@ -288,6 +311,7 @@ void Optimizer::load(const OptimizerScalars& scalars) {
   }
   for (size_t i = 0; i < groups_.size(); ++i) groups_[i].step = scalars.group_steps[i];
   if (scaler_ && scalars.loss_scaler) scaler_->load(*scalars.loss_scaler);
+  upload_state();
 }
 
 void Optimizer::reload_main_params() {

@@ -11,8 +11,9 @@ namespace megatron {
 
 // What a microbatch gives: the loss to differentiate and the values to log, all scalars.
 struct MicrobatchLoss {
-  Variable loss;                                       // fp32 []: mean over what counts
-  std::vector<std::pair<std::string, Tensor>> logged;  // "lm loss", ...: fp32 []
+  Variable loss;  // fp32 []: mean over what counts
+  // "lm loss", ...: fp32 []. The same names in every microbatch.
+  std::vector<std::pair<std::string, Tensor>> logged;
 };
 
 // What is trained: the meeting point of the training loop, which knows no model, and a model, which

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/training/signals.h"
@@ -15,28 +17,49 @@ namespace {
 class LossSums {
  public:
   void add(const MicrobatchLoss& microbatch) {
-    for (const auto& [name, value] : microbatch.logged) {
-      const auto same = [&name = name](const auto& entry) { return entry.first == name; };
-      const auto found = std::find_if(sums_.begin(), sums_.end(), same);
-      if (found == sums_.end()) {
-        sums_.emplace_back(name, copied(value));
+    count_ += 1;
+    const auto num_values = static_cast<int64_t>(microbatch.logged.size());
+    if (num_values == 0) return;
+    const bool is_first = names_.empty();
+    if (is_first) {
+      sums_ = Tensor({num_values}, DType::kFloat32, microbatch.logged.front().second.stream());
+    }
+    invariant(sums_.numel() == num_values, "every microbatch logs the same values");
+    for (int64_t i = 0; i < num_values; ++i) {
+      const auto& [name, value] = microbatch.logged[static_cast<size_t>(i)];
+      Tensor sum = sums_.slice(i, 1);
+      if (is_first) {
+        names_.push_back(name);
+        copy_into(sum, value.reshape({1}));
       } else {
-        add_inplace(found->second, value);
+        add_inplace(sum, value.reshape({1}));
       }
     }
-    count_ += 1;
   }
 
+  const std::vector<std::string>& names() const { return names_; }
+  // fp32 [names]; undefined when nothing is logged.
+  const Tensor& sums() const { return sums_; }
+
+  // Waits for the device.
   NamedValues means() const {
+    if (names_.empty()) return {};
+    const Tensor here = sums_.to(Stream{});
+    return means_of(names_, here.span<float>(), count_);
+  }
+
+  static NamedValues means_of(const std::vector<std::string>& names, std::span<const float> sums,
+                              int64_t count) {
     NamedValues values;
-    for (const auto& [name, sum] : sums_) {
-      values.emplace_back(name, sum.item() / static_cast<double>(count_));
+    for (size_t i = 0; i < names.size(); ++i) {
+      values.emplace_back(names[i], static_cast<double>(sums[i]) / static_cast<double>(count));
     }
     return values;
   }
 
  private:
-  std::vector<std::pair<std::string, Tensor>> sums_;
+  std::vector<std::string> names_;
+  Tensor sums_;
   int64_t count_ = 0;
 };
 
@@ -57,26 +80,24 @@ Trainer::Trainer(TrainerParts parts)
 }
 
 void Trainer::run() {
-  const TrainingConfig& config = parts_.config;
   std::optional<ExitSignals> signals;
-  if (config.exit_signal_handler) signals.emplace();
+  if (parts_.config.exit_signal_handler) signals.emplace();
 
-  bool left_early = false;
-  if (!config.skip_train) {
+  if (!parts_.config.skip_train) {
     log_.line("training ...");
     log_.line(datetime_text("before the start of training step"));
     log_.resume();
-    while (parts_.progress.iteration < train_iters_ && !left_early) {
-      const int64_t before = parts_.microbatches.num_microbatches();
-      parts_.microbatches.update(parts_.progress.consumed_train_samples, false);
-      const bool has_grown = parts_.microbatches.num_microbatches() != before;
-      if (has_grown && parts_.progress.iteration != 0)
-        save();  // the last state of the smaller batch
-      parts_.microbatches.update(parts_.progress.consumed_train_samples, true);
-
-      const IterationResult result = train_step();
-      log_.iteration(parts_.progress, result);
-      left_early = finish_iteration();
+    bool left_early = false;
+    try {
+      left_early = train();
+    } catch (...) {
+      // What was done is told before what went wrong.
+      try {
+        settle();
+      } catch (const Error&) {
+        // The first failure is the one to report.
+      }
+      throw;
     }
     log_.pause();
     log_.flush();
@@ -91,27 +112,45 @@ void Trainer::run() {
   log_.flush();
 }
 
-IterationResult Trainer::train_step() {
+bool Trainer::train() {
+  bool is_leaving = false;
+  while (parts_.progress.iteration < train_iters_ && !is_leaving) {
+    const int64_t before = parts_.microbatches.num_microbatches();
+    parts_.microbatches.update(parts_.progress.consumed_train_samples, false);
+    const bool has_grown = parts_.microbatches.num_microbatches() != before;
+    if (has_grown && parts_.progress.iteration != 0) save();  // the last state of the smaller batch
+    parts_.microbatches.update(parts_.progress.consumed_train_samples, true);
+
+    train_step();
+    log_finished();
+    is_leaving = finish_iteration();
+  }
+  settle();
+  return is_leaving;
+}
+
+void Trainer::train_step() {
   const TrainingConfig& config = parts_.config;
   Progress& progress = parts_.progress;
-  const int64_t num_microbatches = parts_.microbatches.num_microbatches();
-  IterationResult result;
+  QueuedIteration next;
+  next.num_microbatches = parts_.microbatches.num_microbatches();
+  IterationResult& result = next.known.result;
   result.global_batch_size = parts_.microbatches.global_batch_size();
   result.tokens = result.global_batch_size * parts_.tokens_per_sample;
   result.floating_point_operations = parts_.flops(result.global_batch_size);
 
-  const bool is_trained =
-      std::find(config.iterations_to_skip.begin(), config.iterations_to_skip.end(),
-                progress.iteration + 1) == config.iterations_to_skip.end();
-  parts_.random.set_training(is_trained);
+  next.is_trained = std::find(config.iterations_to_skip.begin(), config.iterations_to_skip.end(),
+                              progress.iteration + 1) == config.iterations_to_skip.end();
+  parts_.random.set_training(next.is_trained);
   parts_.parameters.zero_grads();
+  const Tensor seed = parts_.optimizer.loss_seed(next.num_microbatches);
   LossSums losses;
   log_.timers().start("forward-backward", 1);
-  for (int64_t k = 0; k < num_microbatches; ++k) {
+  for (int64_t k = 0; k < next.num_microbatches; ++k) {
     parts_.random.set_first_sample(progress.consumed_train_samples +
                                    k * config.micro_batch_size * parts_.data_parallel_size);
     std::optional<NoGrad> no_grad;
-    if (!is_trained) no_grad.emplace();
+    if (!next.is_trained) no_grad.emplace();
 
     log_.timers().start("forward-compute", 2);
     const MicrobatchLoss microbatch = parts_.task.forward_step(Split::kTrain);
@@ -119,42 +158,88 @@ IterationResult Trainer::train_step() {
     losses.add(microbatch);
 
     log_.timers().start("backward-compute", 2);
-    const double seed = parts_.optimizer.loss_scale() / static_cast<double>(num_microbatches);
-    backward(microbatch.loss, full(microbatch.loss.shape(), static_cast<float>(seed),
-                                   microbatch.loss.dtype(), microbatch.loss.stream()));
+    backward(microbatch.loss, seed);
     log_.timers().stop("backward-compute", 2);
   }
   log_.timers().stop("forward-backward", 1);
-  result.losses = losses.means();
+  next.losses = losses.names();
 
-  if (is_trained) {
+  finish_step();  // the one before: rates and bias corrections count its update
+  if (next.is_trained) {
     const TimerScope timer(log_.timers(), "optimizer", 1);
     // The check of Megatron-LM's loss function: without a loss scaler a NaN is an error at once.
-    if (config.check_for_nan_in_loss_and_grad && parts_.optimizer.loss_scale() == 1.0) {
-      for (const auto& [name, value] : result.losses) {
-        if (!std::isnan(value)) continue;
-        throw Error(fmt::format(
-            "iteration {}: {} is not a number; lower --lr, look at the data around sample {}, or "
-            "pass --no-check-for-nan-in-loss-and-grad to go on",
-            progress.iteration + 1, name, progress.consumed_train_samples));
-      }
-    }
-    const StepResult step = parts_.optimizer.step(parts_.scheduler.rates());
-    result.is_skipped = !step.ok;
-    result.grad_norm = step.grad_norm;
-    if (step.num_zeros) result.num_zeros = static_cast<double>(*step.num_zeros);
-    if (step.ok) parts_.scheduler.advance(result.global_batch_size);
-  } else {
-    result.is_skipped = true;
+    next.must_have_numbers =
+        config.check_for_nan_in_loss_and_grad && parts_.optimizer.loss_scale() == 1.0;
+    parts_.optimizer.queue_step(parts_.scheduler.rates(),
+                                {.losses = next.must_have_numbers ? losses.sums() : Tensor(),
+                                 .measures_parameters = config.log_params_norm});
+  } else if (config.log_params_norm) {
+    result.params_norm = parts_.optimizer.parameter_norm();
   }
-  if (config.log_params_norm) result.params_norm = parts_.optimizer.parameter_norm();
-  result.learning_rate = parts_.scheduler.rates().lr;
-  result.loss_scale = parts_.optimizer.loss_scale();
+  if (losses.sums().defined()) {
+    const Tensor& sums = losses.sums();
+    if (!loss_sums_ || loss_sums_->bytes() != sums.bytes()) {
+      loss_sums_.emplace(sums.bytes(), sums.stream().device);
+    }
+    loss_sums_->start(sums.view().data, sums.stream());
+  }
 
   progress.iteration += 1;
   progress.consumed_train_samples += result.global_batch_size;
   progress.floating_point_operations += result.floating_point_operations;
-  return result;
+  next.known.progress = progress;
+  queued_ = std::move(next);
+  if (parts_.device.is_cpu()) finish_step();
+}
+
+void Trainer::finish_step() {
+  if (!queued_) return;
+  const QueuedIteration iteration = *std::exchange(queued_, std::nullopt);
+  const int64_t number = iteration.known.progress.iteration;
+  FinishedIteration finished = iteration.known;
+  IterationResult& result = finished.result;
+  if (!iteration.losses.empty()) {
+    const auto* sums = reinterpret_cast<const float*>(loss_sums_->wait());
+    result.losses = LossSums::means_of(iteration.losses, {sums, iteration.losses.size()},
+                                       iteration.num_microbatches);
+  }
+  for (const auto& [name, value] : result.losses) {
+    if (!iteration.must_have_numbers || !std::isnan(value)) continue;
+    throw Error(fmt::format(
+        "iteration {}: {} is not a number; lower --lr, look at the data around sample {}, or "
+        "pass --no-check-for-nan-in-loss-and-grad to go on",
+        number, name, finished.progress.consumed_train_samples - result.global_batch_size));
+  }
+
+  result.is_skipped = true;
+  if (iteration.is_trained) {
+    try {
+      const StepResult step = parts_.optimizer.finish_step();
+      result.is_skipped = !step.ok;
+      result.grad_norm = step.grad_norm;
+      result.params_norm = step.parameter_norm;
+      if (step.num_zeros) result.num_zeros = static_cast<double>(*step.num_zeros);
+    } catch (const NotFiniteError& error) {
+      throw NotFiniteError(fmt::format("iteration {}: {}", number, error.what()));
+    }
+  }
+  if (!result.is_skipped) parts_.scheduler.advance(result.global_batch_size);
+  result.learning_rate = parts_.scheduler.rates().lr;
+  result.loss_scale = parts_.optimizer.loss_scale();
+  finished_ = std::move(finished);
+}
+
+std::optional<FinishedIteration> Trainer::take_finished() {
+  return std::exchange(finished_, std::nullopt);
+}
+
+void Trainer::log_finished() {
+  if (const auto finished = take_finished()) log_.iteration(finished->progress, finished->result);
+}
+
+void Trainer::settle() {
+  finish_step();
+  log_finished();
 }
 
 bool Trainer::finish_iteration() {
@@ -162,11 +247,13 @@ bool Trainer::finish_iteration() {
   const int64_t iteration = parts_.progress.iteration;
 
   if (is_due(config.eval_interval, iteration) && config.eval_iters > 0) {
+    settle();
     log_.pause();
     evaluate_and_print(Split::kValid, fmt::format("iteration {}", iteration), false);
     log_.resume();
   }
   if (config.exit_signal_handler && ExitSignals::received() != nullptr) {
+    settle();
     save();
     log_.line(
         datetime_text(fmt::format("exiting program after receiving {}.", ExitSignals::received())));
@@ -174,6 +261,7 @@ bool Trainer::finish_iteration() {
   }
   if (is_due(parts_.save_interval, iteration)) save();
   if (config.exit_duration_in_mins > 0 && is_out_of_time()) {
+    settle();
     if (last_saved_ != iteration) save();
     const auto elapsed = std::chrono::steady_clock::now() - parts_.started;
     log_.line(
@@ -182,6 +270,7 @@ bool Trainer::finish_iteration() {
     return true;
   }
   if (is_due(config.exit_interval, iteration)) {
+    settle();
     if (last_saved_ != iteration) save();
     log_.line(datetime_text(fmt::format("exiting program at iteration {}", iteration)));
     return true;
@@ -226,6 +315,7 @@ void Trainer::evaluate_and_print(Split split, const std::string& prefix, bool is
 
 void Trainer::save() {
   if (!parts_.save) return;
+  settle();
   log_.pause();
   log_.timers().start("save-checkpoint", 0);
   log_.line(saving_text(parts_.progress.iteration, parts_.save_directory));

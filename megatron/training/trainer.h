@@ -4,8 +4,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "megatron/device/random.h"
+#include "megatron/device/readback.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/training/microbatch_calculator.h"
 #include "megatron/training/progress.h"
@@ -37,7 +39,18 @@ struct TrainerParts {
   std::chrono::steady_clock::time_point started;  // of the process: --exit-duration-in-mins
 };
 
+// An iteration of which everything is known.
+struct FinishedIteration {
+  Progress progress;  // counts it
+  IterationResult result;
+};
+
 // The training loop of Megatron-LM core_r0.5.0 (its order of update, evaluation, saving and exits).
+//
+// On a GPU the host runs ahead: it queues an iteration, and reads the losses and the norm of one
+// iteration while the next one computes. Whatever must not run ahead (an update, which depends on
+// whether the one before was skipped; evaluation, saving, leaving) finishes what is queued first.
+// On the CPU an iteration is finished when train_step() returns.
 class Trainer {
  public:
   explicit Trainer(TrainerParts parts);
@@ -46,11 +59,31 @@ class Trainer {
   // With --skip-train only the final evaluations run.
   void run();
 
-  // One iteration without log lines, evaluation or saving; counts it in `progress`. What run()
-  // repeats and `megatron bench` times.
-  IterationResult train_step();
+  // Queues one iteration and counts it in `progress`; no log lines, evaluation or saving. Waits for
+  // the iteration before it, never for itself. What run() repeats and `megatron bench` times.
+  // Throws Error when the losses or gradients of the iteration before are not finite: then the
+  // model is as that iteration found it.
+  void train_step();
+  // Waits for the queued iteration, if there is one. Throws as train_step().
+  void finish_step();
+  // The iteration that was finished last, once.
+  std::optional<FinishedIteration> take_finished();
 
  private:
+  // An iteration whose numbers are on their way.
+  struct QueuedIteration {
+    FinishedIteration known;
+    int64_t num_microbatches = 0;
+    bool is_trained = true;           // not one of --iterations-to-skip
+    bool must_have_numbers = false;   // a loss that is not a number is an error
+    std::vector<std::string> losses;  // names, in the order of loss_sums_
+  };
+
+  // The loop. True: an exit condition ended it.
+  bool train();
+  // Finishes what is queued and writes its log lines.
+  void settle();
+  void log_finished();
   // Mean losses over eval_iters global batches. None when the time limit ended it.
   std::optional<NamedValues> evaluate(Split split, bool is_verbose);
   void evaluate_and_print(Split split, const std::string& prefix, bool is_verbose);
@@ -64,6 +97,10 @@ class Trainer {
   TrainingLog log_;
   std::optional<ProgressFile> progress_file_;  // --log-progress
   int64_t last_saved_ = -1;                    // iteration
+
+  std::optional<QueuedIteration> queued_;
+  std::optional<Readback> loss_sums_;
+  std::optional<FinishedIteration> finished_;
 };
 
 }  // namespace megatron

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -53,6 +54,14 @@ std::vector<kernels::AdamNumbers> two_groups() {
   return {decayed, plain};
 }
 
+// The decision of a step that updates.
+Tensor decision(double grad_scale) {
+  Tensor state({kernels::kStepStateBytes}, DType::kUInt8, Stream{});
+  const kernels::StepState numbers{.grad_scale = grad_scale};
+  std::memcpy(state.view().data, &numbers, sizeof numbers);
+  return state;
+}
+
 class AdamTest : public testing::TestWithParam<DType> {};
 
 TEST_P(AdamTest, FollowsTheDefinitionInDoublePrecision) {
@@ -63,7 +72,7 @@ TEST_P(AdamTest, FollowsTheDefinitionInDoublePrecision) {
   const State before(GetParam());
   Tensor model(state.main.shape(), GetParam(), Stream{});
   kernels::adam(model.view(), state.main.view(), state.exp_avg.view(), state.exp_avg_sq.view(),
-                state.grad.view(), ranges.view(), numbers, grad_scale, Stream{});
+                state.grad.view(), ranges.view(), numbers, decision(grad_scale).view(), Stream{});
 
   std::vector<float> want_w, want_m, want_v;
   for (int64_t i = 0; i < kSize; ++i) {
@@ -98,7 +107,7 @@ TEST_P(AdamTest, DoesNotDependOnTheNumberOfThreads) {
     Tensor model(state.main.shape(), GetParam(), Stream{});
     for (int step = 0; step < 3; ++step) {
       kernels::adam(model.view(), state.main.view(), state.exp_avg.view(), state.exp_avg_sq.view(),
-                    state.grad.view(), ranges.view(), numbers, 0.7, Stream{});
+                    state.grad.view(), ranges.view(), numbers, decision(0.7).view(), Stream{});
     }
     results.push_back(state);
     models.push_back(model);
@@ -141,7 +150,7 @@ TEST(AdamTest, MatchesTheClosedFormForAConstantGradient) {
          .bias_correction1 = 1 - std::pow(beta1, k),
          .bias_correction2 = 1 - std::pow(beta2, k)}};
     kernels::adam({}, w.view(), m.view(), v.view(), g.view(), {ends.view(), groups.view()}, numbers,
-                  1.0, Stream{});
+                  decision(1.0).view(), Stream{});
   }
   const double a_k = std::pow(1 - lr * weight_decay, steps);
   for (size_t i = 0; i < start.size(); ++i) {
@@ -165,7 +174,7 @@ TEST(SgdTest, KeepsMomentumAndAddsWeightDecayToTheGradient) {
   Tensor model({2}, DType::kBFloat16, Stream{});
   const auto step = [&] {
     kernels::sgd_momentum(model.view(), w.view(), buffer.view(), g.view(),
-                          {ends.view(), groups.view()}, numbers, 0.5, Stream{});
+                          {ends.view(), groups.view()}, numbers, decision(0.5).view(), Stream{});
   };
   step();
   EXPECT_EQ(element(buffer, 0), 2.25);  // 0.5 * 4 + 0.25 * 1

@@ -164,8 +164,8 @@ TEST(OptimizerTest, SumsOverTheModelsRanks) {
   FlatParameters flat(model, {});
   FlatParameters flat_alone(alone, {});
   // Three more ranks with the same gradients.
-  Optimizer optimizer(flat, config_of(), [](std::span<double> numbers) {
-    for (double& number : numbers) number *= 4;
+  Optimizer optimizer(flat, config_of(), [](TensorView numbers, Stream) {
+    for (int64_t i = 0; i < numbers.numel(); ++i) numbers.as<double>()[i] *= 4;
   });
   Optimizer optimizer_alone(flat_alone, config_of());
   set_grads(model, 1);
@@ -310,6 +310,52 @@ TEST(OptimizerTest, ContinuesFromSavedState) {
     }
     expect_identical(other_flat.buffers()[0].params, flat.buffers()[0].params);
   }
+}
+
+TEST(OptimizerTest, TheStepIsKnownWhenItIsFinished) {
+  const auto model = small_model(DType::kFloat16);
+  FlatParameters flat(model, {});
+  OptimizerConfig config = config_of(DType::kFloat16);
+  config.initial_loss_scale = 1024;
+  config.hysteresis = 1;
+  Optimizer optimizer(flat, config);
+  set_grads(model, 1);
+  Tensor grad = model[2].variable.grad();
+  grad.span<Float16>()[69] = Float16(std::numeric_limits<float>::infinity());
+  optimizer.queue_step(kRates);
+  EXPECT_TRUE(optimizer.has_queued_step());
+  EXPECT_EQ(optimizer.loss_scale(), 1024) << "what the gradients had";
+  EXPECT_EQ(optimizer.loss_seed(4).item(), 128) << "what the next ones will have";
+  EXPECT_THROW(optimizer.queue_step(kRates), InternalError);
+  EXPECT_THROW(optimizer.scalars(), InternalError);
+  EXPECT_FALSE(optimizer.finish_step().ok);
+  EXPECT_FALSE(optimizer.has_queued_step());
+  EXPECT_EQ(optimizer.loss_scale(), 512);
+}
+
+TEST(OptimizerTest, ALossThatIsNotANumberLeavesTheModelAlone) {
+  const auto model = small_model();
+  FlatParameters flat(model, {});
+  Optimizer optimizer(flat, config_of());
+  set_grads(model, 1);
+  const Tensor before = copied(flat.buffers()[0].params);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(optimizer.step(kRates, {.losses = tensor_of(std::vector<float>{1.0f, nan}, {2})}),
+               NotFiniteError);
+  expect_identical(flat.buffers()[0].params, before);
+  EXPECT_TRUE(optimizer.step(kRates, {.losses = tensor_of(std::vector<float>{1.0f}, {1})}).ok);
+}
+
+TEST(OptimizerTest, MeasuresParametersAfterTheUpdate) {
+  const auto model = small_model();
+  FlatParameters flat(model, {});
+  Optimizer optimizer(flat, config_of());
+  set_grads(model, 1);
+  const double before = optimizer.parameter_norm();
+  const StepResult result = optimizer.step(kRates, {.measures_parameters = true});
+  EXPECT_EQ(result.parameter_norm, optimizer.parameter_norm());
+  EXPECT_NE(result.parameter_norm, before);
+  EXPECT_FALSE(optimizer.step(kRates).parameter_norm);
 }
 
 TEST(OptimizerTest, RejectsTheStateOfAnotherModel) {

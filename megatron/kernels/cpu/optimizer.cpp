@@ -123,16 +123,23 @@ void sgd_block(float* __restrict w, float* __restrict buffer, const float* __res
   }
 }
 
+const StepState& state_in(ConstView state, const char* who) {
+  expect_shape(state.shape, {kStepStateBytes}, who);
+  return *reinterpret_cast<const StepState*>(state.as<uint8_t>());
+}
+
 }  // namespace
 
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
-          double grad_scale, Stream) {
+          ConstView state, Stream) {
+  const StepState& step = state_in(state, "adam");
+  if (step.is_skipped != 0) return;
   expect_shape(exp_avg.shape, main.shape, "adam: exp_avg");
   expect_shape(exp_avg_sq.shape, main.shape, "adam: exp_avg_sq");
   float* m = exp_avg.as<float>();
   float* v = exp_avg_sq.as<float>();
-  const auto scale = static_cast<float>(grad_scale);
+  const auto scale = static_cast<float>(step.grad_scale);
   update_blocks("adam", model, main, grad, ranges,
                 [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
                   adam_block(w, m + begin, v + begin, g, count, numbers[group], scale);
@@ -140,11 +147,13 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
 }
 
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
-                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream) {
+  const StepState& step = state_in(state, "sgd_momentum");
+  if (step.is_skipped != 0) return;
   expect_shape(momentum_buffer.shape, main.shape, "sgd_momentum: momentum_buffer");
   float* buffer = momentum_buffer.as<float>();
-  const auto scale = static_cast<float>(grad_scale);
+  const auto scale = static_cast<float>(step.grad_scale);
   update_blocks("sgd_momentum", model, main, grad, ranges,
                 [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
                   sgd_block(w, buffer + begin, g, count, numbers[group], scale);
@@ -188,6 +197,20 @@ void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Ten
     const double* of_group = partials + 2 * chunk * num_groups;
     for (int64_t i = 0; i < 2 * num_groups; ++i) out[i] += of_group[i];
   }
+}
+
+void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream) {
+  auto& step = *reinterpret_cast<StepState*>(state.as<uint8_t>());
+  if (step.is_skipped == 0) return;
+  dispatch_floating(x.dtype, "find_not_finite", [&]<class T>() {
+    const T* in = x.as<T>();
+    for_each_block(ranges, 0, x.numel(), [&](int64_t begin, int64_t end, size_t group) {
+      const bool is_finite = std::all_of(
+          in + begin, in + end, [](T value) { return std::isfinite(static_cast<float>(value)); });
+      if (is_finite) return;
+      step.first_not_finite = std::min(step.first_not_finite, static_cast<int64_t>(group));
+    });
+  });
 }
 
 }  // namespace megatron::kernels::cpu

@@ -95,12 +95,12 @@ struct Update {
   float* buffers[Rule::kBuffers];
   AnyInput grad;
   Ranges ranges;
-  float grad_scale;
+  const StepState* step;
   typename Rule::Floats groups[kMaxGroups];
 };
 
 template <class Rule, int N>
-__device__ void update_elements(const Update<Rule>& u, int64_t at) {
+__device__ void update_elements(const Update<Rule>& u, float grad_scale, int64_t at) {
   float w[N], g[N], state[Rule::kBuffers][N];
   load(w, u.main + at);
   u.grad.read(g, at);
@@ -119,7 +119,7 @@ __device__ void update_elements(const Update<Rule>& u, int64_t at) {
     float of_element[Rule::kBuffers];
 #pragma unroll
     for (int b = 0; b < Rule::kBuffers; ++b) of_element[b] = state[b][i];
-    Rule::update(w[i], of_element, u.grad_scale * g[i], numbers);
+    Rule::update(w[i], of_element, grad_scale * g[i], numbers);
 #pragma unroll
     for (int b = 0; b < Rule::kBuffers; ++b) state[b][i] = of_element[b];
   }
@@ -133,18 +133,22 @@ __device__ void update_elements(const Update<Rule>& u, int64_t at) {
 template <class Rule, int N>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(const __grid_constant__ Update<Rule> u, int64_t n) {
+  if (u.step->is_skipped != 0) return;
+  const auto grad_scale = static_cast<float>(u.step->grad_scale);
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t vectors = n / N;
-  for (int64_t i = thread; i < vectors; i += step) update_elements<Rule, N>(u, i * N);
+  for (int64_t i = thread; i < vectors; i += step) update_elements<Rule, N>(u, grad_scale, i * N);
   if constexpr (N > 1) {
-    for (int64_t i = vectors * N + thread; i < n; i += step) update_elements<Rule, 1>(u, i);
+    for (int64_t i = vectors * N + thread; i < n; i += step)
+      update_elements<Rule, 1>(u, grad_scale, i);
   }
 }
 
 template <class Rule, class Numbers>
 Update<Rule> update_of(TensorView model, TensorView main, ConstView grad, const GroupRanges& ranges,
-                       std::span<const Numbers> numbers, double grad_scale, const char* who) {
+                       std::span<const Numbers> numbers, ConstView state, const char* who) {
+  expect_shape(state.shape, {kStepStateBytes}, who);
   expect_shape(grad.shape, main.shape, who);
   if (!model.is_null()) expect_shape(model.shape, main.shape, who);
   if (numbers.size() > kMaxGroups) {
@@ -157,7 +161,7 @@ Update<Rule> update_of(TensorView model, TensorView main, ConstView grad, const 
   u.main = main.as<float>();
   u.grad = any_input(grad, who);
   u.ranges = ranges_in(ranges);
-  u.grad_scale = static_cast<float>(grad_scale);
+  u.step = reinterpret_cast<const StepState*>(state.as<uint8_t>());
   for (size_t i = 0; i < numbers.size(); ++i) u.groups[i] = floats_of(numbers[i]);
   return u;
 }
@@ -255,24 +259,39 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) y[blockIdx.x] = {squares, zeros};
 }
 
+__global__ void __launch_bounds__(kThreads)
+    find_not_finite_kernel(StepState* state, AnyInput x, Ranges ranges, int64_t n) {
+  if (state->is_skipped == 0) return;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
+    float value[1];
+    x.read(value, i);
+    if (isfinite(value[0])) continue;
+    const int64_t group = ranges.groups[range_at(ranges, i)];
+    // The least of all: the same in whatever order they come.
+    atomicMin(reinterpret_cast<long long*>(&state->first_not_finite),
+              static_cast<long long>(group));
+  }
+}
+
 }  // namespace
 
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
-          double grad_scale, Stream stream) {
+          ConstView state, Stream stream) {
   expect_shape(exp_avg.shape, main.shape, "adam: exp_avg");
   expect_shape(exp_avg_sq.shape, main.shape, "adam: exp_avg_sq");
-  auto u = update_of<AdamRule>(model, main, grad, ranges, numbers, grad_scale, "adam");
+  auto u = update_of<AdamRule>(model, main, grad, ranges, numbers, state, "adam");
   u.buffers[0] = exp_avg.as<float>();
   u.buffers[1] = exp_avg_sq.as<float>();
   run(u, main.numel(), stream);
 }
 
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
-                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, double grad_scale,
+                  const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream) {
   expect_shape(momentum_buffer.shape, main.shape, "sgd_momentum: momentum_buffer");
-  auto u = update_of<SgdRule>(model, main, grad, ranges, numbers, grad_scale, "sgd_momentum");
+  auto u = update_of<SgdRule>(model, main, grad, ranges, numbers, state, "sgd_momentum");
   u.buffers[0] = momentum_buffer.as<float>();
   run(u, main.numel(), stream);
 }
@@ -298,6 +317,15 @@ void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, Ten
   }
   sum_measures_kernel<<<static_cast<unsigned>(num_groups), kThreads, 0, native(stream)>>>(
       sums, partials, chunks);
+  MG_CUDA(cudaGetLastError());
+}
+
+void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream) {
+  const int64_t n = x.numel();
+  if (n == 0) return;
+  find_not_finite_kernel<<<blocks_for(n, kThreads), kThreads, 0, native(stream)>>>(
+      reinterpret_cast<StepState*>(state.as<uint8_t>()), any_input(x, "find_not_finite"),
+      ranges_in(ranges), n);
   MG_CUDA(cudaGetLastError());
 }
 

@@ -1,6 +1,7 @@
 #include "megatron/kernels/optimizer.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "tests/kernels/cuda/twin.h"
@@ -27,6 +28,14 @@ Tensor squares(const Shape& shape, uint64_t seed) {
   return x;
 }
 
+// The decision of a step that updates.
+Tensor decision(double grad_scale) {
+  Tensor state({kernels::kStepStateBytes}, DType::kUInt8, Stream{});
+  const kernels::StepState numbers{.grad_scale = grad_scale};
+  std::memcpy(state.view().data, &numbers, sizeof numbers);
+  return state;
+}
+
 // Both devices round a few operations; products may be fused with sums on one of them only.
 constexpr Tolerance kUpdateTolerance{.relative = 1e-5, .absolute = 1e-6};
 
@@ -49,7 +58,7 @@ TEST_P(OptimizerCudaTest, Adam) {
                    [&](std::vector<Tensor>& x, Stream stream) {
                      kernels::adam(x[2].defined() ? x[2].view() : TensorView{}, x[3].view(),
                                    x[4].view(), x[5].view(), x[6].view(), ranges_in(x), numbers,
-                                   0.37, stream);
+                                   decision(0.37).to(stream).view(), stream);
                    },
                    {.tolerance = tolerance, .misaligned_by = misaligned_by});
     }
@@ -69,8 +78,8 @@ TEST_P(OptimizerCudaTest, SgdWithMomentum) {
   expect_twins(t,
                [&](std::vector<Tensor>& x, Stream stream) {
                  kernels::sgd_momentum(x[2].defined() ? x[2].view() : TensorView{}, x[3].view(),
-                                       x[4].view(), x[5].view(), ranges_in(x), numbers, 0.37,
-                                       stream);
+                                       x[4].view(), x[5].view(), ranges_in(x), numbers,
+                                       decision(0.37).to(stream).view(), stream);
                },
                {.tolerance = tolerance});
 }

@@ -1,0 +1,111 @@
+#include "megatron/training/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megatron/core/error.h"
+#include "tests/training/tiny_training.h"
+
+namespace megatron {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(TrainerTest, FinishesEveryIterationInOrder) {
+  TinyTraining training{Stream{}};
+  Trainer& trainer = training.build();
+  for (int64_t i = 1; i <= 3; ++i) {
+    trainer.train_step();
+    const auto finished = trainer.take_finished();
+    ASSERT_TRUE(finished);
+    EXPECT_EQ(finished->progress.iteration, i);
+    EXPECT_EQ(finished->progress.consumed_train_samples, 4 * i);
+    EXPECT_FALSE(trainer.take_finished());
+  }
+  trainer.finish_step();  // nothing is queued
+  EXPECT_FALSE(trainer.take_finished());
+}
+
+TEST(TrainerTest, LearnsAndAdvancesTheSchedule) {
+  TinyTraining training{Stream{}};
+  training.build();
+  const auto results = training.results(6);
+  ASSERT_EQ(results.size(), 6u);
+  EXPECT_LT(results.back().losses.front().second, results.front().losses.front().second);
+  for (size_t i = 1; i < results.size(); ++i) {
+    EXPECT_LT(results[i].learning_rate, results[i - 1].learning_rate);
+    EXPECT_TRUE(results[i].grad_norm);
+  }
+}
+
+TEST(TrainerTest, SkippedIterationsDoNotAdvanceTheSchedule) {
+  TinyTraining training(Stream{}, DType::kFloat16);
+  training.build();
+  const Tensor before = copied(training.weights());
+  const auto results = training.results(2);  // the scale begins at 2^32
+  for (const IterationResult& result : results) {
+    EXPECT_TRUE(result.is_skipped);
+    EXPECT_FALSE(result.grad_norm);
+    EXPECT_EQ(result.learning_rate, 0.05);
+    EXPECT_EQ(result.losses.size(), 1u);
+  }
+  EXPECT_EQ(results[0].loss_scale, 4294967296.0);
+  EXPECT_EQ(results[1].loss_scale, 2147483648.0);
+  expect_identical(training.weights(), before);
+  EXPECT_EQ(training.progress.consumed_train_samples, 8);
+}
+
+TEST(TrainerTest, AGradientThatIsNotFiniteIsNamedAndChangesNothing) {
+  TinyTraining training{Stream{}};
+  training.task.poisoned_gradient = 3;  // iterations have two microbatches
+  Trainer& trainer = training.build();
+  trainer.train_step();
+  const Tensor before = copied(training.weights());
+  EXPECT_THAT(message_of<NotFiniteError>([&] { trainer.train_step(); }),
+              testing::AllOf(HasSubstr("iteration 2: gradients hold infinite"),
+                             HasSubstr("first in table.weight")));
+  expect_identical(training.weights(), before);
+}
+
+TEST(TrainerTest, ALossThatIsNotANumberIsAnError) {
+  TinyTraining training{Stream{}};
+  training.task.poisoned_loss = 3;
+  Trainer& trainer = training.build();
+  trainer.train_step();
+  const Tensor before = copied(training.weights());
+  EXPECT_THAT(message_of<Error>([&] { trainer.train_step(); }),
+              HasSubstr("iteration 2: lm loss is not a number; lower --lr, look at the data around "
+                        "sample 4"));
+  expect_identical(training.weights(), before);
+}
+
+TEST(TrainerTest, WithoutTheCheckTrainingGoesOn) {
+  TinyTraining training{Stream{}};
+  training.task.poisoned_loss = 3;
+  training.config.check_for_nan_in_loss_and_grad = false;
+  training.optimizer_config.check_for_nan_in_loss_and_grad = false;
+  training.build();
+  const auto results = training.results(3);
+  ASSERT_EQ(results.size(), 3u);
+  for (const IterationResult& result : results) EXPECT_FALSE(result.is_skipped);
+}
+
+TEST(TrainerTest, IterationsToSkipConsumeDataOnly) {
+  TinyTraining training{Stream{}};
+  training.config.iterations_to_skip = {1};
+  training.config.log_params_norm = true;
+  training.build();
+  const Tensor before = copied(training.weights());
+  const auto skipped = training.results(1);
+  EXPECT_TRUE(skipped[0].is_skipped);
+  EXPECT_TRUE(skipped[0].params_norm);
+  expect_identical(training.weights(), before);
+  EXPECT_EQ(training.progress.consumed_train_samples, 4);
+
+  const auto trained = training.results(1);
+  EXPECT_FALSE(trained[0].is_skipped);
+  EXPECT_EQ(trained[0].params_norm, training.optimizer->parameter_norm());
+}
+
+}  // namespace
+}  // namespace megatron
