@@ -19,7 +19,7 @@ constexpr int64_t kChunk = 1024;               // elements; their sums stay in t
 
 template <class Sum>
 Sum larger(Sum a, Sum b) {
-  if constexpr (std::is_floating_point_v<Sum>) return (a < b) | (b != b) ? b : a;
+  if constexpr (std::is_floating_point_v<Sum>) return ((a < b) | (b != b)) ? b : a;
   return a < b ? b : a;
 }
 

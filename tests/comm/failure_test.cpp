@@ -140,6 +140,7 @@ TEST(FailureTest, AMemberThatEndsIsNamedAtOnce) {
 
 // The memory of a rank that gave up is never touched by one that comes later.
 TEST(FailureTest, GivingUpAndComingLateMayMeet) {
+  testing::internal::CaptureStderr();
   for (int i = 0; i < 40; ++i) {
     std::atomic<int> num_done{0};
     try {
@@ -161,6 +162,7 @@ TEST(FailureTest, GivingUpAndComingLateMayMeet) {
       EXPECT_EQ(num_done, 0);
     }
   }
+  testing::internal::GetCapturedStderr();
 }
 
 }  // namespace

@@ -33,9 +33,9 @@ std::vector<T> ordered_sum(int size, int64_t count) {
   return {sums.begin(), sums.end()};
 }
 
-template <class T>
-bool same_bits(const void* a, const std::vector<T>& b) {
-  return std::memcmp(a, b.data(), b.size() * sizeof(T)) == 0;
+bool same_bits(ConstView a, ConstView b) {
+  return a.bytes() == b.bytes() &&
+         (a.bytes() == 0 || std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0);
 }
 
 template <class T>
@@ -47,19 +47,17 @@ TYPED_TEST_SUITE(ProcessReductionTest, Reducible);
 TYPED_TEST(ProcessReductionTest, SumsInRankOrder) {
   const Group& world = *the_world;
   const int size = world.size();
-  for (const int64_t count : {0, 1, 7, 4099, 300007, 1200011}) {
+  for (const int64_t count : {0, 1, 7, 4099, 1100003}) {
     std::vector<TypeParam> x = values<TypeParam>(world.rank(), count);
     all_reduce(view_of(x), Reduce::kSum, world, kCpu);
-    EXPECT_TRUE(same_bits(x.data(), ordered_sum<TypeParam>(size, count))) << count;
-
+    EXPECT_TRUE(same_bits(view_of(x), view_of(ordered_sum<TypeParam>(size, count)))) << count;
+  }
+  for (const int64_t count : {0, 1, 2003, 270001}) {
     std::vector<TypeParam> y = values<TypeParam>(world.rank(), size * count);
     std::vector<TypeParam> want = ordered_sum<TypeParam>(size, size * count);
     const TensorView own = part_of(y, world.rank(), size);
     reduce_scatter(own, view_of(y), Reduce::kSum, world, kCpu);
-    EXPECT_EQ(std::memcmp(own.data, part_of(want, world.rank(), size).data,
-                          static_cast<size_t>(own.bytes())),
-              0)
-        << count;
+    EXPECT_TRUE(same_bits(own, part_of(want, world.rank(), size))) << count;
   }
 }
 
@@ -81,10 +79,7 @@ TEST(ProcessTest, MovesParts) {
                kCpu);
     for (int rank = 0; rank < size; ++rank) {
       std::vector<int16_t> theirs = values<int16_t>(rank, size * count);
-      EXPECT_EQ(std::memcmp(part_of(transposed, rank, size).data,
-                            part_of(theirs, world.rank(), size).data,
-                            static_cast<size_t>(count) * sizeof(int16_t)),
-                0);
+      EXPECT_TRUE(same_bits(part_of(transposed, rank, size), part_of(theirs, world.rank(), size)));
     }
     for (int root = 0; root < size; ++root) {
       std::vector<int16_t> x = values<int16_t>(world.rank(), count);
