@@ -44,6 +44,7 @@ std::vector<std::string> host_names(Transport& world) {
   std::vector<char> all(own.size() * static_cast<size_t>(world.size()));
   world.run({Operation::kAllGather, DType::kUInt8, kMaxHostName}, own.data(), all.data());
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(world.size()));
   for (int rank = 0; rank < world.size(); ++rank) {
     names.emplace_back(all.data() + rank * kMaxHostName);
   }

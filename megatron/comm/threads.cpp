@@ -43,6 +43,7 @@ void run_ranks(int count, const std::function<void(const Group& world)>& f,
   const int threads_per_rank = shared_threads(count);
   {
     std::vector<std::jthread> threads;
+    threads.reserve(static_cast<size_t>(count));
     for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
         use_threads(threads_per_rank);

@@ -49,6 +49,7 @@ std::byte* MessageTransport::scratch(int member, int64_t bytes) {
 
 std::vector<const void*> MessageTransport::inputs(const void* own, int64_t bytes) const {
   std::vector<const void*> list;
+  list.reserve(static_cast<size_t>(size()));
   for (int member = 0; member < size(); ++member) {
     list.push_back(member == rank() ? own : scratch_.data() + member * bytes);
   }
