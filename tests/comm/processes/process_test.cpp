@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "megatron/comm/collectives.h"
@@ -159,8 +162,19 @@ TEST(ProcessTest, EqualSubgroupsAreApart) {
   }
 }
 
-TEST(ProcessTest, ProcessesOfOneHostAreNotToldApartByIt) {
-  EXPECT_TRUE(the_world->transport().context().hosts.empty());
+TEST(ProcessTest, HostsAreNamedWhereThereAreSeveral) {
+  const Transport& transport = the_world->transport();
+  const std::vector<std::string>& hosts = transport.context().hosts;
+  if (hosts.empty()) {
+    EXPECT_EQ(transport.name_of(1), "rank 1 (rank 1 of the world)");
+    return;
+  }
+  ASSERT_EQ(hosts.size(), static_cast<size_t>(the_world->size()));
+  std::array<char, 256> own{};
+  ::gethostname(own.data(), own.size() - 1);
+  EXPECT_EQ(hosts[static_cast<size_t>(the_world->rank())], own.data());
+  EXPECT_GT(std::set<std::string>(hosts.begin(), hosts.end()).size(), 1u);
+  EXPECT_EQ(transport.name_of(1), "rank 1 (rank 1 of the world) on " + hosts[1]);
 }
 
 }  // namespace
