@@ -11,7 +11,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
-#include "megatron/device/memory.h"
+#include "megatron/device/staging.h"
 #include "megatron/kernels/optimizer.h"
 
 namespace megatron {
@@ -119,7 +119,7 @@ Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
 void Optimizer::upload_state() {
   kernels::StepState state;
   if (scaler_) state.loss_scale = scaler_->state();
-  copy_bytes(state_.view().data, &state, kernels::kStepStateBytes, stream_);
+  upload_bytes(state_.view().data, &state, kernels::kStepStateBytes, stream_);
 }
 
 Optimizer::BufferState Optimizer::make_state(const FlatBuffer& buffer) const {

@@ -5,6 +5,7 @@
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/memory.h"
+#include "megatron/device/staging.h"
 #include "megatron/device/stream.h"
 #include "megatron/kernels/elementwise.h"
 
@@ -86,9 +87,13 @@ Tensor Tensor::to(Stream stream) const {
   const Stream from = this->stream();
   if (from.device == stream.device) return *this;
   Tensor copy(shape_, dtype_, stream);
+  if (from.is_cpu()) {
+    upload_bytes(copy.view().data, view().data, bytes(), stream);
+    return copy;
+  }
   // Between GPUs neither stream knows of the other's work on the two blocks: the host waits.
-  if (!from.is_cpu()) synchronize(stream);
-  copy_bytes(copy.view().data, view().data, bytes(), from.is_cpu() ? stream : from);
+  synchronize(stream);
+  copy_bytes(copy.view().data, view().data, bytes(), from);
   synchronize(from);
   return copy;
 }

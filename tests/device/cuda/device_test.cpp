@@ -8,6 +8,8 @@
 #include "megatron/device/cuda.h"
 #include "megatron/device/cuda/check.h"
 #include "megatron/device/memory.h"
+#include "megatron/device/readback.h"
+#include "megatron/device/staging.h"
 #include "megatron/device/stream.h"
 
 namespace megatron {
@@ -91,6 +93,57 @@ TEST_F(CudaDeviceTest, EventsOrderStreamsAndMeasureTime) {
   EXPECT_TRUE(end.is_done());
   EXPECT_GT(end.ms_since(begin), 0.0);
   EXPECT_EQ(to.data()[kBytes - 1], std::byte{0});
+  allocator.release(block);
+}
+
+TEST_F(CudaDeviceTest, UploadsWaitForNothingButTheirTurn) {
+  const OwnedStream stream(kGpu);
+  CachingAllocator allocator(kGpu);
+  constexpr int64_t kLarge = int64_t{1} << 30;
+  auto* const busy = allocator.allocate(kLarge, MemoryCategory::kActivations);
+  auto* const block =
+      static_cast<std::byte*>(allocator.allocate(8 * kBytes, MemoryCategory::kActivations));
+  std::vector<std::byte> from(kBytes);
+  StagingRing ring(kGpu, 4);
+  for (int64_t i = 0; i < 4; ++i) ring.upload(block, from.data(), kBytes, stream.get());  // pinned
+  synchronize(stream.get());
+  Event end(kGpu);
+  for (int i = 0; i < 200; ++i) zero_bytes(busy, kLarge, stream.get());  // tens of milliseconds
+  for (int64_t i = 0; i < 4; ++i) {
+    std::memset(from.data(), static_cast<int>(i + 1), kBytes);
+    ring.upload(block + i * kBytes, from.data(), kBytes, stream.get());
+  }
+  end.record(stream.get());
+  EXPECT_FALSE(end.is_done()) << "the host waited for the work before the copies";
+  for (int64_t i = 4; i < 8; ++i) {  // every buffer a second time
+    std::memset(from.data(), static_cast<int>(i + 1), kBytes);
+    ring.upload(block + i * kBytes, from.data(), kBytes, stream.get());
+  }
+  const PinnedBuffer to(8 * kBytes, kGpu);
+  copy_bytes(to.data(), block, 8 * kBytes, stream.get());
+  synchronize(stream.get());
+  for (int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(to.data()[i * kBytes], std::byte(i + 1));
+    EXPECT_EQ(to.data()[(i + 1) * kBytes - 1], std::byte(i + 1));
+  }
+  allocator.release(block);
+  allocator.release(busy);
+}
+
+TEST_F(CudaDeviceTest, ReadbacksArriveWhileTheStreamGoesOn) {
+  const OwnedStream stream(kGpu);
+  CachingAllocator allocator(kGpu);
+  void* const block = allocator.allocate(sizeof(double), MemoryCategory::kActivations);
+  Readback readback(sizeof(double), kGpu);
+  for (const double number : {1.5, 2.5}) {
+    upload_bytes(block, &number, sizeof number, stream.get());
+    readback.start(block, stream.get());
+    zero_bytes(block, sizeof number, stream.get());
+    double got = 0;
+    std::memcpy(&got, readback.wait(), sizeof got);
+    EXPECT_EQ(got, number);
+  }
+  readback.start(block, stream.get());  // the destructor waits
   allocator.release(block);
 }
 

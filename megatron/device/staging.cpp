@@ -1,0 +1,56 @@
+#include "megatron/device/staging.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+namespace {
+
+// Some microbatches of some arrays each.
+constexpr int64_t kNumBuffers = 64;
+constexpr int64_t kSmallestBuffer = 4096;
+// What is larger is no batch but a model being loaded: it must not stay in pinned memory.
+constexpr int64_t kLargestUpload = int64_t{2} << 20;
+
+StagingRing& ring_of(Device device) {
+  struct Rings {
+    std::mutex mutex;
+    std::map<int, StagingRing> of;
+  };
+  // One for each GPU of the process; never destroyed, as the driver may be gone before.
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+  static auto* const all = new Rings();
+  const std::lock_guard lock(all->mutex);
+  return all->of.try_emplace(device.index, device, kNumBuffers).first->second;
+}
+
+}  // namespace
+
+StagingRing::StagingRing(Device device, int64_t num_buffers) : device_(device) {
+  invariant(num_buffers > 0, "a ring has a buffer");
+  for (int64_t i = 0; i < num_buffers; ++i) slots_.push_back({nullptr, Event(device)});
+}
+
+void StagingRing::upload(void* to, const void* from, int64_t bytes, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slots_[next_++ % slots_.size()];
+  if (slot.buffer != nullptr) slot.is_read.synchronize();
+  if (slot.buffer == nullptr || slot.buffer->bytes() < bytes) {
+    const auto size = std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kSmallestBuffer)));
+    slot.buffer = std::make_unique<PinnedBuffer>(static_cast<int64_t>(size), device_);
+  }
+  if (bytes > 0) std::memcpy(slot.buffer->data(), from, static_cast<size_t>(bytes));
+  copy_bytes(to, slot.buffer->data(), bytes, stream);
+  slot.is_read.record(stream);
+}
+
+void upload_bytes(void* to, const void* from, int64_t bytes, Stream stream) {
+  if (stream.is_cpu() || bytes > kLargestUpload) return copy_bytes(to, from, bytes, stream);
+  ring_of(stream.device).upload(to, from, bytes, stream);
+}
+
+}  // namespace megatron
