@@ -1,21 +1,21 @@
-#include <fmt/format.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "megatron/comm/collectives.h"
+#include "megatron/comm/processes.h"
 #include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
 
-// Time and bus bandwidth of collectives between the ranks of this process, by size:
+// Time and bus bandwidth of collectives, by size:
 //
-//   comm_bench [ranks] [cpu|cuda]      all GPUs, or four CPU ranks where there is none
+//   comm_bench [cpu|cuda] [ranks]            ranks that are threads: one for each GPU, four without
+//   mpirun -np 4 comm_bench [cpu|cuda]       ranks that are processes
 //
 // Bus bandwidth, bytes that each rank must send over the time: 2 (n - 1) / n of the buffer for an
 // all_reduce, (n - 1) / n for an all_gather or reduce_scatter of n ranks.
@@ -71,26 +71,34 @@ void measure(const Group& world, Stream stream) {
   memory.release(data);
 }
 
+void run_rank(const Group& world, const Device& device) {
+  use_device(device);
+  const OwnedStream stream(device);
+  const Clock::time_point begin = Clock::now();
+  connect(world, stream.get());
+  if (!device.is_cpu() && world.rank() == 0) {
+    const std::chrono::duration<double> time = Clock::now() - begin;
+    std::printf("connected in %.2f s\n", time.count());
+  }
+  measure(world, stream.get());
+}
+
 int run(int argc, char** argv) {
   const int num_gpus = num_cuda_devices();
-  const bool on_gpus = argc > 2 ? std::string(argv[2]) == "cuda" : num_gpus > 1;
-  const int num_ranks = argc > 1 ? std::atoi(argv[1]) : (on_gpus ? num_gpus : 4);
+  const bool on_gpus = argc > 1 ? std::string(argv[1]) == "cuda" : num_gpus > 1;
+  const DeviceType type = on_gpus ? DeviceType::kCuda : DeviceType::kCpu;
+  if (const std::optional<LaunchEnvironment> place = launch_environment()) {
+    run_process_rank(*place, [&](const Group& world) {
+      run_rank(world, {type, place->local_rank});
+    });
+    return 0;
+  }
+  const int num_ranks = argc > 2 ? std::atoi(argv[2]) : (on_gpus ? num_gpus : 4);
   if (num_ranks < 1 || (on_gpus && num_ranks > num_gpus)) {
-    std::fprintf(stderr, "comm_bench [ranks] [cpu|cuda]: %d GPUs are visible\n", num_gpus);
+    std::fprintf(stderr, "comm_bench [cpu|cuda] [ranks]: %d GPUs are visible\n", num_gpus);
     return 2;
   }
-  run_ranks(num_ranks, [&](const Group& world) {
-    const Device device{on_gpus ? DeviceType::kCuda : DeviceType::kCpu, world.rank()};
-    use_device(device);
-    const OwnedStream stream(device);
-    const Clock::time_point begin = Clock::now();
-    connect(world, stream.get());
-    if (on_gpus && world.rank() == 0) {
-      const std::chrono::duration<double> time = Clock::now() - begin;
-      std::printf("connected in %.2f s\n", time.count());
-    }
-    measure(world, stream.get());
-  });
+  run_ranks(num_ranks, [&](const Group& world) { run_rank(world, {type, world.rank()}); });
   return 0;
 }
 

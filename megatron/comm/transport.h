@@ -31,7 +31,7 @@ class Watchdog;
 
 // What all groups of one rank share.
 struct RankContext {
-  std::chrono::milliseconds timeout{};  // of one call
+  std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of one call
   FlightRecorder recorder;
   std::vector<std::string> hosts;  // of the world's ranks; empty when there is only one host
   std::shared_ptr<nccl::Watchdog> watchdog;  // of the rank's GPU, once it has communicated
