@@ -186,6 +186,22 @@ TEST(CollectivesTest, ManyInARowDoNotMix) {
       kOptions);
 }
 
+TEST(CollectivesTest, InputsMayBeOverwrittenAtOnce) {
+  run_ranks(
+      4,
+      [](const Group& world) {
+        std::vector<int64_t> x(20000);
+        std::vector<int64_t> y(4 * x.size());
+        for (int64_t i = 0; i < 20; ++i) {
+          x.assign(x.size(), i);
+          all_gather(view_of(y), view_of(x), world, kCpu);
+          x.assign(x.size(), -1);  // slower ranks must have read it
+          ASSERT_EQ(std::count(y.begin(), y.end(), i), static_cast<int64_t>(y.size()));
+        }
+      },
+      kOptions);
+}
+
 TEST(CollectivesTest, BarrierWaitsForAll) {
   std::array<int, 4> entered{};
   run_ranks(

@@ -1,26 +1,35 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "megatron/core/view.h"
 
 namespace megatron::comm {
 
-// `count` values of T that are different on every rank and in every element; they do not add up
-// exactly in any floating type, and in a sum the order matters.
+// `count` values of T that are different on every rank and in every element. Those of a floating
+// type have exponents so far apart that sums of three or more show their order in fp32 and fp64,
+// and whether they are rounded once in 16 bits.
 template <class T>
 std::vector<T> values(int rank, int64_t count, uint64_t seed = 0) {
   std::vector<T> list(static_cast<size_t>(count));
   uint64_t state = seed * 7919 + static_cast<uint64_t>(rank) * 104729 + 1;
   for (T& value : list) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    const int64_t number = static_cast<int64_t>(state >> 40) - (int64_t{1} << 23);
+    const int64_t number = static_cast<int64_t>(state) >> 11;  // 53 bits
     if constexpr (std::is_integral_v<T>) {
-      value = static_cast<T>(number);
+      value = static_cast<T>(number >> 29);
     } else {
-      value = static_cast<T>(static_cast<float>(number) / static_cast<float>(1 + (state >> 61)) *
-                             0x1p-18f);
+      const int exponent =
+          static_cast<int>(state >> 7 & 15) - 8;  // of bits that hardly count above
+      const double real = std::ldexp(static_cast<double>(number), exponent - 52);
+      if constexpr (std::is_same_v<T, double>) {
+        value = real;
+      } else {
+        value = static_cast<T>(static_cast<float>(real));
+      }
     }
   }
   return list;
