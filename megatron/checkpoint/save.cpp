@@ -1,17 +1,14 @@
 #include "megatron/checkpoint/save.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <stdio.h>
-#include <unistd.h>
 
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "megatron/checkpoint/commit.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/manifest.h"
 #include "megatron/core/error.h"
@@ -24,65 +21,6 @@ namespace megatron {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The directory a checkpoint is written in; removed unless it was put in place.
-class UnfinishedDirectory {
- public:
-  explicit UnfinishedDirectory(const fs::path& final_path) : final_(final_path), path_(final_path) {
-    path_ += fmt::format(".tmp-{}", ::getpid());
-    if (fs::exists(final_) && !fs::exists(final_ / kManifestFile)) {
-      throw IoError(
-          fmt::format("{}: is there and is not a checkpoint of this program; move it "
-                      "away or choose another --save",
-                      final_.string()));
-    }
-    std::error_code error;
-    fs::remove_all(path_, error);
-    if (!error) fs::create_directories(path_, error);
-    if (error) {
-      throw IoError(
-          fmt::format("{}: cannot create the directory: {}", path_.string(), error.message()));
-    }
-  }
-  ~UnfinishedDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  UnfinishedDirectory(const UnfinishedDirectory&) = delete;
-  UnfinishedDirectory& operator=(const UnfinishedDirectory&) = delete;
-
-  const fs::path& path() const { return path_; }
-
-  // Syncs and renames into place. A checkpoint that is already there is exchanged with this one,
-  // so that a complete one has the name at every moment, and then removed.
-  void put_in_place() {
-    sync_directory(path_);
-    const bool replaces = fs::exists(final_);
-    const unsigned flags = replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE;
-    if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, final_.c_str(), flags) != 0) {
-      rename_plainly(replaces);
-    }
-    if (!replaces) path_.clear();
-    sync_directory(final_.parent_path());
-  }
-
- private:
-  // For file systems without exchange.
-  void rename_plainly(bool replaces) {
-    const fs::path aside = path_.string() + "-replaced";
-    std::error_code error;
-    if (replaces) fs::rename(final_, aside, error);
-    if (!error) fs::rename(path_, final_, error);
-    if (error) {
-      throw IoError(
-          fmt::format("{}: cannot rename into place: {}", path_.string(), error.message()));
-    }
-    path_ = replaces ? aside : fs::path();
-  }
-
-  fs::path final_;
-  fs::path path_;
-};
 
 Region region_of(const CheckpointTensor& tensor) { return {tensor.offset, tensor.data.shape()}; }
 
@@ -160,11 +98,9 @@ CheckpointTensor whole_tensor(std::string name, Tensor data) {
 void save_checkpoint(const fs::path& directory, const CheckpointState& state,
                      const SaveOptions& options) {
   try {
-    UnfinishedDirectory unfinished(directory / iteration_directory_name(state.iteration));
-    write_files(unfinished.path(), state);
-    unfinished.put_in_place();
-    write_text_atomically(directory / kTrackerFile, std::to_string(state.iteration));
-    sync_directory(directory);
+    commit_checkpoint(directory, iteration_directory_name(state.iteration),
+                      CheckpointFormat::kNative, std::to_string(state.iteration),
+                      [&](const fs::path& unfinished) { write_files(unfinished, state); });
   } catch (const IoError& error) {
     throw IoError(fmt::format("iteration {} was not saved: {}; {}", state.iteration, error.what(),
                               remaining_text(directory)));

@@ -20,7 +20,7 @@ struct LayerRow {
   std::string_view ours;
   // By MegatronNaming; empty: the spelling has no such tensor.
   std::array<std::string_view, 5> theirs;
-  Sharding sharding = Sharding::kWhole;
+  ShardKind kind = ShardKind::kWhole;
 };
 
 constexpr LayerRow kLayerRows[] = {
@@ -31,6 +31,23 @@ constexpr LayerRow kLayerRows[] = {
     {"input_layernorm.bias",
      {"input_norm.bias", "input_layernorm.bias", "self_attention.layernorm_qkv.layer_norm_bias",
       "input_layernorm.bias", "self_attention.linear_qkv.layer_norm_bias"}},
+    {"self_attention.linear_qkv.weight",
+     {"self_attention.query_key_value.weight", "self_attention.query_key_value.weight",
+      "self_attention.layernorm_qkv.weight", "self_attention.linear_qkv.weight",
+      "self_attention.linear_qkv.weight"},
+     ShardKind::kRows},
+    {"self_attention.linear_qkv.bias",
+     {"self_attention.query_key_value.bias", "self_attention.query_key_value.bias",
+      "self_attention.layernorm_qkv.bias", "self_attention.linear_qkv.bias",
+      "self_attention.linear_qkv.bias"},
+     ShardKind::kRows},
+    {"self_attention.linear_proj.weight",
+     {"self_attention.dense.weight", "self_attention.dense.weight", "self_attention.proj.weight",
+      "self_attention.linear_proj.weight", "self_attention.linear_proj.weight"},
+     ShardKind::kColumns},
+    {"self_attention.linear_proj.bias",
+     {"self_attention.dense.bias", "self_attention.dense.bias", "self_attention.proj.bias",
+      "self_attention.linear_proj.bias", "self_attention.linear_proj.bias"}},
     {"self_attention.q_layernorm.weight",
      {"", "", "", "self_attention.q_layernorm.weight", "self_attention.q_layernorm.weight"}},
     {"self_attention.q_layernorm.bias",
@@ -39,23 +56,6 @@ constexpr LayerRow kLayerRows[] = {
      {"", "", "", "self_attention.k_layernorm.weight", "self_attention.k_layernorm.weight"}},
     {"self_attention.k_layernorm.bias",
      {"", "", "", "self_attention.k_layernorm.bias", "self_attention.k_layernorm.bias"}},
-    {"self_attention.linear_qkv.weight",
-     {"self_attention.query_key_value.weight", "self_attention.query_key_value.weight",
-      "self_attention.layernorm_qkv.weight", "self_attention.linear_qkv.weight",
-      "self_attention.linear_qkv.weight"},
-     Sharding::kRows},
-    {"self_attention.linear_qkv.bias",
-     {"self_attention.query_key_value.bias", "self_attention.query_key_value.bias",
-      "self_attention.layernorm_qkv.bias", "self_attention.linear_qkv.bias",
-      "self_attention.linear_qkv.bias"},
-     Sharding::kRows},
-    {"self_attention.linear_proj.weight",
-     {"self_attention.dense.weight", "self_attention.dense.weight", "self_attention.proj.weight",
-      "self_attention.linear_proj.weight", "self_attention.linear_proj.weight"},
-     Sharding::kColumns},
-    {"self_attention.linear_proj.bias",
-     {"self_attention.dense.bias", "self_attention.dense.bias", "self_attention.proj.bias",
-      "self_attention.linear_proj.bias", "self_attention.linear_proj.bias"}},
     {"pre_mlp_layernorm.weight",
      {"post_attention_norm.weight", "post_attention_layernorm.weight",
       "layernorm_mlp.layer_norm_weight", "pre_mlp_layernorm.weight",
@@ -66,15 +66,15 @@ constexpr LayerRow kLayerRows[] = {
     {"mlp.linear_fc1.weight",
      {"mlp.dense_h_to_4h.weight", "mlp.dense_h_to_4h.weight", "layernorm_mlp.fc1_weight",
       "mlp.linear_fc1.weight", "mlp.linear_fc1.weight"},
-     Sharding::kGateUp},
+     ShardKind::kGateUp},
     {"mlp.linear_fc1.bias",
      {"mlp.dense_h_to_4h.bias", "mlp.dense_h_to_4h.bias", "layernorm_mlp.fc1_bias",
       "mlp.linear_fc1.bias", "mlp.linear_fc1.bias"},
-     Sharding::kGateUp},
+     ShardKind::kGateUp},
     {"mlp.linear_fc2.weight",
      {"mlp.dense_4h_to_h.weight", "mlp.dense_4h_to_h.weight", "layernorm_mlp.fc2_weight",
       "mlp.linear_fc2.weight", "mlp.linear_fc2.weight"},
-     Sharding::kColumns},
+     ShardKind::kColumns},
     {"mlp.linear_fc2.bias",
      {"mlp.dense_4h_to_h.bias", "mlp.dense_4h_to_h.bias", "layernorm_mlp.fc2_bias",
       "mlp.linear_fc2.bias", "mlp.linear_fc2.bias"}},
@@ -86,11 +86,11 @@ struct OuterRow {
   std::string_view legacy;  // after "language_model."
   std::string_view legacy_layernorm;
   std::string_view core;
-  Sharding sharding = Sharding::kWhole;
+  ShardKind kind = ShardKind::kWhole;
 };
 constexpr OuterRow kOuterRows[] = {
     {"embedding.word_embeddings.weight", "embedding.word_embeddings.weight",
-     "embedding.word_embeddings.weight", "embedding.word_embeddings.weight", Sharding::kRows},
+     "embedding.word_embeddings.weight", "embedding.word_embeddings.weight", ShardKind::kRows},
     {"embedding.position_embeddings.weight", "embedding.position_embeddings.weight",
      "embedding.position_embeddings.weight", "embedding.position_embeddings.weight"},
     // BigScience's --embed-layernorm.
@@ -103,7 +103,7 @@ constexpr OuterRow kOuterRows[] = {
     {"decoder.final_layernorm.bias", "encoder.final_norm.bias", "encoder.final_layernorm.bias",
      "decoder.final_layernorm.bias"},
     {"output_layer.weight", "output_layer.weight", "output_layer.weight", "output_layer.weight",
-     Sharding::kRows},
+     ShardKind::kRows},
 };
 
 constexpr std::string_view kOurLayers = "decoder.layers.{i}.";
@@ -230,63 +230,105 @@ std::string megatron_name(MegatronNaming naming, std::string_view ours) {
   return name;
 }
 
+std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names) {
+  // Outside the layers, then by layer, then what follows the layers. Rows of a layer count in twos,
+  // which leaves places between them.
+  constexpr int64_t kAfterLayers = int64_t{1} << 40;
+  using Place = std::pair<int64_t, int64_t>;
+  const auto place_of = [&](const std::string& name) -> Place {
+    std::optional<int64_t> layer;
+    const std::string pattern = without_layer(name, layer);
+    if (const OuterRow* row = outer_row(pattern)) {
+      return {row->ours.starts_with("embedding.") ? -1 : kAfterLayers, row - kOuterRows};
+    }
+    const LayerRow* row = layer_row(pattern);
+    if (row == nullptr) return {kAfterLayers, 100};
+    int64_t place = 2 * (row - kLayerRows);
+    // Megatron Core makes the output projection before that of queries, keys and values.
+    if (is_core(naming) && row->ours.starts_with("self_attention.linear_proj")) {
+      place = naming == MegatronNaming::kCore ? 3 : -1;
+    }
+    return {layer.value_or(0), place};
+  };
+  std::ranges::stable_sort(names, {}, [&](const std::string& name) {
+    return std::pair(place_of(name), name.ends_with(".bias"));
+  });
+  return names;
+}
+
+std::vector<std::string> extra_states(MegatronNaming naming) {
+  switch (naming) {
+    case MegatronNaming::kLegacy:
+    case MegatronNaming::kLegacyLayerNorm:
+      return {"self_attention.query_key_value", "self_attention.dense", "mlp.dense_h_to_4h",
+              "mlp.dense_4h_to_h"};
+    case MegatronNaming::kLegacyFused:
+      return {"self_attention.layernorm_qkv", "self_attention.proj", "layernorm_mlp"};
+    case MegatronNaming::kCore:
+    case MegatronNaming::kCoreFused:
+      return {"self_attention.linear_proj", "self_attention.linear_qkv", "mlp.linear_fc1",
+              "mlp.linear_fc2"};
+  }
+  throw InternalError("extra_states: unknown naming");
+}
+
 std::string megatron_tied_name(MegatronNaming naming) {
   return std::string(is_core(naming) ? kTiedCore : kTiedLegacy);
 }
 
-Sharding sharding_of(std::string_view ours, bool is_gated) {
+ShardKind shard_kind_of(std::string_view ours, bool is_gated) {
   std::optional<int64_t> layer;
   const std::string pattern = without_layer(ours, layer);
-  Sharding sharding = Sharding::kWhole;
+  ShardKind kind = ShardKind::kWhole;
   if (const LayerRow* row = layer_row(pattern)) {
-    sharding = row->sharding;
+    kind = row->kind;
   } else if (const OuterRow* outer = outer_row(pattern)) {
-    sharding = outer->sharding;
+    kind = outer->kind;
   }
-  return sharding == Sharding::kGateUp && !is_gated ? Sharding::kRows : sharding;
+  return kind == ShardKind::kGateUp && !is_gated ? ShardKind::kRows : kind;
 }
 
-Shape shard_shape(Sharding sharding, const Shape& whole, int64_t ranks) {
-  switch (sharding) {
-    case Sharding::kWhole:
+Shape shard_shape(ShardKind kind, const Shape& whole, int64_t ranks) {
+  switch (kind) {
+    case ShardKind::kWhole:
       return whole;
-    case Sharding::kRows:
+    case ShardKind::kRows:
       return whole.with(0, divided(whole[0], ranks, whole));
-    case Sharding::kColumns:
+    case ShardKind::kColumns:
       return whole.with(1, divided(whole[1], ranks, whole));
-    case Sharding::kGateUp:
+    case ShardKind::kGateUp:
       return whole.with(0, 2 * divided(whole[0], 2 * ranks, whole));
   }
-  throw InternalError("shard_shape: unknown sharding");
+  throw InternalError("shard_shape: unknown kind");
 }
 
-Shape whole_shape(Sharding sharding, const Shape& shard, int64_t ranks) {
-  if (sharding == Sharding::kWhole) return shard;
-  const int axis = sharding == Sharding::kColumns ? 1 : 0;
+Shape whole_shape(ShardKind kind, const Shape& shard, int64_t ranks) {
+  if (kind == ShardKind::kWhole) return shard;
+  const int axis = kind == ShardKind::kColumns ? 1 : 0;
   return shard.with(axis, shard[axis] * ranks);
 }
 
-std::vector<ShardPart> shard_parts(Sharding sharding, const Shape& whole, int64_t rank,
+std::vector<ShardPart> shard_parts(ShardKind kind, const Shape& whole, int64_t rank,
                                    int64_t ranks) {
-  const Shape shard = shard_shape(sharding, whole, ranks);
-  switch (sharding) {
-    case Sharding::kWhole:
+  const Shape shard = shard_shape(kind, whole, ranks);
+  switch (kind) {
+    case ShardKind::kWhole:
       return {{0, {std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole}}};
-    case Sharding::kRows:
+    case ShardKind::kRows:
       return {{0, rows_of(whole, rank * shard[0], shard[0])}};
-    case Sharding::kColumns: {
+    case ShardKind::kColumns: {
       Region region = rows_of(whole, 0, whole[0]);
       region.offset[1] = rank * shard[1];
       region.shape = shard;
       return {{0, region}};
     }
-    case Sharding::kGateUp: {
+    case ShardKind::kGateUp: {
       const int64_t half = shard[0] / 2;
       return {{0, rows_of(whole, rank * half, half)},
               {half, rows_of(whole, whole[0] / 2 + rank * half, half)}};
     }
   }
-  throw InternalError("shard_parts: unknown sharding");
+  throw InternalError("shard_parts: unknown kind");
 }
 
 std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_t rank,

@@ -23,7 +23,7 @@ enum class MegatronNaming {
 constexpr bool is_core(MegatronNaming naming) { return naming >= MegatronNaming::kCore; }
 
 // How a tensor is divided among the ranks of a tensor-parallel group.
-enum class Sharding {
+enum class ShardKind {
   kWhole,    // every rank has all of it
   kRows,     // consecutive rows; vocabularies and query groups too
   kColumns,  // consecutive columns
@@ -48,12 +48,19 @@ std::string megatron_name(MegatronNaming naming, std::string_view ours);
 // The path of the tied copy of the embedding.
 std::string megatron_tied_name(MegatronNaming naming);
 
+// Our names in the order in which Megatron-LM registers the parameters, which numbers them in its
+// optimizer.
+std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names);
+
+// The modules of a layer for which a checkpoint has an empty "<module>._extra_state".
+std::vector<std::string> extra_states(MegatronNaming naming);
+
 // "decoder.layers.3.mlp.linear_fc1.bias" -> "decoder.layers.{i}.mlp.linear_fc1.bias" and 3.
 std::string without_layer(std::string_view name, std::optional<int64_t>& layer);
 std::string with_layer(std::string_view pattern, int64_t layer);
 
 // REQUIRES: `ours`, with "{i}" or a number, is a name of ours.
-Sharding sharding_of(std::string_view ours, bool is_gated);
+ShardKind shard_kind_of(std::string_view ours, bool is_gated);
 
 // Consecutive rows of a rank's shard, and which rectangle of the whole tensor they are.
 struct ShardPart {
@@ -63,10 +70,9 @@ struct ShardPart {
 
 // The parts of rank `rank` of `ranks`, which together are its shard. Throws ShapeError when the
 // tensor cannot be divided so.
-std::vector<ShardPart> shard_parts(Sharding sharding, const Shape& whole, int64_t rank,
-                                   int64_t ranks);
-Shape shard_shape(Sharding sharding, const Shape& whole, int64_t ranks);
-Shape whole_shape(Sharding sharding, const Shape& shard, int64_t ranks);
+std::vector<ShardPart> shard_parts(ShardKind kind, const Shape& whole, int64_t rank, int64_t ranks);
+Shape shard_shape(ShardKind kind, const Shape& whole, int64_t ranks);
+Shape whole_shape(ShardKind kind, const Shape& shard, int64_t ranks);
 
 // The same for queries, keys and values in the order of an older checkpoint version (0: by kind,
 // 1: interleaved). `heads` is their number in the whole model, `channels` of one.

@@ -179,19 +179,19 @@ std::vector<ShardPart> MegatronReader::parts_of(const std::string& ours, const S
     const int64_t channels = heads > 0 ? whole[0] / (3 * heads) : 0;
     return old_qkv_parts(version_, whole, rank, tensor_ranks_, heads, channels);
   }
-  return shard_parts(sharding_of(ours, is_gated_), whole, rank, tensor_ranks_);
+  return shard_parts(shard_kind_of(ours, is_gated_), whole, rank, tensor_ranks_);
 }
 
 void MegatronReader::add_shard(const RankFiles& rank, const std::string& section,
                                const std::string& ours, const Shape& shard, DType dtype,
                                const ShardReader& reader) {
-  const Sharding sharding = sharding_of(ours, is_gated_);
-  if (sharding == Sharding::kWhole && rank.tensor > 0) return;  // the same as on rank 0
-  if (shard.rank() == 0 || (sharding == Sharding::kColumns && shard.rank() != 2)) {
+  const ShardKind kind = shard_kind_of(ours, is_gated_);
+  if (kind == ShardKind::kWhole && rank.tensor > 0) return;  // the same as on rank 0
+  if (shard.rank() == 0 || (kind == ShardKind::kColumns && shard.rank() != 2)) {
     fail(rank, fmt::format("{} has shape {}", ours, shard.str()));
   }
   StoredTensor& stored = contents_.sections[section][ours];
-  const Shape whole = whole_shape(sharding, shard, tensor_ranks_);
+  const Shape whole = whole_shape(kind, shard, tensor_ranks_);
   if (stored.pieces.empty()) {
     stored.shape = whole;
     stored.dtype = dtype;

@@ -67,14 +67,14 @@ TEST(MegatronNamesTest, KnowsOldPaths) {
 // The parts of all ranks tile the shard and the whole, whatever the number of ranks.
 TEST(MegatronNamesTest, PartsTileShardAndWhole) {
   const Shape whole{24, 12};
-  for (const Sharding sharding : {Sharding::kRows, Sharding::kColumns, Sharding::kGateUp}) {
+  for (const ShardKind kind : {ShardKind::kRows, ShardKind::kColumns, ShardKind::kGateUp}) {
     for (const int64_t ranks : {1, 2, 3, 4}) {
       std::vector<int> seen(static_cast<size_t>(whole.numel()), 0);
-      const Shape shard = shard_shape(sharding, whole, ranks);
-      EXPECT_EQ(whole_shape(sharding, shard, ranks), whole);
+      const Shape shard = shard_shape(kind, whole, ranks);
+      EXPECT_EQ(whole_shape(kind, shard, ranks), whole);
       for (int64_t rank = 0; rank < ranks; ++rank) {
         int64_t rows = 0;
-        for (const ShardPart& part : shard_parts(sharding, whole, rank, ranks)) {
+        for (const ShardPart& part : shard_parts(kind, whole, rank, ranks)) {
           EXPECT_EQ(part.begin, rows);
           rows += part.region.shape[0];
           ASSERT_TRUE(is_inside(part.region, whole));
@@ -90,7 +90,7 @@ TEST(MegatronNamesTest, PartsTileShardAndWhole) {
       EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
     }
   }
-  EXPECT_THROW(shard_parts(Sharding::kRows, whole, 0, 5), ShapeError);
+  EXPECT_THROW(shard_parts(ShardKind::kRows, whole, 0, 5), ShapeError);
 }
 
 // Four heads of three channels on two ranks: row (kind, head, channel) of the whole model has the
