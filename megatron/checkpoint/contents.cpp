@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/formats/safetensors.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -198,6 +199,33 @@ CheckpointContents contents_of(const CheckpointState& state) {
     contents.sections[section] = section_of(tensors);
   }
   return contents;
+}
+
+void join_pieces(CheckpointContents& contents) {
+  for (auto& [section, tensors] : contents.sections) {
+    for (auto& [name, tensor] : tensors) {
+      Region whole{std::vector<int64_t>(static_cast<size_t>(tensor.shape.rank()), 0), tensor.shape};
+      tensor.pieces = {{std::move(whole), [parts = tensor] {
+                          const Tensor joined = read_whole(parts);
+                          return FileElements{joined.view(), joined};
+                        }}};
+    }
+  }
+}
+
+void convert_section(CheckpointContents& contents, std::string_view section, DType dtype) {
+  const auto found = contents.sections.find(std::string(section));
+  if (found == contents.sections.end()) return;
+  for (auto& [name, tensor] : found->second) {
+    if (!is_floating(tensor.dtype) || tensor.dtype == dtype) continue;
+    tensor.dtype = dtype;
+    for (TensorPiece& piece : tensor.pieces) {
+      piece.read = [read = std::move(piece.read), dtype] {
+        const Tensor converted = cast(copy_of(read().view), dtype);
+        return FileElements{converted.view(), converted};
+      };
+    }
+  }
 }
 
 void resize_vocabulary(CheckpointContents& contents, int64_t rows) {

@@ -70,6 +70,12 @@ void load_checkpoint(const CheckpointContents& contents, CheckpointState& state,
 // A state of a run as the contents of a checkpoint; shares its tensors.
 CheckpointContents contents_of(const CheckpointState& state);
 
+// The same tensors, each as one piece that is put together when it is read.
+void join_pieces(CheckpointContents& contents);
+
+// Floating-point tensors of a section in another dtype.
+void convert_section(CheckpointContents& contents, std::string_view section, DType dtype);
+
 // Is the first axis of the tensor the padded vocabulary?
 bool has_vocabulary_rows(std::string_view name);
 

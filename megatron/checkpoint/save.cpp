@@ -22,39 +22,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Region region_of(const CheckpointTensor& tensor) { return {tensor.offset, tensor.data.shape()}; }
-
 // The name of a chunk in its file: that of the tensor, with the offset unless it is all of it.
-std::string key_of(const CheckpointTensor& tensor) {
-  if (tensor.data.shape() == tensor.whole) return tensor.name;
-  return fmt::format("{}#{}", tensor.name, fmt::join(tensor.offset, ","));
+std::string key_of(const std::string& name, const StoredTensor& tensor, const Region& region) {
+  if (region.shape == tensor.shape) return name;
+  return fmt::format("{}#{}", name, fmt::join(region.offset, ","));
 }
 
 // Writes one section's tensors as one file and enters them into the manifest.
 void write_section(const fs::path& directory, const std::string& section,
-                   std::span<const CheckpointTensor> tensors, Manifest& manifest) {
+                   const StoredSection& tensors, Manifest& manifest) {
+  struct Origin {
+    const std::string* name;
+    const StoredTensor* tensor;
+    const TensorPiece* piece;
+  };
   const std::string file = fmt::format("{}-00000-of-00001.safetensors", section);
-  std::map<std::string, const CheckpointTensor*> by_key;
+  std::map<std::string, Origin> by_key;
   std::vector<TensorSpec> specs;
-  for (const CheckpointTensor& tensor : tensors) {
-    specs.push_back({key_of(tensor), tensor.data.dtype(), tensor.data.shape()});
-    by_key.emplace(specs.back().name, &tensor);
-  }
   auto& records = manifest.sections[section];
+  for (const auto& [name, tensor] : tensors) {
+    records[name] = {tensor.shape, tensor.dtype, {}};
+    for (const TensorPiece& piece : tensor.pieces) {
+      invariant(is_inside(piece.region, tensor.shape), "a chunk is a part of its tensor");
+      specs.push_back({key_of(name, tensor, piece.region), tensor.dtype, piece.region.shape});
+      by_key.emplace(specs.back().name, Origin{&name, &tensor, &piece});
+    }
+  }
   SafetensorsWriter writer(directory / file, std::move(specs));
   for (const TensorSpec& spec : writer.specs()) {
-    const CheckpointTensor& tensor = *by_key.at(spec.name);
-    const Region region = region_of(tensor);
-    invariant(is_inside(region, tensor.whole), "a chunk is a part of its tensor");
-    const Tensor host = tensor.data.to(Stream{});  // the tensor itself on the CPU
-    const ConstView view = host.view();
-    TensorRecord& record = records[tensor.name];
-    invariant(record.chunks.empty() || (record.shape == tensor.whole && record.dtype == spec.dtype),
-              "the chunks of a tensor agree on its shape and dtype");
-    record.shape = tensor.whole;
-    record.dtype = spec.dtype;
-    record.chunks.push_back({file, spec.name, region, crc32c(bytes_of(view))});
-    writer.write(view);
+    const Origin& origin = by_key.at(spec.name);
+    const FileElements elements = origin.piece->read();
+    records.at(*origin.name)
+        .chunks.push_back({file, spec.name, origin.piece->region, crc32c(bytes_of(elements.view))});
+    writer.write(elements.view);
   }
   manifest.files[file] = {writer.file_bytes(), writer.header_crc()};
   writer.commit();
@@ -67,17 +67,16 @@ void write_args(const fs::path& directory, const ArgMap& args, Manifest& manifes
                                crc32c(std::as_bytes(std::span(text)))};
 }
 
-void write_files(const fs::path& directory, const CheckpointState& state) {
+void write_files(const fs::path& directory, const CheckpointContents& contents) {
   Manifest manifest;
-  manifest.iteration = state.iteration;
-  manifest.consumed_train_samples = state.consumed_train_samples;
-  manifest.consumed_valid_samples = state.consumed_valid_samples;
-  manifest.scalars = state.scalars;
-  write_section(directory, kWeightsSection, state.model, manifest);
-  for (const auto& [section, tensors] : state.optimizer) {
+  manifest.iteration = contents.iteration;
+  manifest.consumed_train_samples = contents.consumed_train_samples;
+  manifest.consumed_valid_samples = contents.consumed_valid_samples;
+  manifest.scalars = contents.scalars;
+  for (const auto& [section, tensors] : contents.sections) {
     write_section(directory, section, tensors, manifest);
   }
-  write_args(directory, state.args, manifest);
+  write_args(directory, contents.args, manifest);
   write_manifest(directory, manifest);
 }
 
@@ -97,13 +96,18 @@ CheckpointTensor whole_tensor(std::string name, Tensor data) {
 
 void save_checkpoint(const fs::path& directory, const CheckpointState& state,
                      const SaveOptions& options) {
+  save_checkpoint(directory, contents_of(state), options);
+}
+
+void save_checkpoint(const fs::path& directory, const CheckpointContents& contents,
+                     const SaveOptions& options) {
   try {
-    commit_checkpoint(directory, iteration_directory_name(state.iteration),
-                      CheckpointFormat::kNative, std::to_string(state.iteration),
-                      [&](const fs::path& unfinished) { write_files(unfinished, state); });
+    commit_checkpoint(directory, iteration_directory_name(contents.iteration),
+                      CheckpointFormat::kNative, std::to_string(contents.iteration),
+                      [&](const fs::path& unfinished) { write_files(unfinished, contents); });
   } catch (const IoError& error) {
-    throw IoError(fmt::format("iteration {} was not saved: {}; {}", state.iteration, error.what(),
-                              remaining_text(directory)));
+    throw IoError(fmt::format("iteration {} was not saved: {}; {}", contents.iteration,
+                              error.what(), remaining_text(directory)));
   }
   try {
     remove_old_checkpoints(directory, options.keep_last, options.retain_interval);

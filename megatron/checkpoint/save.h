@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "megatron/checkpoint/contents.h"
 #include "megatron/checkpoint/state.h"
 
 namespace megatron {
@@ -21,6 +22,9 @@ struct SaveOptions {
 // nothing of the new checkpoint is left, and those before are as they were. Old checkpoints are
 // deleted at the end; a failure of that is a warning.
 void save_checkpoint(const std::filesystem::path& directory, const CheckpointState& state,
+                     const SaveOptions& options = {});
+// The same for contents from anywhere, a piece in memory at a time; every piece is a chunk.
+void save_checkpoint(const std::filesystem::path& directory, const CheckpointContents& contents,
                      const SaveOptions& options = {});
 
 }  // namespace megatron

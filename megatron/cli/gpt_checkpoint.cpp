@@ -6,6 +6,7 @@
 
 #include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/save.h"
+#include "megatron/cli/checkpoint_formats.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/models/gpt/hf_names.h"
@@ -346,6 +347,13 @@ void save_run(GptSetup& setup, const Tokenizer& tokenizer) {
   }
   state.scalars[kTokenizer] = {{"type", std::string(tokenizer.type())},
                                {"vocab_size", tokenizer.vocab_size()}};
+  if (args.checkpoint.save_format != SaveFormat::kNative) {
+    const bool is_core = args.checkpoint.save_format == SaveFormat::kMegatronCore;
+    save_contents(args.checkpoint.save, contents_of(state), args.checkpoint.save_format,
+                  {.naming = is_core ? MegatronNaming::kCore : MegatronNaming::kLegacy},
+                  args.transformer);
+    return;
+  }
   save_checkpoint(args.checkpoint.save, state,
                   {.keep_last = args.checkpoint.keep_last,
                    .retain_interval = args.checkpoint.save_retain_interval});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "megatron/cli/args/training_args.h"
+#include "megatron/cli/checkpoint_formats.h"
 #include "megatron/cli/device_choice.h"
 #include "megatron/cli/gpt_checkpoint.h"
 #include "megatron/cli/threads.h"
@@ -10,48 +11,6 @@
 
 namespace megatron::cli {
 namespace {
-
-// The run that saved a checkpoint, as its command line would give it.
-TrainingArgs args_of(const LoadSource& source) {
-  const ArgMap stored = open_source(source).args;
-  TrainingArgs args;
-  FlagTable flags = training_flags(args);
-  if (source.format == CheckpointFormat::kNative) {
-    for (const auto& [dest, value] : stored) {
-      if (flags.find(dest) == nullptr || std::holds_alternative<std::monostate>(value)) continue;
-      flags.assign(dest, value);
-    }
-  } else {
-    // Other versions' settings need not have our types and meanings; those of the model do.
-    use_checkpoint_args(args, stored);
-    for (const char* dest : {"fp16", "bf16", "vocab_size", "vocab_file", "merge_file"}) {
-      const auto found = stored.find(dest);
-      if (found != stored.end()) flags.assign(dest, found->second);
-    }
-    // Of another machine, perhaps.
-    TokenizerConfig& tokenizer = args.tokenizer;
-    if (!std::filesystem::exists(tokenizer.vocab_file)) tokenizer.vocab_file.clear();
-    if (tokenizer.vocab_file.empty() && tokenizer.tokenizer_type != "NullTokenizer") {
-      tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = 1};
-    }
-    // Nothing is trained.
-    args.training.skip_train = true;
-    args.training.micro_batch_size = 1;
-  }
-  // Derived settings are among the stored ones, so only what resolving asks for counts as given.
-  args.given = {"lr"};
-  std::vector<std::string> problems;
-  const auto padded = stored.find("padded_vocab_size");
-  TrainingArgs run = resolved(args, 1, problems);
-  if (padded == stored.end() || !std::holds_alternative<int64_t>(padded->second)) {
-    problems.emplace_back("the checkpoint's arguments have no padded_vocab_size");
-  } else {
-    run.transformer.padded_vocab_size = std::get<int64_t>(padded->second);
-  }
-  if (!problems.empty()) throw ConfigError(problems);
-  if (run.tokenizer.vocab_size == 1) run.tokenizer = {};
-  return run;
-}
 
 bool names_tokenizer(const TokenizerConfig& config) {
   return !config.vocab_file.empty() || !config.tokenizer_model.empty() || config.vocab_size > 0;
@@ -113,7 +72,7 @@ GptForInference load_for_inference(const ModelFlags& flags) {
       tokenizer = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = directory.string()};
     }
   } else {
-    const TrainingArgs run = args_of(source);
+    const TrainingArgs run = described_run(source.format, open_source(source).args);
     config = run.transformer;
     tokenizer = run.tokenizer;
   }

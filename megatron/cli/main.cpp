@@ -1,5 +1,6 @@
 #include "megatron/cli/bench.h"
 #include "megatron/cli/command.h"
+#include "megatron/cli/convert_checkpoint.h"
 #include "megatron/cli/generate.h"
 #include "megatron/cli/inspect_dataset.h"
 #include "megatron/cli/merge_datasets.h"
@@ -19,6 +20,8 @@ int main(int argc, char** argv) {
       {"plan", "tell what training will take of memory and time", cli::plan},
       {"generate", "continue texts with a trained model", cli::generate_text},
       {"score", "tell how likely a model finds texts", cli::score_text},
+      {"convert-checkpoint", "write a checkpoint in another format or layout",
+       cli::convert_checkpoint},
       {"bench", "time training on this machine", cli::bench},
   };
   return cli::run_program(argc, argv, commands);

@@ -331,9 +331,10 @@ Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours,
   return y;
 }
 
-void load_mapped(const ShardedSafetensors& file, const NameTable& table,
-                 std::span<const TensorSpec> ours, const LayoutSizes& sizes,
-                 const TensorSink& sink) {
+std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedSafetensors>& shared,
+                                      const NameTable& table, std::span<const TensorSpec> ours,
+                                      const LayoutSizes& sizes) {
+  const ShardedSafetensors& file = *shared;
   std::vector<MappedTensor> tensors = mapped(table, ours);
   adapt_prefix(file, table.optional_prefix, tensors);
 
@@ -352,10 +353,27 @@ void load_mapped(const ShardedSafetensors& file, const NameTable& table,
                     "configuration that of these weights?\n  {}",
                     file.path().string(), problems.size(), problems_text(problems)));
   }
-  for (const MappedTensor& tensor : tensors) {
-    std::vector<ConstView> theirs;
-    for (const std::string& name : tensor.theirs) theirs.push_back(file.find(name)->view);
-    sink(tensor.ours.name, to_ours(tensor, theirs, sizes));
+  std::vector<MappedSource> sources;
+  for (MappedTensor& tensor : tensors) {
+    TensorSpec spec = tensor.ours;
+    spec.dtype = file.find(tensor.theirs[0])->spec.dtype;
+    sources.push_back({std::move(spec), [shared, tensor = std::move(tensor), sizes] {
+                         std::vector<ConstView> theirs;
+                         for (const std::string& name : tensor.theirs) {
+                           theirs.push_back(shared->find(name)->view);
+                         }
+                         return to_ours(tensor, theirs, sizes);
+                       }});
+  }
+  return sources;
+}
+
+void load_mapped(const ShardedSafetensors& file, const NameTable& table,
+                 std::span<const TensorSpec> ours, const LayoutSizes& sizes,
+                 const TensorSink& sink) {
+  const std::shared_ptr<const ShardedSafetensors> borrowed(std::shared_ptr<void>(), &file);
+  for (const MappedSource& source : open_mapped(borrowed, table, ours, sizes)) {
+    sink(source.ours.name, source.read());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -74,6 +75,18 @@ Tensor to_ours(const MappedTensor& tensor, std::span<const ConstView> theirs,
 Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours, const LayoutSizes& sizes);
 
 using TensorSink = std::function<void(const std::string& ours, const Tensor& elements)>;
+
+// One of our tensors, to be read when it is wanted; `ours` has the dtype of the file.
+struct MappedSource {
+  TensorSpec ours;
+  std::function<Tensor()> read;
+};
+
+// All of our tensors, in their order. Throws FormatError that lists every missing, unexpected and
+// mis-shaped tensor.
+std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedSafetensors>& file,
+                                      const NameTable& table, std::span<const TensorSpec> ours,
+                                      const LayoutSizes& sizes);
 
 // Reads our tensors, in their order and one at a time, so that no more than one is in memory. First
 // checks all: throws FormatError that lists every missing, unexpected and mis-shaped tensor.

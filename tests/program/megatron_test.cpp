@@ -54,6 +54,102 @@ TEST_F(MegatronTest, GoesOnWhereMegatronStopped) {
   }
 }
 
+Words conversion(const std::filesystem::path& from, const std::filesystem::path& to,
+                 const Words& more = {}) {
+  Words words = {"--load-dir", from.string(), "--save-dir", to.string()};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Through other layouts and formats and back, nothing of a run is lost.
+TEST_F(MegatronTest, ConvertedRunsGoOnTheSame) {
+  const auto convert = [&](const std::filesystem::path& from, const char* to, const Words& more) {
+    const Outcome outcome = run("convert-checkpoint", conversion(from, path(to), more));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, testing::HasSubstr("every tensor was read again and is the same"));
+  };
+  convert(golden("megatron/gpt/ckpt/iter_0000010"), "core",
+          {"--saver", "core", "--target-tensor-parallel-size", "2",
+           "--target-pipeline-parallel-size", "2", "--target-virtual-pipeline-size", "2"});
+  convert(path("core"), "native", {"--saver", "native"});
+  convert(path("native"), "legacy",
+          {"--target-tensor-parallel-size", "4", "--target-pipeline-parallel-size", "1"});
+  const std::vector<LoggedIteration> want = logged_iterations("gpt");
+  for (const char* name : {"core", "native", "legacy"}) {
+    const std::vector<IterationText> got =
+        iterations_of(train(golden_flags().with("--load", path(name).string())).out);
+    ASSERT_EQ(got.size(), 10u) << name;
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].text("learning rate"), want[i + 10].text("learning rate"));
+      EXPECT_NEAR(got[i].number("lm loss"), want[i + 10].number("lm loss"), 6e-4) << name;
+      EXPECT_NEAR(got[i].number("grad norm"), want[i + 10].number("grad norm"), 1e-3) << name;
+    }
+  }
+}
+
+// A run that saves in Megatron-LM's format and goes on from that is the run that does not stop.
+TEST_F(MegatronTest, ResumesFromItsOwnFilesBitForBit) {
+  for (const char* format : {"megatron", "megatron-core"}) {
+    const Flags flags = golden_flags().with("--bf16").with("--train-iters", "6");
+    const std::vector<IterationText> want = iterations_of(train(flags).out);
+    train(flags.with("--save", path(format).string())
+              .with("--save-interval", "3")
+              .with("--save-format", format));
+    const std::vector<IterationText> got = iterations_of(
+        train(flags.with("--load", path(format).string()).with("--ckpt-step", "3")).out);
+    ASSERT_EQ(got.size(), 3u);
+    for (size_t i = 0; i < got.size(); ++i) {
+      for (const char* name : {"lm loss", "grad norm", "learning rate", "consumed samples"}) {
+        EXPECT_EQ(got[i].text(name), want[i + 3].text(name)) << name;
+      }
+    }
+  }
+}
+
+// transformers' option names, and a model that can be loaded again.
+TEST_F(MegatronTest, ConvertsToHuggingFaceAndBack) {
+  const Outcome outcome =
+      run("convert-checkpoint",
+          {"--convert_checkpoint_from_megatron_to_transformers", "--load_path",
+           golden("megatron/gpt/ckpt/iter_0000010").string(), "--save_path", path("hf").string(),
+           "--max_shard_size", "100KB", "--print-checkpoint-structure"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              testing::HasSubstr("decoder.layers.3.mlp.linear_fc1.weight float32 [128, 32]"));
+  EXPECT_TRUE(std::filesystem::exists(path("hf") / "model.safetensors.index.json"));
+  const Outcome back =
+      run("convert-checkpoint", conversion(path("hf"), path("back"),
+                                           {"--target_tensor_model_parallel_size", "2",
+                                            "--make_vocab_size_divisible_by", "64"}));
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  const StoredSection want =
+      open_megatron_checkpoint(golden("megatron/gpt/ckpt/iter_0000010")).sections.at("weights");
+  const CheckpointContents got = open_megatron_checkpoint(path("back") / "release");
+  EXPECT_FALSE(got.has_optimizer());
+  for (const auto& [name, tensor] : want) {
+    expect_identical(read_whole(got.sections.at(kWeightsSection).at(name)), read_whole(tensor));
+  }
+}
+
+TEST_F(MegatronTest, ConversionsThatCannotBeAreExplained) {
+  const auto errors = [&](const Words& more) {
+    const Outcome outcome =
+        run("convert-checkpoint",
+            conversion(golden("megatron/gpt/ckpt/iter_0000010"), path("to"), more));
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(errors({"--target-pipeline-parallel-size", "3"}),
+              testing::HasSubstr("4 layers cannot be divided among 3"));
+  EXPECT_THAT(errors({"--target-tensor-parallel-size", "3"}),
+              testing::HasSubstr("give --true-vocab-size"));
+  EXPECT_THAT(errors({"--saver", "zarr"}), testing::HasSubstr("--saver zarr is not known"));
+  EXPECT_THAT(errors({"--true-vocab-size", "600"}), testing::HasSubstr("fewer than 600 ids"));
+  EXPECT_THAT(errors({"--saver", "hf", "--max_shard_size", "10 apples"}),
+              testing::HasSubstr("is no size"));
+  EXPECT_FALSE(std::filesystem::exists(path("to") / "latest_checkpointed_iteration.txt"));
+}
+
 struct GoldenRun {
   const char* name;
   const char* precision;  // a flag
@@ -77,10 +173,22 @@ TEST_P(MegatronRunTest, EvaluatesAsMegatronDid) {
   if (log.is_core) {
     flags = flags.with("--tokenizer-type", "NullTokenizer").with("--vocab-size", "501");
   }
-  const std::map<std::string, double> losses = validations_of(train(flags).out);
-  EXPECT_NEAR(losses.at("iteration 20 on validation set"), log.validation,
-              log.tolerance * log.validation);
-  EXPECT_NEAR(losses.at("iteration 20 on test set"), log.test, log.tolerance * log.test);
+  const auto check = [&](const Flags& evaluation) {
+    const std::map<std::string, double> losses = validations_of(train(evaluation).out);
+    EXPECT_NEAR(losses.at("iteration 20 on validation set"), log.validation,
+                log.tolerance * log.validation);
+    EXPECT_NEAR(losses.at("iteration 20 on test set"), log.test, log.tolerance * log.test);
+  };
+  check(flags);
+  // And in two other layouts.
+  for (const Words& layout :
+       {Words{"--target-tensor-parallel-size", "1", "--target-pipeline-parallel-size", "2"},
+        Words{"--target-tensor-parallel-size", "2", "--target-pipeline-parallel-size", "4"}}) {
+    const std::filesystem::path to = path("pp" + layout[3]);
+    const Outcome outcome = run("convert-checkpoint", conversion(shared_run(log.name), to, layout));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    check(flags.with("--load", to.string()));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

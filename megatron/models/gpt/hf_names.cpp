@@ -1,5 +1,6 @@
 #include "megatron/models/gpt/hf_names.h"
 
+#include <memory>
 #include <string>
 
 #include "megatron/core/error.h"
@@ -229,6 +230,27 @@ void load_hf_weights(const std::filesystem::path& directory, const HfModel& mode
                      std::span<const TensorSpec> ours, const TensorSink& sink) {
   const ShardedSafetensors file(directory);
   load_mapped(file, hf_names(model.family, model.transformer), ours, sizes_of(model), sink);
+}
+
+CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory,
+                                      const HfModel& model) {
+  const auto file = std::make_shared<const ShardedSafetensors>(directory);
+  CheckpointContents contents;
+  contents.directory = directory;
+  StoredSection& weights = contents.sections[kWeightsSection];
+  for (MappedSource& source : open_mapped(file, hf_names(model.family, model.transformer),
+                                          gpt_parameters(model.transformer), sizes_of(model))) {
+    const Shape shape = source.ours.shape;
+    weights[source.ours.name] = {
+        shape,
+        source.ours.dtype,
+        {{{std::vector<int64_t>(static_cast<size_t>(shape.rank()), 0), shape},
+          [read = std::move(source.read)] {
+            const Tensor elements = read();
+            return FileElements{elements.view(), elements};
+          }}}};
+  }
+  return contents;
 }
 
 void save_hf_model(const std::filesystem::path& directory, const HfModel& model,

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "megatron/checkpoint/contents.h"
 #include "megatron/formats/name_rule.h"
 #include "megatron/models/gpt/hf_config.h"
 #include "megatron/transformer/config.h"
@@ -24,6 +25,9 @@ NameTable hf_names(HfFamily family, const TransformerConfig& config);
 // zero. Throws as load_mapped does.
 void load_hf_weights(const std::filesystem::path& directory, const HfModel& model,
                      std::span<const TensorSpec> ours, const TensorSink& sink);
+
+// The weights as contents of a checkpoint, to be read on demand. Throws as load_mapped does.
+CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, const HfModel& model);
 
 // Writes config.json and the weights into an existing directory; rows of padding are left out.
 // `source` gives our parameters.

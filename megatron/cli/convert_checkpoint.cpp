@@ -1,0 +1,306 @@
+#include "megatron/cli/convert_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "megatron/cli/checkpoint_formats.h"
+#include "megatron/cli/checkpoint_text.h"
+#include "megatron/cli/command.h"
+#include "megatron/cli/flag_table.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/formats/json_file.h"
+#include "megatron/formats/safetensors.h"
+
+namespace megatron::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string load;
+  std::string save;
+  int64_t ckpt_step = 0;
+  std::string model_type = "GPT";
+  std::string loader;  // recognised anyway
+  std::string saver = "megatron";
+  int64_t tensor = 0;
+  int64_t pipeline = 0;
+  int64_t virtual_pipeline = 1;
+  int64_t data = 1;
+  int64_t true_vocab_size = 0;
+  std::string vocab_file;
+  int64_t divisible_by = 0;
+  std::string params_dtype;
+  std::string max_shard_size = "10GB";
+  std::string megatron_path;
+  std::string tokenizer_name;
+  int64_t max_queue_size = 50;
+  bool to_transformers = false;
+  bool use_distributed_optimizer = false;
+  bool print_structure = false;
+  bool no_optimizer = false;
+  bool no_checking = false;
+};
+
+void add_flags(FlagTable& flags, Options& o) {
+  flags.group("what");
+  flags.add_optional("--load-dir,--load_path,--load,--input_folder", o.load,
+                     "Checkpoint to read: any format; a directory of --save, of an iteration, or "
+                     "of a Hugging Face model.");
+  flags.add_optional("--save-dir,--save_path,--save,--output_folder", o.save,
+                     "Directory to write to.");
+  flags.add_optional("--ckpt-step", o.ckpt_step, "Iteration to read instead of the latest.");
+  flags.add("--model-type", o.model_type, "GPT.");
+  flags.add_optional("--loader", o.loader, "Accepted: the format read is always recognised.");
+  flags.add(
+      "--saver", o.saver,
+      "Format to write: megatron or legacy, core or mcore (local layers), core-te or mcore-te "
+      "(Transformer Engine's), megatron-layernorm (before 2023-09), native, hf.");
+  flags.add_switch("--convert_checkpoint_from_megatron_to_transformers", o.to_transformers,
+                   "The same as --saver hf.");
+  flags.add_switch("--print-checkpoint-structure", o.print_structure,
+                   "List the tensors that are read.");
+  flags.add_switch("--no-optimizer", o.no_optimizer, "Leave the optimizer's state out.");
+  flags.group("layout");
+  flags.add_optional(
+      "--target-tensor-parallel-size,--target_tensor_model_parallel_size,"
+      "--target_tp",
+      o.tensor, "Tensor parallel ranks; those of the source.");
+  flags.add_optional(
+      "--target-pipeline-parallel-size,--target_pipeline_model_parallel_size,"
+      "--target_pp",
+      o.pipeline, "Pipeline stages; those of the source.");
+  flags.add("--target-virtual-pipeline-size", o.virtual_pipeline, "Model chunks of a stage.");
+  flags.add("--target_data_parallel_size,--target_dp", o.data,
+            "Has no effect: files do not depend on it.");
+  flags.add_optional("--target_params_dtype,--params-dtype", o.params_dtype,
+                     "fp32, fp16 or bf16 weights; those of the source.");
+  flags.add_optional("--true-vocab-size", o.true_vocab_size,
+                     "Ids of the tokenizer: rows beyond are padding.");
+  flags.add_optional("--vocab-file", o.vocab_file, "vocab.json, for the number of ids.");
+  flags.add_optional("--make_vocab_size_divisible_by", o.divisible_by,
+                     "Unit of padding; the source's, else 128.");
+  flags.add("--max_shard_size", o.max_shard_size, "hf: largest file, such as 10GB or 500MiB.");
+  flags.group("accepted for compatibility");
+  flags.add_optional("--megatron-path", o.megatron_path, "Not needed.");
+  flags.add_optional("--tokenizer_name", o.tokenizer_name, "Not needed.");
+  flags.add("--max-queue-size", o.max_queue_size, "Not needed.");
+  flags.add_switch("--use_distributed_optimizer", o.use_distributed_optimizer,
+                   "Has no effect: state is written beside the weights.");
+  flags.add_switch("--no-checking", o.no_checking, "Do not compare what was written.");
+}
+
+// "10GB", "500MiB" or bytes. Compat: transformers reads a final lower-case b as bits.
+int64_t bytes_of_size(const std::string& text) {
+  struct Unit {
+    const char* name;
+    double bytes;
+  };
+  constexpr Unit kUnits[] = {
+      {"GiB", 1073741824.0}, {"MiB", 1048576.0}, {"KiB", 1024.0}, {"GB", 1e9},     {"MB", 1e6},
+      {"KB", 1e3},           {"Gb", 1e9 / 8},    {"Mb", 1e6 / 8}, {"Kb", 1e3 / 8}, {"", 1.0}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string unit(error == std::errc() ? end : text.data());
+  for (const Unit& known : kUnits) {
+    if (error == std::errc() && unit == known.name && number * known.bytes >= 1) {
+      return static_cast<int64_t>(number * known.bytes);
+    }
+  }
+  throw ConfigError(
+      fmt::format("--max_shard_size {} is no size; write 10GB, 500MiB or a number of "
+                  "bytes",
+                  text));
+}
+
+struct Target {
+  SaveFormat format = SaveFormat::kMegatron;
+  MegatronLayout layout;
+};
+
+Target target_of(const Options& o, const ArgMap& args) {
+  struct Saver {
+    const char* name;
+    SaveFormat format;
+    MegatronNaming naming;
+  };
+  constexpr Saver kSavers[] = {
+      {"megatron", SaveFormat::kMegatron, MegatronNaming::kLegacy},
+      {"legacy", SaveFormat::kMegatron, MegatronNaming::kLegacy},
+      {"megatron-layernorm", SaveFormat::kMegatron, MegatronNaming::kLegacyLayerNorm},
+      {"megatron-te", SaveFormat::kMegatron, MegatronNaming::kLegacyFused},
+      {"core", SaveFormat::kMegatronCore, MegatronNaming::kCore},
+      {"mcore", SaveFormat::kMegatronCore, MegatronNaming::kCore},
+      {"megatron-core", SaveFormat::kMegatronCore, MegatronNaming::kCore},
+      {"core-te", SaveFormat::kMegatronCore, MegatronNaming::kCoreFused},
+      {"mcore-te", SaveFormat::kMegatronCore, MegatronNaming::kCoreFused},
+      {"native", SaveFormat::kNative, MegatronNaming::kLegacy},
+      {"hf", SaveFormat::kHuggingFace, MegatronNaming::kLegacy},
+  };
+  const std::string name = o.to_transformers ? "hf" : o.saver;
+  const auto* saver =
+      std::ranges::find(kSavers, name, [](const Saver& s) { return std::string(s.name); });
+  if (saver == std::end(kSavers)) {
+    throw ConfigError(
+        fmt::format("--saver {} is not known; use megatron, core, core-te, native or hf", name));
+  }
+  Target target{saver->format, {.naming = saver->naming}};
+  const auto size = [&](int64_t given, const char* stored) {
+    if (given > 0) return given;
+    const auto found = args.find(stored);
+    const int64_t* value = found != args.end() ? std::get_if<int64_t>(&found->second) : nullptr;
+    return value != nullptr ? *value : 1;
+  };
+  target.layout.tensor_model_parallel_size = size(o.tensor, "tensor_model_parallel_size");
+  target.layout.pipeline_model_parallel_size = size(o.pipeline, "pipeline_model_parallel_size");
+  target.layout.virtual_pipeline_model_parallel_size = o.virtual_pipeline;
+  target.layout.with_optimizer = !o.no_optimizer;
+  return target;
+}
+
+std::optional<DType> dtype_of(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "fp32" || name == "float32") return DType::kFloat32;
+  if (name == "fp16" || name == "float16") return DType::kFloat16;
+  if (name == "bf16" || name == "bfloat16") return DType::kBFloat16;
+  throw ConfigError(fmt::format("--target_params_dtype {} must be fp32, fp16 or bf16", name));
+}
+
+int64_t integer_in(const ArgMap& args, const char* name) {
+  const auto found = args.find(name);
+  const int64_t* value = found != args.end() ? std::get_if<int64_t>(&found->second) : nullptr;
+  return value != nullptr ? *value : 0;
+}
+
+// Ids of the tokenizer; 0 when nobody says.
+int64_t true_vocab_size(const Options& o, const ArgMap& args) {
+  if (o.true_vocab_size > 0) return o.true_vocab_size;
+  if (!o.vocab_file.empty()) return static_cast<int64_t>(read_json(o.vocab_file).size());
+  return integer_in(args, "orig_vocab_size");
+}
+
+// Gives the vocabulary the rows that the target's ranks need.
+void pad_vocabulary(CheckpointContents& contents, const Options& o, const Target& target,
+                    int64_t vocab_size) {
+  const int64_t rows =
+      contents.sections.at(kWeightsSection).at("embedding.word_embeddings.weight").shape[0];
+  if (vocab_size > rows) {
+    throw ConfigError(fmt::format("the model has {} rows for its vocabulary, fewer than {} ids",
+                                  rows, vocab_size));
+  }
+  const int64_t ranks = target.layout.tensor_model_parallel_size;
+  const bool is_megatron =
+      target.format == SaveFormat::kMegatron || target.format == SaveFormat::kMegatronCore;
+  if (!is_megatron) return;
+  if (vocab_size == 0) {
+    if (rows % ranks == 0) return;
+    throw ConfigError(
+        fmt::format("the vocabulary of {} rows cannot be divided among {} ranks, and it is not "
+                    "known how many of them are padding; give --true-vocab-size",
+                    rows, ranks));
+  }
+  int64_t unit = o.divisible_by > 0 ? o.divisible_by
+                                    : integer_in(contents.args, "make_vocab_size_divisible_by");
+  if (unit == 0) unit = 128;
+  resize_vocabulary(contents, padded_vocab_size(vocab_size, unit, ranks));
+}
+
+// Reads both again and compares every byte.
+void verify(const CheckpointContents& want, const CheckpointContents& got, int64_t vocab_rows) {
+  for (const auto& [section, tensors] : got.sections) {
+    const auto known = want.sections.find(section);
+    if (known == want.sections.end()) continue;
+    for (const auto& [name, tensor] : tensors) {
+      Tensor a = read_whole(known->second.at(name));
+      Tensor b = read_whole(tensor);
+      if (has_vocabulary_rows(name)) {
+        a = a.slice(0, std::min(vocab_rows, a.size(0)));
+        b = b.slice(0, std::min(vocab_rows, b.size(0)));
+      }
+      const bool is_same = a.shape() == b.shape() && a.dtype() == b.dtype() &&
+                           std::memcmp(std::as_const(a).view().data, std::as_const(b).view().data,
+                                       static_cast<size_t>(a.bytes())) == 0;
+      if (!is_same) {
+        throw InternalError(fmt::format("{} of {} is not what was read; the result in {} is wrong",
+                                        name, section, got.directory.string()));
+      }
+    }
+  }
+}
+
+// The settings of a run in our own types; the tokenizer's even if its files are elsewhere.
+ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
+  ArgMap args = arg_map(run);
+  for (const char* name :
+       {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "vocab_size"}) {
+    const auto found = stored.find(name);
+    if (found != stored.end()) args[name] = found->second;
+  }
+  return args;
+}
+
+}  // namespace
+
+int convert_checkpoint(std::span<const std::string> words) {
+  Options o;
+  FlagTable flags;
+  add_flags(flags, o);
+  if (!parse_flags(flags, "megatron convert-checkpoint --load-dir DIR --save-dir DIR [flags]",
+                   words)) {
+    return 0;
+  }
+  std::vector<std::string> problems;
+  if (o.load.empty()) problems.emplace_back("--load-dir is missing: the checkpoint to read");
+  if (o.save.empty() && !o.print_structure) {
+    problems.emplace_back("--save-dir is missing: the directory to write to");
+  }
+  if (o.model_type != "GPT") {
+    problems.push_back(
+        fmt::format("--model-type {} cannot be converted yet; GPT can", o.model_type));
+  }
+  if (!problems.empty()) throw ConfigError(problems);
+
+  const LoadSource source = find_load_source(o.load, o.ckpt_step, true);
+  CheckpointContents contents = open_any(source);
+  print_line(fmt::format("reading {} ({})", contents.directory.string(), name_of(source.format)));
+  if (o.print_structure) print_line(contents_text(contents));
+  if (o.save.empty()) return 0;
+
+  const Target target = target_of(o, contents.args);
+  const std::optional<DType> dtype = dtype_of(o.params_dtype);
+  if (dtype) convert_section(contents, kWeightsSection, *dtype);
+  if (o.no_optimizer) {
+    StoredSection weights = std::move(contents.sections.at(kWeightsSection));
+    contents.sections = {{kWeightsSection, std::move(weights)}};
+  }
+  const int64_t vocab_size = true_vocab_size(o, contents.args);
+  pad_vocabulary(contents, o, target, vocab_size);
+  join_pieces(contents);
+  const TrainingArgs run = described_run(source.format, contents.args);
+  if (target.format == SaveFormat::kNative) contents.args = native_args(run, contents.args);
+
+  fs::path written = o.save;
+  if (target.format == SaveFormat::kHuggingFace) {
+    fs::create_directories(o.save);
+    write_hf_folder(o.save, contents, run.transformer, vocab_size, bytes_of_size(o.max_shard_size));
+  } else {
+    save_contents(o.save, contents, target.format, target.layout, run.transformer);
+  }
+  const LoadSource result = find_load_source(o.save, 0, true);
+  CheckpointContents again = open_any(result);
+  if (!o.no_checking) {
+    const int64_t rows =
+        contents.sections.at(kWeightsSection).at("embedding.word_embeddings.weight").shape[0];
+    verify(contents, again, vocab_size > 0 ? vocab_size : rows);
+  }
+  print_line(fmt::format("wrote {} ({}){}", again.directory.string(), name_of(result.format),
+                         o.no_checking ? "" : "; every tensor was read again and is the same"));
+  return 0;
+}
+
+}  // namespace megatron::cli
