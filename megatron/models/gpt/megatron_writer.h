@@ -15,7 +15,7 @@ struct MegatronLayout {
   int64_t tensor_model_parallel_size = 1;
   int64_t pipeline_model_parallel_size = 1;
   int64_t virtual_pipeline_model_parallel_size = 1;  // chunks of a pipeline rank
-  std::optional<DType> params_dtype = {};                 // of the weights; none: as they are
+  std::optional<DType> params_dtype = {};            // of the weights; none: as they are
   bool with_optimizer = true;                        // where there is such state
 };
 
