@@ -21,7 +21,10 @@ std::vector<OptimizedParameter> parameters_of(const GptModel& model) {
 
 GptSetup::GptSetup(const TrainingArgs& args)
     : args_(args),
-      stream_(chosen_device(args.training.device)),
+      stream_(chosen_device(args.training.device),
+              {.allows_tf32 = args.training.allow_tf32,
+               .is_deterministic = args.training.deterministic_mode,
+               .searches_algorithms = !args.training.deterministic_mode}),
       random_(static_cast<uint64_t>(args.training.seed)) {
   use_threads(args.training.num_threads);
   model_ = std::make_unique<GptModel>(args_.transformer, stream());

@@ -17,10 +17,11 @@ void synchronize(Stream stream) {
   if (!stream.is_cpu()) cuda::synchronize(stream.native);
 }
 
-OwnedStream::OwnedStream(Device device) : stream_{device} {
+OwnedStream::OwnedStream(Device device, StreamOptions options) : stream_{device} {
   if (device.is_cpu()) return;
   cuda::properties(device.index);
   stream_.native = cuda::create_stream(device.index);
+  stream_.options = options;
 }
 
 OwnedStream::~OwnedStream() {

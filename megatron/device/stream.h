@@ -17,11 +17,11 @@ void use_device(Device device);
 // Waits until everything queued so far is done. On the CPU nothing.
 void synchronize(Stream stream);
 
-// Owns a queue of a device. On the CPU just its name.
+// Owns a queue of a device. On the CPU just its name, without the options.
 class OwnedStream {
  public:
   // Throws DeviceError when the device is not there or is not one this binary has code for.
-  explicit OwnedStream(Device device);
+  explicit OwnedStream(Device device, StreamOptions options = {});
   ~OwnedStream();
   OwnedStream(const OwnedStream&) = delete;
   OwnedStream& operator=(const OwnedStream&) = delete;

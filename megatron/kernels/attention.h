@@ -60,16 +60,14 @@ Kv<ConstHeadsView> split_kv(ConstView kv, int64_t heads);
 
 // Which keys a query sees, and how. Masks combine: a key is seen when none hides it.
 struct AttentionSettings {
-  float scale = 1;                // of q . k
-  bool is_causal = false;         // query i sees keys 0 .. query_offset + i
-  int64_t query_offset = 0;       // position of query 0 among the keys (the length of a cache)
-  ConstView document_starts{};    // [b, sq] int32: query i sees no key before its document's start
-  ConstView key_padding_mask{};   // [b, sk] bool: true hides a key from every query
-  ConstView alibi_slopes{};       // [heads] fp32: adds slope * key position to the scores
-  DropoutKey dropout{};           // of probabilities: row (first_head + h) * sq + i, column key
-  int64_t first_head = 0;         // of this rank, among all heads of the model
-  bool is_deterministic = false;  // gradients have the same bits in every run on a GPU; on the CPU
-                                  // they always have
+  float scale = 1;               // of q . k
+  bool is_causal = false;        // query i sees keys 0 .. query_offset + i
+  int64_t query_offset = 0;      // position of query 0 among the keys (the length of a cache)
+  ConstView document_starts{};   // [b, sq] int32: query i sees no key before its document's start
+  ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
+  ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
+  DropoutKey dropout{};          // of probabilities: row (first_head + h) * sq + i, column key
+  int64_t first_head = 0;        // of this rank, among all heads of the model
 };
 
 // out = dropout(softmax(scale * q k^T + alibi, masked)) v, tile by tile with a running maximum and
@@ -89,7 +87,8 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream);
 
-// The gradients, with probabilities computed again from q, k and lse (ibid., alg. 4).
+// The gradients, with probabilities computed again from q, k and lse (ibid., alg. 4). On a GPU they
+// have the same bits in every run where the stream is deterministic; on the CPU always.
 //
 //   dq, dk, dv       out  shapes and dtype of q, k, v
 //   dout, out, q, k, v, lse, settings  in  as in the forward pass

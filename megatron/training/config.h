@@ -46,6 +46,7 @@ struct TrainingConfig {
   bool data_parallel_random_init = false;
   bool calculate_per_token_loss = false;
   bool deterministic_mode = false;
+  bool allow_tf32 = false;      // products of fp32 on a GPU round their factors to TF32
   std::string megatron_compat;  // version whose accidents are kept; empty: none
 
   // Console and event files.

@@ -18,6 +18,8 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
                    "Train although the plan needs more memory than there is.");
   flags.add_switch("--deterministic-mode", c.deterministic_mode,
                    "Equal runs give equal bits, also where a faster way exists.");
+  flags.add_switch("--allow-tf32", c.allow_tf32,
+                   "Products of fp32 on a GPU may round their factors to TF32, 10 bits; faster.");
   flags.add_optional("--megatron-compat", c.megatron_compat,
                      "Keep the accidents of this Megatron-LM version: 0.5.");
   flags

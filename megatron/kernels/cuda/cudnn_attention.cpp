@@ -144,7 +144,7 @@ bool takes(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSett
 }
 
 Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView& k,
-           const AttentionSettings& settings, bool is_backward) {
+           const AttentionSettings& settings, bool is_backward, Stream stream) {
   Key key{.is_backward = is_backward,
           .dtype = static_cast<int64_t>(q.dtype),
           .sq = q.s,
@@ -152,7 +152,7 @@ Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView
           .d = q.d,
           .is_causal = settings.is_causal,
           .scale_bits = std::bit_cast<int32_t>(settings.scale),
-          .is_deterministic = is_backward && settings.is_deterministic};
+          .is_deterministic = is_backward && stream.options.is_deterministic};
   tensors.describe(key);
   return key;
 }
@@ -314,7 +314,7 @@ const Plan* plan_of(const Tensors& tensors, const ConstHeadsView& q, const Const
                     const AttentionSettings& settings, bool is_backward, Stream stream) {
   if (!takes(q, k, settings) || !tensors.fits()) return nullptr;
   const Plan& plan =
-      Plans::of(stream.device).plan(key_of(tensors, q, k, settings, is_backward), stream);
+      Plans::of(stream.device).plan(key_of(tensors, q, k, settings, is_backward, stream), stream);
   return plan.graph == nullptr ? nullptr : &plan;
 }
 

@@ -37,7 +37,7 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
                   .transpose_b = transpose_b,
                   .has_bias = has_bias,
                   .has_beta = beta != 0,
-                  .allows_tf32 = a.dtype == DType::kFloat32 && stream.allows_tf32,
+                  .allows_tf32 = a.dtype == DType::kFloat32 && stream.options.allows_tf32,
                   .alignment_a = alignment_of(a.data),
                   .alignment_b = alignment_of(b.data),
                   .alignment_c = alignment_of(c.data)});

@@ -94,8 +94,7 @@ struct OnDevice {
                 .key_padding_mask = view(mask),
                 .alibi_slopes = view(slopes),
                 .dropout = p.dropout,
-                .first_head = p.first_head,
-                .is_deterministic = p.is_deterministic};
+                .first_head = p.first_head};
   }
   Tensor starts, mask, slopes;
   AttentionSettings settings;
@@ -107,6 +106,7 @@ Tensor scratch(int64_t bytes, Stream stream) {
 
 // Runs both passes and returns the results on the CPU.
 Buffers run(const Problem& p, Stream stream, Path path) {
+  stream.options.is_deterministic = p.is_deterministic;
   Buffers t = buffers_of(p, stream);
   const OnDevice on_device(p, stream);
   const AttentionSettings& settings = on_device.settings;

@@ -190,7 +190,7 @@ TEST_F(MatmulCudaTest, Tf32OnlyWhereTheStreamAllowsIt) {
   std::vector<Tensor> t;
   for (const Tensor& x : host) t.push_back(x.defined() ? x.to(stream()) : x);
   Stream rounding = stream();
-  rounding.allows_tf32 = true;
+  rounding.options.allows_tf32 = true;
   multiply(p, t, rounding);
   multiply(p, host, Stream{});
   const Tensor got = t[0].to(Stream{});
