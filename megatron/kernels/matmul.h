@@ -15,10 +15,9 @@ enum class Transpose { kNo, kYes };
 //   b     [k, n] or [n, k]  in    dtype of a
 //   bias  [n]               in    dtype of a; may be null (data == nullptr)
 //
-// Row-major, contiguous, nothing overlaps. Sums in fp32, rounded once, twice where a GPU library
-// cannot fuse the bias (odd sizes); on a GPU, fp32 inputs may be rounded to TF32
-// where the stream allows it. dtype of c is that of a, or fp32 (a weight
-// gradient accumulated into the fp32 main gradient with beta = 1). Any extent may be 0.
+// Row-major, contiguous, nothing overlaps. Sums in fp32, rounded once; on a GPU, fp32 inputs may be
+// rounded to TF32 where the stream allows it. dtype of c is that of a, or fp32 (a weight gradient
+// accumulated into the fp32 main gradient with beta = 1). Any extent may be 0.
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream);
 

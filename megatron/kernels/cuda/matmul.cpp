@@ -7,9 +7,45 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// The largest power of two, up to 16, that divides an address: bytes.
-int alignment_of(const void* address) {
-  return 1 << std::countr_zero(reinterpret_cast<uintptr_t>(address) | 16u);
+// The largest power of two, up to 16, that divides an address or a distance: bytes.
+int alignment_of(uintptr_t bytes) { return 1 << std::countr_zero(bytes | 16u); }
+int alignment_of(const void* address) { return alignment_of(reinterpret_cast<uintptr_t>(address)); }
+
+bool has_aligned_rows(const ConstView& x) {
+  return alignment_of(x.data) == 16 &&
+         alignment_of(static_cast<uintptr_t>(x.size(1) * size_of(x.dtype))) == 16;
+}
+
+// Does cuBLASLt add the bias before it rounds? It takes a bias of the result's type only and is not
+// told its alignment; into 16 bits it rounds first where rows do not suit its fast kernels.
+bool fuses_bias(const ConstView& c, const ConstView& a, const ConstView& b, const ConstView& bias,
+                float beta) {
+  if (bias.dtype != c.dtype || alignment_of(bias.data) < 16) return false;
+  if (c.dtype == DType::kFloat32) return true;
+  return beta == 0 && has_aligned_rows(a) && has_aligned_rows(b) && has_aligned_rows(c);
+}
+
+// c = a' b' + beta * c + bias, which cuBLASLt adds; bias may be null.
+void fused_matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b,
+                  Transpose transpose_b, ConstView bias, float beta, Stream stream) {
+  const MatmulKey key{.m = c.size(0),
+                      .n = c.size(1),
+                      .k = a.size(transpose_a == Transpose::kNo ? 1 : 0),
+                      .in = a.dtype,
+                      .out = c.dtype,
+                      .transpose_a = transpose_a,
+                      .transpose_b = transpose_b,
+                      .has_bias = bias.data != nullptr,
+                      .has_beta = beta != 0,
+                      .allows_tf32 = a.dtype == DType::kFloat32 && stream.options.allows_tf32,
+                      .alignment_a = alignment_of(a.data),
+                      .alignment_b = alignment_of(b.data),
+                      .alignment_c = alignment_of(c.data)};
+  const MatmulOperands operands{
+      .d = c.data, .a = a.data, .b = b.data, .c = c.data, .bias = bias.data, .beta = beta};
+  MatmulPlans& plans = MatmulPlans::of(stream.device);
+  MG_CUBLAS(launch(plans.handle(), plans.plan(key, operands, stream), operands,
+                   plans.workspace(stream), stream));
 }
 
 }  // namespace
@@ -17,39 +53,14 @@ int alignment_of(const void* address) {
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream) {
   if (c.numel() == 0) return;
-  if (a.numel() == 0) return add_bias(c, bias, beta, stream);
-  bool has_bias = bias.data != nullptr;
-  // cuBLASLt adds a bias of the result's type only, and is told nothing of its alignment.
-  if (has_bias && (bias.dtype != c.dtype || alignment_of(bias.data) < 16)) {
-    add_bias(c, bias, beta, stream);
-    beta = 1;
-    has_bias = false;
+  if (a.numel() == 0) return add_bias(c, nullptr, bias, beta, stream);
+  if (bias.data == nullptr || fuses_bias(c, a, b, bias, beta)) {
+    return fused_matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
   }
-
-  MatmulPlans& plans = MatmulPlans::of(stream.device);
-  MatmulPlan plan =  // a copy, which takes the bias of this call
-      plans.plan({.m = c.size(0),
-                  .n = c.size(1),
-                  .k = a.size(transpose_a == Transpose::kNo ? 1 : 0),
-                  .in = a.dtype,
-                  .out = c.dtype,
-                  .transpose_a = transpose_a,
-                  .transpose_b = transpose_b,
-                  .has_bias = has_bias,
-                  .has_beta = beta != 0,
-                  .allows_tf32 = a.dtype == DType::kFloat32 && stream.options.allows_tf32,
-                  .alignment_a = alignment_of(a.data),
-                  .alignment_b = alignment_of(b.data),
-                  .alignment_c = alignment_of(c.data)});
-  if (has_bias) {
-    MG_CUBLAS(cublasLtMatmulDescSetAttribute(&plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                             &bias.data, sizeof(bias.data)));
-  }
-  const float alpha = 1;
-  MG_CUBLAS(cublasLtMatmul(plans.handle(), &plan.description, &alpha, b.data, &plan.left, a.data,
-                           &plan.right, &beta, c.data, &plan.result, c.data, &plan.result,
-                           &plan.algorithm, plans.workspace(stream), MatmulPlans::kWorkspaceBytes,
-                           static_cast<cudaStream_t>(stream.native)));
+  TensorView product{.data = nullptr, .shape = c.shape, .dtype = DType::kFloat32};
+  product.data = MatmulPlans::of(stream.device).results(stream, product.bytes());
+  fused_matmul(product, a, transpose_a, b, transpose_b, ConstView{}, 0, stream);
+  add_bias(c, static_cast<const float*>(product.data), bias, beta, stream);
 }
 
 }  // namespace megatron::kernels::cuda

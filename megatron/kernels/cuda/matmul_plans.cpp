@@ -2,145 +2,78 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/cuda.h"
+#include "megatron/device/cuda/check.h"
+#include "megatron/kernels/cuda/matmul_search.h"
 
 namespace megatron::kernels::cuda {
 namespace {
 
-cudaDataType_t cuda_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return CUDA_R_32F;
-    case DType::kFloat16:
-      return CUDA_R_16F;
-    case DType::kBFloat16:
-      return CUDA_R_16BF;
-    default:
-      throw DtypeError(
-          fmt::format("matmul: dtype {} is not float32, float16 or bfloat16", name_of(dtype)));
-  }
+// Smaller products, such as those that generate a token, take less time than their search is worth.
+constexpr double kSmallFlops = 1e9;
+constexpr int kMaxOffers = 16;
+constexpr int kRounds = 3;
+
+// Null where the user turned it off or there is no place for it. One for all devices: equal GPUs
+// share their choices.
+ChoiceFile* choices_of_process() {
+  // Never destroyed, as the plans.
+  static ChoiceFile* const file = []() -> ChoiceFile* {
+    const char* const name = std::getenv("MEGATRON_MATMUL_CACHE");
+    if (name != nullptr && std::string_view(name) == "off") return nullptr;
+    std::filesystem::path path = name == nullptr ? "" : name;
+    if (path.empty() && !cache_directory().empty()) path = cache_directory() / "matmul.txt";
+    return path.empty() ? nullptr : new ChoiceFile(path);
+  }();
+  return file;
 }
 
-std::string text_of(const MatmulKey& key) {
-  return fmt::format(
-      "{}x{}x{} {} to {}{}{}{}{}, addresses multiples of {}, {} and {} bytes", key.m, key.n, key.k,
-      name_of(key.in), name_of(key.out), key.transpose_a == Transpose::kYes ? ", a transposed" : "",
-      key.transpose_b == Transpose::kYes ? ", b transposed" : "", key.has_bias ? ", bias" : "",
-      key.has_beta ? ", accumulating" : "", key.alignment_a, key.alignment_b, key.alignment_c);
+bool is_small(const MatmulKey& key) {
+  return 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) *
+             static_cast<double>(key.k) <
+         kSmallFlops;
 }
 
-template <class T>
-void set(cublasLtMatmulDescOpaque_t& description, cublasLtMatmulDescAttributes_t attribute,
-         const T& value) {
-  MG_CUBLAS(cublasLtMatmulDescSetAttribute(&description, attribute, &value, sizeof(value)));
+// May this call wait for the device?
+bool may_search(Stream stream) {
+  if (!stream.options.searches_algorithms) return false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  MG_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &status));
+  return status == cudaStreamCaptureStatusNone;
 }
 
-template <class T>
-void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t which,
-         const T& value) {
-  MG_CUBLAS(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof(value)));
-}
+// A block of the device's memory, given back in the order of the stream's work.
+class Scratch {
+ public:
+  Scratch(int64_t bytes, Device device)
+      : allocator_(allocator_of(device)),
+        data_(allocator_.allocate(bytes, MemoryCategory::kWorkspace)) {}
+  ~Scratch() { allocator_.release(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
 
-cublasOperation_t operation(Transpose transpose) {
-  return transpose == Transpose::kNo ? CUBLAS_OP_N : CUBLAS_OP_T;
-}
+  void* data() const { return data_; }
 
-// A row-major matrix [rows, cols] is, column-major, its transpose [cols, rows].
-void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, int64_t rows, int64_t cols) {
-  MG_CUBLAS(cublasLtMatrixLayoutInit(&layout, cuda_type(dtype), static_cast<uint64_t>(cols),
-                                     static_cast<uint64_t>(rows), cols));
-}
-
-// cuBLASLt multiplies column-major: c^T = b'^T a'^T, so b is its left factor and a its right one.
-void describe(MatmulPlan& plan, const MatmulKey& key) {
-  const cublasComputeType_t compute = key.in == DType::kFloat32 && key.allows_tf32
-                                          ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                          : CUBLAS_COMPUTE_32F;
-  MG_CUBLAS(cublasLtMatmulDescInit(&plan.description, compute, CUDA_R_32F));
-  set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, operation(key.transpose_b));
-  set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, operation(key.transpose_a));
-  if (key.has_bias) {
-    set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(key.in));
-  }
-  const bool plain_a = key.transpose_a == Transpose::kNo;
-  const bool plain_b = key.transpose_b == Transpose::kNo;
-  describe(plan.left, key.in, plain_b ? key.k : key.n, plain_b ? key.n : key.k);
-  describe(plan.right, key.in, plain_a ? key.m : key.k, plain_a ? key.k : key.m);
-  describe(plan.result, key.out, key.m, key.n);
-}
-
-// The algorithm that cuBLASLt expects to be the fastest of those it offers.
-cublasLtMatmulAlgo_t choose_algorithm(cublasLtHandle_t handle, MatmulPlan& plan,
-                                      const MatmulKey& key) {
-  cublasLtMatmulPreferenceOpaque_t preference;
-  MG_CUBLAS(cublasLtMatmulPreferenceInit(&preference));
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, MatmulPlans::kWorkspaceBytes);
-  // Parts of a split sum are added in fp32, in one order.
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  const auto result_alignment = static_cast<uint32_t>(key.alignment_c);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-      static_cast<uint32_t>(key.alignment_b));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-      static_cast<uint32_t>(key.alignment_a));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, result_alignment);
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, result_alignment);
-
-  std::array<cublasLtMatmulHeuristicResult_t, 8> offers{};
-  int num_offers = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle, &plan.description, &plan.left, &plan.right, &plan.result, &plan.result, &preference,
-      static_cast<int>(offers.size()), offers.data(), &num_offers);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check_cublas(status, "cublasLtMatmulAlgoGetHeuristic");
-  for (int i = 0; i < num_offers; ++i) {
-    const auto& offer = offers[static_cast<size_t>(i)];
-    if (offer.state == CUBLAS_STATUS_SUCCESS) return offer.algo;
-  }
-  throw Unsupported(
-      fmt::format("matmul: cuBLASLt has no algorithm for {}; please report this", text_of(key)));
-}
-
-std::unique_ptr<const MatmulPlan> make_plan(cublasLtHandle_t handle, const MatmulKey& key) {
-  auto plan = std::make_unique<MatmulPlan>();
-  describe(*plan, key);
-  plan->algorithm = choose_algorithm(handle, *plan, key);
-  return plan;
-}
+ private:
+  CachingAllocator& allocator_;
+  void* data_;
+};
 
 }  // namespace
 
-void check_cublas(cublasStatus_t status, const char* call) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw DeviceError(fmt::format("{} failed: {}", call, cublasLtGetStatusString(status)));
+MatmulPlans::MatmulPlans(Device device, ChoiceFile* choices) : device_(device), choices_(choices) {
+  const megatron::cuda::Properties gpu = megatron::cuda::properties(device.index);
+  machine_ = fmt::format("{}, {} multiprocessors, cuBLAS {}", gpu.name, gpu.num_multiprocessors,
+                         cublasLtGetVersion());
+  MG_CUBLAS(cublasLtCreate(&handle_));
 }
-
-size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
-  uint64_t hash = 0;
-  const auto mix = [&hash](uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  };
-  mix(static_cast<uint64_t>(key.m));
-  mix(static_cast<uint64_t>(key.n));
-  mix(static_cast<uint64_t>(key.k));
-  uint64_t rest = 0;
-  for (const int field :
-       {static_cast<int>(key.in), static_cast<int>(key.out), static_cast<int>(key.transpose_a),
-        static_cast<int>(key.transpose_b), static_cast<int>(key.has_bias),
-        static_cast<int>(key.has_beta), static_cast<int>(key.allows_tf32), key.alignment_a,
-        key.alignment_b, key.alignment_c}) {
-    rest = rest << 5 | static_cast<uint64_t>(field);
-  }
-  mix(rest);
-  return hash;
-}
-
-MatmulPlans::MatmulPlans(Device device) : device_(device) { MG_CUBLAS(cublasLtCreate(&handle_)); }
 
 MatmulPlans::~MatmulPlans() { cublasLtDestroy(handle_); }
 
@@ -150,19 +83,72 @@ MatmulPlans& MatmulPlans::of(Device device) {
   static auto& all = *new std::unordered_map<int, std::unique_ptr<MatmulPlans>>();
   const std::lock_guard lock(mutex);
   auto& plans = all[device.index];
-  if (plans == nullptr) plans = std::make_unique<MatmulPlans>(device);
+  if (plans == nullptr) plans = std::make_unique<MatmulPlans>(device, choices_of_process());
   return *plans;
 }
 
-const MatmulPlan& MatmulPlans::plan(const MatmulKey& key) {
+MatmulPlan MatmulPlans::plan(const MatmulKey& key, const MatmulOperands& operands, Stream stream) {
   {
     const std::shared_lock lock(mutex_);
     const auto found = plans_.find(key);
-    if (found != plans_.end()) return *found->second;
+    if (found != plans_.end() && (found->second.is_final || !may_search(stream))) {
+      return found->second.plan;
+    }
   }
-  auto made = make_plan(handle_, key);
+  const Entry entry = made(key, operands, stream);
   const std::unique_lock lock(mutex_);
-  return *plans_.try_emplace(key, std::move(made)).first->second;
+  Entry& place = plans_[key];
+  if (!place.is_final) place = entry;
+  return place.plan;
+}
+
+MatmulPlans::Entry MatmulPlans::made(const MatmulKey& key, const MatmulOperands& operands,
+                                     Stream stream) {
+  MatmulPlan plan = described(key);
+  ChoiceFile* const file = is_small(key) ? nullptr : choices_;
+  const std::string question = machine_ + ": " + text_of(key);
+  const auto take = [&](const std::optional<std::string>& choice) {
+    const auto algorithm = choice ? decoded(*choice) : std::nullopt;
+    if (!algorithm || !is_usable(handle_, plan, *algorithm)) return false;
+    plan.algorithm = *algorithm;
+    return true;
+  };
+  if (file != nullptr && take(file->find(question))) return {plan, true};
+
+  const auto offers = offered_algorithms(handle_, plan, key, kMaxOffers);
+  plan.algorithm = offers.front();
+  if (file == nullptr) return {plan, true};
+  if (!may_search(stream)) return {plan, false};
+
+  const int64_t result_bytes = key.m * key.n * size_of(key.out);
+  const auto best = search(plan, offers, operands, result_bytes, stream);
+  if (best && !take(file->remember(question, encoded(offers[*best])))) {
+    warn(fmt::format("matmul: cuBLASLt refuses the stored algorithm of {}; its first offer serves",
+                     text_of(key)));
+  }
+  return {plan, true};
+}
+
+std::optional<size_t> MatmulPlans::search(const MatmulPlan& plan,
+                                          std::span<const cublasLtMatmulAlgo_t> offers,
+                                          MatmulOperands operands, int64_t result_bytes,
+                                          Stream stream) {
+  // A sum that the product adds to may be read many times but changed once only.
+  std::optional<Scratch> scratch;
+  if (operands.beta != 0) {
+    try {
+      scratch.emplace(result_bytes, device_);
+    } catch (const DeviceError&) {
+      debug("matmul: no memory to search an algorithm with; cuBLASLt's first offer serves");
+      return std::nullopt;
+    }
+    operands.d = scratch->data();
+  }
+  const auto ms = measured_ms(handle_, plan, offers, operands, workspace(stream), kRounds, stream);
+  const size_t best = fastest(ms);
+  debug(fmt::format("matmul: algorithm {} of {}, {:.4f} ms; the first {:.4f} ms", best,
+                    offers.size(), ms[best], ms.front()));
+  return best;
 }
 
 void* MatmulPlans::workspace(Stream stream) {
@@ -174,10 +160,20 @@ void* MatmulPlans::workspace(Stream stream) {
   const std::unique_lock lock(mutex_);
   void*& workspace = workspaces_[stream.native];
   if (workspace == nullptr) {
-    workspace = allocator_of(device_).allocate(static_cast<int64_t>(kWorkspaceBytes),
-                                               MemoryCategory::kWorkspace);
+    workspace =
+        allocator_of(device_).allocate(kCudaMatmulWorkspaceBytes, MemoryCategory::kWorkspace);
   }
   return workspace;
+}
+
+void* MatmulPlans::results(Stream stream, int64_t bytes) {
+  const std::unique_lock lock(mutex_);
+  Block& block = results_[stream.native];
+  if (block.bytes < bytes) {
+    // A smaller block before it stays: a recorded graph may write to it.
+    block = {allocator_of(device_).allocate(bytes, MemoryCategory::kWorkspace), bytes};
+  }
+  return block.data;
 }
 
 }  // namespace megatron::kernels::cuda

@@ -1,79 +1,74 @@
 #pragma once
 
-#include <cublasLt.h>
-
-#include <cstdint>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
+#include <span>
+#include <string>
 #include <unordered_map>
 
-#include "megatron/device/device.h"
-#include "megatron/kernels/matmul.h"
+#include "megatron/kernels/choice_file.h"
+#include "megatron/kernels/cuda/matmul_plan.h"
 
 namespace megatron::kernels::cuda {
 
-// Throws DeviceError "<call> failed: <cause>" unless status is a success.
-void check_cublas(cublasStatus_t status, const char* call);
-#define MG_CUBLAS(call) ::megatron::kernels::cuda::check_cublas((call), #call)
-
-// Everything that cuBLASLt chooses an algorithm by. Extents and transpositions are those of
-// matmul(), row-major.
-struct MatmulKey {
-  int64_t m = 0, n = 0, k = 0;
-  DType in = DType::kFloat32;
-  DType out = DType::kFloat32;
-  Transpose transpose_a = Transpose::kNo;
-  Transpose transpose_b = Transpose::kNo;
-  bool has_bias = false;
-  bool has_beta = false;  // reads c
-  bool allows_tf32 = false;
-  // The largest power of two, up to 16, that divides the addresses: bytes.
-  int alignment_a = 16, alignment_b = 16, alignment_c = 16;
-
-  bool operator==(const MatmulKey& other) const = default;
-};
-
-struct MatmulKeyHash {
-  size_t operator()(const MatmulKey& key) const;
-};
-
-// A product ready to run: everything but the pointers. Plain values, so that each call has a copy.
-struct MatmulPlan {
-  cublasLtMatmulDescOpaque_t description;
-  cublasLtMatrixLayoutOpaque_t left, right, result;
-  cublasLtMatmulAlgo_t algorithm;
-};
-
-// The cuBLASLt handle of a device, the plans made so far and the workspaces of its streams. A plan
-// is made at the first use of its key and kept; afterwards a call costs one look-up. Thread safe.
+// The cuBLASLt handle of a device, the plans made so far and the scratch memory of its streams. A
+// plan is made at the first use of its key and kept; afterwards a call costs one look-up. Thread
+// safe.
+//
+// The algorithm of a plan is, if the product is large: that which the file of choices names, or the
+// fastest of those that cuBLASLt offers, timed where the stream searches algorithms and is not
+// being captured, and then added to the file. Else it is the first that cuBLASLt offers.
 class MatmulPlans {
  public:
-  explicit MatmulPlans(Device device);
+  // Without a file of choices nothing is searched. The file must outlive this.
+  MatmulPlans(Device device, ChoiceFile* choices);
   ~MatmulPlans();
   MatmulPlans(const MatmulPlans&) = delete;
   MatmulPlans& operator=(const MatmulPlans&) = delete;
 
-  // Those of a device; they live as long as the process.
+  // Those of a device; they live as long as the process. Their file is matmul.txt in
+  // cache_directory(), or what MEGATRON_MATMUL_CACHE names; none if that is "off".
   static MatmulPlans& of(Device device);
 
   cublasLtHandle_t handle() const { return handle_; }
-  // Stays valid. Throws Unsupported when cuBLASLt knows no algorithm.
-  const MatmulPlan& plan(const MatmulKey& key);
-  // kWorkspaceBytes for work on the stream, allocated at its first use.
+  // The operands are those of the call; a search reads a, b and c, and may write d if beta is 0.
+  // Throws Unsupported when cuBLASLt knows no algorithm.
+  MatmulPlan plan(const MatmulKey& key, const MatmulOperands& operands, Stream stream);
+  // kCudaMatmulWorkspaceBytes for work on the stream, allocated at its first use.
   void* workspace(Stream stream);
-
-  static constexpr auto kWorkspaceBytes = static_cast<size_t>(kCudaMatmulWorkspaceBytes);
+  // At least `bytes` for a result on its way, for work on the stream.
+  void* results(Stream stream, int64_t bytes);
 
  private:
+  struct Entry {
+    MatmulPlan plan;
+    bool is_final = false;  // else a stream that searches may find better
+  };
+
+  Entry made(const MatmulKey& key, const MatmulOperands& operands, Stream stream);
+  // The index of the fastest; nothing when there is no memory to search with.
+  std::optional<size_t> search(const MatmulPlan& plan, std::span<const cublasLtMatmulAlgo_t> offers,
+                               MatmulOperands operands, int64_t result_bytes, Stream stream);
+
+  struct Block {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+
   Device device_;
+  ChoiceFile* choices_;
+  std::string machine_;  // what algorithms depend on besides the key
   cublasLtHandle_t handle_ = nullptr;
   std::shared_mutex mutex_;
-  std::unordered_map<MatmulKey, std::unique_ptr<const MatmulPlan>, MatmulKeyHash> plans_;
+  std::unordered_map<MatmulKey, Entry, MatmulKeyHash> plans_;
   std::unordered_map<void*, void*> workspaces_;  // by stream
+  std::unordered_map<void*, Block> results_;     // by stream
 };
 
-// c = beta * c + bias: what is left of a product over no terms, and a bias that the product itself
-// cannot add.
-void add_bias(TensorView c, ConstView bias, float beta, Stream stream);
+// c = product + beta * c + bias, in fp32, rounded once. Where the product has no terms, product is
+// null; so is bias where there is none.
+//   c [m, n] out   product [m, n] in, fp32   bias [n] in
+void add_bias(TensorView c, const float* product, ConstView bias, float beta, Stream stream);
 
 }  // namespace megatron::kernels::cuda

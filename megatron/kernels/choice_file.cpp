@@ -1,0 +1,128 @@
+#include "megatron/kernels/choice_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/core/log.h"
+#include "megatron/device/random.h"
+
+namespace megatron::kernels {
+namespace {
+
+// Other processes wait while one adds to the file. Where the file system knows no locks, an answer
+// may be lost, and is then found again.
+class FileLock {
+ public:
+  explicit FileLock(const std::filesystem::path& path)
+      : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    if (descriptor_ >= 0) ::flock(descriptor_, LOCK_EX);
+  }
+  ~FileLock() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
+std::string checksum_of(std::string_view text) { return fmt::format("{:016x}", hash_of(text)); }
+
+using Answer = std::pair<std::string, std::string>;
+
+// Nothing when the line is damaged.
+std::optional<Answer> parsed(std::string_view line) {
+  const size_t question = line.find('\t');
+  if (question == line.npos) return std::nullopt;
+  const std::string_view body = line.substr(question + 1);
+  const size_t answer = body.find('\t');
+  if (answer == body.npos || checksum_of(body) != line.substr(0, question)) return std::nullopt;
+  return Answer(body.substr(0, answer), body.substr(answer + 1));
+}
+
+}  // namespace
+
+ChoiceFile::ChoiceFile(std::filesystem::path path) : path_(std::move(path)) {
+  try {
+    merge();
+  } catch (const IoError& error) {
+    warn(error.what());
+    has_warned_ = true;
+  }
+}
+
+std::optional<std::string> ChoiceFile::find(const std::string& question) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = answers_.find(question);
+  if (found == answers_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string ChoiceFile::remember(const std::string& question, const std::string& answer) {
+  const std::lock_guard lock(mutex_);
+  try {
+    std::error_code ignored;  // the write below names the reason
+    std::filesystem::create_directories(path_.parent_path(), ignored);
+    const FileLock others_wait(path_.string() + ".lock");
+    merge();
+    const auto [place, is_new] = answers_.try_emplace(question, answer);
+    if (is_new) save();
+    return place->second;
+  } catch (const IoError& error) {
+    if (!std::exchange(has_warned_, true)) {
+      warn(fmt::format("{}; what this run measures is not kept for the next", error.what()));
+    }
+  }
+  return answers_.try_emplace(question, answer).first->second;
+}
+
+void ChoiceFile::merge() {
+  std::error_code ignored;  // reading names the reason
+  if (!std::filesystem::exists(path_, ignored) && !ignored) return;
+  const std::string text = read_text(path_);
+  std::string_view rest = text;
+  int num_damaged = 0;
+  while (!rest.empty()) {
+    const size_t length = rest.find('\n');
+    auto answer = parsed(rest.substr(0, length));
+    if (answer) {
+      answers_.insert(std::move(*answer));
+    } else {
+      ++num_damaged;
+    }
+    rest.remove_prefix(length == rest.npos ? rest.size() : length + 1);
+  }
+  if (num_damaged > 0) {
+    warn(fmt::format("{}: {} damaged lines are ignored", path_.string(), num_damaged));
+  }
+}
+
+void ChoiceFile::save() const {
+  std::string text;
+  for (const auto& [question, answer] : answers_) {
+    const std::string body = question + '\t' + answer;
+    text += checksum_of(body) + '\t' + body + '\n';
+  }
+  write_text_atomically(path_, text);
+}
+
+std::filesystem::path cache_directory() {
+  const auto absolute = [](const char* variable) {
+    const char* value = std::getenv(variable);
+    const std::filesystem::path path = value == nullptr ? "" : value;
+    return path.is_absolute() ? path : std::filesystem::path();
+  };
+  if (const auto cache = absolute("XDG_CACHE_HOME"); !cache.empty()) return cache / "megatron";
+  if (const auto home = absolute("HOME"); !home.empty()) return home / ".cache" / "megatron";
+  return {};
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/kernels/cuda/matmul_plan.h"
+
+namespace megatron::kernels::cuda {
+
+// ms of a product by each algorithm: the least of `rounds`, after one that does not count.
+// Infinite where cuBLASLt refuses. Overwrites d; waits for the device.
+std::vector<double> measured_ms(cublasLtHandle_t handle, MatmulPlan plan,
+                                std::span<const cublasLtMatmulAlgo_t> algorithms,
+                                const MatmulOperands& operands, void* workspace, int rounds,
+                                Stream stream);
+
+// The index of the fastest: the first unless another beats it by more than a clock's noise.
+size_t fastest(std::span<const double> ms);
+
+// An algorithm as text, valid for one version of cuBLAS.
+std::string encoded(const cublasLtMatmulAlgo_t& algorithm);
+std::optional<cublasLtMatmulAlgo_t> decoded(std::string_view text);
+
+}  // namespace megatron::kernels::cuda

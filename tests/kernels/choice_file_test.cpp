@@ -1,0 +1,115 @@
+#include "megatron/kernels/choice_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "megatron/core/file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron::kernels {
+namespace {
+
+using testing::HasSubstr;
+using testing::Optional;
+
+class ChoiceFileTest : public testing::Test {
+ protected:
+  std::filesystem::path path() const { return directory_.path() / "deep" / "choices.txt"; }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(ChoiceFileTest, AnswersOutliveTheObject) {
+  EXPECT_EQ(ChoiceFile(path()).find("2x2"), std::nullopt);
+  EXPECT_EQ(ChoiceFile(path()).remember("2x2", "7 b"), "7 b");
+  EXPECT_EQ(ChoiceFile(path()).remember("3x3", "9"), "9");
+  const ChoiceFile again(path());
+  EXPECT_THAT(again.find("2x2"), Optional(std::string("7 b")));
+  EXPECT_THAT(again.find("3x3"), Optional(std::string("9")));
+  EXPECT_EQ(again.find("2x"), std::nullopt);
+}
+
+TEST_F(ChoiceFileTest, TheFirstAnswerStands) {
+  ChoiceFile mine(path());
+  ChoiceFile theirs(path());  // read before mine wrote
+  EXPECT_EQ(mine.remember("2x2", "7"), "7");
+  EXPECT_EQ(theirs.remember("2x2", "8"), "7");
+  EXPECT_EQ(mine.remember("2x2", "9"), "7");
+  EXPECT_THAT(theirs.find("2x2"), Optional(std::string("7")));
+}
+
+TEST_F(ChoiceFileTest, DamagedLinesAreIgnoredAndLeftOut) {
+  ChoiceFile(path()).remember("2x2", "7");
+  const std::string good = read_text(path());
+  std::string damaged = good;
+  damaged[damaged.size() - 2] = '8';  // the answer: its checksum no longer fits
+  write_text_atomically(path(), "\nnot ours\n" + good.substr(0, 20) + "\n" + damaged);
+
+  testing::internal::CaptureStderr();
+  ChoiceFile file(path());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("4 damaged lines are ignored"));
+  EXPECT_EQ(file.find("2x2"), std::nullopt);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(file.remember("2x2", "7"), "7");
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(read_text(path()), good);
+}
+
+TEST_F(ChoiceFileTest, WithoutAPlaceAnswersLiveAsLongAsTheObject) {
+  directory_.write("deep", "a file where a directory is needed");
+  ChoiceFile file(path());
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(file.remember("2x2", "7"), "7");
+  EXPECT_EQ(file.remember("3x3", "8"), "8");
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("deep/choices.txt: cannot create"));
+  EXPECT_EQ(said.find("warning"), said.rfind("warning")) << said;  // once
+  EXPECT_THAT(file.find("2x2"), Optional(std::string("7")));
+}
+
+// Each object reads and writes the file as a process of its own does.
+TEST_F(ChoiceFileTest, WritersAtTheSameTimeLoseNothing) {
+  constexpr int kWriters = 4;
+  constexpr int kAnswers = 4;
+  std::vector<std::thread> writers;
+  for (int i = 0; i < kWriters; ++i) {
+    writers.emplace_back([this, i] {
+      ChoiceFile file(path());
+      for (int k = 0; k < kAnswers; ++k) {
+        file.remember(std::to_string(i) + "/" + std::to_string(k), std::to_string(i * k));
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  const ChoiceFile file(path());
+  for (int i = 0; i < kWriters; ++i) {
+    for (int k = 0; k < kAnswers; ++k) {
+      EXPECT_THAT(file.find(std::to_string(i) + "/" + std::to_string(k)),
+                  Optional(std::to_string(i * k)));
+    }
+  }
+}
+
+TEST(CacheDirectoryTest, FollowsTheEnvironment) {
+  const auto with = [](const char* cache, const char* home) {
+    cache == nullptr ? ::unsetenv("XDG_CACHE_HOME") : ::setenv("XDG_CACHE_HOME", cache, 1);
+    home == nullptr ? ::unsetenv("HOME") : ::setenv("HOME", home, 1);
+    return cache_directory();
+  };
+  const char* const home = ::getenv("HOME");
+  const std::string kept = home == nullptr ? "" : home;
+  EXPECT_EQ(with("/c", "/h"), "/c/megatron");
+  EXPECT_EQ(with("c", "/h"), "/h/.cache/megatron");
+  EXPECT_EQ(with(nullptr, "/h"), "/h/.cache/megatron");
+  EXPECT_EQ(with(nullptr, nullptr), "");
+  with(nullptr, kept.empty() ? nullptr : kept.c_str());
+}
+
+}  // namespace
+}  // namespace megatron::kernels
