@@ -39,7 +39,7 @@ struct Sum {
 
 Tensor random(const Shape& shape, uint64_t key, Stream stream) {
   Tensor x(shape, DType::kBFloat16, stream);
-  kernels::fill_normal(x.view(), key, 1, stream);
+  kernels::fill_normal(x.view(), {}, key, 1, stream);
   return x;
 }
 
@@ -47,7 +47,7 @@ void measure(const std::string& name, const MatmulKey& key, int64_t count, Sum& 
              Stream stream) {
   const Tensor a = random({key.m, key.k}, 1, stream);
   const Tensor b = random({key.k, key.n}, 2, stream);
-  const Tensor bias = random({key.n}, 3, stream);
+  const Tensor bias = random({1, key.n}, 3, stream);
   const Tensor c = zeros({key.m, key.n}, key.out, stream);
   Tensor d = empty_like(c);
   MatmulPlans& plans = MatmulPlans::of(stream.device);

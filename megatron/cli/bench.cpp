@@ -50,6 +50,9 @@ struct BenchFlags {
   int64_t num_layers = 0;
   bool bf16 = false;
   bool fp16 = false;
+  bool allow_tf32 = false;
+  bool deterministic_mode = false;
+  bool deterministic_cost = false;
   std::string device = "auto";
 };
 
@@ -61,6 +64,11 @@ FlagTable flags_of(BenchFlags& flags) {
   table.add("--warmup", flags.warmup, "Iterations before the timed ones.");
   table.add_switch("--bf16", flags.bf16, "Parameters in bfloat16.");
   table.add_switch("--fp16", flags.fp16, "Parameters in float16.");
+  table.add_switch("--allow-tf32", flags.allow_tf32, "Products of fp32 on a GPU in TF32.");
+  table.add_switch("--deterministic-mode", flags.deterministic_mode,
+                   "Equal runs give equal bits, also where a faster way exists.");
+  table.add_switch("--deterministic-cost", flags.deterministic_cost,
+                   "Time the run again in deterministic mode and report what that costs.");
   table.add("--device", flags.device, "Where to compute: auto, cpu or cuda.");
   table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
   table.add_optional("--seq-length", flags.seq_length, "Instead of the workload's.");
@@ -113,6 +121,8 @@ std::vector<std::string> training_flags_of(const BenchFlags& flags) {
 
   if (flags.bf16) words.emplace_back("--bf16");
   if (flags.fp16) words.emplace_back("--fp16");
+  if (flags.allow_tf32) words.emplace_back("--allow-tf32");
+  if (flags.deterministic_mode) words.emplace_back("--deterministic-mode");
   return words;
 }
 
@@ -163,19 +173,8 @@ nlohmann::ordered_json memory_report(Device device) {
   return report;
 }
 
-}  // namespace
-
-int bench(std::span<const std::string> argv) {
-  BenchFlags flags;
-  FlagTable table = flags_of(flags);
-  const ParsedFlags parsed = table.parse(argv);
-  if (parsed.wants_help) {
-    print_line("usage: megatron bench [flags]\n\nTimes training on random tokens.\n" +
-               table.help());
-    return 0;
-  }
-  if (!parsed.problems.empty()) throw ConfigError(parsed.problems);
-
+// Trains the workload and says how fast that was, and in how much memory.
+nlohmann::ordered_json measured(const BenchFlags& flags) {
   const Clock::time_point started = Clock::now();
   TrainingArgs args = parse_training_args(training_flags_of(flags), ModelKind::kGpt, 1);
   args.transformer.padded_vocab_size = kVocabulary;
@@ -228,6 +227,30 @@ int bench(std::span<const std::string> argv) {
   report["start_to_first_step_s"] = first_step_at;
   report["loss"] = loss;
   report.update(memory_report(setup.stream().device));
+  return report;
+}
+
+}  // namespace
+
+int bench(std::span<const std::string> argv) {
+  BenchFlags flags;
+  FlagTable table = flags_of(flags);
+  const ParsedFlags parsed = table.parse(argv);
+  if (parsed.wants_help) {
+    print_line("usage: megatron bench [flags]\n\nTimes training on random tokens.\n" +
+               table.help());
+    return 0;
+  }
+  if (!parsed.problems.empty()) throw ConfigError(parsed.problems);
+
+  nlohmann::ordered_json report = measured(flags);
+  if (flags.deterministic_cost) {
+    flags.deterministic_mode = true;
+    const double without = report["step_ms"];
+    const double with = measured(flags)["step_ms"];
+    report["deterministic_step_ms"] = with;
+    report["deterministic_cost_percent"] = 100 * (with / without - 1);
+  }
   print_line(report.dump());
   return 0;
 }
