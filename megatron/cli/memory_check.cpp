@@ -52,7 +52,8 @@ PlannedTraining planned_training(const TrainingArgs& args, DeviceType device) {
           .optimizer = args.optimizer,
           .micro_batch_size = args.training.micro_batch_size,
           .num_microbatches = std::max<int64_t>(1, args.training.global_batch_size / a_step),
-          .device = device};
+          .device = device,
+          .is_deterministic = args.training.deterministic_mode};
 }
 
 std::vector<std::string> summary_of(const RankMemory& memory) {

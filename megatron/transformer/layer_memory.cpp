@@ -73,14 +73,18 @@ bool has_own_gradient(const TransformerConfig& config) {
 
 // Scratch memory. The CPU's products pack blocks for each thread, and its attention gives each head
 // that is in work gradients of its own; cuBLASLt has a workspace for good, and cuDNN sums the
-// gradients of queries in fp32.
+// gradients of queries in fp32, or keeps those of the scores to add them in one order.
 int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, const Tensors& t) {
   const int64_t heads = c.num_attention_heads / m.tp;
   if (m.device == DeviceType::kCuda) {
     const int64_t queries = m.tokens(c) * heads * c.kv_channels;
-    const bool is_16_bit = c.params_dtype != DType::kFloat32;
-    return kernels::kCudaMatmulWorkspaceBytes +
-           (is_16_bit ? m.block(queries, DType::kFloat32) : 0) + t.lse;
+    const int64_t s = (c.seq_length / m.cp + 63) / 64 * 64;  // cuDNN's tiles
+    int64_t gradients = 0;
+    if (c.params_dtype != DType::kFloat32) {
+      gradients = m.is_deterministic ? m.block(m.micro_batch_size * heads * s * s, c.params_dtype)
+                                     : m.block(queries, DType::kFloat32);
+    }
+    return kernels::kCudaMatmulWorkspaceBytes + gradients + t.lse;
   }
   const Shape q = {c.seq_length / m.cp, m.micro_batch_size, heads, c.kv_channels};
   const int64_t groups = std::max<int64_t>(1, c.num_query_groups / m.tp);

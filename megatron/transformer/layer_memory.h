@@ -34,6 +34,7 @@ struct MicrobatchSizes {
   int64_t cp = 1;
   bool sequence_parallel = false;  // norms, residuals and their gradients are divided by tp too
   DeviceType device = DeviceType::kCpu;
+  bool is_deterministic = false;  // --deterministic-mode
 
   int64_t tokens(const TransformerConfig& config) const {
     return config.seq_length / cp * micro_batch_size;

@@ -75,8 +75,8 @@ TEST_F(ChoiceFileTest, WithoutAPlaceAnswersLiveAsLongAsTheObject) {
 
 // Each object reads and writes the file as a process of its own does.
 TEST_F(ChoiceFileTest, WritersAtTheSameTimeLoseNothing) {
-  constexpr int kWriters = 4;
-  constexpr int kAnswers = 4;
+  constexpr int kWriters = 3;
+  constexpr int kAnswers = 3;
   std::vector<std::thread> writers;
   for (int i = 0; i < kWriters; ++i) {
     writers.emplace_back([this, i] {

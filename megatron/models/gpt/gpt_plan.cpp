@@ -38,7 +38,8 @@ MicrobatchSizes sizes_of(const PlannedTraining& t) {
           .tp = t.parallel.tensor_model_parallel_size,
           .cp = t.parallel.context_parallel_size,
           .sequence_parallel = t.parallel.sequence_parallel,
-          .device = t.device};
+          .device = t.device,
+          .is_deterministic = t.is_deterministic};
 }
 
 // Elements of a parameter on a tensor-parallel rank. Vocabulary rows, heads and MLP columns are

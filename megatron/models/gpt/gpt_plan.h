@@ -22,6 +22,7 @@ struct PlannedTraining {
   int64_t micro_batch_size = 1;
   int64_t num_microbatches = 1;  // of an iteration
   DeviceType device = DeviceType::kCpu;
+  bool is_deterministic = false;  // --deterministic-mode
 };
 
 struct PlannedRow {

@@ -206,7 +206,8 @@ class GptPlanLayoutTest : public testing::Test {
                         .optimizer = adam_,
                         .micro_batch_size = 16,
                         .num_microbatches = num_microbatches_,
-                        .device = DeviceType::kCuda},
+                        .device = DeviceType::kCuda,
+                        .is_deterministic = is_deterministic_},
                        stage);
   }
   static int64_t activations(const RankMemory& memory) {
@@ -217,7 +218,17 @@ class GptPlanLayoutTest : public testing::Test {
   ParallelConfig parallel_;
   OptimizerConfig adam_;
   int64_t num_microbatches_ = 8;
+  bool is_deterministic_ = false;
 };
+
+// 16 samples, 16 heads, 2 bytes for each pair of 1024 positions.
+TEST_F(GptPlanLayoutTest, DeterministicAttentionHasScratchForEveryPair) {
+  const auto scratch = [&] { return plan(0).bytes(MemoryCategory::kWorkspace); };
+  const int64_t atomic = scratch();
+  is_deterministic_ = true;
+  const int64_t queries = int64_t{16} * 1024 * 1024 * 4;
+  EXPECT_EQ(scratch() - atomic, int64_t{16} * 16 * 1024 * 1024 * 2 - queries);
+}
 
 TEST_F(GptPlanLayoutTest, TensorRanksShareMatricesAndTheirActivations) {
   const RankMemory whole = plan(0);
