@@ -12,6 +12,7 @@ namespace megatron {
 struct GradSink::Leaf {
   Tensor grad;
   bool is_main = false;  // grad is a main gradient: add, never replace
+  std::function<void()> done;
 };
 
 // One recorded op, or a leaf (then `leaf` is set and there are no inputs).
@@ -130,6 +131,11 @@ GradSink Variable::grad_sink() const {
   return GradSink(requires_grad() ? impl_->node->leaf : nullptr);
 }
 
+void Variable::on_gradient(std::function<void()> done) {
+  invariant(requires_grad() && impl_->node->leaf != nullptr, "only a leaf has a gradient");
+  impl_->node->leaf->done = std::move(done);
+}
+
 Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
                 BackwardFunction backward) {
   Variable result(std::move(y));
@@ -196,6 +202,9 @@ void backward(const Variable& y, const Tensor& dy) {
       if (node->inputs[i] == nullptr || !grads[i].defined()) continue;
       const Tensor grad = std::exchange(grads[i], Tensor());
       deliver(node->inputs[i], grad);
+    }
+    for (const std::shared_ptr<Node>& input : node->inputs) {
+      if (input != nullptr && input->leaf != nullptr && input->leaf->done) input->leaf->done();
     }
   }
 }

@@ -75,6 +75,9 @@ class Variable {
   // From now on gradients of this leaf are added into `main_grad` (same shape, own dtype).
   void set_main_grad(Tensor main_grad);
   GradSink grad_sink() const;
+  // From now on `done` is called in backward() each time an op that used this leaf has given its
+  // gradient. Null: no longer.
+  void on_gradient(std::function<void()> done);
 
   // Gives the elements up; the graph keeps what its closures captured, and backward() works as
   // before. For an output that was sent away.

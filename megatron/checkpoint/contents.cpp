@@ -31,7 +31,7 @@ std::string shape_problem(const CheckpointTensor& target, const StoredTensor& re
 
 // What keeps the targets from being filled with a section.
 std::vector<std::string> problems_of(const StoredSection& section,
-                                     std::span<const CheckpointTensor> targets) {
+                                     std::span<const CheckpointTensor> targets, bool is_part) {
   std::vector<std::string> problems;
   std::set<std::string_view> wanted;
   for (const CheckpointTensor& target : targets) {
@@ -52,7 +52,7 @@ std::vector<std::string> problems_of(const StoredSection& section,
     }
   }
   for (const auto& [name, tensor] : section) {
-    if (!wanted.contains(name)) {
+    if (!is_part && !wanted.contains(name)) {
       problems.push_back(
           fmt::format("unexpected: the model has no {} {}", name, tensor.shape.str()));
     }
@@ -151,9 +151,9 @@ Tensor read_whole(const StoredTensor& tensor) {
 }
 
 void read_section(const CheckpointContents& contents, std::string_view section,
-                  std::span<const CheckpointTensor> targets) {
+                  std::span<const CheckpointTensor> targets, bool is_part) {
   const StoredSection& stored = section_of(contents, section);
-  throw_if_any(contents.directory, problems_of(stored, targets));
+  throw_if_any(contents.directory, problems_of(stored, targets, is_part));
   for (const CheckpointTensor& target : targets) {
     fill(stored.at(target.name), {target.offset, target.data.shape()}, target.data);
   }
@@ -162,22 +162,22 @@ void read_section(const CheckpointContents& contents, std::string_view section,
 void load_checkpoint(const CheckpointContents& contents, CheckpointState& state,
                      const LoadOptions& options) {
   std::vector<std::string> problems =
-      problems_of(section_of(contents, kWeightsSection), state.model);
+      problems_of(section_of(contents, kWeightsSection), state.model, options.is_part);
   if (options.optimizer) {
     for (const auto& [section, tensors] : state.optimizer) {
       const auto found = contents.sections.find(section);
       if (found == contents.sections.end()) continue;  // read_section() says what to do
-      for (const std::string& problem : problems_of(found->second, tensors)) {
+      for (const std::string& problem : problems_of(found->second, tensors, options.is_part)) {
         problems.push_back(fmt::format("{} ({})", problem, section));
       }
     }
   }
   throw_if_any(contents.directory, problems);
 
-  read_section(contents, kWeightsSection, state.model);
+  read_section(contents, kWeightsSection, state.model, options.is_part);
   if (options.optimizer) {
     for (const auto& [section, tensors] : state.optimizer) {
-      read_section(contents, section, tensors);
+      read_section(contents, section, tensors, options.is_part);
     }
   }
   state.iteration = contents.iteration;

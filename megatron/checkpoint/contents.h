@@ -54,12 +54,16 @@ Tensor read_whole(const StoredTensor& tensor);
 
 // Fills the targets, in place, from a section. Targets may be any rectangles; a floating-point
 // target of another dtype gets rounded values. First checks all: throws FormatError that lists
-// every tensor that is missing, is not wanted, or has another shape, with the remedy.
+// every tensor that is missing, is not wanted, or has another shape, with the remedy; is_part as in
+// LoadOptions.
 void read_section(const CheckpointContents& contents, std::string_view section,
-                  std::span<const CheckpointTensor> targets);
+                  std::span<const CheckpointTensor> targets, bool is_part = false);
 
 struct LoadOptions {
   bool optimizer = true;  // read the kinds of state that CheckpointState::optimizer has
+  // The targets are a part of what is wanted: other ranks want the rest, so that a tensor that
+  // nobody here wants is no mistake.
+  bool is_part = false;
 };
 
 // Fills the tensors of `state`, in place, and replaces its counters, scalars and args. Reports

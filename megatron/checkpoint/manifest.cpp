@@ -161,7 +161,7 @@ std::optional<std::string> tiling_problem(const std::string& name, const TensorR
                      tensor.shape.numel());
 }
 
-TensorRecord tensor_of_json(const std::string& name, const json& object) {
+TensorRecord tensor_of_json(const json& object) {
   TensorRecord tensor{shape_of(object.at("shape")), dtype_named(object.at("dtype")), {}};
   for (const json& chunk : object.at("chunks")) {
     tensor.chunks.push_back(
@@ -170,7 +170,6 @@ TensorRecord tensor_of_json(const std::string& name, const json& object) {
          {chunk.at("offset").get<std::vector<int64_t>>(), shape_of(chunk.at("shape"))},
          crc_of(chunk.at("crc32c"))});
   }
-  if (const auto problem = tiling_problem(name, tensor)) malformed(*problem);
   return tensor;
 }
 
@@ -184,8 +183,6 @@ json json_of(const Manifest& manifest) {
   for (const auto& [section, tensors] : manifest.sections) {
     json& object = sections[section] = json::object();
     for (const auto& [name, tensor] : tensors) {
-      const std::optional<std::string> problem = tiling_problem(name, tensor);
-      invariant(!problem, problem ? problem->c_str() : "");
       object[name] = json_of(tensor);
     }
   }
@@ -204,6 +201,16 @@ json json_of(const Manifest& manifest) {
           {"sections", sections},
           {"scalars", scalars},
           {"files", files}};
+}
+
+// The first tensor whose chunks do not tile it.
+std::optional<std::string> tiling_problem(const Manifest& manifest) {
+  for (const auto& [section, tensors] : manifest.sections) {
+    for (const auto& [name, tensor] : tensors) {
+      if (auto problem = tiling_problem(name, tensor)) return problem;
+    }
+  }
+  return std::nullopt;
 }
 
 Manifest manifest_of(const json& document) {
@@ -227,7 +234,7 @@ Manifest manifest_of(const json& document) {
   for (const auto& [section, tensors] : document.at("sections").items()) {
     auto& records = manifest.sections[section];
     for (const auto& [name, tensor] : tensors.items()) {
-      const TensorRecord& record = records[name] = tensor_of_json(name, tensor);
+      const TensorRecord& record = records[name] = tensor_of_json(tensor);
       for (const ChunkRecord& chunk : record.chunks) {
         if (!manifest.files.contains(chunk.file)) {
           malformed(fmt::format("{} is in {}, which is not among the files", name, chunk.file));
@@ -235,7 +242,6 @@ Manifest manifest_of(const json& document) {
       }
     }
   }
-  if (!manifest.sections.contains(kWeightsSection)) malformed("there is no section weights");
   for (const auto& [owner, values] : document.at("scalars").items()) {
     manifest.scalars[owner] = args_of(values);
   }
@@ -248,7 +254,34 @@ std::string sum_of(std::string_view text) {
 
 }  // namespace
 
+std::string manifest_text(const Manifest& part) { return json_of(part).dump(); }
+
+Manifest parse_manifest_part(std::string_view text) {
+  try {
+    return manifest_of(json::parse(text));
+  } catch (const json::exception& error) {
+    throw FormatError(fmt::format("the manifest of a rank: {}", error.what()));
+  }
+}
+
+void merge(Manifest& manifest, const Manifest& part) {
+  for (const auto& [section, tensors] : part.sections) {
+    auto& records = manifest.sections[section];
+    for (const auto& [name, tensor] : tensors) {
+      const auto [known, is_new] = records.try_emplace(name, tensor);
+      if (is_new) continue;
+      invariant(known->second.shape == tensor.shape && known->second.dtype == tensor.dtype,
+                "ranks agree on the shape and dtype of a tensor");
+      auto& chunks = known->second.chunks;
+      chunks.insert(chunks.end(), tensor.chunks.begin(), tensor.chunks.end());
+    }
+  }
+  manifest.files.insert(part.files.begin(), part.files.end());
+}
+
 void write_manifest(const std::filesystem::path& directory, const Manifest& manifest) {
+  const std::optional<std::string> problem = tiling_problem(manifest);
+  invariant(!problem, problem ? problem->c_str() : "");
   const std::string text = json_of(manifest).dump(1) + "\n";
   write_text_atomically(directory / kManifestSumFile, sum_of(text));
   write_text_atomically(directory / kManifestFile, text);
@@ -265,7 +298,10 @@ Manifest read_manifest(const std::filesystem::path& directory) {
   }
   const json document = parse_json(text, path);
   try {
-    return manifest_of(document);
+    Manifest manifest = manifest_of(document);
+    if (!manifest.sections.contains(kWeightsSection)) malformed("there is no section weights");
+    if (const auto why = tiling_problem(manifest)) malformed(*why);
+    return manifest;
   } catch (const json::exception& error) {
     throw FormatError(fmt::format("{}: {}", path.string(), error.what()));
   } catch (const FormatError& error) {

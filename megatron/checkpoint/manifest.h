@@ -57,6 +57,13 @@ void write_manifest(const std::filesystem::path& directory, const Manifest& mani
 // FormatError, and Unsupported for a newer version of the format.
 Manifest read_manifest(const std::filesystem::path& directory);
 
+// What write_manifest() writes, and its inverse, without a file: how ranks tell each other of their
+// parts. Parts need not tile their tensors. Throws FormatError.
+std::string manifest_text(const Manifest& part);
+Manifest parse_manifest_part(std::string_view text);
+// Adds the chunks and files of another rank. Throws InternalError when ranks disagree on a tensor.
+void merge(Manifest& manifest, const Manifest& part);
+
 // args.json: a flat object.
 std::string args_text(const ArgMap& args);
 ArgMap parse_args(std::string_view text, const std::filesystem::path& path);

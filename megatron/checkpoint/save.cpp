@@ -11,6 +11,7 @@
 #include "megatron/checkpoint/commit.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/manifest.h"
+#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
@@ -28,15 +29,17 @@ std::string key_of(const std::string& name, const StoredTensor& tensor, const Re
   return fmt::format("{}#{}", name, fmt::join(region.offset, ","));
 }
 
-// Writes one section's tensors as one file and enters them into the manifest.
+// Writes this rank's tensors of one section as one file and enters them into the manifest.
 void write_section(const fs::path& directory, const std::string& section,
-                   const StoredSection& tensors, Manifest& manifest) {
+                   const StoredSection& tensors, const comm::Group& world, Manifest& manifest) {
+  if (tensors.empty() && world.size() > 1) return;
   struct Origin {
     const std::string* name;
     const StoredTensor* tensor;
     const TensorPiece* piece;
   };
-  const std::string file = fmt::format("{}-00000-of-00001.safetensors", section);
+  const std::string file =
+      fmt::format("{}-{:05}-of-{:05}.safetensors", section, world.rank(), world.size());
   std::map<std::string, Origin> by_key;
   std::vector<TensorSpec> specs;
   auto& records = manifest.sections[section];
@@ -67,15 +70,53 @@ void write_args(const fs::path& directory, const ArgMap& args, Manifest& manifes
                                crc32c(std::as_bytes(std::span(text)))};
 }
 
-void write_files(const fs::path& directory, const CheckpointContents& contents) {
+// The texts of all ranks, on rank 0; none elsewhere.
+std::vector<std::string> gathered_on_first(const std::string& text, const comm::Group& world) {
+  std::vector<int64_t> sizes(static_cast<size_t>(world.size()));
+  auto own = static_cast<int64_t>(text.size());
+  comm::all_gather({sizes.data(), {world.size()}, DType::kInt64}, {&own, {1}, DType::kInt64}, world,
+                   Stream{});
+  if (world.rank() != 0) {
+    comm::send({text.data(), {own}, DType::kUInt8}, 0, world, Stream{});
+    return {};
+  }
+  std::vector<std::string> texts = {text};
+  for (int rank = 1; rank < world.size(); ++rank) {
+    std::string& other =
+        texts.emplace_back(static_cast<size_t>(sizes[static_cast<size_t>(rank)]), ' ');
+    comm::recv({other.data(), {sizes[static_cast<size_t>(rank)]}, DType::kUInt8}, rank, world,
+               Stream{});
+  }
+  return texts;
+}
+
+// Tells all ranks where rank 0 has begun to write. Returns it everywhere.
+fs::path announced(const fs::path& unfinished, const comm::Group& world) {
+  std::string text = unfinished.string();
+  auto size = static_cast<int64_t>(text.size());
+  comm::broadcast({&size, {1}, DType::kInt64}, 0, world, Stream{});
+  text.resize(static_cast<size_t>(size));
+  comm::broadcast({text.data(), {size}, DType::kUInt8}, 0, world, Stream{});
+  return text;
+}
+
+void write_files(const fs::path& directory, const CheckpointContents& contents,
+                 const comm::Group& world) {
   Manifest manifest;
   manifest.iteration = contents.iteration;
   manifest.consumed_train_samples = contents.consumed_train_samples;
   manifest.consumed_valid_samples = contents.consumed_valid_samples;
   manifest.scalars = contents.scalars;
   for (const auto& [section, tensors] : contents.sections) {
-    write_section(directory, section, tensors, manifest);
+    write_section(directory, section, tensors, world, manifest);
   }
+  if (world.size() > 1) {
+    const std::vector<std::string> parts = gathered_on_first(manifest_text(manifest), world);
+    for (size_t rank = 1; rank < parts.size(); ++rank) {
+      merge(manifest, parse_manifest_part(parts[rank]));
+    }
+  }
+  if (world.rank() != 0) return;
   write_args(directory, contents.args, manifest);
   write_manifest(directory, manifest);
 }
@@ -95,20 +136,28 @@ CheckpointTensor whole_tensor(std::string name, Tensor data) {
 }
 
 void save_checkpoint(const fs::path& directory, const CheckpointState& state,
-                     const SaveOptions& options) {
-  save_checkpoint(directory, contents_of(state), options);
+                     const SaveOptions& options, const comm::Group& world) {
+  save_checkpoint(directory, contents_of(state), options, world);
 }
 
 void save_checkpoint(const fs::path& directory, const CheckpointContents& contents,
-                     const SaveOptions& options) {
+                     const SaveOptions& options, const comm::Group& world) {
   try {
-    commit_checkpoint(directory, iteration_directory_name(contents.iteration),
-                      CheckpointFormat::kNative, std::to_string(contents.iteration),
-                      [&](const fs::path& unfinished) { write_files(unfinished, contents); });
+    if (world.rank() == 0) {
+      commit_checkpoint(directory, iteration_directory_name(contents.iteration),
+                        CheckpointFormat::kNative, std::to_string(contents.iteration),
+                        [&](const fs::path& unfinished) {
+                          write_files(announced(unfinished, world), contents, world);
+                        });
+    } else {
+      write_files(announced({}, world), contents, world);
+    }
+    comm::barrier(world);  // nobody goes on before the checkpoint is there
   } catch (const IoError& error) {
     throw IoError(fmt::format("iteration {} was not saved: {}; {}", contents.iteration,
                               error.what(), remaining_text(directory)));
   }
+  if (world.rank() != 0) return;
   try {
     remove_old_checkpoints(directory, options.keep_last, options.retain_interval);
   } catch (const Error& error) {

@@ -5,6 +5,7 @@
 
 #include "megatron/checkpoint/contents.h"
 #include "megatron/checkpoint/state.h"
+#include "megatron/comm/group.h"
 
 namespace megatron {
 
@@ -13,18 +14,20 @@ struct SaveOptions {
   int64_t retain_interval = 0;  // multiples of it are never deleted; 0: no such
 };
 
-// Saves the state as <directory>/iter_<iteration>, then makes it the latest. The files are written
-// beside it, synced, and appear together by one rename; until the tracker file is replaced, the
-// checkpoint before is the latest. Tensors are written from where they are: nothing of the model is
-// copied. Tensors of one name may be several chunks; together they must be the whole.
+// Saves the state, of which every rank of `world` has a part, as <directory>/iter_<iteration>, then
+// makes it the latest. The files are written beside it, synced, and appear together by one rename;
+// until the tracker file is replaced, the checkpoint before is the latest. Tensors are written from
+// where they are: nothing of the model is copied. Tensors of one name may be several chunks;
+// together, over all ranks, they must be the whole once. Counters, scalars and args are those of
+// rank 0. Every rank writes files of its own; `directory` is one that all ranks see.
 //
 // Throws IoError, with the file, the reason and the remedy, when anything cannot be written: then
 // nothing of the new checkpoint is left, and those before are as they were. Old checkpoints are
 // deleted at the end; a failure of that is a warning.
 void save_checkpoint(const std::filesystem::path& directory, const CheckpointState& state,
-                     const SaveOptions& options = {});
+                     const SaveOptions& options = {}, const comm::Group& world = {});
 // The same for contents from anywhere, a piece in memory at a time; every piece is a chunk.
 void save_checkpoint(const std::filesystem::path& directory, const CheckpointContents& contents,
-                     const SaveOptions& options = {});
+                     const SaveOptions& options = {}, const comm::Group& world = {});
 
 }  // namespace megatron

@@ -134,7 +134,7 @@ class RandomTokensTask final : public TrainTask {
 
   bool has_split(Split split) const override { return split == Split::kTrain; }
 
-  MicrobatchLoss forward_step(Split) override {
+  MicrobatchOutput forward_step(Split, int64_t, const Variable&) override {
     const Shape shape = {micro_batch_size_, model_.config().seq_length};
     const auto random_ids = [&] {
       std::uniform_int_distribution<int64_t> id(0, model_.config().padded_vocab_size - 1);
@@ -179,7 +179,7 @@ nlohmann::ordered_json measured(const BenchFlags& flags) {
   TrainingArgs args = parse_training_args(training_flags_of(flags), ModelKind::kGpt, 1);
   args.transformer.padded_vocab_size = kVocabulary;
   GptSetup setup(args);
-  RandomTokensTask task(setup.model(), setup.random(), args.training.micro_batch_size);
+  RandomTokensTask task(*setup.chunks().front(), setup.random(), args.training.micro_batch_size);
   Trainer trainer(setup.parts(task));
 
   // The time of an iteration is that between the arrivals of two results: on a GPU the host queues
@@ -219,7 +219,7 @@ nlohmann::ordered_json measured(const BenchFlags& flags) {
   report["mode"] = name_of(args.transformer.params_dtype);
   report["device"] = setup.stream().device.str();
   report["threads"] = num_threads();
-  report["parameters"] = num_parameters(setup.model());
+  report["parameters"] = num_parameters(*setup.chunks().front());
   report["tokens_per_second"] = static_cast<double>(batch * args.transformer.seq_length) / median;
   report["step_ms"] = median * 1000;
   report["tflops_standard"] = standard_flops(args.transformer, batch) / median / 1e12;

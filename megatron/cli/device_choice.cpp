@@ -1,12 +1,14 @@
 #include "megatron/cli/device_choice.h"
 
+#include <fmt/format.h>
+
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
 
 namespace megatron::cli {
 
-Device chosen_device(DeviceChoice choice) {
+Device chosen_device(DeviceChoice choice, int local_rank, int ranks) {
   const bool has_gpu = choice != DeviceChoice::kCpu && num_cuda_devices() > 0;
   if (choice == DeviceChoice::kCuda && !has_gpu) {
     throw ConfigError(cuda::kIsBuilt
@@ -15,7 +17,12 @@ Device chosen_device(DeviceChoice choice) {
                           : "--device cuda: this binary was built without CUDA; build the cuda "
                             "preset, or use --device cpu");
   }
-  const Device device{has_gpu ? DeviceType::kCuda : DeviceType::kCpu, 0};
+  if (has_gpu && ranks > num_cuda_devices()) {
+    throw ConfigError(fmt::format(
+        "{} ranks on a host with {} GPUs; start as many ranks as GPUs, or use --device cpu", ranks,
+        num_cuda_devices()));
+  }
+  const Device device{has_gpu ? DeviceType::kCuda : DeviceType::kCpu, local_rank};
   use_device(device);
   return device;
 }

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
+#include "megatron/checkpoint/chunks.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/save.h"
 #include "megatron/cli/checkpoint_formats.h"
@@ -42,20 +44,41 @@ T value_of(const std::map<std::string, ArgMap>& scalars, const char* owner, cons
       name));
 }
 
-std::vector<CheckpointTensor> model_tensors(const GptModel& model) {
+// What a rank has of the model: to save it, each part on one rank alone; to load it, all.
+enum class Parts { kToSave, kToLoad };
+
+void add_chunks(std::vector<CheckpointTensor>& tensors, std::vector<CheckpointTensor> chunks) {
+  for (CheckpointTensor& chunk : chunks) tensors.push_back(std::move(chunk));
+}
+
+std::vector<CheckpointTensor> model_tensors(const GptModel& model, const ParallelContext& parallel,
+                                            Parts parts) {
   std::vector<CheckpointTensor> tensors;
+  if (parts == Parts::kToSave && parallel.data.rank() != 0) return tensors;
   for (const NamedParameter& parameter : named_parameters(model)) {
-    tensors.push_back(whole_tensor(parameter.name, parameter.variable.data()));
+    const Sharding& sharding = parameter.info.sharding;
+    const bool is_elsewhere =
+        parameter.info.is_copy || (sharding.is_whole() && parallel.tensor.rank() != 0);
+    if (parts == Parts::kToSave && is_elsewhere) continue;
+    const Tensor& data = parameter.variable.data();
+    add_chunks(tensors,
+               chunks_of(parameter.name, sharding, data.shape(), 0, data.reshape({data.numel()})));
   }
   return tensors;
 }
 
-std::map<std::string, std::vector<CheckpointTensor>> optimizer_tensors(const Optimizer& optimizer) {
+std::map<std::string, std::vector<CheckpointTensor>> optimizer_tensors(
+    const Optimizer& optimizer, const ParallelContext& parallel, bool is_distributed, Parts parts) {
   std::map<std::string, std::vector<CheckpointTensor>> tensors;
-  optimizer.visit_state(
-      [&](const std::string& parameter, std::string_view state, const Tensor& tensor) {
-        tensors[std::string(state)].push_back(whole_tensor(parameter, tensor));
-      });
+  optimizer.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
+                            const FlatSpan& part, const Tensor& run) {
+    std::vector<CheckpointTensor>& section = tensors[std::string(state)];
+    const bool is_elsewhere =
+        !parameter.counts_in_norm || (!is_distributed && parallel.data.rank() != 0);
+    if (parts == Parts::kToSave && is_elsewhere) return;
+    add_chunks(section, chunks_of(parameter.name, parameter.sharding, parameter.variable.shape(),
+                                  part.begin, run));
+  });
   return tensors;
 }
 
@@ -117,6 +140,11 @@ void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, Ar
     loaded.group_steps.assign(optimizer.groups().size(),
                               counts ? value_of<int64_t>(scalars, kOptimizer, "step") : iteration);
   }
+  // All groups are updated together, but not every pipeline stage has parameters of every group.
+  const std::vector<int64_t>& steps = loaded.group_steps;
+  if (!steps.empty() && std::equal(steps.begin() + 1, steps.end(), steps.begin())) {
+    loaded.group_steps.assign(optimizer.groups().size(), steps.front());
+  }
   if (scalars.contains(kScaler)) {
     loaded.loss_scaler = LossScalerState{
         .scale = value_of<double>(scalars, kScaler, "scale"),
@@ -126,10 +154,15 @@ void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, Ar
   optimizer.load(loaded);
 }
 
-CheckpointState state_of(GptSetup& setup, bool with_optimizer) {
+CheckpointState state_of(GptSetup& setup, bool with_optimizer, Parts parts) {
   CheckpointState state;
-  state.model = model_tensors(setup.model());
-  if (with_optimizer) state.optimizer = optimizer_tensors(setup.optimizer());
+  for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) {
+    add_chunks(state.model, model_tensors(*chunk, setup.parallel(), parts));
+  }
+  if (with_optimizer) {
+    state.optimizer = optimizer_tensors(setup.optimizer(), setup.parallel(),
+                                        setup.args().parallel.use_distributed_optimizer, parts);
+  }
   return state;
 }
 
@@ -236,18 +269,28 @@ ActivationFlags activation_flags(Activation activation) {
   return flags;
 }
 
+// The target's part of a whole tensor.
+void fill(const CheckpointTensor& target, const Tensor& whole) {
+  const Region all = {std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole.shape()};
+  Tensor part(target.data.shape(), whole.dtype(), Stream{});
+  copy_shared(static_cast<std::byte*>(part.view().data), {target.offset, part.shape()},
+              static_cast<const std::byte*>(whole.view().data), all, size_of(whole.dtype()));
+  Tensor data = target.data;
+  copy_into(data, part.to(data.stream()));
+}
+
 void load_hf(const GptModel& model, const LoadSource& source) {
   const HfModel& hf = *source.hf;
   const std::vector<std::string> problems = contradictions(hf.transformer, model.config());
   if (!problems.empty()) throw ConfigError(problems);
-  std::map<std::string, Variable> by_name;
-  for (const NamedParameter& parameter : named_parameters(model)) {
-    by_name[parameter.name] = parameter.variable;
+  // This rank's part of each tensor, wherever the tensor comes by.
+  std::map<std::string, std::vector<CheckpointTensor>> wanted;
+  for (CheckpointTensor& target : model_tensors(model, {}, Parts::kToLoad)) {
+    wanted[target.name].push_back(std::move(target));
   }
   load_hf_weights(source.hf_directory, hf, gpt_parameters(model.config()),
                   [&](const std::string& name, const Tensor& elements) {
-                    Tensor& data = by_name.at(name).mutable_data();
-                    copy_into(data, elements.to(data.stream()));
+                    for (const CheckpointTensor& target : wanted[name]) fill(target, elements);
                   });
 }
 
@@ -326,7 +369,7 @@ void take_architecture(TrainingArgs& args, const LoadSource& source) {
 void save_run(GptSetup& setup, const Tokenizer& tokenizer) {
   const TrainingArgs& args = setup.args();
   const Progress& progress = setup.progress();
-  CheckpointState state = state_of(setup, !args.checkpoint.no_save_optim);
+  CheckpointState state = state_of(setup, !args.checkpoint.no_save_optim, Parts::kToSave);
   state.iteration = progress.iteration;
   state.consumed_train_samples = progress.consumed_train_samples;
   state.consumed_valid_samples = progress.consumed_valid_samples;
@@ -356,7 +399,8 @@ void save_run(GptSetup& setup, const Tokenizer& tokenizer) {
   }
   save_checkpoint(args.checkpoint.save, state,
                   {.keep_last = args.checkpoint.keep_last,
-                   .retain_interval = args.checkpoint.save_retain_interval});
+                   .retain_interval = args.checkpoint.save_retain_interval},
+                  setup.parallel().world);
 }
 
 void load_run(GptSetup& setup, const LoadSource& source) {
@@ -364,7 +408,7 @@ void load_run(GptSetup& setup, const LoadSource& source) {
   const CheckpointConfig& config = args.checkpoint;
   if (source.hf) {
     print_line(fmt::format(" loading Hugging Face model from {}", config.load));
-    load_hf(setup.model(), source);
+    for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) load_hf(*chunk, source);
     setup.optimizer().reload_main_params();
     return;
   }
@@ -390,8 +434,9 @@ void load_run(GptSetup& setup, const LoadSource& source) {
           source.checkpoint->string()));
     }
   }
-  CheckpointState state = state_of(setup, with_optimizer);
-  load_checkpoint(contents, state, {.optimizer = with_optimizer});
+  CheckpointState state = state_of(setup, with_optimizer, Parts::kToLoad);
+  load_checkpoint(contents, state,
+                  {.optimizer = with_optimizer, .is_part = setup.parallel().world.size() > 1});
   if (config.finetune) {
     setup.optimizer().reload_main_params();
     return;
@@ -420,7 +465,7 @@ void load_run(GptSetup& setup, const LoadSource& source) {
 void load_weights(const GptModel& model, const LoadSource& source) {
   if (source.hf) return load_hf(model, source);
   CheckpointState state;
-  state.model = model_tensors(model);
+  state.model = model_tensors(model, {}, Parts::kToLoad);
   load_checkpoint(open_source(source), state, {.optimizer = false});
 }
 

@@ -1,50 +1,104 @@
 #include "megatron/cli/gpt_setup.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "megatron/cli/device_choice.h"
 #include "megatron/cli/threads.h"
+#include "megatron/comm/collectives.h"
 #include "megatron/device/allocator.h"
 #include "megatron/training/flops.h"
 
 namespace megatron::cli {
 namespace {
 
-std::vector<OptimizedParameter> parameters_of(const GptModel& model) {
-  std::vector<OptimizedParameter> parameters = optimized_parameters(model);
+std::vector<OptimizedParameter> parameters_of(const GptModel& model,
+                                              const ParallelContext& parallel) {
+  std::vector<OptimizedParameter> parameters = optimized_parameters(model, parallel.tensor.rank());
+  const bool is_tied = !model.config().untie_embeddings_and_output_weights;
   for (OptimizedParameter& parameter : parameters) {
     parameter.has_decoupled_lr =
         parameter.name.starts_with("embedding.") || parameter.name.starts_with("output_layer.");
+    parameter.is_tied = is_tied && parallel.embedding.size() > 1 &&
+                        parameter.name == "embedding.word_embeddings.weight";
   }
   return parameters;
 }
 
+// Elements after which a bucket of gradients is reduced; 0: one bucket, where nothing overlaps.
+// Compat: 40 million elements, or a million for each data-parallel rank, as Megatron-LM.
+int64_t bucket_size_of(const ParallelConfig& config) {
+  if (!config.overlap_grad_reduce) return 0;
+  if (config.ddp_bucket_size > 0) return config.ddp_bucket_size;
+  return std::max<int64_t>(40'000'000, 1'000'000 * config.data_parallel_size);
+}
+
+FlatParametersOptions flat_options(const ParallelConfig& config, const ParallelContext& parallel) {
+  FlatParametersOptions options;
+  options.layout.bucket_size = bucket_size_of(config);
+  options.accumulate_allreduce_grads_in_fp32 = config.accumulate_allreduce_grads_in_fp32;
+  if (config.use_distributed_optimizer) {
+    options.share = parallel.data.rank();
+    options.num_shares = parallel.data.size();
+  }
+  return options;
+}
+
+// Sums of a rank's shares belong to the whole model once they are added up over `group`.
+SumOverModel sum_over(const comm::Group& group) {
+  return [group](TensorView numbers, Stream stream) {
+    comm::all_reduce(numbers, comm::Reduce::kSum, group, stream);
+  };
+}
+
 }  // namespace
 
-GptSetup::GptSetup(const TrainingArgs& args)
+GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
     : args_(args),
-      stream_(chosen_device(args.training.device),
+      parallel_(make_parallel_context(world, args.parallel)),
+      stream_(chosen_device(args.training.device, world.rank(), world.size()),
               {.allows_tf32 = args.training.allow_tf32,
                .is_deterministic = args.training.deterministic_mode,
                .searches_algorithms = !args.training.deterministic_mode}),
       random_(static_cast<uint64_t>(args.training.seed)) {
   use_threads(args.training.num_threads);
-  model_ = std::make_unique<GptModel>(args_.transformer, stream());
-  if (args_.transformer.perform_initialization) {
-    initialize(*model_, static_cast<uint64_t>(args_.training.seed));
+  std::vector<OptimizedParameter> parameters;
+  for (const ModelChunk& chunk :
+       model_chunks(args_.parallel, args_.transformer.num_layers, parallel_.pipeline.rank())) {
+    chunks_.push_back(
+        std::make_unique<GptModel>(args_.transformer, chunk, parallel_.tensor, stream()));
+    if (args_.transformer.perform_initialization) {
+      initialize(*chunks_.back(), static_cast<uint64_t>(args_.training.seed));
+    }
+    for (OptimizedParameter& parameter : parameters_of(*chunks_.back(), parallel_)) {
+      parameters.push_back(std::move(parameter));
+    }
   }
-  parameters_ = std::make_unique<FlatParameters>(
-      parameters_of(*model_),
-      FlatParametersOptions{
-          .layout = {},
-          .accumulate_allreduce_grads_in_fp32 = args_.parallel.accumulate_allreduce_grads_in_fp32});
+  parameters_ = std::make_unique<FlatParameters>(std::move(parameters),
+                                                 flat_options(args_.parallel, parallel_));
   // The blocks that the flat buffers replaced fit nothing that comes.
   allocator_of(stream().device).empty_cache();
-  optimizer_ = std::make_unique<Optimizer>(*parameters_, args_.optimizer);
+  const bool is_distributed = args_.parallel.use_distributed_optimizer;
+  gradients_ = std::make_unique<GradientReduction>(
+      *parameters_, parallel_,
+      GradientReductionOptions{.use_distributed_optimizer = is_distributed,
+                               .overlap_grad_reduce = args_.parallel.overlap_grad_reduce});
+  optimizer_ = std::make_unique<Optimizer>(
+      *parameters_, args_.optimizer, sum_over(is_distributed ? parallel_.world : parallel_.model));
   scheduler_ = std::make_unique<ParameterScheduler>(make_parameter_scheduler(
       args_.optimizer, {.train_iters = args_.training.train_iters,
                         .train_samples = args_.training.train_samples,
                         .global_batch_size = args_.training.global_batch_size}));
   microbatches_ = std::make_unique<MicrobatchCalculator>(
       make_microbatch_calculator(args_.training, args_.parallel.data_parallel_size));
+}
+
+ActivationType GptSetup::activations() const {
+  const TransformerConfig& c = args_.transformer;
+  const int64_t slices = parallel_.tensor.sequence_parallel ? parallel_.tensor.size() : 1;
+  return {.shape = {c.seq_length / slices, args_.training.micro_batch_size, c.hidden_size},
+          .dtype = c.fp32_residual_connection ? DType::kFloat32 : c.params_dtype,
+          .stream = stream()};
 }
 
 TrainerParts GptSetup::parts(TrainTask& task) {
@@ -56,8 +110,11 @@ TrainerParts GptSetup::parts(TrainTask& task) {
           .microbatches = *microbatches_,
           .random = random_,
           .progress = progress_,
+          .gradients = *gradients_,
+          .parallel = parallel_,
           .device = stream().device,
-          .data_parallel_size = args_.parallel.data_parallel_size,
+          .num_chunks = static_cast<int64_t>(chunks_.size()),
+          .activations = activations(),
           .tokens_per_sample = args_.transformer.seq_length,
           .flops = [this](int64_t batch) { return standard_flops(args_.transformer, batch); },
           .save = nullptr,

@@ -3,27 +3,34 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "megatron/cli/args/training_args.h"
 #include "megatron/device/stream.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/optim/flat_parameters.h"
+#include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/training/trainer.h"
 
 namespace megatron::cli {
 
-// Everything a GPT training run owns, built from resolved args with padded_vocab_size known: the
-// model with its first values, flat buffers, optimizer, schedules, counters.
+// Everything that one rank of a GPT training run owns, built from resolved args with
+// padded_vocab_size known: its chunks of the model with their first values, flat buffers,
+// optimizer, schedules, counters.
 class GptSetup {
  public:
-  explicit GptSetup(const TrainingArgs& args);
+  // Every rank of `world` calls it.
+  explicit GptSetup(const TrainingArgs& args, const comm::Group& world = {});
   GptSetup(const GptSetup&) = delete;
   GptSetup& operator=(const GptSetup&) = delete;
 
   const TrainingArgs& args() const { return args_; }
   Stream stream() const { return stream_.get(); }
-  const GptModel& model() const { return *model_; }
+  const ParallelContext& parallel() const { return parallel_; }
+  // This rank's chunks of the model, in the order of the layers; one without an interleaved
+  // pipeline.
+  const std::vector<std::unique_ptr<GptModel>>& chunks() const { return chunks_; }
   RandomState& random() { return random_; }
   FlatParameters& parameters() { return *parameters_; }
   Optimizer& optimizer() { return *optimizer_; }
@@ -35,12 +42,16 @@ class GptSetup {
   TrainerParts parts(TrainTask& task);
 
  private:
+  ActivationType activations() const;
+
   TrainingArgs args_;
+  ParallelContext parallel_;
   OwnedStream stream_;
   RandomState random_;
   Progress progress_;
-  std::unique_ptr<GptModel> model_;
+  std::vector<std::unique_ptr<GptModel>> chunks_;
   std::unique_ptr<FlatParameters> parameters_;
+  std::unique_ptr<GradientReduction> gradients_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<ParameterScheduler> scheduler_;
   std::unique_ptr<MicrobatchCalculator> microbatches_;

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
+#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/training/microbatch_calculator.h"
@@ -20,11 +24,21 @@ GptInput input_of(const GptBatch& batch, const DataConfig& data) {
   return input;
 }
 
+// Index caches are built once: rank 0 goes first, the others find them.
+GptDatasets datasets_of(const TrainingArgs& args, const Tokenizer& tokenizer,
+                        const SampleCounts& sizes, const comm::Group& world) {
+  if (world.rank() != 0) comm::barrier(world);
+  GptDatasets datasets = build_gpt_datasets(args.data, sizes, args.transformer.seq_length,
+                                            args.training.seed, tokenizer);
+  if (world.rank() == 0) comm::barrier(world);
+  return datasets;
+}
+
 }  // namespace
 
-GptTask::GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const GptModel& model,
-                 RandomState& random, const Progress& progress)
-    : model_(model), random_(random), data_(args.data) {
+GptTask::GptTask(const Tokenizer& tokenizer, GptSetup& setup) : setup_(setup) {
+  const TrainingArgs& args = setup.args();
+  const Progress& progress = setup.progress();
   const SampleCounts sizes = dataset_sizes_of(args.training);
   print_line("> building train, validation, and test datasets ...");
   print_line(" > datasets target sizes (minimum size):");
@@ -32,8 +46,7 @@ GptTask::GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const Gpt
   print_line(fmt::format("    validation: {}", sizes.valid));
   print_line(fmt::format("    test:       {}", sizes.test));
   print_line("> building train, validation, and test datasets for GPT ...");
-  const GptDatasets datasets = build_gpt_datasets(args.data, sizes, args.transformer.seq_length,
-                                                  args.training.seed, tokenizer);
+  const GptDatasets datasets = datasets_of(args, tokenizer, sizes, setup.parallel().world);
   print_line("> finished creating GPT datasets ...");
 
   const GptSampleOptions sample_options{.eod = tokenizer.eod(),
@@ -43,16 +56,23 @@ GptTask::GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const Gpt
   const auto open = [&](Split split, const std::shared_ptr<const SampleDataset>& dataset,
                         int64_t consumed_samples) {
     if (dataset == nullptr) return;
-    std::unique_ptr<Sampler> sampler =
-        make_sampler({.type = args.data.dataloader_type,
-                      .num_samples = dataset->num_samples(),
-                      .consumed_samples = consumed_samples,
-                      .micro_batch_size = args.training.micro_batch_size,
-                      .data_sharding = args.data.data_sharding});
     const auto make_batch = [dataset, sample_options](const SampleGroup& group) {
       return make_gpt_batch(*dataset, group, sample_options);
     };
-    loader(split) = std::make_unique<Loader>(std::move(sampler), make_batch, args.data.num_workers);
+    has_split_[static_cast<size_t>(split)] = true;
+    for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) {
+      std::unique_ptr<Loader>& loader = loaders_[static_cast<size_t>(split)].emplace_back();
+      if (!reads_data(*chunk)) continue;
+      std::unique_ptr<Sampler> sampler =
+          make_sampler({.type = args.data.dataloader_type,
+                        .num_samples = dataset->num_samples(),
+                        .consumed_samples = consumed_samples,
+                        .micro_batch_size = args.training.micro_batch_size,
+                        .data_parallel_rank = setup.parallel().data.rank(),
+                        .data_parallel_size = setup.parallel().data.size(),
+                        .data_sharding = args.data.data_sharding});
+      loader = std::make_unique<Loader>(std::move(sampler), make_batch, args.data.num_workers);
+    }
   };
   if (!args.training.skip_train) {
     if (datasets.train == nullptr) {
@@ -69,20 +89,32 @@ GptTask::GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const Gpt
   }
 }
 
-bool GptTask::has_split(Split split) const {
-  return loaders_[static_cast<size_t>(split)] != nullptr;
+bool GptTask::has_split(Split split) const { return has_split_[static_cast<size_t>(split)]; }
+
+bool GptTask::reads_data(const GptModel& chunk) const {
+  const DataConfig& data = setup_.args().data;
+  return chunk.chunk().has_embedding || chunk.chunk().has_head || data.reset_attention_mask ||
+         data.reset_position_ids;
 }
 
-MicrobatchLoss GptTask::forward_step(Split split) {
-  const std::optional<GptBatch> batch = loader(split)->next();
-  if (!batch) {
-    throw Error(fmt::format("the {} data has no more samples; add data or train for fewer samples",
-                            split_name(split)));
-  }
-  const Shape shape = {batch->micro_batch_size, batch->seq_length};
+GptBatch GptTask::next_batch(Split split, size_t chunk) {
+  std::optional<GptBatch> batch = loaders_[static_cast<size_t>(split)][chunk]->next();
+  if (batch) return *std::move(batch);
+  throw Error(fmt::format("the {} data has no more samples; add data or train for fewer samples",
+                          split_name(split)));
+}
+
+MicrobatchOutput GptTask::forward_step(Split split, int64_t chunk, const Variable& activations) {
+  const auto index = static_cast<size_t>(chunk);
+  const GptModel& model = *setup_.chunks()[index];
+  if (!reads_data(model)) return {model.forward({}, activations, setup_.random())};
+  const GptBatch batch = next_batch(split, index);
+  const Variable hidden =
+      model.forward(input_of(batch, setup_.args().data), activations, setup_.random());
+  if (!model.chunk().has_head) return {hidden};
+  const Shape shape = {batch.micro_batch_size, batch.seq_length};
   const Variable loss =
-      gpt_loss(model_, model_.hidden_states(input_of(*batch, data_), random_),
-               tensor_of(batch->labels, shape), tensor_of(batch->loss_mask, shape));
+      gpt_loss(model, hidden, tensor_of(batch.labels, shape), tensor_of(batch.loss_mask, shape));
   return {loss, {{"lm loss", loss.data()}}};
 }
 

@@ -2,36 +2,36 @@
 
 #include <array>
 #include <memory>
-#include <optional>
+#include <vector>
 
-#include "megatron/cli/args/training_args.h"
+#include "megatron/cli/gpt_setup.h"
 #include "megatron/data/data_loader.h"
 #include "megatron/data/gpt_batch.h"
 #include "megatron/data/gpt_datasets.h"
-#include "megatron/models/gpt/gpt_model.h"
-#include "megatron/training/progress.h"
-#include "megatron/training/train_task.h"
 
 namespace megatron::cli {
 
 // Next-token prediction on .bin/.idx data: what `megatron pretrain-gpt` trains.
 class GptTask final : public TrainTask {
  public:
-  // Opens the data where `progress` stands. `model` and `random` must outlive the task.
-  GptTask(const TrainingArgs& args, const Tokenizer& tokenizer, const GptModel& model,
-          RandomState& random, const Progress& progress);
+  // Opens the data where the run stands; every rank calls it. `setup` must outlive the task.
+  GptTask(const Tokenizer& tokenizer, GptSetup& setup);
 
   bool has_split(Split split) const override;
-  MicrobatchLoss forward_step(Split split) override;
+  MicrobatchOutput forward_step(Split split, int64_t chunk, const Variable& activations) override;
 
  private:
   using Loader = DataLoader<GptBatch>;
-  std::unique_ptr<Loader>& loader(Split split) { return loaders_[static_cast<size_t>(split)]; }
+  // What a chunk of the model reads of the data: tokens where it begins, labels where it ends,
+  // documents everywhere if their borders matter.
+  bool reads_data(const GptModel& chunk) const;
+  GptBatch next_batch(Split split, size_t chunk);
 
-  const GptModel& model_;
-  RandomState& random_;
-  DataConfig data_;
-  std::array<std::unique_ptr<Loader>, 3> loaders_;
+  GptSetup& setup_;
+  std::array<bool, 3> has_split_{};
+  // By split, then by chunk of this rank: each goes through the microbatches on its own. Null where
+  // the chunk reads nothing.
+  std::array<std::vector<std::unique_ptr<Loader>>, 3> loaders_;
 };
 
 }  // namespace megatron::cli

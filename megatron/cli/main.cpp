@@ -3,6 +3,7 @@
 #include "megatron/cli/convert_checkpoint.h"
 #include "megatron/cli/generate.h"
 #include "megatron/cli/inspect_dataset.h"
+#include "megatron/cli/launch.h"
 #include "megatron/cli/merge_datasets.h"
 #include "megatron/cli/plan.h"
 #include "megatron/cli/preprocess_data.h"
@@ -16,7 +17,9 @@ int main(int argc, char** argv) {
       {"preprocess-data", "turn text into a dataset of token ids", cli::preprocess_data},
       {"merge-datasets", "write several datasets as one", cli::merge_datasets},
       {"inspect-dataset", "show what a dataset holds", cli::inspect_dataset},
-      {"pretrain-gpt", "train a GPT", cli::pretrain_gpt},
+      {"pretrain-gpt", "train a GPT",
+       [](std::span<const std::string> words) { return cli::pretrain_gpt(words, {}); }},
+      {"launch", "run a command on several ranks", cli::launch},
       {"plan", "tell what training will take of memory and time", cli::plan},
       {"generate", "continue texts with a trained model", cli::generate_text},
       {"score", "tell how likely a model finds texts", cli::score_text},

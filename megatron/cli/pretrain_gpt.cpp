@@ -43,6 +43,14 @@ void print_batches(const TrainingConfig& config) {
                   schedule.at(0), schedule.final_batch_size()));
 }
 
+// Rows of the embedding in a checkpoint; 0 when it does not say.
+int64_t saved_vocabulary(const LoadSource& source) {
+  const ArgMap args = open_source(source).args;
+  const auto found = args.find("padded_vocab_size");
+  const int64_t* rows = found == args.end() ? nullptr : std::get_if<int64_t>(&found->second);
+  return rows == nullptr ? 0 : *rows;
+}
+
 // Opens the tokenizer and gives the embedding as many rows as it and the loaded model need.
 std::unique_ptr<Tokenizer> open_tokenizer(TrainingArgs& args, const LoadSource& source) {
   print_line(fmt::format("> building {} tokenizer ...", args.tokenizer.tokenizer_type));
@@ -59,9 +67,14 @@ std::unique_ptr<Tokenizer> open_tokenizer(TrainingArgs& args, const LoadSource& 
     used = source.hf->vocab_size;
   }
   int64_t& padded = args.transformer.padded_vocab_size;
+  const int64_t tp = args.parallel.tensor_model_parallel_size;
+  if (padded == 0 && source.checkpoint) {
+    // As the model was saved, also where another number of ranks would pad it otherwise.
+    const int64_t saved = saved_vocabulary(source);
+    if (saved >= used && saved % tp == 0) padded = saved;
+  }
   if (padded == 0) {
-    padded = padded_vocab_size(used, args.transformer.make_vocab_size_divisible_by,
-                               args.parallel.tensor_model_parallel_size);
+    padded = padded_vocab_size(used, args.transformer.make_vocab_size_divisible_by, tp);
   }
   refuse_if_beyond(padded);
   print_line(fmt::format(" > padded vocab (size: {}) with {} dummy tokens (new size: {})",
@@ -81,13 +94,25 @@ void prepare_save_directory(const std::filesystem::path& save) {
   remove_leftovers(save);
 }
 
+// Every rank that holds a part of the first copy of the model tells its size.
+void print_size(const GptSetup& setup) {
+  const ParallelContext& parallel = setup.parallel();
+  const Speaking of_each_part(parallel.data.rank() == 0);
+  int64_t count = 0;
+  for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) count += num_parameters(*chunk);
+  print_line(
+      fmt::format(" > number of parameters on (tensor, pipeline) model parallel rank ({}, {}): {}",
+                  parallel.tensor.rank(), parallel.pipeline.rank(), count));
+}
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 }  // namespace
 
-int pretrain_gpt(std::span<const std::string> words) {
+int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
+  const Speaking on_first(world.rank() == 0);
   const Clock::time_point started = Clock::now();
   std::vector<std::string> problems;
   TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
@@ -100,7 +125,7 @@ int pretrain_gpt(std::span<const std::string> words) {
                        args.checkpoint.exit_on_missing_checkpoint, args.checkpoint.load_format);
   const bool has_source = source.exists();
   if (args.checkpoint.use_checkpoint_args && has_source) take_architecture(args, source);
-  args = resolved(std::move(args), 1, problems);
+  args = resolved(std::move(args), world.size(), problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
   if (!args.transformer.perform_initialization && !has_source) {
     problems.emplace_back(
@@ -108,7 +133,9 @@ int pretrain_gpt(std::span<const std::string> words) {
         "the flag");
   }
   if (!problems.empty()) throw ConfigError(problems);
-  if (!args.checkpoint.save.empty()) prepare_save_directory(args.checkpoint.save);
+  if (!args.checkpoint.save.empty() && world.rank() == 0) {
+    prepare_save_directory(args.checkpoint.save);
+  }
 
   print_arguments(args);
   print_batches(args.training);
@@ -126,10 +153,8 @@ int pretrain_gpt(std::span<const std::string> words) {
   print_line("building GPT model ...");
   Timers timers(args.training.timing_log_level, args.training.timing_log_option);
   timers.start("model-and-optimizer-setup", 0);
-  GptSetup setup(args);
-  print_line(
-      fmt::format(" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): {}",
-                  num_parameters(setup.model())));
+  GptSetup setup(args, world);
+  print_size(setup);
   print_line(
       fmt::format("> learning rate decay style: {}", name_of(args.optimizer.lr_decay_style)));
   if (!args.checkpoint.load.empty()) {
@@ -140,7 +165,7 @@ int pretrain_gpt(std::span<const std::string> words) {
   print_line(datetime_text("after model, optimizer, and learning rate scheduler are built"));
 
   timers.start("train/valid/test-data-iterators-setup", 0);
-  GptTask task(args, *tokenizer, setup.model(), setup.random(), setup.progress());
+  GptTask task(*tokenizer, setup);
   timers.stop("train/valid/test-data-iterators-setup", 0);
   print_line(datetime_text("after dataloaders are built"));
   print_line("done with setup ...");
@@ -152,6 +177,7 @@ int pretrain_gpt(std::span<const std::string> words) {
   if (!args.checkpoint.save.empty()) {
     parts.save = [&](const Progress&) { save_run(setup, *tokenizer); };
   }
+  const Speaking on_last(world.rank() == world.size() - 1);
   Trainer(std::move(parts)).run();
   return 0;
 }

@@ -3,9 +3,12 @@
 #include <span>
 #include <string>
 
+#include "megatron/comm/group.h"
+
 namespace megatron::cli {
 
-// `megatron pretrain-gpt`: Megatron-LM's pretrain_gpt.py, same flags. Returns the exit code.
-int pretrain_gpt(std::span<const std::string> words);
+// `megatron pretrain-gpt`: Megatron-LM's pretrain_gpt.py, same flags. Returns the exit code. Every
+// rank of `world` calls it with the same words.
+int pretrain_gpt(std::span<const std::string> words, const comm::Group& world);
 
 }  // namespace megatron::cli

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
@@ -149,6 +151,7 @@ struct Pending::State {
 
   Stream stream;
   Event done;
+  std::function<void()> receive = nullptr;  // on the CPU
 };
 
 Pending::Pending() = default;
@@ -160,6 +163,7 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 }
 
 Pending::~Pending() {
+  if (state_ != nullptr && state_->receive) return;  // nobody waits for the message: an exception
   try {
     wait();
   } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): whoever waits for the stream is
@@ -170,6 +174,7 @@ Pending::~Pending() {
 void Pending::wait() {
   if (state_ == nullptr) return;
   const std::unique_ptr<State> state = std::move(state_);
+  if (state->receive) return state->receive();
   state->done.hold_back(state->stream);
 }
 
@@ -207,6 +212,18 @@ Pending start_reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& 
 }
 
 Pending start_exchange(std::span<const Transfer> transfers, const Group& group, Stream stream) {
+  if (stream.is_cpu()) {
+    std::vector<Transfer> sends;
+    std::vector<Transfer> receives;
+    for (const Transfer& transfer : transfers) {
+      (transfer.is_send ? sends : receives).push_back(transfer);
+    }
+    exchange(sends, group, stream);
+    if (receives.empty()) return {};
+    auto state = std::make_unique<Pending::State>(stream);
+    state->receive = [receives, group, stream] { exchange(receives, group, stream); };
+    return Pending(std::move(state));
+  }
   return start(group, stream, [&](Stream own) { exchange(transfers, group, own); });
 }
 

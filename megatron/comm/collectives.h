@@ -59,8 +59,9 @@ void barrier(const Group& group);
 void connect(const Group& group, Stream stream);
 
 // A collective under way beside the stream's other work. Until wait(), its views are neither read
-// nor written by anybody else, and their memory lives. On the CPU it is done from the start. The
-// destructor waits.
+// nor written by anybody else, and their memory lives. The destructor waits. On the CPU it is done
+// from the start, but for messages to be received: wait() receives them, so that starting does not
+// wait for a sender.
 class Pending {
  public:
   Pending();

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace megatron {
 namespace {
@@ -35,10 +36,20 @@ Sinks& sinks() {
   return instance;
 }
 
+// Each rank may be a thread.
+thread_local bool is_speaking = true;
+
 }  // namespace
 
-void print_line(std::string_view text) { sinks().out->info("{}", text); }
-void warn(std::string_view text) { sinks().err->warn("{}", text); }
+void print_line(std::string_view text) {
+  if (is_speaking) sinks().out->info("{}", text);
+}
+void warn(std::string_view text) {
+  if (is_speaking) sinks().err->warn("{}", text);
+}
 void debug(std::string_view text) { sinks().err->debug("{}", text); }
+
+Speaking::Speaking(bool is_loud) : previous_(std::exchange(is_speaking, is_loud)) {}
+Speaking::~Speaking() { is_speaking = previous_; }
 
 }  // namespace megatron

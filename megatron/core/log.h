@@ -11,4 +11,17 @@ void warn(std::string_view text);
 // A diagnostic for developers, to standard error; silent unless MEGATRON_LOG=debug.
 void debug(std::string_view text);
 
+// While it lives, this thread prints lines and warnings, or not: of many ranks one speaks. The
+// object inside another one decides.
+class Speaking {
+ public:
+  explicit Speaking(bool is_loud);
+  ~Speaking();
+  Speaking(const Speaking&) = delete;
+  Speaking& operator=(const Speaking&) = delete;
+
+ private:
+  bool previous_;
+};
+
 }  // namespace megatron

@@ -1,5 +1,7 @@
 #include "megatron/optim/flat_layout.h"
 
+#include <algorithm>
+
 #include "megatron/core/error.h"
 
 namespace megatron {
@@ -66,6 +68,30 @@ FlatRanges ranges_of(const FlatLayout& layout, std::span<const int32_t> groups,
   }
   pad_to(layout.numel);
   return ranges;
+}
+
+FlatRanges cut_to(const FlatRanges& ranges, const FlatSpan& span) {
+  FlatRanges cut;
+  for (size_t i = 0; i < ranges.ends.size(); ++i) {
+    const int64_t end = std::min(ranges.ends[i], span.end) - span.begin;
+    const int64_t before = cut.ends.empty() ? 0 : cut.ends.back();
+    if (end <= before) continue;
+    cut.ends.push_back(end);
+    cut.groups.push_back(ranges.groups[i]);
+  }
+  return cut;
+}
+
+std::vector<FlatSpan> shares_of(const FlatLayout& layout, int64_t rank, int64_t count) {
+  if (count == 1) return {{0, layout.numel}};
+  std::vector<FlatSpan> shares;
+  for (const FlatBucket& bucket : layout.buckets) {
+    const int64_t size = bucket.end - bucket.begin;
+    invariant(size % count == 0, "a bucket divides among the ranks that share it");
+    const int64_t begin = bucket.begin + rank * (size / count);
+    shares.push_back({begin, begin + size / count});
+  }
+  return shares;
 }
 
 }  // namespace megatron

@@ -64,4 +64,19 @@ struct FlatRanges {
 FlatRanges ranges_of(const FlatLayout& layout, std::span<const int32_t> groups,
                      std::optional<int32_t> padding = std::nullopt);
 
+// Elements [begin, end) of a flat buffer.
+struct FlatSpan {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+};
+
+// What is left of the ranges within `span`, counted from its begin.
+FlatRanges cut_to(const FlatRanges& ranges, const FlatSpan& span);
+
+// What rank `rank` of `count` updates: its equal share of every bucket; everything for one rank.
+// REQUIRES: every bucket divides.
+std::vector<FlatSpan> shares_of(const FlatLayout& layout, int64_t rank, int64_t count);
+
 }  // namespace megatron

@@ -1,6 +1,7 @@
 #include "megatron/optim/flat_parameters.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "megatron/core/error.h"
@@ -10,12 +11,15 @@
 namespace megatron {
 namespace {
 
-FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, DType dtype) {
-  const auto found = std::find_if(buffers.begin(), buffers.end(),
-                                  [dtype](const FlatBuffer& b) { return b.dtype == dtype; });
+FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter& parameter) {
+  const DType dtype = parameter.variable.dtype();
+  const auto found = std::find_if(buffers.begin(), buffers.end(), [&](const FlatBuffer& b) {
+    return b.dtype == dtype && b.sequence_parallel == parameter.sequence_parallel;
+  });
   if (found != buffers.end()) return *found;
   FlatBuffer& buffer = buffers.emplace_back();
   buffer.dtype = dtype;
+  buffer.sequence_parallel = parameter.sequence_parallel;
   return buffer;
 }
 
@@ -25,9 +29,15 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
   for (const size_t index : buffer.parameters) {
     const OptimizedParameter& parameter = parameters[index];
     items.push_back(
-        {.numel = parameter.variable.data().numel(), .has_own_bucket = parameter.has_own_bucket});
+        {.numel = parameter.variable.data().numel(), .has_own_bucket = parameter.is_tied});
   }
-  buffer.layout = flat_layout(items, options.layout);
+  FlatLayoutOptions layout = options.layout;
+  if (options.num_shares > 1) {  // shares begin as aligned as parameters do
+    layout.bucket_alignment =
+        std::lcm(layout.bucket_alignment, layout.alignment * options.num_shares);
+  }
+  buffer.layout = flat_layout(items, layout);
+  buffer.shares = shares_of(buffer.layout, options.share, options.num_shares);
 
   const Stream stream = parameters[buffer.parameters.front()].variable.stream();
   const DType grad_dtype =
@@ -52,7 +62,8 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
 
 }  // namespace
 
-std::vector<OptimizedParameter> optimized_parameters(const Module& module) {
+std::vector<OptimizedParameter> optimized_parameters(const Module& module,
+                                                     int tensor_parallel_rank) {
   std::vector<OptimizedParameter> parameters;
   for (const NamedParameter& named : named_parameters(module)) {
     if (!named.variable.requires_grad()) continue;
@@ -60,6 +71,10 @@ std::vector<OptimizedParameter> optimized_parameters(const Module& module) {
     parameter.name = named.name;
     parameter.variable = named.variable;
     parameter.has_weight_decay = is_decayed(named.name, named.variable.shape());
+    parameter.sharding = named.info.sharding;
+    parameter.sequence_parallel = named.info.sequence_parallel;
+    const bool is_replica = named.info.sharding.is_whole() && tensor_parallel_rank > 0;
+    parameter.counts_in_norm = !named.info.is_copy && !is_replica;
   }
   return parameters;
 }
@@ -83,7 +98,7 @@ FlatParameters::FlatParameters(std::vector<OptimizedParameter> parameters,
   std::erase_if(parameters_,
                 [](const OptimizedParameter& p) { return !p.variable.requires_grad(); });
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    buffer_of(buffers_, parameters_[i].variable.dtype()).parameters.push_back(i);
+    buffer_of(buffers_, parameters_[i]).parameters.push_back(i);
   }
   for (FlatBuffer& buffer : buffers_) take_over(buffer, parameters_, options);
 }

@@ -20,11 +20,15 @@ struct OptimizedParameter {
   // Counted in the global gradient norm. Off for what another rank counts: replicas of tensor
   // parallel ranks above 0, and copies of tied weights.
   bool counts_in_norm = true;
-  bool has_own_bucket = false;  // tied weights, whose gradients meet those of another stage
+  bool is_tied = false;  // its gradients meet those of another pipeline stage; has its own bucket
+  bool sequence_parallel = false;  // gradients are partial sums over the tensor-parallel ranks
+  Sharding sharding = {};          // of the parameter, as a part of the whole tensor
 };
 
-// The trainable parameters of a module, with the weight decay of is_decayed.
-std::vector<OptimizedParameter> optimized_parameters(const Module& module);
+// The trainable parameters of a module on this tensor-parallel rank, with the weight decay of
+// is_decayed. What every such rank has is counted on the first alone.
+std::vector<OptimizedParameter> optimized_parameters(const Module& module,
+                                                     int tensor_parallel_rank = 0);
 
 // No weight decay for biases and for everything with one axis, norms among them. Embeddings and
 // position tables are decayed.
@@ -33,20 +37,26 @@ bool is_decayed(const std::string& name, const Shape& shape);
 struct FlatParametersOptions {
   FlatLayoutOptions layout = {};
   bool accumulate_allreduce_grads_in_fp32 = false;  // main gradients: fp32 or the parameter's dtype
+  // Of how many data-parallel ranks, each with a share of every bucket to update (ZeRO stage 1,
+  // Rajbhandari et al. 2020, arXiv:1910.02054), this is which. One: this rank updates everything.
+  int64_t share = 0;
+  int64_t num_shares = 1;
 };
 
-// The parameters of one dtype with their gradients.
+// The parameters of one dtype, and of one kind of gradient, with their gradients.
 struct FlatBuffer {
   DType dtype = DType::kFloat32;
+  bool sequence_parallel = false;  // as OptimizedParameter
   FlatLayout layout;               // places are parallel to `parameters`
   std::vector<size_t> parameters;  // positions in FlatParameters::parameters(), rising
   Tensor params;                   // [numel], dtype; padding is zero and stays so
   Tensor grads;                    // [numel], fp32 or dtype; padding is zero and stays so
+  std::vector<FlatSpan> shares;    // what this rank updates, rising
 };
 
-// Moves parameters into flat buffers, one per dtype, and gives them main gradients there. From then
-// on the variables are views of the buffers: what reduces, clips and updates works on whole
-// buffers. Constants (no gradient wanted) are left alone.
+// Moves parameters into flat buffers, one per dtype and kind of gradient, and gives them main
+// gradients there. From then on the variables are views of the buffers: what reduces, clips and
+// updates works on whole buffers. Constants (no gradient wanted) are left alone.
 class FlatParameters {
  public:
   // In the order of registration.

@@ -112,7 +112,11 @@ Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
       state_({kernels::kStepStateBytes}, DType::kUInt8, stream_),
       decision_(kernels::kStepStateBytes, stream_.device),
       parameter_sums_(kernels::kNumStepSums * size_of(DType::kFloat64), stream_.device) {
-  for (const FlatBuffer& buffer : parameters_.buffers()) states_.push_back(make_state(buffer));
+  for (size_t i = 0; i < parameters_.buffers().size(); ++i) {
+    for (const FlatSpan& span : parameters_.buffers()[i].shares) {
+      states_.push_back(make_state(i, span));
+    }
+  }
   upload_state();
 }
 
@@ -122,14 +126,19 @@ void Optimizer::upload_state() {
   upload_bytes(state_.view().data, &state, kernels::kStepStateBytes, stream_);
 }
 
-Optimizer::BufferState Optimizer::make_state(const FlatBuffer& buffer) const {
+Tensor Optimizer::share_of(Tensor FlatBuffer::*flat, const ShareState& state) const {
+  return (parameters_.buffers()[state.buffer].*flat).slice(state.span.begin, state.span.size());
+}
+
+Optimizer::ShareState Optimizer::make_state(size_t index, const FlatSpan& span) const {
   const MemoryScope scope(MemoryCategory::kOptimizer);
-  const auto make_zeros = [&] {
-    return zeros(buffer.params.shape(), DType::kFloat32, buffer.params.stream());
-  };
-  BufferState state;
-  state.main =
-      buffer.dtype == DType::kFloat32 ? buffer.params : cast(buffer.params, DType::kFloat32);
+  const FlatBuffer& buffer = parameters_.buffers()[index];
+  const auto make_zeros = [&] { return zeros({span.size()}, DType::kFloat32, stream_); };
+  ShareState state;
+  state.buffer = index;
+  state.span = span;
+  const Tensor params = share_of(&FlatBuffer::params, state);
+  state.main = buffer.dtype == DType::kFloat32 ? params : cast(params, DType::kFloat32);
   if (config_.optimizer == OptimizerKind::kAdam) {
     state.exp_avg = make_zeros();
     state.exp_avg_sq = make_zeros();
@@ -149,10 +158,12 @@ Optimizer::BufferState Optimizer::make_state(const FlatBuffer& buffer) const {
     positions.push_back(static_cast<int32_t>(parameter));
   }
   // Padding is zero in gradients and state, so an update leaves it zero.
-  const Stream stream = buffer.params.stream();
-  state.update = range_tables(ranges_of(buffer.layout, update_groups), stream);
-  state.norm = range_tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm), stream);
-  state.parameter = range_tables(ranges_of(buffer.layout, positions), stream);
+  const auto tables = [&](const FlatRanges& ranges) {
+    return range_tables(cut_to(ranges, span), stream_);
+  };
+  state.update = tables(ranges_of(buffer.layout, update_groups));
+  state.norm = tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm));
+  state.parameter = tables(ranges_of(buffer.layout, positions));
   return state;
 }
 
@@ -164,13 +175,12 @@ Tensor Optimizer::loss_seed(int64_t num_microbatches) const {
 
 Tensor Optimizer::sums_of(Tensor FlatBuffer::*flat, const Tensor& losses) const {
   const MemoryScope scope(MemoryCategory::kWorkspace);
-  const std::vector<FlatBuffer>& buffers = parameters_.buffers();
-  const auto count = static_cast<int64_t>(buffers.size());
+  const auto count = static_cast<int64_t>(states_.size());
   const Tensor found({count, kernels::kNumNormGroups, 2}, DType::kFloat64, stream_);
   for (int64_t i = 0; i < count; ++i) {
-    const auto at = static_cast<size_t>(i);
-    measure(found.slice(i, 1).reshape({kernels::kNumNormGroups, 2}), buffers[at].*flat,
-            states_[at].norm);
+    const ShareState& state = states_[static_cast<size_t>(i)];
+    measure(found.slice(i, 1).reshape({kernels::kNumNormGroups, 2}), share_of(flat, state),
+            state.norm);
   }
   Tensor sums({kernels::kNumStepSums}, DType::kFloat64, stream_);
   kernels::step_sums(sums.view(), found.view(), losses.defined() ? losses.view() : ConstView{},
@@ -194,9 +204,9 @@ void Optimizer::queue_step(const UpdateRates& rates, const StepOptions& options)
   queue_update(rates);
   if (refuses_not_finite()) {
     // Now, while the gradients are there: the next iteration overwrites them.
-    for (size_t i = 0; i < states_.size(); ++i) {
-      kernels::find_not_finite(state_.view(), parameters_.buffers()[i].grads.view(),
-                               ranges_in(states_[i].parameter), stream_);
+    for (const ShareState& state : states_) {
+      const Tensor grads = share_of(&FlatBuffer::grads, state);
+      kernels::find_not_finite(state_.view(), grads.view(), ranges_in(state.parameter), stream_);
     }
   }
   if (options.measures_parameters) {
@@ -248,12 +258,12 @@ void Optimizer::throw_not_finite(int64_t first) const {
 }
 
 void Optimizer::queue_update(const UpdateRates& rates) {
-  for (size_t i = 0; i < states_.size(); ++i) {
-    FlatBuffer& buffer = parameters_.buffers()[i];
-    BufferState& state = states_[i];
-    const bool has_copy = buffer.dtype != DType::kFloat32;
-    const TensorView model = has_copy ? buffer.params.view() : TensorView{};
-    const ConstView grad = buffer.grads.view();
+  for (ShareState& state : states_) {
+    Tensor params = share_of(&FlatBuffer::params, state);
+    const TensorView model =
+        params.dtype() != DType::kFloat32 ? params.view() : TensorView{};  // else main is the model
+    const Tensor grads = share_of(&FlatBuffer::grads, state);
+    const ConstView grad = grads.view();
     const ConstView decision = state_.view();
     const kernels::GroupRanges ranges = ranges_in(state.update);
     if (config_.optimizer == OptimizerKind::kAdam) {
@@ -276,14 +286,17 @@ double Optimizer::parameter_norm() const {
 }
 
 void Optimizer::visit_state(const StateVisitor& visit) const {
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const FlatBuffer& buffer = parameters_.buffers()[i];
-    const BufferState& state = states_[i];
+  for (const ShareState& state : states_) {
+    const FlatBuffer& buffer = parameters_.buffers()[state.buffer];
     for (size_t k = 0; k < buffer.parameters.size(); ++k) {
-      const OptimizedParameter& parameter = parameters_.parameters()[buffer.parameters[k]];
+      const FlatPlace& place = buffer.layout.places[k];
+      const int64_t begin = std::max(place.begin, state.span.begin);
+      const int64_t end = std::min(place.end, state.span.end);
+      if (begin >= end) continue;
       const auto show = [&](std::string_view name, const Tensor& flat) {
-        visit(parameter.name, name,
-              part_of(flat, buffer.layout.places[k], parameter.variable.shape()));
+        visit(parameters_.parameters()[buffer.parameters[k]], name,
+              {begin - place.begin, end - place.begin},
+              flat.slice(begin - state.span.begin, end - begin));
       };
       if (buffer.dtype != DType::kFloat32) show("main_param", state.main);
       if (state.exp_avg.defined()) show("exp_avg", state.exp_avg);
@@ -315,9 +328,9 @@ void Optimizer::load(const OptimizerScalars& scalars) {
 }
 
 void Optimizer::reload_main_params() {
-  for (size_t i = 0; i < states_.size(); ++i) {
-    const FlatBuffer& buffer = parameters_.buffers()[i];
-    if (buffer.dtype != DType::kFloat32) copy_into(states_[i].main, buffer.params);
+  for (ShareState& state : states_) {
+    const Tensor params = share_of(&FlatBuffer::params, state);
+    if (params.dtype() != DType::kFloat32) copy_into(state.main, params);
   }
 }
 

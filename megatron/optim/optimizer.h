@@ -54,11 +54,12 @@ struct OptimizerScalars {
   std::optional<LossScalerState> loss_scaler;
 };
 
-// The state of one parameter under the names of Megatron's checkpoints: main_param (16-bit models
-// only), exp_avg and exp_avg_sq, or momentum_buffer. `tensor` is fp32, has the parameter's shape
-// and shares the optimizer's memory: reading saves, writing loads.
-using StateVisitor =
-    std::function<void(const std::string& parameter, std::string_view state, Tensor tensor)>;
+// The state of one parameter, or the part of it that this rank updates, under the names of
+// Megatron's checkpoints: main_param (16-bit models only), exp_avg and exp_avg_sq, or
+// momentum_buffer. `part` are elements of the parameter in row-major order; `tensor` [part.size()]
+// is fp32 and shares the optimizer's memory: reading saves, writing loads.
+using StateVisitor = std::function<void(const OptimizedParameter& parameter, std::string_view state,
+                                        const FlatSpan& part, Tensor tensor)>;
 
 // Sums each number (fp64) over the ranks that hold parts of the same model: in place, in the order
 // of the stream's work. Empty: this rank has it all.
@@ -110,8 +111,10 @@ class Optimizer {
   void reload_main_params();
 
  private:
-  // What belongs to one FlatBuffer. fp32 but for the tables of ranges.
-  struct BufferState {
+  // What belongs to one share of a FlatBuffer. fp32 but for the tables of ranges.
+  struct ShareState {
+    size_t buffer = 0;  // position in FlatParameters::buffers()
+    FlatSpan span;
     Tensor main;  // for fp32 parameters the parameters themselves
     Tensor exp_avg;
     Tensor exp_avg_sq;
@@ -121,7 +124,8 @@ class Optimizer {
     RangeTables parameter;  // ranges by position in FlatParameters::parameters()
   };
 
-  BufferState make_state(const FlatBuffer& buffer) const;
+  ShareState make_state(size_t buffer, const FlatSpan& span) const;
+  Tensor share_of(Tensor FlatBuffer::*flat, const ShareState& state) const;
   // Sums of one flat tensor per buffer over the ranks of the model, [kernels::kNumStepSums].
   Tensor sums_of(Tensor FlatBuffer::*flat, const Tensor& losses) const;
   // A gradient that is not finite is an error: no scaler could have caused it.
@@ -137,9 +141,9 @@ class Optimizer {
   std::optional<LossScaler> scaler_;
   std::vector<ParameterGroup> groups_;
   Stream stream_;
-  std::vector<BufferState> states_;  // parallel to parameters_.buffers()
-  Tensor state_;                     // a kernels::StepState on the device
-  Readback decision_;                // of state_
+  std::vector<ShareState> states_;
+  Tensor state_;       // a kernels::StepState on the device
+  Readback decision_;  // of state_
   Readback parameter_sums_;
 };
 

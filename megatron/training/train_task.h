@@ -9,11 +9,13 @@
 
 namespace megatron {
 
-// What a microbatch gives: the loss to differentiate and the values to log, all scalars.
-struct MicrobatchLoss {
-  Variable loss;  // fp32 []: mean over what counts
-  // "lm loss", ...: fp32 []. The same names in every microbatch.
-  std::vector<std::pair<std::string, Tensor>> logged;
+// What a chunk of the model makes of a microbatch.
+struct MicrobatchOutput {
+  // Where the model ends the loss to differentiate, fp32 []: the mean over what counts. Elsewhere
+  // the activations for the next chunk.
+  Variable output;
+  // With a loss: "lm loss", ..., fp32 []. The same names in every microbatch.
+  std::vector<std::pair<std::string, Tensor>> logged = {};
 };
 
 // What is trained: the meeting point of the training loop, which knows no model, and a model, which
@@ -25,9 +27,11 @@ class TrainTask {
   // Is there data for the split? forward_step() is never called for a split without.
   virtual bool has_split(Split split) const = 0;
 
-  // Takes the next microbatch of the split, in the order of its sampler, and computes its loss; in
-  // grad mode when it is to be trained on. Throws what the data throws.
-  virtual MicrobatchLoss forward_step(Split split) = 0;
+  // Runs one of this stage's chunks (0 without an interleaved pipeline) on its next microbatch of
+  // the split, in the order of the sampler; in grad mode when it is to be trained on. `activations`
+  // are those of the chunk before, undefined where the model begins. Throws what the data throws.
+  virtual MicrobatchOutput forward_step(Split split, int64_t chunk,
+                                        const Variable& activations) = 0;
 };
 
 }  // namespace megatron

@@ -7,61 +7,12 @@
 #include <span>
 #include <utility>
 
+#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/training/signals.h"
 
 namespace megatron {
 namespace {
-
-// Sums of the logged values, kept on their device so that a microbatch never waits for one.
-class LossSums {
- public:
-  void add(const MicrobatchLoss& microbatch) {
-    count_ += 1;
-    const auto num_values = static_cast<int64_t>(microbatch.logged.size());
-    if (num_values == 0) return;
-    const bool is_first = names_.empty();
-    if (is_first) {
-      sums_ = Tensor({num_values}, DType::kFloat32, microbatch.logged.front().second.stream());
-    }
-    invariant(sums_.numel() == num_values, "every microbatch logs the same values");
-    for (int64_t i = 0; i < num_values; ++i) {
-      const auto& [name, value] = microbatch.logged[static_cast<size_t>(i)];
-      Tensor sum = sums_.slice(i, 1);
-      if (is_first) {
-        names_.push_back(name);
-        copy_into(sum, value.reshape({1}));
-      } else {
-        add_inplace(sum, value.reshape({1}));
-      }
-    }
-  }
-
-  const std::vector<std::string>& names() const { return names_; }
-  // fp32 [names]; undefined when nothing is logged.
-  const Tensor& sums() const { return sums_; }
-
-  // Waits for the device.
-  NamedValues means() const {
-    if (names_.empty()) return {};
-    const Tensor here = sums_.to(Stream{});
-    return means_of(names_, here.span<float>(), count_);
-  }
-
-  static NamedValues means_of(const std::vector<std::string>& names, std::span<const float> sums,
-                              int64_t count) {
-    NamedValues values;
-    for (size_t i = 0; i < names.size(); ++i) {
-      values.emplace_back(names[i], static_cast<double>(sums[i]) / static_cast<double>(count));
-    }
-    return values;
-  }
-
- private:
-  std::vector<std::string> names_;
-  Tensor sums_;
-  int64_t count_ = 0;
-};
 
 bool is_due(int64_t interval, int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
@@ -72,10 +23,11 @@ bool is_due(int64_t interval, int64_t iteration) {
 Trainer::Trainer(TrainerParts parts)
     : parts_(std::move(parts)),
       train_iters_(train_iters_of(parts_.config)),
-      log_(parts_.config, train_iters_, parts_.progress, parts_.device) {
-  if (parts_.config.log_progress && !parts_.save_directory.empty()) {
+      log_(parts_.config, train_iters_, parts_.progress, parts_.device,
+           parts_.parallel.world.rank() == parts_.parallel.world.size() - 1) {
+  if (parts_.config.log_progress && !parts_.save_directory.empty() && log_.is_kept()) {
     progress_file_.emplace(std::filesystem::path(parts_.save_directory) / "progress.txt",
-                           parts_.data_parallel_size, parts_.progress);
+                           parts_.parallel.world.size(), parts_.progress);
   }
 }
 
@@ -143,29 +95,24 @@ void Trainer::train_step() {
                               progress.iteration + 1) == config.iterations_to_skip.end();
   parts_.random.set_training(next.is_trained);
   parts_.parameters.zero_grads();
-  const Tensor seed = parts_.optimizer.loss_seed(next.num_microbatches);
-  LossSums losses;
+  next.num_losses = next.num_microbatches * parts_.parallel.data.size();
   log_.timers().start("forward-backward", 1);
-  for (int64_t k = 0; k < next.num_microbatches; ++k) {
-    parts_.random.set_first_sample(progress.consumed_train_samples +
-                                   k * config.micro_batch_size * parts_.data_parallel_size);
-    std::optional<NoGrad> no_grad;
-    if (!next.is_trained) no_grad.emplace();
-
-    log_.timers().start("forward-compute", 2);
-    const MicrobatchLoss microbatch = parts_.task.forward_step(Split::kTrain);
-    log_.timers().stop("forward-compute", 2);
-    losses.add(microbatch);
-
-    log_.timers().start("backward-compute", 2);
-    backward(microbatch.loss, seed);
-    log_.timers().stop("backward-compute", 2);
-  }
+  parts_.gradients.begin(next.num_microbatches);
+  std::optional<NoGrad> no_grad;
+  if (!next.is_trained) no_grad.emplace();
+  LossSums losses =
+      run_microbatches(Split::kTrain, next.num_microbatches,
+                       next.is_trained ? parts_.optimizer.loss_seed(next.num_losses) : Tensor());
+  no_grad.reset();
+  losses.reduce(parts_.parallel.data);
   log_.timers().stop("forward-backward", 1);
   next.losses = losses.names();
 
   finish_step();  // the one before: rates and bias corrections count its update
   if (next.is_trained) {
+    log_.timers().start("all-grads-sync", 1);
+    parts_.gradients.finish();
+    log_.timers().stop("all-grads-sync", 1);
     const TimerScope timer(log_.timers(), "optimizer", 1);
     // The check of Megatron-LM's loss function: without a loss scaler a NaN is an error at once.
     next.must_have_numbers =
@@ -173,6 +120,7 @@ void Trainer::train_step() {
     parts_.optimizer.queue_step(parts_.scheduler.rates(),
                                 {.losses = next.must_have_numbers ? losses.sums() : Tensor(),
                                  .measures_parameters = config.log_params_norm});
+    parts_.gradients.gather_parameters();
   } else if (config.log_params_norm) {
     result.params_norm = parts_.optimizer.parameter_norm();
   }
@@ -192,6 +140,42 @@ void Trainer::train_step() {
   if (parts_.device.is_cpu()) finish_step();
 }
 
+LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed) {
+  const ParallelContext& parallel = parts_.parallel;
+  const PipelineShape shape{.stage = parallel.pipeline.rank(),
+                            .stages = parallel.pipeline.size(),
+                            .chunks = parts_.num_chunks,
+                            .microbatches = num_microbatches};
+  const int64_t micro_batch_size = parts_.config.micro_batch_size;
+  const int64_t first_sample = parts_.progress.consumed_train_samples;
+  LossSums losses;
+  StageWork work;
+  work.forward = [&](const PipelineStep& step, const Variable& activations) {
+    const TimerScope timer(log_.timers(), "forward-compute", 2);
+    const int64_t group = step.microbatch * parallel.data.size() + parallel.data.rank();
+    parts_.random.set_first_sample(first_sample + group * micro_batch_size);
+    MicrobatchOutput made = parts_.task.forward_step(split, step.chunk, activations);
+    losses.add(made);
+    return std::move(made.output);
+  };
+  if (seed.defined()) {
+    work.backward = [&](const Variable& output, const Tensor& gradient) {
+      const TimerScope timer(log_.timers(), "backward-compute", 2);
+      backward(output, gradient.defined() ? gradient : seed);
+    };
+  }
+  run_pipeline(seed.defined() ? training_steps(shape) : evaluation_steps(shape), shape,
+               parallel.links, parts_.activations, work);
+  return losses;
+}
+
+bool Trainer::on_any_rank(bool condition) const {
+  if (parts_.parallel.world.size() == 1) return condition;
+  Tensor flag = full({1}, condition ? 1.0f : 0.0f, DType::kFloat32, Stream{});
+  comm::all_reduce(flag.view(), comm::Reduce::kMax, parts_.parallel.world, Stream{});
+  return flag.item() > 0;
+}
+
 void Trainer::finish_step() {
   if (!queued_) return;
   const QueuedIteration iteration = *std::exchange(queued_, std::nullopt);
@@ -200,8 +184,8 @@ void Trainer::finish_step() {
   IterationResult& result = finished.result;
   if (!iteration.losses.empty()) {
     const auto* sums = reinterpret_cast<const float*>(loss_sums_->wait());
-    result.losses = LossSums::means_of(iteration.losses, {sums, iteration.losses.size()},
-                                       iteration.num_microbatches);
+    result.losses =
+        means_of(iteration.losses, {sums, iteration.losses.size()}, iteration.num_losses);
   }
   for (const auto& [name, value] : result.losses) {
     if (!iteration.must_have_numbers || !std::isnan(value)) continue;
@@ -252,7 +236,7 @@ bool Trainer::finish_iteration() {
     evaluate_and_print(Split::kValid, fmt::format("iteration {}", iteration), false);
     log_.resume();
   }
-  if (config.exit_signal_handler && ExitSignals::received() != nullptr) {
+  if (config.exit_signal_handler && on_any_rank(ExitSignals::received() != nullptr)) {
     settle();
     save();
     log_.line(
@@ -260,7 +244,7 @@ bool Trainer::finish_iteration() {
     return true;
   }
   if (is_due(parts_.save_interval, iteration)) save();
-  if (config.exit_duration_in_mins > 0 && is_out_of_time()) {
+  if (config.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
     settle();
     if (last_saved_ != iteration) save();
     const auto elapsed = std::chrono::steady_clock::now() - parts_.started;
@@ -290,13 +274,13 @@ std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
   NamedValues means;
   for (int64_t i = 0; i < config.eval_iters; ++i) {
     if (is_verbose) log_.line(fmt::format("Evaluating iter {}/{}", i + 1, config.eval_iters));
-    LossSums losses;
-    for (int64_t k = 0; k < num_microbatches; ++k) losses.add(parts_.task.forward_step(split));
-    for (const auto& [name, value] : losses.means()) {
+    LossSums losses = run_microbatches(split, num_microbatches, Tensor());
+    losses.reduce(parts_.parallel.data);
+    for (const auto& [name, value] : losses.means(num_microbatches * parts_.parallel.data.size())) {
       value_of(means, name) += value / static_cast<double>(config.eval_iters);
     }
     if (split == Split::kValid) parts_.progress.consumed_valid_samples += samples;
-    if (config.exit_duration_in_mins > 0 && is_out_of_time()) {
+    if (config.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
       log_.line("Exiting during evaluation, timelimit reached");
       return std::nullopt;
     }

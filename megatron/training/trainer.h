@@ -8,7 +8,10 @@
 
 #include "megatron/device/random.h"
 #include "megatron/device/readback.h"
+#include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
+#include "megatron/parallel/pipeline/executor.h"
+#include "megatron/training/loss_sums.h"
 #include "megatron/training/microbatch_calculator.h"
 #include "megatron/training/progress.h"
 #include "megatron/training/progress_file.h"
@@ -27,8 +30,11 @@ struct TrainerParts {
   MicrobatchCalculator& microbatches;
   RandomState& random;
   Progress& progress;
+  GradientReduction& gradients;
+  const ParallelContext& parallel;
   Device device;
-  int64_t data_parallel_size = 1;
+  int64_t num_chunks = 1;           // of the model, on this stage
+  ActivationType activations = {};  // between chunks
   int64_t tokens_per_sample = 0;
   // Model FLOPs of an iteration of that many samples.
   std::function<double(int64_t batch_size)> flops;
@@ -73,12 +79,18 @@ class Trainer {
   // An iteration whose numbers are on their way.
   struct QueuedIteration {
     FinishedIteration known;
-    int64_t num_microbatches = 0;
+    int64_t num_microbatches = 0;     // of this rank
+    int64_t num_losses = 0;           // summed up: of all data-parallel ranks
     bool is_trained = true;           // not one of --iterations-to-skip
     bool must_have_numbers = false;   // a loss that is not a number is an error
     std::vector<std::string> losses;  // names, in the order of loss_sums_
   };
 
+  // Runs the microbatches of this rank through its stage of the pipeline, backward too when `seed`,
+  // the gradient of each loss, is defined.
+  LossSums run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed);
+  // True on every rank as soon as it is on one.
+  bool on_any_rank(bool condition) const;
   // The loop. True: an exit condition ended it.
   bool train();
   // Finishes what is queued and writes its log lines.

@@ -62,17 +62,20 @@ void MetricsFile::write(const NamedValues& values) {
 }
 
 TrainingLog::TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first,
-                         Device device)
+                         Device device, bool is_kept)
     : config_(config),
       train_iters_(train_iters),
       device_(device),
+      is_kept_(is_kept),
       timers_(config.timing_log_level, config.timing_log_option),
       bar_(first.iteration, train_iters) {
+  if (!is_kept_) return;
   if (!config.tensorboard_dir.empty()) tensorboard_.emplace(config.tensorboard_dir);
   if (!config.metrics_jsonl.empty()) metrics_.emplace(config.metrics_jsonl);
 }
 
 void TrainingLog::iteration(const Progress& progress, const IterationResult& result) {
+  if (!is_kept_) return;
   bool has_nan = false;
   for (const auto& [name, value] : result.losses) {
     has_nan = has_nan || !std::isfinite(value);
@@ -173,6 +176,7 @@ void TrainingLog::write_tensorboard(const Progress& progress, const IterationRes
 
 void TrainingLog::validation(const Progress& progress, const std::string& prefix,
                              const NamedValues& losses) {
+  if (!is_kept_) return;
   line(validation_text(prefix, losses));
   for (const auto& [name, value] : losses) {
     const double perplexity = std::exp(std::min(20.0, value));
@@ -192,6 +196,7 @@ void TrainingLog::validation(const Progress& progress, const std::string& prefix
 }
 
 void TrainingLog::line(const std::string& text) {
+  if (!is_kept_) return;
   bar_.clear();
   print_line(text);
 }

@@ -55,9 +55,11 @@ class MetricsFile {
 class TrainingLog {
  public:
   // `first` is where this run begins: 0, or the iteration of the loaded checkpoint.
-  // Memory is that of `device`.
+  // Memory is that of `device`. is_kept: of many ranks this one keeps the log; others say nothing.
   TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first,
-              Device device);
+              Device device, bool is_kept = true);
+
+  bool is_kept() const { return is_kept_; }
 
   Timers& timers() { return timers_; }
   // The writer of --tensorboard-dir, or null.
@@ -83,6 +85,7 @@ class TrainingLog {
   TrainingConfig config_;
   int64_t train_iters_;
   Device device_;
+  bool is_kept_;
   Timers timers_;
   ProgressBar bar_;
   std::optional<TensorBoardWriter> tensorboard_;

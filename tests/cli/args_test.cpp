@@ -387,7 +387,8 @@ TEST(ResolveTest, VirtualStagesComeFromEitherFlag) {
        {"--num-layers-per-virtual-pipeline-stage 2", "--num-virtual-stages-per-pipeline-rank 2"}) {
     std::vector<std::string> problems;
     const std::string line =
-        std::string(kMinimal) + "--num-layers 16 --pipeline-model-parallel-size 4 " + flag;
+        std::string(kMinimal) +
+        "--num-layers 16 --pipeline-model-parallel-size 4 --global-batch-size 8 " + flag;
     const TrainingArgs args =
         resolved(parsed_flags(words(line), ModelKind::kGpt, problems), 4, problems);
     EXPECT_THAT(problems, IsEmpty());

@@ -184,14 +184,14 @@ TEST(OptimizerTest, HalfPrecisionModelFollowsItsMainParameters) {
       EXPECT_TRUE(optimizer.step({.lr = 1e-5, .decoupled_lr = 1e-5, .weight_decay = 0.1}).ok);
     }
     int64_t num_states = 0;
-    optimizer.visit_state([&](const std::string& name, std::string_view state, Tensor tensor) {
+    optimizer.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
+                              const FlatSpan& part, const Tensor& tensor) {
       ++num_states;
+      EXPECT_EQ(part.begin, 0);
+      EXPECT_EQ(part.end, parameter.variable.data().numel());
       if (state != "main_param") return;
-      for (const auto& p : model) {
-        if (p.name != name) continue;
-        EXPECT_EQ(tensor.shape(), p.variable.shape());
-        expect_identical(p.variable.data(), cast(tensor, DType::kBFloat16), name);
-      }
+      expect_identical(parameter.variable.data().reshape({part.size()}),
+                       cast(tensor, DType::kBFloat16), parameter.name);
     });
     EXPECT_EQ(num_states, 9);
   }
@@ -289,12 +289,14 @@ TEST(OptimizerTest, ContinuesFromSavedState) {
     FlatParameters other_flat(other, {});
     Optimizer resumed(other_flat, config);
     std::map<std::pair<std::string, std::string>, Tensor> saved;
-    optimizer.visit_state([&](const std::string& name, std::string_view state, Tensor tensor) {
-      saved[{name, std::string(state)}] = copied(tensor);
+    optimizer.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
+                              const FlatSpan&, const Tensor& tensor) {
+      saved[{parameter.name, std::string(state)}] = copied(tensor);
     });
     EXPECT_EQ(saved.size(), kind == OptimizerKind::kAdam ? 9u : 6u);
-    resumed.visit_state([&](const std::string& name, std::string_view state, Tensor tensor) {
-      copy_into(tensor, saved.at({name, std::string(state)}));
+    resumed.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
+                            const FlatSpan&, Tensor tensor) {
+      copy_into(tensor, saved.at({parameter.name, std::string(state)}));
     });
     for (size_t n = 0; n < model.size(); ++n) {
       Tensor target = other[n].variable.data();

@@ -40,7 +40,7 @@ class TinyTask final : public TrainTask {
 
   bool has_split(Split split) const override { return split != Split::kTest; }
 
-  MicrobatchLoss forward_step(Split split) override {
+  MicrobatchOutput forward_step(Split split, int64_t, const Variable&) override {
     const uint64_t seed = 100 + static_cast<uint64_t>(split == Split::kTrain ? ++calls : 0);
     const Tensor ids = random_ids({kBatch, kLength}, kVocabulary, seed);
     Variable x = embedding(table_, ids);  // [s, b, h]
@@ -85,6 +85,8 @@ struct TinyTraining {
     parameters = std::make_unique<FlatParameters>(
         task.parameters(), FlatParametersOptions{.accumulate_allreduce_grads_in_fp32 = false});
     optimizer_config = resolved(optimizer_config);
+    gradients =
+        std::make_unique<GradientReduction>(*parameters, parallel, GradientReductionOptions{});
     optimizer = std::make_unique<Optimizer>(*parameters, optimizer_config);
     scheduler = std::make_unique<ParameterScheduler>(make_parameter_scheduler(
         optimizer_config, {.train_iters = config.train_iters,
@@ -100,6 +102,8 @@ struct TinyTraining {
                      .microbatches = *microbatches,
                      .random = random,
                      .progress = progress,
+                     .gradients = *gradients,
+                     .parallel = parallel,
                      .device = stream.device,
                      .tokens_per_sample = TinyTask::kLength,
                      .flops = [](int64_t batch) { return static_cast<double>(batch); },
@@ -133,7 +137,9 @@ struct TinyTraining {
   OptimizerConfig optimizer_config;
   RandomState random;
   Progress progress;
+  ParallelContext parallel;
   std::unique_ptr<FlatParameters> parameters;
+  std::unique_ptr<GradientReduction> gradients;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<ParameterScheduler> scheduler;
   std::unique_ptr<MicrobatchCalculator> microbatches;

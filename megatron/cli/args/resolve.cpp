@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "megatron/cli/args/training_args.h"
+#include "megatron/parallel/pipeline/model_chunk.h"
 
 namespace megatron::cli {
 namespace {
@@ -175,7 +176,8 @@ class Resolver {
                          parallel.decoder_last_pipeline_num_layers == 0 &&
                          !parallel.account_for_embedding_in_pipeline_split &&
                          !parallel.account_for_loss_in_pipeline_split;
-    if (!is_even || args_.model == ModelKind::kT5) return;
+    if (args_.model == ModelKind::kT5) return;
+    if (!is_even) return append(problems_, pipeline_problems(parallel, layers));
     if (layers % stages != 0) {
       problems_.push_back(
           fmt::format("--num-layers {} must be a multiple of the {} pipeline stages "
@@ -203,6 +205,14 @@ class Resolver {
       return;
     }
     parallel.virtual_pipeline_model_parallel_size = layers_a_stage / layers_a_chunk;
+    const int64_t lot = args_.training.micro_batch_size * parallel.data_parallel_size;
+    const int64_t pp = parallel.pipeline_model_parallel_size;
+    require(lot <= 0 || args_.training.global_batch_size % (lot * pp) == 0,
+            fmt::format("--global-batch-size {} makes {} microbatches; an interleaved pipeline of "
+                        "{} stages needs a multiple of {}, so a multiple of {} samples",
+                        args_.training.global_batch_size,
+                        args_.training.global_batch_size / std::max<int64_t>(lot, 1), pp, pp,
+                        lot * pp));
   }
 
   void positions() {
@@ -296,6 +306,10 @@ class Resolver {
             "--save-interval has no effect without --save");
     warn_if(args_.training.cuda_graph && args_.training.device == DeviceChoice::kCpu,
             "--cuda-graph has no effect with --device cpu");
+    warn_if(args_.parallel.tp_comm_overlap, "--tp-comm-overlap has no effect yet");
+    warn_if(args_.parallel.overlap_param_gather,
+            "--overlap-param-gather has no effect yet: parameters are gathered after the update");
+    warn_if(c.distribute_saved_activations, "--distribute-saved-activations has no effect yet");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
     warn_if(args_.training.log_timers_to_tensorboard,
@@ -338,17 +352,8 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
   const auto size = [&](int64_t value, const char* flag, const char* what) {
     refuse_if(value > 1, fmt::format("{} {}: {}", flag, value, what));
   };
-  size(parallel.tensor_model_parallel_size, "--tensor-model-parallel-size", "tensor parallelism");
-  size(parallel.pipeline_model_parallel_size, "--pipeline-model-parallel-size",
-       "pipeline parallelism");
   size(parallel.context_parallel_size, "--context-parallel-size", "context parallelism");
   size(parallel.expert_model_parallel_size, "--expert-model-parallel-size", "mixture of experts");
-  if (parallel.data_parallel_size > 1) {
-    found.push_back(
-        fmt::format("{} data parallel ranks: data parallelism is not available yet; "
-                    "start one rank",
-                    parallel.data_parallel_size));
-  }
   const std::vector<std::string> types = known_tokenizer_types();
   if (std::find(types.begin(), types.end(), args.tokenizer.tokenizer_type) == types.end()) {
     found.push_back(fmt::format("--tokenizer-type {} is not available; use one of {}",
@@ -356,6 +361,10 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
   }
   refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative,
             "--position-embedding-type relative: a relative position bias");
+  if (args.parallel.world_size > 1 && args.checkpoint.save_format != SaveFormat::kNative) {
+    found.push_back(
+        "--save-format of several ranks is native; save that and use megatron convert-checkpoint");
+  }
   refuse_if(args.training.calculate_per_token_loss, "--calculate-per-token-loss");
   refuse_if(!args.training.megatron_compat.empty(), "--megatron-compat");
   return found;

@@ -75,8 +75,11 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
   }
 }
 
-Variable GptModel::embed(const GptInput& input, const Tensor& position_ids,
-                         RandomState& random) const {
+Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& random) const {
+  const Tensor position_ids =
+      input.position_ids.defined()
+          ? input.position_ids
+          : consecutive_positions(input.tokens.size(0), input.tokens.size(1), offset);
   const VocabParallelEmbedding& words = embedding_->word_embeddings;
   const std::optional<Embedding>& positions = embedding_->position_embeddings;
   Variable x;  // [s, b, h]
@@ -98,10 +101,6 @@ Variable GptModel::embed(const GptInput& input, const Tensor& position_ids,
 
 Variable GptModel::forward(const GptInput& input, const Variable& activations, RandomState& random,
                            KvCache* cache) const {
-  const int64_t batch = input.tokens.size(0);
-  const int64_t length = input.tokens.size(1);
-  const int64_t offset = cache == nullptr ? 0 : cache->length();
-
   ForwardContext context;
   context.random = &random;
   context.rotary_table = rotary_table_;
@@ -109,15 +108,11 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
     context.document_starts = input.document_starts.to(stream_);
   }
   context.cache = cache;
-  Tensor position_ids = input.position_ids;
-  if (!position_ids.defined()) {
-    position_ids = consecutive_positions(batch, length, offset);
-  } else {
-    context.position_ids = position_ids.to(stream_);
-  }
-  const Variable x = chunk_.has_embedding ? embed(input, position_ids, random) : activations;
+  if (input.position_ids.defined()) context.position_ids = input.position_ids.to(stream_);
+  const int64_t offset = cache == nullptr ? 0 : cache->length();
+  const Variable x = chunk_.has_embedding ? embed(input, offset, random) : activations;
   Variable y = decoder_.forward(x, context);
-  if (cache != nullptr) cache->advance(length);
+  if (cache != nullptr) cache->advance(x.size(0));
   return y;
 }
 

@@ -11,7 +11,8 @@
 
 namespace megatron {
 
-// The tokens of a microbatch and where they stand, on the host.
+// The tokens of a microbatch and where they stand, on the host. A chunk in the middle of the model
+// needs no tokens.
 struct GptInput {
   Tensor tokens = {};        // [b, s] int64
   Tensor position_ids = {};  // [b, s] int64; undefined: 0 .. s - 1, or after what the cache holds
@@ -55,7 +56,8 @@ class GptModel final : public Module {
   Stream stream() const { return stream_; }
 
  private:
-  Variable embed(const GptInput& input, const Tensor& position_ids, RandomState& random) const;
+  // `offset` is the position of the first token where the input does not say.
+  Variable embed(const GptInput& input, int64_t offset, RandomState& random) const;
 
   TransformerConfig config_;
   ModelChunk chunk_;

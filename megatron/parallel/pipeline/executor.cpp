@@ -30,7 +30,6 @@ class Stage {
       : shape_(shape), links_(links), type_(type), work_(work) {}
 
   void run(std::span<const PipelineStep> steps) {
-    count_backwards(steps);
     std::optional<Message> incoming;
     if (!steps.empty()) incoming = receive_for(steps.front());
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -51,12 +50,6 @@ class Stage {
   bool begins_model(const PipelineStep& step) const { return shape_.stage == 0 && step.chunk == 0; }
   bool ends_model(const PipelineStep& step) const {
     return shape_.stage == shape_.stages - 1 && step.chunk == shape_.chunks - 1;
-  }
-
-  void count_backwards(std::span<const PipelineStep> steps) {
-    for (const PipelineStep& step : steps) {
-      if (step.pass == Pass::kBackward) backwards_left_[step.chunk] += 1;
-    }
   }
 
   std::optional<Message> receive_for(const PipelineStep& step) {
@@ -94,7 +87,7 @@ class Stage {
       send(links_.to_next, flight.output.data());
       flight.output.release_data();
     }
-    if (backwards_left_.contains(step.chunk)) {
+    if (work_.backward) {
       in_flight_.emplace(std::pair(step.chunk, step.microbatch), std::move(flight));
     }
   }
@@ -105,14 +98,7 @@ class Stage {
     InFlight flight = std::move(found->second);
     in_flight_.erase(found);
 
-    int64_t& left = backwards_left_[step.chunk];
-    left -= 1;
-    if (work_.before_backward) work_.before_backward(step, left == 0);
-    if (ends_model(step)) {
-      work_.backward_from_loss(flight.output);
-    } else {
-      megatron::backward(flight.output, received);
-    }
+    work_.backward(flight.output, received);
     if (!begins_model(step)) send(links_.to_previous, flight.input.grad());
   }
 
@@ -121,7 +107,6 @@ class Stage {
   const ActivationType& type_;
   const StageWork& work_;
   std::map<std::pair<int64_t, int64_t>, InFlight> in_flight_;  // by chunk and microbatch
-  std::map<int64_t, int64_t> backwards_left_;                  // by chunk
   std::deque<Message> sent_;
 };
 

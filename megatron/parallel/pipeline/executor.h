@@ -15,10 +15,9 @@ struct StageWork {
   // undefined where the model begins. Returns the chunk's activations, or the loss, a scalar, where
   // the model ends. In grad mode when a backward pass follows.
   std::function<Variable(const PipelineStep& step, const Variable& activations)> forward;
-  // Runs the graph from the loss. Null when the plan has no backward pass.
-  std::function<void(const Variable& loss)> backward_from_loss;
-  // Before the backward pass of a step; is_last: of its chunk. May be null.
-  std::function<void(const PipelineStep& step, bool is_last)> before_backward;
+  // Runs the graph from what forward() returned. `gradient` comes from the chunk after and is
+  // undefined for a loss. Null when the plan has no backward pass.
+  std::function<void(const Variable& output, const Tensor& gradient)> backward;
 };
 
 // What travels between chunks: the same for every microbatch.

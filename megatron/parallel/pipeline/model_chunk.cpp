@@ -56,6 +56,7 @@ std::vector<int64_t> layers_of_pieces(const ParallelConfig& c, int64_t num_layer
 ModelChunk whole_model(int64_t num_layers) { return {.num_layers = num_layers}; }
 
 int64_t num_model_chunks(const ParallelConfig& c, int64_t num_layers) {
+  if (c.virtual_pipeline_model_parallel_size > 0) return c.virtual_pipeline_model_parallel_size;
   if (c.num_virtual_stages_per_pipeline_rank > 0) return c.num_virtual_stages_per_pipeline_rank;
   const int64_t piece = c.num_layers_per_virtual_pipeline_stage;
   if (piece == 0 || c.pipeline_model_parallel_size == 1) return 1;

@@ -1,0 +1,78 @@
+#include "megatron/checkpoint/chunks.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace megatron {
+namespace {
+
+int64_t numel_from(const Shape& shape, int axis) {
+  int64_t count = 1;
+  for (int i = axis; i < shape.rank(); ++i) count *= shape[i];
+  return count;
+}
+
+// Appends the rectangles that make up elements [begin, end) of what lies at `region` from `axis`
+// on, where axes before it have one position. In the order of the elements.
+void add_rectangles(std::vector<Region>& rectangles, const Region& region, int axis, int64_t begin,
+                    int64_t end) {
+  if (begin >= end) return;
+  const int64_t row = numel_from(region.shape, axis + 1);  // elements of one position of the axis
+  const auto at = static_cast<size_t>(axis);
+  const auto positions = [&](int64_t first, int64_t count) {
+    Region part = region;
+    part.offset[at] += first;
+    part.shape = part.shape.with(axis, count);
+    return part;
+  };
+  const int64_t first_whole = (begin + row - 1) / row;
+  const int64_t end_whole = end / row;
+  if (first_whole > end_whole) {  // within one position
+    return add_rectangles(rectangles, positions(end_whole, 1), axis + 1, begin - end_whole * row,
+                          end - end_whole * row);
+  }
+  if (begin < first_whole * row) {
+    add_rectangles(rectangles, positions(first_whole - 1, 1), axis + 1,
+                   begin - (first_whole - 1) * row, row);
+  }
+  if (first_whole < end_whole) {
+    rectangles.push_back(positions(first_whole, end_whole - first_whole));
+  }
+  if (end > end_whole * row) {
+    add_rectangles(rectangles, positions(end_whole, 1), axis + 1, 0, end - end_whole * row);
+  }
+}
+
+}  // namespace
+
+std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding& sharding,
+                                        const Shape& local, int64_t begin, const Tensor& run) {
+  if (local.rank() == 0) return {whole_tensor(name, run.reshape(local))};
+  std::vector<Region> rectangles;
+  const Region all{std::vector<int64_t>(static_cast<size_t>(local.rank()), 0), local};
+  add_rectangles(rectangles, all, 0, begin, begin + run.numel());
+
+  const Shape whole = sharding.whole(local);
+  const auto axis = static_cast<size_t>(sharding.axis);
+  std::vector<CheckpointTensor> chunks;
+  int64_t taken = 0;
+  for (const Region& rectangle : rectangles) {
+    const Tensor data = run.slice(taken, rectangle.shape.numel()).reshape(rectangle.shape);
+    taken += rectangle.shape.numel();
+    for (const Sharding::Block& block : sharding.blocks(local)) {
+      const int64_t first = std::max(rectangle.offset[axis], block.local_begin);
+      const int64_t last = std::min(rectangle.offset[axis] + rectangle.shape[sharding.axis],
+                                    block.local_begin + block.size);
+      if (first >= last) continue;
+      std::vector<int64_t> offset = rectangle.offset;
+      offset[axis] = first - block.local_begin + block.whole_begin;
+      const bool is_all = last - first == rectangle.shape[sharding.axis];
+      chunks.push_back({name,
+                        is_all ? data : data.slice(first - rectangle.offset[axis], last - first),
+                        whole, std::move(offset)});
+    }
+  }
+  return chunks;
+}
+
+}  // namespace megatron

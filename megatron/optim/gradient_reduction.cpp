@@ -1,0 +1,100 @@
+#include "megatron/optim/gradient_reduction.h"
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+
+GradientReduction::GradientReduction(FlatParameters& parameters, const ParallelContext& parallel,
+                                     const GradientReductionOptions& options)
+    : parameters_(parameters), parallel_(parallel), options_(options) {
+  const std::vector<OptimizedParameter>& all = parameters_.parameters();
+  for (size_t b = 0; b < parameters_.buffers().size(); ++b) {
+    const FlatBuffer& buffer = parameters_.buffers()[b];
+    const size_t first = buckets_.size();
+    for (const FlatBucket& bucket : buffer.layout.buckets) {
+      Bucket& made = buckets_.emplace_back();
+      made.buffer = b;
+      made.span = {bucket.begin, bucket.end};
+      made.waits = buffer.sequence_parallel;
+    }
+    for (size_t i = 0; i < buffer.parameters.size(); ++i) {
+      const size_t bucket = first + static_cast<size_t>(buffer.layout.places[i].bucket);
+      const OptimizedParameter& parameter = all[buffer.parameters[i]];
+      if (parameter.is_tied) buckets_[bucket].waits = true;
+      if (!options_.overlap_grad_reduce) continue;
+      Variable variable = parameter.variable;
+      variable.on_gradient([this, bucket] { used(bucket); });
+    }
+  }
+}
+
+GradientReduction::~GradientReduction() {
+  if (!options_.overlap_grad_reduce) return;
+  for (const OptimizedParameter& parameter : parameters_.parameters()) {
+    Variable variable = parameter.variable;
+    variable.on_gradient(nullptr);
+  }
+}
+
+void GradientReduction::begin(int64_t num_microbatches) {
+  num_microbatches_ = num_microbatches;
+  for (Bucket& bucket : buckets_) bucket.uses = 0;
+}
+
+void GradientReduction::used(size_t index) {
+  Bucket& bucket = buckets_[index];
+  bucket.uses += 1;
+  const bool is_complete = bucket.uses == bucket.num_uses * num_microbatches_;
+  if (is_complete && !bucket.waits) start(bucket);
+}
+
+void GradientReduction::start(Bucket& bucket) {
+  invariant(!bucket.is_reduced, "a bucket is reduced once");
+  bucket.is_reduced = true;
+  if (parallel_.data.size() == 1) return;
+  const FlatBuffer& buffer = parameters_.buffers()[bucket.buffer];
+  Tensor grads = buffer.grads.slice(bucket.span.begin, bucket.span.size());
+  if (options_.use_distributed_optimizer) {
+    const int64_t share = bucket.span.size() / parallel_.data.size();
+    Tensor own = grads.slice(parallel_.data.rank() * share, share);
+    bucket.pending = comm::start_reduce_scatter(own.view(), grads.view(), comm::Reduce::kSum,
+                                                parallel_.data, grads.stream());
+  } else {
+    bucket.pending =
+        comm::start_all_reduce(grads.view(), comm::Reduce::kSum, parallel_.data, grads.stream());
+  }
+}
+
+void GradientReduction::finish() {
+  for (FlatBuffer& buffer : parameters_.buffers()) {
+    if (!buffer.sequence_parallel) continue;
+    comm::all_reduce(buffer.grads.view(), comm::Reduce::kSum, parallel_.tensor.group,
+                     buffer.grads.stream());
+  }
+  for (const OptimizedParameter& parameter : parameters_.parameters()) {
+    if (!parameter.is_tied || parallel_.embedding.size() == 1) continue;
+    Tensor grad = parameter.variable.grad();
+    comm::all_reduce(grad.view(), comm::Reduce::kSum, parallel_.embedding, grad.stream());
+  }
+  for (Bucket& bucket : buckets_) {
+    if (!bucket.is_reduced) start(bucket);
+  }
+  for (Bucket& bucket : buckets_) {
+    bucket.pending.wait();
+    bucket.is_reduced = false;
+    bucket.num_uses = bucket.uses / num_microbatches_;  // the first iteration only counts
+  }
+}
+
+void GradientReduction::gather_parameters() {
+  if (!options_.use_distributed_optimizer || parallel_.data.size() == 1) return;
+  for (Bucket& bucket : buckets_) {
+    const FlatBuffer& buffer = parameters_.buffers()[bucket.buffer];
+    Tensor params = buffer.params.slice(bucket.span.begin, bucket.span.size());
+    const int64_t share = bucket.span.size() / parallel_.data.size();
+    const Tensor own = params.slice(parallel_.data.rank() * share, share);
+    comm::all_gather(params.view(), own.view(), parallel_.data, params.stream());
+  }
+}
+
+}  // namespace megatron

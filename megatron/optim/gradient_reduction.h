@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/optim/flat_parameters.h"
+#include "megatron/parallel/parallel_context.h"
+
+namespace megatron {
+
+struct GradientReductionOptions {
+  // Every data-parallel rank updates its share of the parameters (FlatParametersOptions): gradients
+  // are reduced to it, and parameters are gathered after the update.
+  bool use_distributed_optimizer = false;
+  // A bucket is reduced as soon as the backward passes have completed it, beside those that remain.
+  bool overlap_grad_reduce = false;
+};
+
+// Makes the gradients of an iteration those of the whole batch, bucket by bucket: sums over the
+// ranks that saw parts of the sequence, over the two stages that have tied embeddings, and over
+// data-parallel ranks. The loss is already divided by all microbatches of all ranks.
+class GradientReduction {
+ public:
+  // Both must outlive it.
+  GradientReduction(FlatParameters& parameters, const ParallelContext& parallel,
+                    const GradientReductionOptions& options);
+  ~GradientReduction();
+  GradientReduction(const GradientReduction&) = delete;
+  GradientReduction& operator=(const GradientReduction&) = delete;
+
+  // Before the first backward pass of an iteration of so many microbatches.
+  void begin(int64_t num_microbatches);
+  // After the last backward pass, in the order of the stream's work.
+  void finish();
+  // After the update: every rank gets the parameters that others updated.
+  void gather_parameters();
+
+ private:
+  struct Bucket {
+    size_t buffer = 0;
+    FlatSpan span;
+    bool waits = false;       // other sums come first: reduced in finish()
+    int64_t num_uses = 0;     // ops that add to it in one microbatch; 0: not known yet
+    int64_t uses = 0;         // in this iteration
+    bool is_reduced = false;  // or under way
+    comm::Pending pending;
+  };
+
+  void start(Bucket& bucket);
+  void used(size_t bucket);
+
+  FlatParameters& parameters_;
+  const ParallelContext& parallel_;
+  const GradientReductionOptions options_;
+  std::vector<Bucket> buckets_;
+  int64_t num_microbatches_ = 0;
+};
+
+}  // namespace megatron
