@@ -11,6 +11,7 @@
 #include "megatron/cli/checkpoint_formats.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/models/gpt/deepspeed_reader.h"
 #include "megatron/models/gpt/hf_names.h"
 #include "megatron/models/gpt/megatron_reader.h"
 
@@ -328,8 +329,7 @@ CheckpointContents open_source(const LoadSource& source, const ArgMap& fallback)
     case CheckpointFormat::kMegatron:
       return open_megatron_checkpoint(*source.checkpoint, fallback);
     case CheckpointFormat::kDeepSpeed:
-      throw Unsupported(
-          fmt::format("{}: DeepSpeed's files are not read yet", source.checkpoint->string()));
+      return open_deepspeed_checkpoint(*source.checkpoint);
     default:
       return open_checkpoint(*source.checkpoint);
   }

@@ -2,6 +2,7 @@
 #include "megatron/cli/command.h"
 #include "megatron/cli/convert_checkpoint.h"
 #include "megatron/cli/generate.h"
+#include "megatron/cli/inspect_checkpoint.h"
 #include "megatron/cli/inspect_dataset.h"
 #include "megatron/cli/launch.h"
 #include "megatron/cli/merge_datasets.h"
@@ -23,6 +24,7 @@ int main(int argc, char** argv) {
       {"plan", "tell what training will take of memory and time", cli::plan},
       {"generate", "continue texts with a trained model", cli::generate_text},
       {"score", "tell how likely a model finds texts", cli::score_text},
+      {"inspect-checkpoint", "show what a checkpoint holds", cli::inspect_checkpoint},
       {"convert-checkpoint", "write a checkpoint in another format or layout",
        cli::convert_checkpoint},
       {"bench", "time training on this machine", cli::bench},

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "megatron/checkpoint/load.h"
 #include "megatron/models/gpt/megatron_reader.h"
@@ -201,6 +202,25 @@ INSTANTIATE_TEST_SUITE_P(
                     GoldenRun{"core", "", true, 1e-4, 5.950725, 5.946228},
                     GoldenRun{"coretp2pp2", "", true, 1e-4, 5.938065, 5.928354}),
     [](const auto& one) { return std::string(one.param.name); });
+
+TEST_F(MegatronTest, InspectShowsWhatThereIs) {
+  const std::filesystem::path folder = golden("megatron/gpt/ckpt/iter_0000010");
+  const Outcome text = run("inspect-checkpoint", {"--load", folder.string()});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  for (const char* line : {"format megatron, iteration 10, consumed samples 80 (training)",
+                           "exp_avg: 52 tensors", "lr_decay_style = cosine", "hidden_size = 32"}) {
+    EXPECT_THAT(text.out, testing::HasSubstr(line));
+  }
+  const Outcome json = run("inspect-checkpoint", {"--load", folder.string(), "--json"});
+  const nlohmann::json document = nlohmann::json::parse(json.out);
+  EXPECT_EQ(document["iteration"], 10);
+  EXPECT_EQ(document["sections"]["weights"]["decoder.final_layernorm.bias"]["shape"][0], 32);
+  EXPECT_EQ(document["args"]["tokenizer_type"], "GPT2BPETokenizer");
+  const Outcome file =
+      run("inspect-checkpoint", {"--load", (folder / "mp_rank_00/model_optim_rng.pt").string()});
+  EXPECT_THAT(file.out, testing::HasSubstr("'weight': tensor float32 [512, 32]"));
+  EXPECT_THAT(file.out, testing::HasSubstr("object megatron.core.enums.ModelType"));
+}
 
 TEST_F(MegatronTest, LoadFormatMustAgree) {
   const Outcome outcome =

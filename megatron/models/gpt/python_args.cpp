@@ -2,6 +2,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace megatron {
@@ -23,6 +25,21 @@ std::optional<ArgValue> plain_value(PyValue value) {
   }
   if (texts.size() == value.items().size() && !texts.empty()) return ArgValue(texts);
   if (numbers.size() == value.items().size()) return ArgValue(numbers);
+  return std::nullopt;
+}
+
+// BigScience's enumeration of position embeddings, by its value or by name.
+std::optional<ArgValue> position_embedding(PyValue value) {
+  const PyObject* object = value.object();
+  if (object == nullptr || object->arguments.items().empty()) return std::nullopt;
+  const PyValue member = object->arguments.items().back();
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"rotary", "rope"}, {"absolute", "learned_absolute"}, {"alibi", "alibi"}};
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (member.integer() == static_cast<int64_t>(i) + 1 || member.text() == kNames[i].first) {
+      return ArgValue(std::string(kNames[i].second));
+    }
+  }
   return std::nullopt;
 }
 
@@ -59,6 +76,11 @@ ArgMap megatron_args(PyValue names) {
   };
   for (const Renamed& row : kRenamed) {
     if (is_set(row.theirs) && !is_set(row.ours)) args[row.ours] = args.at(row.theirs);
+  }
+  if (const PyValue* position = names.find("position_embedding_type")) {
+    if (auto value = position_embedding(*position)) {
+      args["position_embedding_type"] = std::move(*value);
+    }
   }
   const auto disabled = args.find("disable_bias_linear");
   if (disabled != args.end() && std::holds_alternative<bool>(disabled->second)) {

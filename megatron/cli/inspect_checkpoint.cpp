@@ -1,0 +1,75 @@
+#include "megatron/cli/inspect_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include "megatron/cli/checkpoint_formats.h"
+#include "megatron/cli/checkpoint_text.h"
+#include "megatron/cli/command.h"
+#include "megatron/cli/flag_table.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/formats/safetensors.h"
+#include "megatron/formats/torch_file.h"
+
+namespace megatron::cli {
+namespace {
+
+void inspect_file(const std::filesystem::path& path, bool as_json) {
+  if (is_torch_file(path)) {
+    // To look at a hostile file is harmless, and what one wants.
+    const TorchFile file(path, {.keep_unexpected_globals = true});
+    print_line(as_json ? value_json(file.root()) : value_text(file.root()));
+    return;
+  }
+  const SafetensorsFile file(path);
+  CheckpointContents contents;
+  contents.directory = path;
+  for (const FileTensor& tensor : file.tensors()) {
+    contents.sections["tensors"][tensor.spec.name] = {tensor.spec.shape, tensor.spec.dtype, {}};
+  }
+  print_line(as_json ? contents_json(contents, "safetensors") : contents_text(contents));
+}
+
+void inspect_directory(const LoadSource& source, bool as_json) {
+  const CheckpointContents contents = open_any(source);
+  if (as_json) return print_line(contents_json(contents, name_of(source.format)));
+  print_line(
+      fmt::format("{}\nformat {}, iteration {}, consumed samples {} (training) {} (validation)",
+                  contents.directory.string(), name_of(source.format), contents.iteration,
+                  contents.consumed_train_samples, contents.consumed_valid_samples));
+  print_line(contents_text(contents));
+  for (const auto& [owner, values] : contents.scalars) {
+    print_line(fmt::format("{}:", owner));
+    for (const auto& [name, value] : values) {
+      print_line(fmt::format("  {} = {}", name, text_of(value)));
+    }
+  }
+  print_line("arguments:");
+  for (const auto& [name, value] : contents.args) {
+    print_line(fmt::format("  {} = {}", name, text_of(value)));
+  }
+}
+
+}  // namespace
+
+int inspect_checkpoint(std::span<const std::string> words) {
+  std::string load;
+  int64_t ckpt_step = 0;
+  bool as_json = false;
+  FlagTable flags;
+  flags.add_optional(
+      "--load,--path,--load-dir", load,
+      "A checkpoint's directory of any format, or a .pt, .bin or .safetensors file.");
+  flags.add_optional("--ckpt-step", ckpt_step, "Iteration to look at instead of the latest.");
+  flags.add_switch("--json", as_json, "Print JSON.");
+  if (!parse_flags(flags, "megatron inspect-checkpoint --load PATH [flags]", words)) return 0;
+  if (load.empty()) throw ConfigError("--load is missing: a directory or file to look at");
+  if (std::filesystem::is_directory(load)) {
+    inspect_directory(find_load_source(load, ckpt_step, true), as_json);
+  } else {
+    inspect_file(load, as_json);
+  }
+  return 0;
+}
+
+}  // namespace megatron::cli

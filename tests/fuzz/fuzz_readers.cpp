@@ -1,0 +1,247 @@
+// Feeds the readers of files damaged in random ways: usage: fuzz_readers SECONDS [SEED]
+//
+// A reader must end with an Error or with well-formed values; anything else (a signal, another
+// exception, memory beyond the limit) is a failure, whose input stays in failed.<reader>. Build it
+// with MG_SANITIZE=address,undefined to see reads beyond buffers too.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/data/indexed_dataset.h"
+#include "megatron/formats/pickle_writer.h"
+#include "megatron/formats/safetensors.h"
+#include "megatron/formats/torch_file.h"
+#include "megatron/formats/torch_writer.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Reader {
+  const char* name;
+  std::vector<std::string> samples;  // well-formed files
+  std::function<void(const fs::path&)> read;
+};
+
+size_t description_of(PyValue value) {
+  size_t sum = value.description().size();
+  if (const PyObject* object = value.object()) sum += description_of(object->arguments);
+  for (const PyValue item : value.items()) sum += description_of(item);
+  for (const auto& [key, entry] : value.entries())
+    sum += description_of(key) + description_of(entry);
+  return sum;
+}
+
+// Touches all elements too.
+int64_t sum_of(const TorchFile& file, PyValue value) {
+  int64_t sum = 0;
+  if (const PyTensor* tensor = value.tensor()) {
+    for (const std::byte byte : bytes_of(file.elements(*tensor).view)) {
+      sum += static_cast<int64_t>(byte);
+    }
+  }
+  if (const PyObject* object = value.object()) sum += sum_of(file, object->arguments);
+  for (const PyValue item : value.items()) sum += sum_of(file, item);
+  for (const auto& [key, entry] : value.entries()) sum += sum_of(file, key) + sum_of(file, entry);
+  return sum + static_cast<int64_t>(value.description().size());
+}
+
+std::string sample_torch_file(const fs::path& path) {
+  const Tensor weight = full({3, 5}, 1.5f, DType::kFloat32, Stream{});
+  const Tensor bias = full({7}, 2.0f, DType::kBFloat16, Stream{});
+  TorchWriter writer(path);
+  PickleWriter& pickle = writer.pickle();
+  pickle.begin_dict();
+  pickle.text("args");
+  pickle.begin_namespace();
+  pickle.text("hidden_size"), pickle.integer(32);
+  pickle.text("lr"), pickle.number(1e-3);
+  pickle.text("params_dtype"), pickle.dtype(DType::kBFloat16);
+  pickle.text("data_path"), pickle.value(std::vector<std::string>{"a", "b"});
+  pickle.end_namespace();
+  pickle.text("model");
+  pickle.begin_ordered_dict();
+  pickle.text("weight"), writer.tensor(DType::kFloat32, {3, 5});
+  pickle.text("bias"), writer.tensor(DType::kBFloat16, {7});
+  pickle.text("tied"), writer.same_tensor(0);
+  pickle.end_ordered_dict();
+  pickle.text("rng"), pickle.uint32_array({1, 2, 0xffffffff});
+  pickle.end_dict();
+  writer.write(weight.view());
+  writer.write(bias.view());
+  writer.commit();
+  return read_text(path);
+}
+
+std::string sample_stream() {
+  std::string text = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
+  PickleWriter system;
+  system.begin_dict();
+  system.text("little_endian"), system.boolean(true);
+  system.end_dict();
+  PickleWriter object;
+  object.begin_dict();
+  object.text("weight"), object.tensor("94", 15, DType::kFloat32, 5, {2, 5});
+  object.end_dict();
+  PickleWriter keys;
+  keys.begin_list();
+  keys.text("94");
+  keys.end_list();
+  text += system.finish() + object.finish() + keys.finish();
+  const int64_t numel = 15;
+  text.append(reinterpret_cast<const char*>(&numel), sizeof(numel));
+  return text + std::string(60, 'x');
+}
+
+std::string sample_safetensors(const fs::path& path) {
+  SafetensorsWriter writer(path, {{"weight", DType::kFloat32, {3, 5}}, {"bias", DType::kInt8, {7}}},
+                           {{"format", "pt"}});
+  for (const TensorSpec& spec : writer.specs()) {
+    writer.write(zeros(spec.shape, spec.dtype, Stream{}).view());
+  }
+  writer.commit();
+  return read_text(path);
+}
+
+std::vector<Reader> readers(const fs::path& directory) {
+  const auto torch = [](const fs::path& path) {
+    const TorchFile file(path);
+    sum_of(file, file.root());
+  };
+  const auto safetensors = [](const fs::path& path) {
+    const SafetensorsFile file(path);
+    for (const FileTensor& tensor : file.tensors()) copy_of(tensor.view);
+  };
+  // Without the archive, whose checksum would find most damage first.
+  const auto pickle = [](const fs::path& path) {
+    const MappedFile file(path);
+    PyDocument document;
+    description_of(unpickle(file.bytes(), document).value);
+  };
+  const auto index = [](const fs::path& path) {
+    fs::path prefix = path;
+    const IndexedDataset dataset(prefix.replace_extension());
+    for (int64_t i = 0; i < dataset.num_sequences(); ++i) dataset.sequence(i);
+  };
+  const fs::path golden = fs::path(MG_SOURCE_DIR) / "tests/golden/megatron";
+  fs::copy_file(golden / "data/corpus_text_document.bin", directory / "idx.bin");
+  const std::string archive = sample_torch_file(directory / "sample.pt");
+  const ZipArchive entries(std::as_bytes(std::span(archive)), "sample.pt");
+  const auto bytes = entries.find("sample/data.pkl")->bytes;
+  const std::string object(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return {{"pt", {archive, sample_stream()}, torch},
+          {"pkl", {object}, pickle},
+          {"safetensors", {sample_safetensors(directory / "sample.safetensors")}, safetensors},
+          {"idx", {read_text(golden / "data/corpus_text_document.idx")}, index}};
+}
+
+class Mutator {
+ public:
+  explicit Mutator(uint64_t seed) : random_(seed) {}
+
+  std::string mutated(std::string text) {
+    const uint64_t edits = 1 + below(4);
+    for (uint64_t i = 0; i < edits && !text.empty(); ++i) edit(text);
+    return text;
+  }
+  uint64_t below(uint64_t bound) { return random_() % bound; }
+
+ private:
+  void edit(std::string& text) {
+    const size_t at = below(text.size());
+    const size_t size = std::min<size_t>(below(16), text.size() - at);
+    switch (below(7)) {
+      case 0:
+        text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
+        return;
+      case 1:
+        text[at] = static_cast<char>(below(256));
+        return;
+      case 2:
+        text.resize(at);
+        return;
+      case 3:
+        text.erase(at, size);
+        return;
+      case 4:
+        text.insert(at, text.substr(below(text.size()), size));
+        return;
+      case 5: {  // a number of four or eight bytes that lies
+        constexpr uint64_t kNumbers[] = {
+            0, 1, 0x7f, 0xff, 0x7fffffff, 0xffffffff, INT64_MAX, UINT64_MAX, uint64_t{1} << 40};
+        const uint64_t number = kNumbers[below(std::size(kNumbers))];
+        const size_t width = std::min<size_t>(below(2) == 0 ? 4 : 8, text.size() - at);
+        text.replace(at, width, reinterpret_cast<const char*>(&number), width);
+        return;
+      }
+      default: {  // an operation of pickles, or a digit
+        constexpr char kOps[] = "(.01234567NKMJGXcRbQqrhjtsuael]})}d\x80\x81\x85\x86\x87\x8a\x93";
+        text[at] = kOps[below(sizeof(kOps) - 1)];
+        return;
+      }
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+int fuzz(double seconds, uint64_t seed) {
+  const TemporaryDirectory directory;
+  const std::vector<Reader> all = readers(directory.path());
+  Mutator mutator(seed);
+  const auto start = std::chrono::steady_clock::now();
+  int64_t files = 0;
+  int64_t refused = 0;
+  while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() <
+         seconds) {
+    const Reader& reader = all[mutator.below(all.size())];
+    const std::string text = mutator.mutated(reader.samples[mutator.below(reader.samples.size())]);
+    const fs::path path = directory.path() / ("idx." + std::string(reader.name));
+    // In the current directory too: it survives a crash.
+    std::ofstream("failed." + std::string(reader.name), std::ios::binary) << text;
+    fs::remove(path);
+    std::ofstream(path, std::ios::binary) << text;
+    ++files;
+    try {
+      reader.read(path);
+    } catch (const InternalError& error) {
+      fmt::print(stderr, "{}: {}\n", reader.name, error.what());
+      return 1;
+    } catch (const Error&) {
+      ++refused;
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "{}: {}\n", reader.name, error.what());
+      return 1;
+    }
+    fs::remove("failed." + std::string(reader.name));
+  }
+  fmt::print("{} damaged files, {} refused, {} read; seed {}\n", files, refused, files - refused,
+             seed);
+  return 0;
+}
+
+}  // namespace
+}  // namespace megatron
+
+int main(int argc, char** argv) {
+  const double seconds = argc > 1 ? std::atof(argv[1]) : 10.0;
+  const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device()();
+#if !defined(__SANITIZE_ADDRESS__)
+  const rlimit limit = {1 << 30, 1 << 30};  // no allocation comes near the absurd sizes
+  ::setrlimit(RLIMIT_AS, &limit);
+#endif
+  return megatron::fuzz(seconds, seed);
+}
