@@ -9,6 +9,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/save.h"
 #include "megatron/cli/checkpoint_formats.h"
+#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/models/gpt/deepspeed_reader.h"
@@ -295,6 +296,34 @@ void load_hf(const GptModel& model, const LoadSource& source) {
                   });
 }
 
+// Saves in another system's format, for the ranks of this run.
+void save_foreign(const TrainingArgs& args, const CheckpointState& state,
+                  const comm::Group& world) {
+  const CheckpointConfig& config = args.checkpoint;
+  const int64_t chunks = args.parallel.virtual_pipeline_model_parallel_size;
+  const MegatronLayout layout = {
+      .naming = config.save_format == SaveFormat::kMegatronCore ? MegatronNaming::kCore
+                                                                : MegatronNaming::kLegacy,
+      .tensor_model_parallel_size = args.parallel.tensor_model_parallel_size,
+      .pipeline_model_parallel_size = args.parallel.pipeline_model_parallel_size,
+      .virtual_pipeline_model_parallel_size = std::max<int64_t>(chunks, 1)};
+  if (world.size() == 1) {
+    return save_contents(config.save, contents_of(state), config.save_format, layout,
+                         args.transformer);
+  }
+  // No rank has all of it: they meet in a checkpoint of our own, which rank 0 converts.
+  const std::filesystem::path staging = std::filesystem::path(config.save) / ".staging";
+  save_checkpoint(staging, state, {}, world);
+  if (world.rank() == 0) {
+    CheckpointContents contents =
+        open_checkpoint(staging / iteration_directory_name(state.iteration));
+    join_pieces(contents);
+    save_contents(config.save, contents, config.save_format, layout, args.transformer);
+    std::filesystem::remove_all(staging);
+  }
+  comm::barrier(world);
+}
+
 }  // namespace
 
 LoadSource find_load_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
@@ -391,11 +420,7 @@ void save_run(GptSetup& setup, const Tokenizer& tokenizer) {
   state.scalars[kTokenizer] = {{"type", std::string(tokenizer.type())},
                                {"vocab_size", tokenizer.vocab_size()}};
   if (args.checkpoint.save_format != SaveFormat::kNative) {
-    const bool is_core = args.checkpoint.save_format == SaveFormat::kMegatronCore;
-    save_contents(args.checkpoint.save, contents_of(state), args.checkpoint.save_format,
-                  {.naming = is_core ? MegatronNaming::kCore : MegatronNaming::kLegacy},
-                  args.transformer);
-    return;
+    return save_foreign(args, state, setup.parallel().world);
   }
   save_checkpoint(args.checkpoint.save, state,
                   {.keep_last = args.checkpoint.keep_last,

@@ -62,6 +62,42 @@ Words conversion(const std::filesystem::path& from, const std::filesystem::path&
   return words;
 }
 
+// The same on four ranks, each with its part of what one rank saved.
+TEST_F(MegatronTest, GoesOnAsTensorAndPipelineRanks) {
+  const std::vector<LoggedIteration> want = logged_iterations("gpt");
+  const Flags flags = golden_flags()
+                          .with("--tensor-model-parallel-size", "2")
+                          .with("--pipeline-model-parallel-size", "2")
+                          .with("--load", golden("megatron/gpt/ckpt/iter_0000010").string())
+                          .with("--save", path("save").string())
+                          .with("--save-interval", "10")
+                          .with("--save-format", "megatron");
+  Words words = {"--nproc-per-node", "4", "pretrain-gpt"};
+  for (const std::string& word : flags.words()) words.push_back(word);
+  const Outcome outcome = run("launch", words);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<IterationText> got = iterations_of(outcome.out);
+  ASSERT_EQ(got.size(), 10u);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double loss = want[i + 10].number("lm loss");
+    const double norm = want[i + 10].number("grad norm");
+    EXPECT_EQ(got[i].text("learning rate"), want[i + 10].text("learning rate"));
+    EXPECT_NEAR(got[i].number("lm loss"), loss, 1e-4 * loss) << "iteration " << i + 11;
+    EXPECT_NEAR(got[i].number("grad norm"), norm, 1e-3 * norm) << "iteration " << i + 11;
+  }
+  EXPECT_TRUE(std::filesystem::exists(iteration_in(path("save"), 20) / "mp_rank_01_001"));
+
+  MG_NEEDS_SHARED("golden/megatron/gpt/ckpt");
+  const CheckpointContents ours = open_megatron_checkpoint(iteration_in(path("save"), 20));
+  const CheckpointContents theirs = open_megatron_checkpoint(iteration_in(shared_run("gpt"), 20));
+  for (const char* section : {kWeightsSection, "exp_avg", "exp_avg_sq"}) {
+    for (const auto& [name, tensor] : theirs.sections.at(section)) {
+      expect_close(read_whole(ours.sections.at(section).at(name)), read_whole(tensor),
+                   {.relative = 1e-4, .absolute = 1e-4}, name);
+    }
+  }
+}
+
 // Through other layouts and formats and back, nothing of a run is lost.
 TEST_F(MegatronTest, ConvertedRunsGoOnTheSame) {
   const auto convert = [&](const std::filesystem::path& from, const char* to, const Words& more) {
@@ -181,7 +217,18 @@ TEST_P(MegatronRunTest, EvaluatesAsMegatronDid) {
     EXPECT_NEAR(losses.at("iteration 20 on test set"), log.test, log.tolerance * log.test);
   };
   check(flags);
-  // And in two other layouts.
+  // On four ranks.
+  Words words = {"--nproc-per-node", "4", "pretrain-gpt"};
+  for (const std::string& word : flags.with("--tensor-model-parallel-size", "2")
+                                     .with("--pipeline-model-parallel-size", "2")
+                                     .words()) {
+    words.push_back(word);
+  }
+  const std::map<std::string, double> losses = validations_of(run("launch", words).out);
+  EXPECT_NEAR(losses.at("iteration 20 on validation set"), log.validation,
+              log.tolerance * log.validation);
+  EXPECT_NEAR(losses.at("iteration 20 on test set"), log.test, log.tolerance * log.test);
+  // And from files of two other layouts.
   for (const Words& layout :
        {Words{"--target-tensor-parallel-size", "1", "--target-pipeline-parallel-size", "2"},
         Words{"--target-tensor-parallel-size", "2", "--target-pipeline-parallel-size", "4"}}) {

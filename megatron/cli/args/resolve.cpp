@@ -361,10 +361,6 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
   }
   refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative,
             "--position-embedding-type relative: a relative position bias");
-  if (args.parallel.world_size > 1 && args.checkpoint.save_format != SaveFormat::kNative) {
-    found.push_back(
-        "--save-format of several ranks is native; save that and use megatron convert-checkpoint");
-  }
   refuse_if(args.training.calculate_per_token_loss, "--calculate-per-token-loss");
   refuse_if(!args.training.megatron_compat.empty(), "--megatron-compat");
   return found;
