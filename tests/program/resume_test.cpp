@@ -1,7 +1,7 @@
 #include <functional>
 
 #include "megatron/core/file.h"
-#include "tests/program/program_test.h"
+#include "tests/program/exact_resume.h"
 
 // A run that stops and goes on is bit for bit the run that does not: losses, norms, learning rates,
 // weights and state of the optimizer.
@@ -16,40 +16,10 @@ struct ResumeCase {
 
 void PrintTo(const ResumeCase& c, std::ostream* out) { *out << c.name; }
 
-class ResumeTest : public ProgramTest, public testing::WithParamInterface<ResumeCase> {};
+class ResumeTest : public ExactResumeTest, public testing::WithParamInterface<ResumeCase> {};
 
 TEST_P(ResumeTest, EqualsTheRunWithoutStop) {
-  const ResumeCase& c = GetParam();
-  const Flags flags = c.change(golden_flags());
-  const std::string stop = std::to_string(c.stop_at);
-  const auto saving = [&](const std::string& name) {
-    return flags.with("--save", path(name).string())
-        .with("--save-interval", "1000")
-        .with("--metrics-jsonl", path(name + ".jsonl").string());
-  };
-
-  const Outcome straight = train(saving("straight"));
-  const Outcome begun = train(saving("stopped").with("--exit-interval", stop));
-  EXPECT_THAT(begun.out, testing::HasSubstr("exiting program at iteration " + stop));
-  const Outcome resumed = train(saving("stopped").with("--load", path("stopped").string()));
-  EXPECT_THAT(resumed.out, testing::HasSubstr(" at iteration " + stop));
-
-  const std::vector<IterationText> want = iterations_of(straight.out);
-  std::vector<IterationText> got = iterations_of(begun.out);
-  ASSERT_EQ(got.size(), static_cast<size_t>(c.stop_at));
-  for (const IterationText& iteration : iterations_of(resumed.out)) got.push_back(iteration);
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].line, want[i].line);
-  EXPECT_EQ(metrics_of(path("stopped.jsonl")), metrics_of(path("straight.jsonl")));
-  EXPECT_EQ(validations_of(resumed.out).at("iteration 20 on test set"),
-            validations_of(straight.out).at("iteration 20 on test set"));
-
-  expect_identical(read_saved_run(iteration_in(path("stopped"), 20)),
-                   read_saved_run(iteration_in(path("straight"), 20)));
-}
-
-Flags with_dropout(const Flags& flags) {
-  return flags.with("--attention-dropout", "0.1").with("--hidden-dropout", "0.1");
+  expect_exact_resume(GetParam().change(golden_flags()), GetParam().stop_at);
 }
 
 // By samples: batches of 2, 4 and 6 from 0, 20 and 40 samples on, 20 iterations in all.

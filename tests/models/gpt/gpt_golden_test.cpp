@@ -1,5 +1,6 @@
 // The GPT model against Hugging Face transformers: loss, logits, every gradient, and three AdamW
-// steps, for every family it can be (tests/golden/hf/README.md says how they were made).
+// steps, for every family it can be, on the device of the program (tests/golden/hf/README.md says
+// how they were made).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
+#include "tests/support/device_under_test.h"
 #include "tests/support/source_path.h"
 
 namespace megatron {
@@ -43,6 +45,7 @@ Deviation deviation(ConstView got, ConstView want) {
 class GptGoldenTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
+    if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
     const std::filesystem::path folder =
         std::filesystem::path(source_path("tests/golden/hf")) / GetParam();
     hf_ = read_hf_config(folder);
@@ -51,7 +54,7 @@ class GptGoldenTest : public testing::TestWithParam<const char*> {
     config.params_dtype = DType::kFloat32;
     config.hidden_dropout = 0;
     config.attention_dropout = 0;
-    model_ = std::make_unique<GptModel>(config, Stream{});
+    model_ = std::make_unique<GptModel>(config, stream_under_test());
     specs_ = gpt_parameters(config);
     std::map<std::string, Variable> by_name;
     for (const NamedParameter& parameter : named_parameters(*model_)) {
@@ -104,8 +107,8 @@ class GptGoldenTest : public testing::TestWithParam<const char*> {
         const FileTensor* want =
             expected_->find(prefix + "." + (name == "embed_out.weight" ? "lm_head.weight" : name));
         ASSERT_NE(want, nullptr) << tensor.theirs[part];
-        const Tensor got = to_theirs(
-            tensor, part, std::as_const(tensor_of_name(tensor.ours.name)).view(), sizes());
+        const Tensor here = tensor_of_name(tensor.ours.name).to(Stream{});
+        const Tensor got = to_theirs(tensor, part, here.view(), sizes());
         ASSERT_EQ(got.shape(), want->spec.shape) << tensor.theirs[part];
         const Deviation d = deviation(got.view(), want->view);
         EXPECT_LE(std::min(d.absolute / absolute, d.relative / relative), 1)
@@ -131,7 +134,8 @@ TEST_P(GptGoldenTest, LossAndLogits) {
   EXPECT_NEAR(loss().data().item(), copy_of(expected_->at("loss")).item(), 1e-5);
 
   const NoGrad no_grad;
-  const Variable logits = model_->logits(model_->hidden_states(input_, random_));  // [s, b, v]
+  const Tensor logits =
+      model_->logits(model_->hidden_states(input_, random_)).data().to(Stream{});  // [s, b, v]
   const Tensor want = copy_of(expected_->at("logits"));                            // [b, s, v]
   const int64_t s = logits.size(0);
   const int64_t b = logits.size(1);
@@ -141,7 +145,7 @@ TEST_P(GptGoldenTest, LossAndLogits) {
     for (int64_t j = 0; j < b; ++j) {
       for (int64_t k = 0; k < v; ++k) {
         const float ours =
-            logits.data().span<float>()[static_cast<size_t>((i * b + j) * logits.size(2) + k)];
+            logits.span<float>()[static_cast<size_t>((i * b + j) * logits.size(2) + k)];
         const float theirs = want.span<float>()[static_cast<size_t>((j * s + i) * v + k)];
         worst = std::max(worst, static_cast<double>(std::abs(ours - theirs)));
       }
