@@ -56,7 +56,12 @@ if(MG_CUDA)
   endif()
   add_library(mg_cudnn INTERFACE IMPORTED)
   target_include_directories(mg_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE})
-  target_link_libraries(mg_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::cudart_static)
+  target_link_libraries(mg_cudnn INTERFACE CUDA::cudart_static)
+  # cuBLASLt, cuDNN and NCCL are not linked but loaded when they are first used
+  # (device/lazy_library.h), from where they are now or from where the system finds them.
+  cmake_path(GET CUDNN_LIBRARY PARENT_PATH cudnn_folder)
+  target_link_options(mg_cudnn INTERFACE
+    "LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR}" "LINKER:-rpath,${cudnn_folder}")
   find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h
     HINTS ${PROJECT_SOURCE_DIR}/build/cudnn-frontend/include)
   if(CUDNN_FRONTEND_INCLUDE)

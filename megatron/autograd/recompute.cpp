@@ -1,11 +1,14 @@
 #include "megatron/autograd/recompute.h"
 
+#include "megatron/device/trace.h"
+
 #include <utility>
 
 namespace megatron {
 
 Variable recompute(std::function<Variable(const Variable&)> fn, const Variable& x,
                    RandomState& random) {
+  const TraceRange range("recompute", x.stream());
   if (!grad_enabled()) return fn(x);
 
   Tensor y;

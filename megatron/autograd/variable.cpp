@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/device/trace.h"
 
 namespace megatron {
 
@@ -18,7 +19,8 @@ struct GradSink::Leaf {
 // One recorded op, or a leaf (then `leaf` is set and there are no inputs).
 struct Variable::Node {
   const char* name = "leaf";
-  int64_t order = 0;  // position in the order of recording
+  const char* enclosing_work = nullptr;  // what its time counts for: device/trace.h
+  int64_t order = 0;                     // position in the order of recording
   Shape shape;
   DType dtype = DType::kFloat32;
   std::vector<std::shared_ptr<Node>> inputs;  // null: needs no gradient
@@ -145,6 +147,7 @@ Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
 
   auto node = std::make_shared<Variable::Node>();
   node->name = name;
+  node->enclosing_work = enclosing_work();
   node->order = next_order();
   node->shape = result.shape();
   node->dtype = result.dtype();
@@ -159,6 +162,7 @@ Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
 void backward(const Variable& y, const Tensor& dy) {
   using Node = Variable::Node;
   if (!y.requires_grad()) return;
+  const TraceRange whole_pass("backward");
   expect_shape(dy.shape(), y.impl_->node->shape, "backward: dy");
   expect_dtype(dy.dtype(), y.impl_->node->dtype, "backward: dy");
 
@@ -195,6 +199,8 @@ void backward(const Variable& y, const Tensor& dy) {
     for (const std::shared_ptr<Node>& input : node->inputs) wanted.push_back(input != nullptr);
     const BackwardFunction run = std::exchange(node->backward, nullptr);
     Tensor node_dy = std::exchange(node->dy, Tensor());
+    const TraceRange whole(node->enclosing_work);
+    const TraceRange range(node->name, node_dy.stream());
     Grads grads = run(node_dy, Wants(std::move(wanted)));
     node_dy = Tensor();
     invariant(grads.size() == node->inputs.size(), "an op returns one gradient per input");

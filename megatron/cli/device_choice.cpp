@@ -11,11 +11,7 @@ namespace megatron::cli {
 Device chosen_device(DeviceChoice choice, int local_rank, int ranks) {
   const bool has_gpu = choice != DeviceChoice::kCpu && num_cuda_devices() > 0;
   if (choice == DeviceChoice::kCuda && !has_gpu) {
-    throw ConfigError(cuda::kIsBuilt
-                          ? "--device cuda: no GPU is visible; check nvidia-smi, the driver and "
-                            "CUDA_VISIBLE_DEVICES, or use --device cpu"
-                          : "--device cuda: this binary was built without CUDA; build the cuda "
-                            "preset, or use --device cpu");
+    throw ConfigError("--device cuda: " + cuda::why_no_device());
   }
   if (has_gpu && ranks > num_cuda_devices()) {
     throw ConfigError(fmt::format(

@@ -10,6 +10,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
+#include "megatron/device/free_memory.h"
 
 namespace megatron {
 namespace {
@@ -98,6 +99,20 @@ int64_t MemorySource::block_bytes(int64_t bytes) const {
                     bytes >= large_bytes ? large_alignment : alignment);
 }
 
+void CachingAllocator::throw_out_of_memory(int64_t bytes, MemoryCategory category) const {
+  const auto gibibytes = [](int64_t count) {
+    return fmt::format("{:.2f} GiB", static_cast<double>(count) / static_cast<double>(kMiB << 10));
+  };
+  const int64_t free_bytes = free_memory_bytes(device_);
+  throw DeviceError(fmt::format(
+      "{}: out of memory: {} bytes ({}) more wanted for {}, {} in use (at most {} so far), {} "
+      "reserved{}; lower --micro-batch-size, or use --recompute-granularity full or a smaller "
+      "model (megatron plan tells what fits)",
+      device_.str(), bytes, gibibytes(bytes), name_of(category), gibibytes(stats_.allocated_bytes),
+      gibibytes(stats_.peak_allocated_bytes), gibibytes(stats_.reserved_bytes),
+      free_bytes < 0 ? "" : fmt::format(", {} free", gibibytes(free_bytes))));
+}
+
 void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category) {
   invariant(bytes >= 0, "an allocation has at least 0 bytes");
   const int64_t wanted = source_.block_bytes(bytes);
@@ -111,10 +126,7 @@ void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category) {
     block = new_segment(wanted, small);
   }
   if (block == nullptr) {
-    throw DeviceError(fmt::format(
-        "{}: out of memory: {} more bytes wanted for {}, {} bytes in use, {} reserved; lower "
-        "--micro-batch-size or --seq-length, or use --recompute-activations",
-        device_.str(), bytes, name_of(category), stats_.allocated_bytes, stats_.reserved_bytes));
+    throw_out_of_memory(bytes, category);
   }
   if (source_.cuts_blocks) cut(block, wanted);
 

@@ -110,6 +110,7 @@ class CachingAllocator {
   // Joins `after`, which follows `block`, to it.
   void join(Block* block, Block* after);
   void empty_cache_locked() noexcept;
+  [[noreturn]] void throw_out_of_memory(int64_t bytes, MemoryCategory category) const;
 
   const Device device_;
   const MemorySource source_;

@@ -27,6 +27,8 @@ struct Properties {
 
 // 0 also without a driver.
 int num_devices();
+// Why there are none, and the remedy: no driver, a driver older than this build's runtime, no GPU.
+std::string why_no_device();
 // Throws DeviceError when there is no such device, or it is older than this build's code.
 Properties properties(int device);
 // The device of this thread's launches from now on.
@@ -57,6 +59,13 @@ void wait(void* stream, void* event);
 bool is_done(void* event);
 void synchronize_event(void* event);
 double elapsed_ms(void* begin, void* end);
+
+// Named ranges that profilers show (NVTX), of this thread; they nest.
+void begin_nvtx_range(const char* name) noexcept;
+void end_nvtx_range() noexcept;
+// What a profiler that waits for it records (nsys --capture-range=cudaProfilerApi).
+void start_profiler();
+void stop_profiler();
 
 // Either side may be host or any device's memory. From pageable host memory, `from` may be reused
 // on return; to pageable host memory, the copy is complete on return.

@@ -8,7 +8,10 @@
 namespace megatron {
 
 int64_t free_memory_bytes(Device device) {
-  if (!device.is_cpu()) return cuda::free_memory(device.index).free_bytes;
+  if (!device.is_cpu()) {
+    const bool is_there = device.index < cuda::num_devices();
+    return is_there ? cuda::free_memory(device.index).free_bytes : -1;
+  }
   std::ifstream file("/proc/meminfo");
   std::string name;
   int64_t kibibytes = 0;

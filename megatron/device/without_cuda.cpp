@@ -13,6 +13,9 @@ namespace {
 }  // namespace
 
 int num_devices() { return 0; }
+std::string why_no_device() {
+  return "this binary was built without CUDA; build the cuda preset, or use --device cpu";
+}
 Properties properties(int) { throw_unsupported(); }
 void use_device(int) { throw_unsupported(); }
 FreeMemory free_memory(int) { throw_unsupported(); }
@@ -33,6 +36,11 @@ void wait(void*, void*) { throw_unsupported(); }
 bool is_done(void*) { throw_unsupported(); }
 void synchronize_event(void*) { throw_unsupported(); }
 double elapsed_ms(void*, void*) { throw_unsupported(); }
+
+void begin_nvtx_range(const char*) noexcept {}
+void end_nvtx_range() noexcept {}
+void start_profiler() { throw_unsupported(); }
+void stop_profiler() { throw_unsupported(); }
 
 void copy_async(void*, const void*, int64_t, void*) { throw_unsupported(); }
 void zero_async(void*, int64_t, void*) { throw_unsupported(); }

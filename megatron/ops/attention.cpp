@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "megatron/device/trace.h"
 #include "megatron/kernels/attention.h"
 #include "megatron/ops/workspace.h"
 
@@ -53,6 +54,7 @@ void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::C
 }
 
 Variable attention(const Variable& qkv, const AttentionOptions& options) {
+  const TraceRange range("attention", qkv.stream());
   const int64_t heads = options.num_heads;
   const auto in = kernels::split_qkv(qkv.data().view(), heads, num_groups(options));
   Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), qkv.stream());
@@ -73,6 +75,7 @@ Variable attention(const Variable& qkv, const AttentionOptions& options) {
 }
 
 Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options) {
+  const TraceRange range("cross_attention", q.stream());
   const int64_t heads = options.num_heads;
   const auto q_heads = kernels::heads_of(q.data().view(), heads);
   const auto kv_heads = kernels::split_kv(kv.data().view(), heads);

@@ -1,5 +1,6 @@
 #include "megatron/ops/bias_activation.h"
 
+#include "megatron/device/trace.h"
 #include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/ops/parameter_gradient.h"
@@ -22,6 +23,7 @@ ConstView view_or_null(const Tensor& x) { return x.defined() ? x.view() : ConstV
 }  // namespace
 
 Variable bias_activation(const Variable& x, const Variable& bias, Activation activation) {
+  const TraceRange range("bias_activation", x.stream());
   const Tensor b = bias.defined() ? bias.data() : Tensor();
   if (b.defined()) expect_shape(b.shape(), {x.size(-1)}, "bias_activation: bias");
 

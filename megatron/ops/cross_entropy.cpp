@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "megatron/device/trace.h"
 #include "megatron/kernels/cross_entropy.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/masked_mean.h"
@@ -61,6 +62,7 @@ Losses losses_of(const Tensor& logits, const Tensor& host_labels, float label_sm
 
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing,
                        const VocabularyShard& shard) {
+  const TraceRange range("cross_entropy", logits.stream());
   Losses forward = losses_of(logits.data(), labels, label_smoothing, shard);
   return record(
       "cross_entropy", forward.losses, {logits},
@@ -76,6 +78,7 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, float label
 }
 
 Variable masked_mean(const Variable& losses, const Tensor& loss_mask) {
+  const TraceRange range("masked_mean", losses.stream());
   const Stream stream = losses.stream();
   const Tensor mask = loss_mask.to(stream);
   Tensor mean({}, DType::kFloat32, stream);

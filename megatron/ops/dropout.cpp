@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "megatron/device/trace.h"
 #include "megatron/kernels/dropout.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/ops/parameter_gradient.h"
@@ -26,6 +27,7 @@ Tensor undropped(const Tensor& dy, DType dtype, const DropoutKey& key) {
 
 Variable dropout(const Variable& x, const DropoutKey& key) {
   if (!key.is_active()) return x;
+  const TraceRange range("dropout", x.stream());
   expect_sequence(x, "dropout");
   Tensor y = empty_like(x.data());
   kernels::bias_dropout_add_forward(y.view(), x.data().view(), ConstView{}, ConstView{}, key,
@@ -37,6 +39,7 @@ Variable dropout(const Variable& x, const DropoutKey& key) {
 
 Variable bias_dropout_add(const Variable& x, const Variable& bias, const Variable& residual,
                           const DropoutKey& key) {
+  const TraceRange range("bias_dropout_add", x.stream());
   expect_sequence(x, "bias_dropout_add");
   expect_shape(residual.shape(), x.shape(), "bias_dropout_add: residual");
   if (bias.defined()) expect_shape(bias.shape(), {x.size(-1)}, "bias_dropout_add: bias");

@@ -1,5 +1,6 @@
 #include "megatron/ops/elementwise.h"
 
+#include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
 
 namespace megatron {
@@ -13,6 +14,7 @@ Tensor as_dtype(const Tensor& dy, DType dtype) {
 }  // namespace
 
 Variable add(const Variable& x, const Variable& z) {
+  const TraceRange range("add", x.stream());
   expect_shape(z.shape(), x.shape(), "add: z");
   const DType dtype = x.dtype() == z.dtype() ? x.dtype() : DType::kFloat32;
   Tensor y(x.shape(), dtype, x.stream());
@@ -26,6 +28,7 @@ Variable add(const Variable& x, const Variable& z) {
 }
 
 Variable scale(const Variable& x, float alpha) {
+  const TraceRange range("scale", x.stream());
   Tensor y = empty_like(x.data());
   kernels::scale(y.view(), x.data().view(), alpha, y.stream());
   return record("scale", y, {x}, [alpha](const Tensor& dy, const Wants&) -> Grads {

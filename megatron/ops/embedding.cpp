@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "megatron/device/trace.h"
 #include "megatron/kernels/embedding.h"
 
 namespace megatron {
@@ -76,6 +77,7 @@ Variable embedding(const Variable& weight, const Tensor& ids) {
 
 Variable embedding_shard(const Variable& weight, const Tensor& ids, int64_t first_row,
                          int64_t num_rows) {
+  const TraceRange range("embedding", weight.stream());
   expect_ids(ids, num_rows, "token id");
   Tensor y = empty_output(weight, ids);
   const Tensor near_ids = ids.to(y.stream());
@@ -88,6 +90,7 @@ Variable embedding_shard(const Variable& weight, const Tensor& ids, int64_t firs
 
 Variable embedding(const Variable& weight, const Tensor& ids, const Variable& position,
                    const Tensor& position_ids) {
+  const TraceRange range("embedding", weight.stream());
   expect_ids(ids, weight.size(0), "token id");
   expect_shape(position_ids.shape(), ids.shape(), "embedding: position_ids");
   expect_ids(position_ids, position.size(0), "position id");

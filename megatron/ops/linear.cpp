@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/matmul.h"
 
@@ -55,6 +56,7 @@ Tensor linear_bias_gradient(const Tensor& dy, const LinearSaved& saved) {
 }
 
 Variable linear(const Variable& x, const Variable& weight, const Variable& bias) {
+  const TraceRange range("linear", x.stream());
   return record("linear", linear_forward(x.data(), weight, bias), {x, weight, bias},
                 [x = x.data(), saved = linear_saved(weight, bias)](const Tensor& dy,
                                                                    const Wants& wants) -> Grads {

@@ -1,5 +1,6 @@
 #include "megatron/ops/norm.h"
 
+#include "megatron/device/trace.h"
 #include "megatron/kernels/norm.h"
 #include "megatron/ops/parameter_gradient.h"
 #include "megatron/ops/workspace.h"
@@ -17,6 +18,7 @@ Workspace workspace_of(const Tensor& x) {
 
 Variable layer_norm(const Variable& x, const Variable& weight, const Variable& bias,
                     NormOptions options) {
+  const TraceRange range("layer_norm", x.stream());
   expect_shape(weight.shape(), {x.size(-1)}, "layer_norm: weight");
   expect_shape(bias.shape(), {x.size(-1)}, "layer_norm: bias");
 
@@ -50,6 +52,7 @@ Variable layer_norm(const Variable& x, const Variable& weight, const Variable& b
 }
 
 Variable rms_norm(const Variable& x, const Variable& weight, NormOptions options) {
+  const TraceRange range("rms_norm", x.stream());
   expect_shape(weight.shape(), {x.size(-1)}, "rms_norm: weight");
 
   const Tensor& in = x.data();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/device/trace.h"
 
 namespace megatron {
 namespace {
@@ -66,6 +67,7 @@ Tensor rotary_table(int64_t num_positions, const RotaryOptions& options) {
 
 Variable rotary_inplace(const Variable& qkv, int64_t heads, int64_t groups, const Tensor& table,
                         const RotaryPositions& positions, kernels::RotaryPairs pairs) {
+  const TraceRange range("rotary_inplace", qkv.stream());
   Tensor y = qkv.data();
   rotate(y, heads, groups, table, positions, pairs, false);
   return record("rotary_inplace", y, {qkv},

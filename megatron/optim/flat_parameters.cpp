@@ -6,6 +6,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
 
 namespace megatron {
@@ -111,8 +112,10 @@ int64_t FlatParameters::num_elements() const {
 }
 
 void FlatParameters::zero_grads() {
-  for (FlatBuffer& buffer : buffers_)
+  for (FlatBuffer& buffer : buffers_) {
+    const TraceRange range("zero_grads", buffer.grads.stream());
     kernels::fill(buffer.grads.view(), 0.0f, buffer.grads.stream());
+  }
 }
 
 }  // namespace megatron

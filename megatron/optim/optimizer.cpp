@@ -12,6 +12,7 @@
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/staging.h"
+#include "megatron/device/trace.h"
 #include "megatron/kernels/optimizer.h"
 
 namespace megatron {
@@ -199,6 +200,7 @@ kernels::StepRule Optimizer::rule() const {
 
 void Optimizer::queue_step(const UpdateRates& rates, const StepOptions& options) {
   invariant(!has_queued_step(), "a step is finished before the next one is queued");
+  const TraceRange range("optimizer", stream_);
   const Tensor sums = sums_of(&FlatBuffer::grads, options.losses);
   kernels::decide_step(state_.view(), sums.view(), rule(), stream_);
   queue_update(rates);

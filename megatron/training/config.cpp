@@ -113,6 +113,9 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
   require(c.tensorboard_log_interval > 0,
           fmt::format("--tensorboard-log-interval {} must be greater than 0",
                       c.tensorboard_log_interval));
+  require(!c.profile || (c.profile_step_start >= 0 && c.profile_step_start < c.profile_step_end),
+          fmt::format("--profile-step-start {} must be at least 0 and below --profile-step-end {}",
+                      c.profile_step_start, c.profile_step_end));
   require(c.seed > 0, fmt::format("--seed {} must be greater than 0", c.seed));
   require(c.timing_log_level >= 0 && c.timing_log_level <= 2,
           fmt::format("--timing-log-level {} must be 0, 1 or 2", c.timing_log_level));

@@ -9,6 +9,7 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
+#include "megatron/device/trace.h"
 #include "megatron/training/signals.h"
 
 namespace megatron {
@@ -24,7 +25,9 @@ Trainer::Trainer(TrainerParts parts)
     : parts_(std::move(parts)),
       train_iters_(train_iters_of(parts_.config)),
       log_(parts_.config, train_iters_, parts_.progress, parts_.device,
-           parts_.parallel.world.rank() == parts_.parallel.world.size() - 1) {
+           parts_.parallel.world.rank() == parts_.parallel.world.size() - 1),
+      profile_(parts_.config, parts_.parallel.world.rank(), parts_.device,
+               parts_.save_directory) {
   if (parts_.config.log_progress && !parts_.save_directory.empty() && log_.is_kept()) {
     progress_file_.emplace(std::filesystem::path(parts_.save_directory) / "progress.txt",
                            parts_.parallel.world.size(), parts_.progress);
@@ -51,6 +54,7 @@ void Trainer::run() {
       }
       throw;
     }
+    profile_.finish();
     log_.pause();
     log_.flush();
     if (left_early) return;
@@ -73,7 +77,9 @@ bool Trainer::train() {
     if (has_grown && parts_.progress.iteration != 0) save();  // the last state of the smaller batch
     parts_.microbatches.update(parts_.progress.consumed_train_samples, true);
 
+    profile_.before_iteration(parts_.progress.iteration);
     train_step();
+    profile_.after_iteration(parts_.progress.iteration);
     log_finished();
     is_leaving = finish_iteration();
   }
@@ -82,6 +88,7 @@ bool Trainer::train() {
 }
 
 void Trainer::train_step() {
+  const TraceRange range("iteration");
   const TrainingConfig& config = parts_.config;
   Progress& progress = parts_.progress;
   QueuedIteration next;

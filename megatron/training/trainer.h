@@ -13,6 +13,7 @@
 #include "megatron/parallel/pipeline/executor.h"
 #include "megatron/training/loss_sums.h"
 #include "megatron/training/microbatch_calculator.h"
+#include "megatron/training/profile_window.h"
 #include "megatron/training/progress.h"
 #include "megatron/training/progress_file.h"
 #include "megatron/training/train_task.h"
@@ -107,6 +108,7 @@ class Trainer {
   TrainerParts parts_;
   const int64_t train_iters_;
   TrainingLog log_;
+  ProfileWindow profile_;                      // --profile
   std::optional<ProgressFile> progress_file_;  // --log-progress
   int64_t last_saved_ = -1;                    // iteration
 

@@ -314,7 +314,6 @@ class Resolver {
             "--keep-last has no effect without --save");
     warn_if(args_.training.log_timers_to_tensorboard,
             "--log-timers-to-tensorboard has no effect yet");
-    warn_if(args_.training.profile, "--profile has no effect yet");
   }
 
   TrainingArgs& args_;

@@ -90,7 +90,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                 "Weight gradients are computed apart and then added to the gradient buffer.");
   flags.add_switch("--tp-comm-overlap", parallel.tp_comm_overlap,
                    "Overlap tensor parallel communication with matrix products.");
-  flags.add_switch("--profile", c.profile, "Mark iterations for a profiler.");
+  flags.add_switch("--profile", c.profile,
+                   "Write where the time of some iterations goes, for Perfetto.");
   flags.add("--profile-step-start", c.profile_step_start, "First iteration to profile.");
   flags.add("--profile-step-end", c.profile_step_end, "Iteration at which profiling ends.");
   flags.add("--profile-ranks", c.profile_ranks, "Ranks to profile.");

@@ -1,5 +1,7 @@
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
@@ -43,6 +45,27 @@ int num_devices() {
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
   cudaGetLastError();  // no driver or no device is an answer, not a failure
   return 0;
+}
+
+std::string why_no_device() {
+  int driver = 0;
+  cudaDriverGetVersion(&driver);  // 0 without one
+  if (driver == 0) return "no NVIDIA driver is installed; install one, or use --device cpu";
+  const auto text = [](int version) {
+    return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+  };
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (status == cudaErrorInsufficientDriver) {
+    return fmt::format(
+        "the NVIDIA driver serves CUDA up to {}, this binary needs {}; install a newer driver, or "
+        "use --device cpu",
+        text(driver), text(CUDART_VERSION));
+  }
+  return fmt::format(
+      "no GPU is visible ({}); check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu",
+      cudaGetErrorString(status));
 }
 
 Properties properties(int device) {
@@ -147,6 +170,11 @@ double elapsed_ms(void* begin, void* end) {
   MG_CUDA(cudaEventElapsedTime(&ms, event_of(begin), event_of(end)));
   return ms;
 }
+
+void begin_nvtx_range(const char* name) noexcept { nvtxRangePushA(name); }
+void end_nvtx_range() noexcept { nvtxRangePop(); }
+void start_profiler() { MG_CUDA(cudaProfilerStart()); }
+void stop_profiler() { MG_CUDA(cudaProfilerStop()); }
 
 void copy_async(void* to, const void* from, int64_t bytes, void* stream) {
   if (bytes == 0) return;

@@ -309,10 +309,24 @@ class Plans {
   std::unordered_map<void*, cudnnHandle_t> handles_;
 };
 
+// Is the library there? Says once when it is not.
+bool is_installed() {
+  static const bool found = [] {
+    try {
+      cudnnGetVersion();
+      return true;
+    } catch (const DeviceError& error) {
+      warn(fmt::format("attention: {}; slower own kernels serve it", error.what()));
+      return false;
+    }
+  }();
+  return found;
+}
+
 // Null where cuDNN does not serve the call.
 const Plan* plan_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView& k,
                     const AttentionSettings& settings, bool is_backward, Stream stream) {
-  if (!takes(q, k, settings) || !tensors.fits()) return nullptr;
+  if (!takes(q, k, settings) || !tensors.fits() || !is_installed()) return nullptr;
   const Plan& plan =
       Plans::of(stream.device).plan(key_of(tensors, q, k, settings, is_backward, stream), stream);
   return plan.graph == nullptr ? nullptr : &plan;

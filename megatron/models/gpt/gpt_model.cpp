@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/core/error.h"
+#include "megatron/device/trace.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
@@ -101,6 +102,7 @@ Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& ran
 
 Variable GptModel::forward(const GptInput& input, const Variable& activations, RandomState& random,
                            KvCache* cache) const {
+  const TraceRange range("forward");
   ForwardContext context;
   context.random = &random;
   context.rotary_table = rotary_table_;
@@ -117,6 +119,7 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
 }
 
 Variable GptModel::logits(const Variable& hidden) const {
+  const TraceRange range("output_layer", hidden.stream());
   const Variable& weight =
       output_layer_ ? output_layer_->weight() : embedding_->word_embeddings.weight();
   return column_parallel_linear(hidden, weight, Variable(), tp_);

@@ -6,6 +6,7 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
+#include "megatron/device/trace.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 
@@ -56,6 +57,7 @@ class InputGradient {
 
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp) {
+  const TraceRange range("column_parallel_linear", x.stream());
   if (tp.size() == 1) return linear(x, weight, bias);
   const Tensor whole = tp.sequence_parallel ? gathered_sequence(x.data(), tp.group) : x.data();
   Tensor y = linear_forward(whole, weight, bias);  // [s, b, out/tp]

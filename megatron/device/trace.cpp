@@ -1,0 +1,222 @@
+#include "megatron/device/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/device/cuda.h"
+
+namespace megatron {
+namespace {
+
+// Each rank is a thread and has its own.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local Tracer* active = nullptr;
+
+int64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+int64_t epoch_ns() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// A profiler says so to the libraries it listens to.
+bool is_profiler_attached() {
+  static const bool found = cuda::kIsBuilt && std::getenv("NVTX_INJECTION64_PATH") != nullptr;
+  return found;
+}
+
+struct NamedKind {
+  std::string_view name;
+  WorkKind kind;
+};
+constexpr NamedKind kKinds[] = {
+    {"iteration", WorkKind::kHost},
+    {"data", WorkKind::kHost},
+    {"forward", WorkKind::kHost},
+    {"backward", WorkKind::kHost},
+    {"recompute", WorkKind::kHost},
+    {"linear", WorkKind::kGemm},
+    {"column_parallel_linear", WorkKind::kGemm},
+    {"attention", WorkKind::kAttention},
+    {"cross_attention", WorkKind::kAttention},
+    {"output_layer", WorkKind::kHead},
+    {"cross_entropy", WorkKind::kHead},
+    {"masked_mean", WorkKind::kHead},
+    {"optimizer", WorkKind::kOptimizer},
+    {"copy_to_tensor_region", WorkKind::kCommunication},
+    {"reduce_from_tensor_region", WorkKind::kCommunication},
+    {"scatter_to_sequence_region", WorkKind::kCommunication},
+    {"reduce_scatter_to_sequence_region", WorkKind::kCommunication},
+    {"gather_from_sequence_region", WorkKind::kCommunication},
+};
+
+// Everything inside counts for them.
+bool is_whole(WorkKind kind) { return kind == WorkKind::kHead || kind == WorkKind::kOptimizer; }
+
+constexpr size_t kNone = static_cast<size_t>(-1);
+
+}  // namespace
+
+const char* name_of(WorkKind kind) {
+  constexpr const char* kNames[kNumWorkKinds] = {"host", "gemm",      "attention",    "elementwise",
+                                                 "head", "optimizer", "communication"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+WorkKind work_kind_of(const std::string& range_name) {
+  const auto found = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                  [&](const NamedKind& known) { return known.name == range_name; });
+  return found == std::end(kKinds) ? WorkKind::kElementwise : found->kind;
+}
+
+struct Tracer::Record {
+  const char* name;
+  size_t parent;  // kNone: outermost
+  int64_t begin_ns;
+  int64_t end_ns = 0;
+  // On a GPU only.
+  std::optional<Event> begin = {};
+  std::optional<Event> end = {};
+  Stream stream = {};
+
+  double host_seconds() const { return static_cast<double>(end_ns - begin_ns) * 1e-9; }
+  double seconds() const { return end ? end->ms_since(*begin) * 1e-3 : host_seconds(); }
+};
+
+Tracer::Tracer(int rank) : rank_(rank), epoch_offset_ns_(epoch_ns() - now_ns()) {}
+Tracer::~Tracer() = default;
+
+size_t Tracer::open(const char* name, Stream stream) {
+  Record& record = records_.emplace_back(
+      Record{.name = name, .parent = open_.empty() ? kNone : open_.back(), .begin_ns = now_ns()});
+  record.stream = stream;
+  if (!stream.is_cpu()) {
+    record.begin.emplace(stream.device);
+    record.begin->record(stream);
+  }
+  open_.push_back(records_.size() - 1);
+  return open_.back();
+}
+
+void Tracer::close(size_t at) {
+  Record& record = records_[at];
+  open_.pop_back();
+  record.end_ns = now_ns();
+  if (record.begin) {
+    record.end.emplace(record.stream.device);
+    record.end->record(record.stream);
+  }
+}
+
+const char* Tracer::enclosing() const {
+  for (auto at = open_.rbegin(); at != open_.rend(); ++at) {
+    if (is_whole(work_kind_of(records_[*at].name))) return records_[*at].name;
+  }
+  return nullptr;
+}
+
+std::map<WorkKind, double> Tracer::seconds_by_kind() const {
+  invariant(open_.empty(), "times are asked for when all ranges have ended");
+  for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
+    if (!record->end) continue;
+    record->end->synchronize();  // the last of the queue
+    break;
+  }
+  std::vector<WorkKind> kinds;
+  std::map<WorkKind, double> seconds;
+  for (int i = 0; i < kNumWorkKinds; ++i) seconds[static_cast<WorkKind>(i)] = 0;
+  for (const Record& record : records_) {
+    const bool is_inside = record.parent != kNone && is_whole(kinds[record.parent]);
+    kinds.push_back(is_inside ? kinds[record.parent] : work_kind_of(record.name));
+    const double own = record.seconds();
+    seconds[kinds.back()] += own;
+    if (record.parent != kNone) seconds[kinds[record.parent]] -= own;
+  }
+  return seconds;
+}
+
+void Tracer::write(const std::filesystem::path& path) const {
+  std::ofstream file(path);
+  const auto event = [&](const char* name, WorkKind kind, int tid, int64_t begin_ns,
+                         int64_t duration_ns) {
+    file << fmt::format(
+        ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},"
+        "\"ts\":{}.{:03},\"dur\":{}.{:03}}}",
+        name, name_of(kind), rank_, tid, begin_ns / 1000, begin_ns % 1000, duration_ns / 1000,
+        duration_ns % 1000);
+  };
+  const auto label = [&](const char* what, int tid, const std::string& name) {
+    return fmt::format(
+        "{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}}", what,
+        rank_, tid, name);
+  };
+  file << "[" << label("process_name", 0, fmt::format("rank {}", rank_)) << ",\n"
+       << label("thread_name", 0, "host");
+
+  // The GPU's clock begins with its first range, not before the host has asked for it.
+  const Record* first = nullptr;
+  for (const Record& record : records_) {
+    const WorkKind kind = work_kind_of(record.name);
+    event(record.name, kind, 0, record.begin_ns + epoch_offset_ns_,
+          record.end_ns - record.begin_ns);
+    if (!record.end) continue;
+    if (first == nullptr) {
+      first = &record;
+      file << ",\n" << label("thread_name", 1, record.stream.device.str());
+    }
+    record.end->synchronize();
+    const auto from = static_cast<int64_t>(record.begin->ms_since(*first->begin) * 1e6);
+    const auto took = static_cast<int64_t>(record.end->ms_since(*record.begin) * 1e6);
+    event(record.name, kind, 1, first->begin_ns + epoch_offset_ns_ + from, took);
+  }
+  file << "\n]\n";
+  file.close();
+  if (!file) {
+    throw IoError(
+        fmt::format("{}: the profile cannot be written; is there space, and may this "
+                    "user write there?",
+                    path.string()));
+  }
+}
+
+TraceScope::TraceScope(Tracer* tracer) : previous_(std::exchange(active, tracer)) {}
+TraceScope::~TraceScope() { active = previous_; }
+
+bool is_tracing() { return active != nullptr; }
+
+TraceRange::TraceRange(const char* name, Stream stream, bool is_queued) {
+  if (name == nullptr) return;
+  if (active != nullptr) {
+    tracer_ = active;
+    record_ = tracer_->open(name, is_queued ? stream : Stream{});
+  }
+  has_nvtx_ = cuda::kIsBuilt && (tracer_ != nullptr || is_profiler_attached());
+  if (has_nvtx_) cuda::begin_nvtx_range(name);
+}
+
+void TraceRange::end() noexcept {
+  if (has_nvtx_) cuda::end_nvtx_range();
+  if (tracer_ == nullptr) return;
+  try {
+    tracer_->close(record_);
+  } catch (const Error& error) {
+    // The device has failed; what it was doing will say so.
+    debug(error.what());
+  }
+}
+
+const char* enclosing_work() { return active == nullptr ? nullptr : active->enclosing(); }
+
+}  // namespace megatron
