@@ -18,7 +18,7 @@ void consider(std::vector<std::string>& remedies, const TrainingArgs& args, Devi
   change(changed);
   const int64_t needs = largest_rank_memory(planned_training(changed, device)).total_bytes();
   if (needs <= bytes) {
-    remedies.push_back(fmt::format("{} (needs {})", flags, gibibytes_text(needs)));
+    remedies.push_back(fmt::format("{} (needs {})", flags, size_text(needs)));
   }
 }
 
@@ -41,7 +41,8 @@ int64_t fewest_recomputed_layers(const TrainingArgs& args, DeviceType device, in
 
 }  // namespace
 
-std::string gibibytes_text(int64_t bytes) {
+std::string size_text(int64_t bytes) {
+  if (bytes < (1 << 30)) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
@@ -60,11 +61,10 @@ std::vector<std::string> summary_of(const RankMemory& memory) {
   std::vector<std::string> parts;
   for (int i = 0; i < kNumMemoryCategories; ++i) {
     const auto category = static_cast<MemoryCategory>(i);
-    parts.push_back(
-        fmt::format("{} {}", name_of(category), gibibytes_text(memory.bytes(category))));
+    parts.push_back(fmt::format("{} {}", name_of(category), size_text(memory.bytes(category))));
   }
   return {fmt::format("> memory plan: {}", fmt::join(parts, ", ")),
-          fmt::format("> memory plan: {} at the peak, {}", gibibytes_text(memory.total_bytes()),
+          fmt::format("> memory plan: {} at the peak, {}", size_text(memory.total_bytes()),
                       memory.peak_at)};
 }
 
@@ -112,8 +112,7 @@ void expect_to_fit(const TrainingArgs& args, Device device, int64_t free_bytes) 
   throw ConfigError(fmt::format(
       "training needs {} of {} at its peak ({}), {} are free; {}, or --skip-memory-check to try "
       "it anyway",
-      gibibytes_text(memory.total_bytes()), device.str(), memory.peak_at,
-      gibibytes_text(free_bytes),
+      size_text(memory.total_bytes()), device.str(), memory.peak_at, size_text(free_bytes),
       ways.empty() ? "use a smaller model or --seq-length"
                    : fmt::format("use {}", fmt::join(ways, "; or "))));
 }

@@ -23,7 +23,7 @@ std::vector<std::string> remedies(const TrainingArgs& args, DeviceType device, i
 // free_bytes is below 0 (unknown) or --skip-memory-check was given.
 void expect_to_fit(const TrainingArgs& args, Device device, int64_t free_bytes);
 
-// "12.34 GiB"
-std::string gibibytes_text(int64_t bytes);
+// "12.34 GiB", "56.7 MiB"
+std::string size_text(int64_t bytes);
 
 }  // namespace megatron::cli

@@ -78,7 +78,7 @@ TEST(MemoryCheckTest, RemediesAreEnoughByThemselves) {
 TEST(MemoryCheckTest, SummaryHasEveryCategory) {
   const RankMemory memory = rank_memory(planned_training(gpt_345m(), DeviceType::kCuda), 0);
   EXPECT_THAT(summary_of(memory),
-              ElementsAre(StartsWith("> memory plan: parameters 0.66 GiB, gradients 1.32 GiB, "
+              ElementsAre(StartsWith("> memory plan: parameters 678.0 MiB, gradients 1.32 GiB, "
                                      "optimizer 3.97 GiB, activations 27."),
                           StartsWith("> memory plan: 33.")));
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/core/file.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/cuda/check.h"
@@ -11,6 +12,8 @@
 #include "megatron/device/readback.h"
 #include "megatron/device/staging.h"
 #include "megatron/device/stream.h"
+#include "megatron/device/trace.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
@@ -156,6 +159,35 @@ TEST_F(CudaDeviceTest, AllocatorReusesAndReportsExhaustion) {
   EXPECT_THROW(allocator.allocate(int64_t{1} << 50, MemoryCategory::kActivations), DeviceError);
   MG_CUDA(cudaGetLastError());  // the refusal is forgotten
   allocator.release(first);
+}
+
+TEST_F(CudaDeviceTest, RangesAreTimedOnTheGpu) {
+  const OwnedStream stream(kGpu);
+  CachingAllocator allocator(kGpu);
+  constexpr int64_t kLarge = int64_t{1} << 30;  // a gigabyte takes a GPU above 0.1 ms
+  void* const block = allocator.allocate(kLarge, MemoryCategory::kWorkspace);
+  zero_bytes(block, kLarge, stream.get());  // the first use is slow
+  Tracer tracer;
+  {
+    const TraceScope scope(&tracer);
+    const TraceRange iteration("iteration");
+    const TraceRange norm("layer_norm", stream.get());
+    zero_bytes(block, kLarge, stream.get());
+    const TraceRange linear("linear", stream.get());
+    zero_bytes(block, kLarge, stream.get());
+  }
+  std::map<WorkKind, double> seconds = tracer.seconds_by_kind();
+  EXPECT_GT(seconds[WorkKind::kElementwise], 1e-4);
+  EXPECT_GT(seconds[WorkKind::kGemm], 1e-4);
+  EXPECT_LT(seconds[WorkKind::kGemm], 0.1);
+  const TemporaryDirectory directory;
+  tracer.write(directory.path() / "trace.json");
+  const std::string text = read_text(directory.path() / "trace.json");
+  EXPECT_NE(text.find("\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":1"), std::string::npos);
+  EXPECT_NE(text.find("\"name\":\"linear\",\"cat\":\"gemm\",\"ph\":\"X\",\"pid\":0,\"tid\":1"),
+            std::string::npos)
+      << text;
+  allocator.release(block);
 }
 
 }  // namespace

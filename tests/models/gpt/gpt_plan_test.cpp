@@ -8,6 +8,7 @@
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
+#include "tests/support/device_under_test.h"
 
 namespace megatron {
 namespace {
@@ -108,16 +109,18 @@ int64_t at(const std::array<int64_t, kNumMemoryCategories>& bytes, MemoryCategor
 class GptPlanTest : public testing::TestWithParam<Variant> {};
 
 TEST_P(GptPlanTest, IsWhatTrainingTakes) {
+  if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
   const TransformerConfig config = config_of(GetParam());
   const int64_t batch = GetParam().micro_batch_size;
   ParallelConfig parallel;
   parallel.accumulate_allreduce_grads_in_fp32 = true;
   const OptimizerConfig adam;
 
-  CachingAllocator& allocator = allocator_of({});
+  const Stream stream = stream_under_test();
+  CachingAllocator& allocator = allocator_of(stream.device);
   allocator.empty_cache();
   const MemoryStats before = allocator.stats();
-  const GptModel model(config, {});
+  const GptModel model(config, stream);
   initialize(model, 1);
   FlatParameters flat(optimized_parameters(model), {.accumulate_allreduce_grads_in_fp32 = true});
   allocator.empty_cache();
@@ -143,7 +146,8 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
                                        .parallel = parallel,
                                        .optimizer = adam,
                                        .micro_batch_size = batch,
-                                       .num_microbatches = 2},
+                                       .num_microbatches = 2,
+                                       .device = stream.device.type},
                                       0);
   EXPECT_EQ(plan.num_parameters, flat.num_elements());
   EXPECT_EQ(plan.num_parameters, num_gpt_parameters(config));
