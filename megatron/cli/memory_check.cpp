@@ -108,7 +108,8 @@ void expect_to_fit(const TrainingArgs& args, Device device, int64_t free_bytes) 
   if (free_bytes < 0 || args.training.skip_memory_check) return;
   const RankMemory memory = largest_rank_memory(planned_training(args, device.type));
   if (memory.total_bytes() <= free_bytes) return;
-  const std::vector<std::string> ways = remedies(args, device.type, free_bytes);
+  // What is recommended leaves room for the libraries and for gaps between blocks.
+  const std::vector<std::string> ways = remedies(args, device.type, free_bytes / 100 * 96);
   throw ConfigError(fmt::format(
       "training needs {} of {} at its peak ({}), {} are free; {}, or --skip-memory-check to try "
       "it anyway",

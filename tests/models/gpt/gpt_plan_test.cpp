@@ -157,12 +157,13 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
                                           at(before.by_category, category));
     EXPECT_NEAR(static_cast<double>(plan.bytes(category)), took, 0.03 * took) << name_of(category);
   }
-  // The scratch memory of tiny products is more than the model; it is planned from above.
-  const auto scratch = MemoryCategory::kWorkspace;
+  // The scratch memory of tiny products is more than the model, and is not all there at the peak.
+  const auto workspace = MemoryCategory::kWorkspace;
+  const auto planned = static_cast<double>(plan.total_bytes() - plan.bytes(workspace));
   const int64_t took = after.peak_allocated_bytes - before.allocated_bytes;
-  const int64_t without_scratch = took - at(after.peak_by_category, scratch);
-  EXPECT_NEAR(static_cast<double>(plan.total_bytes() - plan.bytes(scratch)),
-              static_cast<double>(without_scratch), 0.03 * static_cast<double>(without_scratch));
+  const int64_t scratch = at(after.peak_by_category, workspace) - at(before.by_category, workspace);
+  EXPECT_LE(static_cast<double>(took - scratch), 1.03 * planned);
+  EXPECT_GE(static_cast<double>(took), 0.97 * planned);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, GptPlanTest, testing::ValuesIn(kVariants),
