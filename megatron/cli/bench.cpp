@@ -311,6 +311,7 @@ int bench(std::span<const std::string> argv) {
   nlohmann::ordered_json report = measured(flags);
   if (flags.deterministic_cost) {
     flags.deterministic_mode = true;
+    flags.breakdown = false;
     const double without = report["step_ms"];
     const double with = measured(flags)["step_ms"];
     report["deterministic_step_ms"] = with;
