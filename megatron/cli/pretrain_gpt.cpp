@@ -144,7 +144,7 @@ int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
   print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
   print_line(datetime_text("after megatron is initialized"));
 
-  const Device device = chosen_device(args.training.device);
+  const Device device = chosen_device(args.training.device, world.rank(), world.size());
   for (const std::string& line :
        summary_of(largest_rank_memory(planned_training(args, device.type)))) {
     print_line(line);
