@@ -131,6 +131,10 @@ StoredSection section_of(std::span<const CheckpointTensor> tensors) {
   return section;
 }
 
+Region whole_region(const StoredTensor& tensor) {
+  return {std::vector<int64_t>(static_cast<size_t>(tensor.shape.rank()), 0), tensor.shape};
+}
+
 }  // namespace
 
 bool has_vocabulary_rows(std::string_view name) {
@@ -145,9 +149,20 @@ Tensor read_region(const StoredTensor& tensor, const Region& region) {
   return y;
 }
 
-Tensor read_whole(const StoredTensor& tensor) {
-  return read_region(
-      tensor, {std::vector<int64_t>(static_cast<size_t>(tensor.shape.rank()), 0), tensor.shape});
+Tensor read_whole(const StoredTensor& tensor) { return read_region(tensor, whole_region(tensor)); }
+
+FileElements elements_of(const StoredTensor& tensor, const Region& region) {
+  for (const TensorPiece& piece : tensor.pieces) {
+    if (piece.region.shape == region.shape && piece.region.offset == region.offset) {
+      return piece.read();
+    }
+  }
+  const Tensor joined = read_region(tensor, region);
+  return {joined.view(), joined};
+}
+
+FileElements whole_elements(const StoredTensor& tensor) {
+  return elements_of(tensor, whole_region(tensor));
 }
 
 void read_section(const CheckpointContents& contents, std::string_view section,

@@ -51,6 +51,9 @@ struct CheckpointContents {
 // The part of a tensor, on the CPU and in its own dtype. REQUIRES: the region lies in it.
 Tensor read_region(const StoredTensor& tensor, const Region& region);
 Tensor read_whole(const StoredTensor& tensor);
+// The same without a copy where the elements lie together already.
+FileElements elements_of(const StoredTensor& tensor, const Region& region);
+FileElements whole_elements(const StoredTensor& tensor);
 
 // Fills the targets, in place, from a section. Targets may be any rectangles; a floating-point
 // target of another dtype gets rounded values. First checks all: throws FormatError that lists

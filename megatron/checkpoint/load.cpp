@@ -101,7 +101,8 @@ CheckpointContents open_checkpoint(const fs::path& directory) {
       for (const ChunkRecord& chunk : record.chunks) {
         tensor.pieces.push_back(
             {chunk.region, [files, name = &name, dtype = record.dtype, chunk = &chunk] {
-               return FileElements{files->checked_chunk(*name, dtype, *chunk)};
+               const ConstView view = files->checked_chunk(*name, dtype, *chunk);
+               return FileElements{view, {}, lease_of(view)};
              }});
       }
     }

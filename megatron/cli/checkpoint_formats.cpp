@@ -93,11 +93,11 @@ void write_hf_folder(const std::filesystem::path& directory, const CheckpointCon
   model.transformer.params_dtype = words.dtype;
   model.family = hf_family_of(model.transformer);
   model.vocab_size = vocab_size > 0 ? vocab_size : words.shape[0];
-  Tensor current;
+  FileElements current;
   save_hf_model(directory, model, gpt_parameters(model.transformer), max_shard_bytes,
                 [&](const TensorSpec& spec) -> ConstView {
-                  current = read_whole(weights.at(spec.name));
-                  return std::as_const(current).view();
+                  current = whole_elements(weights.at(spec.name));
+                  return current.view;
                 });
 }
 

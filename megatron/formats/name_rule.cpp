@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/formats/file_elements.h"
 
 namespace megatron {
 namespace {
@@ -143,16 +144,26 @@ struct MutableCorner {
   int64_t stride;
 };
 
-// y[c, r] = x[r, c] for rows x columns of x, by tiles that stay in the cache.
-template <int kSize>
+// y[c, r] = x[r, c] for rows x columns of x. Each tile is turned over in a buffer of its own:
+// strides of matrices are often powers of two, whose lines would throw each other out of the cache.
+template <class T>
 void transpose(MutableCorner y, Corner x, int64_t rows, int64_t columns) {
-  constexpr int64_t kTile = 32;
-  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
-    for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
-      for (int64_t r = r0; r < std::min(r0 + kTile, rows); ++r) {
-        for (int64_t c = c0; c < std::min(c0 + kTile, columns); ++c) {
-          std::memcpy(y.data + c * y.stride + r * kSize, x.data + r * x.stride + c * kSize, kSize);
-        }
+  constexpr int64_t kTile = 64 / static_cast<int64_t>(sizeof(T)) * 2;
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  T tile[kTile][kTile];
+  T line[kTile];
+  for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
+    const int64_t width = std::min(kTile, columns - c0);
+    for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
+      const int64_t height = std::min(kTile, rows - r0);
+      for (int64_t r = 0; r < height; ++r) {
+        std::memcpy(tile[r], x.data + (r0 + r) * x.stride + c0 * kSize,
+                    static_cast<size_t>(width * kSize));
+      }
+      for (int64_t c = 0; c < width; ++c) {
+        for (int64_t r = 0; r < height; ++r) line[r] = tile[r][c];
+        std::memcpy(y.data + (c0 + c) * y.stride + r0 * kSize, line,
+                    static_cast<size_t>(height * kSize));
       }
     }
   }
@@ -161,13 +172,13 @@ void transpose(MutableCorner y, Corner x, int64_t rows, int64_t columns) {
 void transpose(MutableCorner y, Corner x, int64_t rows, int64_t columns, int64_t element_bytes) {
   switch (element_bytes) {
     case 1:
-      return transpose<1>(y, x, rows, columns);
+      return transpose<uint8_t>(y, x, rows, columns);
     case 2:
-      return transpose<2>(y, x, rows, columns);
+      return transpose<uint16_t>(y, x, rows, columns);
     case 4:
-      return transpose<4>(y, x, rows, columns);
+      return transpose<uint32_t>(y, x, rows, columns);
     default:
-      return transpose<8>(y, x, rows, columns);
+      return transpose<uint64_t>(y, x, rows, columns);
   }
 }
 
@@ -359,8 +370,10 @@ std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedSafeten
     spec.dtype = file.find(tensor.theirs[0])->spec.dtype;
     sources.push_back({std::move(spec), [shared, tensor = std::move(tensor), sizes] {
                          std::vector<ConstView> theirs;
+                         std::vector<std::shared_ptr<void>> leases;
                          for (const std::string& name : tensor.theirs) {
                            theirs.push_back(shared->find(name)->view);
+                           leases.push_back(lease_of(theirs.back()));
                          }
                          return to_ours(tensor, theirs, sizes);
                        }});

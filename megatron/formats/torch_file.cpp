@@ -197,6 +197,7 @@ FileElements TorchFile::elements(const PyTensor& tensor) const {
   const std::byte* first = storage.data() + tensor.offset * element;
   if (tensor.is_contiguous()) {
     result.view = {first, tensor.shape, tensor.dtype};
+    result.lease = lease_of(result.view);
     return result;
   }
   // A stride of 0 repeats elements: no more of them than the file could hold.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/formats/safetensors.h"
 #include "megatron/formats/torch_writer.h"
 #include "megatron/models/gpt/megatron_files.h"
 #include "megatron/models/gpt/python_random.h"
@@ -142,9 +143,10 @@ class RankWriter {
     writer_.tensor(dtype, parameter.shape);
     elements_.emplace_back(
         [this, &parameter, dtype, stored = &contents_.sections.at(section).at(parameter.ours)] {
-          const Tensor y = shard(*stored, parameter);
-          writer_.write(y.dtype() == dtype ? std::as_const(y).view()
-                                           : std::as_const(converted_ = cast(y, dtype)).view());
+          const FileElements elements = shard(*stored, parameter);
+          if (elements.view.dtype == dtype) return writer_.write(elements.view);
+          const Tensor converted = cast(copy_of(elements.view), dtype);
+          writer_.write(converted.view());
         });
   }
   void constant(Tensor value) {
@@ -152,17 +154,17 @@ class RankWriter {
     elements_.emplace_back([this, value] { writer_.write(value.view()); });
   }
 
-  Tensor shard(const StoredTensor& stored, const Parameter& parameter) const {
+  FileElements shard(const StoredTensor& stored, const Parameter& parameter) const {
     const std::vector<ShardPart> parts =
         shard_parts(shard_kind_of(parameter.ours, is_gated_), stored.shape, tensor_,
                     layout_.tensor_model_parallel_size);
-    if (parts.size() == 1) return read_region(stored, parts[0].region);
+    if (parts.size() == 1) return elements_of(stored, parts[0].region);
     Tensor y(parameter.shape, stored.dtype, Stream{});
     for (const ShardPart& part : parts) {
       Tensor rows = y.slice(part.begin, part.region.shape[0]);
       copy_into(rows, read_region(stored, part.region));
     }
-    return y;
+    return {std::as_const(y).view(), y};
   }
 
   // {"embedding": {"word_embeddings": {"weight"}, ...}, "encoder": {...}, ...}
@@ -428,7 +430,6 @@ class RankWriter {
   DType weights_dtype_ = DType::kFloat32;
   std::vector<Chunk> chunks_;
   std::vector<std::function<void()>> elements_;  // of the announced tensors
-  Tensor converted_;
 };
 
 }  // namespace
