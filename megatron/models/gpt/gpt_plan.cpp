@@ -227,7 +227,7 @@ class ActivationPlan {
          block(tokens * c.padded_vocab_size / sizes_.tp, c.params_dtype)},
         {"labels, loss mask, log-sum-exp",
          block(tokens, DType::kInt64) + 2 * block(tokens, DType::kFloat32)},
-        {"gradient of the final norm's output", hidden()}};
+        {"gradient of the final norm's output", hidden() + 2 * gathered_bytes(c, sizes_)}};
   }
 
   // From the gradient of the region's output on.

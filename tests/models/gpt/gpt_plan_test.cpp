@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "megatron/comm/threads.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
@@ -168,6 +169,48 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
 
 INSTANTIATE_TEST_SUITE_P(Variants, GptPlanTest, testing::ValuesIn(kVariants),
                          [](const auto& variant) { return std::string(variant.param.name); });
+
+// Parameter: with sequence parallelism?
+class GptPlanRanksTest : public testing::TestWithParam<bool> {};
+
+TEST_P(GptPlanRanksTest, TensorParallelRanksTakeWhatIsPlanned) {
+  const TransformerConfig config = config_of(kVariants[0]);
+  ParallelConfig parallel;
+  parallel.world_size = parallel.tensor_model_parallel_size = 2;
+  parallel.sequence_parallel = GetParam();
+  const OptimizerConfig adam;
+  const RankMemory plan = rank_memory({.transformer = config,
+                                       .parallel = parallel,
+                                       .optimizer = adam,
+                                       .micro_batch_size = 2,
+                                       .num_microbatches = 1},
+                                      0);
+  comm::run_ranks(2, [&](const comm::Group& world) {
+    const Stream stream{Device{DeviceType::kCpu, world.rank() + 1}};  // a pool of its own
+    CachingAllocator& allocator = allocator_of(stream.device);
+    const GptModel model(config, whole_model(config.num_layers), {world, GetParam()}, stream);
+    initialize(model, 1);
+    FlatParameters flat(optimized_parameters(model, world.rank()), {});
+    allocator.empty_cache();
+    allocator.reset_peaks();
+    RandomState random(1);
+    const std::vector<int64_t> threes(static_cast<size_t>(2 * config.seq_length), 3);
+    const Tensor ids = tensor_of(threes, {2, config.seq_length});
+    const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
+    const Variable loss = gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids, mask);
+    backward(loss);
+    const MemoryStats stats = allocator.stats();
+    EXPECT_EQ(plan.num_parameters, flat.num_elements());
+    for (const MemoryCategory category :
+         {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kActivations}) {
+      const auto took = static_cast<double>(at(stats.peak_by_category, category));
+      EXPECT_NEAR(static_cast<double>(plan.bytes(category)), took, 0.03 * took)
+          << name_of(category);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(SequenceParallel, GptPlanRanksTest, testing::Bool());
 
 TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab) {
   TransformerConfig c;
