@@ -62,6 +62,8 @@ GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
                .searches_algorithms = !args.training.deterministic_mode}),
       random_(static_cast<uint64_t>(args.training.seed)) {
   use_threads(args.training.num_threads);
+  open_links(parallel_.links, parallel_.pipeline.rank(), parallel_.pipeline.size(),
+             num_model_chunks(args_.parallel, args_.transformer.num_layers) > 1, stream());
   std::vector<OptimizedParameter> parameters;
   for (const ModelChunk& chunk :
        model_chunks(args_.parallel, args_.transformer.num_layers, parallel_.pipeline.rank())) {

@@ -112,6 +112,29 @@ class Stage {
 
 }  // namespace
 
+void open_links(const PipelineLinks& links, int stage, int stages, bool is_ring, Stream stream) {
+  if (stages == 1) return;
+  Tensor message({1}, DType::kFloat32, stream);
+  const auto open = [&](const comm::Group& link, bool is_send) {
+    const comm::Transfer transfer{message.view(), 1 - link.rank(), is_send};
+    comm::exchange({&transfer, 1}, link, stream);
+  };
+  const auto open_previous = [&] {
+    if (stage == 0 && !is_ring) return;
+    open(links.from_previous, false);
+    open(links.to_previous, true);
+  };
+  const auto open_next = [&] {
+    if (stage == stages - 1 && !is_ring) return;
+    open(links.to_next, true);
+    open(links.from_next, false);
+  };
+  // In the order in which the links were made: the one that closes the ring comes last.
+  if (stage > 0) open_previous();
+  open_next();
+  if (stage == 0) open_previous();
+}
+
 void run_pipeline(std::span<const PipelineStep> steps, const PipelineShape& shape,
                   const PipelineLinks& links, const ActivationType& type, const StageWork& work) {
   Stage(shape, links, type, work).run(steps);

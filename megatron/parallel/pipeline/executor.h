@@ -27,6 +27,11 @@ struct ActivationType {
   Stream stream;
 };
 
+// Opens the lanes that run_pipeline() will use, by a first message through each. On a GPU the first
+// message makes the host wait for the other end; in the middle of a plan two stages could wait for
+// each other so. Every stage calls it once; is_ring: for an interleaved schedule.
+void open_links(const PipelineLinks& links, int stage, int stages, bool is_ring, Stream stream);
+
 // Runs one stage's steps in their order. Receives what the next step needs while a step computes;
 // on a GPU sends and receives run beside the computation. Activations that were sent are freed but
 // for what their graph has captured. With one stage and one chunk nothing is moved.

@@ -140,6 +140,7 @@ std::vector<std::string> lines_of_run(Stream stream) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) {
     if (line.find("datetime") != std::string::npos) line = "datetime";
+    if (line.find("evaluate ..") != std::string::npos) line = "evaluate";
     if (line.find("memory (MB)") != std::string::npos) line = "memory";
     if (line.starts_with("---")) line = "---";
     const size_t at = line.find("iteration");
