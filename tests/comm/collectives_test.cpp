@@ -26,7 +26,7 @@ constexpr std::array kSizes = {1, 2, 3, 4, 8};
 template <class T>
 std::vector<uint8_t> bits(const std::vector<T>& list) {
   std::vector<uint8_t> bytes(list.size() * sizeof(T));
-  std::memcpy(bytes.data(), list.data(), bytes.size());
+  if (!list.empty()) std::memcpy(bytes.data(), list.data(), bytes.size());
   return bytes;
 }
 

@@ -51,10 +51,10 @@ class GptSetupCudaTest : public testing::Test {
     args.transformer.padded_vocab_size = kVocabulary;
     GptSetup setup(args);
     setup.parameters().zero_grads();
-    const Variable hidden = setup.model().hidden_states(
+    const Variable hidden = setup.chunks().front()->hidden_states(
         {.tokens = random_ids({kBatch, kSeqLength}, kVocabulary, 1)}, setup.random());
     const Variable loss =
-        gpt_loss(setup.model(), hidden, random_ids({kBatch, kSeqLength}, kVocabulary, 2),
+        gpt_loss(*setup.chunks().front(), hidden, random_ids({kBatch, kSeqLength}, kVocabulary, 2),
                  full({kBatch, kSeqLength}, 1, DType::kFloat32, {}));
     backward(loss);
     return {setup.stream().options, static_cast<float>(loss.data().item()),
