@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "megatron/cli/args/training_args.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/flag_table.h"
 #include "megatron/cli/pretrain_gpt.h"
@@ -39,13 +40,10 @@ const RankCommand& command_named(const std::string& typed) {
 
 int launch(std::span<const std::string> words) {
   int64_t num_ranks = 0;
-  int64_t timeout_minutes = 10;
   FlagTable flags;
   flags.group("launch");
   flags.add("--nproc-per-node", num_ranks,
             "Ranks on this machine; 0: as many as there are GPUs, or one.");
-  flags.add("--distributed-timeout-minutes", timeout_minutes,
-            "A rank that does not come to a collective for so long ends the run.");
 
   // Flags of launch stand before the command, those of the command after it.
   size_t command = 0;
@@ -72,6 +70,9 @@ int launch(std::span<const std::string> words) {
   }
   const RankCommand& chosen = command_named(words[command]);
   const std::span<const std::string> rest = words.subspan(command + 1);
+  std::vector<std::string> problems;  // every rank reads the flags again and reports them
+  const int64_t timeout_minutes = std::max<int64_t>(
+      parsed_flags(rest, ModelKind::kGpt, problems).parallel.distributed_timeout_minutes, 1);
   std::vector<int> codes(static_cast<size_t>(num_ranks), 0);
   comm::run_ranks(static_cast<int>(num_ranks),
                   [&](const comm::Group& world) {

@@ -304,8 +304,9 @@ class Resolver {
             "--split has no effect without --data-path");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
-    warn_if(args_.training.cuda_graph && args_.training.device == DeviceChoice::kCpu,
-            "--cuda-graph has no effect with --device cpu");
+    warn_if(args_.training.cuda_graph, "--cuda-graph has no effect yet");
+    warn_if(args_.training.data_parallel_random_init,
+            "--data-parallel-random-init has no effect: first values go by the seed and the place");
     warn_if(args_.parallel.tp_comm_overlap, "--tp-comm-overlap has no effect yet");
     warn_if(args_.parallel.overlap_param_gather,
             "--overlap-param-gather has no effect yet: parameters are gathered after the update");

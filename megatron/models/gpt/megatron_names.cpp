@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "megatron/core/error.h"
+#include "megatron/nn/module.h"
 
 namespace megatron {
 namespace {
@@ -311,24 +312,21 @@ Shape whole_shape(ShardKind kind, const Shape& shard, int64_t ranks) {
 std::vector<ShardPart> shard_parts(ShardKind kind, const Shape& whole, int64_t rank,
                                    int64_t ranks) {
   const Shape shard = shard_shape(kind, whole, ranks);
-  switch (kind) {
-    case ShardKind::kWhole:
-      return {{0, {std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole}}};
-    case ShardKind::kRows:
-      return {{0, rows_of(whole, rank * shard[0], shard[0])}};
-    case ShardKind::kColumns: {
-      Region region = rows_of(whole, 0, whole[0]);
-      region.offset[1] = rank * shard[1];
-      region.shape = shard;
-      return {{0, region}};
-    }
-    case ShardKind::kGateUp: {
-      const int64_t half = shard[0] / 2;
-      return {{0, rows_of(whole, rank * half, half)},
-              {half, rows_of(whole, whole[0] / 2 + rank * half, half)}};
-    }
+  if (kind == ShardKind::kWhole) {
+    return {{0, {std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole}}};
   }
-  throw InternalError("shard_parts: unknown kind");
+  const Sharding sharding{.axis = kind == ShardKind::kColumns ? 1 : 0,
+                          .index = rank,
+                          .count = ranks,
+                          .parts = kind == ShardKind::kGateUp ? 2 : 1};
+  std::vector<ShardPart> parts;
+  for (const Sharding::Block& block : sharding.blocks(shard)) {
+    Region region = rows_of(whole, 0, whole[0]);
+    region.offset[static_cast<size_t>(sharding.axis)] = block.whole_begin;
+    region.shape = shard.with(sharding.axis, block.size);
+    parts.push_back({sharding.axis == 0 ? block.local_begin : 0, region});
+  }
+  return parts;
 }
 
 std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_t rank,

@@ -68,33 +68,22 @@ TEST_F(MatmulCudaTest, EveryTranspositionAndDtype) {
     for (const DType out : {in, DType::kFloat32}) {
       for (const Transpose a : kTransposes) {
         for (const Transpose b : kTransposes) {
+          const auto check_sizes = [&](int64_t m, int64_t n, int64_t k, bool has_bias, float beta) {
+            check({.m = m,
+                   .n = n,
+                   .k = k,
+                   .in = in,
+                   .out = out,
+                   .transpose_a = a,
+                   .transpose_b = b,
+                   .has_bias = has_bias,
+                   .beta = beta});
+          };
           for (const bool is_plain : {true, false}) {
-            check({.m = 136,
-                   .n = 72,
-                   .k = 88,
-                   .in = in,
-                   .out = out,
-                   .transpose_a = a,
-                   .transpose_b = b,
-                   .has_bias = !is_plain,
-                   .beta = is_plain ? 0.0f : 1.0f});
-            check({.m = 136,
-                   .n = 72,
-                   .k = 88,
-                   .in = in,
-                   .out = out,
-                   .transpose_a = a,
-                   .transpose_b = b,
-                   .has_bias = !is_plain});
-            check({.m = 37,
-                   .n = 41,
-                   .k = 29,
-                   .in = in,
-                   .out = out,
-                   .transpose_a = a,
-                   .transpose_b = b,
-                   .has_bias = is_plain,
-                   .beta = is_plain ? 0.0f : 1.0f});
+            const float beta = is_plain ? 0.0f : 1.0f;
+            check_sizes(136, 72, 88, !is_plain, beta);
+            check_sizes(136, 72, 88, !is_plain, 0.0f);
+            check_sizes(37, 41, 29, is_plain, beta);
           }
         }
       }
