@@ -22,7 +22,10 @@ uint32_t DropoutKey::keep_threshold() const {
 
 DropoutKey RandomState::dropout_key(uint64_t site, float probability) const {
   if (!training_) return {};
-  return {mixed_key(seed_, site), first_sample_, probability};
+  return {.key = mixed_key(seed_, site),
+          .first_sample = first_sample_,
+          .probability = probability,
+          .more_samples = first_sample_at_};
 }
 
 }  // namespace megatron

@@ -20,7 +20,13 @@ struct DropoutKey {
   int64_t first_sample = 0;  // global index of the microbatch's first sample
   float probability = 0;     // of dropping, in [0, 1)
   int64_t first_row = 0;     // i of the first row, where a rank holds a part of the rows
+  // Added to first_sample; of the memory where the mask is computed, read when it is. Null: 0.
+  const int64_t* more_samples = nullptr;
 
+  // j of a sample of the microbatch. Where the memory is.
+  MG_HOST_DEVICE int64_t sample(int64_t in_batch) const {
+    return first_sample + (more_samples == nullptr ? 0 : *more_samples) + in_batch;
+  }
   MG_HOST_DEVICE bool is_active() const { return probability > 0; }
   MG_HOST_DEVICE float scale() const { return 1.0f / (1.0f - probability); }
   // Words below this are kept: (1 - probability) * 2^32.
@@ -38,7 +44,16 @@ class RandomState {
   bool is_training() const { return training_; }
 
   // Start of a microbatch: its first sample's index in the order of training data.
-  void set_first_sample(int64_t index) { first_sample_ = index; }
+  void set_first_sample(int64_t index) {
+    first_sample_ = index;
+    first_sample_at_ = nullptr;
+  }
+  // The same for microbatches that find the number in memory of the model's device: work that was
+  // queued once can be queued again for another one.
+  void set_first_sample_at(const int64_t* memory) {
+    first_sample_ = 0;
+    first_sample_at_ = memory;
+  }
   // Dropout is the identity outside training.
   void set_training(bool training) { training_ = training; }
 
@@ -49,6 +64,7 @@ class RandomState {
  private:
   uint64_t seed_;
   int64_t first_sample_ = 0;
+  const int64_t* first_sample_at_ = nullptr;  // DropoutKey::more_samples
   bool training_ = true;
 };
 

@@ -32,6 +32,19 @@ TEST(RandomStateTest, KeysDifferBySiteAndSeedOnly) {
   EXPECT_NE(a.dropout_key(7, 0.1f).key, RandomState(1235).dropout_key(7, 0.1f).key);
 }
 
+TEST(RandomStateTest, TakesItsPositionFromMemory) {
+  RandomState state(1);
+  state.set_first_sample(5);
+  int64_t somewhere = 64;
+  state.set_first_sample_at(&somewhere);
+  const DropoutKey key = state.dropout_key(7, 0.1f);
+  EXPECT_EQ(key.sample(2), 66);
+  somewhere = 1;
+  EXPECT_EQ(key.sample(2), 3);
+  state.set_first_sample(5);
+  EXPECT_EQ(state.dropout_key(7, 0.1f).sample(2), 7);
+}
+
 TEST(RandomStateTest, InactiveOutsideTraining) {
   RandomState state(1);
   EXPECT_TRUE(state.dropout_key(1, 0.5f).is_active());

@@ -78,7 +78,8 @@ double dropout_factor(const AttentionSettings& settings, int64_t batch, int64_t 
   const DropoutKey& dropout = settings.dropout;
   if (!dropout.is_active()) return 1;
   const auto row = static_cast<uint32_t>((settings.first_head + head) * sq + i);
-  const int64_t sample = dropout.first_sample + batch;
+  const int64_t sample =
+      dropout.first_sample + batch + (dropout.more_samples == nullptr ? 0 : *dropout.more_samples);
   const auto words = philox({static_cast<uint32_t>(j / 4), row, static_cast<uint32_t>(sample),
                              static_cast<uint32_t>(sample >> 32)},
                             dropout.key);
@@ -351,6 +352,21 @@ TEST(AttentionTest, LargeScoresDoNotOverflow) {
          .d = 4,
          .settings = {.scale = 40.0f},
          .widening = 40});
+}
+
+TEST(AttentionTest, DropoutFindsItsSamplesInMemory) {
+  const int64_t somewhere = 3;
+  check({.name = "dropout of samples in memory",
+         .sq = 9,
+         .sk = 9,
+         .b = 2,
+         .heads = 2,
+         .groups = 2,
+         .d = 16,
+         .settings = {
+             .scale = 0.25f,
+             .dropout = {
+                 .key = 7, .first_sample = 5, .probability = 0.3f, .more_samples = &somewhere}}});
 }
 
 // Dropping with probability p keeps a share 1 - p: with v = 1, the mean output is 1.

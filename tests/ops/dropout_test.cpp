@@ -122,6 +122,15 @@ TEST(DropoutTest, MaskDoesNotDependOnTheMicrobatchOrTheShard) {
   expect_identical(dropout(Variable(one), second).data(), want);
 }
 
+TEST(DropoutTest, FindsItsSamplesInMemory) {
+  const Variable x(random_normal({4, 3, 6}, {.seed = 1}));
+  DropoutKey key = kKey;
+  const int64_t somewhere = kKey.first_sample - 7;
+  key.first_sample = 7;
+  key.more_samples = &somewhere;
+  expect_identical(dropout(x, key).data(), dropout(x, kKey).data());
+}
+
 TEST(DropoutTest, IsTheIdentityWhenInactive) {
   const Variable x(random_normal({2, 2, 2}, {.seed = 1}));
   EXPECT_EQ(dropout(x, {}).data().view().data, x.data().view().data);

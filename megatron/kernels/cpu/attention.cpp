@@ -89,7 +89,7 @@ void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key
 void dropout_factors(float* factors, const DropoutKey& dropout, int64_t row, int64_t batch,
                      int64_t key, int64_t n) {
   uint32_t words[kKeys];
-  random_row(words, dropout.key, row, dropout.first_sample + batch, key, n);
+  random_row(words, dropout.key, row, dropout.sample(batch), key, n);
   const uint32_t threshold = dropout.keep_threshold();
   const float kept = dropout.scale();
 #pragma omp simd

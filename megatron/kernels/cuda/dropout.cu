@@ -8,9 +8,7 @@ namespace {
 constexpr const char* kWho = "bias_dropout_add";
 
 struct Mask {
-  uint64_t key;
-  int64_t first_row;
-  int64_t first_sample;
+  DropoutKey key;
   uint32_t threshold;
   float scale;
   uint32_t batch;  // rows are [s, b]: position, sample
@@ -21,13 +19,13 @@ struct Mask {
 __device__ inline void apply(const Mask& mask, int64_t row, int64_t column, Floats& pack) {
   const auto position = static_cast<uint32_t>(row) / mask.batch;
   const auto in_batch = static_cast<uint32_t>(row) % mask.batch;
-  const auto sample = static_cast<uint64_t>(mask.first_sample + in_batch);
-  const auto i = static_cast<uint32_t>(mask.first_row + position);
+  const auto sample = static_cast<uint64_t>(mask.key.sample(in_batch));
+  const auto i = static_cast<uint32_t>(mask.key.first_row + position);
 #pragma unroll
   for (int half = 0; half < kVector / 4; ++half) {
     const auto words = philox({static_cast<uint32_t>(column / 4) + static_cast<uint32_t>(half), i,
                                static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
-                              mask.key);
+                              mask.key.key);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       float& value = pack.values[4 * half + k];
@@ -74,9 +72,7 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
   const int64_t cols = x.size(2);
   if (bias.data != nullptr) expect_shape(bias.shape, {cols}, "bias_dropout_add: bias");
   if (y.numel() == 0) return;
-  const Mask mask{.key = key.key,
-                  .first_row = key.first_row,
-                  .first_sample = key.first_sample,
+  const Mask mask{.key = key,
                   .threshold = key.keep_threshold(),
                   .scale = key.scale(),
                   .batch = static_cast<uint32_t>(batch),

@@ -54,8 +54,7 @@ struct Problem {
   const bool* hidden;
   const float* slopes;
   int64_t first_head;
-  uint64_t dropout_key;
-  int64_t first_sample;
+  DropoutKey dropout;
   uint32_t keep_threshold;
   float kept;  // factor of a kept probability
   bool has_dropout;
@@ -75,10 +74,10 @@ struct Problem {
   }
   __device__ float dropout_factor(int64_t batch, int head, int64_t query, int64_t key) const {
     const int64_t row = (first_head + head) * sq + query;
-    const int64_t sample = first_sample + batch;
+    const int64_t sample = dropout.sample(batch);
     const auto words = philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(row),
                                static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
-                              dropout_key);
+                              dropout.key);
     const uint32_t low = key % 2 == 0 ? words[0] : words[1];
     const uint32_t high = key % 2 == 0 ? words[2] : words[3];
     return (key % 4 < 2 ? low : high) < keep_threshold ? kept : 0.0f;
@@ -100,8 +99,7 @@ Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k, const Atten
           .hidden = static_cast<const bool*>(s.key_padding_mask.data),
           .slopes = static_cast<const float*>(s.alibi_slopes.data),
           .first_head = s.first_head,
-          .dropout_key = s.dropout.key,
-          .first_sample = s.dropout.first_sample,
+          .dropout = s.dropout,
           .keep_threshold = has_dropout ? s.dropout.keep_threshold() : 0,
           .kept = has_dropout ? s.dropout.scale() : 1.0f,
           .has_dropout = has_dropout};

@@ -31,6 +31,7 @@ struct Problem {
   int64_t first_head = 0;
   bool is_deterministic = false;
   Tensor document_starts{}, key_padding_mask{}, alibi_slopes{};  // on the CPU
+  Tensor more_samples{};                                         // [1] int64 on the CPU, of dropout
 };
 
 std::string text_of(const Problem& p) {
@@ -86,6 +87,7 @@ struct OnDevice {
     starts = moved(p.document_starts);
     mask = moved(p.key_padding_mask);
     slopes = moved(p.alibi_slopes);
+    more_samples = moved(p.more_samples);
     const auto view = [](const Tensor& x) { return x.defined() ? x.view() : ConstView{}; };
     settings = {.scale = p.scale != 0 ? p.scale : 1 / std::sqrt(static_cast<float>(p.d)),
                 .is_causal = p.is_causal,
@@ -95,8 +97,11 @@ struct OnDevice {
                 .alibi_slopes = view(slopes),
                 .dropout = p.dropout,
                 .first_head = p.first_head};
+    if (more_samples.defined()) {
+      settings.dropout.more_samples = std::as_const(more_samples).view().as<int64_t>();
+    }
   }
-  Tensor starts, mask, slopes;
+  Tensor starts, mask, slopes, more_samples;
   AttentionSettings settings;
 };
 
@@ -342,6 +347,8 @@ TEST_F(AttentionCudaTest, DropsWhatTheCpuDrops) {
     p.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.3f};
     p.first_head = 4;
     p.dtype = dtype;
+    check(p);
+    p.more_samples = tensor_of(std::vector<int64_t>{9}, {1});
     check(p);
   }
 }

@@ -1,5 +1,7 @@
 #include "megatron/kernels/dropout.h"
 
+#include <utility>
+
 #include "tests/kernels/cuda/twin.h"
 
 namespace megatron {
@@ -45,6 +47,21 @@ TEST_P(DropoutCudaTest, HasTheBitsOfTheCpu) {
       }
     }
   }
+}
+
+TEST_P(DropoutCudaTest, FindsItsSamplesInMemory) {
+  const Shape shape = {5, 3, 127};
+  const Tensor x = random_normal(shape, {.seed = 1, .dtype = GetParam()});
+  const Tensor position = tensor_of(std::vector<int64_t>{(int64_t{1} << 33) + 1}, {1});
+  expect_twins({zeros(shape, GetParam(), Stream{}), x, position},
+               [](std::vector<Tensor>& t, Stream stream) {
+                 const DropoutKey key{.key = 17,
+                                      .first_sample = 3,
+                                      .probability = 0.3f,
+                                      .more_samples = std::as_const(t[2]).view().as<int64_t>()};
+                 kernels::dropout_backward(t[0].view(), t[1].view(), key, stream);
+               },
+               {.tolerance = kExact});
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, DropoutCudaTest, kTrainingDtypes, dtype_name);
