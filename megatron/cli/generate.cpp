@@ -9,6 +9,7 @@
 
 #include "megatron/cli/command.h"
 #include "megatron/cli/gpt_inference.h"
+#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/generate.h"
@@ -148,6 +149,30 @@ void print_generation(const GenerateFlags& flags, const GptForInference& gpt,
   print_line(object.dump());
 }
 
+// What rank 0 has, on all ranks.
+json shared(const json& value, const comm::Group& world) {
+  if (world.size() == 1) return value;
+  const auto broadcast = [&](TensorView bytes) { comm::broadcast(bytes, 0, world, Stream{}); };
+  std::string text = value.dump();
+  auto size = static_cast<int64_t>(text.size());
+  broadcast({&size, {1}, DType::kInt64});
+  text.resize(static_cast<size_t>(size));
+  broadcast({text.data(), {size}, DType::kUInt8});
+  return json::parse(text);
+}
+
+// Calls f and says of its errors which line of a file they are about.
+template <class F>
+void about_line(const std::string& file, int64_t number, const F& f) {
+  try {
+    f();
+  } catch (const json::exception& error) {
+    throw FormatError(fmt::format("{}:{}: {}", file, number, error.what()));
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{}:{}: {}", file, number, error.what()));
+  }
+}
+
 struct ScoreFlags {
   ModelFlags model;
   std::string input = "-";
@@ -155,7 +180,8 @@ struct ScoreFlags {
 
 }  // namespace
 
-int generate_text(std::span<const std::string> words) {
+int generate_text(std::span<const std::string> words, const comm::Group& world) {
+  const Speaking on_first(world.rank() == 0);
   GenerateFlags flags;
   FlagTable table = flags_of(flags);
   if (!parse_flags(table, "megatron generate --load DIR --prompt TEXT ... [flags]", words)) {
@@ -164,28 +190,36 @@ int generate_text(std::span<const std::string> words) {
   const std::vector<std::string> wrong = problems(flags);
   if (!wrong.empty()) throw ConfigError(wrong);
 
-  const GptForInference gpt = load_for_inference(flags.model);
-  const std::vector<std::vector<int32_t>> prompts = read_prompts(flags, gpt);
+  const GptForInference gpt = load_for_inference(flags.model, world);
+  json request;
+  if (world.rank() == 0) {
+    request["prompts"] = read_prompts(flags, gpt);
+    request["vocab_size"] = gpt.vocab_size;
+    request["stop_tokens"] = json::array();
+    if (gpt.tokenizer != nullptr && !flags.ignore_eod) {
+      const auto eod = gpt.tokenizer->special_id(SpecialToken::kEod);
+      if (eod) request["stop_tokens"].push_back(*eod);
+    }
+  }
+  request = shared(request, world);
+  const auto prompts = request.at("prompts").get<std::vector<std::vector<int32_t>>>();
   GenerateOptions options;
   options.max_new_tokens = flags.max_new_tokens;
   options.sampling = {.temperature = flags.temperature,
                       .top_k = flags.greedy ? 1 : flags.top_k,
                       .top_p = flags.top_p};
   options.seed = static_cast<uint64_t>(flags.seed);
-  options.vocab_size = gpt.vocab_size;
+  options.vocab_size = request.at("vocab_size");
+  options.stop_tokens = request.at("stop_tokens").get<std::vector<int32_t>>();
   options.return_log_probabilities = flags.logprobs;
-  if (gpt.tokenizer != nullptr && !flags.ignore_eod) {
-    if (const auto eod = gpt.tokenizer->special_id(SpecialToken::kEod)) {
-      options.stop_tokens.push_back(*eod);
-    }
-  }
-  for (const Generation& row : generate(*gpt.model, prompts, options)) {
-    print_generation(flags, gpt, row);
+  for (const Generation& row : generate(gpt.inference(), prompts, options)) {
+    if (world.rank() == 0) print_generation(flags, gpt, row);
   }
   return 0;
 }
 
-int score_text(std::span<const std::string> words) {
+int score_text(std::span<const std::string> words, const comm::Group& world) {
+  const Speaking on_first(world.rank() == 0);
   ScoreFlags flags;
   FlagTable table;
   add_model_flags(table, flags.model);
@@ -194,20 +228,27 @@ int score_text(std::span<const std::string> words) {
             "JSON lines {\"ids\": [...]} or {\"text\": ...}; - is standard input.");
   if (!parse_flags(table, "megatron score --load DIR [--input FILE] [flags]", words)) return 0;
 
-  const GptForInference gpt = load_for_inference(flags.model);
-  each_line(flags.input, [&](const std::string& line, int64_t number) {
-    try {
-      const Score result = score(*gpt.model, ids_of(json::parse(line), gpt));
+  const GptForInference gpt = load_for_inference(flags.model, world);
+  const auto score_line = [&](const json& line) {
+    about_line(flags.input, line.at("number"), [&] {
+      const Score result = score(gpt.inference(), line.at("ids").get<std::vector<int32_t>>());
       nlohmann::ordered_json object;
       object["loss"] = result.loss;
       object["logprobs"] = result.log_probabilities;
       print_line(object.dump());
-    } catch (const json::exception& error) {
-      throw FormatError(fmt::format("{}:{}: {}", flags.input, number, error.what()));
-    } catch (const ConfigError& error) {
-      throw ConfigError(fmt::format("{}:{}: {}", flags.input, number, error.what()));
-    }
-  });
+    });
+  };
+  const json end;
+  if (world.rank() == 0) {
+    each_line(flags.input, [&](const std::string& text, int64_t number) {
+      json line = {{"number", number}};
+      about_line(flags.input, number, [&] { line["ids"] = ids_of(json::parse(text), gpt); });
+      score_line(shared(line, world));
+    });
+    shared(end, world);
+  } else {
+    for (json line = shared(end, world); line != end; line = shared(end, world)) score_line(line);
+  }
   return 0;
 }
 

@@ -3,13 +3,16 @@
 #include <span>
 #include <string>
 
+#include "megatron/comm/group.h"
+
 namespace megatron::cli {
 
-// `megatron generate`: continues prompts with a GPT from a native or Hugging Face directory.
-int generate_text(std::span<const std::string> words);
+// `megatron generate`: continues prompts with a GPT from a native or Hugging Face directory. Every
+// rank of `world` calls it; rank 0 reads and prints.
+int generate_text(std::span<const std::string> words, const comm::Group& world);
 
 // `megatron score`: JSON lines {"ids": [...]} or {"text": "..."} in; {"loss": .., "logprobs": [..]}
-// out, a line each, in order.
-int score_text(std::span<const std::string> words);
+// out, a line each, in order. Every rank of `world` calls it; rank 0 reads and prints.
+int score_text(std::span<const std::string> words, const comm::Group& world);
 
 }  // namespace megatron::cli

@@ -491,7 +491,12 @@ void load_weights(const GptModel& model, const LoadSource& source) {
   if (source.hf) return load_hf(model, source);
   CheckpointState state;
   state.model = model_tensors(model, {}, Parts::kToLoad);
-  load_checkpoint(open_source(source), state, {.optimizer = false});
+  CheckpointContents contents = open_source(source);
+  if (model.tensor_parallel().size() > 1) {  // rows that only make it divide are not stored
+    resize_vocabulary(contents, model.config().padded_vocab_size);
+  }
+  const bool is_part = !(model.chunk() == whole_model(model.config().num_layers));
+  load_checkpoint(contents, state, {.optimizer = false, .is_part = is_part});
 }
 
 }  // namespace megatron::cli

@@ -40,7 +40,8 @@ void save_run(GptSetup& setup, const Tokenizer& tokenizer);
 // the source, FormatError for tensors that do not fit.
 void load_run(GptSetup& setup, const LoadSource& source);
 
-// Fills the parameters of a model from the source.
+// Fills the parameters of a model, or of a rank's part of it, from the source. Rows of the
+// vocabulary that the source does not have are zero.
 void load_weights(const GptModel& model, const LoadSource& source);
 
 }  // namespace megatron::cli

@@ -8,6 +8,7 @@
 #include "megatron/cli/gpt_checkpoint.h"
 #include "megatron/cli/threads.h"
 #include "megatron/core/error.h"
+#include "megatron/parallel/pipeline/model_chunk.h"
 
 namespace megatron::cli {
 namespace {
@@ -19,6 +20,29 @@ bool names_tokenizer(const TokenizerConfig& config) {
 TransformerConfig for_inference(TransformerConfig config) {
   config.hidden_dropout = 0;
   config.attention_dropout = 0;
+  return config;
+}
+
+// The layout of this command: nothing of it comes from the checkpoint.
+ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transformer,
+                        int64_t num_ranks) {
+  const int64_t tp = config.tensor_model_parallel_size;
+  const int64_t pp = config.pipeline_model_parallel_size;
+  config.world_size = num_ranks;
+  if (tp >= 1 && pp >= 1 && tp * pp != num_ranks) {
+    throw ConfigError(
+        fmt::format("tensor {} x pipeline {} are {} ranks, and there are {}; use megatron launch "
+                    "--nproc-per-node {} with this command, or other sizes",
+                    tp, pp, tp * pp, num_ranks, tp * pp));
+  }
+  std::vector<std::string> wrong = problems(config);
+  if (wrong.empty()) {
+    for (std::string& problem : problems(transformer, tp)) wrong.push_back(std::move(problem));
+    for (std::string& problem : pipeline_problems(config, transformer.num_layers)) {
+      wrong.push_back(std::move(problem));
+    }
+  }
+  if (!wrong.empty()) throw ConfigError(wrong);
   return config;
 }
 
@@ -34,6 +58,21 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
       "--device", flags.device,
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
       "Where to compute; auto is a GPU where there is one.");
+  table.group("parallel");
+  table.add(
+      "--tensor-model-parallel-size", flags.parallel.tensor_model_parallel_size,
+      "Ranks that share each layer, under megatron launch; those that trained do not matter.");
+  table.add("--pipeline-model-parallel-size", flags.parallel.pipeline_model_parallel_size,
+            "Stages that the layers are divided into, likewise.");
+  table.add_optional("--decoder-first-pipeline-num-layers",
+                     flags.parallel.decoder_first_pipeline_num_layers,
+                     "Layers of the first stage.");
+  table.add_optional("--decoder-last-pipeline-num-layers",
+                     flags.parallel.decoder_last_pipeline_num_layers, "Layers of the last stage.");
+  table.add_entry("--sequence-parallel", FlagType::kSwitch, flags.without_effect, false,
+                  "Of training; sequences of any length are generated.");
+  table.add_entry("--use-checkpoint-args", FlagType::kSwitch, flags.without_effect, false,
+                  "The model is always built as the checkpoint says.");
   table.group("tokenizer");
   table.add_optional("--tokenizer-type", flags.tokenizer.tokenizer_type,
                      "What turns text into ids; that of the checkpoint if not given.");
@@ -53,7 +92,7 @@ const Tokenizer& GptForInference::required_tokenizer() const {
       "--tokenizer-type, --vocab-file and --merge-file, or ids instead of text");
 }
 
-GptForInference load_for_inference(const ModelFlags& flags) {
+GptForInference load_for_inference(const ModelFlags& flags, const comm::Group& world) {
   if (flags.load.empty()) {
     throw ConfigError("--load is required: the directory of a checkpoint or Hugging Face model");
   }
@@ -80,14 +119,25 @@ GptForInference load_for_inference(const ModelFlags& flags) {
     tokenizer = flags.tokenizer;
     if (tokenizer.tokenizer_type.empty()) tokenizer.tokenizer_type = "GPT2BPETokenizer";
   }
-  if (names_tokenizer(tokenizer)) result.tokenizer = make_tokenizer(tokenizer);
+  if (world.rank() == 0 && names_tokenizer(tokenizer)) {
+    result.tokenizer = make_tokenizer(tokenizer);
+  }
   if (result.vocab_size == 0) {
     result.vocab_size = result.tokenizer != nullptr
                             ? std::min(result.tokenizer->vocab_size(), config.padded_vocab_size)
                             : config.padded_vocab_size;
   }
-  result.stream = std::make_unique<OwnedStream>(chosen_device(flags.device));
-  result.model = std::make_unique<GptModel>(for_inference(config), result.stream->get());
+  const ParallelConfig parallel = laid_out(flags.parallel, config, world.size());
+  result.vocab_rows = config.padded_vocab_size;
+  const int64_t tp = parallel.tensor_model_parallel_size;
+  config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;
+  result.stream =
+      std::make_unique<OwnedStream>(chosen_device(flags.device, world.rank(), world.size()));
+  result.parallel = make_parallel_context(world, parallel);
+  const int stage = result.parallel.pipeline.rank();
+  result.model = std::make_unique<GptModel>(
+      for_inference(config), model_chunks(parallel, config.num_layers, stage).front(),
+      result.parallel.tensor, result.stream->get());
   load_weights(*result.model, source);
   return result;
 }

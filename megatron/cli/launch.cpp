@@ -9,6 +9,7 @@
 #include "megatron/cli/args/training_args.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/flag_table.h"
+#include "megatron/cli/generate.h"
 #include "megatron/cli/pretrain_gpt.h"
 #include "megatron/comm/threads.h"
 #include "megatron/core/error.h"
@@ -22,7 +23,8 @@ struct RankCommand {
   std::string_view name;
   int (*run)(std::span<const std::string> words, const comm::Group& world);
 };
-constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt}};
+constexpr RankCommand kCommands[] = {
+    {"pretrain-gpt", pretrain_gpt}, {"generate", generate_text}, {"score", score_text}};
 
 const RankCommand& command_named(const std::string& typed) {
   std::string name = typed;

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
+#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
+#include "megatron/kernels/copy_heads.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/parallel/tensor/mappings.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
@@ -46,25 +50,138 @@ Tensor block_of(const std::vector<Generation>& rows, int64_t begin, int64_t end)
   return tensor_of(ids, {static_cast<int64_t>(rows.size()), end - begin});
 }
 
-// Logits of the positions [begin, begin + count) of hidden [s, b, h], in fp32: [count, b, v].
-Tensor logits_of(const GptModel& model, const Variable& hidden, int64_t begin, int64_t count) {
-  const Tensor part = hidden.data().slice(begin, count);
-  return cast(model.all_logits(Variable(part)), DType::kFloat32).to(Stream{});
+int64_t num_rows(const InferenceModel& model) {
+  return model.vocab_rows > 0 ? model.vocab_rows : model.chunk.config().padded_vocab_size;
 }
 
-std::span<const float> row_of(const Tensor& logits, int64_t position, size_t row, int64_t width) {
+// The rank that draws, by its position in parallel.model: the first of the last stage.
+int drawing_rank(const InferenceModel& model) {
+  return model.parallel.tensor.size() * (model.parallel.pipeline.size() - 1);
+}
+
+bool draws(const InferenceModel& model) {
+  return model.parallel.is_last_stage() && model.parallel.tensor.rank() == 0;
+}
+
+// What the rank that draws has in x, on all ranks. x is on the host.
+void share(const InferenceModel& model, Tensor& x) {
+  comm::broadcast(x.view(), drawing_rank(model), model.parallel.model, Stream{});
+}
+
+// Runs tokens [b, n] through this rank's stage, between the neighbours': [n, b, h], which is the
+// whole model's on the last stage alone.
+Variable pass(const InferenceModel& model, const Tensor& tokens, RandomState& random,
+              KvCache* cache) {
+  const GptModel& chunk = model.chunk;
+  const TransformerConfig& config = chunk.config();
+  const PipelineLinks& links = model.parallel.links;
+  Variable x;
+  if (!model.parallel.is_first_stage()) {
+    Tensor received({tokens.size(1), tokens.size(0), config.hidden_size},
+                    config.fp32_residual_connection ? DType::kFloat32 : config.params_dtype,
+                    chunk.stream());
+    comm::recv(received.view(), 1 - links.from_previous.rank(), links.from_previous,
+               chunk.stream());
+    x = Variable(std::move(received));
+  }
+  Variable y = chunk.forward({.tokens = tokens}, x, random, cache);
+  if (!model.parallel.is_last_stage()) {
+    comm::send(std::as_const(y).data().view(), 1 - links.to_next.rank(), links.to_next,
+               chunk.stream());
+  }
+  return y;
+}
+
+// Takes the columns that only make the vocabulary divide out of every softmax. Finite, because a
+// rank's largest logit may be one of them.
+void hide_columns(Tensor& logits, int64_t first) {
+  constexpr float kNeverDrawn = -65504;  // the lowest of fp16
+  const int64_t columns = logits.size(-1);
+  const int64_t hidden = columns - std::clamp<int64_t>(first, 0, columns);
+  if (hidden == 0) return;
+  const int64_t rows = logits.numel() / columns;
+  const Tensor values = full({1, 1, hidden}, kNeverDrawn, logits.dtype(), logits.stream());
+  kernels::ConstHeadsView from = kernels::heads_of(values.view(), 1);
+  from.s = rows;
+  from.stride_s = 0;
+  kernels::HeadsView to = kernels::heads_of(logits.reshape({rows, 1, columns}).view(), 1);
+  to.d = hidden;
+  to.data = static_cast<std::byte*>(to.data) + (columns - hidden) * size_of(logits.dtype());
+  kernels::copy_heads(to, from, logits.stream());
+}
+
+// This rank's columns of the logits of positions [begin, begin + count) of hidden [s, b, h].
+Tensor own_logits(const InferenceModel& model, const Variable& hidden, int64_t begin,
+                  int64_t count) {
+  Tensor logits = model.chunk.logits(Variable(hidden.data().slice(begin, count))).data();
+  const int64_t first_column = model.parallel.tensor.rank() * logits.size(-1);
+  hide_columns(logits, num_rows(model) - first_column);
+  return logits;
+}
+
+// Logits of the last position of hidden [s, b, h] on the rank that draws, in fp32 on the host:
+// [b, v]. Undefined on the other ranks, of which those of the last stage take part.
+Tensor last_logits(const InferenceModel& model, const Variable& hidden) {
+  if (!model.parallel.is_last_stage()) return {};
+  const Tensor own = own_logits(model, hidden, hidden.size(0) - 1, 1);
+  const Tensor all = gathered_last_axis(own, model.parallel.tensor.group);
+  if (!draws(model)) return {};
+  return cast(all, DType::kFloat32).to(Stream{}).reshape({all.size(1), all.size(2)});
+}
+
+// Of ids [b, n] at the first n positions of hidden [s, b, h]: [n, b] fp32 on the host of the rank
+// that draws, a chunk of positions at a time. Undefined on the other ranks.
+Tensor forced_log_probabilities(const InferenceModel& model, const Variable& hidden,
+                                const Tensor& ids) {
+  if (!model.parallel.is_last_stage()) return {};
+  const int64_t b = ids.size(0);
+  const int64_t n = ids.size(1);
+  Tensor result({n, b}, DType::kFloat32, Stream{});
+  for (int64_t begin = 0; begin < n; begin += kScoreChunk) {
+    const int64_t count = std::min(kScoreChunk, n - begin);
+    std::vector<int64_t> targets;
+    for (int64_t row = 0; row < b; ++row) {
+      const auto of_row = ids.slice(row, 1);
+      const auto all = std::as_const(of_row).span<int64_t>();
+      targets.insert(targets.end(), all.begin() + begin, all.begin() + begin + count);
+    }
+    const Tensor logits = own_logits(model, hidden, begin, count);
+    const Tensor found = log_probabilities(logits, tensor_of(targets, {b, count}),
+                                           vocabulary_shard(logits, model.parallel.tensor));
+    if (!draws(model)) continue;
+    Tensor part = result.slice(begin, count);
+    copy_into(part, found.to(Stream{}));
+  }
+  return draws(model) ? result : Tensor();
+}
+
+std::span<const float> row_of(const Tensor& logits, size_t row, int64_t width) {
   const auto stride = static_cast<size_t>(logits.size(-1));
-  const auto index = static_cast<size_t>(position * logits.size(1)) + row;
-  return logits.span<float>().subspan(index * stride, static_cast<size_t>(width));
+  return logits.span<float>().subspan(row * stride, static_cast<size_t>(width));
+}
+
+// What the rank that draws has found out, to the others.
+void share_log_probabilities(const InferenceModel& model, std::vector<Generation>& rows) {
+  if (model.parallel.model.size() == 1) return;
+  for (Generation& row : rows) {
+    row.log_probabilities.resize(row.tokens.size() - 1);
+    Tensor values =
+        tensor_of(row.log_probabilities, {static_cast<int64_t>(row.log_probabilities.size())});
+    if (values.numel() == 0) continue;
+    share(model, values);
+    const auto shared = std::as_const(values).span<double>();
+    row.log_probabilities.assign(shared.begin(), shared.end());
+  }
 }
 
 }  // namespace
 
-std::vector<Generation> generate(const GptModel& model,
+std::vector<Generation> generate(const InferenceModel& model,
                                  std::span<const std::vector<int32_t>> prompts,
                                  const GenerateOptions& options, const TokenSink& on_token) {
-  const TransformerConfig& config = model.config();
-  const int64_t vocab_size = options.vocab_size > 0 ? options.vocab_size : config.padded_vocab_size;
+  const GptModel& chunk = model.chunk;
+  const TransformerConfig& config = chunk.config();
+  const int64_t vocab_size = options.vocab_size > 0 ? options.vocab_size : num_rows(model);
   std::vector<Generation> rows;
   int64_t shortest = std::numeric_limits<int64_t>::max();
   int64_t longest = 0;
@@ -84,7 +201,7 @@ std::vector<Generation> generate(const GptModel& model,
   RandomState random(options.seed);
   random.set_training(false);
   const auto batch = static_cast<int64_t>(rows.size());
-  KvCache cache(config, model.tensor_parallel().size(), batch, total, model.stream());
+  KvCache cache(config, chunk.chunk(), model.parallel.tensor.size(), batch, total, chunk.stream());
 
   size_t num_open = rows.size();
   const auto is_open = [&](const Generation& row) {
@@ -94,69 +211,75 @@ std::vector<Generation> generate(const GptModel& model,
   int64_t seen = 0;
   for (int64_t end = shortest; end < total && num_open > 0; ++end) {
     const Tensor block = block_of(rows, seen, end);
-    const Variable hidden = model.hidden_states({.tokens = block}, random, &cache);  // [n, b, h]
-    const int64_t first = options.return_log_probabilities ? 0 : end - seen - 1;
-    const Tensor logits = logits_of(model, hidden, first, end - seen - first);
+    const Variable hidden = pass(model, block, random, &cache);
+    if (options.return_log_probabilities && end - seen > 1) {  // the beginning of all prompts
+      const Tensor found = forced_log_probabilities(model, hidden, block_of(rows, seen + 1, end));
+      for (int64_t i = 0; found.defined() && i < found.numel(); ++i) {
+        const auto row = static_cast<size_t>(i % batch);
+        rows[row].log_probabilities.push_back(found.span<float>()[static_cast<size_t>(i)]);
+      }
+    }
+    const Tensor logits = last_logits(model, hidden);
     seen = end;
+
+    // [b]: what each row draws; what is here for a row that does not is never read.
+    Tensor drawn = tensor_of(std::vector<int64_t>(rows.size(), 0), {batch});
+    const auto is_drawn = [&](const Generation& row) {
+      return end >= row.prompt_length && is_open(row);
+    };
+    for (size_t r = 0; r < rows.size() && logits.defined(); ++r) {
+      if (!is_drawn(rows[r])) continue;
+      const int64_t step = end - rows[r].prompt_length;
+      drawn.span<int64_t>()[r] =
+          sample(row_of(logits, r, vocab_size), options.sampling, top_p_at(options.sampling, step),
+                 sampling_uniform(options.seed, static_cast<int64_t>(r), step));
+    }
+    share(model, drawn);
 
     num_open = 0;
     for (size_t r = 0; r < rows.size(); ++r) {
       Generation& row = rows[r];
-      const bool draws = end >= row.prompt_length;
-      if (draws && is_open(row)) {
-        const int64_t step = end - row.prompt_length;
-        const auto candidates = row_of(logits, logits.size(0) - 1, r, vocab_size);
-        const auto token = static_cast<int32_t>(
-            sample(candidates, options.sampling, top_p_at(options.sampling, step),
-                   sampling_uniform(options.seed, static_cast<int64_t>(r), step)));
+      if (is_drawn(row)) {
+        const auto token = static_cast<int32_t>(std::as_const(drawn).span<int64_t>()[r]);
         row.tokens.push_back(token);
         row.is_stopped = std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) !=
                          options.stop_tokens.end();
         if (on_token) on_token(r, token);
       }
-      if (options.return_log_probabilities) {
-        for (int64_t i = 0; i < logits.size(0); ++i) {
-          const auto next = static_cast<size_t>(end - logits.size(0) + i + 1);
-          if (next >= row.tokens.size()) break;
-          const auto all = row_of(logits, i, r, config.padded_vocab_size);
-          row.log_probabilities.push_back(log_probability(all, row.tokens[next]));
-        }
+      const auto next = static_cast<size_t>(end);
+      if (options.return_log_probabilities && logits.defined() && next < row.tokens.size()) {
+        row.log_probabilities.push_back(
+            log_probability(row_of(logits, r, logits.size(-1)), row.tokens[next]));
       }
       if (is_open(row)) ++num_open;
     }
   }
+  if (options.return_log_probabilities) share_log_probabilities(model, rows);
   return rows;
 }
 
-Score score(const GptModel& model, std::span<const int32_t> ids) {
+Score score(const InferenceModel& model, std::span<const int32_t> ids) {
   if (ids.size() < 2) {
     throw ConfigError("a text of fewer than two tokens has no likelihood; give a longer one");
   }
-  check_ids(ids, model.config().padded_vocab_size);
+  check_ids(ids, num_rows(model));
   const auto length = static_cast<int64_t>(ids.size()) - 1;
-  check_length(length, model.config());
+  check_length(length, model.chunk.config());
 
   const NoGrad no_grad;
   RandomState random(0);
   random.set_training(false);
   const std::vector<int64_t> inputs(ids.begin(), ids.end() - 1);
   const std::vector<int64_t> labels(ids.begin() + 1, ids.end());
-  const Variable hidden =
-      model.hidden_states({.tokens = tensor_of(inputs, {1, length})}, random);  // [s, 1, h]
+  const Variable hidden = pass(model, tensor_of(inputs, {1, length}), random, nullptr);
+  Tensor found = forced_log_probabilities(model, hidden, tensor_of(labels, {1, length}));
+  if (!found.defined()) found = Tensor({length, 1}, DType::kFloat32, Stream{});
+  share(model, found);
 
   Score result;
-  for (int64_t begin = 0; begin < length; begin += kScoreChunk) {
-    const int64_t count = std::min(kScoreChunk, length - begin);
-    const auto targets =
-        std::span(labels).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
-    const Tensor logits = model.logits(Variable(hidden.data().slice(begin, count))).data();
-    const Tensor found = log_probabilities(logits, tensor_of<int64_t>(targets, {1, count}),
-                                           vocabulary_shard(logits, model.tensor_parallel()))
-                             .to(Stream{});
-    for (const float value : found.span<float>()) {
-      result.log_probabilities.push_back(value);
-      result.loss -= value;
-    }
+  for (const float value : std::as_const(found).span<float>()) {
+    result.log_probabilities.push_back(value);
+    result.loss -= value;
   }
   result.loss /= static_cast<double>(length);
   return result;

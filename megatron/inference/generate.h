@@ -10,6 +10,15 @@
 
 namespace megatron {
 
+// A model and the ranks that share it, tensor and pipeline parallel; other groups are not used.
+struct InferenceModel {
+  const GptModel& chunk;          // this rank's part
+  ParallelContext parallel = {};  // the default: one rank has all of it
+  // Rows of the vocabulary that take part in probabilities; those after them only make it divide
+  // among the ranks. 0: all.
+  int64_t vocab_rows = 0;
+};
+
 struct GenerateOptions {
   int64_t max_new_tokens = 64;
   SamplingOptions sampling;
@@ -34,7 +43,11 @@ using TokenSink = std::function<void(size_t row, int32_t token)>;
 // of longer ones token by token (Megatron-LM's loop). What a row draws depends on the seed, its
 // number and its own tokens alone. Throws ConfigError for an empty prompt, an id that is not in the
 // vocabulary, or a length beyond the model's positions.
-std::vector<Generation> generate(const GptModel& model,
+//
+// Every rank of the model calls it with the same arguments and gets the same result. A step is a
+// pass through the stages; the last one's first rank gathers the logits of one position, draws, and
+// tells the others: one gather and one broadcast a step.
+std::vector<Generation> generate(const InferenceModel& model,
                                  std::span<const std::vector<int32_t>> prompts,
                                  const GenerateOptions& options, const TokenSink& on_token = {});
 
@@ -43,7 +56,8 @@ struct Score {
   std::vector<double> log_probabilities;  // n - 1 of them
 };
 
-// How likely the model finds a text. Throws ConfigError for fewer than two ids and as generate().
-Score score(const GptModel& model, std::span<const int32_t> ids);
+// How likely the model finds a text. Every rank of the model calls it and gets the same result.
+// Throws ConfigError for fewer than two ids and as generate().
+Score score(const InferenceModel& model, std::span<const int32_t> ids);
 
 }  // namespace megatron

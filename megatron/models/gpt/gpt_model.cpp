@@ -125,10 +125,6 @@ Variable GptModel::logits(const Variable& hidden) const {
   return column_parallel_linear(hidden, weight, Variable(), tp_);
 }
 
-Tensor GptModel::all_logits(const Variable& hidden) const {
-  return gathered_last_axis(logits(hidden).data(), tp_.group);
-}
-
 Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
                   const Tensor& loss_mask) {
   const Variable logits = model.logits(hidden);  // [s, b, v/tp]

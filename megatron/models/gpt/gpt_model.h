@@ -46,8 +46,6 @@ class GptModel final : public Module {
   // This rank's columns: hidden as forward() made it -> [s, b, v/tp]. Also for a part of the
   // positions where the sequence is whole.
   Variable logits(const Variable& hidden) const;
-  // Those of all ranks, without gradient: [s, b, v].
-  Tensor all_logits(const Variable& hidden) const;
 
   const TransformerConfig& config() const { return config_; }
   const ModelChunk& chunk() const { return chunk_; }
