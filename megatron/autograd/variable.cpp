@@ -34,6 +34,7 @@ struct Variable::Node {
 struct Variable::Impl {
   Tensor data;
   std::shared_ptr<Node> node;  // null: a constant
+  std::function<void()> use;   // on_use()
 };
 
 // A deep graph would otherwise be freed by recursion, one stack frame per op.
@@ -93,11 +94,13 @@ Variable Variable::leaf(Tensor data) {
 
 const Tensor& Variable::data() const {
   invariant(defined(), "a variable that is used is defined");
+  if (impl_->use) impl_->use();
   return impl_->data;
 }
 
 Tensor& Variable::mutable_data() {
   invariant(defined(), "a variable that is used is defined");
+  if (impl_->use) impl_->use();
   return impl_->data;
 }
 
@@ -136,6 +139,11 @@ GradSink Variable::grad_sink() const {
 void Variable::on_gradient(std::function<void()> done) {
   invariant(requires_grad() && impl_->node->leaf != nullptr, "only a leaf has a gradient");
   impl_->node->leaf->done = std::move(done);
+}
+
+void Variable::on_use(std::function<void()> use) {
+  invariant(defined(), "a variable that is used is defined");
+  impl_->use = std::move(use);
 }
 
 Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,

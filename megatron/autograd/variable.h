@@ -78,6 +78,9 @@ class Variable {
   // From now on `done` is called in backward() each time an op that used this leaf has given its
   // gradient. Null: no longer.
   void on_gradient(std::function<void()> done);
+  // From now on `use` is called before somebody gets to see the elements, by whatever handle: for
+  // elements that are still on their way. Null: no longer.
+  void on_use(std::function<void()> use);
 
   // Gives the elements up; the graph keeps what its closures captured, and backward() works as
   // before. For an output that was sent away.

@@ -84,7 +84,8 @@ GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
   gradients_ = std::make_unique<GradientReduction>(
       *parameters_, parallel_,
       GradientReductionOptions{.use_distributed_optimizer = is_distributed,
-                               .overlap_grad_reduce = args_.parallel.overlap_grad_reduce});
+                               .overlap_grad_reduce = args_.parallel.overlap_grad_reduce,
+                               .overlap_param_gather = args_.parallel.overlap_param_gather});
   optimizer_ = std::make_unique<Optimizer>(
       *parameters_, args_.optimizer, sum_over(is_distributed ? parallel_.world : parallel_.model));
   scheduler_ = std::make_unique<ParameterScheduler>(make_parameter_scheduler(

@@ -21,18 +21,20 @@ GradientReduction::GradientReduction(FlatParameters& parameters, const ParallelC
       const size_t bucket = first + static_cast<size_t>(buffer.layout.places[i].bucket);
       const OptimizedParameter& parameter = all[buffer.parameters[i]];
       if (parameter.is_tied) buckets_[bucket].waits = true;
-      if (!options_.overlap_grad_reduce) continue;
       Variable variable = parameter.variable;
-      variable.on_gradient([this, bucket] { used(bucket); });
+      if (options_.overlap_grad_reduce) variable.on_gradient([this, bucket] { used(bucket); });
+      if (options_.overlap_param_gather) {
+        variable.on_use([this, bucket] { wait_for_parameters(buckets_[bucket]); });
+      }
     }
   }
 }
 
 GradientReduction::~GradientReduction() {
-  if (!options_.overlap_grad_reduce) return;
   for (const OptimizedParameter& parameter : parameters_.parameters()) {
     Variable variable = parameter.variable;
-    variable.on_gradient(nullptr);
+    if (options_.overlap_grad_reduce) variable.on_gradient(nullptr);
+    if (options_.overlap_param_gather) variable.on_use(nullptr);
   }
 }
 
@@ -66,6 +68,8 @@ void GradientReduction::start(Bucket& bucket) {
 }
 
 void GradientReduction::finish() {
+  // What nobody has looked at: an update changes this rank's part, which others may still read.
+  for (Bucket& bucket : buckets_) wait_for_parameters(bucket);
   for (FlatBuffer& buffer : parameters_.buffers()) {
     if (!buffer.sequence_parallel) continue;
     comm::all_reduce(buffer.grads.view(), comm::Reduce::kSum, parallel_.tensor.group,
@@ -88,13 +92,24 @@ void GradientReduction::finish() {
 
 void GradientReduction::gather_parameters() {
   if (!options_.use_distributed_optimizer || parallel_.data.size() == 1) return;
-  for (Bucket& bucket : buckets_) {
-    const FlatBuffer& buffer = parameters_.buffers()[bucket.buffer];
-    Tensor params = buffer.params.slice(bucket.span.begin, bucket.span.size());
-    const int64_t share = bucket.span.size() / parallel_.data.size();
+  // Parameters lie in the reverse of the order in which the forward pass uses them.
+  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+    const FlatBuffer& buffer = parameters_.buffers()[bucket->buffer];
+    Tensor params = buffer.params.slice(bucket->span.begin, bucket->span.size());
+    const int64_t share = bucket->span.size() / parallel_.data.size();
     const Tensor own = params.slice(parallel_.data.rank() * share, share);
-    comm::all_gather(params.view(), own.view(), parallel_.data, params.stream());
+    bucket->gathering =
+        comm::start_all_gather(params.view(), own.view(), parallel_.data, params.stream());
+    bucket->is_gathered = false;
   }
+  if (options_.overlap_param_gather) return;
+  for (Bucket& bucket : buckets_) wait_for_parameters(bucket);
+}
+
+void GradientReduction::wait_for_parameters(Bucket& bucket) {
+  if (bucket.is_gathered) return;
+  bucket.is_gathered = true;
+  bucket.gathering.wait();
 }
 
 }  // namespace megatron

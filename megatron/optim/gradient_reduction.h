@@ -15,6 +15,9 @@ struct GradientReductionOptions {
   bool use_distributed_optimizer = false;
   // A bucket is reduced as soon as the backward passes have completed it, beside those that remain.
   bool overlap_grad_reduce = false;
+  // With the distributed optimizer: parameters are gathered beside the next forward pass, and
+  // whoever looks at one first waits for its bucket.
+  bool overlap_param_gather = false;
 };
 
 // Makes the gradients of an iteration those of the whole batch, bucket by bucket: sums over the
@@ -33,7 +36,8 @@ class GradientReduction {
   void begin(int64_t num_microbatches);
   // After the last backward pass, in the order of the stream's work.
   void finish();
-  // After the update: every rank gets the parameters that others updated.
+  // After the update: every rank gets the parameters that others updated, bucket by bucket in the
+  // order of the forward pass. With overlap_param_gather they are on their way on return.
   void gather_parameters();
 
  private:
@@ -45,10 +49,13 @@ class GradientReduction {
     int64_t uses = 0;         // in this iteration
     bool is_reduced = false;  // or under way
     comm::Pending pending;
+    bool is_gathered = true;  // its parameters are here; otherwise `gathering` brings them
+    comm::Pending gathering;
   };
 
   void start(Bucket& bucket);
   void used(size_t bucket);
+  void wait_for_parameters(Bucket& bucket);
 
   FlatParameters& parameters_;
   const ParallelContext& parallel_;

@@ -70,6 +70,19 @@ TEST(BackwardTest, AddsIntoTheMainGradient) {
   EXPECT_TRUE(static_cast<bool>(x.grad_sink()));
 }
 
+TEST(VariableTest, IsAnnouncedBeforeItIsLookedAt) {
+  int looks = 0;
+  Variable w = Variable::leaf(vector_of({1}));
+  const Variable other = w;  // a handle on the same variable
+  w.on_use([&] { ++looks; });
+  EXPECT_EQ(looks, 0);
+  EXPECT_EQ(other.data().numel(), 1);
+  EXPECT_EQ(looks, 1);
+  w.on_use(nullptr);
+  EXPECT_EQ(other.data().numel(), 1);
+  EXPECT_EQ(looks, 1);
+}
+
 TEST(BackwardTest, ConstantsRecordNothing) {
   const Variable x(vector_of({3}));
   EXPECT_FALSE(square(x).requires_grad());
