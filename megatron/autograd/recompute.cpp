@@ -7,7 +7,7 @@
 namespace megatron {
 
 Variable recompute(std::function<Variable(const Variable&)> fn, const Variable& x,
-                   RandomState& random) {
+                   RandomState& random, StoredForm form) {
   const TraceRange range("recompute", x.stream());
   if (!grad_enabled()) return fn(x);
 
@@ -19,10 +19,11 @@ Variable recompute(std::function<Variable(const Variable&)> fn, const Variable& 
   // A leaf even when x needs no gradient: the parameters inside fn do.
   Variable anchor = x.requires_grad() ? x : Variable::leaf(x.data());
   return record("recompute", std::move(y), {anchor},
-                [fn = std::move(fn), x = x.data(), random = &random, at = random](
-                    const Tensor& dy, const Wants&) -> Grads {
+                [fn = std::move(fn), packed = form.pack ? form.pack(x.data()) : x.data(),
+                 unpack = std::move(form.unpack), random = &random,
+                 at = random](const Tensor& dy, const Wants&) -> Grads {
                   const RandomState now = std::exchange(*random, at);
-                  const Variable input = Variable::leaf(x);
+                  const Variable input = Variable::leaf(unpack ? unpack(packed) : packed);
                   {
                     const EnableGrad enable;
                     backward(fn(input), dy);

@@ -49,6 +49,7 @@ constexpr NamedKind kKinds[] = {
     {"recompute", WorkKind::kHost},
     {"linear", WorkKind::kGemm},
     {"column_parallel_linear", WorkKind::kGemm},
+    {"row_parallel_linear", WorkKind::kGemm},
     {"attention", WorkKind::kAttention},
     {"cross_attention", WorkKind::kAttention},
     {"output_layer", WorkKind::kHead},

@@ -20,22 +20,30 @@ LinearSaved linear_saved(const Variable& weight, const Variable& bias) {
 }
 
 Tensor linear_forward(const Tensor& x, const Variable& weight, const Variable& bias) {
+  Tensor y(x.shape().with(-1, weight.size(0)), x.dtype(), x.stream());
+  linear_forward_into(y, x, weight, bias);
+  return y;
+}
+
+void linear_forward_into(Tensor& y, const Tensor& x, const Variable& weight, const Variable& bias) {
   const int64_t out = weight.size(0);
   expect_shape(weight.shape(), {out, x.size(-1)}, "linear: weight");
   expect_dtype(weight.dtype(), x.dtype(), "linear: weight");
   if (bias.defined()) expect_shape(bias.shape(), {out}, "linear: bias");
 
-  Tensor y(x.shape().with(-1, out), x.dtype(), x.stream());
   kernels::matmul(y.rows(), x.rows(), Transpose::kNo, weight.data().view(), Transpose::kYes,
                   bias.defined() ? bias.data().view() : kNoBias, 0.0f, x.stream());
-  return y;
 }
 
 Tensor linear_input_gradient(const Tensor& dy, const LinearSaved& saved) {
   Tensor dx(dy.shape().with(-1, saved.weight.size(1)), dy.dtype(), dy.stream());
+  linear_input_gradient_into(dx, dy, saved);
+  return dx;
+}
+
+void linear_input_gradient_into(Tensor& dx, const Tensor& dy, const LinearSaved& saved) {
   kernels::matmul(dx.rows(), dy.rows(), Transpose::kNo, saved.weight.view(), Transpose::kNo,
                   kNoBias, 0.0f, dx.stream());
-  return dx;
 }
 
 // dweight = dy^T x

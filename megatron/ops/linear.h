@@ -25,8 +25,10 @@ struct LinearSaved {
 LinearSaved linear_saved(const Variable& weight, const Variable& bias);
 
 Tensor linear_forward(const Tensor& x, const Variable& weight, const Variable& bias);
+void linear_forward_into(Tensor& y, const Tensor& x, const Variable& weight, const Variable& bias);
 // dx [.., in]   dy [.., out]
 Tensor linear_input_gradient(const Tensor& dy, const LinearSaved& saved);
+void linear_input_gradient_into(Tensor& dx, const Tensor& dy, const LinearSaved& saved);
 // Undefined when they were added into a main gradient.
 Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const LinearSaved& saved);
 Tensor linear_bias_gradient(const Tensor& dy, const LinearSaved& saved);

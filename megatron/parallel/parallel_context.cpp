@@ -41,7 +41,13 @@ ParallelContext make_parallel_context(const comm::Group& world, const ParallelCo
   ParallelContext context;
   context.world = world;
   context.place = grid.place_of(rank);
-  context.tensor = {group("tensor", {.tensor = true}), config.sequence_parallel};
+  context.tensor = {
+      .group = group("tensor", {.tensor = true}),
+      .sequence_parallel = config.sequence_parallel,
+      // Compat: sequence parallelism switches the flag off, but overlaps all the same.
+      .overlaps_gradients =
+          config.async_tensor_model_parallel_allreduce || config.sequence_parallel,
+      .overlaps_products = config.tp_comm_overlap};
   context.pipeline = group("pipeline", {.pipeline = true});
   context.data = group("data", {.context = true, .data = true});
   context.model = group("model", {.tensor = true, .pipeline = true});

@@ -11,6 +11,11 @@ struct TensorParallel {
   // Between the sharded products each rank has a slice of the sequence
   // (Korthikanti et al. 2022, arXiv:2205.05198).
   bool sequence_parallel = false;
+  // The collectives of a column-parallel layer's gradients run beside its products.
+  bool overlaps_gradients = true;
+  // With sequence parallelism: products are cut in pieces, and slices of the sequence travel beside
+  // them (tensor/pieces.h).
+  bool overlaps_products = false;
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "megatron/autograd/recompute.h"
+#include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
 
 namespace megatron {
 
 TransformerBlock::TransformerBlock(const TransformerConfig& config, const ModelChunk& chunk,
                                    const TensorParallel& tp, Stream stream)
-    : recompute_granularity_(config.recompute_granularity),
+    : tp_(tp),
+      distribute_saved_activations_(config.distribute_saved_activations),
+      recompute_granularity_(config.recompute_granularity),
       recompute_method_(config.recompute_method),
       recompute_num_layers_(config.recompute_num_layers) {
   for (int64_t i = 0; i < chunk.num_layers; ++i) {
@@ -59,9 +63,16 @@ Variable TransformerBlock::run(const Variable& x, int64_t begin, int64_t end,
 
 Variable TransformerBlock::run_recomputed(const Variable& x, int64_t begin, int64_t end,
                                           const ForwardContext& context) const {
+  StoredForm form;
+  if (distribute_saved_activations_ && tp_.size() > 1 && !tp_.sequence_parallel) {
+    form.pack = [group = tp_.group](const Tensor& whole) { return own_part(whole, group); };
+    form.unpack = [group = tp_.group, shape = x.shape()](const Tensor& part) {
+      return gathered_parts(part, shape, group);
+    };
+  }
   return recompute([this, begin, end,
                     context](const Variable& input) { return run(input, begin, end, context); },
-                   x, *context.random);
+                   x, *context.random, std::move(form));
 }
 
 }  // namespace megatron

@@ -25,6 +25,8 @@ class TransformerBlock final : public Module {
   Variable run_recomputed(const Variable& x, int64_t begin, int64_t end,
                           const ForwardContext& context) const;
 
+  TensorParallel tp_;
+  bool distribute_saved_activations_;
   RecomputeGranularity recompute_granularity_;
   RecomputeMethod recompute_method_;
   int64_t recompute_num_layers_;

@@ -42,6 +42,34 @@ TEST(RecomputeTest, ReplaysWithTheRandomStateOfTheForwardPass) {
   EXPECT_EQ(random.first_sample(), 99);
 }
 
+TEST(RecomputeTest, StoresItsInputInAnotherForm) {
+  RandomState random(1);
+  random.set_first_sample(5);
+  int calls = 0;
+  const Variable w = Variable::leaf(one_value(3));
+  Variable x = Variable::leaf(one_value(2));
+  std::vector<float> seen;
+  StoredForm form;
+  form.pack = [&](const Tensor& whole) {
+    seen.push_back(whole.span<float>()[0]);
+    return one_value(whole.span<float>()[0] + 0.5f);
+  };
+  form.unpack = [&](const Tensor& packed) {
+    seen.push_back(packed.span<float>()[0]);
+    return one_value(packed.span<float>()[0] - 0.5f);
+  };
+  const Variable y = recompute(
+      [&](const Variable& input) { return scaled(input, w, random, calls); }, x, random, form);
+  EXPECT_THAT(y.data().span<float>(), ElementsAre(30));
+  const Tensor held = x.data();
+  x.release_data();
+  EXPECT_TRUE(held.is_sole_owner());  // the graph keeps the packed form alone
+  backward(y, one_value(1));
+  EXPECT_THAT(seen, ElementsAre(2, 2.5f));
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(15));
+  EXPECT_THAT(w.grad().span<float>(), ElementsAre(10));
+}
+
 TEST(RecomputeTest, TrainsParametersBelowAConstantInput) {
   RandomState random(1);
   random.set_first_sample(1);

@@ -63,11 +63,15 @@ void expect_gradients(const Module& got, const Module& want, const TensorParalle
 
 struct Layout {
   int ranks;
-  bool sequence_parallel;
+  bool sequence_parallel = false;
+  bool overlaps_products = false;
+  bool overlaps_gradients = true;
 };
 std::string layout_name(const testing::TestParamInfo<Layout>& info) {
   return "Of" + std::to_string(info.param.ranks) +
-         (info.param.sequence_parallel ? "WithSequenceParallel" : "");
+         (info.param.sequence_parallel ? "WithSequenceParallel" : "") +
+         (info.param.overlaps_products ? "ByPieces" : "") +
+         (info.param.overlaps_gradients ? "" : "WithoutOverlap");
 }
 
 class TensorParallelTest : public testing::TestWithParam<Layout> {
@@ -75,7 +79,10 @@ class TensorParallelTest : public testing::TestWithParam<Layout> {
   template <class F>
   void on_ranks(const F& f) {
     comm::run_ranks(GetParam().ranks, [&](const comm::Group& world) {
-      f(TensorParallel{world, GetParam().sequence_parallel});
+      f(TensorParallel{.group = world,
+                       .sequence_parallel = GetParam().sequence_parallel,
+                       .overlaps_gradients = GetParam().overlaps_gradients,
+                       .overlaps_products = GetParam().overlaps_products});
     });
   }
 };
@@ -195,9 +202,71 @@ TEST_P(TensorParallelTest, MappingsAreConjugate) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TensorParallelTest,
-                         Values(Layout{1, false}, Layout{2, false}, Layout{2, true},
-                                Layout{3, false}, Layout{3, true}, Layout{4, true}),
+                         Values(Layout{1}, Layout{2}, Layout{2, true}, Layout{3}, Layout{3, true},
+                                Layout{4, true}, Layout{2, true, true}, Layout{3, true, true},
+                                Layout{4, true, true}, Layout{1, false, true},
+                                Layout{2, false, false, false}, Layout{2, true, false, false}),
                          layout_name);
+
+// Parameter: tensor-parallel size.
+class ByPiecesTest : public testing::TestWithParam<int> {};
+
+// Gathering by pieces changes no sum; the sum of two has one order. Of more, each is rounded.
+TEST_P(ByPiecesTest, GivesTheBitsOfOnePiece) {
+  const Tensor x = random_normal({12, 2, 8}, {.seed = 1});   // [s, b, h]
+  const Tensor dy = random_normal({12, 2, 8}, {.seed = 2});  // [s, b, h]
+  comm::run_ranks(GetParam(), [&](const comm::Group& world) {
+    const TensorParallel tp{.group = world, .sequence_parallel = true};
+    TensorParallel by_pieces = tp;
+    by_pieces.overlaps_products = true;
+    const TwoLayers layers(tp);
+    const TwoLayers cut(by_pieces);
+    const auto gradients = [&](const TwoLayers& of) {
+      const Variable input = Variable::leaf(own_slice(x, tp));
+      const Variable wide = of.column.forward(input);
+      const Tensor copy = copied(wide.data());
+      const Variable y = of.row.forward_without_bias(wide);
+      const Tensor result = copied(y.data());
+      backward(y, own_slice(dy, tp));
+      return std::vector{copy,
+                         result,
+                         input.grad(),
+                         of.column.weight().grad(),
+                         of.column.bias().grad(),
+                         of.row.weight().grad()};
+    };
+    const std::vector<Tensor> want = gradients(layers);
+    const std::vector<Tensor> got = gradients(cut);
+    const std::vector<const char*> names = {"wide",    "y",     "dx",
+                                            "dweight", "dbias", "dweight of row"};
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (i == 1 && tp.size() > 2) {
+        expect_close(got[i], want[i], Tolerance{1e-5, 1e-5}, names[i]);
+      } else {
+        expect_identical(got[i], want[i], names[i]);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorParallelSizes, ByPiecesTest, Values(2, 3, 4));
+
+TEST(PartsTest, ARankKeepsItsPartOfAnActivation) {
+  const Tensor x = random_normal({3, 2, 2}, {.seed = 1});
+  comm::run_ranks(3, [&](const comm::Group& world) {
+    const Tensor part = own_part(x, world);
+    EXPECT_EQ(part.shape(), Shape({4}));
+    EXPECT_TRUE(part.is_sole_owner());
+    expect_identical(gathered_parts(part, x.shape(), world), x);
+  });
+  comm::run_ranks(2, [&](const comm::Group& world) {
+    EXPECT_EQ(message_of<ShapeError>([&] {
+                own_part(random_normal({3, 1}, {}), world);
+              }),
+              "--distribute-saved-activations: 3 elements do not divide among 2 ranks; run without "
+              "it");
+  });
+}
 
 TEST(TensorParallelErrorTest, ASequenceThatDoesNotDivideIsRefused) {
   comm::run_ranks(2, [&](const comm::Group& world) {

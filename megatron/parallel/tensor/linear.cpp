@@ -9,6 +9,7 @@
 #include "megatron/device/trace.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
+#include "megatron/parallel/tensor/pieces.h"
 
 namespace megatron {
 namespace {
@@ -40,6 +41,7 @@ class InputGradient {
       dx_ = partial_;
       pending_ = comm::start_all_reduce(dx_.view(), comm::Reduce::kSum, tp.group, dx_.stream());
     }
+    if (!tp.overlaps_gradients) pending_.wait();
   }
 
   Tensor finish() {
@@ -53,14 +55,54 @@ class InputGradient {
   comm::Pending pending_;
 };
 
+// x [s, b, in], or [s/tp, b, in] with sequence parallelism -> [s, b, out/tp]
+Tensor column_parallel_forward(const Tensor& x, const Variable& weight, const Variable& bias,
+                               const TensorParallel& tp) {
+  if (!tp.sequence_parallel) return linear_forward(x, weight, bias);
+  if (!tp.overlaps_products) return linear_forward(gathered_sequence(x, tp.group), weight, bias);
+  const int64_t rows = x.size(0);
+  const Shape whole = x.shape().with(0, rows * tp.size());
+  const Tensor y(whole.with(-1, weight.size(0)), x.dtype(), x.stream());
+  gathered_by_pieces(x, tp.group, [&](int rank, const Tensor& piece) {
+    Tensor part = y.slice(rank * rows, rows);
+    linear_forward_into(part, piece, weight, bias);
+  });
+  return y;
+}
+
+// The product of a row-parallel layer and the sum over ranks, piece by piece.
+//   x [s, b, in/tp]   weight [out, in/tp]   -> [s/tp, b, out]
+Variable row_parallel_by_pieces(const Variable& x, const Variable& weight,
+                                const TensorParallel& tp) {
+  const TraceRange range("row_parallel_linear", x.stream());
+  const int64_t rows = sequence_slice_size(x.data(), tp.group);
+  Tensor y = summed_by_pieces(tp.group, [&](int rank) {
+    return linear_forward(x.data().slice(rank * rows, rows), weight, Variable());
+  });
+  return record(
+      "row_parallel_linear", std::move(y), {x, weight},
+      [x = x.data(), saved = linear_saved(weight, Variable()), tp](const Tensor& dy,
+                                                                   const Wants& wants) -> Grads {
+        const int64_t count = dy.size(0);
+        Tensor dx = wants[0] ? empty_like(x) : Tensor();
+        const Tensor all = gathered_by_pieces(dy, tp.group, [&](int rank, const Tensor& piece) {
+          if (!dx.defined()) return;
+          Tensor part = dx.slice(rank * count, count);
+          linear_input_gradient_into(part, piece, saved);
+        });
+        Tensor own = all.slice(tp.rank() * count, count);
+        copy_into(own, dy);
+        return {std::move(dx), wants[1] ? linear_weight_gradient(all, x, saved) : Tensor()};
+      });
+}
+
 }  // namespace
 
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp) {
   const TraceRange range("column_parallel_linear", x.stream());
   if (tp.size() == 1) return linear(x, weight, bias);
-  const Tensor whole = tp.sequence_parallel ? gathered_sequence(x.data(), tp.group) : x.data();
-  Tensor y = linear_forward(whole, weight, bias);  // [s, b, out/tp]
+  Tensor y = column_parallel_forward(x.data(), weight, bias, tp);  // [s, b, out/tp]
   return record("column_parallel_linear", std::move(y), {x, weight, bias},
                 [x = x.data(), saved = linear_saved(weight, bias), tp](
                     const Tensor& dy, const Wants& wants) -> Grads {
@@ -69,6 +111,7 @@ Variable column_parallel_linear(const Variable& x, const Variable& weight, const
                   if (tp.sequence_parallel && wants[1]) {  // beside the product that makes dx
                     all = Tensor(x.shape().with(0, x.size(0) * tp.size()), x.dtype(), x.stream());
                     gathering = comm::start_all_gather(all.view(), x.view(), tp.group, x.stream());
+                    if (!tp.overlaps_gradients) gathering.wait();
                   }
                   InputGradient dx(wants[0] ? linear_input_gradient(dy, saved) : Tensor(), tp);
                   gathering.wait();
@@ -110,6 +153,7 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
 }
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x) const {
+  if (tp_.overlaps_products && tp_.size() > 1) return row_parallel_by_pieces(x, weight_, tp_);
   const Variable partial = linear(x, weight_, Variable());  // [s, b, out]
   return tp_.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp_)
                                : reduce_from_tensor_region(partial, tp_);

@@ -18,11 +18,14 @@ struct LinearOptions {
 
 // y = x weight^T + bias, each rank some columns of y.
 //
-//   x       [s, b, in]       the same on every rank; with sequence parallelism this rank's [s/tp,
-//   b, in] weight  [out/tp, in]     this rank's rows bias    [out/tp] y       [s, b, out/tp]
+//   x       [s, b, in]       the same on every rank; with sequence parallelism its [s/tp, b, in]
+//   weight  [out/tp, in]     this rank's rows
+//   bias    [out/tp]
+//   y       [s, b, out/tp]
 //
-// Saves x as it is given. In the backward pass the collective on dx runs beside the product that
-// makes the gradient of weight.
+// Saves x as it is given. In the backward pass x is gathered again beside the product that makes
+// dx, and the collective on dx runs beside the product that makes the gradient of weight
+// (TensorParallel::overlaps_gradients).
 class ColumnParallelLinear final : public Module {
  public:
   // Throws ConfigError unless out is a multiple of tp * stacked_parts.
@@ -56,6 +59,7 @@ class RowParallelLinear final : public Module {
 
   Variable forward_without_bias(const Variable& x) const;
   const Variable& bias() const { return bias_; }
+  const Variable& weight() const { return weight_; }
 
  private:
   TensorParallel tp_;

@@ -7,9 +7,8 @@
 #include "megatron/kernels/copy_heads.h"
 
 namespace megatron {
-namespace {
 
-int64_t slice_size(const Tensor& x, const comm::Group& group) {
+int64_t sequence_slice_size(const Tensor& x, const comm::Group& group) {
   const int64_t s = x.size(0);
   if (s % group.size() == 0) return s / group.size();
   throw ShapeError(
@@ -18,8 +17,10 @@ int64_t slice_size(const Tensor& x, const comm::Group& group) {
                   s, group.size()));
 }
 
+namespace {
+
 Tensor own_slice(const Tensor& x, const comm::Group& group) {
-  const int64_t count = slice_size(x, group);
+  const int64_t count = sequence_slice_size(x, group);
   return x.slice(group.rank() * count, count);
 }
 
@@ -41,9 +42,24 @@ Tensor gathered_sequence(const Tensor& x, const comm::Group& group) {
 
 Tensor scattered_sum(const Tensor& x, const comm::Group& group) {
   if (group.size() == 1) return x;
-  Tensor y(x.shape().with(0, slice_size(x, group)), x.dtype(), x.stream());
+  Tensor y(x.shape().with(0, sequence_slice_size(x, group)), x.dtype(), x.stream());
   comm::reduce_scatter(y.view(), x.view(), comm::Reduce::kSum, group, x.stream());
   return y;
+}
+
+Tensor own_part(const Tensor& x, const comm::Group& group) {
+  if (group.size() == 1) return x;
+  if (x.numel() % group.size() != 0) {
+    throw ShapeError(
+        fmt::format("--distribute-saved-activations: {} elements do not divide among {} ranks; "
+                    "run without it",
+                    x.numel(), group.size()));
+  }
+  return copied(own_slice(x.reshape({x.numel()}), group));
+}
+
+Tensor gathered_parts(const Tensor& part, const Shape& shape, const comm::Group& group) {
+  return gathered_sequence(part, group).reshape(shape);
 }
 
 Tensor gathered_last_axis(const Tensor& x, const comm::Group& group) {
