@@ -127,12 +127,49 @@ TEST_F(LayoutTest, TwoRunsHaveTheSameBits) {
   EXPECT_EQ(trained(model(false), layout, "first"), trained(model(false), layout, "second"));
 }
 
+// What only changes when something is communicated, or in what form it is kept, changes no bit.
+TEST_F(LayoutTest, OverlapsKeepTheBits) {
+  struct Case {
+    const char* name;
+    Layout layout;
+    Words plain;       // flags of both runs
+    Words overlapped;  // and of the second
+  };
+  const Words recomputed = {"--recompute-granularity", "full", "--recompute-method", "block",
+                            "--recompute-num-layers",  "5"};
+  const Case cases[] = {
+      {"param_gather",
+       {.pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true},
+       {"--eval-interval", "8", "--eval-iters", "2"},
+       {"--overlap-param-gather"}},
+      {"param_gather_interleaved",
+       {.pp = 4, .layers_a_chunk = 1, .dp = 2, .distributed_optimizer = true, .overlap = true},
+       {},
+       {"--overlap-param-gather"}},
+      {"saved_activations", {.tp = 2}, recomputed, {"--distribute-saved-activations"}},
+      {"gradients", {.tp = 2}, {}, {"--no-async-tensor-model-parallel-allreduce"}},
+      {"products", {.tp = 2, .sequence_parallel = true}, {}, {"--tp-comm-overlap"}},
+  };
+  for (const Case& c : cases) {
+    Flags plain = model(false);
+    for (size_t i = 0; i < c.plain.size(); i += 2) plain = plain.with(c.plain[i], c.plain[i + 1]);
+    Flags overlapped = plain;
+    for (const std::string& flag : c.overlapped) overlapped = overlapped.with(flag);
+    EXPECT_EQ(trained(overlapped, c.layout, std::string(c.name) + "_overlapped"),
+              trained(plain, c.layout, std::string(c.name) + "_plain"))
+        << c.name;
+  }
+}
+
 TEST_F(LayoutTest, ACheckpointIsGoneOnFromInAnyOtherLayout) {
   const Flags flags =
       model(true).with("--save", path("saved").string()).with("--save-interval", "1000");
   const std::vector<Metrics> want = trained(model(true), {}, "straight");
-  const Layout saving{.tp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true};
-  const std::vector<Metrics> begun = trained(flags.with("--exit-interval", "10"), saving, "begun");
+  const Layout saving{
+      .tp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true, .overlap = true};
+  // What is saved includes parameters that are still on their way.
+  const std::vector<Metrics> begun =
+      trained(flags.with("--exit-interval", "10").with("--overlap-param-gather"), saving, "begun");
 
   for (const Layout& layout :
        {Layout{}, saving, Layout{.tp = 4}, Layout{.pp = 4, .layers_a_chunk = 1},

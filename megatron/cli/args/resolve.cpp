@@ -307,10 +307,6 @@ class Resolver {
     warn_if(args_.training.cuda_graph, "--cuda-graph has no effect yet");
     warn_if(args_.training.data_parallel_random_init,
             "--data-parallel-random-init has no effect: first values go by the seed and the place");
-    warn_if(args_.parallel.tp_comm_overlap, "--tp-comm-overlap has no effect yet");
-    warn_if(args_.parallel.overlap_param_gather,
-            "--overlap-param-gather has no effect yet: parameters are gathered after the update");
-    warn_if(c.distribute_saved_activations, "--distribute-saved-activations has no effect yet");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
     warn_if(args_.training.log_timers_to_tensorboard,
