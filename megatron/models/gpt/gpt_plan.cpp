@@ -163,7 +163,19 @@ class ActivationPlan {
   }
 
   int64_t kept_by(const Region& region) const {
-    return region.is_recomputed ? layer_.input.bytes : region.num_layers * layer_.kept_bytes();
+    return region.is_recomputed ? stored_input() : region.num_layers * layer_.kept_bytes();
+  }
+  bool has_distributed_inputs() const {
+    return t_.transformer.distribute_saved_activations && sizes_.tp > 1 &&
+           !sizes_.sequence_parallel;
+  }
+  // Of a recomputed region.
+  int64_t stored_input() const {
+    if (!has_distributed_inputs()) return layer_.input.bytes;
+    const int64_t elements = sizes_.tokens(t_.transformer) * t_.transformer.hidden_size;
+    return block(elements / sizes_.tp, t_.transformer.fp32_residual_connection
+                                           ? DType::kFloat32
+                                           : t_.transformer.params_dtype);
   }
   int64_t kept_by_layers() const {
     int64_t sum = 0;
@@ -174,17 +186,18 @@ class ActivationPlan {
   // The kept tensors by name, of all layers together; `bytes` of them are there.
   void add_layers(std::vector<PlannedRow>& rows, int64_t bytes) const {
     int64_t whole = 0;
-    int64_t inputs = 0;
+    int64_t recomputed = 0;
     for (const Region& region : regions_) {
       whole += region.is_recomputed ? 0 : region.num_layers;
-      inputs += region.is_recomputed ? 1 : region.num_layers;
+      recomputed += region.is_recomputed ? 1 : 0;
     }
     const auto add = [&](const MemoryRow& row, int64_t count) {
       const int64_t here = std::min(bytes, row.bytes * count * chunks_in_flight());
       bytes -= here;
       if (here > 0) rows.push_back({MemoryCategory::kActivations, "layers: " + row.what, here});
     };
-    add(layer_.input, inputs);
+    add({"input of what is recomputed", stored_input()}, recomputed);
+    add(layer_.input, whole);
     for (const MemoryRow& row : layer_.kept) add(row, whole);
   }
 
@@ -234,6 +247,7 @@ class ActivationPlan {
   std::vector<MemoryRow> backward_rows(const Region& region) const {
     std::vector<MemoryRow> rows = {{"gradient of the layer's output", layer_.input.bytes}};
     if (region.is_recomputed) {
+      if (has_distributed_inputs()) rows.push_back({"gathered input", layer_.input.bytes});
       rows.push_back(
           {"recomputed activations", region.num_layers * layer_.kept_bytes() - layer_.input.bytes});
     }

@@ -170,14 +170,22 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
 INSTANTIATE_TEST_SUITE_P(Variants, GptPlanTest, testing::ValuesIn(kVariants),
                          [](const auto& variant) { return std::string(variant.param.name); });
 
-// Parameter: with sequence parallelism?
-class GptPlanRanksTest : public testing::TestWithParam<bool> {};
+struct TensorParallelVariant {
+  const char* name;
+  bool sequence_parallel = false;
+  bool tp_comm_overlap = false;
+  void (*change)(TransformerConfig& config) = [](TransformerConfig&) {};
+};
+void PrintTo(const TensorParallelVariant& variant, std::ostream* out) { *out << variant.name; }
+
+class GptPlanRanksTest : public testing::TestWithParam<TensorParallelVariant> {};
 
 TEST_P(GptPlanRanksTest, TensorParallelRanksTakeWhatIsPlanned) {
-  const TransformerConfig config = config_of(kVariants[0]);
+  const TensorParallelVariant& variant = GetParam();
+  const TransformerConfig config = config_of({variant.name, variant.change});
   ParallelConfig parallel;
   parallel.world_size = parallel.tensor_model_parallel_size = 2;
-  parallel.sequence_parallel = GetParam();
+  parallel.sequence_parallel = variant.sequence_parallel;
   const OptimizerConfig adam;
   const RankMemory plan = rank_memory({.transformer = config,
                                        .parallel = parallel,
@@ -188,7 +196,12 @@ TEST_P(GptPlanRanksTest, TensorParallelRanksTakeWhatIsPlanned) {
   comm::run_ranks(2, [&](const comm::Group& world) {
     const Stream stream{Device{DeviceType::kCpu, world.rank() + 1}};  // a pool of its own
     CachingAllocator& allocator = allocator_of(stream.device);
-    const GptModel model(config, whole_model(config.num_layers), {world, GetParam()}, stream);
+    allocator.empty_cache();  // a cached block that is a little too large would be taken
+    const GptModel model(config, whole_model(config.num_layers),
+                         {.group = world,
+                          .sequence_parallel = variant.sequence_parallel,
+                          .overlaps_products = variant.tp_comm_overlap},
+                         stream);
     initialize(model, 1);
     FlatParameters flat(optimized_parameters(model, world.rank()), {});
     allocator.empty_cache();
@@ -210,7 +223,26 @@ TEST_P(GptPlanRanksTest, TensorParallelRanksTakeWhatIsPlanned) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(SequenceParallel, GptPlanRanksTest, testing::Bool());
+constexpr TensorParallelVariant kTensorParallelVariants[] = {
+    {"plain"},
+    {"sequence_parallel", true},
+    {"sequence_parallel_by_pieces", true, true},
+    {"recomputed", false, false,
+     [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }},
+    {"recomputed_distributed", false, false,
+     [](TransformerConfig& c) {
+       recompute(c, RecomputeMethod::kBlock, 3);
+       c.distribute_saved_activations = true;
+     }},
+    {"recomputed_distributed_small_vocabulary", false, false,
+     [](TransformerConfig& c) {
+       recompute(c, RecomputeMethod::kUniform, 1);
+       c.padded_vocab_size = 32;
+       c.distribute_saved_activations = true;
+     }},
+};
+INSTANTIATE_TEST_SUITE_P(Variants, GptPlanRanksTest, testing::ValuesIn(kTensorParallelVariants),
+                         [](const auto& variant) { return std::string(variant.param.name); });
 
 TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab) {
   TransformerConfig c;

@@ -1,0 +1,237 @@
+// Bytes that training takes, by the allocator's own count, against the formulas that people plan
+// with: bytes per parameter (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 3, as Megatron-LM
+// counts them) and bytes per layer (Korthikanti et al. 2022, arXiv:2205.05198, table 2).
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/threads.h"
+#include "megatron/device/allocator.h"
+#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/optim/flat_parameters.h"
+#include "megatron/optim/gradient_reduction.h"
+#include "megatron/optim/optimizer.h"
+
+namespace megatron {
+namespace {
+
+// s = 64, b = 2, h = 256, a = 16: 5as/h = 20, of 54, where probabilities are kept.
+constexpr int64_t kMicroBatch = 2;
+
+TransformerConfig config_of(DType dtype, int64_t num_layers) {
+  TransformerConfig c;
+  c.num_layers = num_layers;
+  c.hidden_size = 256;
+  c.num_attention_heads = 16;
+  c.seq_length = c.max_position_embeddings = 64;
+  // With two layers 2^21 parameters but for 2048: large blocks are rounded up to 2 MiB.
+  c.padded_vocab_size = 1948;
+  c.params_dtype = dtype;
+  return resolved(c);
+}
+
+// The CPU as the device of one rank: with a pool of its own.
+Stream stream_of(const comm::Group& world) {
+  return Stream{Device{DeviceType::kCpu, world.rank() + 1}};
+}
+
+int64_t at(const std::array<int64_t, kNumMemoryCategories>& bytes, MemoryCategory category) {
+  return bytes[static_cast<size_t>(category)];
+}
+
+struct State {
+  const char* name;
+  DType dtype;
+  bool has_fp32_grads;
+  // Bytes per parameter: `all` + `shared` / d, as Megatron-LM's and as ours.
+  double theirs_all;
+  double theirs_shared;
+  double ours_all;
+  double ours_shared;
+};
+// 2 or 4 bytes of a parameter and 2 or 4 of its gradient on every rank; shared are the fp32 copy
+// (of 16-bit parameters, 4) and Adam's two moments (8). Of 16-bit gradients Megatron-LM makes an
+// fp32 copy (4 more, shared), where ours are read by the update as they are.
+constexpr State kStates[] = {{"fp16", DType::kFloat16, false, 4, 16, 4, 12},
+                             {"fp16_fp32_grads", DType::kFloat16, true, 6, 12, 6, 12},
+                             {"bf16", DType::kBFloat16, true, 6, 12, 6, 12},
+                             {"fp32", DType::kFloat32, true, 8, 8, 8, 8}};
+void PrintTo(const State& state, std::ostream* out) { *out << state.name; }
+
+class StateBytesTest : public testing::TestWithParam<std::tuple<State, int>> {};
+
+TEST_P(StateBytesTest, AreThoseOfTheFormula) {
+  const auto& [state, ranks] = GetParam();
+  const TransformerConfig config = config_of(state.dtype, 2);
+  OptimizerConfig adam;
+  adam.lr = 1e-3;
+  adam.params_dtype = state.dtype;
+  adam.fp16 = state.dtype == DType::kFloat16;
+  adam.bf16 = state.dtype == DType::kBFloat16;
+  adam = resolved(adam);
+  comm::run_ranks(ranks, [&, state = state, ranks = ranks](const comm::Group& world) {
+    const Stream stream = stream_of(world);
+    CachingAllocator& allocator = allocator_of(stream.device);
+    allocator.empty_cache();  // a cached block that is a little too large would be taken
+    const auto in_use = [&](const auto& by) {
+      return at(by, MemoryCategory::kParameters) + at(by, MemoryCategory::kGradients) +
+             at(by, MemoryCategory::kOptimizer);
+    };
+    const int64_t before = in_use(allocator.stats().by_category);
+    const GptModel model(config, stream);
+    initialize(model, 1);
+    FlatParameters flat(optimized_parameters(model),
+                        {.accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads,
+                         .share = world.rank(),
+                         .num_shares = ranks});
+    ParallelContext parallel;
+    parallel.world = parallel.data = world;
+    GradientReduction gradients(flat, parallel, {.use_distributed_optimizer = true});
+    Optimizer optimizer(flat, adam, [&](TensorView numbers, Stream on) {
+      comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
+    });
+    allocator.reset_peaks();
+    RandomState random(1);
+    const std::vector<int64_t> threes(static_cast<size_t>(config.seq_length), 3);
+    const Tensor ids = tensor_of(threes, {1, config.seq_length});
+    flat.zero_grads();
+    gradients.begin(1);
+    backward(gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids,
+                      full(ids.shape(), 1, DType::kFloat32, {})));
+    gradients.finish();
+    optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
+    gradients.gather_parameters();
+
+    const auto took = static_cast<double>(in_use(allocator.stats().peak_by_category) - before) /
+                      static_cast<double>(flat.num_elements());
+    const double ours = state.ours_all + state.ours_shared / ranks;
+    EXPECT_NEAR(took, ours, 0.05 * ours);
+    EXPECT_LE(took, 1.05 * (state.theirs_all + state.theirs_shared / ranks));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(DataParallelSizes, StateBytesTest,
+                         testing::Combine(testing::ValuesIn(kStates), testing::Values(1, 2, 4)),
+                         [](const auto& param) {
+                           return std::string(std::get<0>(param.param).name) + "_of_" +
+                                  std::to_string(std::get<1>(param.param));
+                         });
+
+enum class Recompute { kNone, kSelective, kFull, kFullDistributed };
+
+struct Kept {
+  int tp;
+  bool sequence_parallel;
+  Recompute recompute;
+  bool tp_comm_overlap = false;
+};
+std::string name_of(const Kept& kept) {
+  constexpr const char* kNames[] = {"none", "selective", "full", "full_distributed"};
+  return "tp" + std::to_string(kept.tp) + (kept.sequence_parallel ? "_sp_" : "_") +
+         kNames[static_cast<size_t>(kept.recompute)] + (kept.tp_comm_overlap ? "_overlap" : "");
+}
+void PrintTo(const Kept& kept, std::ostream* out) { *out << name_of(kept); }
+
+// What a layer keeps, in units of s b h bytes.
+struct LayerBytes {
+  double theirs;
+  double ours;
+};
+
+LayerBytes layer_bytes(const TransformerConfig& c, const Kept& kept) {
+  const double t = kept.tp;
+  const double sp = kept.sequence_parallel ? t : 1;  // what only sequence parallelism divides
+  const auto h = static_cast<double>(c.hidden_size);
+  const auto heads = static_cast<double>(c.num_attention_heads);
+  const double probabilities = 5 * heads * static_cast<double>(c.seq_length) / (h * t);
+  switch (kept.recompute) {
+    case Recompute::kFull:
+      return {2 / sp, 2 / sp};
+    case Recompute::kFullDistributed:
+      return {2 / t, 2 / t};
+    default:
+      break;
+  }
+  LayerBytes bytes{};
+  bytes.theirs = 10 / sp + 24 / t;
+  if (kept.recompute == Recompute::kNone) bytes.theirs += probabilities;
+  // Ours: the probabilities (softmax, its dropout mask and output: 5as/h) are computed again by the
+  // backward pass of attention from one fp32 number a row, 4a/(ht); the two masks of hidden dropout
+  // (1 each, of the 10) are functions of their place. Norms keep two fp32 numbers a row, which the
+  // paper leaves out: 2 norms x 8/h.
+  bytes.ours = (8 + 16 / h) / sp + (24 + 4 * heads / h) / t;
+  return bytes;
+}
+
+class LayerBytesTest : public testing::TestWithParam<Kept> {};
+
+TEST_P(LayerBytesTest, AreThoseOfTheFormula) {
+  const Kept kept = GetParam();
+  const auto config_with = [&](int64_t num_layers) {
+    TransformerConfig c = config_of(DType::kBFloat16, num_layers);
+    if (kept.recompute == Recompute::kSelective) {
+      c.recompute_granularity = RecomputeGranularity::kSelective;
+    } else if (kept.recompute != Recompute::kNone) {
+      c.recompute_granularity = RecomputeGranularity::kFull;
+      c.recompute_method = RecomputeMethod::kUniform;
+      c.recompute_num_layers = 1;
+      c.distribute_saved_activations = kept.recompute == Recompute::kFullDistributed;
+    }
+    return c;
+  };
+  comm::run_ranks(kept.tp, [&](const comm::Group& world) {
+    const Stream stream = stream_of(world);
+    const TensorParallel tp{.group = world,
+                            .sequence_parallel = kept.sequence_parallel,
+                            .overlaps_products = kept.tp_comm_overlap};
+    // Held between the forward and the backward pass of so many layers.
+    const auto held = [&](int64_t num_layers) {
+      const TransformerConfig c = config_with(num_layers);
+      const ModelChunk middle{.num_layers = num_layers, .has_embedding = false, .has_head = false};
+      allocator_of(stream.device).empty_cache();
+      const GptModel model(c, middle, tp, stream);
+      initialize(model, 1);
+      RandomState random(1);
+      const int64_t rows = c.seq_length / (kept.sequence_parallel ? kept.tp : 1);
+      const Variable x =
+          Variable::leaf(full({rows, kMicroBatch, c.hidden_size}, 1.0f, c.params_dtype, stream));
+      const auto activations = [&] {
+        return at(allocator_of(stream.device).stats().by_category, MemoryCategory::kActivations);
+      };
+      const int64_t before = activations();
+      const Variable y = model.forward({}, x, random);  // and its graph
+      return static_cast<double>(activations() - before);
+    };
+    const TransformerConfig c = config_with(1);
+    const auto unit = static_cast<double>(c.seq_length * kMicroBatch * c.hidden_size);
+    const double took = (held(3) - held(1)) / 2 / unit;
+    const LayerBytes want = layer_bytes(c, kept);
+    EXPECT_NEAR(took, want.ours, 0.05 * want.ours);
+    EXPECT_LE(took, 1.05 * want.theirs);
+  });
+}
+
+std::vector<Kept> all_kept() {
+  std::vector<Kept> all;
+  for (const int tp : {1, 2, 4}) {
+    for (const bool sp : {false, true}) {
+      if (sp && tp == 1) continue;
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull,
+                                        Recompute::kFullDistributed}) {
+        if (recompute == Recompute::kFullDistributed && (sp || tp == 1)) continue;
+        all.push_back({tp, sp, recompute});
+        if (sp) all.push_back({tp, sp, recompute, true});
+      }
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, LayerBytesTest, testing::ValuesIn(all_kept()),
+                         [](const auto& param) { return name_of(param.param); });
+
+}  // namespace
+}  // namespace megatron
