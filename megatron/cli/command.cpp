@@ -45,15 +45,17 @@ const Command& command_named(std::string_view typed, std::span<const Command> co
                         : fmt::format("{} is not a command; --help lists them all", typed));
 }
 
+}  // namespace
+
 void print_error(std::string_view message) {
+  std::string lines;  // written at once: other processes write too
   for (size_t begin = 0; begin <= message.size();) {
     const size_t end = std::min(message.find('\n', begin), message.size());
-    fmt::print(stderr, "error: {}\n", message.substr(begin, end - begin));
+    lines += fmt::format("error: {}\n", message.substr(begin, end - begin));
     begin = end + 1;
   }
+  fmt::print(stderr, "{}", lines);
 }
-
-}  // namespace
 
 int run_program(int argc, const char* const* argv, std::span<const Command> commands) {
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
@@ -71,8 +73,7 @@ int run_program(int argc, const char* const* argv, std::span<const Command> comm
     print_error(error.what());
     return 2;
   } catch (const std::bad_alloc&) {
-    print_error(
-        "out of memory; use a smaller model, batch or sequence, or train for fewer iterations");
+    print_error(kOutOfMemory);
     return 2;
   } catch (const std::exception& error) {
     print_error(error.what());

@@ -22,6 +22,12 @@ struct Command {
 // --help, lists all of them.
 int run_program(int argc, const char* const* argv, std::span<const Command> commands);
 
+// "error: ..." lines on standard error.
+void print_error(std::string_view message);
+// What there is to say when memory runs out.
+inline constexpr const char* kOutOfMemory =
+    "out of memory; use a smaller model, batch or sequence, or train for fewer iterations";
+
 // Sets the fields that `flags` is bound to. With --help among the words it prints `usage` and the
 // flags and returns false: the command is done. Throws ConfigError with all problems at once.
 bool parse_flags(FlagTable& flags, std::string_view usage, std::span<const std::string> words);

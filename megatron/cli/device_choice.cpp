@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
 
 namespace megatron::cli {
 
-Device chosen_device(DeviceChoice choice, int local_rank, int ranks) {
+Device chosen_device(DeviceChoice choice, const comm::Group& world) {
+  const int local_rank = world.transport().context().local_rank;
+  const int ranks = world.transport().context().local_size;
   const bool has_gpu = choice != DeviceChoice::kCpu && num_cuda_devices() > 0;
   if (choice == DeviceChoice::kCuda && !has_gpu) {
     throw ConfigError("--device cuda: " + cuda::why_no_device());

@@ -131,8 +131,7 @@ GptForInference load_for_inference(const ModelFlags& flags, const comm::Group& w
   result.vocab_rows = config.padded_vocab_size;
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;
-  result.stream =
-      std::make_unique<OwnedStream>(chosen_device(flags.device, world.rank(), world.size()));
+  result.stream = std::make_unique<OwnedStream>(chosen_device(flags.device, world));
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
   result.model = std::make_unique<GptModel>(

@@ -56,7 +56,7 @@ SumOverModel sum_over(const comm::Group& group) {
 GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
     : args_(args),
       parallel_(make_parallel_context(world, args.parallel)),
-      stream_(chosen_device(args.training.device, world.rank(), world.size()),
+      stream_(chosen_device(args.training.device, world),
               {.allows_tf32 = args.training.allow_tf32,
                .is_deterministic = args.training.deterministic_mode,
                .searches_algorithms = !args.training.deterministic_mode}),

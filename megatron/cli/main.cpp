@@ -1,14 +1,13 @@
 #include "megatron/cli/bench.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/convert_checkpoint.h"
-#include "megatron/cli/generate.h"
 #include "megatron/cli/inspect_checkpoint.h"
 #include "megatron/cli/inspect_dataset.h"
 #include "megatron/cli/launch.h"
 #include "megatron/cli/merge_datasets.h"
 #include "megatron/cli/plan.h"
 #include "megatron/cli/preprocess_data.h"
-#include "megatron/cli/pretrain_gpt.h"
+#include "megatron/cli/ranks.h"
 #include "megatron/cli/train_tokenizer.h"
 
 int main(int argc, char** argv) {
@@ -19,13 +18,15 @@ int main(int argc, char** argv) {
       {"merge-datasets", "write several datasets as one", cli::merge_datasets},
       {"inspect-dataset", "show what a dataset holds", cli::inspect_dataset},
       {"pretrain-gpt", "train a GPT",
-       [](std::span<const std::string> words) { return cli::pretrain_gpt(words, {}); }},
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "pretrain-gpt");
+       }},
       {"launch", "run a command on several ranks", cli::launch},
       {"plan", "tell what training will take of memory and time", cli::plan},
       {"generate", "continue texts with a trained model",
-       [](std::span<const std::string> words) { return cli::generate_text(words, {}); }},
+       [](std::span<const std::string> words) { return cli::run_where_placed(words, "generate"); }},
       {"score", "tell how likely a model finds texts",
-       [](std::span<const std::string> words) { return cli::score_text(words, {}); }},
+       [](std::span<const std::string> words) { return cli::run_where_placed(words, "score"); }},
       {"inspect-checkpoint", "show what a checkpoint holds", cli::inspect_checkpoint},
       {"convert-checkpoint", "write a checkpoint in another format or layout",
        cli::convert_checkpoint},

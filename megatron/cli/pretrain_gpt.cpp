@@ -9,11 +9,14 @@
 #include <system_error>
 
 #include "megatron/checkpoint/directory.h"
+#include "megatron/cli/agreement.h"
 #include "megatron/cli/device_choice.h"
 #include "megatron/cli/gpt_checkpoint.h"
 #include "megatron/cli/gpt_setup.h"
 #include "megatron/cli/gpt_task.h"
 #include "megatron/cli/memory_check.h"
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/free_memory.h"
@@ -41,6 +44,30 @@ void print_batches(const TrainingConfig& config) {
       fmt::format("will use batch size rampup starting from global batch size {} to global "
                   "batch size {}",
                   schedule.at(0), schedule.final_batch_size()));
+}
+
+// What --load names. Resolves the flags, with its architecture if that is asked for; adds what is
+// wrong to `problems`.
+LoadSource resolve_with_source(TrainingArgs& args, int num_ranks,
+                               std::vector<std::string>& problems) {
+  LoadSource source;
+  const CheckpointConfig& config = args.checkpoint;
+  try {
+    source = find_load_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
+                              config.load_format);
+    if (config.use_checkpoint_args && source.exists()) take_architecture(args, source);
+  } catch (const Error& error) {  // the flags are not all known, and would be called missing
+    problems = {error.what()};
+    return source;
+  }
+  args = resolved(std::move(args), num_ranks, problems);
+  for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
+  if (!args.transformer.perform_initialization && !source.exists()) {
+    problems.emplace_back(
+        "--no-initialization leaves the weights undefined; give --load with a checkpoint or remove "
+        "the flag");
+  }
+  return source;
 }
 
 // Rows of the embedding in a checkpoint; 0 when it does not say.
@@ -120,19 +147,8 @@ int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
     print_line(training_help("pretrain-gpt"));
     return 0;
   }
-  const LoadSource source =
-      find_load_source(args.checkpoint.load, args.checkpoint.ckpt_step,
-                       args.checkpoint.exit_on_missing_checkpoint, args.checkpoint.load_format);
-  const bool has_source = source.exists();
-  if (args.checkpoint.use_checkpoint_args && has_source) take_architecture(args, source);
-  args = resolved(std::move(args), world.size(), problems);
-  for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
-  if (!args.transformer.perform_initialization && !has_source) {
-    problems.emplace_back(
-        "--no-initialization leaves the weights undefined; give --load with a checkpoint or remove "
-        "the flag");
-  }
-  if (!problems.empty()) throw ConfigError(problems);
+  const LoadSource source = resolve_with_source(args, world.size(), problems);
+  expect_agreement(args, problems, world);
   if (!args.checkpoint.save.empty() && world.rank() == 0) {
     prepare_save_directory(args.checkpoint.save);
   }
@@ -144,7 +160,7 @@ int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
   print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
   print_line(datetime_text("after megatron is initialized"));
 
-  const Device device = chosen_device(args.training.device, world.rank(), world.size());
+  const Device device = chosen_device(args.training.device, world);
   for (const std::string& line :
        summary_of(largest_rank_memory(planned_training(args, device.type)))) {
     print_line(line);
@@ -176,6 +192,10 @@ int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
   parts.started = started;
   if (!args.checkpoint.save.empty()) {
     parts.save = [&](const Progress&) { save_run(setup, *tokenizer); };
+  }
+  if (const int64_t seconds = args.parallel.distributed_timeout_seconds_after_init; seconds > 0) {
+    comm::barrier(world);  // nobody is still starting
+    world.transport().context().timeout = std::chrono::seconds(seconds);
   }
   const Speaking on_last(world.rank() == world.size() - 1);
   Trainer(std::move(parts)).run();

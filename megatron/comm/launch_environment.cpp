@@ -72,8 +72,13 @@ std::optional<LaunchEnvironment> launch_environment(const Lookup& variable) {
     found.local_rank = number(variable, names.local_rank, 0);
     found.local_size = number(variable, names.local_size, found.local_rank + 1);
     check(found.rank < found.size && found.local_rank < found.local_size, names, found);
+    const char* const address = variable("MASTER_ADDR");
+    // A batch script that names the meeting point needs no MPI that knows Slurm.
+    const bool is_slurm = std::string_view(names.rank).starts_with("SLURM");
+    if (is_slurm && address != nullptr && variable("MASTER_PORT") != nullptr) {
+      found.launcher = LaunchEnvironment::Launcher::kVariables;
+    }
     if (found.launcher == LaunchEnvironment::Launcher::kVariables && found.size > 1) {
-      const char* const address = variable("MASTER_ADDR");
       found.master_port = number(variable, "MASTER_PORT", 0);
       if (address == nullptr || found.master_port == 0) {
         throw ConfigError(

@@ -23,7 +23,8 @@ struct LaunchEnvironment {
 
 // The place that the environment variables of Open MPI, PMI, Slurm or, like torchrun's, RANK,
 // WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT give this process; none
-// when it was started alone. Throws ConfigError for values that make no sense. `variable` is
+// when it was started alone. Processes of srun meet by MPI, or at MASTER_ADDR where it is set with
+// MASTER_PORT. Throws ConfigError for values that make no sense. `variable` is
 // getenv.
 std::optional<LaunchEnvironment> launch_environment(
     const std::function<const char*(const char* name)>& variable);

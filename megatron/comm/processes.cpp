@@ -76,6 +76,8 @@ void run_process_rank(const LaunchEnvironment& place,
     use_threads(shared_threads(place.local_size));
   const auto context = std::make_shared<RankContext>();
   context->timeout = options.timeout;
+  context->local_rank = place.local_rank;
+  context->local_size = place.local_size;
   const auto office = std::make_shared<PostOffice>(make_wire(place, options.timeout), context);
   if (office->wire().size() != place.size) {
     throw CommError(
@@ -86,8 +88,8 @@ void run_process_rank(const LaunchEnvironment& place,
   try {
     run_in_world(office, f);
   } catch (const std::exception& error) {
-    // A rank that was released has nothing new to tell.
-    if (!office->failure()) office->wire().tell_failure(error.what());
+    if (office->failure()) throw ReleasedError(error.what());  // nothing new to tell
+    office->wire().tell_failure(error.what());
     throw;
   }
   office->wire().close();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -31,9 +32,11 @@ class Watchdog;
 
 // What all groups of one rank share.
 struct RankContext {
-  std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of one call
+  std::atomic<std::chrono::milliseconds> timeout{std::chrono::minutes(10)};  // of one call
   FlightRecorder recorder;
   std::vector<std::string> hosts;  // of the world's ranks; empty when there is only one host
+  int local_rank = 0;              // among the ranks of this host, and their number
+  int local_size = 1;
   std::shared_ptr<nccl::Watchdog> watchdog;  // of the rank's GPU, once it has communicated
   // How many groups of a name and members this rank has made: tells equal ones apart.
   std::map<std::pair<std::string, std::vector<int>>, int> num_groups;

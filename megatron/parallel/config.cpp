@@ -73,6 +73,9 @@ std::vector<std::string> problems(const ParallelConfig& c) {
   require(c.distributed_timeout_minutes > 0,
           fmt::format("--distributed-timeout-minutes {} must be greater than 0",
                       c.distributed_timeout_minutes));
+  require(c.distributed_timeout_seconds_after_init >= 0,
+          fmt::format("--distributed-timeout-seconds-after-init {} must be greater than 0",
+                      c.distributed_timeout_seconds_after_init));
   return found;
 }
 

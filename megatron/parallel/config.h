@@ -48,6 +48,7 @@ struct ParallelConfig {
 
   DistributedBackend distributed_backend = DistributedBackend::kNccl;
   int64_t distributed_timeout_minutes = 10;
+  int64_t distributed_timeout_seconds_after_init = 0;  // once training begins; 0: the one above
 };
 
 // Clamps tp and pp to the world, derives dp, and switches off what has no effect. Pure.

@@ -55,6 +55,9 @@ TEST(LaunchEnvironmentTest, ReadsSlurmStepsOnly) {
   EXPECT_FALSE(place(variables));  // a batch script
   variables["SLURM_STEP_NUM_TASKS"] = "8";
   expect_place(variables, {kMpi, 5, 8, 1, 4, "", 0});
+  variables["MASTER_ADDR"] = "gpu1";
+  variables["MASTER_PORT"] = "29500";
+  expect_place(variables, {kVariables, 5, 8, 1, 4, "gpu1", 29500});
 }
 
 TEST(LaunchEnvironmentTest, ReadsPmi) {

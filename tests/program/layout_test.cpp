@@ -1,6 +1,6 @@
 #include <cmath>
-#include <cstdlib>
 
+#include "tests/program/layout.h"
 #include "tests/program/program_test.h"
 
 // However a model is spread over ranks, it is the same training: same first weights, same losses
@@ -8,51 +8,9 @@
 namespace megatron::program {
 namespace {
 
-struct Layout {
-  int tp = 1;
-  int pp = 1;
-  int layers_a_chunk = 0;  // of an interleaved pipeline; 0: none
-  int dp = 1;
-  bool sequence_parallel = false;
-  bool distributed_optimizer = false;
-  bool overlap = false;
-
-  int ranks() const { return tp * pp * dp; }
-};
-
-std::string name_of(const Layout& layout) {
-  return "tp" + std::to_string(layout.tp) + "pp" + std::to_string(layout.pp) +
-         (layout.layers_a_chunk > 0 ? "i" : "") + "dp" + std::to_string(layout.dp) +
-         (layout.sequence_parallel ? "_sp" : "") +
-         (layout.distributed_optimizer ? "_distributed" : "") + (layout.overlap ? "_overlap" : "");
-}
-
-Flags laid_out(Flags flags, const Layout& layout) {
-  flags = flags.with("--tensor-model-parallel-size", std::to_string(layout.tp))
-              .with("--pipeline-model-parallel-size", std::to_string(layout.pp));
-  if (layout.layers_a_chunk > 0) {
-    flags = flags.with("--num-layers-per-virtual-pipeline-stage",
-                       std::to_string(layout.layers_a_chunk));
-  }
-  if (layout.sequence_parallel) flags = flags.with("--sequence-parallel");
-  if (layout.distributed_optimizer) flags = flags.with("--use-distributed-optimizer");
-  if (layout.overlap) {
-    flags = flags.with("--overlap-grad-reduce").with("--ddp-bucket-size", "20000");
-  }
-  return flags;
-}
-
 class LayoutTest : public ProgramTest {
  protected:
-  // 20 iterations of a model of 8 layers, with dropout.
-  Flags model(bool is_llama_style) const {
-    const Flags gpt = golden_flags()
-                          .with("--num-layers", "8")
-                          .with("--micro-batch-size", "1")
-                          .with("--attention-dropout", "0.1")
-                          .with("--hidden-dropout", "0.1");
-    return is_llama_style ? llama_style(gpt).with("--num-query-groups", "4") : gpt;
-  }
+  Flags model(bool is_llama_style) const { return layout_model(golden_flags(), is_llama_style); }
 
   std::vector<Metrics> trained(const Flags& flags, const Layout& layout, const std::string& name) {
     const std::string metrics = path(name + ".jsonl").string();
@@ -76,37 +34,6 @@ class LayoutTest : public ProgramTest {
     }
   }
 };
-
-// Few layouts that differ in everything; all up to eight ranks with MG_ALL_LAYOUTS in the
-// environment.
-std::vector<Layout> layouts() {
-  if (std::getenv("MG_ALL_LAYOUTS") == nullptr) {
-    return {{.tp = 2},
-            {.tp = 4, .sequence_parallel = true},
-            {.pp = 2},
-            {.pp = 4, .layers_a_chunk = 1},
-            {.dp = 2, .distributed_optimizer = true, .overlap = true},
-            {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}};
-  }
-  std::vector<Layout> all;
-  for (const int tp : {1, 2, 4}) {
-    for (const int pp : {1, 2, 4}) {
-      for (const int layers_a_chunk : {0, 1}) {
-        for (const int dp : {1, 2}) {
-          for (const bool sp : {false, true}) {
-            for (const bool distributed : {false, true}) {
-              const Layout layout{tp, pp, layers_a_chunk, dp, sp, distributed, distributed};
-              const bool is_sensible =
-                  layout.ranks() <= 8 && (tp > 1 || !sp) && (pp > 2 || layers_a_chunk == 0);
-              if (is_sensible) all.push_back(layout);
-            }
-          }
-        }
-      }
-    }
-  }
-  return all;
-}
 
 TEST_F(LayoutTest, EveryLayoutTrainsAsOneRank) {
   for (const bool is_llama_style : {false, true}) {

@@ -65,7 +65,7 @@ void redirect(int descriptor, const fs::path& path, int flags) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  ::execv(argv[0], argv.data());
+  ::execvp(argv[0], argv.data());
   ::_exit(127);
 }
 
@@ -115,7 +115,8 @@ Running::Running(const std::string& command, const Words& words, const RunOption
   std::ofstream(directory_ / "out");
   std::ofstream(directory_ / "err");
 
-  Words argv = {MG_PROGRAM, command};
+  Words argv = options.launcher;
+  argv.insert(argv.end(), {MG_PROGRAM, command});
   argv.insert(argv.end(), words.begin(), words.end());
   pid_ = ::fork();
   if (pid_ < 0) throw std::runtime_error("fork failed");
@@ -141,6 +142,8 @@ bool Running::wait_for(const std::string& text) {
   }
   return false;
 }
+
+double Running::seconds() const { return now() - started_; }
 
 void Running::send(int signal) const { ::kill(pid_, signal); }
 

@@ -44,6 +44,7 @@ struct RunOptions {
   std::string input = {};                               // standard input
   std::map<std::string, std::string> environment = {};  // added to that of the tests
   int64_t max_file_bytes = 0;                           // no file may grow beyond; 0: no limit
+  Words launcher = {};                                  // words before the program's: mpirun ...
 };
 
 // Runs `megatron <command> <words>` to its end; after a minute it is killed.
@@ -60,6 +61,8 @@ class Running {
   // Waits until standard output has `text`. False: the program ended, or a minute passed, without.
   bool wait_for(const std::string& text);
   void send(int signal) const;
+  pid_t pid() const { return pid_; }
+  double seconds() const;  // since the start
   Outcome finish();
 
  private:

@@ -67,6 +67,9 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                    "Transport of GPU ranks; CPU ranks choose their own.");
   flags.add("--distributed-timeout-minutes", c.distributed_timeout_minutes,
             "Minutes after which a collective without an answer is an error.");
+  flags.add_optional("--distributed-timeout-seconds-after-init",
+                     c.distributed_timeout_seconds_after_init,
+                     "The same in seconds, from the first iteration on.");
   flags
       .add_switch("--use-cpu-initialization", args.transformer.use_cpu_initialization,
                   "Draw initial weights on the host; they never depend on the layout here.")
@@ -82,8 +85,6 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                   "Memory of PyTorch's allocator.");
   flags.add_entry("--nccl-communicator-config-path", T::kText, other, none,
                   "Options of NCCL by group.");
-  flags.add_later_entry("--distributed-timeout-seconds-after-init", T::kInt, other, none,
-                        "Timeout after the start.");
   flags.add_later_entry("--no-align-param-gather", T::kOff, other, true,
                         "Already off unless --delay-param-gather is given.");
   flags.add_later_entry("--overlap-param-gather-with-optimizer-step", T::kSwitch, other, false,

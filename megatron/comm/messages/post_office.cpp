@@ -35,7 +35,7 @@ class PostOffice::Patience {
       office_->failure_ =
           fmt::format("rank {} of the world{} failed: {}", failure->rank, host, failure->message);
     }
-    if (now - begin_ > office_->context_->timeout) return false;
+    if (now - begin_ > office_->context_->timeout.load()) return false;
     office_->wire_->rest(now - begin_);
     return true;
   }
@@ -157,7 +157,8 @@ void PostOffice::exchange(const Round& round, std::span<const Parcel> out,
     round.self.print_flight_records();
     throw CommError(fmt::format("{}: {} waited {} s for {}", round.self.name_of(round.call),
                                 round.self.name_of(round.self.rank()),
-                                static_cast<double>(context_->timeout.count()) / 1000, missing));
+                                static_cast<double>(context_->timeout.load().count()) / 1000,
+                                missing));
   }
 }
 

@@ -186,7 +186,7 @@ void NcclTransport::fail(const Call& call, const std::string& reason) {
 
 void NcclTransport::settle(ncclResult_t result, const Call& call,
                            std::unique_lock<std::timed_mutex>& lock) {
-  const Clock::time_point deadline = Clock::now() + host_.context().timeout;
+  const Clock::time_point deadline = Clock::now() + host_.context().timeout.load();
   for (int64_t tries = 0; result == ncclInProgress; ++tries) {
     lock.unlock();
     if (tries < 100) {
@@ -201,7 +201,7 @@ void NcclTransport::settle(ncclResult_t result, const Call& call,
     if (Clock::now() > deadline) {
       host_.print_flight_records();
       fail(call, fmt::format("NCCL was not ready after {} s; a member did not come",
-                             static_cast<double>(host_.context().timeout.count()) / 1000));
+                             static_cast<double>(host_.context().timeout.load().count()) / 1000));
     }
     const ncclResult_t asked = nccl_.get_async_error(communicator_, &result);
     if (asked != ncclSuccess) result = asked;
@@ -325,7 +325,7 @@ std::optional<std::string> NcclTransport::problem() {
   retire();
   if (flights_.empty()) return {};
   const Flight& oldest = flights_.front();
-  if (Clock::now() - std::max(oldest.since, last_end_) < host_.context().timeout) return {};
+  if (Clock::now() - std::max(oldest.since, last_end_) < host_.context().timeout.load()) return {};
   std::string members;
   for (int member = 0; member < host_.size(); ++member) {
     if (member == host_.rank()) continue;
@@ -334,7 +334,7 @@ std::optional<std::string> NcclTransport::problem() {
   host_.print_flight_records();
   return fmt::format("{} was not done after {} s. The last calls of the other members{}",
                      host_.name_of(oldest.call),
-                     static_cast<double>(host_.context().timeout.count()) / 1000, members);
+                     static_cast<double>(host_.context().timeout.load().count()) / 1000, members);
 }
 
 void NcclTransport::abort(const std::string& reason) {

@@ -88,7 +88,8 @@ void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, 
   const std::optional<uint32_t> phase = arrive(self.rank(), call, &self);
   if (!phase || spin(*phase)) return;
 
-  const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
+  const std::chrono::milliseconds timeout = self.context().timeout;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::unique_lock lock(mutex_);
   num_sleepers_.fetch_add(1);
   bool is_late = false;
@@ -119,8 +120,7 @@ void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, 
     fail(fmt::format("waits in vain for {}, whose program has ended", missing_text(self, gone)));
   }
   world_.print_flight_records();
-  fail(fmt::format("waited {} for {}", seconds(world_.timeout()),
-                   missing_text(self, missing(self.rank()))));
+  fail(fmt::format("waited {} for {}", seconds(timeout), missing_text(self, missing(self.rank()))));
 }
 
 void ThreadGroup::part(int rank) {
@@ -188,7 +188,8 @@ void ThreadGroup::post(const Transport& self, const Call& call, const void* data
 }
 
 void ThreadGroup::receive(const Transport& self, const Call& call, void* data) {
-  const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
+  const std::chrono::milliseconds timeout = self.context().timeout;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   const int sender = world_ranks_[static_cast<size_t>(call.peer)];
   Mailbox& box = mailboxes_[static_cast<size_t>(self.rank())];
   std::unique_lock lock(box.mutex);
@@ -209,7 +210,7 @@ void ThreadGroup::receive(const Transport& self, const Call& call, void* data) {
     }
     if (box.arrived.wait_until(lock, deadline) == std::cv_status::timeout && queue.empty()) {
       world_.print_flight_records();
-      fail(fmt::format("waited {} for {}", seconds(world_.timeout()),
+      fail(fmt::format("waited {} for {}", seconds(timeout),
                        missing_text(self, std::span(&call.peer, 1))));
     }
   }

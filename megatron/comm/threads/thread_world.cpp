@@ -8,10 +8,12 @@
 namespace megatron::comm {
 
 ThreadWorld::ThreadWorld(int size, std::chrono::milliseconds timeout)
-    : timeout_(timeout), ended_(static_cast<size_t>(size), false) {
+    : ended_(static_cast<size_t>(size), false) {
   for (int i = 0; i < size; ++i) {
     ranks_.push_back(std::make_shared<RankContext>());
     ranks_.back()->timeout = timeout;
+    ranks_.back()->local_rank = i;
+    ranks_.back()->local_size = size;
   }
 }
 

@@ -19,11 +19,10 @@ class ThreadGroup;
 // What the ranks of one process share: their groups, and who of them is gone.
 class ThreadWorld {
  public:
-  ThreadWorld(int size, std::chrono::milliseconds timeout);
+  ThreadWorld(int size, std::chrono::milliseconds timeout);  // of one call
   ~ThreadWorld();
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  std::chrono::milliseconds timeout() const { return timeout_; }
   const std::shared_ptr<RankContext>& rank(int rank) const;
 
   // The group that the calling rank's fellow members get too, whoever comes first makes it.
@@ -51,7 +50,6 @@ class ThreadWorld {
 
   void wake_all();
 
-  const std::chrono::milliseconds timeout_;
   std::vector<std::shared_ptr<RankContext>> ranks_;
   std::atomic<bool> has_news_{false};
   std::atomic<bool> has_printed_{false};

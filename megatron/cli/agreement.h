@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megatron/cli/args/training_args.h"
+#include "megatron/comm/group.h"
+#include "megatron/core/error.h"
+
+namespace megatron::cli {
+
+// What every rank throws alike; one of them is enough to print it.
+class CommonConfigError : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
+// Returns when all ranks have the same resolved args and none has a problem with them. Else throws
+// CommonConfigError, on all ranks the same: the problems of all, each once, or the flags whose
+// values differ, with the values and who has them. Threads of CPU kernels and the like, which each
+// host may choose for itself, may differ.
+void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& problems,
+                      const comm::Group& world);
+
+}  // namespace megatron::cli

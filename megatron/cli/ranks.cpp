@@ -1,0 +1,122 @@
+#include "megatron/cli/ranks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "megatron/cli/agreement.h"
+#include "megatron/cli/args/training_args.h"
+#include "megatron/cli/command.h"
+#include "megatron/cli/generate.h"
+#include "megatron/cli/pretrain_gpt.h"
+#include "megatron/comm/launch_environment.h"
+#include "megatron/comm/processes.h"
+#include "megatron/comm/threads.h"
+#include "megatron/core/error.h"
+
+namespace megatron::cli {
+namespace {
+
+constexpr RankCommand kCommands[] = {
+    {"pretrain-gpt", pretrain_gpt}, {"generate", generate_text}, {"score", score_text}};
+
+// How long a rank waits for another one. Whatever is wrong with the words, the command will say.
+std::chrono::minutes timeout_of(std::span<const std::string> words) {
+  std::vector<std::string> problems;
+  const TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
+  return std::chrono::minutes(std::max<int64_t>(1, args.parallel.distributed_timeout_minutes));
+}
+
+int run_as_rank(const RankCommand& command, std::span<const std::string> words,
+                const comm::LaunchEnvironment& place) {
+  const auto say = [&](const char* message) {
+    print_error(place.rank == 0 ? std::string(message)
+                                : speaker(place.rank, host_name()) + ": " + message);
+  };
+  try {
+    int code = 0;
+    const auto run = [&](const comm::Group& world) {
+      try {
+        code = command.run(words, world);
+      } catch (const CommonConfigError& error) {  // nobody is left behind: no failure of a rank
+        if (place.rank == 0) print_error(error.what());
+        code = kExitInput;
+      }
+    };
+    comm::run_process_rank(place, run, {.timeout = timeout_of(words)});
+    return code;
+  } catch (const comm::ReleasedError& error) {
+    say(error.what());
+    return kExitReleased;
+  } catch (const CommError& error) {
+    say(error.what());
+  } catch (const DeviceError& error) {
+    say(error.what());
+  } catch (const Error& error) {
+    say(error.what());
+    return kExitInput;
+  } catch (const std::bad_alloc&) {
+    say(kOutOfMemory);
+    return kExitInput;
+  } catch (const std::exception& error) {
+    say(error.what());
+  }
+  return kExitFault;
+}
+
+}  // namespace
+
+const RankCommand& rank_command(const std::string& typed) {
+  std::string name = typed;
+  std::replace(name.begin(), name.end(), '_', '-');
+  std::vector<std::string_view> names;
+  for (const RankCommand& command : kCommands) {
+    if (command.name == name) return command;
+    names.push_back(command.name);
+  }
+  throw ConfigError(fmt::format("launch: {} does not run on several ranks; commands that do: {}",
+                                typed, fmt::join(names, ", ")));
+}
+
+int run_on_threads(const RankCommand& command, std::span<const std::string> words, int count) {
+  std::vector<int> codes(static_cast<size_t>(count), 0);
+  try {
+    comm::run_ranks(count,
+                    [&](const comm::Group& world) {
+                      codes[static_cast<size_t>(world.rank())] = command.run(words, world);
+                    },
+                    {.timeout = timeout_of(words)});
+  } catch (const CommError& error) {
+    print_error(error.what());
+    return kExitFault;
+  } catch (const DeviceError& error) {
+    print_error(error.what());
+    return kExitFault;
+  }
+  return *std::max_element(codes.begin(), codes.end());
+}
+
+int run_where_placed(std::span<const std::string> words, const std::string& command) {
+  const std::optional<comm::LaunchEnvironment> place = comm::launch_environment();
+  if (!place || place->size == 1) return rank_command(command).run(words, {});
+  return run_as_rank(rank_command(command), words, *place);
+}
+
+std::string speaker(int rank, const std::string& host) {
+  return fmt::format("rank {} on {}", rank, host);
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,286 @@
+#include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include "tests/program/program_test.h"
+#include "tests/program/two_hosts.h"
+
+// What becomes of a job when something fails: it ends within seconds, says what failed where, loses
+// no checkpoint, and what goes on from the last one is as if nothing had happened.
+namespace megatron::program {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::AnyOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The processes that `parent` has started, and theirs.
+std::vector<pid_t> descendants(pid_t parent) {
+  std::vector<pid_t> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string stat = content(entry.path() / "stat");
+    const size_t at = stat.rfind(')');  // the name of the program may hold anything
+    if (at == std::string::npos || std::atoi(stat.c_str() + at + 4) != parent) continue;
+    found.push_back(std::atoi(name.c_str()));
+    for (const pid_t below : descendants(found.back())) found.push_back(below);
+  }
+  return found;
+}
+
+// The process below `parent` that is this rank of its job; -1 when there is none.
+pid_t process_of_rank(pid_t parent, int rank) {
+  const std::string wanted = "RANK=" + std::to_string(rank);
+  for (const pid_t process : descendants(parent)) {
+    const std::string environment = content("/proc/" + std::to_string(process) + "/environ");
+    for (size_t begin = 0; begin < environment.size();) {
+      const std::string variable = environment.c_str() + begin;
+      if (variable == wanted) return process;
+      begin += variable.size() + 1;
+    }
+  }
+  return -1;
+}
+
+bool exists(pid_t process) { return ::kill(process, 0) == 0; }
+
+std::string host() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+class FailureTest : public ProgramTest {
+ protected:
+  static constexpr int kIterations = 200;
+
+  // A run of two tensor and two data parallel ranks that saves now and then.
+  Flags job(const std::string& name) const {
+    return unsaved_job(name)
+        .with("--save", path(name).string())
+        .with("--save-interval", "10")
+        .with("--keep-last", "2");
+  }
+  Flags unsaved_job(const std::string& name) const {
+    return golden_flags()
+        .with("--micro-batch-size", "1")
+        .with("--train-iters", std::to_string(kIterations))
+        .with("--lr-decay-iters", std::to_string(kIterations))
+        .with("--eval-iters", "0")
+        .with("--attention-dropout", "0.1")
+        .with("--hidden-dropout", "0.1")
+        .with("--tensor-model-parallel-size", "2")
+        .with("--use-distributed-optimizer")
+        .with("--distributed-timeout-seconds-after-init", "3")
+        .with("--metrics-jsonl", path(name + ".jsonl").string());
+  }
+  static Words launched(const Words& own, const Flags& flags) {
+    Words words = own;
+    words.emplace_back("pretrain-gpt");
+    for (const std::string& word : flags.words()) words.push_back(word);
+    return words;
+  }
+  static Words processes() { return {"--nproc-per-node", "4", "--ranks", "processes"}; }
+  static Words threads() { return {"--nproc-per-node", "4"}; }
+
+  // The iterations that the job of this name would have, undisturbed.
+  std::vector<Metrics> undisturbed() const {
+    fs::remove(path("undisturbed.jsonl"));
+    const Outcome outcome = run("launch", launched(threads(), unsaved_job("undisturbed")));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return metrics_of(path("undisturbed.jsonl"));
+  }
+  // The last line of each iteration is that of the undisturbed run, to the last bit.
+  static void expect_as(const std::vector<Metrics>& got, const std::vector<Metrics>& want) {
+    std::map<double, Metrics> last;
+    for (const Metrics& line : got) last[line.at("iteration")] = line;
+    ASSERT_EQ(last.size(), want.size());
+    for (const Metrics& line : want) EXPECT_EQ(last[line.at("iteration")], line);
+  }
+  // Goes on by hand from the last checkpoint and compares.
+  void expect_resumed(const std::string& name) const {
+    const Outcome outcome =
+        run("launch", launched(threads(), job(name).with("--load", path(name).string())));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("successfully loaded checkpoint"));
+    expect_as(metrics_of(path(name + ".jsonl")), undisturbed());
+    for (const auto& entry : fs::directory_iterator(path(name))) {
+      EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr(".tmp")));
+    }
+  }
+};
+
+TEST_F(FailureTest, AKilledRankEndsTheJob) {
+  Running running("launch", launched(processes(), job("killed")));
+  ASSERT_TRUE(running.wait_for(" iteration       25/"));
+  const std::vector<pid_t> ranks = descendants(running.pid());
+  ASSERT_EQ(ranks.size(), 4u);
+  const pid_t victim = process_of_rank(running.pid(), 1);
+  const double before = running.seconds();
+  ASSERT_EQ(::kill(victim, SIGKILL), 0);
+  const Outcome outcome = running.finish();
+  EXPECT_LT(outcome.seconds - before, 10);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(errors_of(outcome), ElementsAre(AllOf(HasSubstr("rank 1 on " + host()),
+                                                    HasSubstr("killed by signal 9 (SIGKILL)"))));
+  for (const pid_t rank : ranks) EXPECT_FALSE(exists(rank));
+  expect_resumed("killed");
+}
+
+TEST_F(FailureTest, ARankThatHangsIsNamedAndEnded) {
+  Running running("launch", launched(processes(), job("stopped")));
+  ASSERT_TRUE(running.wait_for(" iteration       25/"));
+  const std::vector<pid_t> ranks = descendants(running.pid());
+  const double before = running.seconds();
+  ASSERT_EQ(::kill(process_of_rank(running.pid(), 2), SIGSTOP), 0);
+  const Outcome outcome = running.finish();
+  EXPECT_LT(outcome.seconds - before, 20);
+  EXPECT_EQ(outcome.exit_code, 1);
+  // Who waits, for whom, in which call of which group.
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("waited 3 s for rank"),
+                                 HasSubstr("(rank 2 of the world)"), HasSubstr(" in group ")));
+  for (const pid_t rank : ranks) EXPECT_FALSE(exists(rank));
+  expect_resumed("stopped");
+}
+
+TEST_F(FailureTest, NoRankOutlivesItsLauncher) {
+  Running running("launch", launched(processes(), unsaved_job("orphans")));
+  ASSERT_TRUE(running.wait_for(" iteration        5/"));
+  const std::vector<pid_t> ranks = descendants(running.pid());
+  ASSERT_EQ(ranks.size(), 4u);
+  running.send(SIGKILL);
+  running.finish();
+  for (int i = 0; i < 500 && std::any_of(ranks.begin(), ranks.end(), exists); ++i) ::usleep(10'000);
+  for (const pid_t rank : ranks) EXPECT_FALSE(exists(rank));
+}
+
+TEST_F(FailureTest, AFullDiskDuringAParallelSave) {
+  const fs::path disk = path("full");
+  fs::create_directory(disk);
+  const bool is_small = ::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=2m") == 0;
+  const auto saving = [&](int interval) {
+    return job("full")
+        .with("--save", (disk / "save").string())
+        .with("--save-interval", std::to_string(interval));
+  };
+  EXPECT_EQ(
+      run("launch", launched(processes(), saving(10).with("--exit-interval", "10"))).exit_code, 0);
+  const auto room = fs::space(disk);
+  // Leave room for less than a checkpoint.
+  if (is_small) std::ofstream(disk / "ballast") << std::string(room.available - 200'000, 'x');
+  const Outcome outcome =
+      run("launch", launched(processes(), saving(10).with("--load", (disk / "save").string())),
+          {.max_file_bytes = is_small ? 0 : 60'000});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+  EXPECT_LT(outcome.seconds, 30);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("iteration 20 was not saved"),
+                                 AnyOf(HasSubstr("No space left"), HasSubstr("File too large")),
+                                 HasSubstr("the checkpoint of iteration 10 is unharmed")));
+  EXPECT_FALSE(fs::exists(iteration_in(disk / "save", 20)));
+  fs::remove(disk / "ballast");
+  const Outcome resumed =
+      run("launch", launched(threads(), saving(1000).with("--load", (disk / "save").string())));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  expect_as(metrics_of(path("full.jsonl")), undisturbed());
+  if (is_small) {
+    EXPECT_EQ(::umount(disk.c_str()), 0);
+  }
+}
+
+TEST_F(FailureTest, ACableIsPulled) {
+  const TwoHosts hosts;
+  if (!hosts.are_there()) {
+    GTEST_SKIP() << "two hosts need the right to make network namespaces: not run";
+  }
+  const auto words = [&](int host) {
+    return launched({"--nproc-per-node", "2", "--nnodes", "2", "--node-rank", std::to_string(host),
+                     "--master-addr", TwoHosts::address(0)},
+                    job("cut"));
+  };
+  Running left("launch", words(0), {.launcher = hosts.launcher(0)});
+  Running right("launch", words(1), {.launcher = hosts.launcher(1)});
+  ASSERT_TRUE(right.wait_for(" iteration       25/"));
+  const double before = right.seconds();
+  hosts.cut();
+  const Outcome outcome = left.finish();
+  const Outcome other = right.finish();
+  EXPECT_LT(other.seconds - before, 20);
+  for (const Outcome* each : {&outcome, &other}) {
+    EXPECT_EQ(each->exit_code, 1);
+    EXPECT_THAT(each->err, AllOf(HasSubstr("waited 3 s for rank"), HasSubstr(" in group ")));
+  }
+  EXPECT_THAT(outcome.err, HasSubstr(" on " + hosts.name(1)));
+  EXPECT_THAT(other.err, HasSubstr(" on " + hosts.name(0)));
+  expect_resumed("cut");
+}
+
+TEST_F(FailureTest, ARestartGoesOnAsIfNothingHadHappened) {
+  for (const Words& ranks : {threads(), processes()}) {
+    const std::string name = ranks == threads() ? "threads" : "processes";
+    Words own = ranks;
+    own.insert(own.end(), {"--max-restarts", "2"});
+    Running running("launch", launched(own, job(name)));
+    ASSERT_TRUE(running.wait_for(" iteration       25/"));
+    const std::vector<pid_t> children = descendants(running.pid());
+    ASSERT_EQ(children.size(), ranks == threads() ? 1u : 4u);
+    ::kill(children.back(), SIGKILL);
+    const Outcome outcome = running.finish();
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err,
+                AllOf(HasSubstr("restart 1 of 2 from the checkpoint of iteration 2"),
+                      HasSubstr("was killed by signal 9"), Not(HasSubstr("restart 2"))));
+    expect_as(metrics_of(path(name + ".jsonl")), undisturbed());
+  }
+}
+
+TEST_F(FailureTest, TwoHostsRestartTogether) {
+  const TwoHosts hosts;
+  if (!hosts.are_there()) {
+    GTEST_SKIP() << "two hosts need the right to make network namespaces: not run";
+  }
+  const auto words = [&](int host) {
+    return launched({"--nproc-per-node", "2", "--nnodes", "2", "--node-rank", std::to_string(host),
+                     "--master-addr", TwoHosts::address(0), "--max-restarts", "1"},
+                    job("pair"));
+  };
+  Running left("launch", words(0), {.launcher = hosts.launcher(0)});
+  Running right("launch", words(1), {.launcher = hosts.launcher(1)});
+  ASSERT_TRUE(right.wait_for(" iteration       25/"));
+  ASSERT_EQ(::kill(process_of_rank(right.pid(), 3), SIGKILL), 0);
+  const Outcome outcome = left.finish();
+  const Outcome other = right.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("restart 1 of 1"), HasSubstr("rank 3")));
+  EXPECT_THAT(other.err, AllOf(HasSubstr("restart 1 of 1"), HasSubstr("rank 3 on "),
+                               HasSubstr("was killed by signal 9")));
+  expect_as(metrics_of(path("pair.jsonl")), undisturbed());
+}
+
+// A restart would only end the same way.
+TEST_F(FailureTest, BadInputIsNotTriedAgain) {
+  Words own = processes();
+  own.insert(own.end(), {"--max-restarts", "3"});
+  const Outcome outcome = run("launch", launched(own, job("bad").with("--num-layers", "0")));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, Not(HasSubstr("restart")));
+}
+
+}  // namespace
+}  // namespace megatron::program

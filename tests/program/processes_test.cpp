@@ -1,0 +1,186 @@
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+
+#include "tests/program/layout.h"
+#include "tests/program/program_test.h"
+#include "tests/program/two_hosts.h"
+
+// Ranks that are processes: the same training as ranks that are threads, to the last bit.
+namespace megatron::program {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+Words appended(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+class ProcessesTest : public ProgramTest {
+ protected:
+  Flags flags_for(const Layout& layout, bool is_llama_style, const std::string& name) const {
+    return laid_out(layout_model(golden_flags(), is_llama_style), layout)
+        .with("--metrics-jsonl", path(name + ".jsonl").string());
+  }
+  // Ranks by launch with these flags of its own.
+  Words launched(const Layout& layout, const Words& own, const Flags& flags) const {
+    Words words = {"--nproc-per-node", std::to_string(layout.ranks())};
+    words = appended(std::move(words), own);
+    words.emplace_back("pretrain-gpt");
+    return appended(std::move(words), flags.words());
+  }
+  std::vector<Metrics> expect_metrics(const Outcome& outcome, const std::string& name) const {
+    EXPECT_EQ(outcome.exit_code, 0) << name << outcome.err << outcome.out;
+    EXPECT_THAT(errors_of(outcome), IsEmpty());
+    std::vector<Metrics> metrics = metrics_of(path(name + ".jsonl"));
+    EXPECT_GE(metrics.size(), 20u);
+    return metrics;
+  }
+  std::vector<Metrics> by_launch(const Layout& layout, bool is_llama_style, const Words& own) {
+    const std::string name = "launched";
+    std::filesystem::remove(path(name + ".jsonl"));
+    return expect_metrics(
+        run("launch", launched(layout, own, flags_for(layout, is_llama_style, name))), name);
+  }
+  std::vector<Metrics> by_mpirun(const Layout& layout, bool is_llama_style) {
+    const std::string name = "mpirun";
+    std::filesystem::remove(path(name + ".jsonl"));
+    const Outcome outcome = run(
+        "pretrain-gpt", flags_for(layout, is_llama_style, name).words(),
+        {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}},
+         .launcher = {"mpirun", "--oversubscribe", "-n", std::to_string(layout.ranks())}});
+    return expect_metrics(outcome, name);
+  }
+  // Half of the ranks on each of two hosts.
+  std::vector<Metrics> on_two_hosts(const TwoHosts& hosts, const Layout& layout,
+                                    bool is_llama_style) {
+    const std::string name = "hosts";
+    std::filesystem::remove(path(name + ".jsonl"));
+    const Flags flags = flags_for(layout, is_llama_style, name);
+    const auto words = [&](int host) {
+      Words list = {"--nproc-per-node", std::to_string(layout.ranks() / 2), "--nnodes", "2"};
+      list = appended(std::move(list), {"--node-rank", std::to_string(host), "--master-addr",
+                                        TwoHosts::address(0), "pretrain-gpt"});
+      return appended(std::move(list), flags.words());
+    };
+    Running right("launch", words(1), {.launcher = hosts.launcher(1)});
+    const Outcome left = run("launch", words(0), {.launcher = hosts.launcher(0)});
+    const Outcome other = right.finish();
+    EXPECT_EQ(other.exit_code, 0) << other.err << other.out;
+    // Rank 0 is the left one's, the last rank, which logs, the right one's.
+    EXPECT_EQ(iterations_of(left.out).size(), 0u);
+    EXPECT_EQ(iterations_of(other.out).size(), 20u);
+    return expect_metrics(left, name);
+  }
+};
+
+TEST_F(ProcessesTest, EveryLayoutHasTheBitsOfThreads) {
+  const TwoHosts hosts;
+  bool is_llama_style = false;
+  for (const Layout& layout : layouts()) {
+    SCOPED_TRACE(name_of(layout));
+    const std::vector<Metrics> want = by_launch(layout, is_llama_style, {});
+    EXPECT_EQ(by_launch(layout, is_llama_style, {"--ranks", "processes"}), want);
+    EXPECT_EQ(by_mpirun(layout, is_llama_style), want);
+    if (hosts.are_there()) {
+      EXPECT_EQ(on_two_hosts(hosts, layout, is_llama_style), want);
+    }
+    is_llama_style = !is_llama_style;
+  }
+  if (!hosts.are_there()) {
+    GTEST_SKIP() << "two hosts need the right to make network namespaces: not run on two hosts";
+  }
+}
+
+TEST_F(ProcessesTest, ProblemsArePrintedOnce) {
+  const Flags flags = golden_flags()
+                          .with("--num-layers", "7")
+                          .with("--num-attention-heads", "3")
+                          .with("--tensor-model-parallel-size", "2")
+                          .with("--pipeline-model-parallel-size", "2")
+                          .with("--micro-batch-size", "3");
+  for (const Words& own : {Words{}, Words{"--ranks", "processes"}}) {
+    const Outcome outcome = run("launch", launched({.tp = 2, .pp = 2}, own, flags));
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_EQ(iterations_of(outcome.out).size(), 0u);
+    EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr("--num-layers 7 must be a multiple"),
+                                                HasSubstr("--hidden-size 32"),
+                                                HasSubstr("--num-attention-heads 3 must be"),
+                                                HasSubstr("--global-batch-size 8")));
+  }
+  const Outcome outcome =
+      run("launch", launched({.tp = 3}, {"--ranks", "processes"},
+                             golden_flags().with("--tensor-model-parallel-size", "2")));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(errors_of(outcome), ElementsAre(AllOf(HasSubstr("3"), HasSubstr("2"))));
+}
+
+// What is wrong on every rank alike, but is found out later.
+TEST_F(ProcessesTest, AMissingFileIsNamedOnce) {
+  const Outcome outcome =
+      run("launch", launched({.dp = 4}, {"--ranks", "processes"},
+                             golden_flags().with("--vocab-file", path("nowhere").string())));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr("nowhere")));
+}
+
+TEST_F(ProcessesTest, DifferentFlagsAreNamedWithBothValues) {
+  const auto rank = [&](int number, const Flags& flags) {
+    return std::make_unique<Running>(
+        "pretrain-gpt", flags.words(),
+        RunOptions{.environment = {{"RANK", std::to_string(number)},
+                                   {"WORLD_SIZE", "2"},
+                                   {"LOCAL_RANK", std::to_string(number)},
+                                   {"LOCAL_WORLD_SIZE", "2"},
+                                   {"MASTER_ADDR", "localhost"},
+                                   {"MASTER_PORT", std::to_string(20000 + ::getpid() % 12000)}}});
+  };
+  const auto first = rank(0, golden_flags().with("--num-threads", "2"));
+  const auto second = rank(1, golden_flags().with("--lr", "2e-3").with("--bf16"));
+  const Outcome outcome = first->finish();
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(errors_of(outcome),
+              ElementsAre(HasSubstr("--accumulate-allreduce-grads-in-fp32"),
+                          HasSubstr("--bf16 is False on rank 0, True on rank 1"),
+                          HasSubstr("--lr is 0.001 on rank 0, 0.002 on rank 1")));
+  const Outcome silent = second->finish();
+  EXPECT_EQ(silent.exit_code, 2);
+  EXPECT_THAT(errors_of(silent), IsEmpty());
+}
+
+TEST_F(ProcessesTest, FlagsOfLaunchAreChecked) {
+  const auto errors = [&](const Words& own, const Flags& flags) {
+    const Outcome outcome = run("launch", launched({}, own, flags));
+    EXPECT_EQ(outcome.exit_code, 2);
+    return errors_of(outcome);
+  };
+  EXPECT_THAT(
+      errors({"--nnodes", "2", "--ranks", "threads", "--max-restarts", "1"}, golden_flags()),
+      ElementsAre(HasSubstr("--max-restarts needs --save"),
+                  HasSubstr("--ranks threads works on one host only"),
+                  HasSubstr("--nnodes 2 needs --master-addr"),
+                  HasSubstr("--nnodes 2 needs --node-rank")));
+  EXPECT_THAT(
+      errors({"--nnodes", "2", "--node-rank", "2", "--master-addr", "here"}, golden_flags()),
+      ElementsAre(HasSubstr("--node-rank 2 must be below --nnodes 2")));
+  EXPECT_THAT(errors({"--hostfile", path("none").string()}, golden_flags()),
+              ElementsAre(HasSubstr("--hostfile")));
+}
+
+TEST_F(ProcessesTest, AHostfileGoesThroughMpirun) {
+  std::ofstream(path("hosts")) << "# this machine\nlocalhost slots=4\n";
+  const Layout layout{.tp = 2, .dp = 2};
+  const Flags flags = flags_for(layout, false, "hostfile");
+  const Outcome outcome = run(
+      "launch", launched(layout, {"--hostfile", path("hosts").string()}, flags),
+      {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+  EXPECT_EQ(expect_metrics(outcome, "hostfile"), by_launch(layout, false, {}));
+}
+
+}  // namespace
+}  // namespace megatron::program

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+#include "tests/program/program.h"
+
+namespace megatron::program {
+
+// Two hosts on this machine: network namespaces with host names of their own, joined by a cable.
+class TwoHosts {
+ public:
+  TwoHosts();
+  ~TwoHosts();
+  TwoHosts(const TwoHosts&) = delete;
+  TwoHosts& operator=(const TwoHosts&) = delete;
+
+  // False where this user may not make them.
+  bool are_there() const { return are_there_; }
+  std::string name(int host) const;
+  static std::string address(int host);
+  // What comes before a program's words for it to run on a host.
+  Words launcher(int host) const;
+  // Pulls the cable.
+  void cut() const;
+
+ private:
+  bool are_there_ = false;
+};
+
+}  // namespace megatron::program
