@@ -50,6 +50,7 @@ constexpr NamedKind kKinds[] = {
     {"linear", WorkKind::kGemm},
     {"column_parallel_linear", WorkKind::kGemm},
     {"row_parallel_linear", WorkKind::kGemm},
+    {"gelu_mlp", WorkKind::kGemm},
     {"attention", WorkKind::kAttention},
     {"cross_attention", WorkKind::kAttention},
     {"output_layer", WorkKind::kHead},

@@ -5,8 +5,8 @@
 
 namespace megatron {
 
-// fc2(act(fc1(x))), with the bias of fc1 added in the activation kernel and the bias of fc2 left to
-// the caller.
+// fc2(act(fc1(x))), with the bias of fc1 added in the kernel of the activation and the bias of fc2
+// left to the caller.
 //
 //   x [s, b, h]   linear_fc1 [f/tp or 2f/tp, h]   linear_fc2 [h, f/tp]   y [s, b, h]
 //
@@ -20,6 +20,7 @@ class Mlp final : public Module {
   const Variable& bias() const { return linear_fc2_.bias(); }
 
  private:
+  TensorParallel tp_;
   Activation activation_;
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;

@@ -11,11 +11,6 @@ namespace {
 int alignment_of(uintptr_t bytes) { return 1 << std::countr_zero(bytes | 16u); }
 int alignment_of(const void* address) { return alignment_of(reinterpret_cast<uintptr_t>(address)); }
 
-bool has_aligned_rows(const ConstView& x) {
-  return alignment_of(x.data) == 16 &&
-         alignment_of(static_cast<uintptr_t>(x.size(1) * size_of(x.dtype))) == 16;
-}
-
 // Does cuBLASLt add the bias before it rounds? It takes a bias of the result's type only and is not
 // told its alignment; into 16 bits it rounds first where rows do not suit its fast kernels.
 bool fuses_bias(const ConstView& c, const ConstView& a, const ConstView& b, const ConstView& bias,
@@ -49,6 +44,11 @@ void fused_matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b,
 }
 
 }  // namespace
+
+bool has_aligned_rows(const ConstView& x) {
+  return alignment_of(x.data) == 16 &&
+         alignment_of(static_cast<uintptr_t>(x.size(-1) * size_of(x.dtype))) == 16;
+}
 
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream) {

@@ -39,6 +39,47 @@ cublasOperation_t operation(Transpose transpose) {
   return transpose == Transpose::kNo ? CUBLAS_OP_N : CUBLAS_OP_T;
 }
 
+cublasLtEpilogue_t epilogue_of(const MatmulKey& key) {
+  switch (key.epilogue) {
+    case Epilogue::kNone:
+      return key.has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::kGelu:
+      return key.has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case Epilogue::kGeluKept:
+      return key.has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::kGeluGradient:
+      return key.has_bias ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+  }
+  throw InternalError("matmul: an epilogue without a name");
+}
+
+const char* text_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return "";
+    case Epilogue::kGelu:
+      return ", GELU";
+    case Epilogue::kGeluKept:
+      return ", GELU of a kept sum";
+    case Epilogue::kGeluGradient:
+      return ", gradient of GELU";
+  }
+  return "";
+}
+
+// The addresses that an epilogue reads and writes.
+void point(MatmulPlan& plan, const MatmulOperands& operands) {
+  if (operands.bias != nullptr) {
+    set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+  }
+  if (operands.bias_gradient != nullptr) {
+    set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias_gradient);
+  }
+  if (operands.pre != nullptr) {
+    set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.pre);
+  }
+}
+
 // A row-major matrix [rows, cols] is, column-major, its transpose [cols, rows].
 void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, int64_t rows, int64_t cols) {
   MG_CUBLAS(cublasLtMatrixLayoutInit(&layout, cuda_type(dtype), static_cast<uint64_t>(cols),
@@ -65,8 +106,8 @@ size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
   for (const int field :
        {static_cast<int>(key.in), static_cast<int>(key.out), static_cast<int>(key.transpose_a),
         static_cast<int>(key.transpose_b), static_cast<int>(key.has_bias),
-        static_cast<int>(key.has_beta), static_cast<int>(key.allows_tf32), key.alignment_a,
-        key.alignment_b, key.alignment_c}) {
+        static_cast<int>(key.epilogue), static_cast<int>(key.has_beta),
+        static_cast<int>(key.allows_tf32), key.alignment_a, key.alignment_b, key.alignment_c}) {
     rest = rest << 5 | static_cast<uint64_t>(field);
   }
   mix(rest);
@@ -74,17 +115,17 @@ size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
 }
 
 std::string text_of(const MatmulKey& key) {
-  return fmt::format("{}x{}x{} {} to {}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes",
+  return fmt::format("{}x{}x{} {} to {}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes",
                      key.m, key.n, key.k, name_of(key.in), name_of(key.out),
                      key.transpose_a == Transpose::kYes ? ", a transposed" : "",
                      key.transpose_b == Transpose::kYes ? ", b transposed" : "",
-                     key.has_bias ? ", bias" : "", key.has_beta ? ", accumulating" : "",
-                     key.allows_tf32 ? ", TF32" : "", key.alignment_a, key.alignment_b,
-                     key.alignment_c);
+                     key.has_bias ? ", bias" : "", text_of(key.epilogue),
+                     key.has_beta ? ", accumulating" : "", key.allows_tf32 ? ", TF32" : "",
+                     key.alignment_a, key.alignment_b, key.alignment_c);
 }
 
 // cuBLASLt multiplies column-major: c^T = b'^T a'^T, so b is its left factor and a its right one.
-MatmulPlan described(const MatmulKey& key) {
+MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands) {
   MatmulPlan plan{};
   const cublasComputeType_t compute = key.in == DType::kFloat32 && key.allows_tf32
                                           ? CUBLAS_COMPUTE_32F_FAST_TF32
@@ -92,8 +133,11 @@ MatmulPlan described(const MatmulKey& key) {
   MG_CUBLAS(cublasLtMatmulDescInit(&plan.description, compute, CUDA_R_32F));
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, operation(key.transpose_b));
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, operation(key.transpose_a));
+  set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key));
+  if (key.epilogue == Epilogue::kGeluKept || key.epilogue == Epilogue::kGeluGradient) {
+    set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
+  }
   if (key.has_bias) {
-    set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(key.in));
   }
   const bool plain_a = key.transpose_a == Transpose::kNo;
@@ -101,6 +145,7 @@ MatmulPlan described(const MatmulKey& key) {
   describe(plan.left, key.in, plain_b ? key.k : key.n, plain_b ? key.n : key.k);
   describe(plan.right, key.in, plain_a ? key.m : key.k, plain_a ? key.k : key.m);
   describe(plan.result, key.out, key.m, key.n);
+  point(plan, operands);
   return plan;
 }
 
@@ -132,10 +177,6 @@ std::vector<cublasLtMatmulAlgo_t> offered_algorithms(cublasLtHandle_t handle, Ma
   for (const cublasLtMatmulHeuristicResult_t& offer : offers) {
     if (offer.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(offer.algo);
   }
-  if (algorithms.empty()) {
-    throw Unsupported(
-        fmt::format("matmul: cuBLASLt has no algorithm for {}; please report this", text_of(key)));
-  }
   return algorithms;
 }
 
@@ -148,9 +189,7 @@ bool is_usable(cublasLtHandle_t handle, MatmulPlan plan, const cublasLtMatmulAlg
 
 cublasStatus_t launch(cublasLtHandle_t handle, MatmulPlan plan, const MatmulOperands& operands,
                       void* workspace, Stream stream) {
-  if (operands.bias != nullptr) {
-    set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
-  }
+  point(plan, operands);
   const float alpha = 1;
   return cublasLtMatmul(handle, &plan.description, &alpha, operands.b, &plan.left, operands.a,
                         &plan.right, &operands.beta, operands.c, &plan.result, operands.d,

@@ -15,6 +15,14 @@ namespace megatron::kernels::cuda {
 void check_cublas(cublasStatus_t status, const char* call);
 #define MG_CUBLAS(call) ::megatron::kernels::cuda::check_cublas((call), #call)
 
+// What becomes of a product before it is stored, where it is more than a bias.
+enum class Epilogue {
+  kNone,
+  kGelu,          // d = gelu(product + bias)
+  kGeluKept,      // the same, and pre = product + bias
+  kGeluGradient,  // d = product * gelu'(pre), bias_gradient = sum of the rows of d
+};
+
 // Everything that cuBLASLt chooses an algorithm by. Extents and transpositions are those of
 // matmul(), row-major.
 struct MatmulKey {
@@ -23,7 +31,8 @@ struct MatmulKey {
   DType out = DType::kFloat32;
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;
-  bool has_bias = false;
+  Epilogue epilogue = Epilogue::kNone;
+  bool has_bias = false;  // of kGeluGradient: bias_gradient
   bool has_beta = false;  // reads c
   bool allows_tf32 = false;
   // The largest power of two, up to 16, that divides the addresses: bytes.
@@ -55,13 +64,16 @@ struct MatmulOperands {
   const void* c = nullptr;
   const void* bias = nullptr;
   float beta = 0;
+  void* pre = nullptr;            // of the epilogues above: [m, n], dtype of d
+  void* bias_gradient = nullptr;  // [n], dtype of d
 };
 
-// A plan whose algorithm is still to be chosen.
-MatmulPlan described(const MatmulKey& key);
+// A plan whose algorithm is still to be chosen. What cuBLASLt offers for an epilogue depends on the
+// addresses it reads and writes.
+MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands = {});
 
 // The algorithms that cuBLASLt offers, at most `limit`, the one first that it expects to be the
-// fastest. Each has one order of sums. Throws Unsupported when there is none.
+// fastest; none where it has no such product. Each has one order of sums.
 std::vector<cublasLtMatmulAlgo_t> offered_algorithms(cublasLtHandle_t handle, MatmulPlan plan,
                                                      const MatmulKey& key, int limit);
 

@@ -88,6 +88,13 @@ MatmulPlans& MatmulPlans::of(Device device) {
 }
 
 MatmulPlan MatmulPlans::plan(const MatmulKey& key, const MatmulOperands& operands, Stream stream) {
+  if (const auto found = find(key, operands, stream)) return *found;
+  throw Unsupported(
+      fmt::format("matmul: cuBLASLt has no algorithm for {}; please report this", text_of(key)));
+}
+
+std::optional<MatmulPlan> MatmulPlans::find(const MatmulKey& key, const MatmulOperands& operands,
+                                            Stream stream) {
   {
     const std::shared_lock lock(mutex_);
     const auto found = plans_.find(key);
@@ -104,7 +111,7 @@ MatmulPlan MatmulPlans::plan(const MatmulKey& key, const MatmulOperands& operand
 
 MatmulPlans::Entry MatmulPlans::made(const MatmulKey& key, const MatmulOperands& operands,
                                      Stream stream) {
-  MatmulPlan plan = described(key);
+  MatmulPlan plan = described(key, operands);
   ChoiceFile* const file = is_small(key) ? nullptr : choices_;
   const std::string question = machine_ + ": " + text_of(key);
   const auto take = [&](const std::optional<std::string>& choice) {
@@ -116,6 +123,7 @@ MatmulPlans::Entry MatmulPlans::made(const MatmulKey& key, const MatmulOperands&
   if (file != nullptr && take(file->find(question))) return {plan, true};
 
   const auto offers = offered_algorithms(handle_, plan, key, kMaxOffers);
+  if (offers.empty()) return {std::nullopt, true};
   plan.algorithm = offers.front();
   if (file == nullptr) return {plan, true};
   if (!may_search(stream)) return {plan, false};

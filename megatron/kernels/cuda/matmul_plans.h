@@ -35,6 +35,9 @@ class MatmulPlans {
   // The operands are those of the call; a search reads a, b and c, and may write d if beta is 0.
   // Throws Unsupported when cuBLASLt knows no algorithm.
   MatmulPlan plan(const MatmulKey& key, const MatmulOperands& operands, Stream stream);
+  // The same, for callers that know another way: nothing when cuBLASLt knows no algorithm.
+  std::optional<MatmulPlan> find(const MatmulKey& key, const MatmulOperands& operands,
+                                 Stream stream);
   // kCudaMatmulWorkspaceBytes for work on the stream, allocated at its first use.
   void* workspace(Stream stream);
   // At least `bytes` for a result on its way, for work on the stream.
@@ -42,7 +45,7 @@ class MatmulPlans {
 
  private:
   struct Entry {
-    MatmulPlan plan;
+    std::optional<MatmulPlan> plan;
     bool is_final = false;  // else a stream that searches may find better
   };
 
@@ -65,6 +68,9 @@ class MatmulPlans {
   std::unordered_map<void*, void*> workspaces_;  // by stream
   std::unordered_map<void*, Block> results_;     // by stream
 };
+
+// Do address and rows suit accesses of 16 bytes, which cuBLASLt's fast kernels make?
+bool has_aligned_rows(const ConstView& x);
 
 // c = product + beta * c + bias, in fp32, rounded once. Where the product has no terms, product is
 // null; so is bias where there is none.

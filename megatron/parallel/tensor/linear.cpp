@@ -7,7 +7,6 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
-#include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/pieces.h"
 
@@ -103,22 +102,27 @@ Variable column_parallel_linear(const Variable& x, const Variable& weight, const
   const TraceRange range("column_parallel_linear", x.stream());
   if (tp.size() == 1) return linear(x, weight, bias);
   Tensor y = column_parallel_forward(x.data(), weight, bias, tp);  // [s, b, out/tp]
-  return record("column_parallel_linear", std::move(y), {x, weight, bias},
-                [x = x.data(), saved = linear_saved(weight, bias), tp](
-                    const Tensor& dy, const Wants& wants) -> Grads {
-                  Tensor all = x;  // [s, b, in]
-                  comm::Pending gathering;
-                  if (tp.sequence_parallel && wants[1]) {  // beside the product that makes dx
-                    all = Tensor(x.shape().with(0, x.size(0) * tp.size()), x.dtype(), x.stream());
-                    gathering = comm::start_all_gather(all.view(), x.view(), tp.group, x.stream());
-                    if (!tp.overlaps_gradients) gathering.wait();
-                  }
-                  InputGradient dx(wants[0] ? linear_input_gradient(dy, saved) : Tensor(), tp);
-                  gathering.wait();
-                  Tensor dweight = wants[1] ? linear_weight_gradient(dy, all, saved) : Tensor();
-                  Tensor dbias = wants[2] ? linear_bias_gradient(dy, saved) : Tensor();
-                  return {dx.finish(), std::move(dweight), std::move(dbias)};
-                });
+  return record(
+      "column_parallel_linear", std::move(y), {x, weight, bias},
+      [x = x.data(), saved = linear_saved(weight, bias), tp](const Tensor& dy, const Wants& wants) {
+        return column_parallel_gradients(dy, x, saved, wants, tp);
+      });
+}
+
+Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
+                                const Wants& wants, const TensorParallel& tp) {
+  Tensor all = x;  // [s, b, in]
+  comm::Pending gathering;
+  if (tp.sequence_parallel && wants[1]) {  // beside the product that makes dx
+    all = Tensor(x.shape().with(0, x.size(0) * tp.size()), x.dtype(), x.stream());
+    gathering = comm::start_all_gather(all.view(), x.view(), tp.group, x.stream());
+    if (!tp.overlaps_gradients) gathering.wait();
+  }
+  InputGradient dx(wants[0] ? linear_input_gradient(dy, saved) : Tensor(), tp);
+  gathering.wait();
+  Tensor dweight = wants[1] ? linear_weight_gradient(dy, all, saved) : Tensor();
+  Tensor dbias = wants[2] ? linear_bias_gradient(dy, saved) : Tensor();
+  return {dx.finish(), std::move(dweight), std::move(dbias)};
 }
 
 ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
@@ -154,7 +158,10 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x) const {
   if (tp_.overlaps_products && tp_.size() > 1) return row_parallel_by_pieces(x, weight_, tp_);
-  const Variable partial = linear(x, weight_, Variable());  // [s, b, out]
+  return reduced(linear(x, weight_, Variable()));  // [s, b, out]
+}
+
+Variable RowParallelLinear::reduced(const Variable& partial) const {
   return tp_.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp_)
                                : reduce_from_tensor_region(partial, tp_);
 }

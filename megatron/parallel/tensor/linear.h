@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/nn/module.h"
+#include "megatron/ops/linear.h"
 #include "megatron/parallel/parallel_context.h"
 
 // Linear layers whose weight is spread over the tensor-parallel group
@@ -58,6 +59,8 @@ class RowParallelLinear final : public Module {
                     const Placement& placement);
 
   Variable forward_without_bias(const Variable& x) const;
+  // What follows the product: the sum of the ranks' [s, b, out].
+  Variable reduced(const Variable& partial) const;
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
 
@@ -71,5 +74,8 @@ class RowParallelLinear final : public Module {
 // embeddings).   bias may be undefined
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp);
+// Its backward pass: the gradients of x, weight and bias; dy [s, b, out/tp].
+Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
+                                const Wants& wants, const TensorParallel& tp);
 
 }  // namespace megatron

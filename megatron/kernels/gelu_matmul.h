@@ -1,0 +1,46 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+// The two products of an MLP that meet at its GELU (the tanh form, kernels/activation.h). On a GPU,
+// bf16 operands in rows of whole 16 bytes take one kernel each: cuBLASLt applies GELU, its
+// derivative and the sum over the rows before it stores. Everything else is a product and then the
+// kernels of bias_activation.h.
+namespace megatron::kernels {
+
+// pre = x weight^T + bias, y = gelu(pre).
+//
+//   y       [m, n]  out  fp32 | fp16 | bf16
+//   pre     [m, n]  out  dtype of y; null where no backward pass follows
+//   x       [m, k]  in   dtype of y
+//   weight  [n, k]  in   dtype of y
+//   bias    [n]     in   dtype of y; may be null
+//
+// Row-major, contiguous, nothing overlaps. Sums in fp32. GELU is that of pre before or after it is
+// rounded; bf16 on a GPU may approximate tanh to 2^-11.
+void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
+                         ConstView bias, Stream stream);
+
+// dpre = (dz weight) * gelu'(pre), dbias = beta * dbias + sum of the rows of dpre.
+//
+//   dpre    [m, n]  out  dtype of dz
+//   dbias   [n]     out  fp32 | fp16 | bf16, or null: not wanted
+//   dz      [m, k]  in   fp32 | fp16 | bf16: the gradient of z = y weight^T
+//   weight  [k, n]  in   dtype of dz
+//   pre     [m, n]  in   dtype of dz
+//
+// The order of the sums is fixed by the shapes. The sum over the rows may be rounded to the dtype
+// of dz once, before it is added.
+void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, ConstView weight,
+                          ConstView pre, float beta, Stream stream);
+
+namespace cuda {
+// False: cuBLASLt has no such product, and nothing was done.
+bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
+                         ConstView bias, Stream stream);
+bool gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, ConstView weight,
+                          ConstView pre, float beta, Stream stream);
+}  // namespace cuda
+
+}  // namespace megatron::kernels
