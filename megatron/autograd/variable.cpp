@@ -1,5 +1,6 @@
 #include "megatron/autograd/variable.h"
 
+#include <algorithm>
 #include <atomic>
 #include <queue>
 #include <utility>
@@ -21,11 +22,18 @@ struct Variable::Node {
   const char* name = "leaf";
   const char* enclosing_work = nullptr;  // what its time counts for: device/trace.h
   int64_t order = 0;                     // position in the order of recording
-  Shape shape;
-  DType dtype = DType::kFloat32;
-  std::vector<std::shared_ptr<Node>> inputs;  // null: needs no gradient
-  BackwardFunction backward;
-  Tensor dy;  // gradients summed so far in the running backward pass
+  struct Output {
+    Shape shape;
+    DType dtype = DType::kFloat32;
+    Tensor dy;  // gradients summed so far in the running backward pass
+  };
+  std::vector<Output> outputs;
+  struct Input {
+    std::shared_ptr<Node> node;  // null: needs no gradient
+    size_t output = 0;           // which one of that node
+  };
+  std::vector<Input> inputs;
+  JointBackwardFunction backward;
   std::shared_ptr<GradSink::Leaf> leaf;
 
   ~Node();
@@ -34,17 +42,18 @@ struct Variable::Node {
 struct Variable::Impl {
   Tensor data;
   std::shared_ptr<Node> node;  // null: a constant
+  size_t output = 0;           // which one of the node
   std::function<void()> use;   // on_use()
 };
 
 // A deep graph would otherwise be freed by recursion, one stack frame per op.
 Variable::Node::~Node() {
-  std::vector<std::shared_ptr<Node>> doomed = std::move(inputs);
+  std::vector<Input> doomed = std::move(inputs);
   while (!doomed.empty()) {
-    std::shared_ptr<Node> node = std::move(doomed.back());
+    const std::shared_ptr<Node> node = std::move(doomed.back().node);
     doomed.pop_back();
     if (node == nullptr || node.use_count() > 1) continue;
-    for (std::shared_ptr<Node>& input : node->inputs) doomed.push_back(std::move(input));
+    for (Input& input : node->inputs) doomed.push_back(std::move(input));
     node->inputs.clear();
   }
 }
@@ -85,8 +94,7 @@ Variable Variable::leaf(Tensor data) {
   Variable variable(std::move(data));
   auto node = std::make_shared<Node>();
   node->order = next_order();
-  node->shape = variable.shape();
-  node->dtype = variable.dtype();
+  node->outputs = {{variable.shape(), variable.dtype(), Tensor()}};
   node->leaf = std::make_shared<GradSink::Leaf>();
   variable.impl_->node = std::move(node);
   return variable;
@@ -107,7 +115,7 @@ Tensor& Variable::mutable_data() {
 void Variable::set_data(Tensor data) {
   expect_shape(data.shape(), shape(), "set_data: data");
   impl_->data = std::move(data);
-  if (impl_->node != nullptr) impl_->node->dtype = impl_->data.dtype();
+  if (impl_->node != nullptr) impl_->node->outputs[0].dtype = impl_->data.dtype();
 }
 
 void Variable::release_data() { mutable_data() = Tensor(); }
@@ -148,31 +156,49 @@ void Variable::on_use(std::function<void()> use) {
 
 Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
                 BackwardFunction backward) {
-  Variable result(std::move(y));
+  return record_outputs(
+      name, {std::move(y)}, inputs,
+      [backward = std::move(backward)](const std::vector<Tensor>& dys, const Wants& wants) {
+        return backward(dys[0], wants);
+      })[0];
+}
+
+std::vector<Variable> record_outputs(const char* name, std::vector<Tensor> ys,
+                                     const std::vector<Variable>& inputs,
+                                     JointBackwardFunction backward) {
+  std::vector<Variable> results;
+  for (Tensor& y : ys) results.emplace_back(std::move(y));
   bool any = false;
   for (const Variable& input : inputs) any = any || input.requires_grad();
-  if (!recording || !any) return result;
+  if (!recording || !any) return results;
 
   auto node = std::make_shared<Variable::Node>();
   node->name = name;
   node->enclosing_work = enclosing_work();
   node->order = next_order();
-  node->shape = result.shape();
-  node->dtype = result.dtype();
   for (const Variable& input : inputs) {
-    node->inputs.push_back(input.defined() ? input.impl_->node : nullptr);
+    if (input.defined()) {
+      node->inputs.push_back({input.impl_->node, input.impl_->output});
+    } else {
+      node->inputs.emplace_back();
+    }
   }
   node->backward = std::move(backward);
-  result.impl_->node = std::move(node);
-  return result;
+  for (size_t i = 0; i < results.size(); ++i) {
+    node->outputs.push_back({results[i].shape(), results[i].dtype(), Tensor()});
+    results[i].impl_->node = node;
+    results[i].impl_->output = i;
+  }
+  return results;
 }
 
 void backward(const Variable& y, const Tensor& dy) {
   using Node = Variable::Node;
   if (!y.requires_grad()) return;
   const TraceRange whole_pass("backward");
-  expect_shape(dy.shape(), y.impl_->node->shape, "backward: dy");
-  expect_dtype(dy.dtype(), y.impl_->node->dtype, "backward: dy");
+  const Node::Output& end = y.impl_->node->outputs[y.impl_->output];
+  expect_shape(dy.shape(), end.shape, "backward: dy");
+  expect_dtype(dy.dtype(), end.dtype, "backward: dy");
 
   const auto earlier = [](const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) {
     return a->order < b->order;
@@ -181,8 +207,10 @@ void backward(const Variable& y, const Tensor& dy) {
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, decltype(earlier)>
       ready(earlier);
 
-  const auto deliver = [&ready](const std::shared_ptr<Node>& node, const Tensor& grad) {
-    expect_shape(grad.shape(), node->shape, node->name);
+  const auto deliver = [&ready](const Node::Input& to, const Tensor& grad) {
+    const std::shared_ptr<Node>& node = to.node;
+    Node::Output& output = node->outputs[to.output];
+    expect_shape(grad.shape(), output.shape, node->name);
     if (node->leaf != nullptr) {
       if (node->leaf->is_main) {
         add_inplace(node->leaf->grad, grad);
@@ -191,34 +219,42 @@ void backward(const Variable& y, const Tensor& dy) {
       }
       return;
     }
-    expect_dtype(grad.dtype(), node->dtype, node->name);
-    const bool is_first = !node->dy.defined();
-    accumulate(node->dy, grad);
+    expect_dtype(grad.dtype(), output.dtype, node->name);
+    const bool is_first =
+        std::none_of(node->outputs.begin(), node->outputs.end(),
+                     [](const Node::Output& other) { return other.dy.defined(); });
+    accumulate(output.dy, grad);
     if (is_first) ready.push(node);
   };
 
-  deliver(y.impl_->node, dy);
+  deliver({y.impl_->node, y.impl_->output}, dy);
   while (!ready.empty()) {
     const std::shared_ptr<Node> node = ready.top();
     ready.pop();
     invariant(node->backward != nullptr, "a graph runs backward once");
 
     std::vector<bool> wanted;
-    for (const std::shared_ptr<Node>& input : node->inputs) wanted.push_back(input != nullptr);
-    const BackwardFunction run = std::exchange(node->backward, nullptr);
-    Tensor node_dy = std::exchange(node->dy, Tensor());
+    for (const Node::Input& input : node->inputs) wanted.push_back(input.node != nullptr);
+    const JointBackwardFunction run = std::exchange(node->backward, nullptr);
+    std::vector<Tensor> dys;
+    Stream stream;
+    for (Node::Output& output : node->outputs) {
+      dys.push_back(std::exchange(output.dy, Tensor()));
+      if (dys.back().defined()) stream = dys.back().stream();
+    }
     const TraceRange whole(node->enclosing_work);
-    const TraceRange range(node->name, node_dy.stream());
-    Grads grads = run(node_dy, Wants(std::move(wanted)));
-    node_dy = Tensor();
+    const TraceRange range(node->name, stream);
+    Grads grads = run(dys, Wants(std::move(wanted)));
+    dys.clear();
     invariant(grads.size() == node->inputs.size(), "an op returns one gradient per input");
     for (size_t i = 0; i < grads.size(); ++i) {
-      if (node->inputs[i] == nullptr || !grads[i].defined()) continue;
+      if (node->inputs[i].node == nullptr || !grads[i].defined()) continue;
       const Tensor grad = std::exchange(grads[i], Tensor());
       deliver(node->inputs[i], grad);
     }
-    for (const std::shared_ptr<Node>& input : node->inputs) {
-      if (input != nullptr && input->leaf != nullptr && input->leaf->done) input->leaf->done();
+    for (const Node::Input& input : node->inputs) {
+      if (input.node == nullptr || input.node->leaf == nullptr) continue;
+      if (input.node->leaf->done) input.node->leaf->done();
     }
   }
 }

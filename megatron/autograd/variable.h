@@ -30,6 +30,9 @@ using Grads = std::vector<Tensor>;
 
 // dy has the shape and dtype of the op's output.
 using BackwardFunction = std::function<Grads(const Tensor& dy, const Wants& wants)>;
+// Of an op with several outputs; dys[i] is undefined where nothing depends on output i.
+using JointBackwardFunction =
+    std::function<Grads(const std::vector<Tensor>& dys, const Wants& wants)>;
 
 // Where the gradient of a leaf is summed up: the fp32 (or parameter-dtype) main gradient. An op
 // that can add into it directly (a weight-gradient product with beta = 1) captures the sink and
@@ -90,7 +93,8 @@ class Variable {
   Variable detached() const { return Variable(data()); }
 
  private:
-  friend Variable record(const char*, Tensor, const std::vector<Variable>&, BackwardFunction);
+  friend std::vector<Variable> record_outputs(const char*, std::vector<Tensor>,
+                                              const std::vector<Variable>&, JointBackwardFunction);
   friend void backward(const Variable&, const Tensor&);
   struct Node;
   struct Impl;
@@ -101,6 +105,10 @@ class Variable {
 // closure becomes a node of the graph; otherwise it is dropped and y is a constant.
 Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
                 BackwardFunction backward);
+// The same of an op with several outputs: one node, run when all their gradients are there.
+std::vector<Variable> record_outputs(const char* name, std::vector<Tensor> ys,
+                                     const std::vector<Variable>& inputs,
+                                     JointBackwardFunction backward);
 
 // Runs the graph from y with gradient dy (same shape and dtype), in the reverse of the order of
 // recording; the result does not depend on threads. Closures, and so saved activations, are freed

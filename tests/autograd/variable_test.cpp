@@ -54,6 +54,47 @@ TEST(BackwardTest, SharedGradientsAreNotCorrupted) {
   EXPECT_THAT(dy.span<float>(), ElementsAre(1));
 }
 
+// x^2 and 2 x, in one node.
+std::vector<Variable> square_and_double(const Variable& x) {
+  Tensor doubled = copied(x.data());
+  scale_inplace(doubled, 2);
+  return record_outputs("square_and_double", {square(x.detached()).data(), doubled}, {x},
+                        [x = x.data()](const std::vector<Tensor>& dys, const Wants&) -> Grads {
+                          Tensor dx = zeros(x.shape(), x.dtype(), x.stream());
+                          for (size_t i = 0; i < static_cast<size_t>(x.numel()); ++i) {
+                            float& sum_of_both = dx.span<float>()[i];
+                            if (dys[0].defined())
+                              sum_of_both += 2 * x.span<float>()[i] * dys[0].span<float>()[i];
+                            if (dys[1].defined()) sum_of_both += 2 * dys[1].span<float>()[i];
+                          }
+                          return {dx};
+                        });
+}
+
+TEST(BackwardTest, AnOpMayHaveSeveralOutputs) {
+  const Variable x = Variable::leaf(vector_of({1, 3}));
+  const std::vector<Variable> both = square_and_double(x);
+  EXPECT_THAT(both[0].data().span<float>(), ElementsAre(1, 9));
+  EXPECT_THAT(both[1].data().span<float>(), ElementsAre(2, 6));
+  // (x^2)^2 + 2x + 2x: the node runs once, when the gradients of all uses are there.
+  backward(sum(square(both[0]), sum(both[1], both[1])), vector_of({1, 10}));
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(4 + 4, 10 * (4 * 27 + 4)));
+}
+
+TEST(BackwardTest, AnOutputThatNothingDependsOnGetsNoGradient) {
+  for (const size_t used : {0u, 1u}) {
+    const Variable x = Variable::leaf(vector_of({3}));
+    backward(square_and_double(x)[used], vector_of({1}));
+    EXPECT_THAT(x.grad().span<float>(), ElementsAre(used == 0 ? 6 : 2));
+  }
+}
+
+TEST(BackwardTest, SeveralOutputsOfConstantsAreConstants) {
+  const std::vector<Variable> both = square_and_double(Variable(vector_of({2})));
+  EXPECT_FALSE(both[0].requires_grad());
+  EXPECT_FALSE(both[1].requires_grad());
+}
+
 TEST(BackwardTest, AccumulatesOverGraphs) {
   const Variable x = Variable::leaf(vector_of({3}));
   backward(square(x), vector_of({1}));
