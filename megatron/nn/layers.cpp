@@ -15,6 +15,10 @@ Variable Norm::forward(const Variable& x) const {
                                    : rms_norm(x, weight_, options_);
 }
 
+NormedStream Norm::forward(const ResidualSum& sum) const {
+  return residual_norm(sum, weight_, bias_, options_);
+}
+
 Embedding::Embedding(int64_t rows, int64_t size, Init init, const Placement& placement)
     : weight_(add_parameter("weight", {rows, size}, {.init = init}, placement)) {}
 

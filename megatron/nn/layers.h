@@ -2,6 +2,7 @@
 
 #include "megatron/nn/module.h"
 #include "megatron/ops/norm.h"
+#include "megatron/ops/residual_norm.h"
 
 namespace megatron {
 
@@ -13,6 +14,8 @@ class Norm final : public Module {
 
   // x [.., size], of any dtype, to the dtype of the weight.
   Variable forward(const Variable& x) const;
+  // The stream and its norm, in one pass.
+  NormedStream forward(const ResidualSum& sum) const;
 
  private:
   Kind kind_;

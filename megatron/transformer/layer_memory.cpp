@@ -114,17 +114,15 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   if (is_recomputed) steps.push_back({"output", t.residual, 0});
   steps.push_back({"MLP dropout", own, 0});
   steps.push_back({"fc2", whole + t.activated, whole + own + t.activated});  // the activation goes
-  // bias_activation writes its gradient over its input.
+  // bias_activation writes its gradient over its input; gelu_mlp gives the value up with it.
   steps.push_back({"activation", 0, t.activated});
   steps.push_back({"fc1", 2 * whole + t.hidden, 2 * whole + t.wide + t.hidden});
   if (is_parallel) {
     steps.push_back({"pre-MLP norm", t.residual, t.hidden + t.norm});
     steps.push_back({"attention dropout", own, 0});
   } else {
-    // Its result is added to the gradient that came past the MLP.
-    const int64_t copy = is_recomputed ? t.residual : 0;
-    steps.push_back({"pre-MLP norm", t.residual + copy, 2 * t.residual + t.hidden + t.norm});
-    steps.push_back({"attention dropout", own, 0});
+    // One kernel with attention's dropout; it adds the gradient that came past the MLP.
+    steps.push_back({"pre-MLP norm", t.residual + own, 2 * t.residual + t.hidden + t.norm});
   }
   steps.push_back({"linear_proj", whole + t.heads, whole + own});
   steps.push_back({"attention", t.qkv, 2 * t.heads + t.qkv + t.lse});

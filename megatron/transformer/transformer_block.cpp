@@ -33,32 +33,32 @@ Variable TransformerBlock::forward(const Variable& x, const ForwardContext& cont
   // Selective recompute asks for the attention core, which never keeps its probabilities anyway.
   const bool is_recomputed =
       recompute_granularity_ == RecomputeGranularity::kFull && grad_enabled();
-  Variable y = x;
+  ResidualSum y{.residual = x};
   if (!is_recomputed) {
     y = run(y, 0, num_layers, context);
   } else if (recompute_method_ == RecomputeMethod::kUniform) {
     // Compat: Megatron-LM core_r0.5.0 fails when the layers are no multiple of the group; here the
     // last group is shorter.
     for (int64_t begin = 0; begin < num_layers; begin += recompute_num_layers_) {
-      y = run_recomputed(y, begin, std::min(num_layers, begin + recompute_num_layers_), context);
+      const int64_t end = std::min(num_layers, begin + recompute_num_layers_);
+      y = {.residual = run_recomputed(y.residual, begin, end, context)};
     }
   } else {
     const int64_t covered = std::min(num_layers, recompute_num_layers_);
     for (int64_t layer = 0; layer < covered; ++layer) {
-      y = run_recomputed(y, layer, layer + 1, context);
+      y = {.residual = run_recomputed(y.residual, layer, layer + 1, context)};
     }
     y = run(y, covered, num_layers, context);
   }
-  return final_layernorm_ ? final_layernorm_->forward(y) : y;
+  return final_layernorm_ ? final_layernorm_->forward(y).y : computed(y);
 }
 
-Variable TransformerBlock::run(const Variable& x, int64_t begin, int64_t end,
-                               const ForwardContext& context) const {
-  Variable y = x;
+ResidualSum TransformerBlock::run(ResidualSum x, int64_t begin, int64_t end,
+                                  const ForwardContext& context) const {
   for (int64_t layer = begin; layer < end; ++layer) {
-    y = layers_[static_cast<size_t>(layer)]->forward(y, context);
+    x = layers_[static_cast<size_t>(layer)]->forward(x, context);
   }
-  return y;
+  return x;
 }
 
 Variable TransformerBlock::run_recomputed(const Variable& x, int64_t begin, int64_t end,
@@ -70,9 +70,11 @@ Variable TransformerBlock::run_recomputed(const Variable& x, int64_t begin, int6
       return gathered_parts(part, shape, group);
     };
   }
-  return recompute([this, begin, end,
-                    context](const Variable& input) { return run(input, begin, end, context); },
-                   x, *context.random, std::move(form));
+  return recompute(
+      [this, begin, end, context](const Variable& input) {
+        return computed(run({.residual = input}, begin, end, context));
+      },
+      x, *context.random, std::move(form));
 }
 
 }  // namespace megatron

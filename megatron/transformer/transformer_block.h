@@ -21,7 +21,7 @@ class TransformerBlock final : public Module {
 
  private:
   // Layers [begin, end) one after the other, or as one recomputed region.
-  Variable run(const Variable& x, int64_t begin, int64_t end, const ForwardContext& context) const;
+  ResidualSum run(ResidualSum x, int64_t begin, int64_t end, const ForwardContext& context) const;
   Variable run_recomputed(const Variable& x, int64_t begin, int64_t end,
                           const ForwardContext& context) const;
 

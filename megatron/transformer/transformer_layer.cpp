@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "megatron/ops/dropout.h"
 #include "megatron/transformer/init.h"
 
 namespace megatron {
@@ -34,23 +33,24 @@ TransformerLayer::TransformerLayer(const TransformerConfig& config, int64_t laye
   add_child("mlp", mlp_);
 }
 
-Variable TransformerLayer::forward(const Variable& x, const ForwardContext& context) const {
-  const auto key_of = [&](uint64_t site) {
+ResidualSum TransformerLayer::forward(const ResidualSum& x, const ForwardContext& context) const {
+  const auto [stream, normed] = input_layernorm_.forward(x);
+  const auto sum = [&](const Variable& branch, const Variable& bias, const Variable& residual,
+                       uint64_t site) -> ResidualSum {
     DropoutKey key = context.random->dropout_key(site, hidden_dropout_);
-    key.first_row = tp_.sequence_parallel ? tp_.rank() * x.size(0) : 0;
-    return key;
+    key.first_row = tp_.sequence_parallel ? tp_.rank() * residual.size(0) : 0;
+    return {branch, bias, residual, key};
   };
 
-  const Variable normed = input_layernorm_.forward(x);
   const Variable a = self_attention_.forward_without_bias(normed, context);
-  const Variable& residual = residual_is_normed_ ? normed : x;
-  const Variable x1 =
-      bias_dropout_add(a, self_attention_.bias(), residual, key_of(attention_site_));
+  const ResidualSum x1 =
+      sum(a, self_attention_.bias(), residual_is_normed_ ? normed : stream, attention_site_);
+  const auto [stream1, normed1] =
+      parallel_residual_ ? NormedStream{computed(x1), pre_mlp_layernorm_.forward(stream)}
+                         : pre_mlp_layernorm_.forward(x1);
 
-  const Variable normed1 = pre_mlp_layernorm_.forward(parallel_residual_ ? x : x1);
   const Variable z = mlp_.forward_without_bias(normed1);
-  const Variable& residual1 = residual_is_normed_ ? normed1 : x1;
-  return bias_dropout_add(z, mlp_.bias(), residual1, key_of(mlp_site_));
+  return sum(z, mlp_.bias(), residual_is_normed_ ? normed1 : stream1, mlp_site_);
 }
 
 }  // namespace megatron

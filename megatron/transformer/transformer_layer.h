@@ -22,14 +22,15 @@ NormFlags norm_flags(const TransformerConfig& config);
 //
 // With parallel_residual both halves read x (Wang and Komatsuzaki 2021, GPT-J).
 // x, y [s, b, h], [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32 with
-// fp32_residual_connection
+// fp32_residual_connection. Both are sums that the norm after them computes: that of x is here,
+// that of y in the layer after this one.
 class TransformerLayer final : public Module {
  public:
   // `layer` counts from 0 over the whole model.
   TransformerLayer(const TransformerConfig& config, int64_t layer, const TensorParallel& tp,
                    Stream stream);
 
-  Variable forward(const Variable& x, const ForwardContext& context) const;
+  ResidualSum forward(const ResidualSum& x, const ForwardContext& context) const;
 
  private:
   TensorParallel tp_;

@@ -1,5 +1,4 @@
-#include "megatron/device/philox.h"
-#include "megatron/kernels/cuda/pack.cuh"
+#include "megatron/kernels/cuda/dropout_mask.cuh"
 #include "megatron/kernels/dropout.h"
 
 namespace megatron::kernels::cuda {
@@ -7,37 +6,10 @@ namespace {
 
 constexpr const char* kWho = "bias_dropout_add";
 
-struct Mask {
-  DropoutKey key;
-  uint32_t threshold;
-  float scale;
-  uint32_t batch;  // rows are [s, b]: position, sample
-  bool is_active;
-};
-
-// Multiplies a pack of a row by 0 or the scale. The same words as on the CPU (device/random.h).
-__device__ inline void apply(const Mask& mask, int64_t row, int64_t column, Floats& pack) {
-  const auto position = static_cast<uint32_t>(row) / mask.batch;
-  const auto in_batch = static_cast<uint32_t>(row) % mask.batch;
-  const auto sample = static_cast<uint64_t>(mask.key.sample(in_batch));
-  const auto i = static_cast<uint32_t>(mask.key.first_row + position);
-#pragma unroll
-  for (int half = 0; half < kVector / 4; ++half) {
-    const auto words = philox({static_cast<uint32_t>(column / 4) + static_cast<uint32_t>(half), i,
-                               static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
-                              mask.key.key);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      float& value = pack.values[4 * half + k];
-      value = __fmul_rn(value, words[static_cast<size_t>(k)] < mask.threshold ? mask.scale : 0.0f);
-    }
-  }
-}
-
 // The rounded products and sums keep the compiler from contracting them: the CPU's bits.
 __global__ void __launch_bounds__(kThreads)
-    bias_dropout_add_kernel(Sink y, Source x, Source bias, Source residual, Mask mask, int64_t rows,
-                            int64_t cols) {
+    bias_dropout_add_kernel(Sink y, Source x, Source bias, Source residual, DropoutMask mask,
+                            int64_t rows, int64_t cols) {
   const RowPack here(rows, cols);
   const int n = here.count;
   if (n <= 0) return;
@@ -72,11 +44,7 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
   const int64_t cols = x.size(2);
   if (bias.data != nullptr) expect_shape(bias.shape, {cols}, "bias_dropout_add: bias");
   if (y.numel() == 0) return;
-  const Mask mask{.key = key,
-                  .threshold = key.keep_threshold(),
-                  .scale = key.scale(),
-                  .batch = static_cast<uint32_t>(batch),
-                  .is_active = key.is_active()};
+  const DropoutMask mask = dropout_mask_of(key, batch);
   const auto [grid, block] = row_grid(rows, cols, kWho);
   bias_dropout_add_kernel<<<grid, block, 0, native(stream)>>>(
       sink_of(y, cols, kWho), source_of(x, cols, kWho), source_of(bias, cols, kWho),

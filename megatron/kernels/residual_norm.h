@@ -1,0 +1,77 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+#include "megatron/device/random.h"
+
+// The residual stream and the norm that reads it, in one pass over memory: what stands between two
+// halves of a transformer layer. On a GPU one kernel each way, for rows of whole 16 bytes up to
+// 8192 columns; everything else is the kernels of dropout.h and norm.h one after the other.
+namespace megatron::kernels {
+
+// The norm of a row, LayerNorm with a bias and RMSNorm without: see norm.h.
+struct NormParameters {
+  ConstView weight;  // [h]
+  ConstView bias;    // [h], or null: RMSNorm
+  float weight_offset = 0;
+  float epsilon = 0;
+
+  bool is_rms_norm() const { return bias.data == nullptr; }
+};
+
+// x = residual + dropout(branch + bias), y = norm(x).
+//
+//   x           [s, b, h]  out  dtype of residual; may alias residual
+//   y           [s, b, h]  out  dtype of the norm's weight
+//   mean, rstd  [s * b]    out  fp32, kept for the backward pass; mean is null for RMSNorm
+//   branch      [s, b, h]  in
+//   bias        [h]        in   may be null
+//   residual    [s, b, h]  in
+//
+// fp32, fp16 or bf16. Computes in fp32; y is the norm of x as it was stored.
+void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorView rstd,
+                           ConstView branch, ConstView bias, ConstView residual,
+                           const NormParameters& norm, DropoutKey key, Stream stream);
+
+// dx = dx_past + the gradient of x in norm(x), dbranch = dropout(dx), and sums over rows.
+//
+//   dx                   [s, b, h]  out  dtype of x: also the gradient of residual
+//   dbranch              [s, b, h]  out  any dtype; may be null
+//   dbias                [h]        out  bias_beta * dbias + sum of the rows of dbranch; may be
+//   null dweight, dnorm_bias  [h]        out  of the norm: norm_beta times before, + sums; may be
+//   null dx_past              [s, b, h]  in   dtype of x: what reaches x past the norm; may be null
+//   dy                   [s, b, h]  in   dtype of the norm's weight
+//   x                    [s, b, h]  in
+//   mean, rstd           [s * b]    in   mean null for RMSNorm
+//
+// Nothing overlaps. Without dbranch, dbias is the sum of the rows of dx, and the key is inactive.
+// The order of every sum is fixed by the shape. The workspace holds
+// residual_norm_backward_workspace_bytes() bytes, of undefined content.
+struct ResidualNormGradients {
+  TensorView dx;
+  TensorView dbranch;
+  TensorView dbias;
+  TensorView dweight;
+  TensorView dnorm_bias;
+  float bias_beta = 0;
+  float norm_beta = 0;
+};
+void residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past, ConstView dy,
+                            ConstView x, ConstView mean, ConstView rstd, const NormParameters& norm,
+                            DropoutKey key, TensorView workspace, Stream stream);
+
+// Scratch memory of the backward function for an x of this shape, [s, b, h]; may be 0.
+int64_t residual_norm_backward_workspace_bytes(const Shape& x, Stream stream);
+
+namespace cuda {
+// False: no kernel for these rows or dtypes, and nothing was done.
+bool residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorView rstd,
+                           ConstView branch, ConstView bias, ConstView residual,
+                           const NormParameters& norm, DropoutKey key, Stream stream);
+bool residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past, ConstView dy,
+                            ConstView x, ConstView mean, ConstView rstd, const NormParameters& norm,
+                            DropoutKey key, TensorView workspace, Stream stream);
+int64_t residual_norm_backward_workspace_bytes(const Shape& x);
+}  // namespace cuda
+
+}  // namespace megatron::kernels
