@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
@@ -154,6 +156,16 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
                                     stream);
   }
   throw_built_without_cuda("attention");
+}
+
+int64_t cuda::dropout_mask_samples(int64_t b, int64_t heads, int64_t sq, int64_t sk) {
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  constexpr int64_t kMaxBytesOfSample = int64_t{1} << 30;
+  const int64_t bytes = 2 * heads * sq * sk;
+  if (b == 0 || bytes == 0 || sk % 8 != 0 || bytes > kMaxBytesOfSample) return 0;
+  int64_t samples = std::clamp<int64_t>(kBytes / bytes, 1, b);
+  while (b % samples != 0) --samples;
+  return samples;
 }
 
 }  // namespace megatron::kernels

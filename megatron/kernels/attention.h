@@ -139,6 +139,10 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView dout, ConstHeadsView out, ConstView lse,
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream);
+// Samples whose dropout masks [samples, heads, sq, sk], 2 bytes an element, are in the workspace at
+// once where cuDNN attends with dropout: a divisor of b, of at most 256 MiB or one sample. 0 where
+// own kernels do it: a mask above 1 GiB, or sk no multiple of 8.
+int64_t dropout_mask_samples(int64_t b, int64_t heads, int64_t sq, int64_t sk);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -73,16 +73,24 @@ bool has_own_gradient(const TransformerConfig& config) {
 
 // Scratch memory. The CPU's products pack blocks for each thread, and its attention gives each head
 // that is in work gradients of its own; cuBLASLt has a workspace for good, and cuDNN sums the
-// gradients of queries in fp32, or keeps those of the scores to add them in one order.
+// gradients of queries in fp32, or keeps those of the scores to add them in one order, and reads
+// dropout from a mask.
 int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, const Tensors& t) {
   const int64_t heads = c.num_attention_heads / m.tp;
   if (m.device == DeviceType::kCuda) {
-    const int64_t queries = m.tokens(c) * heads * c.kv_channels;
-    const int64_t s = (c.seq_length / m.cp + 63) / 64 * 64;  // cuDNN's tiles
+    const int64_t length = c.seq_length / m.cp;
+    const int64_t s = (length + 63) / 64 * 64;  // cuDNN's tiles
     int64_t gradients = 0;
     if (c.params_dtype != DType::kFloat32) {
-      gradients = m.is_deterministic ? m.block(m.micro_batch_size * heads * s * s, c.params_dtype)
-                                     : m.block(queries, DType::kFloat32);
+      // With dropout the samples go in slices, each with its mask.
+      const int64_t slice =
+          kernels::cuda::dropout_mask_samples(m.micro_batch_size, heads, length, length);
+      const bool has_mask = c.attention_dropout > 0 && slice > 0;
+      const int64_t samples = has_mask ? slice : m.micro_batch_size;
+      const int64_t mask = has_mask ? slice * heads * length * length * 2 : 0;
+      const int64_t sums = m.is_deterministic ? samples * heads * s * s * 2
+                                              : samples * heads * length * c.kv_channels * 4;
+      gradients = m.block((mask + sums) / 2, DType::kBFloat16);
     }
     return kernels::kCudaMatmulWorkspaceBytes + gradients + t.lse;
   }

@@ -420,6 +420,18 @@ TEST(AttentionTest, DoesNotDependOnTheNumberOfThreads) {
 }
 #endif
 
+TEST(AttentionTest, MasksOfSlicesFitTheirScratchMemory) {
+  using kernels::cuda::dropout_mask_samples;
+  EXPECT_EQ(dropout_mask_samples(4, 2, 64, 64), 4);
+  EXPECT_EQ(dropout_mask_samples(32, 16, 1024, 1024), 8);  // 32 MiB each
+  EXPECT_EQ(dropout_mask_samples(9, 16, 1024, 1024), 3);   // a divisor
+  EXPECT_EQ(dropout_mask_samples(8, 16, 2048, 2048), 2);
+  EXPECT_EQ(dropout_mask_samples(3, 32, 4096, 4096), 1);  // 1 GiB
+  EXPECT_EQ(dropout_mask_samples(1, 32, 8192, 8192), 0);
+  EXPECT_EQ(dropout_mask_samples(4, 2, 64, 60), 0);
+  EXPECT_EQ(dropout_mask_samples(0, 2, 64, 64), 0);
+}
+
 TEST(AttentionTest, RefusesWhatDoesNotFit) {
   const Tensor x({4, 1, 24}, DType::kFloat32, Stream{});
   EXPECT_EQ(message_of<ShapeError>([&] { kernels::split_qkv(x.view(), 4, 3); }),

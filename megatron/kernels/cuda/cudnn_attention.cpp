@@ -13,6 +13,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/kernels/cuda/attention_mask.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -33,7 +34,7 @@ struct Layout {
   bool operator==(const Layout& other) const = default;
 };
 
-enum Position { kQ, kK, kV, kOut, kDout, kDq, kDk, kDv, kNumTensors, kStats = kNumTensors };
+enum Position { kQ, kK, kV, kOut, kDout, kDq, kDk, kDv, kNumTensors, kStats = kNumTensors, kMask };
 
 // Everything that a plan depends on. Integers only, so that it is hashed as it lies in memory.
 struct Key {
@@ -42,6 +43,7 @@ struct Key {
   int64_t batches = 0, heads = 0, groups = 0, sq = 0, sk = 0, d = 0;
   int64_t is_causal = 0;
   int64_t scale_bits = 0;
+  int64_t dropout_bits = 0;  // of the probability; 0: none
   int64_t is_deterministic = 0;
   std::array<Layout, kNumTensors> layouts{};
 
@@ -136,11 +138,46 @@ class Tensors {
   std::array<void*, kNumTensors> pointers_{};
 };
 
+// --- Dropout ---
+//
+// cuDNN's own random numbers are not ours, so that the mask goes to it as a tensor, made again for
+// each pass. Its scratch memory is bounded: the samples are served in slices.
+
+constexpr int64_t kMaskAlignment = 256;
+
+// Samples of a slice: all without dropout; 0 where the mask is too much.
+int64_t slice_size(const ConstHeadsView& q, const ConstHeadsView& k,
+                   const AttentionSettings& settings) {
+  return settings.dropout.is_active() ? dropout_mask_samples(q.b, q.heads, q.s, k.s) : q.b;
+}
+
+template <class Pointer>
+BasicHeadsView<Pointer> sliced(BasicHeadsView<Pointer> x, int64_t begin, int64_t count) {
+  using Byte = std::conditional_t<std::is_same_v<Pointer, void*>, char, const char>;
+  x.data = static_cast<Byte*>(x.data) + begin * x.stride_b * size_of(x.dtype);
+  x.b = count;
+  return x;
+}
+
+// [b, heads, sq] fp32
+template <class View>
+View sliced(View lse, int64_t begin, int64_t count) {
+  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, char, const char>;
+  lse.shape = lse.shape.with(0, count);
+  lse.data = static_cast<Byte*>(lse.data) + begin * lse.bytes() / count;
+  return lse;
+}
+
+AttentionSettings sliced(AttentionSettings settings, int64_t begin) {
+  settings.dropout.first_sample += begin;
+  return settings;
+}
+
 bool takes(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& settings) {
   return (q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16) && q.d % 8 == 0 && q.b > 0 &&
          q.s > 0 && k.s > 0 && settings.document_starts.data == nullptr &&
          settings.key_padding_mask.data == nullptr && settings.alibi_slopes.data == nullptr &&
-         !settings.dropout.is_active() && (!settings.is_causal || settings.query_offset == 0);
+         (!settings.is_causal || settings.query_offset == 0) && slice_size(q, k, settings) > 0;
 }
 
 Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView& k,
@@ -152,6 +189,9 @@ Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView
           .d = q.d,
           .is_causal = settings.is_causal,
           .scale_bits = std::bit_cast<int32_t>(settings.scale),
+          .dropout_bits = settings.dropout.is_active()
+                              ? std::bit_cast<int32_t>(settings.dropout.probability)
+                              : 0,
           .is_deterministic = is_backward && stream.options.is_deterministic};
   tensors.describe(key);
   return key;
@@ -159,10 +199,11 @@ Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView
 
 std::string text_of(const Key& key) {
   return fmt::format(
-      "{}: {} samples, {} queries and {} keys, {} heads on {} groups, head size {}, {}{}{}",
+      "{}: {} samples, {} queries and {} keys, {} heads on {} groups, head size {}, {}{}{}{}",
       key.is_backward != 0 ? "backward" : "forward", key.batches, key.sq, key.sk, key.heads,
       key.groups, key.d, name_of(static_cast<DType>(key.dtype)),
-      key.is_causal != 0 ? ", causal" : "", key.is_deterministic != 0 ? ", deterministic" : "");
+      key.is_causal != 0 ? ", causal" : "", key.dropout_bits != 0 ? ", dropout" : "",
+      key.is_deterministic != 0 ? ", deterministic" : "");
 }
 
 // --- Plans ---
@@ -221,9 +262,29 @@ Options options_of(const Key& key, const char* name) {
   return options;
 }
 
+// [batches, heads, sq, sk], as write_dropout_mask() leaves it.
+Tensor mask_input(graph::Graph& whole, const Key& key) {
+  return whole.tensor(graph::Tensor_attributes()
+                          .set_name("dropout_mask")
+                          .set_uid(kMask)
+                          .set_dim({key.batches, key.heads, key.sq, key.sk})
+                          .set_stride({key.heads * key.sq * key.sk, key.sq * key.sk, key.sk, 1}));
+}
+
+Tensor constant(graph::Graph& whole, float value) {
+  return whole.tensor(graph::Tensor_attributes(value));
+}
+
+float kept_fraction(const Key& key) {
+  return 1.0f - std::bit_cast<float>(static_cast<int32_t>(key.dropout_bits));
+}
+
 void add_forward(graph::Graph& whole, const Key& key) {
   auto options = options_of<graph::SDPA_attributes>(key, "attention");
   options.set_generate_stats(true);
+  if (key.dropout_bits != 0) {
+    options.set_dropout(mask_input(whole, key), constant(whole, 1.0f / kept_fraction(key)));
+  }
   auto [out, stats] = whole.sdpa(input(whole, key, kQ, "q"), input(whole, key, kK, "k"),
                                  input(whole, key, kV, "v"), options);
   make_output(out, key, kOut);
@@ -233,6 +294,10 @@ void add_forward(graph::Graph& whole, const Key& key) {
 void add_backward(graph::Graph& whole, const Key& key) {
   auto options = options_of<graph::SDPA_backward_attributes>(key, "attention_backward");
   options.set_deterministic_algorithm(key.is_deterministic != 0);
+  if (key.dropout_bits != 0) {
+    options.set_dropout(mask_input(whole, key), constant(whole, 1.0f / kept_fraction(key)),
+                        constant(whole, kept_fraction(key)));
+  }
   graph::Tensor_attributes stats;
   describe_stats(stats.set_name("stats"), key);
   auto [dq, dk, dv] =
@@ -366,6 +431,32 @@ Tensors backward_tensors(const HeadsView& dq, const HeadsView& dk, const HeadsVi
   return tensors;
 }
 
+// Where the mask of a slice lies in the workspace: after what the plan needs.
+int64_t mask_offset(const Plan& plan) {
+  return (plan.workspace_bytes + kMaskAlignment - 1) / kMaskAlignment * kMaskAlignment;
+}
+
+std::optional<int64_t> workspace_bytes(const Plan* plan, const ConstHeadsView& q,
+                                       const ConstHeadsView& k, const AttentionSettings& settings) {
+  if (plan == nullptr) return std::nullopt;
+  if (!settings.dropout.is_active()) return plan->workspace_bytes;
+  return mask_offset(*plan) + slice_size(q, k, settings) * q.heads * q.s * k.s * size_of(q.dtype);
+}
+
+// Runs the plan on a slice; makes the mask first where there is dropout.
+void run_slice(const Plan& plan, std::unordered_map<int64_t, void*> pointers,
+               const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& settings,
+               void* workspace, Stream stream) {
+  if (settings.dropout.is_active()) {
+    const TensorView mask{.data = static_cast<char*>(workspace) + mask_offset(plan),
+                          .shape = {q.b, q.heads, q.s, k.s},
+                          .dtype = q.dtype};
+    write_dropout_mask(mask, settings, stream);
+    pointers.emplace(kMask, mask.data);
+  }
+  run(plan, std::move(pointers), workspace, stream);
+}
+
 }  // namespace
 
 bool has_cudnn_attention() { return true; }
@@ -373,36 +464,45 @@ bool has_cudnn_attention() { return true; }
 std::optional<int64_t> cudnn_forward_workspace_bytes(
     const HeadsView& out, const TensorView& lse, const ConstHeadsView& q, const ConstHeadsView& k,
     const ConstHeadsView& v, const AttentionSettings& settings, Stream stream) {
-  if (lse.is_null()) return std::nullopt;
-  const Plan* const plan = plan_of(forward_tensors(out, q, k, v), q, k, settings, false, stream);
-  if (plan == nullptr) return std::nullopt;
-  return plan->workspace_bytes;
+  if (lse.is_null() || !takes(q, k, settings)) return std::nullopt;
+  const int64_t n = slice_size(q, k, settings);
+  const auto slice = [n](const auto& x) { return sliced(x, 0, n); };
+  const Plan* const plan = plan_of(forward_tensors(slice(out), slice(q), slice(k), slice(v)),
+                                   slice(q), slice(k), settings, false, stream);
+  return workspace_bytes(plan, q, k, settings);
 }
 
 std::optional<int64_t> cudnn_backward_workspace_bytes(
     const HeadsView& dq, const HeadsView& dk, const HeadsView& dv, const ConstHeadsView& dout,
     const ConstHeadsView& out, const ConstView&, const ConstHeadsView& q, const ConstHeadsView& k,
     const ConstHeadsView& v, const AttentionSettings& settings, Stream stream) {
-  const Plan* const plan =
-      plan_of(backward_tensors(dq, dk, dv, dout, out, q, k, v), q, k, settings, true, stream);
-  if (plan == nullptr) return std::nullopt;
-  return plan->workspace_bytes;
+  if (!takes(q, k, settings)) return std::nullopt;
+  const int64_t n = slice_size(q, k, settings);
+  const auto slice = [n](const auto& x) { return sliced(x, 0, n); };
+  const Plan* const plan = plan_of(backward_tensors(slice(dq), slice(dk), slice(dv), slice(dout),
+                                                    slice(out), slice(q), slice(k), slice(v)),
+                                   slice(q), slice(k), settings, true, stream);
+  return workspace_bytes(plan, q, k, settings);
 }
 
 bool cudnn_attention_forward(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q,
                              const ConstHeadsView& k, const ConstHeadsView& v,
                              const AttentionSettings& settings, void* workspace, Stream stream) {
-  if (lse.is_null()) return false;
-  const Tensors tensors = forward_tensors(out, q, k, v);
-  const Plan* const plan = plan_of(tensors, q, k, settings, false, stream);
-  if (plan == nullptr) return false;
-  run(*plan,
-      {{kQ, tensors.pointer(kQ)},
-       {kK, tensors.pointer(kK)},
-       {kV, tensors.pointer(kV)},
-       {kOut, tensors.pointer(kOut)},
-       {kStats, lse.data}},
-      workspace, stream);
+  if (lse.is_null() || !takes(q, k, settings)) return false;
+  const int64_t n = slice_size(q, k, settings);
+  for (int64_t begin = 0; begin < q.b; begin += n) {
+    const auto slice = [&](const auto& x) { return sliced(x, begin, n); };
+    const Tensors tensors = forward_tensors(slice(out), slice(q), slice(k), slice(v));
+    const Plan* const plan = plan_of(tensors, slice(q), slice(k), settings, false, stream);
+    if (plan == nullptr) return false;
+    run_slice(*plan,
+              {{kQ, tensors.pointer(kQ)},
+               {kK, tensors.pointer(kK)},
+               {kV, tensors.pointer(kV)},
+               {kOut, tensors.pointer(kOut)},
+               {kStats, slice(lse).data}},
+              slice(q), slice(k), sliced(settings, begin), workspace, stream);
+  }
   return true;
 }
 
@@ -411,14 +511,21 @@ bool cudnn_attention_backward(const HeadsView& dq, const HeadsView& dk, const He
                               const ConstView& lse, const ConstHeadsView& q,
                               const ConstHeadsView& k, const ConstHeadsView& v,
                               const AttentionSettings& settings, void* workspace, Stream stream) {
-  const Tensors tensors = backward_tensors(dq, dk, dv, dout, out, q, k, v);
-  const Plan* const plan = plan_of(tensors, q, k, settings, true, stream);
-  if (plan == nullptr) return false;
-  std::unordered_map<int64_t, void*> pointers = {{kStats, const_cast<void*>(lse.data)}};
-  for (const Position position : {kQ, kK, kV, kOut, kDout, kDq, kDk, kDv}) {
-    pointers.emplace(position, tensors.pointer(position));
+  if (!takes(q, k, settings)) return false;
+  const int64_t n = slice_size(q, k, settings);
+  for (int64_t begin = 0; begin < q.b; begin += n) {
+    const auto slice = [&](const auto& x) { return sliced(x, begin, n); };
+    const Tensors tensors = backward_tensors(slice(dq), slice(dk), slice(dv), slice(dout),
+                                             slice(out), slice(q), slice(k), slice(v));
+    const Plan* const plan = plan_of(tensors, slice(q), slice(k), settings, true, stream);
+    if (plan == nullptr) return false;
+    std::unordered_map<int64_t, void*> pointers = {{kStats, const_cast<void*>(slice(lse).data)}};
+    for (const Position position : {kQ, kK, kV, kOut, kDout, kDq, kDk, kDv}) {
+      pointers.emplace(position, tensors.pointer(position));
+    }
+    run_slice(*plan, std::move(pointers), slice(q), slice(k), sliced(settings, begin), workspace,
+              stream);
   }
-  run(*plan, std::move(pointers), workspace, stream);
   return true;
 }
 

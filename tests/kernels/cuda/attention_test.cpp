@@ -399,6 +399,42 @@ TEST_F(AttentionCudaTest, CudnnServesTraining) {
   check_cudnn(deterministic);
 }
 
+TEST_F(AttentionCudaTest, CudnnDropsWhatTheCpuDrops) {
+  if (!kernels::cuda::has_cudnn_attention()) {
+    GTEST_SKIP() << "built without the headers of cudnn-frontend: not run";
+  }
+  const auto dropping = [](Problem p) {
+    p.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.1f};
+    p.first_head = 4;
+    return p;
+  };
+  check_cudnn(dropping(self_attention("dropout, heads of 64", 256, 3, 4, 4, 64)));
+  check_cudnn(dropping(self_attention("dropout, heads of 128", 192, 2, 2, 2, 128)));
+  check_cudnn(dropping(self_attention("dropout, odd tiles", 200, 2, 3, 3, 64)));
+  check_cudnn(dropping(self_attention("dropout, everything visible", 136, 2, 2, 2, 64, false)));
+  check_cudnn(dropping(self_attention("dropout, grouped", 136, 3, 6, 2, 64)));
+  Problem deterministic = dropping(self_attention("dropout, deterministic", 200, 2, 4, 2, 64));
+  deterministic.is_deterministic = true;
+  check_cudnn(deterministic);
+  Problem replayed = dropping(self_attention("dropout, samples in memory", 128, 2, 2, 2, 64));
+  replayed.more_samples = tensor_of(std::vector<int64_t>{9}, {1});
+  check_cudnn(replayed);
+}
+
+// The masks of three samples are more than the workspace holds at once.
+TEST_F(AttentionCudaTest, CudnnDropsSliceBySlice) {
+  if (!kernels::cuda::has_cudnn_attention()) {
+    GTEST_SKIP() << "built without the headers of cudnn-frontend: not run";
+  }
+  Problem p = self_attention("slices", 2048, 3, 16, 16, 64);
+  p.dtype = DType::kBFloat16;
+  p.dropout = {.key = 1, .first_sample = 7, .probability = 0.1f};
+  ASSERT_LT(kernels::cuda::dropout_mask_samples(p.b, p.heads, p.sq, p.sk), p.b);
+  EXPECT_TRUE(is_served_by_cudnn(p)) << "see the warning above for why not";
+  expect_results(p, run(p, stream(), Path::kChosen), run(p, stream(), Path::kMath),
+                 "cuDNN against own kernels");
+}
+
 TEST_F(AttentionCudaTest, DeterministicGradientsHaveTheSameBits) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     Problem p = self_attention("deterministic", 512, 2, 8, 2, 64);
