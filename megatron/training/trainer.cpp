@@ -175,12 +175,14 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
   return losses;
 }
 
-bool Trainer::on_any_rank(bool condition) const {
-  if (parts_.parallel.world.size() == 1) return condition;
-  Tensor flag = full({1}, condition ? 1.0f : 0.0f, DType::kFloat32, Stream{});
-  comm::all_reduce(flag.view(), comm::Reduce::kMax, parts_.parallel.world, Stream{});
-  return flag.item() > 0;
+int Trainer::highest_on_ranks(int number) const {
+  if (parts_.parallel.world.size() == 1) return number;
+  Tensor highest = full({1}, static_cast<float>(number), DType::kFloat32, Stream{});
+  comm::all_reduce(highest.view(), comm::Reduce::kMax, parts_.parallel.world, Stream{});
+  return static_cast<int>(highest.item());
 }
+
+bool Trainer::on_any_rank(bool condition) const { return highest_on_ranks(condition ? 1 : 0) > 0; }
 
 void Trainer::finish_step() {
   if (!queued_) return;
@@ -242,11 +244,12 @@ bool Trainer::finish_iteration() {
     evaluate_and_print(Split::kValid, fmt::format("iteration {}", iteration), false);
     log_.resume();
   }
-  if (config.exit_signal_handler && on_any_rank(ExitSignals::received() != nullptr)) {
+  const int signal = config.exit_signal_handler ? highest_on_ranks(ExitSignals::received()) : 0;
+  if (signal != 0) {
     settle();
     save();
     log_.line(
-        datetime_text(fmt::format("exiting program after receiving {}.", ExitSignals::received())));
+        datetime_text(fmt::format("exiting program after receiving {}.", name_of_signal(signal))));
     return true;
   }
   if (is_due(parts_.save_interval, iteration)) save();

@@ -90,7 +90,8 @@ class Trainer {
   // Runs the microbatches of this rank through its stage of the pipeline, backward too when `seed`,
   // the gradient of each loss, is defined.
   LossSums run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed);
-  // True on every rank as soon as it is on one.
+  // What is the highest of a number on all ranks; true as soon as it is true on one.
+  int highest_on_ranks(int number) const;
   bool on_any_rank(bool condition) const;
   // The loop. True: an exit condition ended it.
   bool train();

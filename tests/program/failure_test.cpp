@@ -273,6 +273,28 @@ TEST_F(FailureTest, TwoHostsRestartTogether) {
   expect_as(metrics_of(path("pair.jsonl")), undisturbed());
 }
 
+TEST_F(FailureTest, ASignalStopsAllRanksAtTheSameIteration) {
+  for (const Words& ranks : {threads(), processes()}) {
+    for (const bool to_one : {false, true}) {
+      if (to_one && ranks == threads()) continue;
+      const std::string name =
+          "signal" + std::to_string(ranks.size()) + (to_one ? "_to_one" : "_to_launch");
+      const Flags flags = job(name).with("--exit-signal-handler");
+      Running running("launch", launched(ranks, flags));
+      ASSERT_TRUE(running.wait_for(" iteration       15/"));
+      ::kill(to_one ? process_of_rank(running.pid(), 2) : running.pid(), SIGTERM);
+      const Outcome outcome = running.finish();
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_THAT(errors_of(outcome), ElementsAre());
+      EXPECT_THAT(outcome.out, HasSubstr("exiting program after receiving SIGTERM."));
+      const auto last = static_cast<int>(metrics_of(path(name + ".jsonl")).back().at("iteration"));
+      EXPECT_LT(last, kIterations);
+      EXPECT_TRUE(fs::exists(iteration_in(path(name), last)));
+      expect_resumed(name);
+    }
+  }
+}
+
 // A restart would only end the same way.
 TEST_F(FailureTest, BadInputIsNotTriedAgain) {
   Words own = processes();
