@@ -23,6 +23,7 @@ struct CheckpointConfig {
   int64_t save_retain_interval = 0;  // iterations kept even so; 0: none
   bool no_save_optim = false;
   bool no_save_rng = false;
+  bool async_save = false;  // files are written while training goes on
 
   SaveFormat save_format = SaveFormat::kNative;
 

@@ -7,9 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "megatron/checkpoint/commit.h"
 #include "megatron/checkpoint/directory.h"
-#include "megatron/checkpoint/manifest.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
@@ -99,27 +97,6 @@ fs::path announced(const fs::path& unfinished, const comm::Group& world) {
   return text;
 }
 
-void write_files(const fs::path& directory, const CheckpointContents& contents,
-                 const comm::Group& world) {
-  Manifest manifest;
-  manifest.iteration = contents.iteration;
-  manifest.consumed_train_samples = contents.consumed_train_samples;
-  manifest.consumed_valid_samples = contents.consumed_valid_samples;
-  manifest.scalars = contents.scalars;
-  for (const auto& [section, tensors] : contents.sections) {
-    write_section(directory, section, tensors, world, manifest);
-  }
-  if (world.size() > 1) {
-    const std::vector<std::string> parts = gathered_on_first(manifest_text(manifest), world);
-    for (size_t rank = 1; rank < parts.size(); ++rank) {
-      merge(manifest, parse_manifest_part(parts[rank]));
-    }
-  }
-  if (world.rank() != 0) return;
-  write_args(directory, contents.args, manifest);
-  write_manifest(directory, manifest);
-}
-
 std::string remaining_text(const fs::path& directory) {
   const std::vector<int64_t> iterations = iterations_in(directory);
   if (iterations.empty()) return "there is no earlier checkpoint";
@@ -141,24 +118,66 @@ void save_checkpoint(const fs::path& directory, const CheckpointState& state,
 
 void save_checkpoint(const fs::path& directory, const CheckpointContents& contents,
                      const SaveOptions& options, const comm::Group& world) {
+  CheckpointWriting writing(directory, contents, options, world);
+  writing.write();
+  writing.commit();
+}
+
+// A step of saving, whose failure says what became of the checkpoint.
+template <class Step>
+void CheckpointWriting::run(const Step& step) const {
   try {
-    if (world.rank() == 0) {
-      commit_checkpoint(directory, iteration_directory_name(contents.iteration),
-                        CheckpointFormat::kNative, std::to_string(contents.iteration),
-                        [&](const fs::path& unfinished) {
-                          write_files(announced(unfinished, world), contents, world);
-                        });
-    } else {
-      write_files(announced({}, world), contents, world);
-    }
-    comm::barrier(world);  // nobody goes on before the checkpoint is there
+    step();
   } catch (const IoError& error) {
-    throw IoError(fmt::format("iteration {} was not saved: {}; {}", contents.iteration,
-                              error.what(), remaining_text(directory)));
+    throw IoError(fmt::format("iteration {} was not saved: {}; {}", contents_.iteration,
+                              error.what(), remaining_text(directory_)));
   }
-  if (world.rank() != 0) return;
+}
+
+CheckpointWriting::CheckpointWriting(const fs::path& directory, CheckpointContents contents,
+                                     const SaveOptions& options, const comm::Group& world)
+    : directory_(directory), contents_(std::move(contents)), options_(options), world_(world) {
+  run([&] {
+    if (world_.rank() == 0) {
+      unfinished_ = std::make_unique<UnfinishedCheckpoint>(
+          directory_, iteration_directory_name(contents_.iteration), CheckpointFormat::kNative);
+    }
+    path_ = announced(unfinished_ ? unfinished_->path() : fs::path(), world_);
+  });
+}
+
+CheckpointWriting::~CheckpointWriting() = default;
+
+void CheckpointWriting::write() {
+  run([&] {
+    manifest_.iteration = contents_.iteration;
+    manifest_.consumed_train_samples = contents_.consumed_train_samples;
+    manifest_.consumed_valid_samples = contents_.consumed_valid_samples;
+    manifest_.scalars = contents_.scalars;
+    for (const auto& [section, tensors] : contents_.sections) {
+      write_section(path_, section, tensors, world_, manifest_);
+    }
+  });
+}
+
+void CheckpointWriting::commit() {
+  run([&] {
+    if (world_.size() > 1) {
+      const std::vector<std::string> parts = gathered_on_first(manifest_text(manifest_), world_);
+      for (size_t rank = 1; rank < parts.size(); ++rank) {
+        merge(manifest_, parse_manifest_part(parts[rank]));
+      }
+    }
+    if (unfinished_) {
+      write_args(path_, contents_.args, manifest_);
+      write_manifest(path_, manifest_);
+      unfinished_->commit(std::to_string(contents_.iteration));
+    }
+    comm::barrier(world_);  // nobody goes on before the checkpoint is there
+  });
+  if (world_.rank() != 0) return;
   try {
-    remove_old_checkpoints(directory, options.keep_last, options.retain_interval);
+    remove_old_checkpoints(directory_, options_.keep_last, options_.retain_interval);
   } catch (const Error& error) {
     warn(error.what());
   }

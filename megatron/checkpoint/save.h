@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
+#include "megatron/checkpoint/commit.h"
 #include "megatron/checkpoint/contents.h"
+#include "megatron/checkpoint/manifest.h"
 #include "megatron/checkpoint/state.h"
 #include "megatron/comm/group.h"
 
@@ -29,5 +32,35 @@ void save_checkpoint(const std::filesystem::path& directory, const CheckpointSta
 // The same for contents from anywhere, a piece in memory at a time; every piece is a chunk.
 void save_checkpoint(const std::filesystem::path& directory, const CheckpointContents& contents,
                      const SaveOptions& options = {}, const comm::Group& world = {});
+
+// The same in three steps, of which the second needs no other rank and may be done by another
+// thread. What is not committed is removed.
+class CheckpointWriting {
+ public:
+  // Every rank calls it. Copies of `world` are used until the end.
+  CheckpointWriting(const std::filesystem::path& directory, CheckpointContents contents,
+                    const SaveOptions& options, const comm::Group& world);
+  ~CheckpointWriting();
+  CheckpointWriting(const CheckpointWriting&) = delete;
+  CheckpointWriting& operator=(const CheckpointWriting&) = delete;
+
+  int64_t iteration() const { return contents_.iteration; }
+  // Writes this rank's files.
+  void write();
+  // Every rank calls it when its files are written.
+  void commit();
+
+ private:
+  template <class Step>
+  void run(const Step& step) const;
+
+  const std::filesystem::path directory_;
+  const CheckpointContents contents_;
+  const SaveOptions options_;
+  const comm::Group world_;
+  std::unique_ptr<UnfinishedCheckpoint> unfinished_;  // on rank 0
+  std::filesystem::path path_;                        // of the files
+  Manifest manifest_;
+};
 
 }  // namespace megatron

@@ -324,6 +324,10 @@ void save_foreign(const TrainingArgs& args, const CheckpointState& state,
   comm::barrier(world);
 }
 
+SaveOptions save_options(const CheckpointConfig& config) {
+  return {.keep_last = config.keep_last, .retain_interval = config.save_retain_interval};
+}
+
 }  // namespace
 
 LoadSource find_load_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
@@ -395,7 +399,15 @@ void take_architecture(TrainingArgs& args, const LoadSource& source) {
   args.activation = activation_flags(config.activation);
 }
 
-void save_run(GptSetup& setup, const Tokenizer& tokenizer) {
+std::unique_ptr<AsyncSaver> make_async_saver(const CheckpointConfig& config,
+                                             const comm::Group& world) {
+  if (!config.async_save || config.save.empty() || config.save_format != SaveFormat::kNative) {
+    return nullptr;
+  }
+  return std::make_unique<AsyncSaver>(config.save, save_options(config), world);
+}
+
+void save_run(GptSetup& setup, const Tokenizer& tokenizer, AsyncSaver* saver) {
   const TrainingArgs& args = setup.args();
   const Progress& progress = setup.progress();
   CheckpointState state = state_of(setup, !args.checkpoint.no_save_optim, Parts::kToSave);
@@ -422,9 +434,8 @@ void save_run(GptSetup& setup, const Tokenizer& tokenizer) {
   if (args.checkpoint.save_format != SaveFormat::kNative) {
     return save_foreign(args, state, setup.parallel().world);
   }
-  save_checkpoint(args.checkpoint.save, state,
-                  {.keep_last = args.checkpoint.keep_last,
-                   .retain_interval = args.checkpoint.save_retain_interval},
+  if (saver != nullptr) return saver->save(state);
+  save_checkpoint(args.checkpoint.save, state, save_options(args.checkpoint),
                   setup.parallel().world);
 }
 

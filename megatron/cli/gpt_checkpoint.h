@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 
+#include "megatron/checkpoint/async_save.h"
+#include "megatron/checkpoint/config.h"
 #include "megatron/checkpoint/contents.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/cli/gpt_setup.h"
@@ -32,8 +34,11 @@ CheckpointContents open_source(const LoadSource& source, const ArgMap& fallback 
 // --use-checkpoint-args: takes the architecture from the source. REQUIRES: args are not resolved.
 void take_architecture(TrainingArgs& args, const LoadSource& source);
 
-// Saves everything a run needs to go on exactly.
-void save_run(GptSetup& setup, const Tokenizer& tokenizer);
+// Saves everything a run needs to go on exactly; begins to, where there is a saver for it.
+void save_run(GptSetup& setup, const Tokenizer& tokenizer, AsyncSaver* saver = nullptr);
+// The saver of --async-save; none without the flag, and for formats that it does not write.
+std::unique_ptr<AsyncSaver> make_async_saver(const CheckpointConfig& config,
+                                             const comm::Group& world);
 
 // Brings a freshly built run to where the source stands; Megatron-LM's rules for --finetune,
 // --no-load-optim and the scheduler flags. Throws ConfigError for every setting that contradicts

@@ -188,10 +188,16 @@ int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
   print_line(
       timers.report({"model-and-optimizer-setup", "train/valid/test-data-iterators-setup"}, 1));
 
+  const std::unique_ptr<AsyncSaver> saver = make_async_saver(args.checkpoint, world);
   TrainerParts parts = setup.parts(task);
   parts.started = started;
   if (!args.checkpoint.save.empty()) {
-    parts.save = [&](const Progress&) { save_run(setup, *tokenizer); };
+    parts.save = [&](const Progress&) { save_run(setup, *tokenizer, saver.get()); };
+  }
+  if (saver) {
+    parts.finish_save = [&](bool waits) {
+      return (waits ? saver->finish() : saver->finish_if_written()).has_value();
+    };
   }
   if (const int64_t seconds = args.parallel.distributed_timeout_seconds_after_init; seconds > 0) {
     comm::barrier(world);  // nobody is still starting

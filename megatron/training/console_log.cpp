@@ -60,6 +60,11 @@ std::string saving_text(int64_t iteration, std::string_view directory) {
   return fmt::format("saving checkpoint at iteration {:7d} to {}", iteration, directory);
 }
 
+std::string scheduled_text(int64_t iteration, std::string_view directory) {
+  return fmt::format("  scheduled an async checkpoint save at iteration {:7d} to {}", iteration,
+                     directory);
+}
+
 std::string saved_text(int64_t iteration, std::string_view directory) {
   return fmt::format("  successfully saved checkpoint at iteration {:7d} to {}", iteration,
                      directory);

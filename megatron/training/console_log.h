@@ -41,6 +41,8 @@ std::string datetime_text(std::string_view tag);
 
 // "saving checkpoint at iteration      20 to DIR" and the line after it.
 std::string saving_text(int64_t iteration, std::string_view directory);
+// "  scheduled an async checkpoint save at iteration      20 to DIR", when that comes later.
+std::string scheduled_text(int64_t iteration, std::string_view directory);
 std::string saved_text(int64_t iteration, std::string_view directory);
 
 }  // namespace megatron

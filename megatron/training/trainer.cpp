@@ -56,9 +56,10 @@ void Trainer::run() {
     profile_.finish();
     log_.pause();
     log_.flush();
-    if (left_early) return;
+    if (left_early) return finish_save(true);
     log_.line(datetime_text("after training is done"));
     if (parts_.progress.iteration != 0) save();
+    finish_save(true);
   }
 
   const std::string prefix = fmt::format("iteration {} on ", parts_.progress.iteration);
@@ -70,6 +71,7 @@ void Trainer::run() {
 bool Trainer::train() {
   bool is_leaving = false;
   while (parts_.progress.iteration < train_iters_ && !is_leaving) {
+    finish_save(false);
     const int64_t before = parts_.microbatches.num_microbatches();
     parts_.microbatches.update(parts_.progress.consumed_train_samples, false);
     const bool has_grown = parts_.microbatches.num_microbatches() != before;
@@ -310,18 +312,30 @@ void Trainer::save() {
   if (!parts_.save) return;
   settle();
   log_.pause();
+  finish_save(true);  // the one before
   log_.timers().start("save-checkpoint", 0);
   log_.line(saving_text(parts_.progress.iteration, parts_.save_directory));
   parts_.save(parts_.progress);
   last_saved_ = parts_.progress.iteration;
-  if (progress_file_) {
-    progress_file_->saved_checkpoint(parts_.progress, parts_.tokens_per_sample);
+  if (parts_.finish_save) {
+    saving_ = parts_.progress;
+    log_.line(scheduled_text(parts_.progress.iteration, parts_.save_directory));
+  } else {
+    note_saved(parts_.progress);
   }
-  log_.line(saved_text(parts_.progress.iteration, parts_.save_directory));
   log_.timers().stop("save-checkpoint", 0);
   const std::string times = log_.timers().report({"save-checkpoint"}, 1);
   if (!times.empty()) log_.line(times);
   log_.resume();
+}
+
+void Trainer::finish_save(bool waits) {
+  if (saving_ && parts_.finish_save(waits)) note_saved(*std::exchange(saving_, std::nullopt));
+}
+
+void Trainer::note_saved(const Progress& progress) {
+  if (progress_file_) progress_file_->saved_checkpoint(progress, parts_.tokens_per_sample);
+  log_.line(saved_text(progress.iteration, parts_.save_directory));
 }
 
 bool Trainer::is_out_of_time() const {

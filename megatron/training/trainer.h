@@ -41,6 +41,9 @@ struct TrainerParts {
   std::function<double(int64_t batch_size)> flops;
   // Writes a checkpoint of everything above; null: --save was not given.
   std::function<void(const Progress&)> save;
+  // Completes a checkpoint that save() has only begun, once all ranks have written, waiting for
+  // that or not. True when it is the latest now. Null: save() returns when it is.
+  std::function<bool(bool waits)> finish_save = {};
   int64_t save_interval = 0;                      // iterations; 0: only at the end
   std::string save_directory;                     // named in the log lines
   std::chrono::steady_clock::time_point started;  // of the process: --exit-duration-in-mins
@@ -104,6 +107,9 @@ class Trainer {
   // Evaluation, saving and exits that are due after an iteration. True: leave the loop.
   bool finish_iteration();
   void save();
+  // Completes a save under way, see TrainerParts::finish_save.
+  void finish_save(bool waits);
+  void note_saved(const Progress& progress);
   bool is_out_of_time() const;
 
   TrainerParts parts_;
@@ -112,6 +118,7 @@ class Trainer {
   ProfileWindow profile_;                      // --profile
   std::optional<ProgressFile> progress_file_;  // --log-progress
   int64_t last_saved_ = -1;                    // iteration
+  std::optional<Progress> saving_;             // of a save under way
 
   std::optional<QueuedIteration> queued_;
   std::optional<Readback> loss_sums_;

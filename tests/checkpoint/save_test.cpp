@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "megatron/core/file.h"
 #include "megatron/device/allocator.h"
 #include "megatron/formats/safetensors.h"
+#include "tests/checkpoint/file_size_limit.h"
 #include "tests/checkpoint/sample_state.h"
 #include "tests/support/temporary_directory.h"
 
@@ -27,26 +27,6 @@ namespace megatron {
 namespace {
 
 using testing::HasSubstr;
-
-// While it lives, files cannot grow beyond a size: writes fail as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : old_handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &old_limit_);
-    const rlimit limit{bytes, old_limit_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &old_limit_);
-    ::signal(SIGXFSZ, old_handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit old_limit_{};
-  void (*old_handler_)(int);
-};
 
 class SaveCheckpointTest : public testing::Test {
  protected:

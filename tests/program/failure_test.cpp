@@ -143,6 +143,22 @@ TEST_F(FailureTest, AKilledRankEndsTheJob) {
   expect_resumed("killed");
 }
 
+TEST_F(FailureTest, AKilledRankInAnAsyncSaveCostsNoCheckpoint) {
+  for (const bool is_early : {false, true}) {
+    const std::string name = is_early ? "early" : "late";
+    Running running("launch", launched(processes(), job(name).with("--async-save")));
+    // The files of iteration 20 are being written, or just were.
+    ASSERT_TRUE(running.wait_for(is_early
+                                     ? "scheduled an async checkpoint save at iteration      20"
+                                     : "saved checkpoint at iteration      20"));
+    ASSERT_EQ(::kill(process_of_rank(running.pid(), is_early ? 0 : 1), SIGKILL), 0);
+    EXPECT_EQ(running.finish().exit_code, 128 + SIGKILL);
+    const std::string latest = content(path(name) / "latest_checkpointed_iteration.txt");
+    EXPECT_GE(std::stoi(latest), is_early ? 10 : 20);
+    expect_resumed(name);
+  }
+}
+
 TEST_F(FailureTest, ARankThatHangsIsNamedAndEnded) {
   Running running("launch", launched(processes(), job("stopped")));
   ASSERT_TRUE(running.wait_for(" iteration       25/"));
@@ -170,14 +186,19 @@ TEST_F(FailureTest, NoRankOutlivesItsLauncher) {
   for (const pid_t rank : ranks) EXPECT_FALSE(exists(rank));
 }
 
-TEST_F(FailureTest, AFullDiskDuringAParallelSave) {
+class FullDiskTest : public FailureTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Saves, FullDiskTest, testing::Bool(),
+                         [](const auto& save) { return save.param ? "async" : "waited"; });
+
+TEST_P(FullDiskTest, CostsNoCheckpoint) {
   const fs::path disk = path("full");
   fs::create_directory(disk);
   const bool is_small = ::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=2m") == 0;
   const auto saving = [&](int interval) {
-    return job("full")
-        .with("--save", (disk / "save").string())
-        .with("--save-interval", std::to_string(interval));
+    const Flags flags = job("full")
+                            .with("--save", (disk / "save").string())
+                            .with("--save-interval", std::to_string(interval));
+    return GetParam() ? flags.with("--async-save") : flags;
   };
   EXPECT_EQ(
       run("launch", launched(processes(), saving(10).with("--exit-interval", "10"))).exit_code, 0);

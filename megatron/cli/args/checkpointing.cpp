@@ -24,6 +24,8 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
                      "Checkpoints of iterations divisible by this are kept even so.");
   flags.add_switch("--no-save-optim", c.no_save_optim, "Do not save the optimizer's state.").none();
   flags.add_switch("--no-save-rng", c.no_save_rng, "Do not save the random states.").none();
+  flags.add_switch("--async-save", c.async_save,
+                   "Write checkpoints while training goes on, from a copy in host memory.");
   flags.add_optional("--load", c.load, "Directory to load the latest checkpoint from.");
   flags.add_choice("--load-format", c.load_format,
                    {{"auto", LoadFormat::kAuto},
@@ -50,7 +52,6 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
       .among({"torch", "torch_dist", "torch_dcp", "fsdp_dtensor", "zarr"});
   flags.add_later_entry("--auto-detect-ckpt-format", T::kSwitch, other, false,
                         "The format of a loaded checkpoint is always detected.");
-  flags.add_later_entry("--async-save", T::kSwitch, other, false, "Save in the background.");
   flags.add_later_entry("--async-strategy", T::kText, other, "mcore", "Detail of --async-save.");
   flags.add_later_entry("--use-persistent-ckpt-worker", T::kSwitch, other, false,
                         "Detail of --async-save.");
