@@ -302,9 +302,8 @@ class Resolver {
             "--rope-scaling-factor has no effect without --use-rope-scaling");
     warn_if(given("split") && args_.data.data_path.empty() && args_.data.data_args_path.empty(),
             "--split has no effect without --data-path");
-    warn_if(args_.checkpoint.async_save &&
-                (args_.checkpoint.save.empty() ||
-                 args_.checkpoint.save_format != SaveFormat::kNative),
+    warn_if(args_.checkpoint.async_save && (args_.checkpoint.save.empty() ||
+                                            args_.checkpoint.save_format != SaveFormat::kNative),
             "--async-save has no effect without --save, or with another --save-format than native");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
