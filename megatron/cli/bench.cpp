@@ -7,19 +7,26 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 
+#include "megatron/cli/agreement.h"
 #include "megatron/cli/device_choice.h"
 #include "megatron/cli/flag_table.h"
 #include "megatron/cli/gpt_setup.h"
+#include "megatron/cli/memory_check.h"
+#include "megatron/cli/workloads.h"
+#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/free_memory.h"
 #include "megatron/device/trace.h"
+#include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/trainer.h"
 
@@ -28,144 +35,115 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Sizes that people compare: GPT-2 and GPT-3 shapes with the vocabulary of GPT-2, padded.
-struct Workload {
-  const char* name;
-  int64_t num_layers;
-  int64_t hidden_size;
-  int64_t num_attention_heads;
-  int64_t seq_length;
-  int64_t micro_batch_size;
-};
-constexpr Workload kWorkloads[] = {
-    {"tiny", 2, 64, 2, 64, 2},       {"124m", 12, 768, 12, 256, 4},
-    {"345m", 24, 1024, 16, 1024, 4}, {"774m", 36, 1280, 20, 1024, 4},
-    {"1.3b", 24, 2048, 16, 2048, 2}, {"1.5b", 48, 1600, 25, 1024, 2},
-};
-constexpr int64_t kVocabulary = 50304;
-
 struct BenchFlags {
   std::string workload = "124m";
   int64_t steps = 8;
   int64_t warmup = 2;
-  int64_t num_threads = 0;
-  int64_t seq_length = 0;
-  int64_t micro_batch_size = 0;
   int64_t num_microbatches = 1;
-  int64_t num_layers = 0;
-  bool bf16 = false;
-  bool fp16 = false;
-  bool allow_tf32 = false;
-  bool deterministic_mode = false;
   bool deterministic_cost = false;
   bool breakdown = false;
-  std::string device = "auto";
+  std::vector<std::string> training;  // flags of pretrain-gpt
 };
 
 FlagTable flags_of(BenchFlags& flags) {
   FlagTable table;
   table.group("benchmark");
-  table.add("--workload", flags.workload, "Model: tiny, 124m, 345m, 774m, 1.3b or 1.5b.");
+  table.add("--workload", flags.workload, "Model: " + workload_names() + ".");
   table.add("--steps", flags.steps, "Iterations to time; the median counts.");
   table.add("--warmup", flags.warmup, "Iterations before the timed ones.");
-  table.add_switch("--bf16", flags.bf16, "Parameters in bfloat16.");
-  table.add_switch("--fp16", flags.fp16, "Parameters in float16.");
-  table.add_switch("--allow-tf32", flags.allow_tf32, "Products of fp32 on a GPU in TF32.");
-  table.add_switch("--deterministic-mode", flags.deterministic_mode,
-                   "Equal runs give equal bits, also where a faster way exists.");
+  table.add("--num-microbatches", flags.num_microbatches,
+            "Microbatches of an iteration, on each data parallel rank.");
   table.add_switch("--deterministic-cost", flags.deterministic_cost,
                    "Time the run again in deterministic mode and report what that costs.");
-  table.add_switch("--breakdown", flags.breakdown,
-                   "Time the kinds of work in as many iterations more.");
-  table.add("--device", flags.device, "Where to compute: auto, cpu or cuda.");
-  table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
-  table.add_optional("--seq-length", flags.seq_length, "Instead of the workload's.");
-  table.add_optional("--micro-batch-size", flags.micro_batch_size, "Instead of the workload's.");
-  table.add("--num-microbatches", flags.num_microbatches, "Microbatches of an iteration.");
-  table.add_optional("--num-layers", flags.num_layers, "Instead of the workload's.");
+  table.add_switch(
+      "--breakdown", flags.breakdown,
+      "Time the kinds of work, and exposed communication, in as many iterations more.");
   return table;
 }
 
-const Workload& workload_named(const std::string& name) {
-  for (const Workload& workload : kWorkloads) {
-    if (workload.name == name) return workload;
+// The run that trains the workload, so that bench measures what users run.
+TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world) {
+  std::vector<std::string> words = {
+      "--train-iters",  std::to_string(2 * flags.steps + flags.warmup),
+      "--weight-decay", "0.1",
+      "--adam-beta2",   "0.95"};
+  words.insert(words.end(), flags.training.begin(), flags.training.end());
+  words = workload_command(flags.workload, words);
+
+  std::vector<std::string> problems;
+  const TrainingArgs asked = parsed_flags(words, ModelKind::kGpt, problems);
+  if (!asked.given.contains("global_batch_size") && problems.empty()) {
+    ParallelConfig parallel = asked.parallel;
+    parallel.world_size = world.size();
+    const int64_t dp = std::max<int64_t>(1, resolved(parallel).data_parallel_size);
+    words.emplace_back("--global-batch-size");
+    words.push_back(std::to_string(asked.training.micro_batch_size * flags.num_microbatches * dp));
   }
-  std::string known;
-  for (const Workload& workload : kWorkloads) known += fmt::format(" {}", workload.name);
-  throw ConfigError(fmt::format("--workload {} is unknown; use one of:{}", name, known));
-}
-
-// The command line that trains the workload, so that bench measures what users run.
-std::vector<std::string> training_flags_of(const BenchFlags& flags) {
-  const Workload& workload = workload_named(flags.workload);
-  const auto given = [](int64_t value, int64_t otherwise) {
-    return std::to_string(value > 0 ? value : otherwise);
-  };
-  const std::string seq_length = given(flags.seq_length, workload.seq_length);
-  const int64_t micro =
-      flags.micro_batch_size > 0 ? flags.micro_batch_size : workload.micro_batch_size;
-  std::vector<std::string> words = {"--mock-data"};
-  const auto add = [&words](const char* flag, const std::string& value) {
-    words.emplace_back(flag);
-    words.push_back(value);
-  };
-  add("--num-layers", given(flags.num_layers, workload.num_layers));
-  add("--hidden-size", std::to_string(workload.hidden_size));
-  add("--num-attention-heads", std::to_string(workload.num_attention_heads));
-  add("--seq-length", seq_length);
-  add("--max-position-embeddings", seq_length);
-  add("--micro-batch-size", std::to_string(micro));
-  add("--global-batch-size", std::to_string(micro * flags.num_microbatches));
-  add("--train-iters", std::to_string(2 * flags.steps + flags.warmup));
-  add("--lr", "1e-4");
-  add("--weight-decay", "0.1");
-  add("--adam-beta2", "0.95");
-  add("--attention-dropout", "0");
-  add("--hidden-dropout", "0");
-  add("--tokenizer-type", "NullTokenizer");
-  add("--vocab-size", std::to_string(kVocabulary - 1));
-  add("--device", flags.device);
-  if (flags.num_threads > 0) add("--num-threads", std::to_string(flags.num_threads));
-
-  if (flags.bf16) words.emplace_back("--bf16");
-  if (flags.fp16) words.emplace_back("--fp16");
-  if (flags.allow_tf32) words.emplace_back("--allow-tf32");
-  if (flags.deterministic_mode) words.emplace_back("--deterministic-mode");
-  return words;
+  problems.clear();
+  TrainingArgs args =
+      resolved(parsed_flags(words, ModelKind::kGpt, problems), world.size(), problems);
+  for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
+  expect_agreement(args, problems, world);
+  for (const std::string& warning : args.warnings) warn(warning);
+  args.transformer.padded_vocab_size = padded_vocab_size(
+      make_tokenizer(args.tokenizer)->vocab_size(), args.transformer.make_vocab_size_divisible_by,
+      args.parallel.tensor_model_parallel_size);
+  return args;
 }
 
 // Next-token prediction on random tokens: never zeros, which some processors multiply faster.
 class RandomTokensTask final : public TrainTask {
  public:
-  RandomTokensTask(const GptModel& model, RandomState& random, int64_t micro_batch_size)
-      : model_(model), random_(random), micro_batch_size_(micro_batch_size) {}
+  // Ranks that share a sample draw the same.
+  explicit RandomTokensTask(GptSetup& setup)
+      : setup_(setup), generator_(1234 + static_cast<uint64_t>(setup.parallel().data.rank())) {}
 
   bool has_split(Split split) const override { return split == Split::kTrain; }
 
-  MicrobatchOutput forward_step(Split, int64_t, const Variable&) override {
-    const Shape shape = {micro_batch_size_, model_.config().seq_length};
+  MicrobatchOutput forward_step(Split, int64_t chunk, const Variable& activations) override {
+    const GptModel& model = *setup_.chunks()[static_cast<size_t>(chunk)];
+    const Shape shape = {setup_.args().training.micro_batch_size, model.config().seq_length};
     const auto random_ids = [&] {
-      std::uniform_int_distribution<int64_t> id(0, model_.config().padded_vocab_size - 1);
+      std::uniform_int_distribution<int64_t> id(0, model.config().padded_vocab_size - 1);
       std::vector<int64_t> ids(static_cast<size_t>(shape.numel()));
       for (int64_t& value : ids) value = id(generator_);
       return tensor_of(ids, shape);
     };
+    if (!model.chunk().has_embedding && !model.chunk().has_head) {
+      return {model.forward({}, activations, setup_.random())};
+    }
+    const Tensor tokens = random_ids();  // the first and the last stage draw the same, too
+    const Tensor labels = random_ids();
+    const Variable hidden = model.forward({.tokens = tokens}, activations, setup_.random());
+    if (!model.chunk().has_head) return {hidden};
     const Tensor mask = full(shape, 1.0f, DType::kFloat32, {});
-    const Variable loss = gpt_loss(model_, model_.hidden_states({.tokens = random_ids()}, random_),
-                                   random_ids(), mask);
+    const Variable loss = gpt_loss(model, hidden, labels, mask);
     return {loss, {{"lm loss", loss.data()}}};
   }
 
  private:
-  const GptModel& model_;
-  RandomState& random_;
-  int64_t micro_batch_size_;
-  std::mt19937_64 generator_{1234};
+  GptSetup& setup_;
+  std::mt19937_64 generator_;
 };
 
-nlohmann::ordered_json memory_report(Device device) {
-  constexpr double kMebibyte = 1024.0 * 1024.0;
-  const auto mebibytes = [](int64_t bytes) { return static_cast<double>(bytes) / kMebibyte; };
+// Of numbers that each rank has.
+double over_ranks(double number, comm::Reduce how, const comm::Group& world) {
+  Tensor one = tensor_of(std::vector<double>{number}, {1});
+  comm::all_reduce(one.view(), how, world, Stream{});
+  return one.item();
+}
+double largest(double number, const comm::Group& world) {
+  return over_ranks(number, comm::Reduce::kMax, world);
+}
+double mean(double number, const comm::Group& world) {
+  return over_ranks(number, comm::Reduce::kSum, world) / world.size();
+}
+
+// Of the rank that has the most of each.
+nlohmann::ordered_json memory_report(Device device, const comm::Group& world) {
+  const auto mebibytes = [&](int64_t bytes) {
+    return largest(static_cast<double>(bytes), world) / (1024.0 * 1024.0);
+  };
   const MemoryStats stats = allocator_of(device).stats();
   nlohmann::ordered_json report;
   report["peak_allocated_mib"] = mebibytes(stats.peak_allocated_bytes);
@@ -177,7 +155,7 @@ nlohmann::ordered_json memory_report(Device device) {
   }
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  report["peak_rss_mib"] = static_cast<double>(usage.ru_maxrss) / 1024.0;
+  report["peak_rss_mib"] = mebibytes(usage.ru_maxrss * 1024);
   return report;
 }
 
@@ -193,9 +171,10 @@ double process_seconds() {
   return now - std::stod(word) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Milliseconds of an iteration by kind of work, in `steps` more iterations. On a GPU the times are
-// its own, and host is what no kernel that a range covers explains.
-nlohmann::ordered_json breakdown(Trainer& trainer, Stream stream, int64_t steps) {
+// Milliseconds of an iteration by kind of work, in `steps` more iterations; means of all ranks. On
+// a GPU the times are its own, and host is what no kernel that a range covers explains.
+nlohmann::ordered_json breakdown(Trainer& trainer, Stream stream, int64_t steps,
+                                 const comm::Group& world) {
   Tracer tracer;
   synchronize(stream);
   const Clock::time_point begin = Clock::now();
@@ -214,17 +193,16 @@ nlohmann::ordered_json breakdown(Trainer& trainer, Stream stream, int64_t steps)
   host = wall - covered;
   nlohmann::ordered_json report;
   for (const auto& [kind, part] : seconds) {
-    report[name_of(kind)] = part * 1e3 / static_cast<double>(steps);
+    report[name_of(kind)] = mean(part * 1e3 / static_cast<double>(steps), world);
   }
-  report["iteration"] = wall * 1e3 / static_cast<double>(steps);
+  report["iteration"] = mean(wall * 1e3 / static_cast<double>(steps), world);
   return report;
 }
 
 // Trains the workload and says how fast that was, and in how much memory.
-nlohmann::ordered_json measured(const BenchFlags& flags) {
+nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& world) {
   const Clock::time_point started = Clock::now();
-  TrainingArgs args = parse_training_args(training_flags_of(flags), ModelKind::kGpt, 1);
-  args.transformer.padded_vocab_size = kVocabulary;
+  const TrainingArgs args = training_args_of(flags, world);
   nlohmann::ordered_json phases;  // seconds
   const double before_main = process_seconds();
   Clock::time_point phase = Clock::now();
@@ -234,26 +212,27 @@ nlohmann::ordered_json measured(const BenchFlags& flags) {
     phase = now;
   };
   phases["process"] = before_main;
-  chosen_device(args.training.device);
+  const Device device = chosen_device(args.training.device, world);
   end_phase("device");
-  GptSetup setup(args);
+  expect_to_fit(args, device, free_memory_bytes(device));
+  GptSetup setup(args, world);
   synchronize(setup.stream());
   end_phase("model");
-  RandomTokensTask task(*setup.chunks().front(), setup.random(), args.training.micro_batch_size);
+  RandomTokensTask task(setup);
   Trainer trainer(setup.parts(task));
 
   // The time of an iteration is that between the arrivals of two results: on a GPU the host queues
   // the next iteration while one runs, as in training.
   std::vector<double> seconds;
   double first_step_at = 0;
-  double loss = 0;
+  double loss = std::numeric_limits<double>::lowest();  // the last stage has it
   int64_t num_finished = 0;
   Clock::time_point last = Clock::now();
   const auto take_time = [&] {
     const std::optional<FinishedIteration> finished = trainer.take_finished();
     if (!finished) return;
     const Clock::time_point now = Clock::now();
-    loss = finished->result.losses.front().second;
+    if (!finished->result.losses.empty()) loss = finished->result.losses.front().second;
     if (num_finished == 0) {
       first_step_at = std::chrono::duration<double>(now - started).count();
       end_phase("first_iteration");
@@ -273,8 +252,10 @@ nlohmann::ordered_json measured(const BenchFlags& flags) {
   take_time();
   if (seconds.empty()) throw ConfigError("--steps 0 times nothing; use at least 1");
   std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
+  const double median = largest(seconds[seconds.size() / 2], world);
   const int64_t batch = args.training.global_batch_size;
+  const double tokens = static_cast<double>(batch * args.transformer.seq_length) / median;
+  const ParallelConfig& parallel = args.parallel;
 
   nlohmann::ordered_json report;
   report["system"] = "megatron.cpp";
@@ -282,38 +263,59 @@ nlohmann::ordered_json measured(const BenchFlags& flags) {
   report["mode"] = name_of(args.transformer.params_dtype);
   report["device"] = setup.stream().device.str();
   report["threads"] = num_threads();
-  report["parameters"] = num_parameters(*setup.chunks().front());
-  report["tokens_per_second"] = static_cast<double>(batch * args.transformer.seq_length) / median;
+  report["parameters"] = num_gpt_parameters(args.transformer);
+  report["ranks"] = world.size();
+  report["tensor_parallel"] = parallel.tensor_model_parallel_size;
+  report["pipeline_parallel"] = parallel.pipeline_model_parallel_size;
+  report["context_parallel"] = parallel.context_parallel_size;
+  report["data_parallel"] = parallel.data_parallel_size;
+  report["global_batch_size"] = batch;
+  report["tokens_per_second"] = tokens;
+  report["tokens_per_second_per_rank"] = tokens / world.size();
   report["step_ms"] = median * 1000;
   report["tflops_standard"] = standard_flops(args.transformer, batch) / median / 1e12;
   report["tflops_causal"] = causal_flops(args.transformer, batch) / median / 1e12;
   report["start_to_first_step_s"] = first_step_at;
   report["start_s"] = phases;
-  report["loss"] = loss;
-  report.update(memory_report(setup.stream().device));
-  if (flags.breakdown) report["breakdown_ms"] = breakdown(trainer, setup.stream(), flags.steps);
+  report["loss"] = largest(loss, world);
+  report.update(memory_report(setup.stream().device, world));
+  if (flags.breakdown) {
+    const nlohmann::ordered_json parts = breakdown(trainer, setup.stream(), flags.steps, world);
+    const auto percent = [&](const char* part) {
+      return 100 * parts[part].get<double>() / parts["iteration"].get<double>();
+    };
+    report["breakdown_ms"] = parts;
+    report["exposed_communication_percent"] = percent("communication");
+    report["waiting_for_stages_percent"] = percent("pipeline");
+  }
   return report;
 }
 
 }  // namespace
 
-int bench(std::span<const std::string> argv) {
+int bench(std::span<const std::string> argv, const comm::Group& world) {
+  const Speaking on_first(world.rank() == 0);
   BenchFlags flags;
   FlagTable table = flags_of(flags);
-  const ParsedFlags parsed = table.parse(argv);
-  if (parsed.wants_help) {
-    print_line("usage: megatron bench [flags]\n\nTimes training on random tokens.\n" +
-               table.help());
+  flags.training.assign(argv.begin(), argv.end());
+  const ParsedFlags parsed = table.parse(table.take_own(flags.training));
+  if (!parsed.problems.empty()) throw CommonConfigError(parsed.problems);
+  const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  if (std::any_of(flags.training.begin(), flags.training.end(), is_help)) {
+    print_line(
+        "usage: megatron bench [flags] [flags of pretrain-gpt]\n\nTimes training on random tokens. "
+        "Flags of pretrain-gpt change the workload:\n--bf16, --device cuda, --num-layers 4, "
+        "--tensor-model-parallel-size 2 (after megatron launch).\n" +
+        table.help());
     return 0;
   }
-  if (!parsed.problems.empty()) throw ConfigError(parsed.problems);
 
-  nlohmann::ordered_json report = measured(flags);
+  nlohmann::ordered_json report = measured(flags, world);
   if (flags.deterministic_cost) {
-    flags.deterministic_mode = true;
+    flags.training.emplace_back("--deterministic-mode");
     flags.breakdown = false;
     const double without = report["step_ms"];
-    const double with = measured(flags)["step_ms"];
+    const double with = measured(flags, world)["step_ms"];
     report["deterministic_step_ms"] = with;
     report["deterministic_cost_percent"] = 100 * (with / without - 1);
   }

@@ -443,6 +443,21 @@ ParsedFlags FlagTable::parse(std::span<const std::string> words) {
   return parsed;
 }
 
+std::vector<std::string> FlagTable::take_own(std::vector<std::string>& words) const {
+  std::vector<std::string> own;
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const size_t equals = words[i].find('=');
+    const Flag* flag = is_flag_like(words[i]) ? lookup(words[i].substr(0, equals)) : nullptr;
+    std::vector<std::string>& to = flag == nullptr ? rest : own;
+    to.push_back(words[i]);
+    if (flag == nullptr || !flag->takes_value() || equals != std::string::npos) continue;
+    if (i + 1 < words.size() && !is_flag_like(words[i + 1])) own.push_back(words[++i]);
+  }
+  words = std::move(rest);
+  return own;
+}
+
 void FlagTable::assign(const std::string& dest, const ArgValue& value) {
   const Flag* flag = find(dest);
   if (flag == nullptr) throw ConfigError(fmt::format("{} is not a setting", dest));

@@ -139,6 +139,10 @@ class FlagTable {
   // problem instead of stopping at the first.
   ParsedFlags parse(std::span<const std::string> words);
 
+  // Takes this table's flags and their values out of a command line, for a command that hands the
+  // rest to another table. --help stays.
+  std::vector<std::string> take_own(std::vector<std::string>& words) const;
+
   // The row of a dest; null when there is none.
   const Flag* find(std::string_view dest) const;
   // Puts a value into the field of a dest. Throws ConfigError when it does not fit.

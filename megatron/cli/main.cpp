@@ -1,4 +1,3 @@
-#include "megatron/cli/bench.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/convert_checkpoint.h"
 #include "megatron/cli/inspect_checkpoint.h"
@@ -30,7 +29,8 @@ int main(int argc, char** argv) {
       {"inspect-checkpoint", "show what a checkpoint holds", cli::inspect_checkpoint},
       {"convert-checkpoint", "write a checkpoint in another format or layout",
        cli::convert_checkpoint},
-      {"bench", "time training on this machine", cli::bench},
+      {"bench", "time training on this machine",
+       [](std::span<const std::string> words) { return cli::run_where_placed(words, "bench"); }},
   };
   return cli::run_program(argc, argv, commands);
 }

@@ -7,6 +7,7 @@
 
 #include "megatron/cli/memory_check.h"
 #include "megatron/cli/threads.h"
+#include "megatron/cli/workloads.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
@@ -18,6 +19,7 @@ namespace megatron::cli {
 namespace {
 
 struct PlanFlags {
+  std::string workload;
   int64_t world_size = 1;
   bool json = false;
 };
@@ -25,27 +27,10 @@ struct PlanFlags {
 FlagTable flags_of(PlanFlags& flags) {
   FlagTable table;
   table.group("plan");
+  table.add("--workload", flags.workload, "A known model: " + workload_names() + ".");
   table.add("--world-size", flags.world_size, "Ranks of the run.");
   table.add_switch("--json", flags.json, "One JSON object instead of tables.");
   return table;
-}
-
-// Takes the words of this command alone out of `words`.
-std::vector<std::string> own_words(std::vector<std::string>& words) {
-  std::vector<std::string> own;
-  std::vector<std::string> rest;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "--json" || words[i].starts_with("--world-size=")) {
-      own.push_back(words[i]);
-    } else if (words[i] == "--world-size" && i + 1 < words.size()) {
-      own.push_back(words[i]);
-      own.push_back(words[++i]);
-    } else {
-      rest.push_back(words[i]);
-    }
-  }
-  words = std::move(rest);
-  return own;
 }
 
 struct Plan {
@@ -215,7 +200,8 @@ int plan(std::span<const std::string> argv) {
   std::vector<std::string> words(argv.begin(), argv.end());
   PlanFlags flags;
   FlagTable table = flags_of(flags);
-  const ParsedFlags own = table.parse(own_words(words));
+  const ParsedFlags own = table.parse(table.take_own(words));
+  if (!flags.workload.empty()) words = workload_command(flags.workload, words);
   std::vector<std::string> problems = own.problems;
   TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
   if (args.wants_help) {

@@ -13,6 +13,7 @@
 
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/args/training_args.h"
+#include "megatron/cli/bench.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/generate.h"
 #include "megatron/cli/pretrain_gpt.h"
@@ -24,8 +25,10 @@
 namespace megatron::cli {
 namespace {
 
-constexpr RankCommand kCommands[] = {
-    {"pretrain-gpt", pretrain_gpt}, {"generate", generate_text}, {"score", score_text}};
+constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
+                                     {"bench", bench},
+                                     {"generate", generate_text},
+                                     {"score", score_text}};
 
 // How long a rank waits for another one. Whatever is wrong with the words, the command will say.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {

@@ -10,6 +10,7 @@
 #include "megatron/core/error.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
+#include "megatron/device/trace.h"
 
 namespace megatron::comm {
 namespace {
@@ -60,9 +61,14 @@ void dispatch(const Call& call, const Group& group, Stream stream, const OnHost&
   FlightRecorder& recorder = group.transport().context().recorder;
   recorder.begin(call, group.name());
   if (stream.is_cpu()) {
+    const TraceRange range(name_of(call.operation), stream);
     on_host(group.transport());
   } else {
-    on_device(group.device_transport(stream.device));
+    DeviceTransport& transport = group.device_transport(stream.device);
+    // What runs beside the rank's work takes no time of it.
+    const bool is_beside = stream == transport.own_stream();
+    const TraceRange range(is_beside ? nullptr : name_of(call.operation), stream);
+    on_device(transport);
   }
   recorder.finish(stream.is_cpu() ? FlightRecorder::State::kDone : FlightRecorder::State::kQueued);
 }
@@ -174,6 +180,7 @@ Pending::~Pending() {
 void Pending::wait() {
   if (state_ == nullptr) return;
   const std::unique_ptr<State> state = std::move(state_);
+  const TraceRange range("wait_for_collective", state->stream);
   if (state->receive) return state->receive();
   state->done.hold_back(state->stream);
 }

@@ -62,18 +62,34 @@ constexpr NamedKind kKinds[] = {
     {"scatter_to_sequence_region", WorkKind::kCommunication},
     {"reduce_scatter_to_sequence_region", WorkKind::kCommunication},
     {"gather_from_sequence_region", WorkKind::kCommunication},
+    {"all_reduce", WorkKind::kCommunication},
+    {"all_gather", WorkKind::kCommunication},
+    {"reduce_scatter", WorkKind::kCommunication},
+    {"broadcast", WorkKind::kCommunication},
+    {"all_to_all", WorkKind::kCommunication},
+    {"barrier", WorkKind::kCommunication},
+    {"exchange", WorkKind::kCommunication},
+    {"send", WorkKind::kCommunication},
+    {"recv", WorkKind::kCommunication},
+    {"wait_for_collective", WorkKind::kCommunication},
+    {"wait_for_stage", WorkKind::kPipeline},
 };
 
 // Everything inside counts for them.
-bool is_whole(WorkKind kind) { return kind == WorkKind::kHead || kind == WorkKind::kOptimizer; }
+bool is_whole(WorkKind kind) {
+  return kind == WorkKind::kHead || kind == WorkKind::kOptimizer || kind == WorkKind::kPipeline;
+}
+bool is_counted_in(WorkKind kind, WorkKind around) {
+  return is_whole(around) && (kind != WorkKind::kCommunication || around == WorkKind::kPipeline);
+}
 
 constexpr size_t kNone = static_cast<size_t>(-1);
 
 }  // namespace
 
 const char* name_of(WorkKind kind) {
-  constexpr const char* kNames[kNumWorkKinds] = {"host", "gemm",      "attention",    "elementwise",
-                                                 "head", "optimizer", "communication"};
+  constexpr const char* kNames[kNumWorkKinds] = {
+      "host", "gemm", "attention", "elementwise", "head", "optimizer", "communication", "pipeline"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -140,8 +156,9 @@ std::map<WorkKind, double> Tracer::seconds_by_kind() const {
   std::map<WorkKind, double> seconds;
   for (int i = 0; i < kNumWorkKinds; ++i) seconds[static_cast<WorkKind>(i)] = 0;
   for (const Record& record : records_) {
-    const bool is_inside = record.parent != kNone && is_whole(kinds[record.parent]);
-    kinds.push_back(is_inside ? kinds[record.parent] : work_kind_of(record.name));
+    const WorkKind kind = work_kind_of(record.name);
+    const bool is_inside = record.parent != kNone && is_counted_in(kind, kinds[record.parent]);
+    kinds.push_back(is_inside ? kinds[record.parent] : kind);
     const double own = record.seconds();
     seconds[kinds.back()] += own;
     if (record.parent != kNone) seconds[kinds[record.parent]] -= own;

@@ -14,8 +14,19 @@
 namespace megatron {
 
 // What a piece of work is counted as; decided by the names of the ranges around it.
-enum class WorkKind { kHost, kGemm, kAttention, kElementwise, kHead, kOptimizer, kCommunication };
-inline constexpr int kNumWorkKinds = 7;
+// kCommunication: the stream does, or waits for, a collective. kPipeline: it waits for another
+// stage.
+enum class WorkKind {
+  kHost,
+  kGemm,
+  kAttention,
+  kElementwise,
+  kHead,
+  kOptimizer,
+  kCommunication,
+  kPipeline
+};
+inline constexpr int kNumWorkKinds = 8;
 const char* name_of(WorkKind kind);
 // "linear" is kGemm, "output_layer" kHead, "iteration" kHost, an unknown op kElementwise.
 WorkKind work_kind_of(const std::string& range_name);
@@ -31,9 +42,9 @@ class Tracer {
   Tracer& operator=(const Tracer&) = delete;
 
   // Waits for the GPU, then: seconds by kind. A range counts for its own kind without the ranges
-  // inside it, but everything inside the head and the optimizer counts for them. Of ranges on a GPU
-  // the GPU's time; kHost has what is left of the outermost ranges: no kernel ran, or none that a
-  // range covers.
+  // inside it, but everything inside the head and the optimizer counts for them, save their
+  // communication. Of ranges on a GPU the GPU's time; kHost has what is left of the outermost
+  // ranges: no kernel ran, or none that a range covers.
   std::map<WorkKind, double> seconds_by_kind() const;
 
   // Waits for the GPU, then writes Chrome's trace format (chrome://tracing, Perfetto): pid is the

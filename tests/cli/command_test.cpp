@@ -4,13 +4,16 @@
 
 #include <stdexcept>
 
+#include "megatron/cli/args/training_args.h"
 #include "megatron/cli/edit_distance.h"
 #include "megatron/cli/flag_table.h"
+#include "megatron/cli/workloads.h"
 #include "megatron/core/error.h"
 
 namespace megatron::cli {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 int greet(std::span<const std::string> words) {
@@ -82,6 +85,40 @@ TEST(ParseFlags, ReportsAllProblemsTogether) {
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--frist-name is not a flag; did you mean --first-name?"));
   EXPECT_THAT(outcome.err, HasSubstr("stray belongs to no flag"));
+}
+
+TEST(FlagTable, TakesItsOwnFlagsOutOfACommandLine) {
+  std::string name;
+  bool is_loud = false;
+  FlagTable table;
+  table.add("--first-name", name, "Who is greeted.");
+  table.add_switch("--loud", is_loud, "In capitals.");
+  std::vector<std::string> words = {"--layers", "4",  "--first_name",      "Ada",
+                                    "--loud",   "-h", "--first-name=Grace"};
+  EXPECT_THAT(table.take_own(words),
+              ElementsAre("--first_name", "Ada", "--loud", "--first-name=Grace"));
+  EXPECT_THAT(words, ElementsAre("--layers", "4", "-h"));
+}
+
+TEST(Workloads, AreCommandLinesThatMoreFlagsChange) {
+  const auto args_of = [](const char* name, std::vector<std::string> more) {
+    return parse_training_args(workload_command(name, more), ModelKind::kGpt, 1);
+  };
+  const TrainingArgs small = args_of("6.7b", {});
+  EXPECT_EQ(small.transformer.hidden_size, 4096);
+  EXPECT_EQ(small.transformer.max_position_embeddings, 2048);
+  const TrainingArgs llama = args_of("llama3-8b", {"--seq-length=512", "--num-layers", "2"});
+  EXPECT_EQ(llama.transformer.num_layers, 2);
+  EXPECT_EQ(llama.transformer.max_position_embeddings, 512);
+  EXPECT_EQ(llama.transformer.ffn_hidden_size, 14336);
+  try {
+    workload_command("7b", {});
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "--workload 7b is unknown; use tiny, 124m, 345m, 774m, 1.3b, 1.5b, 6.7b or "
+                 "llama3-8b");
+  }
 }
 
 TEST(EditDistance, CountsLetters) {

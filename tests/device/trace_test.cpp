@@ -63,6 +63,25 @@ TEST(TraceTest, EverythingInsideTheHeadCountsForIt) {
   EXPECT_EQ(seconds[WorkKind::kElementwise], 0);
 }
 
+TEST(TraceTest, CommunicationCountsForItselfButWhereAStageWaits) {
+  Tracer tracer;
+  {
+    const TraceScope scope(&tracer);
+    {
+      const TraceRange head("output_layer", Stream{});
+      const TraceRange gather("all_gather", Stream{});
+      work(2);
+    }
+    const TraceRange stage("wait_for_stage", Stream{});
+    const TraceRange receive("recv", Stream{});
+    work(4);
+  }
+  std::map<WorkKind, double> seconds = tracer.seconds_by_kind();
+  EXPECT_GE(seconds[WorkKind::kCommunication], 2e-3);
+  EXPECT_LT(seconds[WorkKind::kHead], 2e-3);
+  EXPECT_GE(seconds[WorkKind::kPipeline], 4e-3);
+}
+
 TEST(TraceTest, ThreadsHaveTracersOfTheirOwn) {
   Tracer tracer;
   const TraceScope scope(&tracer);

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "tests/program/layout.h"
 #include "tests/program/program_test.h"
@@ -45,6 +46,41 @@ TEST_F(LayoutTest, EveryLayoutTrainsAsOneRank) {
       const std::string name = style + name_of(layout);
       expect_equal(trained(flags, layout, name), want, name);
     }
+  }
+}
+
+TEST_F(LayoutTest, BenchTimesEveryKindOfLayout) {
+  const Layout layouts[] = {{.tp = 2, .sequence_parallel = true},
+                            {.pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true}};
+  for (const Layout& layout : layouts) {
+    Words words = {"--nproc-per-node",
+                   std::to_string(layout.ranks()),
+                   "bench",
+                   "--workload",
+                   "tiny",
+                   "--vocab-size",
+                   "500",
+                   "--steps",
+                   "2",
+                   "--warmup",
+                   "1",
+                   "--breakdown",
+                   "--num-microbatches",
+                   "4"};
+    for (const std::string& word : laid_out(Flags(), layout).words()) words.push_back(word);
+    const Outcome outcome = run("launch", words);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const nlohmann::json report = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(report["ranks"], layout.ranks());
+    EXPECT_EQ(report["global_batch_size"], 4 * 2 * layout.dp);
+    EXPECT_DOUBLE_EQ(report["tokens_per_second"].get<double>(),
+                     report["tokens_per_second_per_rank"].get<double>() * layout.ranks());
+    EXPECT_NEAR(report["loss"].get<double>(), std::log(512), 0.5);
+    EXPECT_GT(report["exposed_communication_percent"], 0);
+    EXPECT_EQ(report["waiting_for_stages_percent"] > 0, layout.pp > 1);
+    EXPECT_LE(report["exposed_communication_percent"].get<double>() +
+                  report["waiting_for_stages_percent"].get<double>(),
+              100);
   }
 }
 

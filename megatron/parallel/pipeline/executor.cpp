@@ -7,6 +7,7 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
+#include "megatron/device/trace.h"
 
 namespace megatron {
 namespace {
@@ -35,7 +36,7 @@ class Stage {
     for (size_t i = 0; i < steps.size(); ++i) {
       std::optional<Message> now = std::exchange(incoming, std::nullopt);
       if (i + 1 < steps.size()) incoming = receive_for(steps[i + 1]);
-      if (now) now->pending.wait();
+      if (now) wait_for(*now);
       Tensor received = now ? std::move(now->tensor) : Tensor();
       if (steps[i].pass == Pass::kForward) {
         forward(steps[i], std::move(received));
@@ -71,8 +72,13 @@ class Stage {
   }
 
   void forget_oldest() {
-    sent_.front().pending.wait();
+    wait_for(sent_.front());
     sent_.pop_front();
+  }
+
+  void wait_for(Message& message) {
+    const TraceRange range("wait_for_stage", type_.stream);
+    message.pending.wait();
   }
 
   void forward(const PipelineStep& step, Tensor received) {
