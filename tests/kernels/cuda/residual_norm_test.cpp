@@ -1,6 +1,7 @@
 #include "megatron/kernels/residual_norm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,19 @@ Tolerance tolerance_for(DType dtype, const Shape& shape) {
   const Tolerance sums = Tolerance{.relative = 1e-5, .absolute = 1e-5}.for_terms(
       std::max<int64_t>({shape[0] * shape[1], shape[2], 1}));
   const Tolerance rounding = tolerance_of(dtype);
-  // Twice rounded where the kernels are separate: dx before and after what is added to it.
-  return {std::max(sums.relative, 2 * rounding.relative),
-          std::max(sums.absolute, 4 * rounding.absolute)};
+  return {std::max(sums.relative, rounding.relative), std::max(sums.absolute, rounding.absolute)};
+}
+
+// Of 16-bit gradients against fp32 ones: dx, dbranch and the sums over rows. Separate kernels round
+// dx, of about 8 at most, before something is added to it, and sum up rounded numbers.
+std::vector<Tolerance> tolerances_for(DType dtype, const Shape& shape) {
+  const Tolerance rounding = tolerance_of(dtype);
+  const bool is_one_kernel = shape[2] % 8 == 0 && shape[2] <= 8192;
+  const double unit = is_one_kernel ? 0 : rounding.relative;
+  const double rows = std::sqrt(static_cast<double>(std::max<int64_t>(shape[0] * shape[1], 1)));
+  const Tolerance elements = {rounding.relative, rounding.absolute + 2 * unit};
+  const Tolerance sums = {1e-4, 1e-4 * rows + 4 * unit * rows};
+  return {elements, elements, sums, sums, sums};
 }
 
 struct Kind {
@@ -117,11 +128,16 @@ class ResidualNormCudaTest : public CudaTest {
                   .what = "forward " + text_of(kind, shape)});
     for (const bool has_past : {true, false}) {
       const float beta = has_past ? 1.0f : 0.0f;
-      expect_twins(backward_tensors(kind, shape),
-                   [&](auto& t, Stream stream) { backward(kind, beta, has_past, t, stream); },
+      const auto run = [&](auto& t, Stream stream) { backward(kind, beta, has_past, t, stream); };
+      const std::string what = "backward " + text_of(kind, shape);
+      if (coarse != DType::kFloat32) {
+        expect_as_in_fp32(backward_tensors(kind, shape), run, tolerances_for(coarse, shape), what);
+        continue;
+      }
+      expect_twins(backward_tensors(kind, shape), run,
                    {.tolerance = tolerance_for(coarse, shape),
                     .misaligned_by = kind.misaligned_by,
-                    .what = "backward " + text_of(kind, shape)});
+                    .what = what});
     }
   }
 };
@@ -154,7 +170,7 @@ TEST_F(ResidualNormCudaTest, EveryKind) {
 }
 
 TEST_F(ResidualNormCudaTest, AddressesThatAreNotMultiplesOfSixteenBytes) {
-  check({.stream = kBf16, .branch = kBf16, .dropout = 0.2f, .misaligned_by = 1}, {37, 2, 1024});
+  check({.stream = kFp32, .branch = kFp32, .dropout = 0.2f, .misaligned_by = 1}, {37, 2, 1024});
 }
 
 // What the fused kernel stores is what the separate kernels store, bit by bit.

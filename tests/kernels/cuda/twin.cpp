@@ -69,4 +69,21 @@ void CudaTest::expect_twins(const std::vector<Tensor>& tensors, const Run& run,
   }
 }
 
+void CudaTest::expect_as_in_fp32(const std::vector<Tensor>& tensors, const Run& run,
+                                 const std::vector<Tolerance>& tolerances,
+                                 const std::string& what) const {
+  std::vector<Tensor> narrow, wide;
+  for (const Tensor& x : tensors) {
+    narrow.push_back(x.defined() ? x.to(stream()) : x);
+    wide.push_back(x.defined() ? cast(x, DType::kFloat32) : x);
+  }
+  run(narrow, stream());
+  run(wide, Stream{});
+  for (size_t i = 0; i < tolerances.size(); ++i) {
+    if (!tensors[i].defined()) continue;
+    expect_close(narrow[i].to(Stream{}), wide[i], tolerances[i],
+                 what + ": tensor " + std::to_string(i));
+  }
+}
+
 }  // namespace megatron

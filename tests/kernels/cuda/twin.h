@@ -46,6 +46,11 @@ class CudaTest : public testing::Test {
     expect_twins(tensors, run, {});
   }
 
+  // For kernels that round less often than their twins: after `run` on the GPU, and on the CPU with
+  // all tensors in fp32, the first tensors must agree, each within its own tolerance.
+  void expect_as_in_fp32(const std::vector<Tensor>& tensors, const Run& run,
+                         const std::vector<Tolerance>& tolerances, const std::string& what) const;
+
  private:
   std::optional<OwnedStream> queue_;
 };
