@@ -123,8 +123,8 @@ int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups);
 }  // namespace cpu
 
 namespace cuda {
-// cuDNN for what it takes (cuda/cudnn_attention.h), own kernels for the rest
-// (cuda/math_attention.h).
+// cuDNN for what it takes (cuda/cudnn_attention.h), own kernels for the rest: on tensor cores in 16
+// bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h).
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream);

@@ -2,6 +2,7 @@
 
 #include "megatron/kernels/cuda/cudnn_attention.h"
 #include "megatron/kernels/cuda/math_attention.h"
+#include "megatron/kernels/cuda/tensor_attention.h"
 
 namespace megatron::kernels::cuda {
 
@@ -23,6 +24,9 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream) {
   if (cudnn_attention_forward(out, lse, q, k, v, settings, workspace.data, stream)) return;
+  if (tensor_attention_takes(q)) {
+    return tensor_attention_forward(out, lse, q, k, v, settings, stream);
+  }
   math_attention_forward(out, lse, q, k, v, settings, stream);
 }
 
@@ -34,8 +38,11 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
                                stream)) {
     return;
   }
-  math_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings,
-                          static_cast<float*>(workspace.data), stream);
+  auto* const delta = static_cast<float*>(workspace.data);
+  if (tensor_attention_takes(q)) {
+    return tensor_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, delta, stream);
+  }
+  math_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, delta, stream);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -1,7 +1,6 @@
 #include "megatron/kernels/cuda/math_attention.h"
 
-#include "megatron/device/philox.h"
-#include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/attention_problem.cuh"
 
 // Scores are computed in tiles of 32 x 32. A block has eight warps, each with four rows of the tile
 // (queries in the forward pass and for dq, keys for dk and dv), and the other side of the tile
@@ -13,97 +12,6 @@ namespace {
 constexpr int kTile = 32;
 constexpr int kRows = 4;  // of a warp
 static_assert(kTile / kRows * kWarp == kThreads);
-
-__device__ float infinity() { return __int_as_float(0x7f800000); }
-
-// HeadsView, on the device.
-template <class T>
-struct Heads {
-  T* data;
-  int64_t stride_s, stride_b, stride_group, stride_head;
-  int heads_per_group;
-  bool is_wide;  // four adjacent channels may be read at once
-
-  __device__ T* row(int64_t batch, int head, int64_t token) const {
-    return data + token * stride_s + batch * stride_b + head / heads_per_group * stride_group +
-           head % heads_per_group * stride_head;
-  }
-};
-
-template <class T, class Pointer>
-Heads<T> heads_on_device(const BasicHeadsView<Pointer>& x) {
-  const bool is_wide = is_aligned(x.data, 4 * sizeof(T)) && x.d % 4 == 0 && x.stride_s % 4 == 0 &&
-                       x.stride_b % 4 == 0 && x.stride_group % 4 == 0 && x.stride_head % 4 == 0;
-  return {static_cast<T*>(x.data),
-          x.stride_s,
-          x.stride_b,
-          x.stride_group,
-          x.stride_head,
-          static_cast<int>(x.heads_per_group),
-          is_wide};
-}
-
-// The settings, and the extents of the problem, by value for a kernel's argument.
-struct Problem {
-  int64_t sq, sk, b;
-  int heads, groups, d;
-  float scale;
-  bool is_causal;
-  int64_t query_offset;
-  const int32_t* document_starts;
-  const bool* hidden;
-  const float* slopes;
-  int64_t first_head;
-  DropoutKey dropout;
-  uint32_t keep_threshold;
-  float kept;  // factor of a kept probability
-  bool has_dropout;
-
-  __device__ float slope(int head) const { return slopes == nullptr ? 0.0f : slopes[head]; }
-  __device__ int64_t first_key(int64_t batch, int64_t query) const {
-    if (document_starts == nullptr || query >= sq) return 0;
-    const int32_t start = document_starts[batch * sq + query];
-    return start > 0 ? start : 0;
-  }
-  __device__ int64_t last_key(int64_t query) const {  // one past it
-    const int64_t last = query_offset + query + 1;
-    return is_causal && last < sk ? last : sk;
-  }
-  __device__ bool is_hidden(int64_t batch, int64_t key) const {
-    return hidden != nullptr && hidden[batch * sk + key];
-  }
-  __device__ float dropout_factor(int64_t batch, int head, int64_t query, int64_t key) const {
-    const int64_t row = (first_head + head) * sq + query;
-    const int64_t sample = dropout.sample(batch);
-    const auto words = philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(row),
-                               static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
-                              dropout.key);
-    const uint32_t low = key % 2 == 0 ? words[0] : words[1];
-    const uint32_t high = key % 2 == 0 ? words[2] : words[3];
-    return (key % 4 < 2 ? low : high) < keep_threshold ? kept : 0.0f;
-  }
-};
-
-Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& s) {
-  const bool has_dropout = s.dropout.is_active();
-  return {.sq = q.s,
-          .sk = k.s,
-          .b = q.b,
-          .heads = static_cast<int>(q.heads),
-          .groups = static_cast<int>(k.heads),
-          .d = static_cast<int>(q.d),
-          .scale = s.scale,
-          .is_causal = s.is_causal,
-          .query_offset = s.query_offset,
-          .document_starts = static_cast<const int32_t*>(s.document_starts.data),
-          .hidden = static_cast<const bool*>(s.key_padding_mask.data),
-          .slopes = static_cast<const float*>(s.alibi_slopes.data),
-          .first_head = s.first_head,
-          .dropout = s.dropout,
-          .keep_threshold = has_dropout ? s.dropout.keep_threshold() : 0,
-          .kept = has_dropout ? s.dropout.scale() : 1.0f,
-          .has_dropout = has_dropout};
-}
 
 // A tile of rows in shared memory, as fp32. The padding of four floats spreads the rows over banks.
 template <int kChannels>
@@ -179,18 +87,6 @@ __device__ void add_weighted_rows(float (&sums)[kRows][kChannels / 32],
   }
 }
 
-// The same on every lane.
-__device__ int64_t warp_min(int64_t x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const int64_t other = __shfl_xor_sync(kFullMask, x, step);
-    x = other < x ? other : x;
-  }
-  return x;
-}
-
-__device__ int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 // Writes four rows of a warp, scaled, where they are inside.
 template <class T, int kChannels>
 __device__ void store_rows(const Heads<T>& to, int64_t batch, int head, int64_t first, int64_t rows,
@@ -208,29 +104,6 @@ __device__ void store_rows(const Heads<T>& to, int64_t batch, int head, int64_t 
   }
 }
 
-// What a block of queries works on. The last tiles come first: under a causal mask they are the
-// longest, and what is left at the end is short.
-struct QueryBlock {
-  int64_t batch, query;
-  int head, group;
-
-  __device__ explicit QueryBlock(const Problem& p) {
-    const int64_t tiles = (p.sq + kTile - 1) / kTile;
-    const int64_t pair = blockIdx.x % (p.b * p.heads);
-    batch = pair / p.heads;
-    head = static_cast<int>(pair % p.heads);
-    group = head / (p.heads / p.groups);
-    query = (tiles - 1 - blockIdx.x / (p.b * p.heads)) * kTile;
-  }
-  // The tiles of keys that some query sees begin in [first_tile, last_key).
-  __device__ int64_t first_tile(const Problem& p, int lane) const {
-    return warp_min(query + lane < p.sq ? p.first_key(batch, query + lane) : p.sk) / kTile * kTile;
-  }
-  __device__ int64_t last_key(const Problem& p) const {
-    return p.last_key(smaller(query + kTile, p.sq) - 1);
-  }
-};
-
 // --- Forward ---
 
 template <class T, int kChannels>
@@ -244,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<kChannels> v_tile{memory + 2 * Tile<kChannels>::kFloats};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
-  const QueryBlock block(p);
+  const QueryBlock<kTile> block(p);
   const int64_t first_query = block.query + first_row;
   const float slope = p.slope(block.head);
 
@@ -322,7 +195,7 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<kChannels> v_tile{memory + 3 * Tile<kChannels>::kFloats};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
-  const QueryBlock block(p);
+  const QueryBlock<kTile> block(p);
   const int64_t first_query = block.query + first_row;
   const float slope = p.slope(block.head);
 

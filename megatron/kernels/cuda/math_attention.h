@@ -5,8 +5,8 @@
 namespace megatron::kernels::cuda {
 
 // Attention for every setting of the contract, in fp32 arithmetic without tensor cores: what serves
-// where cuDNN does not, and what cuDNN is tested against. The same bits in every run, and the same
-// dropout as the CPU.
+// where nothing faster does, and what that is tested against. The same bits in every run, and the
+// same dropout as the CPU.
 void math_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                             ConstHeadsView v, const AttentionSettings& settings, Stream stream);
 // delta is scratch: [b, heads, sq] fp32, math_attention_delta_bytes(q).

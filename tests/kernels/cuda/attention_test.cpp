@@ -421,6 +421,28 @@ TEST_F(AttentionCudaTest, CudnnDropsWhatTheCpuDrops) {
   check_cudnn(replayed);
 }
 
+// Documents and ALiBi go to own kernels, on tensor cores in 16 bits: several tiles of 64, few heads
+// to a group, heads of up to 128 channels.
+TEST_F(AttentionCudaTest, TensorCoresServeTheRest) {
+  std::vector<int32_t> starts;
+  for (int sample = 0; sample < 2; ++sample) {
+    for (int i = 0; i < 210; ++i) starts.push_back(i / (37 + 40 * sample) * (37 + 40 * sample));
+  }
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t d : {24, 64, 80, 128}) {
+      Problem p = self_attention("documents", 210, 2, 4, 2, d);
+      p.dtype = dtype;
+      p.document_starts = tensor_of(starts, {2, 210});
+      p.alibi_slopes = tensor_of(std::vector<float>{0.5f, 0.25f, 0.125f, 0.0625f}, {4});
+      EXPECT_FALSE(is_served_by_cudnn(p));
+      check(p);
+      p.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.2f};
+      p.first_head = 8;
+      check(p);
+    }
+  }
+}
+
 // The masks of three samples are more than the workspace holds at once.
 TEST_F(AttentionCudaTest, CudnnDropsSliceBySlice) {
   if (!kernels::cuda::has_cudnn_attention()) {
