@@ -4,20 +4,22 @@
 #include <utility>
 
 #include "megatron/device/stream.h"
+#include "megatron/kernels/attention.h"
 #include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/cross_entropy.h"
 #include "megatron/kernels/dropout.h"
 #include "megatron/kernels/norm.h"
+#include "megatron/kernels/residual_norm.h"
 #include "megatron/tensor/tensor.h"
 
 // TB/s of the kernels that the memory of a GPU bounds, bf16: the bytes that must be read and
 // written, over the time of one call. Random input, 16384 tokens. Where all tensors of a row fit
-// the 60 MB L2 cache, the result may exceed the memory's.
+// the 60 MB L2 cache, the result may exceed the memory's. Of attention TFLOP/s, causal: half of all
+// pairs of positions count.
 namespace megatron {
 namespace {
 
-void measure(const char* what, int64_t cols, int64_t bytes, Stream stream,
-             const std::function<void()>& call) {
+double us_of(Stream stream, const std::function<void()>& call) {
   constexpr int kCalls = 50;
   for (int i = 0; i < 5; ++i) call();
   Event begin(stream.device);
@@ -26,7 +28,12 @@ void measure(const char* what, int64_t cols, int64_t bytes, Stream stream,
   for (int i = 0; i < kCalls; ++i) call();
   end.record(stream);
   end.synchronize();
-  const double us = end.ms_since(begin) * 1000 / kCalls;
+  return end.ms_since(begin) * 1000 / kCalls;
+}
+
+void measure(const char* what, int64_t cols, int64_t bytes, Stream stream,
+             const std::function<void()>& call) {
+  const double us = us_of(stream, call);
   std::printf("%-28s %6lld  %8.1f us  %5.2f TB/s\n", what, static_cast<long long>(cols), us,
               static_cast<double>(bytes) / us / 1e6);
 }
@@ -64,6 +71,88 @@ void norms(int64_t rows, int64_t cols, Stream s) {
     kernels::layer_norm_backward(y.view(), dw.view(), db.view(), dy.view(), x.view(), mean.view(),
                                  rstd.view(), w.view(), 0, 1, workspace.view(), s);
   });
+}
+
+// A residual stream, the branch that is added to it, and the norm of the sum.
+void residual_norms(int64_t rows, int64_t cols, Stream s) {
+  const Shape shape = {rows, 1, cols};
+  const Tensor branch = some(shape, 1, s);
+  const Tensor residual = some(shape, -1, s);
+  const Tensor w = some({cols}, 1, s);
+  Tensor x = empty_like(branch);
+  Tensor y = empty_like(branch);
+  Tensor dx = empty_like(branch);
+  Tensor dbranch = empty_like(branch);
+  Tensor mean({rows}, DType::kFloat32, s);
+  Tensor rstd({rows}, DType::kFloat32, s);
+  Tensor sums({3, cols}, DType::kFloat32, s);
+  Tensor workspace({kernels::residual_norm_backward_workspace_bytes(shape, s)}, DType::kUInt8, s);
+  const auto sum = [&](int64_t i) { return sums.slice(i, 1).reshape({cols}).view(); };
+  const kernels::NormParameters norm{w.view(), w.view(), 0, 1e-5f};
+  const int64_t n = x.bytes();
+  for (const float probability : {0.0f, 0.1f}) {
+    const DropoutKey key{.key = 1, .probability = probability};
+    const std::string with = probability > 0 ? ", dropout" : "";
+    measure(("residual norm forward" + with).c_str(), cols, 4 * n, s, [&] {
+      kernels::residual_norm_forward(x.view(), y.view(), mean.view(), rstd.view(), branch.view(),
+                                     w.view(), residual.view(), norm, key, s);
+    });
+    measure(("residual norm backward" + with).c_str(), cols, (probability > 0 ? 5 : 4) * n, s, [&] {
+      kernels::residual_norm_backward({.dx = dx.view(),
+                                       .dbranch = probability > 0 ? dbranch.view() : TensorView{},
+                                       .dbias = sum(0),
+                                       .dweight = sum(1),
+                                       .dnorm_bias = sum(2),
+                                       .bias_beta = 1,
+                                       .norm_beta = 1},
+                                      residual.view(), branch.view(), x.view(), mean.view(),
+                                      rstd.view(), norm, key, workspace.view(), s);
+    });
+  }
+}
+
+// Causal attention by cuDNN, by cuDNN with dropout, and by own kernels, which documents call for.
+void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream s) {
+  const Tensor qkv = some({length, samples, 3 * heads * d}, 1, s);
+  const Tensor dout = some({length, samples, heads * d}, 1, s);
+  Tensor out = empty_like(dout);
+  Tensor dqkv = empty_like(qkv);
+  Tensor lse({samples, heads, length}, DType::kFloat32, s);
+  const Tensor starts = zeros({samples, length}, DType::kInt32, s);
+  const auto in = kernels::split_qkv(qkv.view(), heads, heads);
+  const auto grad = kernels::split_qkv(dqkv.view(), heads, heads);
+  const kernels::HeadsView y = kernels::heads_of(out.view(), heads);
+  const kernels::ConstHeadsView dy = kernels::heads_of(dout.view(), heads);
+  const kernels::AttentionSettings plain{.scale = 0.1f, .is_causal = true};
+  kernels::AttentionSettings dropping = plain;
+  dropping.dropout = {.key = 1, .probability = 0.1f};
+  kernels::AttentionSettings documents = plain;
+  documents.document_starts = starts.view();
+  const double flops = 2.0 * static_cast<double>(samples * heads * d) *
+                       static_cast<double>(length) * static_cast<double>(length);
+  const auto report = [&](const std::string& what, double count, double us) {
+    std::printf("%-28s %6lld  %8.1f us  %5.0f TFLOP/s\n", what.c_str(), static_cast<long long>(d),
+                us, count * flops / us / 1e6);
+  };
+  for (const auto& [name, settings] :
+       {std::pair("attention", plain), std::pair("attention, dropout", dropping),
+        std::pair("attention, documents", documents)}) {
+    Tensor forward({1 + kernels::attention_forward_workspace_bytes(y, lse.view(), in.q, in.k, in.v,
+                                                                   settings, s)},
+                   DType::kUInt8, s);
+    Tensor backward(
+        {1 + kernels::attention_backward_workspace_bytes(grad.q, grad.k, grad.v, dy, y, lse.view(),
+                                                         in.q, in.k, in.v, settings, s)},
+        DType::kUInt8, s);
+    const auto& chosen = settings;
+    report(name, 1, us_of(s, [&] {
+             kernels::attention_forward(y, lse.view(), in.q, in.k, in.v, chosen, forward.view(), s);
+           }));
+    report(std::string(name) + " backward", 2.5, us_of(s, [&] {
+             kernels::attention_backward(grad.q, grad.k, grad.v, dy, y, lse.view(), in.q, in.k,
+                                         in.v, chosen, backward.view(), s);
+           }));
+  }
 }
 
 void elementwise(int64_t rows, int64_t cols, Stream s) {
@@ -112,7 +201,10 @@ int main() {
   constexpr int64_t kTokens = 16384;
   for (const int64_t cols : {1024, 2048, 4096, 8192}) {
     norms(kTokens, cols, queue.get());
+    residual_norms(kTokens, cols, queue.get());
     elementwise(kTokens, cols, queue.get());
   }
+  attention(16, 1024, 16, 64, queue.get());
+  attention(8, 2048, 16, 128, queue.get());
   losses(kTokens, 50304, queue.get());
 }
