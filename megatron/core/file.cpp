@@ -18,6 +18,7 @@ namespace megatron {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr int64_t kWriteBackBytes = int64_t{16} << 20;
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
   const int reason = errno;
@@ -101,27 +102,29 @@ void FileWriter::write(std::span<const std::byte> bytes) {
 void FileWriter::write(std::string_view text) {
   bytes_written_ += static_cast<int64_t>(text.size());
   if (buffer_.size() + text.size() > kBufferBytes) flush();
-  if (text.size() >= kBufferBytes) {  // too large to be worth copying
-    while (!text.empty()) {
-      const ssize_t written = ::write(descriptor_, text.data(), text.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail(path_, "write");
-      text.remove_prefix(static_cast<size_t>(written));
-    }
-    return;
-  }
+  if (text.size() >= kBufferBytes) return write_through(text);  // too large to be worth copying
   buffer_.append(text);
 }
 
 void FileWriter::flush() {
-  std::string_view rest = buffer_;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+  write_through(buffer_);
+  buffer_.clear();
+}
+
+void FileWriter::write_through(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail(path_, "write");
-    rest.remove_prefix(static_cast<size_t>(written));
+    bytes.remove_prefix(static_cast<size_t>(written));
   }
-  buffer_.clear();
+#if defined(SYNC_FILE_RANGE_WRITE)
+  const int64_t waiting = bytes_written_ - bytes_on_the_way_;
+  if (waiting < kWriteBackBytes) return;
+  // Only a hint: an error shows when the file is synced.
+  ::sync_file_range(descriptor_, bytes_on_the_way_, waiting, SYNC_FILE_RANGE_WRITE);
+  bytes_on_the_way_ = bytes_written_;
+#endif
 }
 
 void FileWriter::commit() {

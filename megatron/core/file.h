@@ -33,7 +33,8 @@ std::string read_text(const std::filesystem::path& path);
 
 // A new file, written in order through a buffer, that appears under its name only when commit()
 // succeeds: until then the bytes are in "<path>.tmp-<pid>-<n>", which the destructor removes.
-// Every call throws IoError with path and reason (a full disk, a missing directory).
+// Every call throws IoError with path and reason (a full disk, a missing directory). The system begins
+// to move bytes to the device while later ones are still written.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path);
@@ -49,12 +50,14 @@ class FileWriter {
 
  private:
   void flush();
+  void write_through(std::string_view bytes);
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int descriptor_ = -1;
   std::string buffer_;
   int64_t bytes_written_ = 0;
+  int64_t bytes_on_the_way_ = 0;  // to the device
 };
 
 // Writes `text` so that readers see the old file or the whole new one. Throws IoError.

@@ -33,6 +33,7 @@ constexpr uint16_t kZip64Field = 0x0001;
 constexpr uint16_t kPaddingField = 0x4246;  // "FB", PyTorch's
 constexpr uint16_t kDate = 0x21;            // 1 January 1980, the earliest date there is
 constexpr uint64_t kAlignment = 64;
+constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr uint32_t kIn64 = 0xffffffff;  // the number is in the zip64 field
 
 class Bytes {
@@ -241,8 +242,13 @@ void ZipWriter::begin(std::string name, uint64_t bytes) {
 void ZipWriter::write(std::span<const std::byte> bytes) {
   invariant(bytes.size() <= missing_, "an entry gets as many bytes as announced");
   missing_ -= bytes.size();
-  written_.back().crc = crc32(bytes, written_.back().crc);
-  file_.write(bytes);
+  while (!bytes.empty()) {
+    // A block is still in the cache when it is written.
+    const std::span<const std::byte> block = bytes.first(std::min(bytes.size(), kBlockBytes));
+    written_.back().crc = crc32(block, written_.back().crc);
+    file_.write(block);
+    bytes = bytes.subspan(block.size());
+  }
 }
 
 void ZipWriter::add(std::string name, std::string_view text) {
