@@ -219,7 +219,8 @@ CheckpointContents contents_of(const CheckpointState& state) {
 void join_pieces(CheckpointContents& contents) {
   for (auto& [section, tensors] : contents.sections) {
     for (auto& [name, tensor] : tensors) {
-      Region whole{std::vector<int64_t>(static_cast<size_t>(tensor.shape.rank()), 0), tensor.shape};
+      Region whole = whole_region(tensor);
+      if (tensor.pieces.size() == 1 && tensor.pieces[0].region.shape == whole.shape) continue;
       tensor.pieces = {{std::move(whole), [parts = tensor] {
                           const Tensor joined = read_whole(parts);
                           return FileElements{joined.view(), joined};

@@ -51,10 +51,10 @@ void write_section(const fs::path& directory, const std::string& section,
   SafetensorsWriter writer(directory / file, std::move(specs));
   for (const TensorSpec& spec : writer.specs()) {
     const Origin& origin = by_key.at(spec.name);
-    const FileElements elements = origin.piece->read();
+    FileElements elements = origin.piece->read();
     records.at(*origin.name)
         .chunks.push_back({file, spec.name, origin.piece->region, crc32c(bytes_of(elements.view))});
-    writer.write(elements.view);
+    writer.write_later(std::move(elements));
   }
   manifest.files[file] = {writer.file_bytes(), writer.header_crc()};
   writer.commit();

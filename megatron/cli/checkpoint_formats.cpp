@@ -84,7 +84,8 @@ TrainingArgs described_run(CheckpointFormat format, const ArgMap& stored) {
 }
 
 void write_hf_folder(const std::filesystem::path& directory, const CheckpointContents& contents,
-                     const TransformerConfig& config, int64_t vocab_size, int64_t max_shard_bytes) {
+                     const TransformerConfig& config, int64_t vocab_size, int64_t max_shard_bytes,
+                     WeightsFormat format) {
   const StoredSection& weights = contents.sections.at(kWeightsSection);
   const StoredTensor& words = weights.at("embedding.word_embeddings.weight");
   HfModel model;
@@ -93,12 +94,9 @@ void write_hf_folder(const std::filesystem::path& directory, const CheckpointCon
   model.transformer.params_dtype = words.dtype;
   model.family = hf_family_of(model.transformer);
   model.vocab_size = vocab_size > 0 ? vocab_size : words.shape[0];
-  FileElements current;
-  save_hf_model(directory, model, gpt_parameters(model.transformer), max_shard_bytes,
-                [&](const TensorSpec& spec) -> ConstView {
-                  current = whole_elements(weights.at(spec.name));
-                  return current.view;
-                });
+  save_hf_model(
+      directory, model, gpt_parameters(model.transformer), max_shard_bytes,
+      [&](const TensorSpec& spec) { return whole_elements(weights.at(spec.name)); }, format);
 }
 
 void save_contents(const std::filesystem::path& directory, const CheckpointContents& contents,

@@ -7,6 +7,7 @@
 #include "megatron/checkpoint/contents.h"
 #include "megatron/cli/args/training_args.h"
 #include "megatron/cli/gpt_checkpoint.h"
+#include "megatron/formats/sharded.h"
 #include "megatron/models/gpt/megatron_writer.h"
 
 // Checkpoints of a GPT in the formats of other systems.
@@ -31,6 +32,7 @@ void save_contents(const std::filesystem::path& directory, const CheckpointConte
 // Writes a Hugging Face model into an existing directory. `vocab_size` is the number of rows that
 // are not padding; 0: all.
 void write_hf_folder(const std::filesystem::path& directory, const CheckpointContents& contents,
-                     const TransformerConfig& config, int64_t vocab_size, int64_t max_shard_bytes);
+                     const TransformerConfig& config, int64_t vocab_size, int64_t max_shard_bytes,
+                     WeightsFormat format = WeightsFormat::kSafetensors);
 
 }  // namespace megatron::cli

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,8 +15,10 @@
 #include "megatron/cli/flag_table.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/device/free_memory.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/formats/safetensors.h"
+#include "megatron/models/gpt/stored_logits.h"
 
 namespace megatron::cli {
 namespace {
@@ -42,6 +45,7 @@ struct Options {
   std::string tokenizer_name;
   int64_t max_queue_size = 50;
   bool to_transformers = false;
+  bool no_safe_serialization = false;
   bool use_distributed_optimizer = false;
   bool print_structure = false;
   bool no_optimizer = false;
@@ -67,6 +71,8 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.add_switch("--print-checkpoint-structure", o.print_structure,
                    "List the tensors that are read.");
   flags.add_switch("--no-optimizer", o.no_optimizer, "Leave the optimizer's state out.");
+  flags.add_switch("--use_distributed_optimizer", o.use_distributed_optimizer,
+                   "Write state as distrib_optim.pt, not beside the weights.");
   flags.group("layout");
   flags.add_optional(
       "--target-tensor-parallel-size,--target_tensor_model_parallel_size,"
@@ -78,7 +84,7 @@ void add_flags(FlagTable& flags, Options& o) {
       o.pipeline, "Pipeline stages; those of the source.");
   flags.add("--target-virtual-pipeline-size", o.virtual_pipeline, "Model chunks of a stage.");
   flags.add("--target_data_parallel_size,--target_dp", o.data,
-            "Has no effect: files do not depend on it.");
+            "Data parallel ranks, for the flat buffers of --use_distributed_optimizer.");
   flags.add_optional("--target_params_dtype,--params-dtype", o.params_dtype,
                      "fp32, fp16 or bf16 weights; those of the source.");
   flags.add_optional("--true-vocab-size", o.true_vocab_size,
@@ -87,13 +93,15 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.add_optional("--make_vocab_size_divisible_by", o.divisible_by,
                      "Unit of padding; the source's, else 128.");
   flags.add("--max_shard_size", o.max_shard_size, "hf: largest file, such as 10GB or 500MiB.");
+  flags.add_switch("--no-safe-serialization", o.no_safe_serialization,
+                   "hf: write pytorch_model.bin as torch.save does, not safetensors.");
   flags.group("accepted for compatibility");
   flags.add_optional("--megatron-path", o.megatron_path, "Not needed.");
   flags.add_optional("--tokenizer_name", o.tokenizer_name, "Not needed.");
   flags.add("--max-queue-size", o.max_queue_size, "Not needed.");
-  flags.add_switch("--use_distributed_optimizer", o.use_distributed_optimizer,
-                   "Has no effect: state is written beside the weights.");
-  flags.add_switch("--no-checking", o.no_checking, "Do not compare what was written.");
+  flags.group("checking");
+  flags.add_switch("--no-checking", o.no_checking,
+                   "Neither read again what was written, nor compare the models' logits.");
 }
 
 // "10GB", "500MiB" or bytes. Compat: transformers reads a final lower-case b as bits.
@@ -161,6 +169,8 @@ Target target_of(const Options& o, const ArgMap& args) {
   target.layout.pipeline_model_parallel_size = size(o.pipeline, "pipeline_model_parallel_size");
   target.layout.virtual_pipeline_model_parallel_size = o.virtual_pipeline;
   target.layout.with_optimizer = !o.no_optimizer;
+  target.layout.use_distributed_optimizer = o.use_distributed_optimizer;
+  target.layout.data_parallel_size = std::max<int64_t>(o.data, 1);
   return target;
 }
 
@@ -235,6 +245,69 @@ void verify(const CheckpointContents& want, const CheckpointContents& got, int64
   }
 }
 
+// A checkpoint as the model that it is of.
+TransformerConfig config_of(const LoadSource& source, const CheckpointContents& contents) {
+  TransformerConfig config =
+      source.hf ? source.hf->transformer : described_run(source.format, contents.args).transformer;
+  config.padded_vocab_size =
+      contents.sections.at(kWeightsSection).at("embedding.word_embeddings.weight").shape[0];
+  return config;
+}
+
+// Computes the logits of a few tokens with both models; what is said of it. Rounding weights to
+// another dtype changes logits by some of its steps.
+std::string compare_logits(const CheckpointContents& source, const TransformerConfig& source_config,
+                           const CheckpointContents& result, const TransformerConfig& result_config,
+                           int64_t vocab_rows) {
+  constexpr int64_t kTokens = 16;
+  const int64_t needed = std::max(stored_logits_bytes(source), stored_logits_bytes(result));
+  const int64_t free = free_memory_bytes(Device{});
+  if (free >= 0 && needed > free) {
+    return fmt::format(
+        "logits were not compared: a layer at a time takes {:.1f} GiB, {:.1f} are free",
+        static_cast<double>(needed) / 0x1p30, static_cast<double>(free) / 0x1p30);
+  }
+  Tensor tokens({1, std::min(kTokens, source_config.max_position_embeddings)}, DType::kInt64, {});
+  int64_t next = 0;
+  for (int64_t& token : tokens.span<int64_t>()) token = (next += 7919) % vocab_rows;
+  const Tensor a = stored_logits(source, source_config, tokens);  // [s, b, v]
+  const Tensor b = stored_logits(result, result_config, tokens);
+  const auto epsilon_of = [](const CheckpointContents& contents) {
+    switch (contents.sections.at(kWeightsSection).begin()->second.dtype) {
+      case DType::kBFloat16:
+        return 0x1p-8;
+      case DType::kFloat16:
+        return 0x1p-11;
+      default:
+        return 0x1p-24;
+    }
+  };
+  // Weights of one dtype give the same bits; sums of rounded ones drift by more than one step.
+  constexpr double kSteps = 32;
+  const double tolerance = epsilon_of(source) == epsilon_of(result)
+                               ? 0.0
+                               : kSteps * std::max(epsilon_of(source), epsilon_of(result));
+  double largest = 0;
+  double difference = 0;
+  for (int64_t position = 0; position < a.size(0); ++position) {
+    const float* x = a.span<float>().data() + position * a.size(2);
+    const float* y = b.span<float>().data() + position * b.size(2);
+    for (int64_t id = 0; id < vocab_rows; ++id) {
+      largest = std::max<double>(largest, std::abs(x[id]));
+      // NaN in one of them alone is a difference.
+      const double step = std::isnan(x[id]) && std::isnan(y[id]) ? 0.0 : std::abs(x[id] - y[id]);
+      difference = std::isnan(step) ? INFINITY : std::max(difference, step);
+    }
+  }
+  if (difference > tolerance * largest) {
+    throw InternalError(fmt::format(
+        "the logits of {} differ from those of {} by {} (largest logit {}); the result is wrong",
+        result.directory.string(), source.directory.string(), difference, largest));
+  }
+  return fmt::format("logits of {} tokens differ by {:.2g} at most (largest {:.3g})",
+                     tokens.numel(), difference, largest);
+}
+
 // The settings of a run in our own types; the tokenizer's even if its files are elsewhere.
 ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
   ArgMap args = arg_map(run);
@@ -274,6 +347,7 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (o.save.empty()) return 0;
 
   const Target target = target_of(o, contents.args);
+  const CheckpointContents before = contents;
   const std::optional<DType> dtype = dtype_of(o.params_dtype);
   if (dtype) convert_section(contents, kWeightsSection, *dtype);
   if (o.no_optimizer) {
@@ -289,19 +363,22 @@ int convert_checkpoint(std::span<const std::string> words) {
   fs::path written = o.save;
   if (target.format == SaveFormat::kHuggingFace) {
     fs::create_directories(o.save);
-    write_hf_folder(o.save, contents, run.transformer, vocab_size, bytes_of_size(o.max_shard_size));
+    write_hf_folder(o.save, contents, run.transformer, vocab_size, bytes_of_size(o.max_shard_size),
+                    o.no_safe_serialization ? WeightsFormat::kTorch : WeightsFormat::kSafetensors);
   } else {
     save_contents(o.save, contents, target.format, target.layout, run.transformer);
   }
   const LoadSource result = find_load_source(o.save, 0, true);
-  CheckpointContents again = open_any(result);
-  if (!o.no_checking) {
-    const int64_t rows =
-        contents.sections.at(kWeightsSection).at("embedding.word_embeddings.weight").shape[0];
-    verify(contents, again, vocab_size > 0 ? vocab_size : rows);
-  }
-  print_line(fmt::format("wrote {} ({}){}", again.directory.string(), name_of(result.format),
-                         o.no_checking ? "" : "; every tensor was read again and is the same"));
+  const CheckpointContents again = open_any(result);
+  print_line(fmt::format("wrote {} ({})", again.directory.string(), name_of(result.format)));
+  if (o.no_checking) return 0;
+  const TransformerConfig source_config = config_of(source, before);
+  const int64_t rows = vocab_size > 0 ? vocab_size : source_config.padded_vocab_size;
+  verify(contents, again, rows);
+  print_line("every tensor was read again and is the same");
+  const TransformerConfig result_config = config_of(result, again);
+  print_line(compare_logits(before, source_config, again, result_config,
+                            std::min(rows, result_config.padded_vocab_size)));
   return 0;
 }
 

@@ -306,7 +306,9 @@ void save_foreign(const TrainingArgs& args, const CheckpointState& state,
                                                                 : MegatronNaming::kLegacy,
       .tensor_model_parallel_size = args.parallel.tensor_model_parallel_size,
       .pipeline_model_parallel_size = args.parallel.pipeline_model_parallel_size,
-      .virtual_pipeline_model_parallel_size = std::max<int64_t>(chunks, 1)};
+      .virtual_pipeline_model_parallel_size = std::max<int64_t>(chunks, 1),
+      .use_distributed_optimizer = args.parallel.use_distributed_optimizer,
+      .data_parallel_size = args.parallel.data_parallel_size};
   if (world.size() == 1) {
     return save_contents(config.save, contents_of(state), config.save_format, layout,
                          args.transformer);

@@ -12,6 +12,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/formats/file_elements.h"
+#include "megatron/formats/transpose.h"
 
 namespace megatron {
 namespace {
@@ -134,56 +135,32 @@ RowPlan plan_of(const MappedTensor& tensor, const LayoutSizes& sizes) {
   return plan;
 }
 
-// A rectangle of elements inside a matrix whose rows are `stride` bytes apart.
-struct Corner {
-  const std::byte* data;
-  int64_t stride;
-};
-struct MutableCorner {
-  std::byte* data;
-  int64_t stride;
-};
-
-// y[c, r] = x[r, c] for rows x columns of x. Each tile is turned over in a buffer of its own:
-// strides of matrices are often powers of two, whose lines would throw each other out of the cache.
-template <class T>
-void transpose(MutableCorner y, Corner x, int64_t rows, int64_t columns) {
-  constexpr int64_t kTile = 64 / static_cast<int64_t>(sizeof(T)) * 2;
-  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-  T tile[kTile][kTile];
-  T line[kTile];
-  for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
-    const int64_t width = std::min(kTile, columns - c0);
-    for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
-      const int64_t height = std::min(kTile, rows - r0);
-      for (int64_t r = 0; r < height; ++r) {
-        std::memcpy(tile[r], x.data + (r0 + r) * x.stride + c0 * kSize,
-                    static_cast<size_t>(width * kSize));
-      }
-      for (int64_t c = 0; c < width; ++c) {
-        for (int64_t r = 0; r < height; ++r) line[r] = tile[r][c];
-        std::memcpy(y.data + (c0 + c) * y.stride + r0 * kSize, line,
-                    static_cast<size_t>(height * kSize));
-      }
-    }
-  }
-}
-
-void transpose(MutableCorner y, Corner x, int64_t rows, int64_t columns, int64_t element_bytes) {
-  switch (element_bytes) {
-    case 1:
-      return transpose<uint8_t>(y, x, rows, columns);
-    case 2:
-      return transpose<uint16_t>(y, x, rows, columns);
-    case 4:
-      return transpose<uint32_t>(y, x, rows, columns);
-    default:
-      return transpose<uint64_t>(y, x, rows, columns);
-  }
-}
-
 void copy_rows(std::byte* y, const std::byte* x, int64_t bytes) {
   if (bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
+}
+
+// Do theirs and ours have the same elements in the same order?
+bool is_same(const MappedTensor& tensor, std::span<const ConstView> theirs) {
+  return theirs.size() == 1 && !is_transposed(tensor.layout) &&
+         (tensor.layout == Layout::kSame || tensor.layout == Layout::kPadVocab) &&
+         theirs[0].shape == tensor.ours.shape;
+}
+
+// Number `part` of theirs as a view into ours, where its rows lie together there and in order.
+std::optional<ConstView> part_inside(const MappedTensor& tensor, size_t part, ConstView ours,
+                                     const LayoutSizes& sizes) {
+  if (is_transposed(tensor.layout)) return std::nullopt;
+  const RowPlan plan = plan_of(tensor, sizes);
+  const RowBlock* only = nullptr;
+  for (const RowBlock& block : plan.blocks) {
+    if (block.part != part) continue;
+    if (only != nullptr) return std::nullopt;
+    only = &block;
+  }
+  if (only == nullptr) return std::nullopt;
+  const int64_t skipped = only->ours * plan.row_elements * size_of(ours.dtype);
+  return ConstView{static_cast<const std::byte*>(ours.data) + skipped,
+                   their_shapes(tensor, sizes)[part], ours.dtype};
 }
 
 std::string problems_text(const std::vector<std::string>& problems) {
@@ -191,7 +168,7 @@ std::string problems_text(const std::vector<std::string>& problems) {
 }
 
 // What is wrong with their tensors for ours; fills `used` with the names it found.
-void find_problems(const ShardedSafetensors& file, const std::vector<MappedTensor>& tensors,
+void find_problems(const ShardedWeights& file, const std::vector<MappedTensor>& tensors,
                    const LayoutSizes& sizes, std::set<std::string_view>& used,
                    std::vector<std::string>& problems) {
   for (const MappedTensor& tensor : tensors) {
@@ -203,7 +180,7 @@ void find_problems(const ShardedSafetensors& file, const std::vector<MappedTenso
     }
     std::optional<DType> dtype;
     for (size_t part = 0; part < tensor.theirs.size(); ++part) {
-      const FileTensor* found = file.find(tensor.theirs[part]);
+      const WeightTensor* found = file.find(tensor.theirs[part]);
       if (found == nullptr) {
         problems.push_back(
             fmt::format("missing: {} (for {})", tensor.theirs[part], tensor.ours.name));
@@ -237,11 +214,11 @@ bool is_ignored(const NameTable& table, std::string_view name) {
 }
 
 // Drops the optional prefix from `tensors` when no tensor of the file has it.
-void adapt_prefix(const ShardedSafetensors& file, std::string_view prefix,
+void adapt_prefix(const ShardedWeights& file, std::string_view prefix,
                   std::vector<MappedTensor>& tensors) {
   if (prefix.empty()) return;
-  for (const FileTensor* tensor : file.tensors()) {
-    if (tensor->spec.name.starts_with(prefix)) return;
+  for (const WeightTensor& tensor : file.tensors()) {
+    if (tensor.spec.name.starts_with(prefix)) return;
   }
   for (MappedTensor& tensor : tensors) {
     for (std::string& name : tensor.theirs) {
@@ -310,8 +287,9 @@ Tensor to_ours(const MappedTensor& tensor, std::span<const ConstView> theirs,
   for (const RowBlock& block : plan.blocks) {
     const auto* from = static_cast<const std::byte*>(theirs[block.part].data);
     if (is_transposed(tensor.layout)) {
-      const Corner x{from + block.theirs * element, plan.their_rows[block.part] * element};
-      transpose({to + block.ours * row, row}, x, plan.row_elements, block.rows, element);
+      transpose({to + block.ours * row, row},
+                {from + block.theirs * element, plan.their_rows[block.part] * element},
+                plan.row_elements, block.rows, element);
     } else {
       copy_rows(to + block.ours * row, from + block.theirs * row, block.rows * row);
     }
@@ -333,8 +311,8 @@ Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours,
   for (const RowBlock& block : plan.blocks) {
     if (block.part != part) continue;
     if (is_transposed(tensor.layout)) {
-      const MutableCorner corner{to + block.theirs * element, plan.their_rows[part] * element};
-      transpose(corner, {from + block.ours * row, row}, block.rows, plan.row_elements, element);
+      transpose({to + block.theirs * element, plan.their_rows[part] * element},
+                {from + block.ours * row, row}, block.rows, plan.row_elements, element);
     } else {
       copy_rows(to + block.theirs * row, from + block.ours * row, block.rows * row);
     }
@@ -342,20 +320,20 @@ Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours,
   return y;
 }
 
-std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedSafetensors>& shared,
+std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights>& shared,
                                       const NameTable& table, std::span<const TensorSpec> ours,
                                       const LayoutSizes& sizes) {
-  const ShardedSafetensors& file = *shared;
+  const ShardedWeights& file = *shared;
   std::vector<MappedTensor> tensors = mapped(table, ours);
   adapt_prefix(file, table.optional_prefix, tensors);
 
   std::set<std::string_view> used;
   std::vector<std::string> problems;
   find_problems(file, tensors, sizes, used, problems);
-  for (const FileTensor* tensor : file.tensors()) {
-    const std::string& name = tensor->spec.name;
+  for (const WeightTensor& tensor : file.tensors()) {
+    const std::string& name = tensor.spec.name;
     if (!used.contains(name) && !is_ignored(table, name)) {
-      problems.push_back(fmt::format("unexpected: {} {}", name, tensor->spec.shape.str()));
+      problems.push_back(fmt::format("unexpected: {} {}", name, tensor.spec.shape.str()));
     }
   }
   if (!problems.empty()) {
@@ -369,30 +347,33 @@ std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedSafeten
     TensorSpec spec = tensor.ours;
     spec.dtype = file.find(tensor.theirs[0])->spec.dtype;
     sources.push_back({std::move(spec), [shared, tensor = std::move(tensor), sizes] {
+                         std::vector<FileElements> elements;
                          std::vector<ConstView> theirs;
-                         std::vector<std::shared_ptr<void>> leases;
                          for (const std::string& name : tensor.theirs) {
-                           theirs.push_back(shared->find(name)->view);
-                           leases.push_back(lease_of(theirs.back()));
+                           elements.push_back(shared->find(name)->read());
+                           theirs.push_back(elements.back().view);
                          }
-                         return to_ours(tensor, theirs, sizes);
+                         if (is_same(tensor, theirs)) return elements[0];
+                         const Tensor made = to_ours(tensor, theirs, sizes);
+                         return FileElements{made.view(), made};
                        }});
   }
   return sources;
 }
 
-void load_mapped(const ShardedSafetensors& file, const NameTable& table,
+void load_mapped(const ShardedWeights& file, const NameTable& table,
                  std::span<const TensorSpec> ours, const LayoutSizes& sizes,
                  const TensorSink& sink) {
-  const std::shared_ptr<const ShardedSafetensors> borrowed(std::shared_ptr<void>(), &file);
+  const std::shared_ptr<const ShardedWeights> borrowed(std::shared_ptr<void>(), &file);
   for (const MappedSource& source : open_mapped(borrowed, table, ours, sizes)) {
-    sink(source.ours.name, source.read());
+    const FileElements elements = source.read();
+    sink(source.ours.name, elements.owner.defined() ? elements.owner : copy_of(elements.view));
   }
 }
 
 void save_mapped(const std::filesystem::path& directory, const NameTable& table,
                  std::span<const TensorSpec> ours, const LayoutSizes& sizes,
-                 int64_t max_shard_bytes, const TensorSource& source) {
+                 int64_t max_shard_bytes, const TensorSource& source, WeightsFormat format) {
   struct Origin {
     size_t tensor;
     size_t part;
@@ -407,13 +388,18 @@ void save_mapped(const std::filesystem::path& directory, const NameTable& table,
       origins.emplace(tensors[i].theirs[part], Origin{i, part});
     }
   }
-  Tensor current;
-  write_sharded(directory, specs, max_shard_bytes, [&](const TensorSpec& spec) -> ConstView {
+  const TensorSource theirs = [&](const TensorSpec& spec) -> FileElements {
     const Origin origin = origins.at(spec.name);
     const MappedTensor& tensor = tensors[origin.tensor];
-    current = to_theirs(tensor, origin.part, source(tensor.ours), sizes);
-    return std::as_const(current).view();
-  });
+    FileElements elements = source(tensor.ours);
+    if (const auto inside = part_inside(tensor, origin.part, elements.view, sizes)) {
+      elements.view = *inside;
+      return elements;
+    }
+    const Tensor made = to_theirs(tensor, origin.part, elements.view, sizes);
+    return {made.view(), made};
+  };
+  write_sharded(directory, specs, max_shard_bytes, theirs, format);
 }
 
 }  // namespace megatron

@@ -79,24 +79,25 @@ using TensorSink = std::function<void(const std::string& ours, const Tensor& ele
 // One of our tensors, to be read when it is wanted; `ours` has the dtype of the file.
 struct MappedSource {
   TensorSpec ours;
-  std::function<Tensor()> read;
+  std::function<FileElements()> read;  // where they lie, if nothing changes but the name
 };
 
 // All of our tensors, in their order. Throws FormatError that lists every missing, unexpected and
 // mis-shaped tensor.
-std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedSafetensors>& file,
+std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights>& file,
                                       const NameTable& table, std::span<const TensorSpec> ours,
                                       const LayoutSizes& sizes);
 
 // Reads our tensors, in their order and one at a time, so that no more than one is in memory. First
 // checks all: throws FormatError that lists every missing, unexpected and mis-shaped tensor.
-void load_mapped(const ShardedSafetensors& file, const NameTable& table,
+void load_mapped(const ShardedWeights& file, const NameTable& table,
                  std::span<const TensorSpec> ours, const LayoutSizes& sizes,
                  const TensorSink& sink);
 
 // Writes our tensors under their names, as write_sharded does.
 void save_mapped(const std::filesystem::path& directory, const NameTable& table,
                  std::span<const TensorSpec> ours, const LayoutSizes& sizes,
-                 int64_t max_shard_bytes, const TensorSource& source);
+                 int64_t max_shard_bytes, const TensorSource& source,
+                 WeightsFormat format = WeightsFormat::kSafetensors);
 
 }  // namespace megatron

@@ -344,28 +344,24 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   file_.write(header);
 }
 
-void SafetensorsWriter::write(ConstView elements) {
-  invariant(next_ < specs_.size() && written_ == 0, "each tensor is written once");
+void SafetensorsWriter::write_later(FileElements elements) {
+  invariant(next_ < specs_.size(), "each tensor is written once");
   const TensorSpec& spec = specs_[next_];
-  expect_shape(elements.shape, spec.shape, spec.name.c_str());
-  expect_dtype(elements.dtype, spec.dtype, spec.name.c_str());
-  file_.write(bytes_of(elements));
+  expect_shape(elements.view.shape, spec.shape, spec.name.c_str());
+  expect_dtype(elements.view.dtype, spec.dtype, spec.name.c_str());
   ++next_;
+  behind_.push(spec.bytes(),
+               [this, elements = std::move(elements)] { file_.write(bytes_of(elements.view)); });
 }
 
-void SafetensorsWriter::write_part(std::span<const std::byte> bytes) {
-  invariant(next_ < specs_.size(), "parts are written of announced tensors");
-  const int64_t total = specs_[next_].bytes();
-  written_ += static_cast<int64_t>(bytes.size());
-  invariant(written_ <= total, "the parts of a tensor do not exceed it");
-  file_.write(bytes);
-  if (written_ < total) return;
-  written_ = 0;
-  ++next_;
+void SafetensorsWriter::write(ConstView elements) {
+  write_later(FileElements{elements});
+  behind_.finish();
 }
 
 void SafetensorsWriter::commit() {
   invariant(next_ == specs_.size(), "every announced tensor is written before commit");
+  behind_.finish();
   file_.commit();
 }
 

@@ -12,6 +12,8 @@
 
 #include "megatron/core/file.h"
 #include "megatron/core/view.h"
+#include "megatron/formats/file_elements.h"
+#include "megatron/formats/write_behind.h"
 #include "megatron/tensor/tensor.h"
 
 // The safetensors format: a little-endian u64 header size, a JSON header, then the elements of all
@@ -87,8 +89,9 @@ class SafetensorsWriter {
 
   // The elements of the next tensor. Throws ShapeError or DtypeError unless they are as announced.
   void write(ConstView elements);
-  // Some bytes of the next tensor, for callers that have it in pieces.
-  void write_part(std::span<const std::byte> bytes);
+  // The same for elements that come with their owner: they are written while the caller goes on,
+  // and errors show in a later call.
+  void write_later(FileElements elements);
 
   // REQUIRES: every tensor was written.
   void commit();
@@ -96,10 +99,10 @@ class SafetensorsWriter {
  private:
   std::vector<TensorSpec> specs_;
   size_t next_ = 0;
-  int64_t written_ = 0;  // bytes of specs_[next_]
   int64_t file_bytes_ = 0;
   uint32_t header_crc_ = 0;
   FileWriter file_;
+  WriteBehind behind_;  // uses file_
 };
 
 // "F32", "BF16", "I64", ...

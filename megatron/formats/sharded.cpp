@@ -2,31 +2,44 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/file.h"
 #include "megatron/formats/json_file.h"
+#include "megatron/formats/torch_file.h"
+#include "megatron/formats/torch_writer.h"
 
 namespace megatron {
 namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSingle = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr const char* kPickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+// The names of one format.
+struct FolderNames {
+  const char* stem;
+  const char* extension;
+
+  std::string single() const { return fmt::format("{}{}", stem, extension); }
+  std::string index() const { return fmt::format("{}{}.index.json", stem, extension); }
+  std::string shard(size_t i, size_t count) const {
+    return count == 1 ? single()
+                      : fmt::format("{}-{:05}-of-{:05}{}", stem, i + 1, count, extension);
+  }
+};
+constexpr FolderNames kSafetensorsNames = {"model", ".safetensors"};
+constexpr FolderNames kTorchNames = {"pytorch_model", ".bin"};
 
 // Names of an index come from strangers: a plain file name is the only way to stay in the folder.
 bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
-}
-
-std::filesystem::path shard_name(size_t shard, size_t shards) {
-  if (shards == 1) return kSingle;
-  return fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards);
 }
 
 // First fit in order: a tensor that would overfill the last shard starts a new one.
@@ -45,36 +58,101 @@ std::vector<std::vector<TensorSpec>> packed(std::span<const TensorSpec> specs,
   return shards;
 }
 
+std::vector<WeightTensor> tensors_of_safetensors(const std::filesystem::path& path) {
+  const auto file = std::make_shared<const SafetensorsFile>(path);
+  std::vector<WeightTensor> tensors;
+  for (const FileTensor& tensor : file->tensors()) {
+    tensors.push_back({tensor.spec, path, [file, view = tensor.view] {
+                         return FileElements{view, {}, lease_of(view)};
+                       }});
+  }
+  return tensors;
+}
+
+std::vector<WeightTensor> tensors_of_torch(const std::filesystem::path& path) {
+  const auto file = std::make_shared<const TorchFile>(path);
+  const PyValue root = file->root();
+  if (!root.is_dict()) {
+    throw FormatError(
+        fmt::format("{}: holds a {}, not a dictionary of tensors; save the model's "
+                    "state_dict() alone",
+                    path.string(), root.description()));
+  }
+  std::map<std::string_view, size_t> positions;  // of equal keys the last one counts
+  std::vector<WeightTensor> tensors;
+  for (const auto& [key, value] : root.entries()) {
+    const PyTensor* tensor = value.tensor();
+    if (!key.text() || tensor == nullptr) {
+      throw FormatError(
+          fmt::format("{}: {} is a {}, not a tensor under a name; save the model's "
+                      "state_dict() alone",
+                      path.string(), key.description(), value.description()));
+    }
+    WeightTensor found = {{std::string(*key.text()), tensor->dtype, tensor->shape},
+                          path,
+                          [file, tensor] { return file->elements(*tensor); }};
+    const auto [at, is_new] = positions.emplace(*key.text(), tensors.size());
+    if (is_new) {
+      tensors.push_back(std::move(found));
+    } else {
+      tensors[at->second] = std::move(found);
+    }
+  }
+  return tensors;
+}
+
+// Writes one file; takes the tensors in the order that suits it.
+void write_file(const std::filesystem::path& path, const std::vector<TensorSpec>& specs,
+                const TensorSource& source, WeightsFormat format) {
+  if (format == WeightsFormat::kSafetensors) {
+    // transformers refuses files that do not state this format.
+    SafetensorsWriter writer(path, specs, {{"format", "pt"}});
+    for (const TensorSpec& spec : writer.specs()) writer.write_later(source(spec));
+    return writer.commit();
+  }
+  TorchWriter writer(path);
+  PickleWriter& pickle = writer.pickle();
+  pickle.begin_ordered_dict();
+  for (const TensorSpec& spec : specs)
+    pickle.text(spec.name), writer.tensor(spec.dtype, spec.shape);
+  pickle.end_ordered_dict();
+  for (const TensorSpec& spec : specs) writer.write_later(source(spec));
+  writer.commit();
+}
+
 }  // namespace
 
-ShardedSafetensors::ShardedSafetensors(const std::filesystem::path& path) : path_(path) {
+ShardedWeights::ShardedWeights(const std::filesystem::path& path) : path_(path) {
   namespace fs = std::filesystem;
-  if (!fs::is_directory(path)) {
-    open_single(path);
-  } else if (fs::exists(path / kIndex)) {
-    open_index(path / kIndex);
-  } else if (fs::exists(path / kSingle)) {
-    open_single(path / kSingle);
+  std::optional<fs::path> index;
+  std::optional<fs::path> single;
+  if (!fs::is_directory(path)) single = path;
+  for (const FolderNames& names : {kSafetensorsNames, kTorchNames}) {
+    if (index || single) break;
+    if (fs::exists(path / names.index())) index = path / names.index();
+    if (fs::exists(path / names.single())) single = path / names.single();
+  }
+  if (!index && !single) {
+    throw IoError(
+        fmt::format("{}: has neither {} nor {} nor an index of either; is this the "
+                    "folder of a model?",
+                    path.string(), kSafetensorsNames.single(), kTorchNames.single()));
+  }
+  if (index) {
+    open_index(*index);
   } else {
-    for (const char* pickle : kPickles) {
-      if (fs::exists(path / pickle)) {
-        throw Unsupported(
-            fmt::format("{}: the weights are in a PyTorch pickle ({}); save the model "
-                        "as safetensors, which transformers does by default",
-                        path.string(), pickle));
-      }
-    }
-    throw IoError(fmt::format("{}: has neither {} nor {}; is this the folder of a model?",
-                              path.string(), kSingle, kIndex));
+    open_file(*single);
+    collect();
   }
 }
 
-void ShardedSafetensors::open_single(const std::filesystem::path& file) {
-  files_.emplace_back(file);
-  collect();
+void ShardedWeights::open_file(const std::filesystem::path& file) {
+  std::vector<WeightTensor> found =
+      is_torch_file(file) ? tensors_of_torch(file) : tensors_of_safetensors(file);
+  std::ranges::move(found, std::back_inserter(tensors_));
 }
 
-void ShardedSafetensors::open_index(const std::filesystem::path& index) {
+void ShardedWeights::open_index(const std::filesystem::path& index) {
   const json document = read_json(index);
   if (!document.is_object() || !document.contains("weight_map") ||
       !document["weight_map"].is_object()) {
@@ -91,78 +169,74 @@ void ShardedSafetensors::open_index(const std::filesystem::path& index) {
     }
     names.insert(file.get<std::string>());
   }
-  files_.reserve(names.size());
-  for (const std::string& name : names) files_.emplace_back(path_ / name);
+  for (const std::string& name : names) open_file(path_ / name);
   collect();
 
   for (const auto& [tensor, file] : weight_map.items()) {
     const std::string name = file.get<std::string>();
-    if (find(tensor) == nullptr || file_of(tensor).filename() != name) {
+    const WeightTensor* found = find(tensor);
+    if (found == nullptr || found->file.filename() != name) {
       throw FormatError(
           fmt::format("{}: tensor {} is not in {}, where the index says it is; "
                       "download the folder again",
                       index.string(), tensor, name));
     }
   }
-  for (const FileTensor* tensor : tensors_) {
-    if (!weight_map.contains(tensor->spec.name)) {
+  for (const WeightTensor& tensor : tensors_) {
+    if (!weight_map.contains(tensor.spec.name)) {
+      throw FormatError(
+          fmt::format("{}: tensor {} of {} is not in the index; the files are of "
+                      "different models",
+                      index.string(), tensor.spec.name, tensor.file.filename().string()));
+    }
+  }
+}
+
+void ShardedWeights::collect() {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const auto [at, is_new] = positions_.emplace(tensors_[i].spec.name, i);
+    if (!is_new) {
       throw FormatError(fmt::format(
-          "{}: tensor {} of {} is not in the index; the files are of "
-          "different models",
-          index.string(), tensor->spec.name, file_of(tensor->spec.name).filename().string()));
+          "{}: tensor {} is in {} and in {}", path_.string(), tensors_[i].spec.name,
+          tensors_[at->second].file.filename().string(), tensors_[i].file.filename().string()));
     }
   }
 }
 
-void ShardedSafetensors::collect() {
-  for (size_t file = 0; file < files_.size(); ++file) {
-    for (const FileTensor& tensor : files_[file].tensors()) {
-      const auto [at, is_new] = positions_.emplace(tensor.spec.name, Position{file, &tensor});
-      if (!is_new) {
-        throw FormatError(fmt::format("{}: tensor {} is in {} and in {}", path_.string(),
-                                      tensor.spec.name,
-                                      files_[at->second.file].path().filename().string(),
-                                      files_[file].path().filename().string()));
-      }
-      tensors_.push_back(&tensor);
-    }
-  }
-}
-
-const FileTensor* ShardedSafetensors::find(std::string_view name) const {
+const WeightTensor* ShardedWeights::find(std::string_view name) const {
   const auto found = positions_.find(name);
-  return found == positions_.end() ? nullptr : found->second.tensor;
-}
-
-const std::filesystem::path& ShardedSafetensors::file_of(std::string_view name) const {
-  const auto found = positions_.find(name);
-  invariant(found != positions_.end(), "the file of a tensor is asked for after finding it");
-  return files_[found->second.file].path();
+  return found == positions_.end() ? nullptr : &tensors_[found->second];
 }
 
 void write_sharded(const std::filesystem::path& directory, std::span<const TensorSpec> specs,
-                   int64_t max_shard_bytes, const TensorSource& source) {
+                   int64_t max_shard_bytes, const TensorSource& source, WeightsFormat format) {
+  const FolderNames names = format == WeightsFormat::kSafetensors ? kSafetensorsNames : kTorchNames;
+  for (const std::string& other : {kSafetensorsNames.index(), kSafetensorsNames.single()}) {
+    if (format == WeightsFormat::kTorch && std::filesystem::exists(directory / other)) {
+      throw ConfigError(
+          fmt::format("{}: has a {}, which would be read instead of {}; choose another "
+                      "directory",
+                      directory.string(), other, names.single()));
+    }
+  }
   const std::vector<std::vector<TensorSpec>> shards = packed(specs, max_shard_bytes);
   json weight_map = json::object();
   int64_t total_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
-    const std::filesystem::path name = shard_name(i, shards.size());
-    // transformers refuses files that do not state this format.
-    SafetensorsWriter writer(directory / name, shards[i], {{"format", "pt"}});
-    for (const TensorSpec& spec : writer.specs()) {
-      writer.write(source(spec));
-      weight_map[spec.name] = name.string();
+    const std::string name = names.shard(i, shards.size());
+    write_file(directory / name, shards[i], source, format);
+    for (const TensorSpec& spec : shards[i]) {
+      weight_map[spec.name] = name;
       total_bytes += spec.bytes();
     }
-    writer.commit();
   }
   if (shards.size() == 1) {
     // A folder is read by its index where it has one.
-    std::filesystem::remove(directory / kIndex);
+    std::filesystem::remove(directory / names.index());
     return;
   }
   const json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
-  write_text_atomically(directory / kIndex, index.dump(2) + "\n");
+  write_text_atomically(directory / names.index(), index.dump(2) + "\n");
 }
 
 }  // namespace megatron

@@ -1,5 +1,8 @@
 #include "megatron/formats/torch_writer.h"
 
+#include <span>
+#include <utility>
+
 #include "megatron/core/error.h"
 
 namespace megatron {
@@ -25,34 +28,41 @@ void TorchWriter::begin_elements() {
   zip_.add(folder_ + "byteorder", "little");
 }
 
-void TorchWriter::write(ConstView elements) {
-  begin_elements();
+void TorchWriter::write_later(FileElements elements) {
   invariant(next_ < tensors_.size() && written_ == 0, "each tensor is written once");
-  const TensorSpec& spec = tensors_[next_];
-  expect_shape(elements.shape, spec.shape, "torch file: tensor");
-  expect_dtype(elements.dtype, spec.dtype, "torch file: tensor");
-  zip_.begin(folder_ + "data/" + spec.name, static_cast<uint64_t>(spec.bytes()));
-  zip_.write(bytes_of(elements));
-  ++next_;
+  expect_shape(elements.view.shape, tensors_[next_].shape, "torch file: tensor");
+  write_part_later(std::move(elements));
 }
 
-void TorchWriter::write_part(std::span<const std::byte> bytes) {
+void TorchWriter::write_part_later(FileElements elements) {
   begin_elements();
+  const int64_t bytes = elements.view.bytes();
+  // Nothing is a part of any tensor, and all of an empty one.
+  if (bytes == 0 && (next_ == tensors_.size() || tensors_[next_].bytes() > 0)) return;
   invariant(next_ < tensors_.size(), "parts are written of announced tensors");
   const TensorSpec& spec = tensors_[next_];
-  if (written_ == 0) {
-    zip_.begin(folder_ + "data/" + spec.name, static_cast<uint64_t>(spec.bytes()));
-  }
-  zip_.write(bytes);
-  written_ += static_cast<int64_t>(bytes.size());
+  expect_dtype(elements.view.dtype, spec.dtype, "torch file: tensor");
+  const bool is_first = written_ == 0;
+  written_ += bytes;
+  invariant(written_ <= spec.bytes(), "the parts of a tensor do not exceed it");
+  behind_.push(bytes, [this, elements = std::move(elements), &spec, is_first] {
+    if (is_first) zip_.begin(folder_ + "data/" + spec.name, static_cast<uint64_t>(spec.bytes()));
+    zip_.write(bytes_of(elements.view));
+  });
   if (written_ < spec.bytes()) return;
   written_ = 0;
   ++next_;
 }
 
+void TorchWriter::write(ConstView elements) {
+  write_later(FileElements{elements});
+  behind_.finish();
+}
+
 void TorchWriter::commit() {
   begin_elements();
   invariant(next_ == tensors_.size(), "every announced tensor is written before commit");
+  behind_.finish();
   zip_.add(folder_ + "version", "3\n");
   zip_.add(folder_ + ".data/serialization_id", "0000000000000000000000000000000000000000");
   zip_.commit();

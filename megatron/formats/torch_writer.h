@@ -1,14 +1,14 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "megatron/formats/file_elements.h"
 #include "megatron/formats/pickle_writer.h"
 #include "megatron/formats/safetensors.h"
+#include "megatron/formats/write_behind.h"
 #include "megatron/formats/zip.h"
 
 namespace megatron {
@@ -31,8 +31,11 @@ class TorchWriter {
 
   // The elements of the next tensor; the first call ends the pickle.
   void write(ConstView elements);
-  // Some bytes of the next tensor, for callers that have it in pieces.
-  void write_part(std::span<const std::byte> bytes);
+  // The same for elements that come with their owner: they are written while the caller goes on,
+  // and errors show in a later call.
+  void write_later(FileElements elements);
+  // Some of the elements of the next tensor, of any shape, for callers that have it in pieces.
+  void write_part_later(FileElements elements);
   // REQUIRES: every tensor was written.
   void commit();
 
@@ -46,6 +49,7 @@ class TorchWriter {
   bool has_pickle_ = false;
   size_t next_ = 0;
   int64_t written_ = 0;  // bytes of tensors_[next_]
+  WriteBehind behind_;   // uses zip_
 };
 
 }  // namespace megatron

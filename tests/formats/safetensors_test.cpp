@@ -101,19 +101,6 @@ TEST_F(SafetensorsTest, RoundTripsEveryType) {
   EXPECT_THROW(file.at("absent"), FormatError);
 }
 
-TEST_F(SafetensorsTest, WritesInParts) {
-  const std::vector<float> values = {1, 2, 3, 4};
-  const auto bytes = std::as_bytes(std::span(values));
-  SafetensorsWriter writer(path_, {{"a", DType::kFloat32, {4}}, {"b", DType::kFloat32, {4}}});
-  writer.write_part(bytes.first(4));
-  writer.write_part(bytes.subspan(4));
-  writer.write({values.data(), {4}, DType::kFloat32});
-  writer.commit();
-  const SafetensorsFile file(path_);
-  EXPECT_EQ(copy_of(file.at("a")).span<float>()[3], 4);
-  EXPECT_EQ(copy_of(file.at("b")).span<float>()[0], 1);
-}
-
 TEST_F(SafetensorsTest, WriterRefusesOtherTensors) {
   const std::vector<float> values = {1, 2, 3, 4};
   SafetensorsWriter writer(path_, {{"a", DType::kFloat32, {4}}});

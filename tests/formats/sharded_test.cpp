@@ -12,6 +12,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/formats/json_file.h"
+#include "megatron/formats/torch_writer.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
 
@@ -26,27 +27,30 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 class ShardedTest : public testing::Test {
  protected:
   // Four tensors of 4, 40, 12 and 8 bytes.
-  void write(int64_t max_shard_bytes) {
+  void write(int64_t max_shard_bytes, WeightsFormat format = WeightsFormat::kSafetensors) {
     const std::vector<TensorSpec> specs = {{"a", DType::kFloat32, {1}},
                                            {"b", DType::kFloat32, {10}},
                                            {"c", DType::kFloat32, {3}},
                                            {"d", DType::kFloat32, {2}}};
-    write_sharded(path(), specs, max_shard_bytes, [&](const TensorSpec& spec) {
-      current_ = full(spec.shape, static_cast<float>(spec.name[0]), spec.dtype, {});
-      return std::as_const(current_).view();
-    });
+    const TensorSource source = [](const TensorSpec& spec) {
+      const Tensor tensor = full(spec.shape, static_cast<float>(spec.name[0]), spec.dtype, {});
+      return FileElements{tensor.view(), tensor};
+    };
+    write_sharded(path(), specs, max_shard_bytes, source, format);
+  }
+  static float first_of(const WeightTensor& tensor) {
+    return copy_of(tensor.read().view).span<float>()[0];
   }
   json index() { return read_json(path() / kIndex); }
   void write_text(const std::string& text) { std::ofstream(path() / kIndex) << text; }
   void write_index(const json& document) { write_text(document.dump()); }
   template <class E>
   std::string refusal() {
-    return message_of<E>([&] { ShardedSafetensors{path()}; });
+    return message_of<E>([&] { ShardedWeights{path()}; });
   }
   const std::filesystem::path& path() const { return directory_.path(); }
 
   TemporaryDirectory directory_;
-  Tensor current_;
 };
 
 TEST_F(ShardedTest, PacksInOrder) {
@@ -58,12 +62,12 @@ TEST_F(ShardedTest, PacksInOrder) {
                   {"c", "model-00003-of-00003.safetensors"},
                   {"d", "model-00003-of-00003.safetensors"}}));
   EXPECT_EQ(read_text(path() / kIndex).back(), '\n');
-  const ShardedSafetensors file(path());
+  const ShardedWeights file(path());
   ASSERT_EQ(file.tensors().size(), 4u);
-  for (const FileTensor* tensor : file.tensors()) {
-    EXPECT_EQ(copy_of(tensor->view).span<float>()[0], static_cast<float>(tensor->spec.name[0]));
+  for (const WeightTensor& tensor : file.tensors()) {
+    EXPECT_EQ(first_of(tensor), static_cast<float>(tensor.spec.name[0]));
   }
-  EXPECT_EQ(file.file_of("c").filename(), "model-00003-of-00003.safetensors");
+  EXPECT_EQ(file.find("c")->file.filename(), "model-00003-of-00003.safetensors");
   EXPECT_EQ(file.find("e"), nullptr);
 }
 
@@ -71,8 +75,8 @@ TEST_F(ShardedTest, OneShardNeedsNoIndex) {
   write(20);
   write(64);
   EXPECT_FALSE(std::filesystem::exists(path() / kIndex));
-  EXPECT_EQ(ShardedSafetensors(path()).tensors().size(), 4u);
-  const ShardedSafetensors file(path() / "model.safetensors");
+  EXPECT_EQ(ShardedWeights(path()).tensors().size(), 4u);
+  const ShardedWeights file(path() / "model.safetensors");
   EXPECT_EQ(file.tensors().size(), 4u);
   EXPECT_EQ(SafetensorsFile(path() / "model.safetensors").metadata().at("format"), "pt");
 }
@@ -126,9 +130,56 @@ TEST_F(ShardedTest, IndexAndShardsMustAgree) {
 }
 
 TEST_F(ShardedTest, SaysWhatOtherFoldersAre) {
-  EXPECT_THAT(refusal<IoError>(), HasSubstr("neither model.safetensors nor"));
+  EXPECT_THAT(refusal<IoError>(), HasSubstr("neither model.safetensors nor pytorch_model.bin"));
   std::ofstream(path() / "pytorch_model.bin") << "x";
-  EXPECT_THAT(refusal<Unsupported>(), HasSubstr("PyTorch pickle"));
+  EXPECT_THAT(refusal<FormatError>(), HasSubstr("pytorch_model.bin"));
+}
+
+TEST_F(ShardedTest, TorchFilesHaveTheSameTensors) {
+  write(20, WeightsFormat::kTorch);
+  EXPECT_EQ(read_json(path() / "pytorch_model.bin.index.json")["weight_map"],
+            json({{"a", "pytorch_model-00001-of-00003.bin"},
+                  {"b", "pytorch_model-00002-of-00003.bin"},
+                  {"c", "pytorch_model-00003-of-00003.bin"},
+                  {"d", "pytorch_model-00003-of-00003.bin"}}));
+  for (const int64_t max_shard_bytes : {20, 64}) {
+    write(max_shard_bytes, WeightsFormat::kTorch);
+    const ShardedWeights file(path());
+    ASSERT_EQ(file.tensors().size(), 4u);
+    EXPECT_EQ(file.find("b")->spec.shape, Shape({10}));
+    for (const WeightTensor& tensor : file.tensors()) {
+      EXPECT_EQ(first_of(tensor), static_cast<float>(tensor.spec.name[0]));
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(path() / "pytorch_model.bin.index.json"));
+  EXPECT_EQ(ShardedWeights(path() / "pytorch_model.bin").tensors().size(), 4u);
+}
+
+TEST_F(ShardedTest, SafetensorsComeFirst) {
+  write(20, WeightsFormat::kTorch);
+  write(64);
+  EXPECT_EQ(ShardedWeights(path()).find("a")->file.filename(), "model.safetensors");
+  EXPECT_THAT(message_of<ConfigError>([&] { write(20, WeightsFormat::kTorch); }),
+              HasSubstr("model.safetensors, which would be read instead"));
+}
+
+TEST_F(ShardedTest, TorchFilesOfOtherThingsAreRefused) {
+  const auto write_object = [&](const auto& put) {
+    TorchWriter writer(path() / "pytorch_model.bin");
+    put(writer.pickle());
+    writer.commit();
+  };
+  write_object([](PickleWriter& pickle) {
+    pickle.begin_list();
+    pickle.end_list();
+  });
+  EXPECT_THAT(refusal<FormatError>(), HasSubstr("not a dictionary of tensors"));
+  write_object([](PickleWriter& pickle) {
+    pickle.begin_dict();
+    pickle.text("epoch"), pickle.integer(3);
+    pickle.end_dict();
+  });
+  EXPECT_THAT(refusal<FormatError>(), HasSubstr("not a tensor under a name"));
 }
 
 }  // namespace

@@ -67,6 +67,26 @@ TEST_F(TorchFileTest, ReadsBackWhatWasWritten) {
   EXPECT_TRUE(is_torch_file(file.path()));
 }
 
+TEST_F(TorchFileTest, WritesInParts) {
+  TorchWriter writer(path("parts.pt"));
+  writer.pickle().begin_dict();
+  writer.pickle().text("empty"), writer.tensor(DType::kFloat32, {0});
+  writer.pickle().text("weight"), writer.tensor(DType::kFloat32, {3, 5});
+  writer.pickle().end_dict();
+  const auto rows = [&](int64_t begin, int64_t count) {
+    const Tensor part = weight_.slice(begin, count);
+    writer.write_part_later({part.view(), part});
+  };
+  rows(0, 0);  // all of the empty one
+  rows(0, 0);
+  rows(0, 2);
+  rows(2, 0);
+  rows(2, 1);
+  rows(3, 0);
+  writer.commit();
+  expect_identical(tensor_in(TorchFile(path("parts.pt")), "weight"), weight_);
+}
+
 TEST_F(TorchFileTest, ElementsLieAlignedInTheMapping) {
   const TorchFile file(write_sample());
   const FileElements weight = file.elements(*file.root().find("weight")->tensor());

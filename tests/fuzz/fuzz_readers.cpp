@@ -21,6 +21,7 @@
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/formats/pickle_writer.h"
 #include "megatron/formats/safetensors.h"
+#include "megatron/formats/sharded.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
 #include "tests/support/temporary_directory.h"
@@ -86,6 +87,18 @@ std::string sample_torch_file(const fs::path& path) {
   return read_text(path);
 }
 
+std::string sample_weights(const fs::path& path) {
+  const Tensor weight = full({3, 5}, 1.5f, DType::kBFloat16, Stream{});
+  TorchWriter writer(path);
+  writer.pickle().begin_ordered_dict();
+  writer.pickle().text("a.weight"), writer.tensor(DType::kBFloat16, {3, 5});
+  writer.pickle().text("b.weight"), writer.same_tensor(0);
+  writer.pickle().end_ordered_dict();
+  writer.write(weight.view());
+  writer.commit();
+  return read_text(path);
+}
+
 std::string sample_stream() {
   std::string text = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
   PickleWriter system;
@@ -125,6 +138,10 @@ std::vector<Reader> readers(const fs::path& directory) {
     const SafetensorsFile file(path);
     for (const FileTensor& tensor : file.tensors()) copy_of(tensor.view);
   };
+  const auto weights = [](const fs::path& path) {
+    const ShardedWeights file(path);
+    for (const WeightTensor& tensor : file.tensors()) copy_of(tensor.read().view);
+  };
   // Without the archive, whose checksum would find most damage first.
   const auto pickle = [](const fs::path& path) {
     const MappedFile file(path);
@@ -144,6 +161,7 @@ std::vector<Reader> readers(const fs::path& directory) {
   const std::string object(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return {{"pt", {archive, sample_stream()}, torch},
           {"pkl", {object}, pickle},
+          {"weights", {sample_weights(directory / "sample.bin")}, weights},
           {"safetensors", {sample_safetensors(directory / "sample.safetensors")}, safetensors},
           {"idx", {read_text(golden / "data/corpus_text_document.idx")}, index}};
 }

@@ -204,6 +204,78 @@ def torch_written(program, work):
     say("torch.save's zip files and its stream of before 1.6 are read")
 
 
+def flat_optimizer(program, work):
+    """distrib_optim.pt: parameters one behind the other, the last registered first."""
+    program("convert-checkpoint", "--load-dir", CHECKPOINT, "--save-dir", work / "flat",
+            "--use_distributed_optimizer", "--target_data_parallel_size", 7)
+    folder = work / "flat/iter_0000010/mp_rank_00"
+    saved = load(folder / "model_optim_rng.pt")
+    flat = load(folder / "distrib_optim.pt")
+    weights = [tensor for _, tensor in tensors_of(saved["model"])]  # as registered
+    want = torch.cat([tensor.flatten() for tensor in reversed(weights)])
+    buffers = flat[0][torch.float32]
+    (padded,), (numel,) = (flat[key][0][torch.float32]
+                           for key in ("per_bucket_numel", "per_bucket_numel_unpadded"))
+    assert numel == want.numel() and padded % 7 == 0 and padded - numel < 7
+    assert torch.equal(buffers["param"][0][:numel], want)
+    # The same moments as beside the weights, where ids follow the groups.
+    state = load(CHECKPOINT / "mp_rank_00/model_optim_rng.pt")["optimizer"]["state"]
+    for kind in ("param", "exp_avg", "exp_avg_sq"):
+        assert buffers[kind][0].dtype == torch.float32 and buffers[kind][0].numel() == padded
+        if kind != "param":
+            sums = torch.stack([entry[kind].double().sum() for entry in state.values()])
+            assert torch.isclose(buffers[kind][0].double().sum(), sums.sum(), rtol=1e-12)
+    groups = saved["optimizer"]["optimizer"]["param_groups"]
+    assert saved["optimizer"]["optimizer"].keys() == {"param_groups"}
+    assert all("params" not in group and group["step"] == 10 for group in groups)
+    say(f"distrib_optim.pt: {numel} elements a kind in one bucket, {padded} with padding")
+
+
+def torch_weights(program, work):
+    """pytorch_model.bin, whole and in shards, as torch.save and as we write it."""
+    source = GOLDEN / "hf/gpt2"
+    want = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ids = torch.arange(2 * 16).reshape(2, 16) % want.config.vocab_size
+    expected = logits(want, ids)
+    # Theirs, as save_pretrained(safe_serialization=False) wrote it: tied weights twice.
+    state = want.state_dict()
+    names = list(state)
+    for name, parts in (("whole", [names]), ("shards", [names[:20], names[20:]])):
+        folder = work / f"bin-{name}"
+        folder.mkdir()
+        (folder / "config.json").write_text((source / "config.json").read_text())
+        files = ["pytorch_model.bin"] if len(parts) == 1 else [
+            f"pytorch_model-{i + 1:05}-of-{len(parts):05}.bin" for i in range(len(parts))]
+        for file, part in zip(files, parts):
+            torch.save({key: state[key] for key in part}, folder / file)
+        if len(parts) > 1:
+            index = {"metadata": {"total_size": 0},
+                     "weight_map": {key: f for f, part in zip(files, parts) for key in part}}
+            (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+        program("convert-checkpoint", "--load-dir", folder, "--save-dir", work / f"back-{name}",
+                "--saver", "hf")
+        got = transformers.AutoModelForCausalLM.from_pretrained(work / f"back-{name}",
+                                                                dtype=torch.float32)
+        assert torch.equal(logits(got, ids), expected), name
+    # Ours.
+    for name, size in (("whole", "10GB"), ("shards", "100KB")):
+        here = work / f"ours-{name}"
+        program("convert-checkpoint", "--load-dir", source, "--save-dir", here, "--saver", "hf",
+                "--no-safe-serialization", "--max_shard_size", size)
+        files = sorted(here.glob("pytorch_model*.bin"))
+        assert (len(files) > 1) == (name == "shards"), files
+        merged = {}
+        for file in files:
+            merged.update(torch.load(file, weights_only=True))
+        for key, tensor in merged.items():
+            assert torch.equal(tensor, state[key]), key
+        got, report = transformers.AutoModelForCausalLM.from_pretrained(
+            here, dtype=torch.float32, output_loading_info=True)
+        assert not report["missing_keys"] and not report["unexpected_keys"], report
+        assert torch.equal(logits(got, ids), expected), name
+    say("pytorch_model.bin, whole and in shards: theirs are read here, ours are read there")
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -220,7 +292,7 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         work = pathlib.Path(directory)
         for check in (megatron_files, adam_goes_on, safe_loading, hugging_face, trained_here,
-                      torch_written):
+                      torch_written, flat_optimizer, torch_weights):
             check(program, work)
 
 

@@ -104,6 +104,7 @@ TEST_F(MegatronTest, ConvertedRunsGoOnTheSame) {
     const Outcome outcome = run("convert-checkpoint", conversion(from, path(to), more));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, testing::HasSubstr("every tensor was read again and is the same"));
+    EXPECT_THAT(outcome.out, testing::HasSubstr("logits of 16 tokens differ by 0 at most"));
   };
   convert(golden("megatron/gpt/ckpt/iter_0000010"), "core",
           {"--saver", "core", "--target-tensor-parallel-size", "2",
@@ -111,8 +112,12 @@ TEST_F(MegatronTest, ConvertedRunsGoOnTheSame) {
   convert(path("core"), "native", {"--saver", "native"});
   convert(path("native"), "legacy",
           {"--target-tensor-parallel-size", "4", "--target-pipeline-parallel-size", "1"});
+  convert(path("core"), "flat",
+          {"--use_distributed_optimizer", "--target_data_parallel_size", "4"});
+  EXPECT_TRUE(
+      std::filesystem::exists(iteration_in(path("flat"), 10) / "mp_rank_01_001/distrib_optim.pt"));
   const std::vector<LoggedIteration> want = logged_iterations("gpt");
-  for (const char* name : {"core", "native", "legacy"}) {
+  for (const char* name : {"core", "native", "legacy", "flat"}) {
     const std::vector<IterationText> got =
         iterations_of(train(golden_flags().with("--load", path(name).string())).out);
     ASSERT_EQ(got.size(), 10u) << name;
@@ -126,12 +131,18 @@ TEST_F(MegatronTest, ConvertedRunsGoOnTheSame) {
 
 // A run that saves in Megatron-LM's format and goes on from that is the run that does not stop.
 TEST_F(MegatronTest, ResumesFromItsOwnFilesBitForBit) {
-  for (const char* format : {"megatron", "megatron-core"}) {
-    const Flags flags = golden_flags().with("--bf16").with("--train-iters", "6");
+  for (const auto& [format, is_distributed] :
+       {std::pair("megatron", false), std::pair("megatron-core", false),
+        std::pair("megatron", true)}) {
+    Flags flags = golden_flags().with("--bf16").with("--train-iters", "6");
+    if (is_distributed) flags = flags.with("--use-distributed-optimizer");
     const std::vector<IterationText> want = iterations_of(train(flags).out);
     train(flags.with("--save", path(format).string())
               .with("--save-interval", "3")
               .with("--save-format", format));
+    EXPECT_EQ(
+        std::filesystem::exists(iteration_in(path(format), 3) / "mp_rank_00/distrib_optim.pt"),
+        is_distributed);
     const std::vector<IterationText> got = iterations_of(
         train(flags.with("--load", path(format).string()).with("--ckpt-step", "3")).out);
     ASSERT_EQ(got.size(), 3u);
@@ -165,6 +176,28 @@ TEST_F(MegatronTest, ConvertsToHuggingFaceAndBack) {
   EXPECT_FALSE(got.has_optimizer());
   for (const auto& [name, tensor] : want) {
     expect_identical(read_whole(got.sections.at(kWeightsSection).at(name)), read_whole(tensor));
+  }
+}
+
+// Rounded weights: logits differ, by the rounding. --no-checking says nothing of either.
+TEST_F(MegatronTest, ConvertsToPyTorchFilesOfAnotherType) {
+  const Outcome outcome = run(
+      "convert-checkpoint",
+      conversion(golden("megatron/gpt/ckpt/iter_0000010"), path("bin"),
+                 {"--saver", "hf", "--no-safe-serialization", "--target_params_dtype", "bf16"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::exists(path("bin") / "pytorch_model.bin"));
+  EXPECT_THAT(outcome.out, testing::HasSubstr("logits of 16 tokens differ by 0.0"));
+  const Outcome back =
+      run("convert-checkpoint", conversion(path("bin"), path("back"), {"--no-checking"}));
+  ASSERT_EQ(back.exit_code, 0) << back.err;
+  EXPECT_THAT(back.out, testing::Not(testing::HasSubstr("logits")));
+  const CheckpointContents want =
+      open_megatron_checkpoint(golden("megatron/gpt/ckpt/iter_0000010"));
+  const CheckpointContents got = open_megatron_checkpoint(path("back") / "release");
+  for (const auto& [name, tensor] : want.sections.at(kWeightsSection)) {
+    expect_identical(read_whole(got.sections.at(kWeightsSection).at(name)),
+                     cast(read_whole(tensor), DType::kBFloat16), name);
   }
 }
 

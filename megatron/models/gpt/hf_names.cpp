@@ -228,13 +228,13 @@ NameTable hf_names(HfFamily family, const TransformerConfig& config) {
 
 void load_hf_weights(const std::filesystem::path& directory, const HfModel& model,
                      std::span<const TensorSpec> ours, const TensorSink& sink) {
-  const ShardedSafetensors file(directory);
+  const ShardedWeights file(directory);
   load_mapped(file, hf_names(model.family, model.transformer), ours, sizes_of(model), sink);
 }
 
 CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory,
                                       const HfModel& model) {
-  const auto file = std::make_shared<const ShardedSafetensors>(directory);
+  const auto file = std::make_shared<const ShardedWeights>(directory);
   CheckpointContents contents;
   contents.directory = directory;
   StoredSection& weights = contents.sections[kWeightsSection];
@@ -245,20 +245,17 @@ CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory,
         shape,
         source.ours.dtype,
         {{{std::vector<int64_t>(static_cast<size_t>(shape.rank()), 0), shape},
-          [read = std::move(source.read)] {
-            const Tensor elements = read();
-            return FileElements{elements.view(), elements};
-          }}}};
+          std::move(source.read)}}};
   }
   return contents;
 }
 
 void save_hf_model(const std::filesystem::path& directory, const HfModel& model,
                    std::span<const TensorSpec> ours, int64_t max_shard_bytes,
-                   const TensorSource& source) {
+                   const TensorSource& source, WeightsFormat format) {
   write_text_atomically(directory / "config.json", hf_config_text(model));
   save_mapped(directory, hf_names(model.family, model.transformer), ours, sizes_of(model),
-              max_shard_bytes, source);
+              max_shard_bytes, source, format);
 }
 
 }  // namespace megatron

@@ -20,7 +20,7 @@ std::vector<TensorSpec> gpt_parameters(const TransformerConfig& config);
 
 NameTable hf_names(HfFamily family, const TransformerConfig& config);
 
-// Reads the weights in `directory` (or one safetensors file), which `model` describes, into the
+// Reads the weights in `directory` (or one file of them), which `model` describes, into the
 // parameters `ours`, one at a time and in the dtype of the file. Rows beyond the vocabulary are
 // zero. Throws as load_mapped does.
 void load_hf_weights(const std::filesystem::path& directory, const HfModel& model,
@@ -33,6 +33,6 @@ CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, co
 // `source` gives our parameters.
 void save_hf_model(const std::filesystem::path& directory, const HfModel& model,
                    std::span<const TensorSpec> ours, int64_t max_shard_bytes,
-                   const TensorSource& source);
+                   const TensorSource& source, WeightsFormat format = WeightsFormat::kSafetensors);
 
 }  // namespace megatron

@@ -17,9 +17,6 @@
 namespace megatron {
 namespace {
 
-// Elements after which core_r0.5.0 closes a bucket when it overlaps their reduction.
-constexpr int64_t kBucketSize = 40'000'000;
-
 class OptimizerReader {
  public:
   OptimizerReader(const RankFiles& rank, const ArgMap& args, const StateSink& sink,
@@ -187,7 +184,7 @@ void OptimizerReader::read_flat_chunk(size_t chunk, PyValue buffers) {
   std::vector<FlatLayout> candidates;
   for (const int64_t alignment : {int64_t{1}, int64_t{64}}) {
     for (const int64_t bucket_alignment : {replicas, std::lcm(replicas, int64_t{128})}) {
-      for (const int64_t bucket_size : {int64_t{0}, kBucketSize}) {
+      for (const int64_t bucket_size : {int64_t{0}, kMegatronBucketSize}) {
         candidates.push_back(flat_layout(items, {alignment, bucket_size, bucket_alignment}));
       }
     }

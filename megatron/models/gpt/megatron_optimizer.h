@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -10,6 +11,9 @@
 // The optimizer's state in Megatron-LM's checkpoints, which numbers parameters instead of naming
 // them.
 namespace megatron {
+
+// Elements after which core_r0.5.0 closes a bucket when it overlaps their reduction.
+inline constexpr int64_t kMegatronBucketSize = 40'000'000;
 
 // A rank's shard of a kind of state, of the shape of its parameter.
 using StateSink = std::function<void(const std::string& section, const RankTensor& parameter,

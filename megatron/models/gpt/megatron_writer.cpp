@@ -11,7 +11,9 @@
 #include "megatron/formats/safetensors.h"
 #include "megatron/formats/torch_writer.h"
 #include "megatron/models/gpt/megatron_files.h"
+#include "megatron/models/gpt/megatron_optimizer.h"
 #include "megatron/models/gpt/python_random.h"
+#include "megatron/optim/flat_layout.h"
 #include "megatron/optim/flat_parameters.h"
 
 namespace megatron {
@@ -88,7 +90,92 @@ class RankWriter {
     writer_.commit();
   }
 
+  // The file of the distributed optimizer beside it: for each chunk and kind of state a flat
+  // buffer, with the parameters one behind the other, last first (flat_layout.h).
+  bool is_distributed() const { return has_optimizer() && layout_.use_distributed_optimizer; }
+  void write_flat_state(const fs::path& file) const {
+    TorchWriter writer(file);
+    PickleWriter& pickle = writer.pickle();
+    std::vector<FlatLayout> layouts;
+    for (size_t chunk = 0; chunk < chunks_.size(); ++chunk)
+      layouts.push_back(flat_layout_of(chunk));
+    const char* main =
+        contents_.sections.contains(kMainParamSection) ? kMainParamSection : kWeightsSection;
+    const std::pair<const char*, const char*> kinds[] = {
+        {"param", main}, {"exp_avg", "exp_avg"}, {"exp_avg_sq", "exp_avg_sq"}};
+    pickle.begin_dict();
+    pickle.text("per_bucket_numel");
+    write_bucket_sizes(pickle, layouts, [](const FlatBucket& b) { return b.end - b.begin; });
+    pickle.text("per_bucket_numel_unpadded");
+    write_bucket_sizes(pickle, layouts,
+                       [](const FlatBucket& b) { return b.unpadded_end - b.begin; });
+    for (size_t chunk = 0; chunk < layouts.size(); ++chunk) {
+      pickle.integer(static_cast<int64_t>(chunk)), pickle.begin_dict();
+      pickle.dtype(grad_dtype()), pickle.begin_dict();
+      for (const auto& [theirs, ours] : kinds) {
+        pickle.text(theirs), pickle.begin_list();
+        for (const FlatBucket& bucket : layouts[chunk].buckets) {
+          writer.tensor(DType::kFloat32, {bucket.end - bucket.begin});
+        }
+        pickle.end_list();
+      }
+      pickle.end_dict(), pickle.end_dict();
+    }
+    pickle.end_dict();
+    for (size_t chunk = 0; chunk < layouts.size(); ++chunk) {
+      for (const auto& [theirs, ours] : kinds) {
+        write_flat_buffer(writer, chunks_[chunk], layouts[chunk], ours);
+      }
+    }
+    writer.commit();
+  }
+
  private:
+  FlatLayout flat_layout_of(size_t chunk) const {
+    std::vector<FlatItem> items;
+    for (const Parameter& parameter : chunks_[chunk]) items.push_back({parameter.shape.numel()});
+    // Compat: core_r0.5.0 has buckets where reduction is overlapped, on the first stage.
+    const bool has_buckets =
+        chunk == 0 && pipeline_ == 0 && value_or(contents_.args, "overlap_grad_reduce", false);
+    return flat_layout(items, {.alignment = 1,
+                               .bucket_size = has_buckets ? kMegatronBucketSize : 0,
+                               .bucket_alignment = layout_.data_parallel_size});
+  }
+  // [{dtype of gradients: [number for each bucket]} for each chunk]
+  template <class Size>
+  void write_bucket_sizes(PickleWriter& pickle, const std::vector<FlatLayout>& layouts,
+                          const Size& size) const {
+    pickle.begin_list();
+    for (const FlatLayout& layout : layouts) {
+      pickle.begin_dict();
+      pickle.dtype(grad_dtype()), pickle.begin_list();
+      for (const FlatBucket& bucket : layout.buckets) pickle.integer(size(bucket));
+      pickle.end_list();
+      pickle.end_dict();
+    }
+    pickle.end_list();
+  }
+  void write_flat_buffer(TorchWriter& writer, const Chunk& chunk, const FlatLayout& layout,
+                         const char* section) const {
+    const auto write_fp32 = [&](FileElements elements) {
+      if (elements.view.dtype == DType::kFloat32)
+        return writer.write_part_later(std::move(elements));
+      const Tensor converted = cast(copy_of(elements.view), DType::kFloat32);
+      writer.write_part_later({converted.view(), converted});
+    };
+    int64_t at = 0;
+    for (size_t i = chunk.size(); i-- > 0;) {
+      invariant(layout.places[i].begin == at, "parameters lie one behind the other");
+      write_fp32(shard(contents_.sections.at(section).at(chunk[i].ours), chunk[i]));
+      at = layout.places[i].end;
+      const FlatBucket& bucket = layout.buckets[static_cast<size_t>(layout.places[i].bucket)];
+      if (at < bucket.unpadded_end || bucket.end == at) continue;
+      const Tensor padding = zeros({bucket.end - at}, DType::kFloat32, Stream{});
+      writer.write_part_later({padding.view(), padding});
+      at = bucket.end;
+    }
+  }
+
   bool is_first_stage(int64_t chunk) const { return pipeline_ == 0 && chunk == 0; }
   bool is_last_stage(int64_t chunk) const {
     return pipeline_ + 1 == layout_.pipeline_model_parallel_size &&
@@ -143,15 +230,15 @@ class RankWriter {
     writer_.tensor(dtype, parameter.shape);
     elements_.emplace_back(
         [this, &parameter, dtype, stored = &contents_.sections.at(section).at(parameter.ours)] {
-          const FileElements elements = shard(*stored, parameter);
-          if (elements.view.dtype == dtype) return writer_.write(elements.view);
+          FileElements elements = shard(*stored, parameter);
+          if (elements.view.dtype == dtype) return writer_.write_later(std::move(elements));
           const Tensor converted = cast(copy_of(elements.view), dtype);
-          writer_.write(converted.view());
+          writer_.write_later(FileElements{converted.view(), converted});
         });
   }
   void constant(Tensor value) {
     writer_.tensor(value.dtype(), value.shape());
-    elements_.emplace_back([this, value] { writer_.write(value.view()); });
+    elements_.emplace_back([this, value] { writer_.write_later({value.view(), value}); });
   }
 
   FileElements shard(const StoredTensor& stored, const Parameter& parameter) const {
@@ -266,19 +353,27 @@ class RankWriter {
   void write_optimizer() {
     const bool has_copies =
         weights_dtype_ != DType::kFloat32 && contents_.sections.contains(kMainParamSection);
-    if (!has_copies) return write_adam();
+    if (!has_copies && !is_distributed()) return write_adam();
     pickle_.begin_dict();
     key("optimizer"), write_adam();
+    write_scaler();
+    if (!is_distributed()) write_main_params();
+    pickle_.end_dict();
+  }
+
+  void write_scaler() {
     const auto scaler = contents_.scalars.find("grad_scaler");
-    if (scaler != contents_.scalars.end()) {
-      key("grad_scaler"), pickle_.begin_dict();
-      key("scale"), constant(full({1}, static_cast<float>(scalar("grad_scaler", "scale")),
-                                  DType::kFloat32, Stream{}));
-      for (const char* name : {"growth_tracker", "hysteresis_tracker"}) {
-        key(name), pickle_.integer(value_or<int64_t>(scaler->second, name, 0));
-      }
-      pickle_.end_dict();
+    if (scaler == contents_.scalars.end()) return;
+    key("grad_scaler"), pickle_.begin_dict();
+    key("scale"), constant(full({1}, static_cast<float>(scalar("grad_scaler", "scale")),
+                                DType::kFloat32, Stream{}));
+    for (const char* name : {"growth_tracker", "hysteresis_tracker"}) {
+      key(name), pickle_.integer(value_or<int64_t>(scaler->second, name, 0));
     }
+    pickle_.end_dict();
+  }
+
+  void write_main_params() {
     key("fp32_from_fp16_params"), pickle_.begin_list();
     for (const auto& group : groups()) {
       if (group.empty()) continue;
@@ -289,13 +384,26 @@ class RankWriter {
       pickle_.end_list();
     }
     pickle_.end_list();
-    pickle_.end_dict();
   }
 
   void write_adam() {
     const int64_t step = optimizer_step();
     pickle_.begin_dict();
-    key("state"), pickle_.begin_dict();
+    if (!is_distributed()) key("state"), write_adam_state(step);
+    key("param_groups"), pickle_.begin_list();
+    int64_t id = 0;
+    for (size_t g = 0; g < 2; ++g) {
+      const size_t members = groups()[g].size();
+      if (members == 0) continue;
+      write_param_group(g == 0, step, id, static_cast<int64_t>(members));
+      id += static_cast<int64_t>(members);
+    }
+    pickle_.end_list();
+    pickle_.end_dict();
+  }
+
+  void write_adam_state(int64_t step) {
+    pickle_.begin_dict();
     int64_t id = 0;
     for (const auto& group : groups()) {
       for (const Parameter* parameter : group) {
@@ -308,16 +416,6 @@ class RankWriter {
         pickle_.end_dict();
       }
     }
-    pickle_.end_dict();
-    key("param_groups"), pickle_.begin_list();
-    id = 0;
-    for (size_t g = 0; g < 2; ++g) {
-      const size_t members = groups()[g].size();
-      if (members == 0) continue;
-      write_param_group(g == 0, step, id, static_cast<int64_t>(members));
-      id += static_cast<int64_t>(members);
-    }
-    pickle_.end_list();
     pickle_.end_dict();
   }
 
@@ -336,9 +434,11 @@ class RankWriter {
     key("eps"), pickle_.number(value_or(args, "adam_eps", 1e-8));
     key("weight_decay"), pickle_.number(is_with_decay ? value_or(args, "weight_decay", 0.0) : 0.0);
     key("step"), pickle_.integer(step);
-    key("params"), pickle_.begin_list();
-    for (int64_t id = first; id < first + members; ++id) pickle_.integer(id);
-    pickle_.end_list();
+    if (!is_distributed()) {
+      key("params"), pickle_.begin_list();
+      for (int64_t id = first; id < first + members; ++id) pickle_.integer(id);
+      pickle_.end_list();
+    }
     pickle_.end_dict();
   }
 
@@ -354,11 +454,15 @@ class RankWriter {
     args["virtual_pipeline_model_parallel_size"] = chunks > 1 ? ArgValue(chunks) : ArgValue();
     args["num_layers_per_virtual_pipeline_stage"] =
         chunks > 1 ? ArgValue(layers / (stages * chunks)) : ArgValue();
-    args["world_size"] = layout_.tensor_model_parallel_size * stages;
+    args["world_size"] = layout_.tensor_model_parallel_size * stages * layout_.data_parallel_size;
     args["rank"] = pipeline_ * layout_.tensor_model_parallel_size + tensor_;
-    args["data_parallel_size"] = args["context_parallel_size"] = int64_t{1};
+    args["data_parallel_size"] = layout_.data_parallel_size;
+    args["context_parallel_size"] = int64_t{1};
     args["expert_model_parallel_size"] = int64_t{1};
-    args["use_distributed_optimizer"] = false;
+    args["use_distributed_optimizer"] = layout_.use_distributed_optimizer;
+    if (layout_.use_distributed_optimizer) {
+      args["accumulate_allreduce_grads_in_fp32"] = grad_dtype() == DType::kFloat32;
+    }
     if (layout_.tensor_model_parallel_size == 1) args["sequence_parallel"] = false;
     args["params_dtype"] = weights_dtype_;
     args["fp16"] = weights_dtype_ == DType::kFloat16;
@@ -378,6 +482,13 @@ class RankWriter {
     pickle_.begin_namespace();
     for (const auto& [name, value] : args) key(name), pickle_.value(value);
     pickle_.end_namespace();
+  }
+
+  // Gradients of bf16 are always summed in fp32.
+  DType grad_dtype() const {
+    const bool is_fp32 = weights_dtype_ == DType::kBFloat16 ||
+                         value_or(contents_.args, "accumulate_allreduce_grads_in_fp32", false);
+    return is_fp32 ? DType::kFloat32 : weights_dtype_;
   }
 
   static Tensor bytes_tensor(const std::string& bytes) {
@@ -483,7 +594,9 @@ void write_megatron_files(const fs::path& directory, const CheckpointContents& c
                            ? fmt::format("mp_rank_{:02}", tensor)
                            : fmt::format("mp_rank_{:02}_{:03}", tensor, pipeline));
       fs::create_directories(folder);
-      RankWriter(folder / "model_optim_rng.pt", contents, layout, tensor, pipeline).write();
+      RankWriter writer(folder / "model_optim_rng.pt", contents, layout, tensor, pipeline);
+      if (writer.is_distributed()) writer.write_flat_state(folder / "distrib_optim.pt");
+      writer.write();
     }
   }
 }

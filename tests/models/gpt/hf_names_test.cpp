@@ -32,13 +32,13 @@ std::map<std::string, Tensor> loaded(const std::filesystem::path& directory, con
 }
 
 void expect_same_files(const std::filesystem::path& got, const std::filesystem::path& want) {
-  const ShardedSafetensors a(got);
-  const ShardedSafetensors b(want);
+  const ShardedWeights a(got);
+  const ShardedWeights b(want);
   ASSERT_EQ(a.tensors().size(), b.tensors().size());
-  for (const FileTensor* tensor : b.tensors()) {
-    const FileTensor* other = a.find(tensor->spec.name);
-    ASSERT_NE(other, nullptr) << tensor->spec.name;
-    expect_identical(copy_of(other->view), copy_of(tensor->view), tensor->spec.name);
+  for (const WeightTensor& tensor : b.tensors()) {
+    const WeightTensor* other = a.find(tensor.spec.name);
+    ASSERT_NE(other, nullptr) << tensor.spec.name;
+    expect_identical(copy_of(other->read().view), copy_of(tensor.read().view), tensor.spec.name);
   }
 }
 
@@ -56,7 +56,9 @@ TEST_P(HfModelTest, LoadsEveryTensorAndWritesTheSameBits) {
   for (const TensorSpec& spec : ours) {
     EXPECT_EQ(tensors.at(spec.name).shape(), spec.shape) << spec.name;
   }
-  const TensorSource source = [&](const TensorSpec& spec) { return tensors.at(spec.name).view(); };
+  const TensorSource source = [&](const TensorSpec& spec) {
+    return FileElements{tensors.at(spec.name).view(), tensors.at(spec.name)};
+  };
   save_hf_model(directory_.path(), model, ours, int64_t{1} << 30, source);
   EXPECT_TRUE(std::filesystem::exists(directory_.path() / "model.safetensors"));
   expect_same_files(directory_.path(), golden(GetParam()));
@@ -64,6 +66,14 @@ TEST_P(HfModelTest, LoadsEveryTensorAndWritesTheSameBits) {
   save_hf_model(directory_.path(), model, ours, 100'000, source);
   EXPECT_TRUE(std::filesystem::exists(directory_.path() / "model.safetensors.index.json"));
   expect_same_files(directory_.path(), golden(GetParam()));
+
+  const std::filesystem::path torch = directory_.path() / "torch";
+  for (const int64_t max_shard_bytes : {int64_t{1} << 30, int64_t{100'000}}) {
+    std::filesystem::create_directories(torch);
+    save_hf_model(torch, model, ours, max_shard_bytes, source, WeightsFormat::kTorch);
+    expect_same_files(torch, golden(GetParam()));
+    std::filesystem::remove_all(torch);
+  }
   const HfModel again = read_hf_config(directory_.path());
   EXPECT_EQ(again.family, model.family);
   EXPECT_EQ(hf_config_text(again), hf_config_text(model));
@@ -80,7 +90,9 @@ TEST_P(HfModelTest, PadsAndTrimsTheVocabulary) {
   expect_identical(padded.slice(0, 131), plain);
   expect_identical(padded.slice(131, 125), zeros({125, 48}, DType::kFloat32, {}));
   save_hf_model(directory_.path(), model, ours, int64_t{1} << 30,
-                [&](const TensorSpec& spec) { return tensors.at(spec.name).view(); });
+                [&](const TensorSpec& spec) -> FileElements {
+                  return {tensors.at(spec.name).view(), tensors.at(spec.name)};
+                });
   expect_same_files(directory_.path(), golden(GetParam()));
 }
 
@@ -119,10 +131,12 @@ TEST(HfNamesTest, ReadsNamesWithoutPrefixAndSkipsBuffers) {
   // A tied output layer stored a second time, as old conversions do.
   specs.push_back({"lm_head.weight", DType::kFloat32, {131, 48}});
   const TemporaryDirectory directory;
-  write_sharded(directory.path(), specs, int64_t{1} << 30, [&](const TensorSpec& spec) {
-    if (spec.name == "h.0.attn.bias") return buffer.view();
-    return file.at(spec.name == "lm_head.weight" ? "transformer.wte.weight" : prefix + spec.name);
-  });
+  write_sharded(
+      directory.path(), specs, int64_t{1} << 30, [&](const TensorSpec& spec) -> FileElements {
+        if (spec.name == "h.0.attn.bias") return {buffer.view()};
+        return {
+            file.at(spec.name == "lm_head.weight" ? "transformer.wte.weight" : prefix + spec.name)};
+      });
   const std::map<std::string, Tensor> want = loaded(golden("gpt2"), model);
   for (const auto& [name, tensor] : loaded(directory.path(), model)) {
     expect_identical(tensor, want.at(name), name);

@@ -127,6 +127,37 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MegatronFilesTest,
                                          Case{MegatronNaming::kCore, 2, 2, 2},
                                          Case{MegatronNaming::kCoreFused, 2, 2, 1}));
 
+// State in the flat buffers of the distributed optimizer, whatever multiple their ends are of.
+TEST_P(MegatronFilesTest, RoundTripOfFlatBuffers) {
+  const Case& c = GetParam();
+  int i = 0;
+  for (const Style& style :
+       {Style{}, Style{true, DType::kBFloat16}, Style{false, DType::kFloat16}}) {
+    for (const int64_t data : {1, 3}) {
+      const CheckpointContents want = sample_run(style);
+      const std::filesystem::path path = directory_.path() / std::to_string(i++);
+      write_megatron_files(path, want,
+                           {.naming = c.naming,
+                            .tensor_model_parallel_size = c.tensor,
+                            .pipeline_model_parallel_size = c.pipeline,
+                            .virtual_pipeline_model_parallel_size = c.chunks,
+                            .use_distributed_optimizer = true,
+                            .data_parallel_size = data});
+      const CheckpointContents got = open_megatron_checkpoint(path);
+      expect_same_sections(got, want);
+      EXPECT_EQ(std::get<int64_t>(got.scalars.at("optimizer").at("step")), 17);
+      EXPECT_EQ(got.scalars.contains("grad_scaler"), style.dtype == DType::kFloat16);
+      const std::string rank = c.pipeline > 1 ? "mp_rank_00_000" : "mp_rank_00";
+      const TorchFile flat(path / rank / "distrib_optim.pt");
+      const auto numel = [&](const char* key) {
+        return flat.root().find(key)->items()[0].entries()[0].second.items()[0].integer().value();
+      };
+      EXPECT_EQ(numel("per_bucket_numel") % data, 0);
+      EXPECT_LT(numel("per_bucket_numel") - numel("per_bucket_numel_unpadded"), data);
+    }
+  }
+}
+
 TEST(MegatronWriterTest, ReportsAllProblems) {
   const CheckpointContents run = sample_run({true});
   const std::vector<std::string> found =
@@ -225,6 +256,46 @@ TEST(MegatronWriterTest, WritesTheStructureThatMegatronWrites) {
         compare(*got.root().find("optimizer")->find("fp32_from_fp16_params"),
                 *want.root().find("optimizer")->find("fp32_from_fp16_params"), "main");
       }
+    }
+  }
+}
+
+// Our distrib_optim.pt of a run has the keys, sizes and elements of Megatron-LM's own.
+TEST(MegatronWriterTest, WritesTheFlatBuffersThatMegatronWrites) {
+  MG_NEEDS_SHARED("golden/megatron");
+  const std::filesystem::path golden = shared_data("golden/megatron") / "dist/ckpt/iter_0000020";
+  TemporaryDirectory directory;
+  write_megatron_files(directory.path(), open_megatron_checkpoint(golden),
+                       {.tensor_model_parallel_size = 2,
+                        .use_distributed_optimizer = true,
+                        .data_parallel_size = 2});
+  for (const char* rank : {"mp_rank_00", "mp_rank_01"}) {
+    const TorchFile want(golden / rank / "distrib_optim.pt");
+    const TorchFile got(directory.path() / rank / "distrib_optim.pt");
+    const std::function<void(PyValue, PyValue)> compare = [&](PyValue ours, PyValue theirs) {
+      ASSERT_EQ(ours.description(), theirs.description());
+      if (const PyTensor* tensor = theirs.tensor()) {
+        expect_identical(copy_of(got.elements(*ours.tensor()).view),
+                         copy_of(want.elements(*tensor).view));
+      }
+      ASSERT_EQ(ours.entries().size(), theirs.entries().size());
+      for (size_t i = 0; i < theirs.entries().size(); ++i) {
+        compare(ours.entries()[i].first, theirs.entries()[i].first);
+        compare(ours.entries()[i].second, theirs.entries()[i].second);
+      }
+      ASSERT_EQ(ours.items().size(), theirs.items().size());
+      for (size_t i = 0; i < theirs.items().size(); ++i)
+        compare(ours.items()[i], theirs.items()[i]);
+    };
+    compare(got.root(), want.root());
+    // The state is not beside the weights a second time.
+    const TorchFile model(directory.path() / rank / "model_optim_rng.pt");
+    const PyValue optimizer = *model.root().find("optimizer");
+    EXPECT_EQ(optimizer.find("fp32_from_fp16_params"), nullptr);
+    EXPECT_EQ(optimizer.find("optimizer")->entries().size(), 1u);
+    for (const PyValue group : optimizer.find_path({"optimizer", "param_groups"})->items()) {
+      EXPECT_EQ(group.find("params"), nullptr);
+      EXPECT_NE(group.find("step"), nullptr);
     }
   }
 }

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "megatron/checkpoint/contents.h"
+#include "megatron/transformer/config.h"
+
+namespace megatron {
+
+// The logits [s, b, v] of a stored GPT in fp32 for tokens [b, s] (int64), on the CPU. Layers are
+// read and run one after the other, so that no more than one of them, or the embedding, is in
+// memory. `config` is resolved and has padded_vocab_size; dropout is off. Throws FormatError when
+// tensors are missing or do not fit.
+Tensor stored_logits(const CheckpointContents& contents, const TransformerConfig& config,
+                     const Tensor& tokens);
+
+// Memory that stored_logits() needs at most, in bytes, but for activations.
+int64_t stored_logits_bytes(const CheckpointContents& contents);
+
+}  // namespace megatron
