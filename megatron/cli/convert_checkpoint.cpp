@@ -4,21 +4,17 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "megatron/cli/check_conversion.h"
 #include "megatron/cli/checkpoint_formats.h"
 #include "megatron/cli/checkpoint_text.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/flag_table.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
-#include "megatron/device/free_memory.h"
 #include "megatron/formats/json_file.h"
-#include "megatron/formats/safetensors.h"
-#include "megatron/models/gpt/stored_logits.h"
 
 namespace megatron::cli {
 namespace {
@@ -43,7 +39,17 @@ struct Options {
   std::string max_shard_size = "10GB";
   std::string megatron_path;
   std::string tokenizer_name;
+  std::string tokenizer_model;
+  std::string position_embedding_type;
+  std::string loader_transformer_impl;
+  std::string saver_transformer_impl;
+  std::string model_size;
+  std::string checkpoint_type = "hf";
   int64_t max_queue_size = 50;
+  int64_t expert = 1;
+  bool bf16 = false;
+  bool fp16 = false;
+  bool for_release = false;
   bool to_transformers = false;
   bool no_safe_serialization = false;
   bool use_distributed_optimizer = false;
@@ -70,6 +76,9 @@ void add_flags(FlagTable& flags, Options& o) {
                    "The same as --saver hf.");
   flags.add_switch("--print-checkpoint-structure", o.print_structure,
                    "List the tensors that are read.");
+  flags.add_optional("--saver-transformer-impl", o.saver_transformer_impl,
+                     "local or transformer_engine: the layers of --saver megatron and core.");
+  flags.add_switch("--for_release", o.for_release, "Write it as iteration 0, a release.");
   flags.add_switch("--no-optimizer", o.no_optimizer, "Leave the optimizer's state out.");
   flags.add_switch("--use_distributed_optimizer", o.use_distributed_optimizer,
                    "Write state as distrib_optim.pt, not beside the weights.");
@@ -87,6 +96,9 @@ void add_flags(FlagTable& flags, Options& o) {
             "Data parallel ranks, for the flat buffers of --use_distributed_optimizer.");
   flags.add_optional("--target_params_dtype,--params-dtype", o.params_dtype,
                      "fp32, fp16 or bf16 weights; those of the source.");
+  flags.add_switch("--bf16", o.bf16, "The same as --target_params_dtype bf16.");
+  flags.add_switch("--fp16", o.fp16, "The same as --target_params_dtype fp16.");
+  flags.add("--target-expert-parallel-size", o.expert, "1: models with experts are not converted.");
   flags.add_optional("--true-vocab-size", o.true_vocab_size,
                      "Ids of the tokenizer: rows beyond are padding.");
   flags.add_optional("--vocab-file", o.vocab_file, "vocab.json, for the number of ids.");
@@ -98,6 +110,13 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.group("accepted for compatibility");
   flags.add_optional("--megatron-path", o.megatron_path, "Not needed.");
   flags.add_optional("--tokenizer_name", o.tokenizer_name, "Not needed.");
+  flags.add_optional("--tokenizer-model", o.tokenizer_model, "Not needed.");
+  flags.add_optional("--position-embedding-type", o.position_embedding_type,
+                     "Not needed: the source says it.");
+  flags.add_optional("--loader-transformer-impl", o.loader_transformer_impl,
+                     "Not needed: names are recognised.");
+  flags.add_optional("--model-size", o.model_size, "Not needed: config.json says it.");
+  flags.add("--checkpoint-type", o.checkpoint_type, "hf: Meta's own files are not read.");
   flags.add("--max-queue-size", o.max_queue_size, "Not needed.");
   flags.group("checking");
   flags.add_switch("--no-checking", o.no_checking,
@@ -159,6 +178,20 @@ Target target_of(const Options& o, const ArgMap& args) {
         fmt::format("--saver {} is not known; use megatron, core, core-te, native or hf", name));
   }
   Target target{saver->format, {.naming = saver->naming}};
+  if (!o.saver_transformer_impl.empty()) {
+    const bool is_fused = o.saver_transformer_impl == "transformer_engine";
+    if (!is_fused && o.saver_transformer_impl != "local") {
+      throw ConfigError(
+          fmt::format("--saver-transformer-impl {} must be local or transformer_engine",
+                      o.saver_transformer_impl));
+    }
+    MegatronNaming& naming = target.layout.naming;
+    if (is_core(naming)) {
+      naming = is_fused ? MegatronNaming::kCoreFused : MegatronNaming::kCore;
+    } else if (naming != MegatronNaming::kLegacyLayerNorm) {
+      naming = is_fused ? MegatronNaming::kLegacyFused : MegatronNaming::kLegacy;
+    }
+  }
   const auto size = [&](int64_t given, const char* stored) {
     if (given > 0) return given;
     const auto found = args.find(stored);
@@ -221,93 +254,6 @@ void pad_vocabulary(CheckpointContents& contents, const Options& o, const Target
   resize_vocabulary(contents, padded_vocab_size(vocab_size, unit, ranks));
 }
 
-// Reads both again and compares every byte.
-void verify(const CheckpointContents& want, const CheckpointContents& got, int64_t vocab_rows) {
-  for (const auto& [section, tensors] : got.sections) {
-    const auto known = want.sections.find(section);
-    if (known == want.sections.end()) continue;
-    for (const auto& [name, tensor] : tensors) {
-      FileElements a = whole_elements(known->second.at(name));
-      FileElements b = whole_elements(tensor);
-      for (FileElements* side : {&a, &b}) {
-        if (!has_vocabulary_rows(name)) continue;
-        const int64_t rows = std::min(vocab_rows, side->view.shape[0]);
-        side->view.shape = side->view.shape.with(0, rows);
-      }
-      const bool is_same =
-          a.view.shape == b.view.shape && a.view.dtype == b.view.dtype &&
-          std::memcmp(a.view.data, b.view.data, static_cast<size_t>(a.view.bytes())) == 0;
-      if (!is_same) {
-        throw InternalError(fmt::format("{} of {} is not what was read; the result in {} is wrong",
-                                        name, section, got.directory.string()));
-      }
-    }
-  }
-}
-
-// A checkpoint as the model that it is of.
-TransformerConfig config_of(const LoadSource& source, const CheckpointContents& contents) {
-  TransformerConfig config =
-      source.hf ? source.hf->transformer : described_run(source.format, contents.args).transformer;
-  config.padded_vocab_size =
-      contents.sections.at(kWeightsSection).at("embedding.word_embeddings.weight").shape[0];
-  return config;
-}
-
-// Computes the logits of a few tokens with both models; what is said of it. Rounding weights to
-// another dtype changes logits by some of its steps.
-std::string compare_logits(const CheckpointContents& source, const TransformerConfig& source_config,
-                           const CheckpointContents& result, const TransformerConfig& result_config,
-                           int64_t vocab_rows) {
-  constexpr int64_t kTokens = 16;
-  const int64_t needed = std::max(stored_logits_bytes(source), stored_logits_bytes(result));
-  const int64_t free = free_memory_bytes(Device{});
-  if (free >= 0 && needed > free) {
-    return fmt::format(
-        "logits were not compared: a layer at a time takes {:.1f} GiB, {:.1f} are free",
-        static_cast<double>(needed) / 0x1p30, static_cast<double>(free) / 0x1p30);
-  }
-  Tensor tokens({1, std::min(kTokens, source_config.max_position_embeddings)}, DType::kInt64, {});
-  int64_t next = 0;
-  for (int64_t& token : tokens.span<int64_t>()) token = (next += 7919) % vocab_rows;
-  const Tensor a = stored_logits(source, source_config, tokens);  // [s, b, v]
-  const Tensor b = stored_logits(result, result_config, tokens);
-  const auto epsilon_of = [](const CheckpointContents& contents) {
-    switch (contents.sections.at(kWeightsSection).begin()->second.dtype) {
-      case DType::kBFloat16:
-        return 0x1p-8;
-      case DType::kFloat16:
-        return 0x1p-11;
-      default:
-        return 0x1p-24;
-    }
-  };
-  // Weights of one dtype give the same bits; sums of rounded ones drift by more than one step.
-  constexpr double kSteps = 32;
-  const double tolerance = epsilon_of(source) == epsilon_of(result)
-                               ? 0.0
-                               : kSteps * std::max(epsilon_of(source), epsilon_of(result));
-  double largest = 0;
-  double difference = 0;
-  for (int64_t position = 0; position < a.size(0); ++position) {
-    const float* x = a.span<float>().data() + position * a.size(2);
-    const float* y = b.span<float>().data() + position * b.size(2);
-    for (int64_t id = 0; id < vocab_rows; ++id) {
-      largest = std::max<double>(largest, std::abs(x[id]));
-      // NaN in one of them alone is a difference.
-      const double step = std::isnan(x[id]) && std::isnan(y[id]) ? 0.0 : std::abs(x[id] - y[id]);
-      difference = std::isnan(step) ? INFINITY : std::max(difference, step);
-    }
-  }
-  if (difference > tolerance * largest) {
-    throw InternalError(fmt::format(
-        "the logits of {} differ from those of {} by {} (largest logit {}); the result is wrong",
-        result.directory.string(), source.directory.string(), difference, largest));
-  }
-  return fmt::format("logits of {} tokens differ by {:.2g} at most (largest {:.3g})",
-                     tokens.numel(), difference, largest);
-}
-
 // The settings of a run in our own types; the tokenizer's even if its files are elsewhere.
 ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
   ArgMap args = arg_map(run);
@@ -338,6 +284,24 @@ int convert_checkpoint(std::span<const std::string> words) {
     problems.push_back(
         fmt::format("--model-type {} cannot be converted yet; GPT can", o.model_type));
   }
+  if (o.expert != 1) {
+    problems.push_back(fmt::format(
+        "--target-expert-parallel-size {} must be 1: models with experts are not converted",
+        o.expert));
+  }
+  if (o.checkpoint_type != "hf") {
+    problems.push_back(
+        fmt::format("--checkpoint-type {} must be hf; convert Meta's files with transformers first",
+                    o.checkpoint_type));
+  }
+  if (static_cast<int>(o.bf16) + static_cast<int>(o.fp16) +
+          static_cast<int>(!o.params_dtype.empty()) >
+      1) {
+    problems.emplace_back(
+        "--bf16, --fp16 and --target_params_dtype say the same; give one of them");
+  }
+  if (o.bf16) o.params_dtype = "bf16";
+  if (o.fp16) o.params_dtype = "fp16";
   if (!problems.empty()) throw ConfigError(problems);
 
   const LoadSource source = find_load_source(o.load, o.ckpt_step, true);
@@ -354,6 +318,7 @@ int convert_checkpoint(std::span<const std::string> words) {
     StoredSection weights = std::move(contents.sections.at(kWeightsSection));
     contents.sections = {{kWeightsSection, std::move(weights)}};
   }
+  if (o.for_release) contents.iteration = 0;
   const int64_t vocab_size = true_vocab_size(o, contents.args);
   pad_vocabulary(contents, o, target, vocab_size);
   join_pieces(contents);
@@ -374,7 +339,7 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (o.no_checking) return 0;
   const TransformerConfig source_config = config_of(source, before);
   const int64_t rows = vocab_size > 0 ? vocab_size : source_config.padded_vocab_size;
-  verify(contents, again, rows);
+  expect_same_tensors(contents, again, rows);
   print_line("every tensor was read again and is the same");
   const TransformerConfig result_config = config_of(result, again);
   print_line(compare_logits(before, source_config, again, result_config,

@@ -33,8 +33,8 @@ std::string read_text(const std::filesystem::path& path);
 
 // A new file, written in order through a buffer, that appears under its name only when commit()
 // succeeds: until then the bytes are in "<path>.tmp-<pid>-<n>", which the destructor removes.
-// Every call throws IoError with path and reason (a full disk, a missing directory). The system begins
-// to move bytes to the device while later ones are still written.
+// Every call throws IoError with path and reason (a full disk, a missing directory). The system
+// begins to move bytes to the device while later ones are still written.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path);

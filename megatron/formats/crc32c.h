@@ -16,8 +16,8 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 // The same by table; the definition that the instruction is tested against.
 uint32_t crc32c_by_table(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-// CRC-32 of zip files (polynomial 0x04C11DB7, reflected); continues as above. By carry-less products
-// where the processor has them, several times faster than zlib's.
+// CRC-32 of zip files (polynomial 0x04C11DB7, reflected); continues as above. By carry-less
+// products where the processor has them, several times faster than zlib's.
 uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc = 0);
 uint32_t crc32_by_table(std::span<const std::byte> bytes, uint32_t crc = 0);
 

@@ -45,8 +45,8 @@ void transpose_square(T* y, const T* x, int64_t stride, std::index_sequence<row.
   (std::memcpy(y + static_cast<int64_t>(row) * stride, &square[row], kVectorBytes), ...);
 }
 
-// Each tile is turned over in buffers of its own: strides of matrices are often powers of two, whose
-// lines would throw each other out of the cache.
+// Each tile is turned over in buffers of its own: strides of matrices are often powers of two,
+// whose lines would throw each other out of the cache.
 template <class T>
 void transpose(Corner y, ConstCorner x, int64_t rows, int64_t columns) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));

@@ -10,8 +10,8 @@
 
 namespace megatron {
 
-// Does tasks one after the other on a thread of its own, so that whoever makes elements goes on with
-// the next ones while these are written. For one caller.
+// Does tasks one after the other on a thread of its own, so that whoever makes elements goes on
+// with the next ones while these are written. For one caller.
 class WriteBehind {
  public:
   // Waiting tasks hold at most so many bytes, or one task does.

@@ -179,6 +179,22 @@ TEST_F(MegatronTest, ConvertsToHuggingFaceAndBack) {
   }
 }
 
+// The options of Megatron-LM's tools for other layers and for releases.
+TEST_F(MegatronTest, ConvertsToReleasesOfOtherLayers) {
+  const Outcome outcome =
+      run("convert-checkpoint",
+          conversion(golden("megatron/gpt/ckpt/iter_0000010"), path("to"),
+                     {"--saver", "core", "--saver-transformer-impl", "transformer_engine",
+                      "--for_release", "--loader", "megatron", "--loader-transformer-impl", "local",
+                      "--position-embedding-type", "learned_absolute", "--bf16"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Outcome shown =
+      run("inspect-checkpoint",
+          {"--load", (path("to") / "release/mp_rank_00" / "model_optim_rng.pt").string()});
+  EXPECT_THAT(shown.out, testing::HasSubstr(
+                             "'decoder.layers.0.mlp.linear_fc1.layer_norm_weight': tensor bfl"));
+}
+
 // Rounded weights: logits differ, by the rounding. --no-checking says nothing of either.
 TEST_F(MegatronTest, ConvertsToPyTorchFilesOfAnotherType) {
   const Outcome outcome = run(
@@ -213,6 +229,13 @@ TEST_F(MegatronTest, ConversionsThatCannotBeAreExplained) {
               testing::HasSubstr("4 layers cannot be divided among 3"));
   EXPECT_THAT(errors({"--target-tensor-parallel-size", "3"}),
               testing::HasSubstr("give --true-vocab-size"));
+  EXPECT_THAT(errors({"--target-expert-parallel-size", "2", "--checkpoint-type", "meta", "--bf16",
+                      "--fp16"}),
+              testing::AllOf(testing::HasSubstr("--target-expert-parallel-size 2 must be 1"),
+                             testing::HasSubstr("--checkpoint-type meta must be hf"),
+                             testing::HasSubstr("give one of them")));
+  EXPECT_THAT(errors({"--saver-transformer-impl", "x"}),
+              testing::HasSubstr("must be local or transformer_engine"));
   EXPECT_THAT(errors({"--saver", "zarr"}), testing::HasSubstr("--saver zarr is not known"));
   EXPECT_THAT(errors({"--true-vocab-size", "600"}), testing::HasSubstr("fewer than 600 ids"));
   EXPECT_THAT(errors({"--saver", "hf", "--max_shard_size", "10 apples"}),
