@@ -4,6 +4,7 @@
 
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
 
@@ -15,6 +16,14 @@ Device chosen_device(DeviceChoice choice, const comm::Group& world) {
   const bool has_gpu = choice != DeviceChoice::kCpu && num_cuda_devices() > 0;
   if (choice == DeviceChoice::kCuda && !has_gpu) {
     throw ConfigError("--device cuda: " + cuda::why_no_device());
+  }
+  if (choice == DeviceChoice::kAuto && !has_gpu && cuda::has_old_driver()) {
+    // Of all ranks and calls one tells it.
+    static const bool is_told = [] {
+      warn("--device auto takes the CPU: " + cuda::why_no_device());
+      return true;
+    }();
+    static_cast<void>(is_told);
   }
   if (has_gpu && ranks > num_cuda_devices()) {
     throw ConfigError(fmt::format(

@@ -40,6 +40,8 @@ void give_cuda(void* segment, Device device) { cuda::release(segment, device.ind
 // What this thread allocates for; MemoryScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local MemoryCategory current_category = MemoryCategory::kActivations;
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local const MemoryPool* current_pool = nullptr;  // as above, of PoolScope
 
 }  // namespace
 
@@ -113,17 +115,17 @@ void CachingAllocator::throw_out_of_memory(int64_t bytes, MemoryCategory categor
       free_bytes < 0 ? "" : fmt::format(", {} free", gibibytes(free_bytes))));
 }
 
-void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category) {
+void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category, int pool) {
   invariant(bytes >= 0, "an allocation has at least 0 bytes");
   const int64_t wanted = source_.block_bytes(bytes);
-  const bool small = source_.cuts_blocks && wanted <= source_.small_bytes;
+  const Kind kind{pool, source_.cuts_blocks && wanted <= source_.small_bytes};
   const std::lock_guard lock(mutex_);
 
-  Block* block = fitting(wanted, small);
-  if (block == nullptr) block = new_segment(wanted, small);
+  Block* block = fitting(wanted, kind);
+  if (block == nullptr) block = new_segment(wanted, kind);
   if (block == nullptr) {
     empty_cache_locked();
-    block = new_segment(wanted, small);
+    block = new_segment(wanted, kind);
   }
   if (block == nullptr) {
     throw_out_of_memory(bytes, category);
@@ -139,8 +141,8 @@ void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category) {
   return block->data;
 }
 
-CachingAllocator::Block* CachingAllocator::fitting(int64_t wanted, bool small) {
-  FreeBlocks& blocks = free_blocks(small);
+CachingAllocator::Block* CachingAllocator::fitting(int64_t wanted, Kind kind) {
+  FreeBlocks& blocks = free_[kind];
   Block smallest;
   smallest.bytes = wanted;
   const auto fit = blocks.lower_bound(&smallest);
@@ -152,14 +154,14 @@ CachingAllocator::Block* CachingAllocator::fitting(int64_t wanted, bool small) {
   return block;
 }
 
-CachingAllocator::Block* CachingAllocator::new_segment(int64_t wanted, bool small) {
-  if (small) return segment_of(source_.small_segment_bytes, small);
+CachingAllocator::Block* CachingAllocator::new_segment(int64_t wanted, Kind kind) {
+  if (kind.is_small) return segment_of(source_.small_segment_bytes, kind);
   Block* segment = nullptr;
-  if (wanted <= source_.medium_bytes) segment = segment_of(source_.medium_segment_bytes, small);
-  return segment != nullptr ? segment : segment_of(wanted, small);
+  if (wanted <= source_.medium_bytes) segment = segment_of(source_.medium_segment_bytes, kind);
+  return segment != nullptr ? segment : segment_of(wanted, kind);
 }
 
-CachingAllocator::Block* CachingAllocator::segment_of(int64_t bytes, bool small) {
+CachingAllocator::Block* CachingAllocator::segment_of(int64_t bytes, Kind kind) {
   void* const data = source_.take(bytes, device_);
   if (data == nullptr) return nullptr;
   ++stats_.num_driver_allocations;
@@ -168,7 +170,8 @@ CachingAllocator::Block* CachingAllocator::segment_of(int64_t bytes, bool small)
   Block& block = blocks_[data];
   block.data = static_cast<std::byte*>(data);
   block.bytes = bytes;
-  block.is_small = small;
+  block.is_small = kind.is_small;
+  block.pool = kind.pool;
   return &block;
 }
 
@@ -180,12 +183,13 @@ void CachingAllocator::cut(Block* block, int64_t wanted) {
   rest.bytes = block->bytes - wanted;
   rest.is_small = block->is_small;
   rest.is_free = true;
+  rest.pool = block->pool;
   rest.before = block;
   rest.after = block->after;
   if (rest.after != nullptr) rest.after->before = &rest;
   block->after = &rest;
   block->bytes = wanted;
-  free_blocks(rest.is_small).insert(&rest);
+  free_blocks_like(rest).insert(&rest);
 }
 
 void CachingAllocator::join(Block* block, Block* after) {
@@ -203,7 +207,7 @@ void CachingAllocator::release(void* data) noexcept {
   stats_.allocated_bytes -= block->bytes;
   stats_.by_category[static_cast<size_t>(block->category)] -= block->bytes;
 
-  FreeBlocks& blocks = free_blocks(block->is_small);
+  FreeBlocks& blocks = free_blocks_like(*block);
   if (Block* const after = block->after; after != nullptr && after->is_free) {
     blocks.erase(after);
     join(block, after);
@@ -235,19 +239,44 @@ void CachingAllocator::empty_cache() {
 }
 
 void CachingAllocator::empty_cache_locked() noexcept {
-  for (FreeBlocks* blocks : {&free_, &free_small_}) {
-    for (auto at = blocks->begin(); at != blocks->end();) {
+  for (auto& [kind, blocks] : free_) {
+    if (kept_pools_.contains(kind.pool)) continue;
+    for (auto at = blocks.begin(); at != blocks.end();) {
       Block* const block = *at;
       const bool is_whole_segment = block->before == nullptr && block->after == nullptr;
       if (!is_whole_segment) {
         ++at;
         continue;
       }
-      at = blocks->erase(at);
+      at = blocks.erase(at);
       source_.give(block->data, device_);
       stats_.reserved_bytes -= block->bytes;
       blocks_.erase(block->data);
     }
+  }
+}
+
+int CachingAllocator::open_pool() {
+  const std::lock_guard lock(mutex_);
+  return ++num_pools_;
+}
+
+void CachingAllocator::keep_pool(int pool) {
+  const std::lock_guard lock(mutex_);
+  kept_pools_.insert(pool);
+}
+
+void CachingAllocator::close_pool(int pool) noexcept {
+  const std::lock_guard lock(mutex_);
+  kept_pools_.erase(pool);
+  for (auto& [data, block] : blocks_) {
+    if (block.pool == pool) block.pool = 0;
+  }
+  for (const bool is_small : {false, true}) {
+    const auto found = free_.find({pool, is_small});
+    if (found == free_.end()) continue;
+    free_[{0, is_small}].merge(found->second);
+    free_.erase(found);
   }
 }
 
@@ -270,5 +299,22 @@ MemoryScope::MemoryScope(MemoryCategory category)
 MemoryScope::~MemoryScope() { current_category = previous_; }
 
 MemoryCategory current_memory_category() { return current_category; }
+
+MemoryPool::MemoryPool(CachingAllocator& allocator)
+    : allocator_(allocator), number_(allocator.open_pool()) {}
+
+MemoryPool::~MemoryPool() { allocator_.close_pool(number_); }
+
+void MemoryPool::keep() { allocator_.keep_pool(number_); }
+
+PoolScope::PoolScope(const MemoryPool* pool)
+    : previous_(std::exchange(current_pool, pool != nullptr ? pool : current_pool)) {}
+
+PoolScope::~PoolScope() { current_pool = previous_; }
+
+int current_memory_pool(const CachingAllocator& allocator) {
+  const bool is_its_own = current_pool != nullptr && &current_pool->allocator() == &allocator;
+  return is_its_own ? current_pool->number() : 0;
+}
 
 }  // namespace megatron

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <set>
 #include <unordered_map>
@@ -73,21 +75,26 @@ class CachingAllocator {
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   // Throws DeviceError with the sizes and the remedy when there is no memory. bytes >= 0.
-  void* allocate(int64_t bytes, MemoryCategory category);
+  // pool: of whose blocks, a MemoryPool's number or 0 for what is common.
+  void* allocate(int64_t bytes, MemoryCategory category, int pool = 0);
   void release(void* block) noexcept;
 
   MemoryStats stats() const;
   void reset_peaks();
-  // Returns what is cached to the device: segments of which no block is in use.
+  // Returns what is cached to the device: segments of which no block is in use, but for those that
+  // a pool keeps.
   void empty_cache();
 
  private:
+  friend class MemoryPool;
+
   // A stretch of a segment, in use or free; a segment is a list of blocks.
   struct Block {
     std::byte* data = nullptr;
     int64_t bytes = 0;
     bool is_small = false;  // of a segment of small blocks
     bool is_free = false;
+    int pool = 0;
     MemoryCategory category = MemoryCategory::kActivations;
     Block* before = nullptr;
     Block* after = nullptr;
@@ -98,26 +105,37 @@ class CachingAllocator {
     }
   };
   using FreeBlocks = std::set<Block*, Smaller>;
+  // What a request and the blocks for it must have in common.
+  struct Kind {
+    int pool = 0;
+    bool is_small = false;
+    auto operator<=>(const Kind&) const = default;
+  };
 
-  FreeBlocks& free_blocks(bool small) { return small ? free_small_ : free_; }
+  FreeBlocks& free_blocks_like(const Block& block) { return free_[{block.pool, block.is_small}]; }
   // A free block for a request, no longer listed as free; null when there is none.
-  Block* fitting(int64_t wanted, bool small);
+  Block* fitting(int64_t wanted, Kind kind);
   // A new segment as one block; null when the device has no memory.
-  Block* new_segment(int64_t wanted, bool small);
-  Block* segment_of(int64_t bytes, bool small);
+  Block* new_segment(int64_t wanted, Kind kind);
+  Block* segment_of(int64_t bytes, Kind kind);
   // Gives the part beyond `wanted` back to the free blocks.
   void cut(Block* block, int64_t wanted);
   // Joins `after`, which follows `block`, to it.
   void join(Block* block, Block* after);
   void empty_cache_locked() noexcept;
+  int open_pool();
+  void keep_pool(int pool);
+  // Its blocks become common ones.
+  void close_pool(int pool) noexcept;
   [[noreturn]] void throw_out_of_memory(int64_t bytes, MemoryCategory category) const;
 
   const Device device_;
   const MemorySource source_;
   mutable std::mutex mutex_;
   std::unordered_map<void*, Block> blocks_;  // by address; nodes stay where they are
-  FreeBlocks free_;
-  FreeBlocks free_small_;
+  std::map<Kind, FreeBlocks> free_;
+  int num_pools_ = 0;  // opened so far
+  std::set<int> kept_pools_;
   MemoryStats stats_;
 };
 
@@ -137,5 +155,42 @@ class MemoryScope {
 };
 // kActivations where no MemoryScope is open.
 MemoryCategory current_memory_category();
+
+// A part of an allocator whose blocks nobody else is given, so that recorded work
+// (device/work_graph.h) may go on using memory that was released when the record was complete. All
+// statistics count it like the rest.
+class MemoryPool {
+ public:
+  // The allocator must outlive it.
+  explicit MemoryPool(CachingAllocator& allocator);
+  ~MemoryPool();
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  // From now on nothing that it takes from the device goes back while it lives. Before a record.
+  void keep();
+
+  const CachingAllocator& allocator() const { return allocator_; }
+  int number() const { return number_; }
+
+ private:
+  CachingAllocator& allocator_;
+  const int number_;
+};
+
+// Tensors that this thread makes of the pool's allocator while it lives are the pool's. Null:
+// nothing changes.
+class PoolScope {
+ public:
+  explicit PoolScope(const MemoryPool* pool);
+  ~PoolScope();
+  PoolScope(const PoolScope&) = delete;
+  PoolScope& operator=(const PoolScope&) = delete;
+
+ private:
+  const MemoryPool* previous_;
+};
+// The number of the pool in force for an allocator; 0 where there is none.
+int current_memory_pool(const CachingAllocator& allocator);
 
 }  // namespace megatron

@@ -29,6 +29,8 @@ struct Properties {
 int num_devices();
 // Why there are none, and the remedy: no driver, a driver older than this build's runtime, no GPU.
 std::string why_no_device();
+// Is there a driver, but one that is too old for this build's runtime?
+bool has_old_driver();
 // Throws DeviceError when there is no such device, or it is older than this build's code.
 Properties properties(int device);
 // The device of this thread's launches from now on.
@@ -59,6 +61,15 @@ void wait(void* stream, void* event);
 bool is_done(void* event);
 void synchronize_event(void* event);
 double elapsed_ms(void* begin, void* end);
+
+// A CUDA graph of what this thread queues on a stream from begin_capture() on. end_capture()
+// returns it ready to launch, a cudaGraphExec_t; when it throws, or after abandon_capture(), the
+// stream is as it was before. Other threads, and allocations of this one, are not disturbed.
+void begin_capture(void* stream);
+void* end_capture(void* stream);
+void abandon_capture(void* stream) noexcept;
+void launch_graph(void* graph, void* stream);
+void destroy_graph(void* graph) noexcept;
 
 // Named ranges that profilers show (NVTX), of this thread; they nest.
 void begin_nvtx_range(const char* name) noexcept;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "megatron/core/error.h"
+#include "megatron/device/work_graph.h"
 
 namespace megatron {
 namespace {
@@ -49,6 +50,8 @@ void StagingRing::upload(void* to, const void* from, int64_t bytes, Stream strea
 }
 
 void upload_bytes(void* to, const void* from, int64_t bytes, Stream stream) {
+  // The copy would be repeated from memory that holds something else by then.
+  if (is_recording()) throw DeviceError("upload: recorded work cannot copy from the host's memory");
   if (stream.is_cpu() || bytes > kLargestUpload) return copy_bytes(to, from, bytes, stream);
   ring_of(stream.device).upload(to, from, bytes, stream);
 }

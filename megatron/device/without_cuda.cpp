@@ -16,6 +16,7 @@ int num_devices() { return 0; }
 std::string why_no_device() {
   return "this binary was built without CUDA; build the cuda preset, or use --device cpu";
 }
+bool has_old_driver() { return false; }
 Properties properties(int) { throw_unsupported(); }
 void use_device(int) { throw_unsupported(); }
 FreeMemory free_memory(int) { throw_unsupported(); }
@@ -36,6 +37,12 @@ void wait(void*, void*) { throw_unsupported(); }
 bool is_done(void*) { throw_unsupported(); }
 void synchronize_event(void*) { throw_unsupported(); }
 double elapsed_ms(void*, void*) { throw_unsupported(); }
+
+void begin_capture(void*) { throw_unsupported(); }
+void* end_capture(void*) { throw_unsupported(); }
+void abandon_capture(void*) noexcept {}
+void launch_graph(void*, void*) { throw_unsupported(); }
+void destroy_graph(void*) noexcept {}
 
 void begin_nvtx_range(const char*) noexcept {}
 void end_nvtx_range() noexcept {}

@@ -11,11 +11,17 @@
 
 namespace megatron {
 
+namespace {
+
+std::byte* new_block(int64_t bytes, CachingAllocator& allocator) {
+  return static_cast<std::byte*>(
+      allocator.allocate(bytes, current_memory_category(), current_memory_pool(allocator)));
+}
+
+}  // namespace
+
 Storage::Storage(int64_t bytes, Stream stream)
-    : data_(static_cast<std::byte*>(
-          allocator_of(stream.device).allocate(bytes, current_memory_category()))),
-      bytes_(bytes),
-      stream_(stream) {}
+    : data_(new_block(bytes, allocator_of(stream.device))), bytes_(bytes), stream_(stream) {}
 
 Storage::~Storage() { allocator_of(stream_.device).release(data_); }
 

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -208,6 +210,77 @@ TEST_F(CuttingAllocatorTest, KeepsSegmentsOfWhichABlockIsInUse) {
   allocator.empty_cache();
   EXPECT_EQ(allocator.stats().reserved_bytes, 0);
   EXPECT_EQ(bytes_left, 1024 * kKiB);
+}
+
+TEST_F(CuttingAllocatorTest, NobodyElseIsGivenTheBlocksOfAPool) {
+  void* common = take(32 * kKiB);
+  allocator.release(common);
+  std::optional<MemoryPool> pool(std::in_place, allocator);
+  const auto take_of_pool = [&](int64_t bytes) {
+    return taken.emplace_back(allocator.allocate(bytes, kActivations, pool->number()));
+  };
+  void* own = take_of_pool(32 * kKiB);
+  EXPECT_NE(own, common);
+  EXPECT_EQ(allocator.stats().allocated_bytes, 32 * kKiB);
+  EXPECT_EQ(allocator.stats().reserved_bytes, 256 * kKiB);
+  allocator.release(own);
+  EXPECT_EQ(take(32 * kKiB), common);
+  EXPECT_EQ(take_of_pool(16 * kKiB), own);
+  allocator.release(common);
+  allocator.release(own);
+
+  pool->keep();
+  allocator.empty_cache();  // recorded work may use what the pool holds
+  EXPECT_EQ(allocator.stats().reserved_bytes, 128 * kKiB);
+  void* kept = take_of_pool(16 * kKiB);
+  EXPECT_EQ(kept, own);
+  pool.reset();
+  EXPECT_EQ(allocator.stats().allocated_bytes, 16 * kKiB);
+  EXPECT_EQ(take(100 * kKiB), static_cast<std::byte*>(kept) + 16 * kKiB);
+  allocator.release(taken.back());
+  allocator.release(kept);
+  allocator.empty_cache();
+  EXPECT_EQ(bytes_left, 1024 * kKiB);
+}
+
+TEST_F(CuttingAllocatorTest, APoolWithoutARecordHoldsNoMemoryBack) {
+  const MemoryPool pool(allocator);
+  allocator.release(allocator.allocate(600 * kKiB, kActivations, pool.number()));
+  EXPECT_NE(take(1024 * kKiB), nullptr);  // all that there is
+  allocator.release(taken.back());
+  EXPECT_NE(taken.emplace_back(allocator.allocate(700 * kKiB, kActivations, pool.number())),
+            nullptr);
+}
+
+TEST_F(CuttingAllocatorTest, PoolsAreApart) {
+  const MemoryPool first(allocator);
+  const MemoryPool second(allocator);
+  void* block = allocator.allocate(1, kActivations, first.number());
+  allocator.release(block);
+  void* other = allocator.allocate(1, kActivations, second.number());
+  EXPECT_NE(other, block);
+  allocator.release(other);
+}
+
+TEST(PoolScopeTest, NestsAndKnowsItsAllocator) {
+  CachingAllocator allocator(Device{});
+  CachingAllocator another(Device{});
+  const MemoryPool pool(allocator);
+  const MemoryPool inner(allocator);
+  EXPECT_EQ(current_memory_pool(allocator), 0);
+  {
+    const PoolScope scope(&pool);
+    EXPECT_EQ(current_memory_pool(allocator), pool.number());
+    EXPECT_EQ(current_memory_pool(another), 0);
+    {
+      const PoolScope nothing(nullptr);
+      EXPECT_EQ(current_memory_pool(allocator), pool.number());
+      const PoolScope nested(&inner);
+      EXPECT_EQ(current_memory_pool(allocator), inner.number());
+    }
+    EXPECT_EQ(current_memory_pool(allocator), pool.number());
+  }
+  EXPECT_EQ(current_memory_pool(allocator), 0);
 }
 
 TEST(MemoryScopeTest, Nests) {

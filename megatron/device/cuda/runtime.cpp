@@ -6,6 +6,7 @@
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/cuda/check.h"
+#include "megatron/device/driver_message.h"
 
 namespace megatron::cuda {
 namespace {
@@ -38,6 +39,20 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
+DriverState driver_state() {
+  DriverState state;
+  state.runtime = CUDART_VERSION;
+  cudaDriverGetVersion(&state.driver);  // 0 without one
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  // The second: the driver says that it is new enough, but functions are missing.
+  state.is_old =
+      status == cudaErrorInsufficientDriver || status == cudaErrorCallRequiresNewerDriver;
+  state.error = cudaGetErrorString(status);
+  return state;
+}
+
 }  // namespace
 
 int num_devices() {
@@ -47,25 +62,11 @@ int num_devices() {
   return 0;
 }
 
-std::string why_no_device() {
-  int driver = 0;
-  cudaDriverGetVersion(&driver);  // 0 without one
-  if (driver == 0) return "no NVIDIA driver is installed; install one, or use --device cpu";
-  const auto text = [](int version) {
-    return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
-  };
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  cudaGetLastError();
-  if (status == cudaErrorInsufficientDriver) {
-    return fmt::format(
-        "the NVIDIA driver serves CUDA up to {}, this binary needs {}; install a newer driver, or "
-        "use --device cpu",
-        text(driver), text(CUDART_VERSION));
-  }
-  return fmt::format(
-      "no GPU is visible ({}); check nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu",
-      cudaGetErrorString(status));
+std::string why_no_device() { return no_device_message(driver_state()); }
+
+bool has_old_driver() {
+  const DriverState state = driver_state();
+  return state.driver != 0 && state.is_old;
 }
 
 Properties properties(int device) {
@@ -169,6 +170,34 @@ double elapsed_ms(void* begin, void* end) {
   float ms = 0;
   MG_CUDA(cudaEventElapsedTime(&ms, event_of(begin), event_of(end)));
   return ms;
+}
+
+void begin_capture(void* stream) {
+  MG_CUDA(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeRelaxed));
+}
+
+void* end_capture(void* stream) {
+  cudaGraph_t graph = nullptr;
+  MG_CUDA(cudaStreamEndCapture(stream_of(stream), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "cudaGraphInstantiate", __FILE__, __LINE__);
+  return executable;
+}
+
+void abandon_capture(void* stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(stream_of(stream), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+  cudaGetLastError();  // what made the record invalid was told when it happened
+}
+
+void launch_graph(void* graph, void* stream) {
+  MG_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)));
+}
+
+void destroy_graph(void* graph) noexcept {
+  cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
 }
 
 void begin_nvtx_range(const char* name) noexcept { nvtxRangePushA(name); }

@@ -1,0 +1,62 @@
+#include "megatron/device/work_graph.h"
+
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
+
+namespace megatron {
+namespace {
+
+// Each rank is a thread and records its own work.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local bool recording = false;
+
+// The stream takes a record while it lives; then the record is dropped unless it was taken.
+class Recording {
+ public:
+  explicit Recording(Stream stream) : stream_(stream) {
+    invariant(!recording, "a recorded function records nothing itself");
+    cuda::begin_capture(stream_.native);
+    recording = true;
+  }
+  ~Recording() {
+    if (recording) cuda::abandon_capture(stream_.native);
+    recording = false;
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  void* take() {
+    recording = false;
+    return cuda::end_capture(stream_.native);
+  }
+
+ private:
+  const Stream stream_;
+};
+
+}  // namespace
+
+WorkGraph::WorkGraph(Stream stream, std::function<void()> work) : stream_(stream) {
+  if (stream.is_cpu()) {
+    work_ = std::move(work);
+    return;
+  }
+  Recording record(stream);
+  work();
+  native_ = record.take();
+}
+
+WorkGraph::~WorkGraph() {
+  if (native_ != nullptr) cuda::destroy_graph(native_);
+}
+
+void WorkGraph::launch() {
+  if (stream_.is_cpu()) return work_();
+  cuda::launch_graph(native_, stream_.native);
+}
+
+bool is_recording() { return recording; }
+
+}  // namespace megatron
