@@ -17,6 +17,7 @@
 #include "megatron/cli/device_choice.h"
 #include "megatron/cli/flag_table.h"
 #include "megatron/cli/gpt_setup.h"
+#include "megatron/cli/gpt_step.h"
 #include "megatron/cli/memory_check.h"
 #include "megatron/cli/workloads.h"
 #include "megatron/comm/collectives.h"
@@ -57,7 +58,7 @@ FlagTable flags_of(BenchFlags& flags) {
                    "Time the run again in deterministic mode and report what that costs.");
   table.add_switch(
       "--breakdown", flags.breakdown,
-      "Time the kinds of work, and exposed communication, in as many iterations more.");
+      "Time the kinds of work, and exposed communication, in as many iterations more, op by op.");
   return table;
 }
 
@@ -96,33 +97,45 @@ class RandomTokensTask final : public TrainTask {
  public:
   // Ranks that share a sample draw the same.
   explicit RandomTokensTask(GptSetup& setup)
-      : setup_(setup), generator_(1234 + static_cast<uint64_t>(setup.parallel().data.rank())) {}
+      : micro_batch_size_(setup.args().training.micro_batch_size),
+        config_(setup.args().transformer),
+        generator_(1234 + static_cast<uint64_t>(setup.parallel().data.rank())) {
+    for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) {
+      steps_.push_back(std::make_unique<const GptStep>(
+          *chunk, setup.random(), GptStep::Options{.micro_batch_size = micro_batch_size_}));
+    }
+  }
 
   bool has_split(Split split) const override { return split == Split::kTrain; }
 
-  MicrobatchOutput forward_step(Split, int64_t chunk, const Variable& activations) override {
-    const GptModel& model = *setup_.chunks()[static_cast<size_t>(chunk)];
-    const Shape shape = {setup_.args().training.micro_batch_size, model.config().seq_length};
+  Microbatch get_batch(Split, int64_t chunk) override {
+    const GptStep& step = *steps_[static_cast<size_t>(chunk)];
+    if (!step.reads_data(false)) return {};
+    const auto size = static_cast<size_t>(micro_batch_size_ * config_.seq_length);
     const auto random_ids = [&] {
-      std::uniform_int_distribution<int64_t> id(0, model.config().padded_vocab_size - 1);
-      std::vector<int64_t> ids(static_cast<size_t>(shape.numel()));
+      std::uniform_int_distribution<int64_t> id(0, config_.padded_vocab_size - 1);
+      std::vector<int64_t> ids(size);
       for (int64_t& value : ids) value = id(generator_);
-      return tensor_of(ids, shape);
+      return ids;
     };
-    if (!model.chunk().has_embedding && !model.chunk().has_head) {
-      return {model.forward({}, activations, setup_.random())};
-    }
-    const Tensor tokens = random_ids();  // the first and the last stage draw the same, too
-    const Tensor labels = random_ids();
-    const Variable hidden = model.forward({.tokens = tokens}, activations, setup_.random());
-    if (!model.chunk().has_head) return {hidden};
-    const Tensor mask = full(shape, 1.0f, DType::kFloat32, {});
-    const Variable loss = gpt_loss(model, hidden, labels, mask);
-    return {loss, {{"lm loss", loss.data()}}};
+    GptBatch batch;  // the first and the last stage draw the same, too
+    batch.micro_batch_size = micro_batch_size_;
+    batch.seq_length = config_.seq_length;
+    batch.tokens = random_ids();
+    batch.labels = random_ids();
+    batch.loss_mask.assign(size, 1.0F);
+    return step.microbatch(batch, true);
+  }
+
+  MicrobatchOutput forward_step(Split, int64_t chunk, const Microbatch& batch,
+                                const Variable& activations) override {
+    return steps_[static_cast<size_t>(chunk)]->forward(batch, activations);
   }
 
  private:
-  GptSetup& setup_;
+  const int64_t micro_batch_size_;
+  const TransformerConfig& config_;
+  std::vector<std::unique_ptr<const GptStep>> steps_;  // by chunk
   std::mt19937_64 generator_;
 };
 
@@ -275,6 +288,7 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   report["step_ms"] = median * 1000;
   report["tflops_standard"] = standard_flops(args.transformer, batch) / median / 1e12;
   report["tflops_causal"] = causal_flops(args.transformer, batch) / median / 1e12;
+  report["cuda_graph"] = trainer.has_recorded_microbatch();
   report["start_to_first_step_s"] = first_step_at;
   report["start_s"] = phases;
   report["loss"] = largest(loss, world);

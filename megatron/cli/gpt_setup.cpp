@@ -1,5 +1,7 @@
 #include "megatron/cli/gpt_setup.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -52,6 +54,29 @@ SumOverModel sum_over(const comm::Group& group) {
 }
 
 }  // namespace
+
+std::optional<std::string> why_no_graph(const TrainingArgs& args) {
+  const ParallelConfig& parallel = args.parallel;
+  if (parallel.pipeline_model_parallel_size > 1) {
+    return fmt::format("--pipeline-model-parallel-size {}: microbatches wait for other stages",
+                       parallel.pipeline_model_parallel_size);
+  }
+  if (parallel.tensor_model_parallel_size > 1) {
+    return fmt::format("--tensor-model-parallel-size {}: layers have collectives",
+                       parallel.tensor_model_parallel_size);
+  }
+  if (parallel.overlap_grad_reduce && parallel.data_parallel_size > 1) {
+    return "--overlap-grad-reduce: backward passes have collectives";
+  }
+  if (parallel.overlap_param_gather && parallel.data_parallel_size > 1) {
+    return "--overlap-param-gather: forward passes wait for parameters";
+  }
+  if (args.training.timing_log_level >= 2) {
+    return fmt::format("--timing-log-level {}: forward and backward passes are timed one by one",
+                       args.training.timing_log_level);
+  }
+  return std::nullopt;
+}
 
 GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
     : args_(args),
@@ -115,7 +140,9 @@ TrainerParts GptSetup::parts(TrainTask& task) {
           .progress = progress_,
           .gradients = *gradients_,
           .parallel = parallel_,
-          .device = stream().device,
+          .stream = stream(),
+          .records_microbatches =
+              !stream().is_cpu() && args_.training.cuda_graph && !why_no_graph(args_),
           .num_chunks = static_cast<int64_t>(chunks_.size()),
           .activations = activations(),
           .tokens_per_sample = args_.transformer.seq_length,

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "megatron/cli/args/training_args.h"
@@ -14,6 +16,10 @@
 #include "megatron/training/trainer.h"
 
 namespace megatron::cli {
+
+// What stands in the way of replaying the microbatches of a run as a CUDA graph: the flag and why.
+// Nothing where they can be replayed on a GPU.
+std::optional<std::string> why_no_graph(const TrainingArgs& args);
 
 // Everything that one rank of a GPT training run owns, built from resolved args with
 // padded_vocab_size known: its chunks of the model with their first values, flat buffers,
@@ -43,7 +49,6 @@ class GptSetup {
 
  private:
   ActivationType activations() const;
-
   TrainingArgs args_;
   ParallelContext parallel_;
   OwnedStream stream_;

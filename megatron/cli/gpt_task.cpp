@@ -13,17 +13,6 @@
 namespace megatron::cli {
 namespace {
 
-GptInput input_of(const GptBatch& batch, const DataConfig& data) {
-  const Shape shape = {batch.micro_batch_size, batch.seq_length};
-  GptInput input;
-  input.tokens = tensor_of(batch.tokens, shape);
-  if (data.reset_position_ids) input.position_ids = tensor_of(batch.position_ids, shape);
-  if (!batch.document_starts.empty()) {
-    input.document_starts = tensor_of(batch.document_starts, shape);
-  }
-  return input;
-}
-
 // Index caches are built once: rank 0 goes first, the others find them.
 GptDatasets datasets_of(const TrainingArgs& args, const Tokenizer& tokenizer,
                         const SampleCounts& sizes, const comm::Group& world) {
@@ -36,7 +25,7 @@ GptDatasets datasets_of(const TrainingArgs& args, const Tokenizer& tokenizer,
 
 }  // namespace
 
-GptTask::GptTask(const Tokenizer& tokenizer, GptSetup& setup) : setup_(setup) {
+GptTask::GptTask(const Tokenizer& tokenizer, GptSetup& setup) {
   const TrainingArgs& args = setup.args();
   const Progress& progress = setup.progress();
   const SampleCounts sizes = dataset_sizes_of(args.training);
@@ -49,6 +38,12 @@ GptTask::GptTask(const Tokenizer& tokenizer, GptSetup& setup) : setup_(setup) {
   const GptDatasets datasets = datasets_of(args, tokenizer, sizes, setup.parallel().world);
   print_line("> finished creating GPT datasets ...");
 
+  for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) {
+    steps_.push_back(std::make_unique<const GptStep>(
+        *chunk, setup.random(),
+        GptStep::Options{.micro_batch_size = args.training.micro_batch_size,
+                         .resets_position_ids = args.data.reset_position_ids}));
+  }
   const GptSampleOptions sample_options{.eod = tokenizer.eod(),
                                         .eod_mask_loss = args.data.eod_mask_loss,
                                         .reset_position_ids = args.data.reset_position_ids,
@@ -56,13 +51,14 @@ GptTask::GptTask(const Tokenizer& tokenizer, GptSetup& setup) : setup_(setup) {
   const auto open = [&](Split split, const std::shared_ptr<const SampleDataset>& dataset,
                         int64_t consumed_samples) {
     if (dataset == nullptr) return;
-    const auto make_batch = [dataset, sample_options](const SampleGroup& group) {
-      return make_gpt_batch(*dataset, group, sample_options);
-    };
     has_split_[static_cast<size_t>(split)] = true;
-    for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) {
+    for (const std::unique_ptr<const GptStep>& step : steps_) {
       std::unique_ptr<Loader>& loader = loaders_[static_cast<size_t>(split)].emplace_back();
-      if (!reads_data(*chunk)) continue;
+      if (!step->reads_data(args.data.reset_attention_mask)) continue;
+      const auto make_batch = [dataset, sample_options, &step = *step,
+                               is_trained = split == Split::kTrain](const SampleGroup& group) {
+        return step.microbatch(make_gpt_batch(*dataset, group, sample_options), is_trained);
+      };
       std::unique_ptr<Sampler> sampler =
           make_sampler({.type = args.data.dataloader_type,
                         .num_samples = dataset->num_samples(),
@@ -91,31 +87,18 @@ GptTask::GptTask(const Tokenizer& tokenizer, GptSetup& setup) : setup_(setup) {
 
 bool GptTask::has_split(Split split) const { return has_split_[static_cast<size_t>(split)]; }
 
-bool GptTask::reads_data(const GptModel& chunk) const {
-  const DataConfig& data = setup_.args().data;
-  return chunk.chunk().has_embedding || chunk.chunk().has_head || data.reset_attention_mask ||
-         data.reset_position_ids;
-}
-
-GptBatch GptTask::next_batch(Split split, size_t chunk) {
-  std::optional<GptBatch> batch = loaders_[static_cast<size_t>(split)][chunk]->next();
+Microbatch GptTask::get_batch(Split split, int64_t chunk) {
+  Loader* const loader = loaders_[static_cast<size_t>(split)][static_cast<size_t>(chunk)].get();
+  if (loader == nullptr) return {};
+  std::optional<Microbatch> batch = loader->next();
   if (batch) return *std::move(batch);
   throw Error(fmt::format("the {} data has no more samples; add data or train for fewer samples",
                           split_name(split)));
 }
 
-MicrobatchOutput GptTask::forward_step(Split split, int64_t chunk, const Variable& activations) {
-  const auto index = static_cast<size_t>(chunk);
-  const GptModel& model = *setup_.chunks()[index];
-  if (!reads_data(model)) return {model.forward({}, activations, setup_.random())};
-  const GptBatch batch = next_batch(split, index);
-  const Variable hidden =
-      model.forward(input_of(batch, setup_.args().data), activations, setup_.random());
-  if (!model.chunk().has_head) return {hidden};
-  const Shape shape = {batch.micro_batch_size, batch.seq_length};
-  const Variable loss =
-      gpt_loss(model, hidden, tensor_of(batch.labels, shape), tensor_of(batch.loss_mask, shape));
-  return {loss, {{"lm loss", loss.data()}}};
+MicrobatchOutput GptTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
+                                       const Variable& activations) {
+  return steps_[static_cast<size_t>(chunk)]->forward(batch, activations);
 }
 
 }  // namespace megatron::cli

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "megatron/cli/gpt_setup.h"
+#include "megatron/cli/gpt_step.h"
 #include "megatron/data/data_loader.h"
-#include "megatron/data/gpt_batch.h"
 #include "megatron/data/gpt_datasets.h"
 
 namespace megatron::cli {
@@ -18,19 +18,17 @@ class GptTask final : public TrainTask {
   GptTask(const Tokenizer& tokenizer, GptSetup& setup);
 
   bool has_split(Split split) const override;
-  MicrobatchOutput forward_step(Split split, int64_t chunk, const Variable& activations) override;
+  Microbatch get_batch(Split split, int64_t chunk) override;
+  MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
+                                const Variable& activations) override;
 
  private:
-  using Loader = DataLoader<GptBatch>;
-  // What a chunk of the model reads of the data: tokens where it begins, labels where it ends,
-  // documents everywhere if their borders matter.
-  bool reads_data(const GptModel& chunk) const;
-  GptBatch next_batch(Split split, size_t chunk);
+  using Loader = DataLoader<Microbatch>;
 
-  GptSetup& setup_;
+  std::vector<std::unique_ptr<const GptStep>> steps_;  // by chunk of this rank
   std::array<bool, 3> has_split_{};
-  // By split, then by chunk of this rank: each goes through the microbatches on its own. Null where
-  // the chunk reads nothing.
+  // By split, then by chunk: each goes through the microbatches on its own. Null where the chunk
+  // reads nothing. Their threads use steps_.
   std::array<std::vector<std::unique_ptr<Loader>>, 3> loaders_;
 };
 

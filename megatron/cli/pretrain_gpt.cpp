@@ -203,6 +203,10 @@ int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
     comm::barrier(world);  // nobody is still starting
     world.transport().context().timeout = std::chrono::seconds(seconds);
   }
+  const std::optional<std::string> why = why_no_graph(args);
+  if (why && args.training.cuda_graph && !device.is_cpu()) {
+    print_line(fmt::format("microbatches run without a CUDA graph, because of {}", *why));
+  }
   const Speaking on_last(world.rank() == world.size() - 1);
   Trainer(std::move(parts)).run();
   return 0;

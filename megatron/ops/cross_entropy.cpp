@@ -14,21 +14,13 @@ int64_t num_columns(const Tensor& logits, const VocabularyShard& shard) {
   return shard.num_columns == 0 ? logits.size(-1) : shard.num_columns;
 }
 
-void expect_labels(const Tensor& labels, const Tensor& logits, int64_t columns) {
+void expect_labels_fit(const Tensor& labels, const Tensor& logits, int64_t columns) {
   if (logits.rank() != 3) {
     throw ShapeError(fmt::format("cross_entropy: logits have shape {}, expected [s, b, v]",
                                  logits.shape().str()));
   }
   expect_shape(labels.shape(), {logits.size(1), logits.size(0)}, "cross_entropy: labels");
-  const auto all = labels.span<int64_t>();
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i] < columns) continue;
-    const auto length = static_cast<size_t>(labels.size(1));
-    throw ShapeError(fmt::format(
-        "cross_entropy: label {} at sample {}, position {} is not below the vocabulary size {}; "
-        "does the data's tokenizer fit the model?",
-        all[i], i / length, i % length, columns));
-  }
+  if (labels.stream().is_cpu()) expect_labels(labels, columns);
 }
 
 struct Losses {
@@ -37,13 +29,13 @@ struct Losses {
   Tensor labels;  // beside the logits
 };
 
-Losses losses_of(const Tensor& logits, const Tensor& host_labels, float label_smoothing,
+Losses losses_of(const Tensor& logits, const Tensor& given_labels, float label_smoothing,
                  const VocabularyShard& shard) {
-  expect_labels(host_labels, logits, num_columns(logits, shard));
+  expect_labels_fit(given_labels, logits, num_columns(logits, shard));
   const int64_t s = logits.size(0);
   const int64_t b = logits.size(1);
   const Stream stream = logits.stream();
-  const Tensor labels = host_labels.to(stream);
+  const Tensor labels = given_labels.to(stream);
   Tensor statistics({s, b, kernels::kNumCrossEntropyStatistics}, DType::kFloat32, stream);
   kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(),
                                     shard.first_column, stream);
@@ -59,6 +51,18 @@ Losses losses_of(const Tensor& logits, const Tensor& host_labels, float label_sm
 }
 
 }  // namespace
+
+void expect_labels(const Tensor& labels, int64_t num_columns) {
+  const auto all = labels.span<int64_t>();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] < num_columns) continue;
+    const auto length = static_cast<size_t>(labels.size(1));
+    throw ShapeError(fmt::format(
+        "cross_entropy: label {} at sample {}, position {} is not below the vocabulary size {}; "
+        "does the data's tokenizer fit the model?",
+        all[i], i / length, i % length, num_columns));
+  }
+}
 
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing,
                        const VocabularyShard& shard) {

@@ -17,16 +17,20 @@ struct VocabularyShard {
 // losses[i, j] = -log softmax(logits[i, j])[labels[j, i]], smoothed as kernels/cross_entropy.h
 // says.
 //
-//   logits [s, b, v/ranks]   labels [b, s] int64 on the host   losses [s, b] fp32
+//   logits [s, b, v/ranks]   labels [b, s] int64   losses [s, b] fp32
 //
 // Every column takes part in the softmax, those that pad the vocabulary too. A negative label has
-// loss 0 and no gradient. Throws ShapeError naming the first label that is not below v.
+// loss 0 and no gradient. Labels are on the host, where this checks them, or on the device of
+// logits, having passed expect_labels().
 //
 // Saves logits and one float per token. The backward pass writes the gradient over the logits when
 // nobody else holds their memory by then, so keep no handle on logits that training should not
 // pay for twice.
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing = 0,
                        const VocabularyShard& shard = {});
+
+// Throws ShapeError naming the first of the labels, on the host, that is not below num_columns.
+void expect_labels(const Tensor& labels, int64_t num_columns);
 
 // sum(losses * loss_mask) / max(sum(loss_mask), 1), a scalar.
 //   losses [s, b] fp32   loss_mask [b, s] fp32 on any device, 1 where a token counts, 0 where not

@@ -17,6 +17,7 @@ void expect_ids(const Tensor& ids, int64_t num_rows, const char* what) {
     throw ShapeError(
         fmt::format("embedding: {} have shape {}, expected [b, s]", what, ids.shape().str()));
   }
+  if (!ids.stream().is_cpu()) return;
   const auto all = ids.span<int64_t>();
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] >= 0 && all[i] < num_rows) continue;
@@ -45,11 +46,11 @@ struct Table {
   GradSink sink;
   Shape shape;
   DType dtype = DType::kFloat32;
-  Tensor ids;  // on the host, where the backward pass sorts them
+  RowIds ids;
   int64_t first_row = 0;
 };
 
-Table table_of(const Variable& weight, const Tensor& ids, int64_t first_row) {
+Table table_of(const Variable& weight, const RowIds& ids, int64_t first_row) {
   return {weight.grad_sink(), weight.shape(), weight.dtype(), ids, first_row};
 }
 
@@ -58,10 +59,11 @@ Tensor gradient(const Table& table, const Tensor& dy) {
   Tensor grad =
       table.sink ? table.sink.main_grad() : full(table.shape, 0.0f, table.dtype, dy.stream());
   const Stream stream = dy.stream();
-  const Tensor ids = table.ids.to(stream);
-  const Tensor order = sorted_order(table.ids).to(stream);
-  kernels::embedding_backward(grad.view(), dy.view(), ids.view(), order.view(), table.first_row,
-                              stream);
+  const RowIds& given = table.ids;
+  const RowIds ids = given.order.defined() ? given.to(stream)
+                                           : RowIds(given.ids, sorted_order(given.ids)).to(stream);
+  kernels::embedding_backward(grad.view(), dy.view(), ids.ids.view(), ids.order.view(),
+                              table.first_row, stream);
   return table.sink ? Tensor() : grad;
 }
 
@@ -71,16 +73,25 @@ Tensor empty_output(const Variable& weight, const Tensor& ids) {
 
 }  // namespace
 
-Variable embedding(const Variable& weight, const Tensor& ids) {
+RowIds RowIds::to(Stream stream) const {
+  return {ids.to(stream), order.defined() ? order.to(stream) : Tensor()};
+}
+
+RowIds prepared_ids(const Tensor& ids, int64_t num_rows, const char* what) {
+  expect_ids(ids, num_rows, what);
+  return {ids, sorted_order(ids)};
+}
+
+Variable embedding(const Variable& weight, const RowIds& ids) {
   return embedding_shard(weight, ids, 0, weight.size(0));
 }
 
-Variable embedding_shard(const Variable& weight, const Tensor& ids, int64_t first_row,
+Variable embedding_shard(const Variable& weight, const RowIds& ids, int64_t first_row,
                          int64_t num_rows) {
   const TraceRange range("embedding", weight.stream());
-  expect_ids(ids, num_rows, "token id");
-  Tensor y = empty_output(weight, ids);
-  const Tensor near_ids = ids.to(y.stream());
+  expect_ids(ids.ids, num_rows, "token id");
+  Tensor y = empty_output(weight, ids.ids);
+  const Tensor near_ids = ids.ids.to(y.stream());
   kernels::embedding_forward(y.view(), weight.data().view(), near_ids.view(), first_row,
                              ConstView{}, ConstView{}, y.stream());
   return record("embedding", y, {weight},
@@ -88,15 +99,15 @@ Variable embedding_shard(const Variable& weight, const Tensor& ids, int64_t firs
                     const Tensor& dy, const Wants&) -> Grads { return {gradient(table, dy)}; });
 }
 
-Variable embedding(const Variable& weight, const Tensor& ids, const Variable& position,
-                   const Tensor& position_ids) {
+Variable embedding(const Variable& weight, const RowIds& ids, const Variable& position,
+                   const RowIds& position_ids) {
   const TraceRange range("embedding", weight.stream());
-  expect_ids(ids, weight.size(0), "token id");
-  expect_shape(position_ids.shape(), ids.shape(), "embedding: position_ids");
-  expect_ids(position_ids, position.size(0), "position id");
-  Tensor y = empty_output(weight, ids);
-  const Tensor near_ids = ids.to(y.stream());
-  const Tensor near_position_ids = position_ids.to(y.stream());
+  expect_ids(ids.ids, weight.size(0), "token id");
+  expect_shape(position_ids.ids.shape(), ids.ids.shape(), "embedding: position_ids");
+  expect_ids(position_ids.ids, position.size(0), "position id");
+  Tensor y = empty_output(weight, ids.ids);
+  const Tensor near_ids = ids.ids.to(y.stream());
+  const Tensor near_position_ids = position_ids.ids.to(y.stream());
   kernels::embedding_forward(y.view(), weight.data().view(), near_ids.view(), 0,
                              position.data().view(), near_position_ids.view(), y.stream());
   return record("embedding", y, {weight, position},

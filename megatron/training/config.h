@@ -79,8 +79,8 @@ struct TrainingConfig {
 
   // The machine.
   DeviceChoice device = DeviceChoice::kAuto;
-  int64_t num_threads = 0;  // of CPU kernels; 0: the cores this process may use
-  bool cuda_graph = false;
+  int64_t num_threads = 0;         // of CPU kernels; 0: the cores this process may use
+  bool cuda_graph = true;          // replay microbatches on a GPU, where that is safe
   bool skip_memory_check = false;  // train although the planned memory is not there
 };
 

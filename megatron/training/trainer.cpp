@@ -24,13 +24,15 @@ bool is_due(int64_t interval, int64_t iteration) {
 Trainer::Trainer(TrainerParts parts)
     : parts_(std::move(parts)),
       train_iters_(train_iters_of(parts_.config)),
-      log_(parts_.config, train_iters_, parts_.progress, parts_.device,
+      log_(parts_.config, train_iters_, parts_.progress, parts_.stream.device,
            parts_.parallel.world.rank() == parts_.parallel.world.size() - 1),
-      profile_(parts_.config, parts_.parallel.world.rank(), parts_.device, parts_.save_directory) {
+      profile_(parts_.config, parts_.parallel.world.rank(), parts_.stream.device,
+               parts_.save_directory) {
   if (parts_.config.log_progress && !parts_.save_directory.empty() && log_.is_kept()) {
     progress_file_.emplace(std::filesystem::path(parts_.save_directory) / "progress.txt",
                            parts_.parallel.world.size(), parts_.progress);
   }
+  if (parts_.records_microbatches) graph_.emplace(parts_.task, parts_.random, parts_.stream);
 }
 
 void Trainer::run() {
@@ -79,9 +81,13 @@ bool Trainer::train() {
     parts_.microbatches.update(parts_.progress.consumed_train_samples, true);
 
     profile_.before_iteration(parts_.progress.iteration);
+    const bool was_recorded = has_recorded_microbatch();
     train_step();
     profile_.after_iteration(parts_.progress.iteration);
     log_finished();
+    if (has_recorded_microbatch() && !was_recorded) {
+      log_.line("microbatches are replayed as one CUDA graph from here on");
+    }
     is_leaving = finish_iteration();
   }
   settle();
@@ -145,24 +151,33 @@ void Trainer::train_step() {
   progress.floating_point_operations += result.floating_point_operations;
   next.known.progress = progress;
   queued_ = std::move(next);
-  if (parts_.device.is_cpu()) finish_step();
+  if (parts_.stream.is_cpu()) finish_step();
+}
+
+int64_t Trainer::first_sample_of(int64_t microbatch) const {
+  const comm::Group& data = parts_.parallel.data;
+  return parts_.progress.consumed_train_samples +
+         (microbatch * data.size() + data.rank()) * parts_.config.micro_batch_size;
 }
 
 LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed) {
+  if (seed.defined() && graph_) return train_through_graph(num_microbatches, seed);
   const ParallelContext& parallel = parts_.parallel;
   const PipelineShape shape{.stage = parallel.pipeline.rank(),
                             .stages = parallel.pipeline.size(),
                             .chunks = parts_.num_chunks,
                             .microbatches = num_microbatches};
-  const int64_t micro_batch_size = parts_.config.micro_batch_size;
-  const int64_t first_sample = parts_.progress.consumed_train_samples;
+  const auto run_forward = [&](const PipelineStep& step, const Variable& activations) {
+    const TimerScope timer(log_.timers(), "forward-compute", 2);
+    const PoolScope scope(graph_ ? &graph_->pool() : nullptr);
+    parts_.random.set_first_sample(first_sample_of(step.microbatch));
+    const Microbatch batch = moved(parts_.task.get_batch(split, step.chunk), parts_.stream);
+    return parts_.task.forward_step(split, step.chunk, batch, activations);
+  };
   LossSums losses;
   StageWork work;
   work.forward = [&](const PipelineStep& step, const Variable& activations) {
-    const TimerScope timer(log_.timers(), "forward-compute", 2);
-    const int64_t group = step.microbatch * parallel.data.size() + parallel.data.rank();
-    parts_.random.set_first_sample(first_sample + group * micro_batch_size);
-    MicrobatchOutput made = parts_.task.forward_step(split, step.chunk, activations);
+    MicrobatchOutput made = run_forward(step, activations);
     losses.add(made);
     return std::move(made.output);
   };
@@ -174,6 +189,15 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
   }
   run_pipeline(seed.defined() ? training_steps(shape) : evaluation_steps(shape), shape,
                parallel.links, parts_.activations, work);
+  return losses;
+}
+
+LossSums Trainer::train_through_graph(int64_t num_microbatches, const Tensor& seed) {
+  LossSums losses;
+  for (int64_t i = 0; i < num_microbatches; ++i) {
+    const Microbatch batch = parts_.task.get_batch(Split::kTrain, 0);
+    losses.add(graph_->run(batch, first_sample_of(i), seed));
+  }
   return losses;
 }
 

@@ -13,6 +13,7 @@
 #include "megatron/parallel/pipeline/executor.h"
 #include "megatron/training/loss_sums.h"
 #include "megatron/training/microbatch_calculator.h"
+#include "megatron/training/microbatch_graph.h"
 #include "megatron/training/profile_window.h"
 #include "megatron/training/progress.h"
 #include "megatron/training/progress_file.h"
@@ -33,9 +34,10 @@ struct TrainerParts {
   Progress& progress;
   GradientReduction& gradients;
   const ParallelContext& parallel;
-  Device device;
-  int64_t num_chunks = 1;           // of the model, on this stage
-  ActivationType activations = {};  // between chunks
+  Stream stream;                      // of the model
+  bool records_microbatches = false;  // MicrobatchGraph; REQUIRES: no communication, one chunk
+  int64_t num_chunks = 1;             // of the model, on this stage
+  ActivationType activations = {};    // between chunks
   int64_t tokens_per_sample = 0;
   // Model FLOPs of an iteration of that many samples.
   std::function<double(int64_t batch_size)> flops;
@@ -78,6 +80,8 @@ class Trainer {
   void finish_step();
   // The iteration that was finished last, once.
   std::optional<FinishedIteration> take_finished();
+  // Are microbatches replayed from here on (--cuda-graph)?
+  bool has_recorded_microbatch() const { return graph_ && graph_->is_recorded(); }
 
  private:
   // An iteration whose numbers are on their way.
@@ -93,6 +97,10 @@ class Trainer {
   // Runs the microbatches of this rank through its stage of the pipeline, backward too when `seed`,
   // the gradient of each loss, is defined.
   LossSums run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed);
+  // The same for training, through graph_.
+  LossSums train_through_graph(int64_t num_microbatches, const Tensor& seed);
+  // Number of the first sample of a microbatch of this rank in the running iteration.
+  int64_t first_sample_of(int64_t microbatch) const;
   // What is the highest of a number on all ranks; true as soon as it is true on one.
   int highest_on_ranks(int number) const;
   bool on_any_rank(bool condition) const;
@@ -117,6 +125,7 @@ class Trainer {
   TrainingLog log_;
   ProfileWindow profile_;                      // --profile
   std::optional<ProgressFile> progress_file_;  // --log-progress
+  std::optional<MicrobatchGraph> graph_;       // --cuda-graph
   int64_t last_saved_ = -1;                    // iteration
   std::optional<Progress> saving_;             // of a save under way
 

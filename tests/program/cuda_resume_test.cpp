@@ -35,6 +35,29 @@ TEST_F(CudaResumeTest, LlamaWithRecomputation) {
                       3);
 }
 
+// Each microbatch replayed, or queued op by op.
+TEST_F(CudaResumeTest, TheGraphChangesNoBit) {
+  for (const Flags& flags : {with_dropout(gpu_flags()), with_dropout(gpu_flags()).with("--bf16"),
+                             llama_style(gpu_flags()).with("--bf16"), gpu_flags().with("--fp16")}) {
+    const auto saved = [&](const std::string& name, const Flags& more) {
+      const Outcome outcome = train(more.with("--save", path(name).string())
+                                        .with("--save-interval", "1000")
+                                        .with("--metrics-jsonl", path(name + ".jsonl").string()));
+      EXPECT_EQ(outcome.out.find("replayed as one CUDA graph") != std::string::npos,
+                name == "replayed");
+    };
+    saved("replayed", flags);
+    saved("queued", flags.with("--no-cuda-graph"));
+    EXPECT_EQ(metrics_of(path("replayed.jsonl")), metrics_of(path("queued.jsonl")));
+    expect_identical(read_saved_run(iteration_in(path("replayed"), 20)),
+                     read_saved_run(iteration_in(path("queued"), 20)));
+    std::filesystem::remove_all(path("replayed"));
+    std::filesystem::remove_all(path("queued"));
+    std::filesystem::remove(path("replayed.jsonl"));
+    std::filesystem::remove(path("queued.jsonl"));
+  }
+}
+
 TEST_F(CudaResumeTest, EqualRunsAreIdentical) {
   const auto losses = [&] {
     std::vector<std::string> lines;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/device/stream.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/linear.h"
@@ -23,7 +24,7 @@ class TinyTask final : public TrainTask {
   static constexpr int64_t kBatch = 2;
   static constexpr int64_t kLength = 8;
 
-  TinyTask(DType dtype, Stream stream) : stream_(stream) {
+  TinyTask(DType dtype, Stream stream) {
     const auto weight = [&](uint64_t seed) {
       return Variable::leaf(
           random_normal({kVocabulary, kHidden}, {.seed = seed, .stddev = 0.3f, .dtype = dtype})
@@ -40,28 +41,35 @@ class TinyTask final : public TrainTask {
 
   bool has_split(Split split) const override { return split != Split::kTest; }
 
-  MicrobatchOutput forward_step(Split split, int64_t, const Variable&) override {
+  Microbatch get_batch(Split split, int64_t) override {
     const uint64_t seed = 100 + static_cast<uint64_t>(split == Split::kTrain ? ++calls : 0);
-    const Tensor ids = random_ids({kBatch, kLength}, kVocabulary, seed);
-    Variable x = embedding(table_, ids);  // [s, b, h]
+    const Shape shape = {kBatch, calls == shorter ? kLength / 2 : kLength};
+    const RowIds ids = prepared_ids(random_ids(shape, kVocabulary, seed), kVocabulary, "token id");
+    Tensor mask = full(shape, 1.0f, DType::kFloat32, Stream{});
+    if (calls == poisoned_loss) mask.span<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+    return {ids.ids, ids.order, mask};
+  }
+
+  MicrobatchOutput forward_step(Split, int64_t, const Microbatch& batch, const Variable&) override {
+    Variable x = embedding(table_, {batch[0], batch[1]});  // [s, b, h]
+    if (waits_for_device) synchronize(x.stream());
     if (calls == poisoned_gradient && grad_enabled()) {
       x = record("poison", copied(x.data()), {x}, [](const Tensor& dy, const Wants&) -> Grads {
         return {full(dy.shape(), std::numeric_limits<float>::infinity(), dy.dtype(), dy.stream())};
       });
     }
-    Tensor mask = full({kBatch, kLength}, 1.0f, DType::kFloat32, Stream{});
-    if (calls == poisoned_loss) mask.span<float>()[3] = std::numeric_limits<float>::quiet_NaN();
     const Variable loss =
-        masked_mean(cross_entropy(linear(x, output_, Variable()), ids, 0.0f), mask);
+        masked_mean(cross_entropy(linear(x, output_, Variable()), batch[0], 0.0f), batch[2]);
     return {loss, {{"lm loss", loss.data()}}};
   }
 
   int64_t calls = 0;              // microbatches trained on so far
   int64_t poisoned_gradient = 0;  // the microbatch whose gradient of the table is infinite
+  bool waits_for_device = false;  // in each forward pass
+  int64_t shorter = -1;           // the microbatch that has half the tokens
   int64_t poisoned_loss = 0;      // the microbatch whose loss is not a number
 
  private:
-  Stream stream_;
   Variable table_;
   Variable output_;
 };
@@ -104,7 +112,8 @@ struct TinyTraining {
                      .progress = progress,
                      .gradients = *gradients,
                      .parallel = parallel,
-                     .device = stream.device,
+                     .stream = stream,
+                     .records_microbatches = records_microbatches,
                      .tokens_per_sample = TinyTask::kLength,
                      .flops = [](int64_t batch) { return static_cast<double>(batch); },
                      .save = nullptr,
@@ -132,6 +141,7 @@ struct TinyTraining {
   Tensor weights() const { return parameters->buffers()[0].params.to(Stream{}); }
 
   Stream stream;
+  bool records_microbatches = false;
   TinyTask task;
   TrainingConfig config;
   OptimizerConfig optimizer_config;

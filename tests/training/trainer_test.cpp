@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/core/error.h"
+#include "megatron/device/trace.h"
 #include "tests/training/tiny_training.h"
 
 namespace megatron {
@@ -88,6 +89,49 @@ TEST(TrainerTest, WithoutTheCheckTrainingGoesOn) {
   const auto results = training.results(3);
   ASSERT_EQ(results.size(), 3u);
   for (const IterationResult& result : results) EXPECT_FALSE(result.is_skipped);
+}
+
+TEST(TrainerTest, RecordsAMicrobatchOnceTheFirstOnesHaveRun) {
+  TinyTraining training{Stream{}};
+  training.records_microbatches = true;
+  Trainer& trainer = training.build();
+  TinyTraining without{Stream{}};
+  without.build();
+  trainer.train_step();  // two microbatches
+  EXPECT_FALSE(trainer.has_recorded_microbatch());
+  {
+    Tracer tracer;
+    const TraceScope scope(&tracer);  // a tracer sees every op
+    trainer.train_step();
+  }
+  EXPECT_FALSE(trainer.has_recorded_microbatch());
+  trainer.train_step();
+  EXPECT_TRUE(trainer.has_recorded_microbatch());
+  {
+    Tracer tracer;
+    const TraceScope scope(&tracer);
+    trainer.train_step();
+  }
+  EXPECT_TRUE(trainer.has_recorded_microbatch());
+  trainer.train_step();
+  without.results(5);
+  expect_identical(training.weights(), without.weights());
+  EXPECT_FALSE(without.trainer->has_recorded_microbatch());
+}
+
+TEST(TrainerTest, AMicrobatchOfAnotherShapeRunsBesideTheRecord) {
+  TinyTraining training{Stream{}};
+  training.records_microbatches = true;
+  training.task.shorter = 5;
+  training.build();
+  TinyTraining without{Stream{}};
+  without.task.shorter = 5;
+  without.build();
+  const auto got = training.results(4);
+  const auto want = without.results(4);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].losses, want[i].losses) << i;
+  EXPECT_TRUE(training.trainer->has_recorded_microbatch());
+  expect_identical(training.weights(), without.weights());
 }
 
 TEST(TrainerTest, IterationsToSkipConsumeDataOnly) {

@@ -13,7 +13,9 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional("--num-threads", c.num_threads,
                      "Threads of CPU kernels; all cores of this process if not given.");
   flags.add_switch("--cuda-graph", c.cuda_graph,
-                   "Record an iteration once and replay it; GPU only.");
+                   "On a GPU, record a microbatch once and replay it where that is safe: the "
+                   "default.");
+  flags.add_off("--no-cuda-graph", c.cuda_graph, "Queue every microbatch op by op.");
   flags.add_switch("--skip-memory-check", c.skip_memory_check,
                    "Train although the plan needs more memory than there is.");
   flags.add_switch("--deterministic-mode", c.deterministic_mode,

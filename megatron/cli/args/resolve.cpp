@@ -307,7 +307,9 @@ class Resolver {
             "--async-save has no effect without --save, or with another --save-format than native");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
-    warn_if(args_.training.cuda_graph, "--cuda-graph has no effect yet");
+    warn_if(given("cuda_graph") && args_.training.cuda_graph &&
+                args_.training.device == DeviceChoice::kCpu,
+            "--cuda-graph has no effect with --device cpu");
     warn_if(args_.training.data_parallel_random_init,
             "--data-parallel-random-init has no effect: first values go by the seed and the place");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),

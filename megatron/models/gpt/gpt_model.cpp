@@ -77,10 +77,10 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
 }
 
 Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& random) const {
-  const Tensor position_ids =
+  const RowIds position_ids =
       input.position_ids.defined()
           ? input.position_ids
-          : consecutive_positions(input.tokens.size(0), input.tokens.size(1), offset);
+          : consecutive_positions(input.tokens.ids.size(0), input.tokens.ids.size(1), offset);
   const VocabParallelEmbedding& words = embedding_->word_embeddings;
   const std::optional<Embedding>& positions = embedding_->position_embeddings;
   Variable x;  // [s, b, h]
@@ -110,7 +110,7 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
     context.document_starts = input.document_starts.to(stream_);
   }
   context.cache = cache;
-  if (input.position_ids.defined()) context.position_ids = input.position_ids.to(stream_);
+  if (input.position_ids.defined()) context.position_ids = input.position_ids.ids.to(stream_);
   const int64_t offset = cache == nullptr ? 0 : cache->length();
   const Variable x = chunk_.has_embedding ? embed(input, offset, random) : activations;
   Variable y = decoder_.forward(x, context);

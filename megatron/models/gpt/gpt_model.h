@@ -11,11 +11,11 @@
 
 namespace megatron {
 
-// The tokens of a microbatch and where they stand, on the host. A chunk in the middle of the model
-// needs no tokens.
+// The tokens of a microbatch and where they stand, on the host or on the model's device. A chunk in
+// the middle of the model needs no tokens.
 struct GptInput {
-  Tensor tokens = {};        // [b, s] int64
-  Tensor position_ids = {};  // [b, s] int64; undefined: 0 .. s - 1, or after what the cache holds
+  RowIds tokens = {};           // [b, s]
+  RowIds position_ids = {};     // [b, s]; undefined: 0 .. s - 1, or after what the cache holds
   Tensor document_starts = {};  // [b, s] int32: token i sees [start, i]; undefined: all before it
 };
 
@@ -80,7 +80,7 @@ class GptModel final : public Module {
 // What a language model is trained on: sum over the microbatch of loss_mask * loss, divided by the
 // sum of loss_mask (1 where that is 0). The same on every tensor-parallel rank.
 //   hidden as the chunk with the head made it
-//   labels [b, s] int64, loss_mask [b, s] fp32, both on the host -> fp32 []
+//   labels [b, s] int64 (see cross_entropy), loss_mask [b, s] fp32 on any device -> fp32 []
 Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
                   const Tensor& loss_mask);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "megatron/core/error.h"
-#include "megatron/ops/embedding.h"
 #include "megatron/parallel/tensor/mappings.h"
 
 namespace megatron {
@@ -22,7 +21,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(int64_t rows, int64_t size, const
                           {.init = init, .sharding = sharding, .is_copy = is_copy}, placement);
 }
 
-Variable VocabParallelEmbedding::forward_partial(const Tensor& ids) const {
+Variable VocabParallelEmbedding::forward_partial(const RowIds& ids) const {
   const int64_t rows = weight_.size(0);
   return embedding_shard(weight_, ids, tp_.rank() * rows, tp_.size() * rows);
 }

@@ -2,6 +2,7 @@
 
 #include "megatron/nn/module.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/embedding.h"
 #include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
@@ -16,9 +17,9 @@ class VocabParallelEmbedding final : public Module {
   VocabParallelEmbedding(int64_t rows, int64_t size, const TensorParallel& tp, Init init,
                          bool is_copy, const Placement& placement);
 
-  // ids [b, s] int64 on the host -> [s, b, h], zero where another rank has the row: the sum over
-  // ranks is the embedding.
-  Variable forward_partial(const Tensor& ids) const;
+  // ids [b, s] -> [s, b, h], zero where another rank has the row: the sum over ranks is the
+  // embedding.
+  Variable forward_partial(const RowIds& ids) const;
   const Variable& weight() const { return weight_; }
 
  private:

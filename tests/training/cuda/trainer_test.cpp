@@ -127,6 +127,43 @@ TEST_F(CudaTrainerTest, ALossThatIsNotANumberChangesNothing) {
   expect_identical(training.weights(), before);
 }
 
+TEST_F(CudaTrainerTest, AMicrobatchThatCannotBeRecordedIsRunAsBefore) {
+  TinyTraining training(stream());
+  training.records_microbatches = true;
+  training.task.waits_for_device = true;
+  training.build();
+  TinyTraining without(stream());
+  without.build();
+  testing::internal::CaptureStderr();
+  const auto got = training.results(5);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("warning: --cuda-graph: a microbatch cannot be recorded, training "
+                              "goes on without: cudaStreamSynchronize"));
+  EXPECT_EQ(said.find("warning"), said.rfind("warning"));
+  EXPECT_FALSE(training.trainer->has_recorded_microbatch());
+  const auto want = without.results(5);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(got[i].losses, want[i].losses) << i;
+  expect_identical(training.weights(), without.weights());
+}
+
+TEST_F(CudaTrainerTest, ReplayedMicrobatchesGiveTheSameBits) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    TinyTraining training(stream(), dtype);
+    training.records_microbatches = true;
+    training.build();
+    TinyTraining without(stream(), dtype);
+    without.build();
+    const auto got = training.results(6);
+    const auto want = without.results(6);
+    EXPECT_TRUE(training.trainer->has_recorded_microbatch());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i].losses, want[i].losses) << i;
+      EXPECT_EQ(got[i].grad_norm, want[i].grad_norm) << i;
+    }
+    expect_identical(training.weights(), without.weights());
+  }
+}
+
 // The first words of the lines of a run, in order.
 std::vector<std::string> lines_of_run(Stream stream) {
   TinyTraining training(stream);

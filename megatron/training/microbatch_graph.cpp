@@ -1,0 +1,88 @@
+#include "megatron/training/microbatch_graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/device/staging.h"
+#include "megatron/device/trace.h"
+
+namespace megatron {
+namespace {
+
+bool is_alike(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.shape() == b.shape() && a.dtype() == b.dtype();
+}
+
+}  // namespace
+
+Microbatch moved(const Microbatch& batch, Stream stream) {
+  Microbatch there;
+  for (const Tensor& one : batch) there.push_back(one.defined() ? one.to(stream) : Tensor());
+  return there;
+}
+
+MicrobatchGraph::MicrobatchGraph(TrainTask& task, RandomState& random, Stream stream)
+    : task_(task), random_(random), stream_(stream), pool_(allocator_of(stream.device)) {}
+
+MicrobatchOutput MicrobatchGraph::run(const Microbatch& batch, int64_t first_sample,
+                                      const Tensor& seed) {
+  ++num_run_;
+  if (!graph_ && !is_refused_ && num_run_ > kWarmup && !is_tracing()) record(batch, seed);
+  if (graph_ && !is_tracing() && fits(batch)) {
+    fill(batch, first_sample, seed);
+    graph_->launch();
+    random_.set_first_sample(first_sample);
+    return recorded_;
+  }
+  random_.set_first_sample(first_sample);
+  const PoolScope scope(&pool_);
+  return both_passes(moved(batch, stream_), seed);
+}
+
+MicrobatchOutput MicrobatchGraph::both_passes(const Microbatch& batch, const Tensor& seed) {
+  const PoolScope scope(&pool_);
+  MicrobatchOutput output = task_.forward_step(Split::kTrain, 0, batch, Variable());
+  backward(output.output, seed);
+  output.output = Variable();
+  return output;
+}
+
+void MicrobatchGraph::record(const Microbatch& batch, const Tensor& seed) {
+  try {
+    pool_.keep();
+    for (const Tensor& one : batch) {
+      batch_.push_back(one.defined() ? Tensor(one.shape(), one.dtype(), stream_) : Tensor());
+    }
+    first_sample_ = Tensor({1}, DType::kInt64, stream_);
+    seed_ = empty_like(seed);
+    graph_.emplace(stream_, [this] {
+      random_.set_first_sample_at(std::as_const(first_sample_).view().as<int64_t>());
+      recorded_ = both_passes(batch_, seed_);
+    });
+  } catch (const DeviceError& error) {
+    is_refused_ = true;
+    batch_.clear();
+    warn(fmt::format("--cuda-graph: a microbatch cannot be recorded, training goes on without: {}",
+                     error.what()));
+  }
+}
+
+bool MicrobatchGraph::fits(const Microbatch& batch) const {
+  return std::equal(batch.begin(), batch.end(), batch_.begin(), batch_.end(), is_alike);
+}
+
+void MicrobatchGraph::fill(const Microbatch& batch, int64_t first_sample, const Tensor& seed) {
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (!batch[i].defined()) continue;
+    upload_bytes(batch_[i].view().data, batch[i].view().data, batch[i].bytes(), stream_);
+  }
+  upload_bytes(first_sample_.view().data, &first_sample, first_sample_.bytes(), stream_);
+  copy_into(seed_, seed);
+}
+
+}  // namespace megatron

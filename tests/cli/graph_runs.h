@@ -1,0 +1,134 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "megatron/cli/gpt_setup.h"
+#include "megatron/cli/gpt_task.h"
+#include "megatron/device/allocator.h"
+#include "megatron/tokenizers/null_tokenizer.h"
+#include "tests/support/tensors.h"
+
+// Training runs that replay their microbatches and others that do not.
+namespace megatron::cli {
+
+struct GraphRun {
+  bool was_recorded = false;
+  int64_t num_driver_allocations = 0;  // in the last iteration
+  std::vector<IterationResult> results;
+  Tensor weights;  // and all else that is trained, on the CPU
+};
+
+// A small GPT on mock data; `more` are further flags. records: not as the flags say.
+inline GraphRun graph_run(const std::vector<std::string>& more,
+                          std::optional<bool> records = std::nullopt) {
+  constexpr int64_t kVocabulary = 128;
+  constexpr int64_t kIterations = 6;
+  std::vector<std::string> words = {"--mock-data",
+                                    "--num-layers=2",
+                                    "--hidden-size=32",
+                                    "--num-attention-heads=4",
+                                    "--seq-length=24",
+                                    "--max-position-embeddings=24",
+                                    "--micro-batch-size=2",
+                                    "--global-batch-size=6",
+                                    "--lr=1e-2",
+                                    "--eval-iters=1",
+                                    "--attention-dropout=0.1",
+                                    "--hidden-dropout=0.2",
+                                    "--num-workers=0",
+                                    "--num-threads=1",
+                                    "--tokenizer-type=NullTokenizer",
+                                    "--vocab-size=" + std::to_string(kVocabulary - 1)};
+  words.insert(words.end(), more.begin(), more.end());
+  const bool counts_samples = std::count(more.begin(), more.end(), "--rampup-batch-size") > 0;
+  words.emplace_back(counts_samples ? "--train-samples=26" : "--train-iters=6");
+  TrainingArgs args = parse_training_args(words, ModelKind::kGpt, 1);
+  args.transformer.padded_vocab_size = kVocabulary;
+  testing::internal::CaptureStdout();
+  GptSetup setup(args);
+  const NullTokenizer tokenizer(kVocabulary - 1);
+  GptTask task(tokenizer, setup);
+  testing::internal::GetCapturedStdout();
+  TrainerParts parts = setup.parts(task);
+  if (records) parts.records_microbatches = *records;
+  Trainer trainer(parts);
+
+  GraphRun run;
+  const auto take = [&] {
+    if (const auto finished = trainer.take_finished()) run.results.push_back(finished->result);
+  };
+  for (int64_t i = 0; i < kIterations; ++i) {
+    setup.microbatches().update(setup.progress().consumed_train_samples, false);
+    trainer.train_step();
+    take();
+    if (i + 2 == kIterations) {
+      run.num_driver_allocations =
+          allocator_of(setup.stream().device).stats().num_driver_allocations;
+    }
+  }
+  trainer.finish_step();
+  take();
+  run.num_driver_allocations = allocator_of(setup.stream().device).stats().num_driver_allocations -
+                               run.num_driver_allocations;
+  run.was_recorded = trainer.has_recorded_microbatch();
+  run.weights = setup.parameters().buffers().front().params.to(Stream{});
+  return run;
+}
+
+inline void expect_same_bits(const GraphRun& got, const GraphRun& want) {
+  ASSERT_EQ(got.results.size(), want.results.size());
+  for (size_t i = 0; i < want.results.size(); ++i) {
+    EXPECT_EQ(got.results[i].losses, want.results[i].losses) << "iteration " << i;
+    EXPECT_EQ(got.results[i].grad_norm, want.results[i].grad_norm) << "iteration " << i;
+    EXPECT_EQ(got.results[i].loss_scale, want.results[i].loss_scale) << "iteration " << i;
+  }
+  expect_identical(got.weights, want.weights);
+}
+
+// What the passes of a microbatch can differ in.
+struct GraphCase {
+  const char* name;
+  std::vector<std::string> flags;
+};
+inline void PrintTo(const GraphCase& one, std::ostream* out) { *out << one.name; }
+
+inline std::vector<GraphCase> graph_cases() {
+  return {
+      {"Fp32", {}},
+      {"Bf16", {"--bf16"}},
+      {"Fp16WhileTheLossScaleFalls", {"--fp16", "--hysteresis=1", "--initial-loss-scale=4194304"}},
+      {"Recompute",
+       {"--recompute-granularity=full", "--recompute-method=uniform", "--recompute-num-layers=1"}},
+      {"Bf16Recompute",
+       {"--bf16", "--recompute-granularity=full", "--recompute-method=block",
+        "--recompute-num-layers=1"}},
+      {"Bf16WithoutDropout", {"--bf16", "--attention-dropout=0", "--hidden-dropout=0"}},
+      {"Documents", {"--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"}},
+      {"Rotary", {"--position-embedding-type=rope", "--reset-position-ids", "--swiglu"}},
+      {"AGrowingBatch", {"--rampup-batch-size", "2", "2", "12"}},
+      {"ASkippedIteration", {"--iterations-to-skip", "2"}},
+  };
+}
+
+inline std::string graph_case_name(const testing::TestParamInfo<GraphCase>& info) {
+  return info.param.name;
+}
+
+// With and without a record.
+inline void expect_graph_to_change_nothing(const GraphCase& one, std::vector<std::string> flags) {
+  flags.insert(flags.end(), one.flags.begin(), one.flags.end());
+  const GraphRun want = graph_run(flags, false);
+  const GraphRun got = graph_run(flags, true);
+  EXPECT_FALSE(want.was_recorded);
+  EXPECT_TRUE(got.was_recorded);
+  expect_same_bits(got, want);
+  EXPECT_EQ(got.num_driver_allocations, 0);
+}
+
+}  // namespace megatron::cli
