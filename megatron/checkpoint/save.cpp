@@ -9,6 +9,7 @@
 
 #include "megatron/checkpoint/directory.h"
 #include "megatron/comm/collectives.h"
+#include "megatron/comm/texts.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
@@ -65,26 +66,6 @@ void write_args(const fs::path& directory, const ArgMap& args, Manifest& manifes
   write_text_atomically(directory / kArgsFile, text);
   manifest.files[kArgsFile] = {static_cast<int64_t>(text.size()),
                                crc32c(std::as_bytes(std::span(text)))};
-}
-
-// The texts of all ranks, on rank 0; none elsewhere.
-std::vector<std::string> gathered_on_first(const std::string& text, const comm::Group& world) {
-  std::vector<int64_t> sizes(static_cast<size_t>(world.size()));
-  auto own = static_cast<int64_t>(text.size());
-  comm::all_gather({sizes.data(), {world.size()}, DType::kInt64}, {&own, {1}, DType::kInt64}, world,
-                   Stream{});
-  if (world.rank() != 0) {
-    comm::send({text.data(), {own}, DType::kUInt8}, 0, world, Stream{});
-    return {};
-  }
-  std::vector<std::string> texts = {text};
-  for (int rank = 1; rank < world.size(); ++rank) {
-    std::string& other =
-        texts.emplace_back(static_cast<size_t>(sizes[static_cast<size_t>(rank)]), ' ');
-    comm::recv({other.data(), {sizes[static_cast<size_t>(rank)]}, DType::kUInt8}, rank, world,
-               Stream{});
-  }
-  return texts;
 }
 
 // Tells all ranks where rank 0 has begun to write. Returns it everywhere.
@@ -163,7 +144,8 @@ void CheckpointWriting::write() {
 void CheckpointWriting::commit() {
   run([&] {
     if (world_.size() > 1) {
-      const std::vector<std::string> parts = gathered_on_first(manifest_text(manifest_), world_);
+      const std::vector<std::string> parts =
+          comm::gathered_on_first(manifest_text(manifest_), world_);
       for (size_t rank = 1; rank < parts.size(); ++rank) {
         merge(manifest_, parse_manifest_part(parts[rank]));
       }

@@ -47,6 +47,8 @@ constexpr NamedKind kKinds[] = {
     {"forward", WorkKind::kHost},
     {"backward", WorkKind::kHost},
     {"recompute", WorkKind::kHost},
+    {"forward_step", WorkKind::kHost},
+    {"backward_step", WorkKind::kHost},
     {"linear", WorkKind::kGemm},
     {"column_parallel_linear", WorkKind::kGemm},
     {"row_parallel_linear", WorkKind::kGemm},
@@ -108,6 +110,7 @@ struct Tracer::Record {
   std::optional<Event> begin = {};
   std::optional<Event> end = {};
   Stream stream = {};
+  TraceItem item = {};
 
   double host_seconds() const { return static_cast<double>(end_ns - begin_ns) * 1e-9; }
   double seconds() const { return end ? end->ms_since(*begin) * 1e-3 : host_seconds(); }
@@ -116,10 +119,11 @@ struct Tracer::Record {
 Tracer::Tracer(int rank) : rank_(rank), epoch_offset_ns_(epoch_ns() - now_ns()) {}
 Tracer::~Tracer() = default;
 
-size_t Tracer::open(const char* name, Stream stream) {
+size_t Tracer::open(const char* name, Stream stream, TraceItem item) {
   Record& record = records_.emplace_back(
       Record{.name = name, .parent = open_.empty() ? kNone : open_.back(), .begin_ns = now_ns()});
   record.stream = stream;
+  record.item = item;
   if (!stream.is_cpu()) {
     record.begin.emplace(stream.device);
     record.begin->record(stream);
@@ -166,39 +170,53 @@ std::map<WorkKind, double> Tracer::seconds_by_kind() const {
   return seconds;
 }
 
-void Tracer::write(const std::filesystem::path& path) const {
-  std::ofstream file(path);
-  const auto event = [&](const char* name, WorkKind kind, int tid, int64_t begin_ns,
-                         int64_t duration_ns) {
-    file << fmt::format(
+std::string Tracer::events(int64_t shift_ns) const {
+  std::string text;
+  const int64_t offset_ns = epoch_offset_ns_ + shift_ns;
+  const auto event = [&](const Record& record, int tid, int64_t begin_ns, int64_t duration_ns) {
+    std::string item;
+    if (record.item.microbatch >= 0) {
+      item = fmt::format(",\"args\":{{\"microbatch\":{},\"chunk\":{}}}", record.item.microbatch,
+                         record.item.chunk);
+    }
+    text += fmt::format(
         ",\n{{\"name\":\"{}\",\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},"
-        "\"ts\":{}.{:03},\"dur\":{}.{:03}}}",
-        name, name_of(kind), rank_, tid, begin_ns / 1000, begin_ns % 1000, duration_ns / 1000,
-        duration_ns % 1000);
+        "\"ts\":{}.{:03},\"dur\":{}.{:03}{}}}",
+        record.name, name_of(work_kind_of(record.name)), rank_, tid, begin_ns / 1000,
+        begin_ns % 1000, duration_ns / 1000, duration_ns % 1000, item);
   };
   const auto label = [&](const char* what, int tid, const std::string& name) {
-    return fmt::format(
-        "{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}}", what,
-        rank_, tid, name);
+    text += fmt::format(
+        "{}{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}}",
+        text.empty() ? "" : ",\n", what, rank_, tid, name);
   };
-  file << "[" << label("process_name", 0, fmt::format("rank {}", rank_)) << ",\n"
-       << label("thread_name", 0, "host");
+  label("process_name", 0, fmt::format("rank {}", rank_));
+  label("thread_name", 0, "host");
 
   // The GPU's clock begins with its first range, not before the host has asked for it.
   const Record* first = nullptr;
   for (const Record& record : records_) {
-    const WorkKind kind = work_kind_of(record.name);
-    event(record.name, kind, 0, record.begin_ns + epoch_offset_ns_,
-          record.end_ns - record.begin_ns);
+    event(record, 0, record.begin_ns + offset_ns, record.end_ns - record.begin_ns);
     if (!record.end) continue;
     if (first == nullptr) {
       first = &record;
-      file << ",\n" << label("thread_name", 1, record.stream.device.str());
+      label("thread_name", 1, record.stream.device.str());
     }
     record.end->synchronize();
     const auto from = static_cast<int64_t>(record.begin->ms_since(*first->begin) * 1e6);
     const auto took = static_cast<int64_t>(record.end->ms_since(*record.begin) * 1e6);
-    event(record.name, kind, 1, first->begin_ns + epoch_offset_ns_ + from, took);
+    event(record, 1, first->begin_ns + offset_ns + from, took);
+  }
+  return text;
+}
+
+void write_trace(const std::filesystem::path& path, std::span<const std::string> events) {
+  std::ofstream file(path);
+  const char* before = "[";
+  for (const std::string& part : events) {
+    if (part.empty()) continue;
+    file << before << part;
+    before = ",\n";
   }
   file << "\n]\n";
   file.close();
@@ -215,11 +233,11 @@ TraceScope::~TraceScope() { active = previous_; }
 
 bool is_tracing() { return active != nullptr; }
 
-TraceRange::TraceRange(const char* name, Stream stream, bool is_queued) {
+TraceRange::TraceRange(const char* name, Stream stream, bool is_queued, TraceItem item) {
   if (name == nullptr) return;
   if (active != nullptr) {
     tracer_ = active;
-    record_ = tracer_->open(name, is_queued ? stream : Stream{});
+    record_ = tracer_->open(name, is_queued ? stream : Stream{}, item);
   }
   has_nvtx_ = cuda::kIsBuilt && (tracer_ != nullptr || is_profiler_attached());
   if (has_nvtx_) cuda::begin_nvtx_range(name);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,12 @@ const char* name_of(WorkKind kind);
 // "linear" is kGemm, "output_layer" kHead, "iteration" kHost, an unknown op kElementwise.
 WorkKind work_kind_of(const std::string& range_name);
 
+// Which piece of a pipeline's work a range is; -1: none.
+struct TraceItem {
+  int64_t microbatch = -1;
+  int64_t chunk = -1;
+};
+
 // Notes the ranges of one rank's thread, on the host's clock and, where they have a GPU's stream,
 // on the GPU's.
 class Tracer {
@@ -47,17 +54,17 @@ class Tracer {
   // ranges: no kernel ran, or none that a range covers.
   std::map<WorkKind, double> seconds_by_kind() const;
 
-  // Waits for the GPU, then writes Chrome's trace format (chrome://tracing, Perfetto): pid is the
-  // rank, tid 0 the host, tid 1 the GPU; time is microseconds since 1970, so that the files of
-  // ranks can be joined. Throws IoError.
-  void write(const std::filesystem::path& path) const;
+  // Waits for the GPU, then: the events as objects of Chrome's trace format, with commas between
+  // them. pid is the rank, tid 0 the host, tid 1 the GPU; time is microseconds since 1970 plus
+  // `shift_ns`, so that those of ranks, on hosts whose clocks differ, can be joined.
+  std::string events(int64_t shift_ns = 0) const;
 
  private:
   friend class TraceRange;
   friend const char* enclosing_work();
   struct Record;
   const char* enclosing() const;
-  size_t open(const char* name, Stream stream);
+  size_t open(const char* name, Stream stream, TraceItem item);
   void close(size_t record);
 
   const int rank_;
@@ -65,6 +72,10 @@ class Tracer {
   std::vector<Record> records_;    // in the order of their begin
   std::vector<size_t> open_;
 };
+
+// Writes the events of several tracers as one file for chrome://tracing or Perfetto; empty ones are
+// left out. Throws IoError.
+void write_trace(const std::filesystem::path& path, std::span<const std::string> events);
 
 // Makes a tracer (null: none) the thread's own while it lives.
 class TraceScope {
@@ -86,6 +97,7 @@ class TraceRange {
  public:
   // `name` must outlive the tracer; null: nothing.
   explicit TraceRange(const char* name) : TraceRange(name, Stream{}, false) {}
+  TraceRange(const char* name, TraceItem item) : TraceRange(name, Stream{}, false, item) {}
   // Of work that is queued on a stream.
   TraceRange(const char* name, Stream stream) : TraceRange(name, stream, true) {}
   ~TraceRange() {
@@ -95,7 +107,7 @@ class TraceRange {
   TraceRange& operator=(const TraceRange&) = delete;
 
  private:
-  TraceRange(const char* name, Stream stream, bool is_queued);
+  TraceRange(const char* name, Stream stream, bool is_queued, TraceItem item = {});
   void end() noexcept;
 
   Tracer* tracer_ = nullptr;

@@ -26,8 +26,7 @@ Trainer::Trainer(TrainerParts parts)
       train_iters_(train_iters_of(parts_.config)),
       log_(parts_.config, train_iters_, parts_.progress, parts_.stream.device,
            parts_.parallel.world.rank() == parts_.parallel.world.size() - 1),
-      profile_(parts_.config, parts_.parallel.world.rank(), parts_.stream.device,
-               parts_.save_directory) {
+      profile_(parts_.config, parts_.parallel.world, parts_.stream.device, parts_.save_directory) {
   if (parts_.config.log_progress && !parts_.save_directory.empty() && log_.is_kept()) {
     progress_file_.emplace(std::filesystem::path(parts_.save_directory) / "progress.txt",
                            parts_.parallel.world.size(), parts_.progress);

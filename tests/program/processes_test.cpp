@@ -1,7 +1,9 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "tests/program/layout.h"
 #include "tests/program/program_test.h"
@@ -56,20 +58,20 @@ class ProcessesTest : public ProgramTest {
          .launcher = {"mpirun", "--oversubscribe", "-n", std::to_string(layout.ranks())}});
     return expect_metrics(outcome, name);
   }
-  // Half of the ranks on each of two hosts.
+  // The launch of one of two hosts that have half of the ranks each.
+  static Words of_host(int host, const Layout& layout, const Flags& flags) {
+    Words list = {"--nproc-per-node", std::to_string(layout.ranks() / 2), "--nnodes", "2"};
+    list = appended(std::move(list), {"--node-rank", std::to_string(host), "--master-addr",
+                                      TwoHosts::address(0), "pretrain-gpt"});
+    return appended(std::move(list), flags.words());
+  }
   std::vector<Metrics> on_two_hosts(const TwoHosts& hosts, const Layout& layout,
                                     bool is_llama_style) {
     const std::string name = "hosts";
     std::filesystem::remove(path(name + ".jsonl"));
     const Flags flags = flags_for(layout, is_llama_style, name);
-    const auto words = [&](int host) {
-      Words list = {"--nproc-per-node", std::to_string(layout.ranks() / 2), "--nnodes", "2"};
-      list = appended(std::move(list), {"--node-rank", std::to_string(host), "--master-addr",
-                                        TwoHosts::address(0), "pretrain-gpt"});
-      return appended(std::move(list), flags.words());
-    };
-    Running right("launch", words(1), {.launcher = hosts.launcher(1)});
-    const Outcome left = run("launch", words(0), {.launcher = hosts.launcher(0)});
+    Running right("launch", of_host(1, layout, flags), {.launcher = hosts.launcher(1)});
+    const Outcome left = run("launch", of_host(0, layout, flags), {.launcher = hosts.launcher(0)});
     const Outcome other = right.finish();
     EXPECT_EQ(other.exit_code, 0) << other.err << other.out;
     // Rank 0 is the left one's, the last rank, which logs, the right one's.
@@ -94,6 +96,51 @@ TEST_F(ProcessesTest, EveryLayoutHasTheBitsOfThreads) {
   }
   if (!hosts.are_there()) {
     GTEST_SKIP() << "two hosts need the right to make network namespaces: not run on two hosts";
+  }
+}
+
+// One file with what every rank did when, on one clock.
+TEST_F(ProcessesTest, AProfileHasAllRanks) {
+  const TwoHosts hosts;
+  const Layout layout{.pp = 4, .layers_a_chunk = 1};
+  for (const bool is_on_two : {false, true}) {
+    if (is_on_two && !hosts.are_there()) continue;
+    const std::string name = is_on_two ? "hosts" : "processes";
+    const Flags flags = flags_for(layout, false, name)
+                            .with("--train-iters", "4")
+                            .with("--profile")
+                            .with("--profile-step-start", "2")
+                            .with("--profile-step-end", "4")
+                            .with_words("--profile-ranks", {"0", "1", "2", "3"})
+                            .with("--tensorboard-dir", path(name).string());
+    if (is_on_two) {
+      Running right("launch", of_host(1, layout, flags), {.launcher = hosts.launcher(1)});
+      EXPECT_EQ(run("launch", of_host(0, layout, flags), {.launcher = hosts.launcher(0)}).exit_code,
+                0);
+      EXPECT_EQ(right.finish().exit_code, 0);
+    } else {
+      EXPECT_EQ(run("launch", launched(layout, {"--ranks", "processes"}, flags)).exit_code, 0);
+    }
+    std::ifstream file(path(name) / "profile.json");
+    std::map<int, int> forward;
+    std::map<int, std::pair<double, double>> spans;  // of the first iteration
+    for (const nlohmann::json& event : nlohmann::json::parse(file)) {
+      const int rank = event.at("pid");
+      if (event.at("name") == "forward_step") {
+        forward[rank] += 1;
+        EXPECT_GE(event.at("args").at("microbatch"), 0);
+      }
+      if (event.at("name") != "iteration" || spans.contains(rank)) continue;
+      const double begin = event.at("ts");
+      spans[rank] = {begin, begin + event.at("dur").get<double>()};
+    }
+    ASSERT_EQ(forward.size(), 4u);
+    for (const auto& [rank, count] : forward) EXPECT_EQ(count, 2 * 8 * 2) << rank;
+    // The stages are at work on the same iteration at the same time.
+    for (const auto& [rank, span] : spans) {
+      EXPECT_LT(span.first, spans.at(0).second);
+      EXPECT_GT(span.second, spans.at(0).first);
+    }
   }
 }
 

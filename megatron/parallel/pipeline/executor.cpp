@@ -87,7 +87,10 @@ class Stage {
       flight.input =
           grad_enabled() ? Variable::leaf(std::move(received)) : Variable(std::move(received));
     }
-    flight.output = work_.forward(step, flight.input);
+    {
+      const TraceRange range("forward_step", {step.microbatch, step.chunk});
+      flight.output = work_.forward(step, flight.input);
+    }
     if (!ends_model(step)) {
       expect_shape(flight.output.shape(), type_.shape, "pipeline: activations");
       send(links_.to_next, flight.output.data());
@@ -104,7 +107,10 @@ class Stage {
     InFlight flight = std::move(found->second);
     in_flight_.erase(found);
 
-    work_.backward(flight.output, received);
+    {
+      const TraceRange range("backward_step", {step.microbatch, step.chunk});
+      work_.backward(flight.output, received);
+    }
     if (!begins_model(step)) send(links_.to_previous, flight.input.grad());
   }
 

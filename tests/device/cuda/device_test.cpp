@@ -181,7 +181,7 @@ TEST_F(CudaDeviceTest, RangesAreTimedOnTheGpu) {
   EXPECT_GT(seconds[WorkKind::kGemm], 1e-4);
   EXPECT_LT(seconds[WorkKind::kGemm], 0.1);
   const TemporaryDirectory directory;
-  tracer.write(directory.path() / "trace.json");
+  write_trace(directory.path() / "trace.json", std::vector{tracer.events()});
   const std::string text = read_text(directory.path() / "trace.json");
   EXPECT_NE(text.find("\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":1"), std::string::npos);
   EXPECT_NE(text.find("\"name\":\"linear\",\"cat\":\"gemm\",\"ph\":\"X\",\"pid\":0,\"tid\":1"),
