@@ -72,13 +72,13 @@ if [[ $quick == 1 ]]; then
   vocab_size=512
   model=(--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64
     --max-position-embeddings 64)
-  batch=(--micro-batch-size 4 --global-batch-size 8)
+  batch=(--micro-batch-size 2 --global-batch-size 8)
   new_tokens=20
 else
   vocab_size=2048
   model=(--num-layers 4 --hidden-size 192 --num-attention-heads 6 --seq-length 128
     --max-position-embeddings 128)
-  batch=(--micro-batch-size 16 --global-batch-size 16)
+  batch=(--micro-batch-size 4 --global-batch-size 16)
   new_tokens=100
 fi
 model+=(--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear
@@ -94,8 +94,10 @@ step "Token ids"
 run "$megatron" preprocess-data --input "$out/corpus.jsonl" --output-prefix "$out/corpus" \
   "${tokenizer[@]}" --append-eod --workers 2
 
-step "Training"
-pretrain=("$megatron" pretrain-gpt "${model[@]}" "${batch[@]}" "${tokenizer[@]}"
+step "Training: four ranks, the layers in two stages, each layer shared by two"
+pretrain=("$megatron" launch --nproc-per-node 4 pretrain-gpt
+  --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel
+  "${model[@]}" "${batch[@]}" "${tokenizer[@]}"
   --data-path "$out/corpus_text_document" --split "97,3,0" --seed 1234
   --lr 2e-3 --min-lr 1e-4 --lr-decay-style cosine --lr-warmup-fraction 0.05
   --weight-decay 0.1 --adam-beta2 0.95 --clip-grad 1.0)
