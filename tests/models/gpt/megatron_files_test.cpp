@@ -238,9 +238,10 @@ TEST(MegatronWriterTest, WritesTheStructureThatMegatronWrites) {
             }
             if (!theirs.is_dict()) return;
             for (const auto& [key, value] : theirs.entries()) {
-              const auto found = std::ranges::find_if(ours.entries(), [&](const auto& entry) {
-                return entry.first.description() == key.description();
-              });
+              const auto is_key = [name = key.description()](const auto& entry) {
+                return entry.first.description() == name;
+              };
+              const auto found = std::ranges::find_if(ours.entries(), is_key);
               ASSERT_NE(found, ours.entries().end()) << where << " " << key.description();
               compare(found->second, value, where + "." + key.description());
             }
