@@ -102,7 +102,7 @@ inline std::vector<GraphCase> graph_cases() {
   return {
       {"Fp32", {}},
       {"Bf16", {"--bf16"}},
-      {"Fp16WhileTheLossScaleFalls", {"--fp16", "--hysteresis=1", "--initial-loss-scale=4194304"}},
+      {"Fp16WhileTheLossScaleFalls", {"--fp16", "--hysteresis=1", "--initial-loss-scale=262144"}},
       {"Recompute",
        {"--recompute-granularity=full", "--recompute-method=uniform", "--recompute-num-layers=1"}},
       {"Bf16Recompute",
