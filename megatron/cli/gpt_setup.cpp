@@ -27,17 +27,10 @@ std::vector<OptimizedParameter> parameters_of(const GptModel& model,
   return parameters;
 }
 
-// Elements after which a bucket of gradients is reduced; 0: one bucket, where nothing overlaps.
-// Compat: 40 million elements, or a million for each data-parallel rank, as Megatron-LM.
-int64_t bucket_size_of(const ParallelConfig& config) {
-  if (!config.overlap_grad_reduce) return 0;
-  if (config.ddp_bucket_size > 0) return config.ddp_bucket_size;
-  return std::max<int64_t>(40'000'000, 1'000'000 * config.data_parallel_size);
-}
-
 FlatParametersOptions flat_options(const ParallelConfig& config, const ParallelContext& parallel) {
   FlatParametersOptions options;
-  options.layout.bucket_size = bucket_size_of(config);
+  // One bucket (0) where nothing overlaps.
+  options.layout.bucket_size = config.overlap_grad_reduce ? bucket_size(config) : 0;
   options.accumulate_allreduce_grads_in_fp32 = config.accumulate_allreduce_grads_in_fp32;
   if (config.use_distributed_optimizer) {
     options.share = parallel.data.rank();

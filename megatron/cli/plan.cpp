@@ -38,6 +38,7 @@ struct Plan {
   DeviceType device = DeviceType::kCpu;
   std::vector<RankMemory> stages;
   std::vector<Traffic> traffic;
+  std::vector<Traffic> exposed;  // of it
   StepEstimate time;
   int64_t num_parameters = 0;
   int64_t num_microbatches = 1;
@@ -76,10 +77,12 @@ Plan plan_of(TrainingArgs args) {
   for (int64_t stage = 0; stage < plan.args.parallel.pipeline_model_parallel_size; ++stage) {
     plan.stages.push_back(rank_memory(training, stage));
     plan.traffic.push_back(traffic(training, stage));
+    plan.exposed.push_back(exposed_traffic(training, stage));
   }
   plan.time = estimated_step(plan.model(), plan.args.parallel, training.micro_batch_size,
                              training.num_microbatches, plan.stages[plan.largest()].num_parameters,
-                             plan.device, kCpuFlopsPerThread * num_threads());
+                             plan.device, kCpuFlopsPerThread * num_threads(),
+                             plan.exposed[plan.largest()].total());
   return plan;
 }
 
@@ -89,7 +92,7 @@ std::vector<std::pair<const char*, double>> times_of(const StepEstimate& time) {
   return {{"linear layers", time.linear},    {"output layer", time.head},
           {"attention", time.attention},     {"elementwise", time.elementwise},
           {"recomputation", time.recompute}, {"optimizer", time.optimizer},
-          {"pipeline bubble", time.bubble}};
+          {"pipeline bubble", time.bubble},  {"exposed communication", time.communication}};
 }
 
 void print_run(const Plan& plan) {
@@ -149,17 +152,18 @@ void print_work(const Plan& plan) {
       static_cast<double>(plan.batch * plan.model().seq_length) / seconds,
       tflops_per_device(flops, seconds, ranks)));
   for (const auto& [what, part] : times_of(plan.time)) {
-    if (part > 0) print_line(fmt::format("  {:<20} {:>8.1f} %", what, 100 * part / seconds));
+    if (part > 0) print_line(fmt::format("  {:<22} {:>6.1f} %", what, 100 * part / seconds));
   }
   if (ranks == 1) return;
   print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration",
                          100 * pipeline_bubble(plan.args.parallel, plan.num_microbatches)));
-  const Traffic& sent = plan.traffic[plan.largest()];
-  print_line(fmt::format(
-      "a rank sends in an iteration, GiB: data parallel {:.3f}, tensor parallel {:.3f}, pipeline "
-      "{:.3f}",
-      gibibytes(sent.data_parallel), gibibytes(sent.tensor_parallel),
-      gibibytes(sent.pipeline_parallel)));
+  const auto print_traffic = [](const char* what, const Traffic& t) {
+    print_line(fmt::format("{}, GiB: data parallel {:.3f}, tensor parallel {:.3f}, pipeline {:.3f}",
+                           what, gibibytes(t.data_parallel), gibibytes(t.tensor_parallel),
+                           gibibytes(t.pipeline_parallel)));
+  };
+  print_traffic("a rank sends in an iteration", plan.traffic[plan.largest()]);
+  print_traffic("of which nothing hides", plan.exposed[plan.largest()]);
 }
 
 nlohmann::ordered_json json_of(const Plan& plan) {
@@ -181,9 +185,13 @@ nlohmann::ordered_json json_of(const Plan& plan) {
       stage["rows"].push_back(
           {{"category", name_of(row.category)}, {"what", row.what}, {"bytes", row.bytes}});
     }
-    stage["sent_bytes"] = {{"data_parallel", plan.traffic[i].data_parallel},
-                           {"tensor_parallel", plan.traffic[i].tensor_parallel},
-                           {"pipeline_parallel", plan.traffic[i].pipeline_parallel}};
+    const auto bytes_of = [](const Traffic& t) {
+      return nlohmann::ordered_json{{"data_parallel", t.data_parallel},
+                                    {"tensor_parallel", t.tensor_parallel},
+                                    {"pipeline_parallel", t.pipeline_parallel}};
+    };
+    stage["sent_bytes"] = bytes_of(plan.traffic[i]);
+    stage["exposed_bytes"] = bytes_of(plan.exposed[i]);
     report["stages"].push_back(std::move(stage));
   }
   report["flops_standard"] = standard_flops(plan.model(), plan.batch);

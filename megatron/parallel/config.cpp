@@ -23,6 +23,11 @@ ParallelConfig resolved(ParallelConfig config) {
   return config;
 }
 
+int64_t bucket_size(const ParallelConfig& config) {
+  if (config.ddp_bucket_size > 0) return config.ddp_bucket_size;
+  return std::max<int64_t>(40'000'000, 1'000'000 * config.data_parallel_size);
+}
+
 std::vector<std::string> problems(const ParallelConfig& c) {
   std::vector<std::string> found;
   const auto require = [&](bool holds, std::string problem) {

@@ -58,4 +58,8 @@ ParallelConfig resolved(ParallelConfig config);
 // Everything wrong with a resolved config, one sentence each; empty when it is valid.
 std::vector<std::string> problems(const ParallelConfig& config);
 
+// Elements after which a bucket of gradients closes: ddp_bucket_size, else 40 million or a million
+// for each data-parallel rank, as Megatron-LM.
+int64_t bucket_size(const ParallelConfig& config);
+
 }  // namespace megatron

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <span>
 
+#include "megatron/parallel/pipeline/model_chunk.h"
+
 namespace megatron {
 namespace {
 
@@ -12,7 +14,8 @@ constexpr double kHeadEfficiency = 0.93;    // of the wide product with the voca
 constexpr double kCopyBytes = 4.3e12;       // read and written
 constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
 constexpr double kAdamEfficiency = 0.9;
-constexpr double kAdamBytes = 34;  // per parameter: gradient and state read, state written
+constexpr double kLinkBytes = 342e9;  // of an NCCL all-reduce between H200 of one host
+constexpr double kAdamBytes = 34;     // per parameter: gradient and state read, state written
 
 struct Point {
   double x;
@@ -86,11 +89,37 @@ double recomputed_part(const TransformerConfig& c) {
                   static_cast<double>(c.recompute_num_layers) / static_cast<double>(c.num_layers));
 }
 
+struct StageWork {
+  double layers = 0;  // part of the model's
+  bool has_head = false;
+};
+
+// Of the pipeline stage that takes longest, when all layers and the head take what `step` says.
+StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& parallel,
+                        const StepEstimate& step) {
+  StageWork slowest;
+  double longest = -1;
+  for (int stage = 0; stage < parallel.pipeline_model_parallel_size; ++stage) {
+    StageWork work;
+    for (const ModelChunk& chunk : model_chunks(parallel, config.num_layers, stage)) {
+      work.layers += static_cast<double>(chunk.num_layers) / static_cast<double>(config.num_layers);
+      work.has_head = work.has_head || chunk.has_head;
+    }
+    const double seconds = work.layers * (step.linear + step.attention + step.elementwise) +
+                           (work.has_head ? step.head : 0);
+    if (seconds <= longest) continue;
+    longest = seconds;
+    slowest = work;
+  }
+  return slowest;
+}
+
 }  // namespace
 
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
-                            int64_t num_parameters, DeviceType device, double flops_per_second) {
+                            int64_t num_parameters, DeviceType device, double flops_per_second,
+                            int64_t exposed_bytes) {
   const bool is_cpu = device == DeviceType::kCpu;
   const int64_t tp = parallel.tensor_model_parallel_size;
   const auto stages = static_cast<double>(parallel.pipeline_model_parallel_size);
@@ -99,15 +128,17 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   StepEstimate step = is_cpu ? token_at_rate(config, flops_per_second) : token_on_h200(config, tp);
   const double tokens = static_cast<double>(micro_batch_size * config.seq_length) /
                         static_cast<double>(parallel.context_parallel_size);
-  const double all = tokens * static_cast<double>(num_microbatches) / stages;
-  step.linear *= all;
-  step.head *= all;
-  step.attention *= all;
-  step.elementwise *= all;
+  const StageWork work = slowest_stage(config, parallel, step);
+  const double all = tokens * static_cast<double>(num_microbatches);
+  step.linear *= all * work.layers;
+  step.head *= work.has_head ? all : 0;
+  step.attention *= all * work.layers;
+  step.elementwise *= all * work.layers;
   step.recompute = recomputed_part(config) * (step.linear + step.attention) / 3;
   const double busy = step.total();
   step.bubble = busy * (stages - 1) / (chunks * static_cast<double>(num_microbatches));
   const auto parameters = static_cast<double>(num_parameters);
+  step.communication = is_cpu ? 0 : static_cast<double>(exposed_bytes) / kLinkBytes;
   step.optimizer = is_cpu ? 0 : parameters * kAdamBytes / (kCopyBytes * kAdamEfficiency);
   return step;
 }

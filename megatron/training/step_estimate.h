@@ -8,8 +8,8 @@
 
 namespace megatron {
 
-// An expectation of where the time of an iteration goes on one rank, in seconds. Roofline
-// arithmetic with measured efficiencies, not a promise.
+// An expectation of where the time of an iteration goes on a rank of the pipeline stage that has
+// the most to do, in seconds. Roofline arithmetic with measured efficiencies, not a promise.
 struct StepEstimate {
   double linear = 0;       // matrices of the layers
   double head = 0;         // output layer
@@ -17,19 +17,22 @@ struct StepEstimate {
   double elementwise = 0;  // norms, residuals, loss: memory traffic
   double recompute = 0;    // forward passes that run again
   double optimizer = 0;
-  double bubble = 0;  // waiting for other pipeline stages
+  double bubble = 0;         // waiting for other pipeline stages
+  double communication = 0;  // that nothing hides
 
   double total() const {
-    return linear + head + attention + elementwise + recompute + optimizer + bubble;
+    return linear + head + attention + elementwise + recompute + optimizer + bubble + communication;
   }
 };
 
 // CUDA: one H200. bf16 products at a part of 790 TFLOP/s that grows with hidden_size, cuDNN's
-// attention by length, 3.65 TB/s for what is bound by memory, 34 bytes a parameter for Adam.
-// CPU: `flops_per_second` for everything that multiplies, and nothing else.
+// attention by length, 3.65 TB/s for what is bound by memory, 34 bytes a parameter for Adam, 342
+// GB/s between GPUs for `exposed_bytes`. CPU: `flops_per_second` for everything that multiplies,
+// and nothing else.
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
-                            int64_t num_parameters, DeviceType device, double flops_per_second);
+                            int64_t num_parameters, DeviceType device, double flops_per_second,
+                            int64_t exposed_bytes = 0);
 
 // What a thread of the CPU kernels multiplies, fp32 or bf16: docs/performance.md, rounded down.
 inline constexpr double kCpuFlopsPerThread = 120e9;

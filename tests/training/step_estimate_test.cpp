@@ -48,9 +48,13 @@ TEST(StepEstimateTest, StagesWaitForEachOther) {
   const auto step = [&] {
     return estimated_step(config, parallel, 4, 8, 0, DeviceType::kCpu, 1e12);
   };
-  const double alone = step().total();
+  const StepEstimate alone = step();
   parallel.pipeline_model_parallel_size = 4;
-  EXPECT_NEAR(step().total(), alone / 4 * (1 + 3.0 / 8), 1e-9 * alone);
+  // The last stage has the head besides its layers.
+  const double last = (alone.total() - alone.head) / 4 + alone.head;
+  EXPECT_NEAR(step().total(), last * (1 + 3.0 / 8), 1e-9 * last);
+  parallel.decoder_last_pipeline_num_layers = 3;
+  EXPECT_EQ(step().head, 0);  // another stage takes longer
 }
 
 }  // namespace

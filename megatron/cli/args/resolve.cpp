@@ -312,6 +312,8 @@ class Resolver {
             "--cuda-graph has no effect with --device cpu");
     warn_if(args_.training.data_parallel_random_init,
             "--data-parallel-random-init has no effect: first values go by the seed and the place");
+    warn_if(given("overlap_p2p_comm"),
+            "--no-overlap-p2p-communication has no effect: stages receive while they compute");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
     warn_if(args_.training.log_timers_to_tensorboard,

@@ -346,31 +346,76 @@ double pipeline_bubble(const ParallelConfig& parallel, int64_t num_microbatches)
   return idle / (chunks * static_cast<double>(num_microbatches) + idle);
 }
 
-Traffic traffic(const PlannedTraining& t, int64_t stage) {
+namespace {
+
+// What a ring of so many ranks sends of a reduce-scatter or an all-gather.
+int64_t part_of_ring(int64_t bytes, int64_t ranks) { return bytes / ranks * (ranks - 1); }
+
+// Of one microbatch, in collectives of the residual stream, an all-reduce being two. Two layers
+// with a column- and a row-parallel product: forward an all-gather and a reduce-scatter each, or an
+// all-reduce; backward the same, and sequence parallelism gathers the inputs once more for the
+// gradients of weights.
+int64_t collectives_of_layers(const PlannedTraining& t, const Stage& stage, bool only_exposed) {
+  const ParallelConfig& p = t.parallel;
+  int64_t forward = 4;
+  int64_t backward = p.sequence_parallel ? 6 : 4;
+  if (only_exposed && p.sequence_parallel) {
+    forward = p.tp_comm_overlap ? 0 : 4;
+    backward = p.tp_comm_overlap ? 0 : 2;
+  } else if (only_exposed && p.async_tensor_model_parallel_allreduce) {
+    backward = 0;
+  }
+  int64_t count = stage.num_layers * (forward + backward);
+  for (const Region& region : regions_of(t.transformer, stage.num_layers / stage.num_chunks)) {
+    if (!region.is_recomputed) continue;
+    const bool gathers_input = t.transformer.distribute_saved_activations && !p.sequence_parallel;
+    count += stage.num_chunks * (region.num_layers * forward + (gathers_input ? 1 : 0));
+  }
+  return count;
+}
+
+// A bucket of gradients or parameters that holds `bytes` in all.
+int64_t bucket_bytes(const PlannedTraining& t, int64_t bytes, int64_t num_parameters) {
+  const int64_t size = std::min(num_parameters, bucket_size(t.parallel));
+  return num_parameters == 0 ? 0 : bytes / num_parameters * size;
+}
+
+Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
   const TransformerConfig& c = t.transformer;
-  const int64_t element = size_of(c.params_dtype);
+  const ParallelConfig& p = t.parallel;
   const RankMemory memory = rank_memory(t, stage);
-  const auto part_of_ring = [](int64_t bytes, int64_t ranks) {
-    return bytes / ranks * (ranks - 1);
-  };
+  const Stage held = stage_of(t, stage);
   Traffic sent;
-  const int64_t dp = t.parallel.data_parallel_size * t.parallel.context_parallel_size;
+  const int64_t dp = p.data_parallel_size * p.context_parallel_size;
+  const auto data = [&](int64_t bytes, bool is_hidden) {
+    if (only_exposed && is_hidden) bytes = bucket_bytes(t, bytes, memory.num_parameters);
+    return part_of_ring(bytes, dp);
+  };
   const int64_t gradients = memory.bytes(MemoryCategory::kGradients);
-  const int64_t parameters = memory.bytes(MemoryCategory::kParameters);
-  sent.data_parallel =
-      part_of_ring(gradients, dp) +
-      part_of_ring(t.parallel.use_distributed_optimizer ? parameters : gradients, dp);
+  sent.data_parallel = data(gradients, p.overlap_grad_reduce);
+  sent.data_parallel +=
+      p.use_distributed_optimizer
+          ? data(memory.bytes(MemoryCategory::kParameters), p.overlap_param_gather)
+          : data(gradients, p.overlap_grad_reduce);
   const MicrobatchSizes sizes = sizes_of(t);
-  const int64_t hidden = sizes.tokens(c) * c.hidden_size * element;
-  // Two all-reduces forward and two backward; sequence parallelism sends an all-gather and a
-  // reduce-scatter for each, and gathers the inputs of qkv and fc1 once more for their weights.
-  const int64_t layer = 8 * part_of_ring(hidden, sizes.tp) +
-                        (sizes.sequence_parallel ? 2 * part_of_ring(hidden, sizes.tp) : 0);
-  sent.tensor_parallel = layer * memory.num_layers * t.num_microbatches;
+  const int64_t hidden = sizes.tokens(c) * c.hidden_size * size_of(c.params_dtype);
+  sent.tensor_parallel = collectives_of_layers(t, held, only_exposed) *
+                         part_of_ring(hidden, sizes.tp) * t.num_microbatches;
+  if (only_exposed && held.num_chunks > 1) return sent;
   const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
-  sent.pipeline_parallel = boundaries * stage_of(t, stage).num_chunks * t.num_microbatches *
+  sent.pipeline_parallel = boundaries * held.num_chunks * t.num_microbatches *
                            (sizes.sequence_parallel ? hidden / sizes.tp : hidden);
   return sent;
+}
+
+}  // namespace
+
+Traffic traffic(const PlannedTraining& training, int64_t stage) {
+  return traffic_of(training, stage, false);
+}
+
+Traffic exposed_traffic(const PlannedTraining& training, int64_t stage) {
+  return traffic_of(training, stage, true);
 }
 
 }  // namespace megatron

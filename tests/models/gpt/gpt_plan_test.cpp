@@ -375,5 +375,77 @@ TEST_F(GptPlanLayoutTest, LargestMicroBatchIsTheLastThatFits) {
   EXPECT_EQ(largest_micro_batch_size(training, 1 << 20, 64), 0);
 }
 
+// In elements of a tensor of the residual stream [s, b, h], an all-gather among two sends half.
+TEST_F(GptPlanLayoutTest, TensorParallelTrafficIsWhatTheFlagsLeaveExposed) {
+  parallel_.tensor_model_parallel_size = 2;
+  const int64_t transfer = int64_t{1024} * 16 * 1024 * 2 / 2;
+  const int64_t layers = 16 * num_microbatches_;
+  const auto sent = [&](auto f) {
+    return f({.transformer = config_,
+              .parallel = parallel_,
+              .optimizer = adam_,
+              .micro_batch_size = 16,
+              .num_microbatches = num_microbatches_},
+             0)
+               .tensor_parallel /
+           transfer;
+  };
+  EXPECT_EQ(sent(traffic), 8 * layers);
+  EXPECT_EQ(sent(exposed_traffic), 4 * layers);
+  parallel_.async_tensor_model_parallel_allreduce = false;
+  EXPECT_EQ(sent(exposed_traffic), 8 * layers);
+  recompute(config_, RecomputeMethod::kBlock, 4);
+  EXPECT_EQ(sent(traffic), (8 * 16 + 4 * 4) * num_microbatches_);
+  config_.distribute_saved_activations = true;
+  EXPECT_EQ(sent(traffic), (8 * 16 + 5 * 4) * num_microbatches_);
+
+  config_.recompute_granularity = RecomputeGranularity::kNone;
+  parallel_.sequence_parallel = true;
+  EXPECT_EQ(sent(traffic), 10 * layers);
+  EXPECT_EQ(sent(exposed_traffic), 6 * layers);
+  parallel_.tp_comm_overlap = true;
+  EXPECT_EQ(sent(exposed_traffic), 0);
+}
+
+TEST_F(GptPlanLayoutTest, DataParallelTrafficIsExposedBucketByBucket) {
+  parallel_.data_parallel_size = 4;
+  parallel_.accumulate_allreduce_grads_in_fp32 = true;
+  const auto exposed = [&] {
+    return static_cast<double>(exposed_traffic({.transformer = config_,
+                                                .parallel = parallel_,
+                                                .optimizer = adam_,
+                                                .num_microbatches = num_microbatches_},
+                                               0)
+                                   .data_parallel);
+  };
+  const auto n = static_cast<double>(plan(0).num_parameters);
+  EXPECT_NEAR(exposed(), 2 * 4 * n * 3 / 4, 0.01 * n);
+  parallel_.use_distributed_optimizer = true;
+  EXPECT_NEAR(exposed(), (4 + 2) * n * 3 / 4, 0.01 * n);
+  parallel_.overlap_grad_reduce = true;
+  parallel_.ddp_bucket_size = 1'000'000;
+  EXPECT_NEAR(exposed(), (4 * 1e6 + 2 * n) * 3 / 4, 0.01 * n);
+  parallel_.overlap_param_gather = true;
+  EXPECT_NEAR(exposed(), (4 + 2) * 1e6 * 3 / 4, 0.01 * n);
+}
+
+TEST_F(GptPlanLayoutTest, MessagesBetweenStagesAreExposedUnlessInterleaved) {
+  parallel_.pipeline_model_parallel_size = 4;
+  const auto pipeline = [&](auto f) {
+    return f({.transformer = config_,
+              .parallel = parallel_,
+              .optimizer = adam_,
+              .micro_batch_size = 16,
+              .num_microbatches = num_microbatches_},
+             1)
+        .pipeline_parallel;
+  };
+  EXPECT_EQ(pipeline(exposed_traffic), pipeline(traffic));
+  parallel_.num_layers_per_virtual_pipeline_stage = 2;
+  parallel_.virtual_pipeline_model_parallel_size = 2;
+  EXPECT_EQ(pipeline(exposed_traffic), 0);
+  EXPECT_GT(pipeline(traffic), 0);
+}
+
 }  // namespace
 }  // namespace megatron
