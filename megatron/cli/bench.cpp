@@ -99,7 +99,7 @@ class RandomTokensTask final : public TrainTask {
   explicit RandomTokensTask(GptSetup& setup)
       : micro_batch_size_(setup.args().training.micro_batch_size),
         config_(setup.args().transformer),
-        generator_(1234 + static_cast<uint64_t>(setup.parallel().data.rank())) {
+        generator_(1234 + static_cast<uint64_t>(setup.parallel().replica())) {
     for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) {
       steps_.push_back(std::make_unique<const GptStep>(
           *chunk, setup.random(), GptStep::Options{.micro_batch_size = micro_batch_size_}));
@@ -124,6 +124,9 @@ class RandomTokensTask final : public TrainTask {
     batch.tokens = random_ids();
     batch.labels = random_ids();
     batch.loss_mask.assign(size, 1.0F);
+    for (size_t i = 0; i < size; ++i) {
+      batch.position_ids.push_back(static_cast<int64_t>(i) % config_.seq_length);
+    }
     return step.microbatch(batch, true);
   }
 

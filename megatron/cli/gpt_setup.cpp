@@ -58,6 +58,10 @@ std::optional<std::string> why_no_graph(const TrainingArgs& args) {
     return fmt::format("--tensor-model-parallel-size {}: layers have collectives",
                        parallel.tensor_model_parallel_size);
   }
+  if (parallel.context_parallel_size > 1) {
+    return fmt::format("--context-parallel-size {}: layers have collectives",
+                       parallel.context_parallel_size);
+  }
   if (parallel.overlap_grad_reduce && parallel.data_parallel_size > 1) {
     return "--overlap-grad-reduce: backward passes have collectives";
   }
@@ -85,8 +89,8 @@ GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
   std::vector<OptimizedParameter> parameters;
   for (const ModelChunk& chunk :
        model_chunks(args_.parallel, args_.transformer.num_layers, parallel_.pipeline.rank())) {
-    chunks_.push_back(
-        std::make_unique<GptModel>(args_.transformer, chunk, parallel_.tensor, stream()));
+    chunks_.push_back(std::make_unique<GptModel>(args_.transformer, chunk, parallel_.tensor,
+                                                 stream(), parallel_.context));
     if (args_.transformer.perform_initialization) {
       initialize(*chunks_.back(), static_cast<uint64_t>(args_.training.seed));
     }
@@ -117,7 +121,8 @@ GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
 ActivationType GptSetup::activations() const {
   const TransformerConfig& c = args_.transformer;
   const int64_t slices = parallel_.tensor.sequence_parallel ? parallel_.tensor.size() : 1;
-  return {.shape = {c.seq_length / slices, args_.training.micro_batch_size, c.hidden_size},
+  return {.shape = {c.seq_length / slices / parallel_.context.size(),
+                    args_.training.micro_batch_size, c.hidden_size},
           .dtype = c.fp32_residual_connection ? DType::kFloat32 : c.params_dtype,
           .stream = stream()};
 }

@@ -1,5 +1,7 @@
 #include "megatron/cli/gpt_step.h"
 
+#include <optional>
+
 #include "megatron/ops/cross_entropy.h"
 
 namespace megatron::cli {
@@ -14,6 +16,7 @@ enum Part : size_t {
   kDocumentStarts,
   kLabels,
   kLossMask,
+  kLossDivisor,
   kNumParts
 };
 
@@ -21,7 +24,7 @@ enum Part : size_t {
 
 GptStep::GptStep(const GptModel& model, RandomState& random, const Options& options)
     : model_(model), random_(random), options_(options) {
-  if (!has_position_table() || options.resets_position_ids) return;
+  if (!has_position_table() || reads_positions()) return;
   const TransformerConfig& config = model.config();
   positions_ = prepared_ids(default_position_ids(options.micro_batch_size, config.seq_length),
                             config.max_position_embeddings, "position id")
@@ -33,12 +36,20 @@ bool GptStep::has_position_table() const {
          model_.config().position_embedding_type == PositionEmbedding::kLearnedAbsolute;
 }
 
-bool GptStep::reads_data(bool has_document_starts) const {
-  return model_.chunk().has_embedding || model_.chunk().has_head || has_document_starts ||
-         options_.resets_position_ids;
+bool GptStep::reads_positions() const {
+  return options_.resets_position_ids || model_.context_parallel().size() > 1;
 }
 
-Microbatch GptStep::microbatch(const GptBatch& batch, bool has_gradient) const {
+bool GptStep::reads_data(bool has_document_starts) const {
+  return model_.chunk().has_embedding || model_.chunk().has_head || has_document_starts ||
+         reads_positions();
+}
+
+Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
+  const ContextParallel& cp = model_.context_parallel();
+  std::optional<GptBatch> part;
+  if (cp.size() > 1) part = chunks_of(whole, cp.chunks(), 2 * cp.size());
+  const GptBatch& batch = part ? *part : whole;
   const TransformerConfig& config = model_.config();
   const Shape shape = {batch.micro_batch_size, batch.seq_length};
   Microbatch made(kNumParts);
@@ -51,10 +62,10 @@ Microbatch GptStep::microbatch(const GptBatch& batch, bool has_gradient) const {
   if (model_.chunk().has_embedding) {
     add_ids(kTokens, kTokenOrder, batch.tokens, config.padded_vocab_size, "token id");
   }
-  if (options_.resets_position_ids && has_position_table()) {
+  if (reads_positions() && has_position_table()) {
     add_ids(kPositions, kPositionOrder, batch.position_ids, config.max_position_embeddings,
             "position id");
-  } else if (options_.resets_position_ids) {
+  } else if (reads_positions()) {
     made[kPositions] = tensor_of(batch.position_ids, shape);
   }
   if (!batch.document_starts.empty()) {
@@ -64,6 +75,7 @@ Microbatch GptStep::microbatch(const GptBatch& batch, bool has_gradient) const {
     made[kLabels] = tensor_of(batch.labels, shape);
     expect_labels(made[kLabels], config.padded_vocab_size);
     made[kLossMask] = tensor_of(batch.loss_mask, shape);
+    if (cp.size() > 1) made[kLossDivisor] = tensor_of(std::vector{batch.loss_divisor}, {});
   }
   return made;
 }
@@ -78,7 +90,8 @@ MicrobatchOutput GptStep::forward(const Microbatch& batch, const Variable& activ
   if (positions_.defined()) input.position_ids = positions_;
   const Variable hidden = model_.forward(input, activations, random_);
   if (!model_.chunk().has_head) return {hidden};
-  const Variable loss = gpt_loss(model_, hidden, batch[kLabels], batch[kLossMask]);
+  const Variable loss =
+      gpt_loss(model_, hidden, batch[kLabels], batch[kLossMask], batch[kLossDivisor]);
   return {loss, {{"lm loss", loss.data()}}};
 }
 

@@ -20,9 +20,9 @@ class GptStep {
   GptStep(const GptModel& model, RandomState& random, const Options& options);
 
   // Tokens where the model begins, labels where it ends, borders of documents everywhere if they
-  // matter. has_gradient: the microbatch is to be trained on. Throws ShapeError naming an id that
-  // the model has no row for. Thread safe.
-  Microbatch microbatch(const GptBatch& batch, bool has_gradient) const;
+  // matter; of whole sequences this rank's part. has_gradient: the microbatch is to be trained on.
+  // Throws ShapeError naming an id that the model has no row for. Thread safe.
+  Microbatch microbatch(const GptBatch& whole, bool has_gradient) const;
   // Is there anything to read?
   bool reads_data(bool has_document_starts) const;
 
@@ -31,6 +31,8 @@ class GptStep {
 
  private:
   bool has_position_table() const;
+  // Positions are read with each microbatch.
+  bool reads_positions() const;
 
   const GptModel& model_;
   RandomState& random_;

@@ -64,8 +64,8 @@ GptTask::GptTask(const Tokenizer& tokenizer, GptSetup& setup) {
                         .num_samples = dataset->num_samples(),
                         .consumed_samples = consumed_samples,
                         .micro_batch_size = args.training.micro_batch_size,
-                        .data_parallel_rank = setup.parallel().data.rank(),
-                        .data_parallel_size = setup.parallel().data.size(),
+                        .data_parallel_rank = setup.parallel().replica(),
+                        .data_parallel_size = setup.parallel().num_replicas(),
                         .data_sharding = args.data.data_sharding});
       loader = std::make_unique<Loader>(std::move(sampler), make_batch, args.data.num_workers);
     }

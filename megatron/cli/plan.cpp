@@ -158,9 +158,11 @@ void print_work(const Plan& plan) {
   print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration",
                          100 * pipeline_bubble(plan.args.parallel, plan.num_microbatches)));
   const auto print_traffic = [](const char* what, const Traffic& t) {
-    print_line(fmt::format("{}, GiB: data parallel {:.3f}, tensor parallel {:.3f}, pipeline {:.3f}",
-                           what, gibibytes(t.data_parallel), gibibytes(t.tensor_parallel),
-                           gibibytes(t.pipeline_parallel)));
+    print_line(
+        fmt::format("{}, GiB: data parallel {:.3f}, tensor parallel {:.3f}, context parallel "
+                    "{:.3f}, pipeline {:.3f}",
+                    what, gibibytes(t.data_parallel), gibibytes(t.tensor_parallel),
+                    gibibytes(t.context_parallel), gibibytes(t.pipeline_parallel)));
   };
   print_traffic("a rank sends in an iteration", plan.traffic[plan.largest()]);
   print_traffic("of which nothing hides", plan.exposed[plan.largest()]);
@@ -188,6 +190,7 @@ nlohmann::ordered_json json_of(const Plan& plan) {
     const auto bytes_of = [](const Traffic& t) {
       return nlohmann::ordered_json{{"data_parallel", t.data_parallel},
                                     {"tensor_parallel", t.tensor_parallel},
+                                    {"context_parallel", t.context_parallel},
                                     {"pipeline_parallel", t.pipeline_parallel}};
     };
     stage["sent_bytes"] = bytes_of(plan.traffic[i]);

@@ -23,6 +23,19 @@ void apply_document_rules(GptBatch& batch, int64_t row, const GptSampleOptions& 
   }
 }
 
+// [b, s] -> [b, chunks * length].
+template <class T>
+std::vector<T> cut(const std::vector<T>& rows, int64_t s, std::span<const int64_t> chunks,
+                   int64_t length) {
+  std::vector<T> part;
+  for (auto row = rows.begin(); row != rows.end(); row += s) {
+    for (const int64_t chunk : chunks) {
+      part.insert(part.end(), row + chunk * length, row + (chunk + 1) * length);
+    }
+  }
+  return part;
+}
+
 }  // namespace
 
 GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
@@ -52,6 +65,28 @@ GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
     if (has_rules) apply_document_rules(batch, row, options);
   }
   return batch;
+}
+
+GptBatch chunks_of(const GptBatch& batch, std::span<const int64_t> chunks, int64_t num_chunks) {
+  const int64_t s = batch.seq_length;
+  const int64_t length = s / num_chunks;
+  const auto count = static_cast<int64_t>(chunks.size());
+  GptBatch part{.micro_batch_size = batch.micro_batch_size,
+                .seq_length = count * length,
+                .tokens = cut(batch.tokens, s, chunks, length),
+                .labels = cut(batch.labels, s, chunks, length),
+                .loss_mask = cut(batch.loss_mask, s, chunks, length),
+                .position_ids = cut(batch.position_ids, s, chunks, length),
+                .document_starts = {},
+                .first_sample = batch.first_sample};
+  for (size_t i = 0; i < chunks.size() && !batch.document_starts.empty(); ++i) {
+    const std::vector<int32_t> starts = cut(batch.document_starts, s, chunks.subspan(i, 1), length);
+    part.document_starts.insert(part.document_starts.end(), starts.begin(), starts.end());
+  }
+  const float total = std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0F);
+  part.loss_divisor =
+      std::max(total, 1.0F) * static_cast<float>(count) / static_cast<float>(num_chunks);
+  return part;
 }
 
 }  // namespace megatron

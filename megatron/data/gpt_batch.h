@@ -27,11 +27,21 @@ struct GptBatch {
   // [b, s] token i sees tokens [document_starts[i], i]; empty: all before it
   // (reset_attention_mask is off).
   std::vector<int32_t> document_starts;
+  // What the sum of losses is divided by, where the batch is a part of whole sequences; 0: the sum
+  // of loss_mask.
+  float loss_divisor = 0;
   int64_t first_sample = 0;  // number of the first row in the global order of the run
 };
 
 // Reads the samples of a group. The mask and position rules look at the inputs, never at labels.
 GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
                         const GptSampleOptions& options);
+
+// Some of the `num_chunks` equal pieces that every sequence is cut into, one after the other: the
+// part of one context-parallel rank. What refers to positions means those of the whole sequence.
+// Document starts are [chunks, b, s / num_chunks], unlike in a whole batch. The loss divisor is
+// such that the mean over ranks that have all chunks among them is the mean over the whole batch.
+// REQUIRES: seq_length is a multiple of num_chunks.
+GptBatch chunks_of(const GptBatch& batch, std::span<const int64_t> chunks, int64_t num_chunks);
 
 }  // namespace megatron

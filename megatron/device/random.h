@@ -20,9 +20,16 @@ struct DropoutKey {
   int64_t first_sample = 0;  // global index of the microbatch's first sample
   float probability = 0;     // of dropping, in [0, 1)
   int64_t first_row = 0;     // i of the first row, where a rank holds a part of the rows
+  // Where the part is two runs of rows: i jumps by `gap` at row `gap_at` of the part.
+  int64_t gap_at = 0;
+  int64_t gap = 0;
   // Added to first_sample; of the memory where the mask is computed, read when it is. Null: 0.
   const int64_t* more_samples = nullptr;
 
+  // i of a row of the part.
+  MG_HOST_DEVICE int64_t row(int64_t in_part) const {
+    return first_row + in_part + (in_part >= gap_at ? gap : 0);
+  }
   // j of a sample of the microbatch. Where the memory is.
   MG_HOST_DEVICE int64_t sample(int64_t in_batch) const {
     return first_sample + (more_samples == nullptr ? 0 : *more_samples) + in_batch;

@@ -66,8 +66,11 @@ struct AttentionSettings {
   ConstView document_starts{};   // [b, sq] int32: query i sees no key before its document's start
   ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
   ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
-  DropoutKey dropout{};          // of probabilities: row (first_head + h) * sq + i, column key
-  int64_t first_head = 0;        // of this rank, among all heads of the model
+  // Of probabilities: row (first_head + h) * length + query_offset + i, column key, with length
+  // dropout_length, or sq where that is 0.
+  DropoutKey dropout{};
+  int64_t dropout_length = 0;  // of a whole sequence, of which the queries are a part
+  int64_t first_head = 0;      // of this rank, among all heads of the model
 };
 
 // out = dropout(softmax(scale * q k^T + alibi, masked)) v, tile by tile with a running maximum and
@@ -106,6 +109,12 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView dout, ConstHeadsView out, ConstView lse,
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream);
+
+// The row of dropout of a head's first query: AttentionSettings::dropout.
+inline int64_t dropout_row(const AttentionSettings& settings, int64_t head, int64_t sq) {
+  const int64_t length = settings.dropout_length > 0 ? settings.dropout_length : sq;
+  return (settings.first_head + head) * length + settings.query_offset;
+}
 
 // Throws ShapeError, DtypeError or Unsupported unless the views and settings fit together.
 void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,

@@ -5,9 +5,10 @@
 namespace megatron::kernels {
 
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
-                         Stream stream) {
-  if (stream.is_cpu()) return cpu::masked_mean_forward(mean, count, losses, mask, stream);
-  if constexpr (kBuiltWithCuda) return cuda::masked_mean_forward(mean, count, losses, mask, stream);
+                         ConstView divisor, Stream stream) {
+  if (stream.is_cpu()) return cpu::masked_mean_forward(mean, count, losses, mask, divisor, stream);
+  if constexpr (kBuiltWithCuda)
+    return cuda::masked_mean_forward(mean, count, losses, mask, divisor, stream);
   throw_built_without_cuda("masked_mean");
 }
 

@@ -5,17 +5,18 @@
 
 namespace megatron::kernels {
 
-// mean = sum(losses * mask) / max(sum(mask), 1): tokens that do not count have mask 0.
+// mean = sum(losses * mask) / count: tokens that do not count have mask 0.
 //
-//   mean    []      out  fp32
-//   count   []      out  fp32: max(sum(mask), 1), for the backward pass
-//   losses  [s, b]  in   fp32
-//   mask    [b, s]  in   fp32
+//   mean     []      out  fp32
+//   count    []      out  fp32, for the backward pass: the divisor, or max(sum(mask), 1)
+//   losses   [s, b]  in   fp32
+//   mask     [b, s]  in   fp32
+//   divisor  []      in   fp32; may be null
 //
 // A loss whose mask is 0 is not read as a number: it may be infinite. fp64 sums, order fixed by
 // the shape.
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
-                         Stream stream);
+                         ConstView divisor, Stream stream);
 
 // dlosses = dmean * mask / count.   dlosses [s, b] out    dmean, count [] in    mask [b, s] in
 void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
@@ -23,14 +24,14 @@ void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, 
 
 namespace cpu {
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
-                         Stream stream);
+                         ConstView divisor, Stream stream);
 void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
                           Stream stream);
 }  // namespace cpu
 
 namespace cuda {
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
-                         Stream stream);
+                         ConstView divisor, Stream stream);
 void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,
                           Stream stream);
 }  // namespace cuda

@@ -15,8 +15,13 @@ using kernels::AttentionSettings;
 
 ConstView view_or_none(const Tensor& x) { return x.defined() ? x.view() : ConstView{}; }
 
-// The settings borrow the options' tensors.
-AttentionSettings settings_of(const AttentionOptions& options, int64_t head_size) {
+int64_t num_groups(const AttentionOptions& options) {
+  return options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
+}
+
+}  // namespace
+
+AttentionSettings attention_settings(const AttentionOptions& options, int64_t head_size) {
   return {.scale = options.softmax_scale != 0 ? options.softmax_scale
                                               : 1.0f / std::sqrt(static_cast<float>(head_size)),
           .is_causal = options.is_causal,
@@ -28,22 +33,16 @@ AttentionSettings settings_of(const AttentionOptions& options, int64_t head_size
           .first_head = options.first_head};
 }
 
-int64_t num_groups(const AttentionOptions& options) {
-  return options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
-}
-
-// The backward pass, with the scratch memory it needs.
-void attend_backward(kernels::HeadsView dq, kernels::HeadsView dk, kernels::HeadsView dv,
-                     kernels::ConstHeadsView dy, kernels::ConstHeadsView y, ConstView lse,
-                     kernels::ConstHeadsView q, kernels::ConstHeadsView k,
-                     kernels::ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+void attention_gradients(kernels::HeadsView dq, kernels::HeadsView dk, kernels::HeadsView dv,
+                         kernels::ConstHeadsView dy, kernels::ConstHeadsView y, ConstView lse,
+                         kernels::ConstHeadsView q, kernels::ConstHeadsView k,
+                         kernels::ConstHeadsView v, const AttentionSettings& settings,
+                         Stream stream) {
   Workspace workspace(kernels::attention_backward_workspace_bytes(dq, dk, dv, dy, y, lse, q, k, v,
                                                                   settings, stream),
                       stream);
   kernels::attention_backward(dq, dk, dv, dy, y, lse, q, k, v, settings, workspace.view(), stream);
 }
-
-}  // namespace
 
 void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::ConstHeadsView q,
                                 kernels::ConstHeadsView k, kernels::ConstHeadsView v,
@@ -60,16 +59,17 @@ Variable attention(const Variable& qkv, const AttentionOptions& options) {
   Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), qkv.stream());
   Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, qkv.stream());
   attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), in.q, in.k, in.v,
-                             settings_of(options, in.q.d), y.stream());
+                             attention_settings(options, in.q.d), y.stream());
   return record("attention", y, {qkv},
                 [qkv = qkv.data(), y, lse, options](const Tensor& dy, const Wants&) -> Grads {
                   const int64_t n = options.num_heads;
                   Tensor dqkv = empty_like(qkv);
                   const auto saved = kernels::split_qkv(qkv.view(), n, num_groups(options));
                   const auto grad = kernels::split_qkv(dqkv.view(), n, num_groups(options));
-                  attend_backward(grad.q, grad.k, grad.v, kernels::heads_of(dy.view(), n),
-                                  kernels::heads_of(y.view(), n), lse.view(), saved.q, saved.k,
-                                  saved.v, settings_of(options, saved.q.d), qkv.stream());
+                  attention_gradients(grad.q, grad.k, grad.v, kernels::heads_of(dy.view(), n),
+                                      kernels::heads_of(y.view(), n), lse.view(), saved.q, saved.k,
+                                      saved.v, attention_settings(options, saved.q.d),
+                                      qkv.stream());
                   return {std::move(dqkv)};
                 });
 }
@@ -82,7 +82,7 @@ Variable cross_attention(const Variable& q, const Variable& kv, const AttentionO
   Tensor y = empty_like(q.data());
   Tensor lse({q_heads.b, heads, q_heads.s}, DType::kFloat32, q.stream());
   attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), q_heads, kv_heads.k,
-                             kv_heads.v, settings_of(options, q_heads.d), y.stream());
+                             kv_heads.v, attention_settings(options, q_heads.d), y.stream());
   return record(
       "cross_attention", y, {q, kv},
       [q = q.data(), kv = kv.data(), y, lse, options](const Tensor& dy, const Wants&) -> Grads {
@@ -92,9 +92,10 @@ Variable cross_attention(const Variable& q, const Variable& kv, const AttentionO
         const auto saved_q = kernels::heads_of(q.view(), n);
         const auto saved = kernels::split_kv(kv.view(), n);
         const auto grad = kernels::split_kv(dkv.view(), n);
-        attend_backward(kernels::heads_of(dq.view(), n), grad.k, grad.v,
-                        kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n), lse.view(),
-                        saved_q, saved.k, saved.v, settings_of(options, saved_q.d), q.stream());
+        attention_gradients(kernels::heads_of(dq.view(), n), grad.k, grad.v,
+                            kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n),
+                            lse.view(), saved_q, saved.k, saved.v,
+                            attention_settings(options, saved_q.d), q.stream());
         return {std::move(dq), std::move(dkv)};
       });
 }

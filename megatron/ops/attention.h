@@ -41,6 +41,16 @@ void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::C
                                 kernels::ConstHeadsView k, kernels::ConstHeadsView v,
                                 const kernels::AttentionSettings& settings, Stream stream);
 
+// kernels::attention_backward with the scratch memory it needs.
+void attention_gradients(kernels::HeadsView dq, kernels::HeadsView dk, kernels::HeadsView dv,
+                         kernels::ConstHeadsView dy, kernels::ConstHeadsView y, ConstView lse,
+                         kernels::ConstHeadsView q, kernels::ConstHeadsView k,
+                         kernels::ConstHeadsView v, const kernels::AttentionSettings& settings,
+                         Stream stream);
+
+// The kernels' settings for heads of a size; they borrow the options' tensors.
+kernels::AttentionSettings attention_settings(const AttentionOptions& options, int64_t head_size);
+
 // The slopes of all heads (Press et al. 2022, arXiv:2108.12409, sec. 3): a geometric sequence from
 // 2^(-8/n) for n a power of two, interleaved with that of 2n's otherwise.
 std::vector<float> alibi_slopes(int64_t num_heads);

@@ -81,14 +81,15 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, float label
       });
 }
 
-Variable masked_mean(const Variable& losses, const Tensor& loss_mask) {
+Variable masked_mean(const Variable& losses, const Tensor& loss_mask, const Tensor& divisor) {
   const TraceRange range("masked_mean", losses.stream());
   const Stream stream = losses.stream();
   const Tensor mask = loss_mask.to(stream);
+  const Tensor by = divisor.defined() ? divisor.to(stream) : Tensor();
   Tensor mean({}, DType::kFloat32, stream);
   Tensor count({}, DType::kFloat32, stream);
   kernels::masked_mean_forward(mean.view(), count.view(), losses.data().view(), mask.view(),
-                               stream);
+                               by.defined() ? by.view() : ConstView{}, stream);
   return record("masked_mean", mean, {losses},
                 [mask, count, shape = losses.shape()](const Tensor& dy, const Wants&) -> Grads {
                   Tensor dlosses(shape, DType::kFloat32, dy.stream());

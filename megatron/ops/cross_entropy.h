@@ -32,9 +32,10 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, float label
 // Throws ShapeError naming the first of the labels, on the host, that is not below num_columns.
 void expect_labels(const Tensor& labels, int64_t num_columns);
 
-// sum(losses * loss_mask) / max(sum(loss_mask), 1), a scalar.
+// sum(losses * loss_mask) / divisor, a scalar.
 //   losses [s, b] fp32   loss_mask [b, s] fp32 on any device, 1 where a token counts, 0 where not
-Variable masked_mean(const Variable& losses, const Tensor& loss_mask);
+//   divisor [] fp32 on any device; undefined: max(sum(loss_mask), 1)
+Variable masked_mean(const Variable& losses, const Tensor& loss_mask, const Tensor& divisor = {});
 
 // log softmax(logits[i, j])[ids[j, i]] without gradient, for scoring; 0 for a negative id.
 //   logits [s, b, v/ranks]   ids [b, s] int64 on the host   result [s, b] fp32

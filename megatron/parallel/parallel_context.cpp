@@ -48,6 +48,12 @@ ParallelContext make_parallel_context(const comm::Group& world, const ParallelCo
       .overlaps_gradients =
           config.async_tensor_model_parallel_allreduce || config.sequence_parallel,
       .overlaps_products = config.tp_comm_overlap};
+  context.context.group = group("context", {.context = true});
+  if (context.context.size() > 1) {
+    std::vector<int> members = grid.group_of(rank, {.context = true});
+    std::reverse(members.begin(), members.end());
+    context.context.mirrored = world.subgroup("context mirrored", members);
+  }
   context.pipeline = group("pipeline", {.pipeline = true});
   context.data = group("data", {.context = true, .data = true});
   context.model = group("model", {.tensor = true, .pipeline = true});

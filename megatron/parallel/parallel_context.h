@@ -1,5 +1,8 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
+
 #include "megatron/comm/group.h"
 #include "megatron/parallel/rank_grid.h"
 
@@ -21,6 +24,19 @@ struct TensorParallel {
   int size() const { return group.size(); }
 };
 
+// The ranks that share each sequence, where queries meet the keys of all. A sequence is cut into
+// twice as many chunks as there are ranks; rank i has chunks i and 2 size - 1 - i, one after the
+// other, so that under a causal mask all have equally much to do.
+struct ContextParallel {
+  comm::Group group = {};     // rank i has chunk i
+  comm::Group mirrored = {};  // the same ranks in falling order: position i has chunk size + i
+
+  int rank() const { return group.rank(); }
+  int size() const { return group.size(); }
+  // This rank's chunks, of 2 size.
+  std::array<int64_t, 2> chunks() const { return {rank(), 2 * size() - 1 - rank()}; }
+};
+
 // Pairs of neighbouring pipeline stages, each direction of travel with a lane of its own: a message
 // waits for nothing but its receiver. The stages form a ring, for interleaved schedules.
 struct PipelineLinks {
@@ -34,6 +50,7 @@ struct PipelineLinks {
 struct ParallelContext {
   comm::Group world = {};
   TensorParallel tensor = {};
+  ContextParallel context = {};
   comm::Group pipeline = {};
   PipelineLinks links = {};
   comm::Group data = {};       // ranks that hold the same weights: data and context parallel
@@ -42,6 +59,9 @@ struct ParallelContext {
                                // on other stages and without a pipeline this rank alone
   RankPlace place = {};
 
+  // Of the ranks that get samples of their own: how many, and which one this is.
+  int num_replicas() const { return data.size() / context.size(); }
+  int replica() const { return place.data; }
   bool is_first_stage() const { return pipeline.rank() == 0; }
   bool is_last_stage() const { return pipeline.rank() == pipeline.size() - 1; }
 };

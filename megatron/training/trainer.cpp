@@ -154,9 +154,10 @@ void Trainer::train_step() {
 }
 
 int64_t Trainer::first_sample_of(int64_t microbatch) const {
-  const comm::Group& data = parts_.parallel.data;
+  const ParallelContext& parallel = parts_.parallel;
   return parts_.progress.consumed_train_samples +
-         (microbatch * data.size() + data.rank()) * parts_.config.micro_batch_size;
+         (microbatch * parallel.num_replicas() + parallel.replica()) *
+             parts_.config.micro_batch_size;
 }
 
 LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed) {

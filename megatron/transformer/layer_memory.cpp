@@ -39,14 +39,16 @@ namespace {
 
 // The tensors of a layer, in bytes.
 struct Tensors {
-  int64_t residual;   // x and every gradient of a residual stream  [s, b, h]
-  int64_t hidden;     // the same in params_dtype
-  int64_t norm;       // statistics of one norm
-  int64_t qkv;        // [s, b, (n + 2g) d / tp]
-  int64_t heads;      // [s, b, n d / tp]
-  int64_t lse;        // [b, n / tp, s] fp32
-  int64_t wide;       // fc1's output [s, b, f or 2f / tp]
-  int64_t activated;  // fc2's input [s, b, f / tp]
+  int64_t residual;        // x and every gradient of a residual stream  [s, b, h]
+  int64_t hidden;          // the same in params_dtype
+  int64_t norm;            // statistics of one norm
+  int64_t qkv;             // [s, b, (n + 2g) d / tp]
+  int64_t heads;           // [s, b, n d / tp]
+  int64_t lse;             // [b, n / tp, s] fp32
+  int64_t wide;            // fc1's output [s, b, f or 2f / tp]
+  int64_t activated;       // fc2's input [s, b, f / tp]
+  int64_t own_keys = 0;    // with context parallelism: this rank's keys and values [s, b, 2gd / tp]
+  int64_t other_keys = 0;  // and in the backward pass: those of all ranks, and gradients of both
 
   Tensors(const TransformerConfig& c, const MicrobatchSizes& m) {
     const int64_t tokens = m.tokens(c);
@@ -62,6 +64,11 @@ struct Tensors {
     lse = m.block(tokens * n / m.tp, DType::kFloat32);
     wide = m.block(tokens * c.ffn_hidden_size * (c.is_gated() ? 2 : 1) / m.tp, dtype);
     activated = m.block(tokens * c.ffn_hidden_size / m.tp, dtype);
+    if (m.cp == 1) return;
+    const int64_t keys = tokens * 2 * g * c.kv_channels / m.tp;
+    own_keys = m.block(keys, dtype);
+    // The first chunk of the last rank sees half of all keys.
+    other_keys = own_keys + 2 * m.block(keys * m.cp, dtype) + m.block(keys * m.cp / 2, dtype);
   }
 };
 
@@ -78,23 +85,26 @@ bool has_own_gradient(const TransformerConfig& config) {
 int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, const Tensors& t) {
   const int64_t heads = c.num_attention_heads / m.tp;
   if (m.device == DeviceType::kCuda) {
-    const int64_t length = c.seq_length / m.cp;
-    const int64_t s = (length + 63) / 64 * 64;  // cuDNN's tiles
+    // With context parallelism the queries of a chunk at a time meet up to all keys.
+    const int64_t queries = m.cp == 1 ? c.seq_length : c.seq_length / (2 * m.cp);
+    const int64_t keys = c.seq_length;
+    const auto tiled = [](int64_t s) { return (s + 63) / 64 * 64; };  // cuDNN's tiles
     int64_t gradients = 0;
     if (c.params_dtype != DType::kFloat32) {
       // With dropout the samples go in slices, each with its mask.
       const int64_t slice =
-          kernels::cuda::dropout_mask_samples(m.micro_batch_size, heads, length, length);
+          m.cp == 1 ? kernels::cuda::dropout_mask_samples(m.micro_batch_size, heads, queries, keys)
+                    : 0;
       const bool has_mask = c.attention_dropout > 0 && slice > 0;
       const int64_t samples = has_mask ? slice : m.micro_batch_size;
-      const int64_t mask = has_mask ? slice * heads * length * length * 2 : 0;
-      const int64_t sums = m.is_deterministic ? samples * heads * s * s * 2
-                                              : samples * heads * length * c.kv_channels * 4;
+      const int64_t mask = has_mask ? slice * heads * queries * keys * 2 : 0;
+      const int64_t sums = m.is_deterministic ? samples * heads * tiled(queries) * tiled(keys) * 2
+                                              : samples * heads * queries * c.kv_channels * 4;
       gradients = m.block((mask + sums) / 2, DType::kBFloat16);
     }
     return kernels::kCudaMatmulWorkspaceBytes + gradients + t.lse;
   }
-  const Shape q = {c.seq_length / m.cp, m.micro_batch_size, heads, c.kv_channels};
+  const Shape q = {c.seq_length, m.micro_batch_size, heads, c.kv_channels};
   const int64_t groups = std::max<int64_t>(1, c.num_query_groups / m.tp);
   return std::max(kernels::cpu::attention_backward_workspace_bytes(q, groups),
                   kernels::cpu::gemm_workspace_bytes(c.params_dtype));
@@ -130,10 +140,12 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
     steps.push_back({"attention dropout", own, 0});
   } else {
     // One kernel with attention's dropout; it adds the gradient that came past the MLP.
-    steps.push_back({"pre-MLP norm", t.residual + own, 2 * t.residual + t.hidden + t.norm});
+    const int64_t gradient = is_recomputed ? 0 : t.residual;  // recompute() holds that
+    steps.push_back({"pre-MLP norm", t.residual + own, gradient + t.residual + t.hidden + t.norm});
   }
   steps.push_back({"linear_proj", whole + t.heads, whole + own});
-  steps.push_back({"attention", t.qkv, 2 * t.heads + t.qkv + t.lse});
+  const int64_t keys = t.own_keys + t.other_keys;
+  steps.push_back({"attention", t.qkv + keys, 2 * t.heads + t.qkv + t.lse + keys});
   steps.push_back({"linear_qkv", 2 * whole + t.hidden, 2 * whole + t.qkv + t.hidden});
   steps.push_back({"input norm", t.residual, 2 * t.residual + t.hidden + t.norm});
   memory.workspace = workspace_bytes(config, sizes, t);

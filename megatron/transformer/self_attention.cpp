@@ -8,6 +8,7 @@
 #include "megatron/kernels/copy_heads.h"
 #include "megatron/ops/attention.h"
 #include "megatron/ops/rotary.h"
+#include "megatron/parallel/context/attention.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/kv_cache.h"
 
@@ -54,12 +55,13 @@ Variable SelfAttention::forward_without_bias(const Variable& x,
 }
 
 Variable SelfAttention::attend(const Variable& qkv, const ForwardContext& context) const {
-  return attention(qkv, {.num_heads = num_heads_,
-                         .num_query_groups = num_groups_,
-                         .document_starts = context.document_starts,
-                         .alibi_slopes = alibi_slopes_,
-                         .dropout = context.random->dropout_key(dropout_site_, dropout_),
-                         .first_head = first_head_});
+  const AttentionOptions options{.num_heads = num_heads_,
+                                 .num_query_groups = num_groups_,
+                                 .document_starts = context.document_starts,
+                                 .alibi_slopes = alibi_slopes_,
+                                 .dropout = context.random->dropout_key(dropout_site_, dropout_),
+                                 .first_head = first_head_};
+  return context_parallel_attention(qkv, options, context.context_parallel);
 }
 
 Variable SelfAttention::attend_cached(const Variable& qkv, const ForwardContext& context) const {

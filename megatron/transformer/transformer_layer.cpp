@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "megatron/parallel/context/sequence.h"
 #include "megatron/transformer/init.h"
 
 namespace megatron {
@@ -37,9 +38,9 @@ ResidualSum TransformerLayer::forward(const ResidualSum& x, const ForwardContext
   const auto [stream, normed] = input_layernorm_.forward(x);
   const auto sum = [&](const Variable& branch, const Variable& bias, const Variable& residual,
                        uint64_t site) -> ResidualSum {
-    DropoutKey key = context.random->dropout_key(site, hidden_dropout_);
-    key.first_row = tp_.sequence_parallel ? tp_.rank() * residual.size(0) : 0;
-    return {branch, bias, residual, key};
+    return {branch, bias, residual,
+            of_rows(context.random->dropout_key(site, hidden_dropout_), residual.size(0), tp_,
+                    context.context_parallel)};
   };
 
   const Variable a = self_attention_.forward_without_bias(normed, context);

@@ -45,5 +45,27 @@ TEST(GptBatchTest, AppliesDocumentRulesToInputs) {
   EXPECT_THAT(batch.document_starts, ElementsAre(0, 0, 2, 2, 4, 0, 1, 1, 1, 1));
 }
 
+TEST(GptBatchTest, CutsTheChunksOfARank) {
+  const GptBatch batch{.micro_batch_size = 2,
+                       .seq_length = 4,
+                       .tokens = {10, 11, 12, 13, 20, 21, 22, 23},
+                       .labels = {11, 12, 13, 14, 21, 22, 23, 24},
+                       .loss_mask = {1, 1, 0, 1, 1, 1, 0, 0},
+                       .position_ids = {0, 1, 2, 3, 0, 1, 0, 1},
+                       .document_starts = {0, 0, 0, 0, 0, 0, 2, 2},
+                       .first_sample = 6};
+  const std::vector<int64_t> chunks = {0, 3};
+  const GptBatch part = chunks_of(batch, chunks, 4);
+  EXPECT_EQ(part.micro_batch_size, 2);
+  EXPECT_EQ(part.seq_length, 2);
+  EXPECT_EQ(part.first_sample, 6);
+  EXPECT_THAT(part.tokens, ElementsAre(10, 13, 20, 23));
+  EXPECT_THAT(part.labels, ElementsAre(11, 14, 21, 24));
+  EXPECT_THAT(part.loss_mask, ElementsAre(1, 1, 1, 0));
+  EXPECT_THAT(part.position_ids, ElementsAre(0, 3, 0, 1));
+  EXPECT_THAT(part.document_starts, ElementsAre(0, 0, 0, 2));  // by chunk, then by sample
+  EXPECT_EQ(part.loss_divisor, 2.5F);                          // of 5 that count, half
+}
+
 }  // namespace
 }  // namespace megatron

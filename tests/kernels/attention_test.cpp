@@ -77,7 +77,9 @@ double dropout_factor(const AttentionSettings& settings, int64_t batch, int64_t 
                       int64_t i, int64_t j) {
   const DropoutKey& dropout = settings.dropout;
   if (!dropout.is_active()) return 1;
-  const auto row = static_cast<uint32_t>((settings.first_head + head) * sq + i);
+  const int64_t length = settings.dropout_length > 0 ? settings.dropout_length : sq;
+  const auto row =
+      static_cast<uint32_t>((settings.first_head + head) * length + settings.query_offset + i);
   const int64_t sample =
       dropout.first_sample + batch + (dropout.more_samples == nullptr ? 0 : *dropout.more_samples);
   const auto words = philox({static_cast<uint32_t>(j / 4), row, static_cast<uint32_t>(sample),
@@ -324,6 +326,23 @@ TEST(AttentionTest, Dropout) {
          .d = 16,
          .settings = {.scale = 0.25f,
                       .dropout = {.key = 7, .first_sample = 5, .probability = 0.3f},
+                      .first_head = 4}});
+}
+
+// Rows of the mask are places in the whole sequence, of which the queries are a part.
+TEST(AttentionTest, DropoutOfAPartOfTheQueries) {
+  check({.name = "dropout of a part",
+         .sq = 30,
+         .sk = 90,
+         .b = 2,
+         .heads = 4,
+         .groups = 2,
+         .d = 16,
+         .settings = {.scale = 0.25f,
+                      .is_causal = true,
+                      .query_offset = 60,
+                      .dropout = {.key = 7, .first_sample = 5, .probability = 0.3f},
+                      .dropout_length = 120,
                       .first_head = 4}});
 }
 

@@ -159,6 +159,20 @@ TEST(MaskedMeanTest, FollowsItsDefinition) {
          .dtypes = {}});
 }
 
+TEST(MaskedMeanTest, DividesByWhatIsGiven) {
+  const Tensor mask = tensor_of(std::vector<float>{1, 0, 1, 1}, {1, 4});
+  const Tensor divisor = tensor_of(std::vector<float>{8}, {});
+  check({.name = "masked_mean",
+         .inputs = {random_normal({4, 1}, {.seed = 1})},
+         .op = [&](const auto& in) { return masked_mean(in[0], mask, divisor); },
+         .expected =
+             [](const std::vector<Tensor>& in) {
+               const double sum = element(in[0], 0) + element(in[0], 2) + element(in[0], 3);
+               return full({}, static_cast<float>(sum / 8), DType::kFloat32, Stream{});
+             },
+         .dtypes = {}});
+}
+
 TEST(MaskedMeanTest, AFullyMaskedMicrobatchIsZero) {
   const float infinity = std::numeric_limits<float>::infinity();
   const Variable losses = Variable::leaf(full({2, 1}, infinity, DType::kFloat32, Stream{}));

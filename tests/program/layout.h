@@ -17,15 +17,17 @@ struct Layout {
   bool sequence_parallel = false;
   bool distributed_optimizer = false;
   bool overlap = false;
+  int cp = 1;
 
-  int ranks() const { return tp * pp * dp; }
+  int ranks() const { return tp * pp * cp * dp; }
 };
 
 inline std::string name_of(const Layout& layout) {
   return "tp" + std::to_string(layout.tp) + "pp" + std::to_string(layout.pp) +
          (layout.layers_a_chunk > 0 ? "i" : "") + "dp" + std::to_string(layout.dp) +
          (layout.sequence_parallel ? "_sp" : "") +
-         (layout.distributed_optimizer ? "_distributed" : "") + (layout.overlap ? "_overlap" : "");
+         (layout.distributed_optimizer ? "_distributed" : "") + (layout.overlap ? "_overlap" : "") +
+         (layout.cp > 1 ? "_cp" + std::to_string(layout.cp) : "");
 }
 
 inline Flags laid_out(Flags flags, const Layout& layout) {
@@ -35,6 +37,7 @@ inline Flags laid_out(Flags flags, const Layout& layout) {
     flags = flags.with("--num-layers-per-virtual-pipeline-stage",
                        std::to_string(layout.layers_a_chunk));
   }
+  if (layout.cp > 1) flags = flags.with("--context-parallel-size", std::to_string(layout.cp));
   if (layout.sequence_parallel) flags = flags.with("--sequence-parallel");
   if (layout.distributed_optimizer) flags = flags.with("--use-distributed-optimizer");
   if (layout.overlap) {

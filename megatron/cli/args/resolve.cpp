@@ -232,10 +232,16 @@ class Resolver {
     }
     const int64_t tp = args_.parallel.tensor_model_parallel_size;
     if (args_.parallel.sequence_parallel && tp > 0) {
-      require(c.seq_length % tp == 0,
-              fmt::format("--seq-length {} must be a multiple of --tensor-model-parallel-size {} "
-                          "with --sequence-parallel",
-                          c.seq_length, tp));
+      const int64_t parts = tp * std::max<int64_t>(args_.parallel.context_parallel_size, 1);
+      require(c.seq_length % parts == 0,
+              parts == tp
+                  ? fmt::format("--seq-length {} must be a multiple of "
+                                "--tensor-model-parallel-size {} with --sequence-parallel",
+                                c.seq_length, tp)
+                  : fmt::format("--seq-length {} must be a multiple of {}: "
+                                "--tensor-model-parallel-size {} x --context-parallel-size {} with "
+                                "--sequence-parallel",
+                                c.seq_length, parts, tp, parts / tp));
     }
     const int64_t cp = args_.parallel.context_parallel_size;
     require(cp <= 1 || c.seq_length % (2 * cp) == 0,
@@ -355,7 +361,6 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
   const auto size = [&](int64_t value, const char* flag, const char* what) {
     refuse_if(value > 1, fmt::format("{} {}: {}", flag, value, what));
   };
-  size(parallel.context_parallel_size, "--context-parallel-size", "context parallelism");
   size(parallel.expert_model_parallel_size, "--expert-model-parallel-size", "mixture of experts");
   const std::vector<std::string> types = known_tokenizer_types();
   if (std::find(types.begin(), types.end(), args.tokenizer.tokenizer_type) == types.end()) {

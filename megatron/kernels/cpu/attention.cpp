@@ -229,8 +229,8 @@ void forward_tile(ForwardTile& tile, const ForwardTask& task, int64_t head, int6
       accumulate_row(tile, i, n, channels);
       if (!settings.dropout.is_active()) continue;
       float factors[kKeys];
-      dropout_factors(factors, settings.dropout,
-                      (settings.first_head + head) * task.q.s + query + i, task.batch, key, n);
+      dropout_factors(factors, settings.dropout, dropout_row(settings, head, task.q.s) + query + i,
+                      task.batch, key, n);
 #pragma omp simd
       for (int64_t j = 0; j < whole_vectors(n); ++j) row[j] *= factors[j];
     }
@@ -342,7 +342,7 @@ void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
     const BackwardRows rows{.settings = settings,
                             .seen = seen,
                             .lse = lse.as<float>() + (batch * q.heads + head) * q.s + query,
-                            .first_row = (settings.first_head + head) * q.s + query,
+                            .first_row = dropout_row(settings, head, q.s) + query,
                             .batch = batch,
                             .slope = settings.alibi_slopes.data == nullptr
                                          ? 0

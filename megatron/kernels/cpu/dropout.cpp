@@ -11,7 +11,7 @@ namespace {
 void mask_factors(Tile& factors, const DropoutKey& key, int64_t position, int64_t sample,
                   int64_t at, int64_t n) {
   alignas(64) uint32_t words[kTileSize];
-  random_row(words, key.key, key.first_row + position, key.sample(sample), at, n);
+  random_row(words, key.key, key.row(position), key.sample(sample), at, n);
   const uint32_t threshold = key.keep_threshold();
   const float scale = key.scale();
 #pragma omp simd

@@ -6,7 +6,7 @@ namespace megatron::kernels::cpu {
 
 // One float per token: a single thread is done before a second one would have started.
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
-                         Stream) {
+                         ConstView divisor, Stream) {
   const int64_t length = losses.size(0);
   const int64_t batch = losses.size(1);
   expect_shape(mask.shape, {batch, length}, "masked_mean: mask");
@@ -21,9 +21,9 @@ void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, Co
       weights += w;
     }
   }
-  const double divisor = std::max(weights, 1.0);
-  *mean.as<float>() = static_cast<float>(sum / divisor);
-  *count.as<float>() = static_cast<float>(divisor);
+  const double by = divisor.data == nullptr ? std::max(weights, 1.0) : *divisor.as<float>();
+  *mean.as<float>() = static_cast<float>(sum / by);
+  *count.as<float>() = static_cast<float>(by);
 }
 
 void masked_mean_backward(TensorView dlosses, ConstView dmean, ConstView count, ConstView mask,

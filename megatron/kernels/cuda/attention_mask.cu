@@ -9,8 +9,8 @@ namespace {
 struct Mask {
   DropoutKey key;
   uint32_t threshold;
-  uint32_t one;  // in 16 bits
-  int64_t first_head;
+  uint32_t one;               // in 16 bits
+  int64_t first_row, length;  // rows of the first query of a head: first_row + head * length
   int64_t heads, sq, sk;
   bool is_causal;
 };
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads) mask_kernel(uint4* mask, Mask m) {
   uint32_t halves[kVector / 2] = {};
   if (!m.is_causal || pack * kVector <= query) {
     const auto sample = static_cast<uint64_t>(m.key.sample(row / (m.sq * m.heads)));
-    const auto i = static_cast<uint32_t>((m.first_head + head) * m.sq + query);
+    const auto i = static_cast<uint32_t>(m.first_row + head * m.length + query);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const auto words =
@@ -53,7 +53,8 @@ void write_dropout_mask(TensorView mask, const AttentionSettings& settings, Stre
   const Mask m{.key = settings.dropout,
                .threshold = settings.dropout.keep_threshold(),
                .one = mask.dtype == DType::kFloat16 ? kOneFp16 : kOneBf16,
-               .first_head = settings.first_head,
+               .first_row = dropout_row(settings, 0, mask.size(2)),
+               .length = settings.dropout_length > 0 ? settings.dropout_length : mask.size(2),
                .heads = mask.size(1),
                .sq = mask.size(2),
                .sk = mask.size(3),

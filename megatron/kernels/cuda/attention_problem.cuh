@@ -51,6 +51,7 @@ struct Problem {
   const bool* hidden;
   const float* slopes;
   int64_t first_head;
+  int64_t dropout_length;
   DropoutKey dropout;
   uint32_t keep_threshold;
   float kept;  // factor of a kept probability
@@ -72,7 +73,7 @@ struct Problem {
   // What dropout multiplies the probabilities of keys [key, key + 4) by; key is a multiple of 4.
   __device__ void dropout_factors(float (&factors)[4], int64_t batch, int head, int64_t query,
                                   int64_t key) const {
-    const int64_t row = (first_head + head) * sq + query;
+    const int64_t row = (first_head + head) * dropout_length + query_offset + query;
     const int64_t sample = dropout.sample(batch);
     const auto words = philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(row),
                                static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
@@ -83,7 +84,7 @@ struct Problem {
     }
   }
   __device__ float dropout_factor(int64_t batch, int head, int64_t query, int64_t key) const {
-    const int64_t row = (first_head + head) * sq + query;
+    const int64_t row = (first_head + head) * dropout_length + query_offset + query;
     const int64_t sample = dropout.sample(batch);
     const auto words = philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(row),
                                static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
@@ -110,6 +111,7 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
           .hidden = static_cast<const bool*>(s.key_padding_mask.data),
           .slopes = static_cast<const float*>(s.alibi_slopes.data),
           .first_head = s.first_head,
+          .dropout_length = s.dropout_length > 0 ? s.dropout_length : q.s,
           .dropout = s.dropout,
           .keep_threshold = has_dropout ? s.dropout.keep_threshold() : 0,
           .kept = has_dropout ? s.dropout.scale() : 1.0f,

@@ -41,7 +41,7 @@ struct Key {
   int64_t is_backward = 0;
   int64_t dtype = 0;
   int64_t batches = 0, heads = 0, groups = 0, sq = 0, sk = 0, d = 0;
-  int64_t is_causal = 0;
+  int64_t is_causal = 0;  // the last query sees all keys, each one before it one fewer
   int64_t scale_bits = 0;
   int64_t dropout_bits = 0;  // of the probability; 0: none
   int64_t is_deterministic = 0;
@@ -173,11 +173,19 @@ AttentionSettings sliced(AttentionSettings settings, int64_t begin) {
   return settings;
 }
 
+// Causal so that the last query sees all keys, or not at all. With dropout there are as many
+// queries as keys: cuDNN has no other.
+bool has_usual_mask(const ConstHeadsView& q, const ConstHeadsView& k,
+                    const AttentionSettings& settings) {
+  return !settings.is_causal ||
+         (settings.query_offset + q.s == k.s && (q.s == k.s || !settings.dropout.is_active()));
+}
+
 bool takes(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& settings) {
   return (q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16) && q.d % 8 == 0 && q.b > 0 &&
          q.s > 0 && k.s > 0 && settings.document_starts.data == nullptr &&
          settings.key_padding_mask.data == nullptr && settings.alibi_slopes.data == nullptr &&
-         (!settings.is_causal || settings.query_offset == 0) && slice_size(q, k, settings) > 0;
+         has_usual_mask(q, k, settings) && slice_size(q, k, settings) > 0;
 }
 
 Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView& k,
@@ -256,7 +264,10 @@ Options options_of(const Key& key, const char* name) {
   Options options;
   options.set_name(name).set_attn_scale(std::bit_cast<float>(static_cast<int32_t>(key.scale_bits)));
   if (key.is_causal != 0) {
-    options.set_diagonal_alignment(cudnn_frontend::DiagonalAlignment_t::TOP_LEFT)
+    options
+        .set_diagonal_alignment(key.sq == key.sk
+                                    ? cudnn_frontend::DiagonalAlignment_t::TOP_LEFT
+                                    : cudnn_frontend::DiagonalAlignment_t::BOTTOM_RIGHT)
         .set_diagonal_band_right_bound(0);
   }
   return options;

@@ -22,7 +22,7 @@ __device__ inline void apply(const DropoutMask& mask, int64_t row, int64_t colum
   const auto position = static_cast<uint32_t>(row) / mask.batch;
   const auto in_batch = static_cast<uint32_t>(row) % mask.batch;
   const auto sample = static_cast<uint64_t>(mask.key.sample(in_batch));
-  const auto i = static_cast<uint32_t>(mask.key.first_row + position);
+  const auto i = static_cast<uint32_t>(mask.key.row(position));
 #pragma unroll
   for (int half = 0; half < kVector / 4; ++half) {
     const auto words = philox({static_cast<uint32_t>(column / 4) + static_cast<uint32_t>(half), i,

@@ -13,8 +13,8 @@ struct Sums {
 
 // One block: a float per token is little, and the order of the sums is fixed by the count alone.
 __global__ void __launch_bounds__(kSumThreads)
-    forward_kernel(float* mean, float* count, const float* losses, const float* mask, int64_t batch,
-                   int64_t length) {
+    forward_kernel(float* mean, float* count, const float* losses, const float* mask,
+                   const float* divisor, int64_t batch, int64_t length) {
   __shared__ Sums shared[kSumThreads];
   Sums sums{};
   for (int64_t at = threadIdx.x; at < batch * length; at += kSumThreads) {
@@ -34,9 +34,9 @@ __global__ void __launch_bounds__(kSumThreads)
     }
   }
   if (threadIdx.x != 0) return;
-  const double divisor = fmax(shared[0].weights, 1.0);
-  *mean = static_cast<float>(shared[0].losses / divisor);
-  *count = static_cast<float>(divisor);
+  const double by = divisor == nullptr ? fmax(shared[0].weights, 1.0) : *divisor;
+  *mean = static_cast<float>(shared[0].losses / by);
+  *count = static_cast<float>(by);
 }
 
 __global__ void backward_kernel(float* dlosses, const float* dmean, const float* count,
@@ -58,13 +58,14 @@ void expect_few(int64_t tokens) {
 }  // namespace
 
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
-                         Stream stream) {
+                         ConstView divisor, Stream stream) {
   const int64_t length = losses.size(0);
   const int64_t batch = losses.size(1);
   expect_shape(mask.shape, {batch, length}, "masked_mean: mask");
   expect_few(losses.numel());
   forward_kernel<<<1, kSumThreads, 0, native(stream)>>>(
-      mean.as<float>(), count.as<float>(), losses.as<float>(), mask.as<float>(), batch, length);
+      mean.as<float>(), count.as<float>(), losses.as<float>(), mask.as<float>(),
+      static_cast<const float*>(divisor.data), batch, length);
   MG_CUDA(cudaGetLastError());
 }
 

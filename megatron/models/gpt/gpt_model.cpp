@@ -9,6 +9,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/rotary.h"
+#include "megatron/parallel/context/sequence.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/transformer/init.h"
 
@@ -46,10 +47,11 @@ GptModel::GptModel(const TransformerConfig& config, Stream stream)
     : GptModel(config, whole_model(config.num_layers), {}, stream) {}
 
 GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
-                   const TensorParallel& tp, Stream stream)
+                   const TensorParallel& tp, Stream stream, const ContextParallel& cp)
     : config_(config),
       chunk_(chunk),
       tp_(tp),
+      cp_(cp),
       stream_(stream),
       embedding_site_(hash_of("embedding.dropout")),
       decoder_(config, chunk, tp, stream) {
@@ -95,9 +97,8 @@ Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& ran
     if (tp_.sequence_parallel) x = scatter_to_sequence_region(x, tp_);
   }
   if (config_.fp32_residual_connection) x = cast(x, DType::kFloat32);
-  DropoutKey key = random.dropout_key(embedding_site_, static_cast<float>(config_.hidden_dropout));
-  key.first_row = tp_.sequence_parallel ? tp_.rank() * x.size(0) : 0;
-  return dropout(x, key);
+  const auto probability = static_cast<float>(config_.hidden_dropout);
+  return dropout(x, of_rows(random.dropout_key(embedding_site_, probability), x.size(0), tp_, cp_));
 }
 
 Variable GptModel::forward(const GptInput& input, const Variable& activations, RandomState& random,
@@ -109,6 +110,7 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
   if (input.document_starts.defined()) {
     context.document_starts = input.document_starts.to(stream_);
   }
+  context.context_parallel = cp_;
   context.cache = cache;
   if (input.position_ids.defined()) context.position_ids = input.position_ids.ids.to(stream_);
   const int64_t offset = cache == nullptr ? 0 : cache->length();
@@ -126,12 +128,12 @@ Variable GptModel::logits(const Variable& hidden) const {
 }
 
 Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
-                  const Tensor& loss_mask) {
+                  const Tensor& loss_mask, const Tensor& divisor) {
   const Variable logits = model.logits(hidden);  // [s, b, v/tp]
   const Variable losses =
       cross_entropy(logits, labels, static_cast<float>(model.config().label_smoothing),
                     vocabulary_shard(logits.data(), model.tensor_parallel()));  // [s, b]
-  return masked_mean(losses, loss_mask);
+  return masked_mean(losses, loss_mask, divisor);
 }
 
 }  // namespace megatron

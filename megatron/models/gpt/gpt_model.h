@@ -18,6 +18,8 @@ struct GptInput {
   RowIds position_ids = {};     // [b, s]; undefined: 0 .. s - 1, or after what the cache holds
   Tensor document_starts = {};  // [b, s] int32: token i sees [start, i]; undefined: all before it
 };
+// Under context parallelism s is the rank's part of the sequence (ContextParallel): position_ids
+// are not left out, and document_starts are [2, b, s / 2], by chunk.
 
 // A decoder-only language model, or a chunk of it: GPT-2 and, by its config, Llama, GPT-NeoX and
 // BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971).
@@ -29,7 +31,7 @@ class GptModel final : public Module {
   // `config` is resolved and has padded_vocab_size. Parameters are undefined until initialize() or
   // a checkpoint fills them. Where embeddings are tied, a chunk with the head alone has a copy.
   GptModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
-           Stream stream);
+           Stream stream, const ContextParallel& cp = {});
   // All of it on one rank.
   GptModel(const TransformerConfig& config, Stream stream);
 
@@ -50,6 +52,7 @@ class GptModel final : public Module {
   const TransformerConfig& config() const { return config_; }
   const ModelChunk& chunk() const { return chunk_; }
   const TensorParallel& tensor_parallel() const { return tp_; }
+  const ContextParallel& context_parallel() const { return cp_; }
   // Where the parameters are and the work is done.
   Stream stream() const { return stream_; }
 
@@ -60,6 +63,7 @@ class GptModel final : public Module {
   TransformerConfig config_;
   ModelChunk chunk_;
   TensorParallel tp_;
+  ContextParallel cp_;
   Stream stream_;
   uint64_t embedding_site_;
   Tensor rotary_table_;
@@ -78,10 +82,12 @@ class GptModel final : public Module {
 };
 
 // What a language model is trained on: sum over the microbatch of loss_mask * loss, divided by the
-// sum of loss_mask (1 where that is 0). The same on every tensor-parallel rank.
+// divisor: if that is undefined, the sum of loss_mask (1 where it is 0). The same on every
+// tensor-parallel rank.
 //   hidden as the chunk with the head made it
-//   labels [b, s] int64 (see cross_entropy), loss_mask [b, s] fp32 on any device -> fp32 []
+//   labels [b, s] int64 (see cross_entropy), loss_mask [b, s] and divisor [] fp32 on any device
+//   -> fp32 []
 Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
-                  const Tensor& loss_mask);
+                  const Tensor& loss_mask, const Tensor& divisor = {});
 
 }  // namespace megatron

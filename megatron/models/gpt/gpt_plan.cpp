@@ -374,6 +374,14 @@ int64_t collectives_of_layers(const PlannedTraining& t, const Stage& stage, bool
   return count;
 }
 
+int64_t num_recomputed_layers(const PlannedTraining& t, const Stage& stage) {
+  int64_t count = 0;
+  for (const Region& region : regions_of(t.transformer, stage.num_layers / stage.num_chunks)) {
+    count += region.is_recomputed ? stage.num_chunks * region.num_layers : 0;
+  }
+  return count;
+}
+
 // A bucket of gradients or parameters that holds `bytes` in all.
 int64_t bucket_bytes(const PlannedTraining& t, int64_t bytes, int64_t num_parameters) {
   const int64_t size = std::min(num_parameters, bucket_size(t.parallel));
@@ -401,6 +409,11 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
   const int64_t hidden = sizes.tokens(c) * c.hidden_size * size_of(c.params_dtype);
   sent.tensor_parallel = collectives_of_layers(t, held, only_exposed) *
                          part_of_ring(hidden, sizes.tp) * t.num_microbatches;
+  // Gathered forward and backward, and gradients reduce-scattered.
+  const int64_t keys = sizes.tokens(c) * sizes.cp * 2 * c.num_query_groups * c.kv_channels /
+                       sizes.tp * size_of(c.params_dtype);
+  sent.context_parallel = (3 * held.num_layers + num_recomputed_layers(t, held)) *
+                          part_of_ring(keys, sizes.cp) * t.num_microbatches;
   if (only_exposed && held.num_chunks > 1) return sent;
   const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
   sent.pipeline_parallel = boundaries * held.num_chunks * t.num_microbatches *

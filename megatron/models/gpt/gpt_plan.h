@@ -63,9 +63,12 @@ double pipeline_bubble(const ParallelConfig& parallel, int64_t num_microbatches)
 struct Traffic {
   int64_t data_parallel = 0;      // gradients, and parameters with the distributed optimizer
   int64_t tensor_parallel = 0;    // activations of the layers
+  int64_t context_parallel = 0;   // keys and values of the layers, and their gradients
   int64_t pipeline_parallel = 0;  // activations between stages
 
-  int64_t total() const { return data_parallel + tensor_parallel + pipeline_parallel; }
+  int64_t total() const {
+    return data_parallel + tensor_parallel + context_parallel + pipeline_parallel;
+  }
 };
 Traffic traffic(const PlannedTraining& training, int64_t stage);
 // What of it no computation hides, with the overlaps that the flags ask for:
@@ -74,6 +77,7 @@ Traffic traffic(const PlannedTraining& training, int64_t stage);
 //   parameters   all; with overlap_param_gather the bucket that the forward pass needs first
 //   layers       what a product waits for. The collectives of a column-parallel layer's gradients
 //                run beside its products; with tp_comm_overlap the others do, too
+//   keys         all of context parallelism, of which the second half of a gather is hidden in part
 //   stages       each message; interleaved ones travel beside the next chunk's work
 Traffic exposed_traffic(const PlannedTraining& training, int64_t stage);
 

@@ -28,6 +28,7 @@ struct Problem {
   bool is_fused = true;  // queries, keys and values in one projection, where sq == sk
   DType dtype = DType::kFloat32;
   DropoutKey dropout{};
+  int64_t dropout_length = 0;
   int64_t first_head = 0;
   bool is_deterministic = false;
   Tensor document_starts{}, key_padding_mask{}, alibi_slopes{};  // on the CPU
@@ -96,6 +97,7 @@ struct OnDevice {
                 .key_padding_mask = view(mask),
                 .alibi_slopes = view(slopes),
                 .dropout = p.dropout,
+                .dropout_length = p.dropout_length,
                 .first_head = p.first_head};
     if (more_samples.defined()) {
       settings.dropout.more_samples = std::as_const(more_samples).view().as<int64_t>();
@@ -278,6 +280,29 @@ TEST_F(AttentionCudaTest, QueriesAfterACache) {
     p.sk = 128;
     p.query_offset = 68;
     check(p);
+  }
+}
+
+// A chunk of a sequence that is spread over ranks: its queries see all keys up to their own.
+TEST_F(AttentionCudaTest, ChunksOfASequence) {
+  for (const int64_t chunk : {1, 2, 4}) {
+    for (const auto& [heads, groups] : {std::pair{4, 4}, std::pair{4, 2}}) {
+      Problem p{.name = "chunk",
+                .sq = 128,
+                .sk = chunk * 128,
+                .b = 1,
+                .heads = heads,
+                .groups = groups,
+                .d = 64,
+                .is_causal = true,
+                .query_offset = (chunk - 1) * 128,
+                .is_fused = false};
+      check_cudnn(p);
+      p.dropout = {.key = 7, .first_sample = 5, .probability = 0.3f};
+      p.dropout_length = 1'024;
+      p.dtype = DType::kBFloat16;
+      check(p);
+    }
   }
 }
 

@@ -19,6 +19,7 @@ TEST_P(DropoutCudaTest, HasTheBitsOfTheCpu) {
   const DropoutKey keys[] = {
       {},
       {.key = 0x0123456789ABCDEFu, .first_sample = 5, .probability = 0.1f},
+      {.key = 3, .probability = 0.5f, .first_row = 4, .gap_at = 2, .gap = 100},
       {.key = 17, .first_sample = (int64_t{1} << 33) + 1, .probability = 0.9f, .first_row = 1'000}};
   for (const Shape& shape : kShapes) {
     const Tensor x = random_normal(shape, {.seed = 1, .dtype = GetParam()});

@@ -19,15 +19,26 @@ TEST_F(MaskedMeanCudaTest, ForwardAndBackward) {
     for (size_t i = 0; i < mask.span<float>().size(); ++i) {
       mask.span<float>()[i] = static_cast<float>(ids.span<int64_t>()[i]) / 2;
     }
-    expect_twins(
-        {zeros({}, DType::kFloat32, Stream{}), zeros({}, DType::kFloat32, Stream{}), losses, mask,
-         random_normal({}, {.seed = 3}), copied(losses)},
-        [](std::vector<Tensor>& t, Stream stream) {
-          kernels::masked_mean_forward(t[0].view(), t[1].view(), t[2].view(), t[3].view(), stream);
-          kernels::masked_mean_backward(t[5].view(), t[4].view(), t[1].view(), t[3].view(), stream);
-        },
-        {.what = shape.str()});
+    expect_twins({zeros({}, DType::kFloat32, Stream{}), zeros({}, DType::kFloat32, Stream{}),
+                  losses, mask, random_normal({}, {.seed = 3}), copied(losses)},
+                 [](std::vector<Tensor>& t, Stream stream) {
+                   kernels::masked_mean_forward(t[0].view(), t[1].view(), t[2].view(), t[3].view(),
+                                                ConstView{}, stream);
+                   kernels::masked_mean_backward(t[5].view(), t[4].view(), t[1].view(), t[3].view(),
+                                                 stream);
+                 },
+                 {.what = shape.str()});
   }
+}
+
+TEST_F(MaskedMeanCudaTest, DividesByWhatIsGiven) {
+  expect_twins({zeros({}, DType::kFloat32, Stream{}), zeros({}, DType::kFloat32, Stream{}),
+                random_normal({7, 3}, {.seed = 1}), full({3, 7}, 1.0f, DType::kFloat32, Stream{}),
+                full({}, 2.5f, DType::kFloat32, Stream{})},
+               [](std::vector<Tensor>& t, Stream stream) {
+                 kernels::masked_mean_forward(t[0].view(), t[1].view(), t[2].view(), t[3].view(),
+                                              t[4].view(), stream);
+               });
 }
 
 TEST_F(MaskedMeanCudaTest, DoesNotReadLossesThatDoNotCount) {
@@ -38,7 +49,8 @@ TEST_F(MaskedMeanCudaTest, DoesNotReadLossesThatDoNotCount) {
   expect_twins(
       {zeros({}, DType::kFloat32, Stream{}), zeros({}, DType::kFloat32, Stream{}), losses, mask},
       [](std::vector<Tensor>& t, Stream stream) {
-        kernels::masked_mean_forward(t[0].view(), t[1].view(), t[2].view(), t[3].view(), stream);
+        kernels::masked_mean_forward(t[0].view(), t[1].view(), t[2].view(), t[3].view(),
+                                     ConstView{}, stream);
       });
 }
 

@@ -170,22 +170,27 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
 INSTANTIATE_TEST_SUITE_P(Variants, GptPlanTest, testing::ValuesIn(kVariants),
                          [](const auto& variant) { return std::string(variant.param.name); });
 
-struct TensorParallelVariant {
+struct RanksVariant {
   const char* name;
   bool sequence_parallel = false;
   bool tp_comm_overlap = false;
   void (*change)(TransformerConfig& config) = [](TransformerConfig&) {};
+  int64_t tp = 2;
+  int64_t cp = 1;
 };
-void PrintTo(const TensorParallelVariant& variant, std::ostream* out) { *out << variant.name; }
+void PrintTo(const RanksVariant& variant, std::ostream* out) { *out << variant.name; }
 
-class GptPlanRanksTest : public testing::TestWithParam<TensorParallelVariant> {};
+class GptPlanRanksTest : public testing::TestWithParam<RanksVariant> {};
 
-TEST_P(GptPlanRanksTest, TensorParallelRanksTakeWhatIsPlanned) {
-  const TensorParallelVariant& variant = GetParam();
+TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
+  const RanksVariant& variant = GetParam();
   const TransformerConfig config = config_of({variant.name, variant.change});
   ParallelConfig parallel;
-  parallel.world_size = parallel.tensor_model_parallel_size = 2;
+  parallel.tensor_model_parallel_size = variant.tp;
+  parallel.context_parallel_size = variant.cp;
+  parallel.world_size = variant.tp * variant.cp;
   parallel.sequence_parallel = variant.sequence_parallel;
+  parallel.tp_comm_overlap = variant.tp_comm_overlap;
   const OptimizerConfig adam;
   const RankMemory plan = rank_memory({.transformer = config,
                                        .parallel = parallel,
@@ -193,27 +198,29 @@ TEST_P(GptPlanRanksTest, TensorParallelRanksTakeWhatIsPlanned) {
                                        .micro_batch_size = 2,
                                        .num_microbatches = 1},
                                       0);
-  comm::run_ranks(2, [&](const comm::Group& world) {
+  comm::run_ranks(static_cast<int>(parallel.world_size), [&](const comm::Group& world) {
     const Stream stream{Device{DeviceType::kCpu, world.rank() + 1}};  // a pool of its own
     CachingAllocator& allocator = allocator_of(stream.device);
     allocator.empty_cache();  // a cached block that is a little too large would be taken
-    const GptModel model(config, whole_model(config.num_layers),
-                         {.group = world,
-                          .sequence_parallel = variant.sequence_parallel,
-                          .overlaps_products = variant.tp_comm_overlap},
-                         stream);
+    const ParallelContext context = make_parallel_context(world, parallel);
+    const GptModel model(config, whole_model(config.num_layers), context.tensor, stream,
+                         context.context);
     initialize(model, 1);
-    FlatParameters flat(optimized_parameters(model, world.rank()), {});
+    FlatParameters flat(optimized_parameters(model, context.tensor.rank()), {});
     allocator.empty_cache();
     allocator.reset_peaks();
     RandomState random(1);
-    const std::vector<int64_t> threes(static_cast<size_t>(2 * config.seq_length), 3);
-    const Tensor ids = tensor_of(threes, {2, config.seq_length});
+    const int64_t length = config.seq_length / context.context.size();
+    const Tensor ids =
+        tensor_of(std::vector<int64_t>(static_cast<size_t>(2 * length), 3), {2, length});
     const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
-    const Variable loss = gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids, mask);
+    const GptInput input{.tokens = ids, .position_ids = ids};
+    const Variable loss = gpt_loss(model, model.hidden_states(input, random), ids, mask);
     backward(loss);
     const MemoryStats stats = allocator.stats();
     EXPECT_EQ(plan.num_parameters, flat.num_elements());
+    // The plan is that of the last context-parallel rank, whose first chunk sees the most keys.
+    if (context.context.rank() + 1 < context.context.size()) return;
     for (const MemoryCategory category :
          {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kActivations}) {
       const auto took = static_cast<double>(at(stats.peak_by_category, category));
@@ -223,7 +230,7 @@ TEST_P(GptPlanRanksTest, TensorParallelRanksTakeWhatIsPlanned) {
   });
 }
 
-constexpr TensorParallelVariant kTensorParallelVariants[] = {
+constexpr RanksVariant kRanksVariants[] = {
     {"plain"},
     {"sequence_parallel", true},
     {"sequence_parallel_by_pieces", true, true},
@@ -240,8 +247,12 @@ constexpr TensorParallelVariant kTensorParallelVariants[] = {
        c.padded_vocab_size = 32;
        c.distribute_saved_activations = true;
      }},
+    {"context", false, false, [](TransformerConfig&) {}, 1, 2},
+    {"context_grouped", false, false, make_llama, 1, 2},
+    {"context_recomputed", false, false,
+     [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }, 1, 2},
 };
-INSTANTIATE_TEST_SUITE_P(Variants, GptPlanRanksTest, testing::ValuesIn(kTensorParallelVariants),
+INSTANTIATE_TEST_SUITE_P(Variants, GptPlanRanksTest, testing::ValuesIn(kRanksVariants),
                          [](const auto& variant) { return std::string(variant.param.name); });
 
 TransformerConfig gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab) {

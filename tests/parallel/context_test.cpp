@@ -1,0 +1,144 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <utility>
+
+#include "megatron/comm/threads.h"
+#include "megatron/kernels/dropout.h"
+#include "megatron/parallel/context/attention.h"
+#include "megatron/parallel/context/sequence.h"
+#include "tests/support/tensors.h"
+
+namespace megatron {
+namespace {
+
+ContextParallel context_of(const comm::Group& world) {
+  std::vector<int> falling;
+  for (int rank = world.size() - 1; rank >= 0; --rank) falling.push_back(rank);
+  if (world.size() == 1) return {};
+  return {world, world.subgroup("mirrored", falling)};
+}
+
+// This rank's chunks of the first axis, one after the other.
+Tensor own_chunks(const Tensor& whole, const ContextParallel& cp) {
+  const int64_t length = whole.size(0) / (2 * cp.size());
+  Tensor own(whole.shape().with(0, 2 * length), whole.dtype(), Stream{});
+  for (size_t half = 0; half < 2; ++half) {
+    Tensor to = own.slice(static_cast<int64_t>(half) * length, length);
+    copy_into(to, whole.slice(cp.chunks()[half] * length, length));
+  }
+  return own;
+}
+
+struct AttentionCase {
+  const char* name;
+  int64_t heads = 4;
+  int64_t groups = 4;
+  bool has_documents = false;
+  bool has_alibi = false;
+  float dropout = 0;
+};
+
+// Parameter: context-parallel size.
+class ContextParallelTest : public testing::TestWithParam<int> {};
+
+TEST_P(ContextParallelTest, AttentionMatchesOneRank) {
+  constexpr int64_t kBatch = 2;
+  constexpr int64_t kHeadSize = 8;
+  const int ranks = GetParam();
+  const int64_t s = int64_t{ranks} * 2 * 11;  // chunks end within the kernels' tiles
+  for (const AttentionCase& one :
+       {AttentionCase{.name = "plain"}, AttentionCase{.name = "grouped", .groups = 2},
+        AttentionCase{.name = "multi-query", .groups = 1, .has_alibi = true},
+        AttentionCase{.name = "documents", .groups = 2, .has_documents = true},
+        AttentionCase{.name = "dropout", .dropout = 0.3f}}) {
+    SCOPED_TRACE(one.name);
+    const Tensor x =
+        random_normal({s, kBatch, (one.heads + 2 * one.groups) * kHeadSize}, {.seed = 1});
+    const Tensor dy = random_normal({s, kBatch, one.heads * kHeadSize}, {.seed = 2});
+    AttentionOptions options{.num_heads = one.heads,
+                             .num_query_groups = one.groups,
+                             .dropout = {.key = 9, .first_sample = 3, .probability = one.dropout},
+                             .first_head = 5};
+    if (one.has_alibi) options.alibi_slopes = tensor_of(alibi_slopes(one.heads), {one.heads});
+    // Documents of 7 and 9 tokens.
+    const auto start_of = [](int64_t batch, int64_t i) {
+      return static_cast<int32_t>(i / (7 + 2 * batch) * (7 + 2 * batch));
+    };
+    AttentionOptions of_whole = options;
+    if (one.has_documents) {
+      std::vector<int32_t> starts;
+      for (int64_t batch = 0; batch < kBatch; ++batch) {
+        for (int64_t i = 0; i < s; ++i) starts.push_back(start_of(batch, i));
+      }
+      of_whole.document_starts = tensor_of(starts, {kBatch, s});
+    }
+    const Variable want_x = Variable::leaf(x);
+    const Variable want_y = attention(want_x, of_whole);
+    backward(want_y, dy);
+
+    comm::run_ranks(ranks, [&](const comm::Group& world) {
+      const ContextParallel cp = context_of(world);
+      AttentionOptions own = options;
+      if (one.has_documents) {
+        const int64_t length = s / (2 * cp.size());
+        std::vector<int32_t> starts;
+        for (const int64_t chunk : cp.chunks()) {
+          for (int64_t batch = 0; batch < kBatch; ++batch) {
+            for (int64_t i = 0; i < length; ++i) {
+              starts.push_back(start_of(batch, chunk * length + i));
+            }
+          }
+        }
+        // One rank has the whole in its order.
+        own.document_starts =
+            cp.size() == 1 ? of_whole.document_starts : tensor_of(starts, {2, kBatch, length});
+      }
+      const Variable input = Variable::leaf(own_chunks(x, cp));
+      const Variable y = context_parallel_attention(input, own, cp);
+      backward(y, own_chunks(dy, cp));
+      const Tolerance close{1e-5, 1e-5};
+      expect_close(y.data(), own_chunks(want_y.data(), cp), close, "y");
+      expect_close(input.grad(), own_chunks(want_x.grad(), cp), close, "dqkv");
+    });
+  }
+}
+
+// A mask depends on the places in the whole sequence, also where a slice of a tensor-parallel rank
+// crosses the border of two chunks.
+TEST_P(ContextParallelTest, DropoutGoesByPlacesInTheWhole) {
+  const int ranks = GetParam();
+  const int64_t s = int64_t{ranks} * 2 * 6;
+  const Tensor x = full({s, 2, 24}, 1.0f, DType::kFloat32, Stream{});
+  const DropoutKey key{.key = 4, .first_sample = 7, .probability = 0.5f};
+  const auto dropped = [](const Tensor& in, const DropoutKey& with) {
+    Tensor y = empty_like(in);
+    kernels::bias_dropout_add_forward(y.view(), std::as_const(in).view(), ConstView{}, ConstView{},
+                                      with, Stream{});
+    return y;
+  };
+  const Tensor want = dropped(x, key);
+  comm::run_ranks(ranks, [&](const comm::Group& world) {
+    const ContextParallel cp = context_of(world);
+    const Tensor own = own_chunks(want, cp);
+    expect_identical(dropped(own_chunks(x, cp), of_rows(key, 12, {}, cp)), own);
+  });
+  for (const int tp_size : {2, 3, 4}) {
+    comm::run_ranks(tp_size, [&](const comm::Group& tp_world) {
+      const TensorParallel tp{tp_world, true};
+      const int64_t rows = 12 / tp_size;
+      comm::run_ranks(ranks, [&](const comm::Group& world) {
+        const ContextParallel cp = context_of(world);
+        const Tensor own = own_chunks(want, cp).slice(tp.rank() * rows, rows);
+        expect_identical(
+            dropped(own_chunks(x, cp).slice(tp.rank() * rows, rows), of_rows(key, rows, tp, cp)),
+            copied(own));
+      });
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ContextParallelTest, testing::Values(1, 2, 3, 4));
+
+}  // namespace
+}  // namespace megatron
