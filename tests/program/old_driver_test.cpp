@@ -16,9 +16,7 @@ class OldDriverTest : public ProgramTest {
 
 TEST_F(OldDriverTest, EndsWithOneMessageThatTellsVersionsAndRemedy) {
   const Outcome outcome =
-      run("pretrain-gpt",
-          golden_flags().with("--device", "cuda").with("--save", path("saved").string()).words(),
-          with_old_driver());
+      run("pretrain-gpt", golden_flags().with("--device", "cuda").words(), with_old_driver());
   EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
   const auto errors = errors_of(outcome);
   ASSERT_EQ(errors.size(), 1u) << outcome.err;
