@@ -4,9 +4,10 @@
 #include "megatron/device/device.h"
 
 // The two products of an MLP that meet at its GELU (the tanh form, kernels/activation.h). On a GPU,
-// bf16 operands in rows of whole 16 bytes take one kernel each: cuBLASLt applies GELU, its
-// derivative and the sum over the rows before it stores. Everything else is a product and then the
-// kernels of bias_activation.h.
+// bf16 operands in rows of whole 16 bytes take one kernel forward: cuBLASLt applies GELU before it
+// stores. Everything else is a product and then the kernels of bias_activation.h; cuBLASLt could
+// apply the derivative and the sum over the rows too, but takes three times as long for it
+// (docs/performance.md).
 namespace megatron::kernels {
 
 // pre = x weight^T + bias, y = gelu(pre).
@@ -30,8 +31,7 @@ void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView we
 //   weight  [k, n]  in   dtype of dz
 //   pre     [m, n]  in   dtype of dz
 //
-// The order of the sums is fixed by the shapes. The sum over the rows may be rounded to the dtype
-// of dz once, before it is added.
+// The order of the sums is fixed by the shapes.
 void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, ConstView weight,
                           ConstView pre, float beta, Stream stream);
 
@@ -39,8 +39,6 @@ namespace cuda {
 // False: cuBLASLt has no such product, and nothing was done.
 bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
                          ConstView bias, Stream stream);
-bool gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, ConstView weight,
-                          ConstView pre, float beta, Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

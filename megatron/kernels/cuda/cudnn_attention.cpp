@@ -14,6 +14,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/kernels/cuda/attention_mask.h"
+#include "megatron/kernels/elementwise.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -142,8 +143,14 @@ class Tensors {
 //
 // cuDNN's own random numbers are not ours, so that the mask goes to it as a tensor, made again for
 // each pass. Its scratch memory is bounded: the samples are served in slices.
+//
+// Backward, dS = P * (dP * mask * scale - D), where D sums dout * out over a row; cuDNN computes
+// scale * P * (dP * mask - D / scale) and is given 1 / scale for that. Its kernel (9.19) does not
+// divide, so that it reads an output that was divided before, and 1.
 
-constexpr int64_t kMaskAlignment = 256;
+constexpr int64_t kAlignment = 256;  // of what lies in the workspace
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Samples of a slice: all without dropout; 0 where the mask is too much.
 int64_t slice_size(const ConstHeadsView& q, const ConstHeadsView& k,
@@ -307,7 +314,7 @@ void add_backward(graph::Graph& whole, const Key& key) {
   options.set_deterministic_algorithm(key.is_deterministic != 0);
   if (key.dropout_bits != 0) {
     options.set_dropout(mask_input(whole, key), constant(whole, 1.0f / kept_fraction(key)),
-                        constant(whole, kept_fraction(key)));
+                        constant(whole, 1.0f));
   }
   graph::Tensor_attributes stats;
   describe_stats(stats.set_name("stats"), key);
@@ -443,15 +450,34 @@ Tensors backward_tensors(const HeadsView& dq, const HeadsView& dk, const HeadsVi
 }
 
 // Where the mask of a slice lies in the workspace: after what the plan needs.
-int64_t mask_offset(const Plan& plan) {
-  return (plan.workspace_bytes + kMaskAlignment - 1) / kMaskAlignment * kMaskAlignment;
+int64_t mask_offset(const Plan& plan) { return aligned(plan.workspace_bytes); }
+
+// Where the divided output of all samples lies, for the backward pass: after the mask.
+int64_t output_offset(const Plan& plan, const ConstHeadsView& q, const ConstHeadsView& k,
+                      const AttentionSettings& settings) {
+  return aligned(mask_offset(plan) +
+                 slice_size(q, k, settings) * q.heads * q.s * k.s * size_of(q.dtype));
 }
 
 std::optional<int64_t> workspace_bytes(const Plan* plan, const ConstHeadsView& q,
                                        const ConstHeadsView& k, const AttentionSettings& settings) {
   if (plan == nullptr) return std::nullopt;
   if (!settings.dropout.is_active()) return plan->workspace_bytes;
-  return mask_offset(*plan) + slice_size(q, k, settings) * q.heads * q.s * k.s * size_of(q.dtype);
+  return output_offset(*plan, q, k, settings);
+}
+
+// Do the elements fill one stretch of memory?
+bool is_contiguous(const ConstHeadsView& x) {
+  const int64_t per_group = x.heads_per_group * x.d;
+  return (x.heads_per_group == 1 || x.stride_head == x.d) && x.stride_group == per_group &&
+         x.stride_b == x.heads * x.d && x.stride_s == x.b * x.stride_b;
+}
+
+int64_t bytes_of(const ConstHeadsView& x) { return x.s * x.b * x.heads * x.d * size_of(x.dtype); }
+
+bool takes_backward(const ConstHeadsView& out, const ConstHeadsView& q, const ConstHeadsView& k,
+                    const AttentionSettings& settings) {
+  return takes(q, k, settings) && (!settings.dropout.is_active() || is_contiguous(out));
 }
 
 // Runs the plan on a slice; makes the mask first where there is dropout.
@@ -487,13 +513,14 @@ std::optional<int64_t> cudnn_backward_workspace_bytes(
     const HeadsView& dq, const HeadsView& dk, const HeadsView& dv, const ConstHeadsView& dout,
     const ConstHeadsView& out, const ConstView&, const ConstHeadsView& q, const ConstHeadsView& k,
     const ConstHeadsView& v, const AttentionSettings& settings, Stream stream) {
-  if (!takes(q, k, settings)) return std::nullopt;
+  if (!takes_backward(out, q, k, settings)) return std::nullopt;
   const int64_t n = slice_size(q, k, settings);
   const auto slice = [n](const auto& x) { return sliced(x, 0, n); };
   const Plan* const plan = plan_of(backward_tensors(slice(dq), slice(dk), slice(dv), slice(dout),
                                                     slice(out), slice(q), slice(k), slice(v)),
                                    slice(q), slice(k), settings, true, stream);
-  return workspace_bytes(plan, q, k, settings);
+  const std::optional<int64_t> bytes = workspace_bytes(plan, q, k, settings);
+  return bytes && settings.dropout.is_active() ? *bytes + bytes_of(out) : bytes;
 }
 
 bool cudnn_attention_forward(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q,
@@ -522,20 +549,33 @@ bool cudnn_attention_backward(const HeadsView& dq, const HeadsView& dk, const He
                               const ConstView& lse, const ConstHeadsView& q,
                               const ConstHeadsView& k, const ConstHeadsView& v,
                               const AttentionSettings& settings, void* workspace, Stream stream) {
-  if (!takes(q, k, settings)) return false;
+  if (!takes_backward(out, q, k, settings)) return false;
   const int64_t n = slice_size(q, k, settings);
-  for (int64_t begin = 0; begin < q.b; begin += n) {
+  const auto tensors_at = [&](int64_t begin, const ConstHeadsView& output) {
     const auto slice = [&](const auto& x) { return sliced(x, begin, n); };
-    const Tensors tensors = backward_tensors(slice(dq), slice(dk), slice(dv), slice(dout),
-                                             slice(out), slice(q), slice(k), slice(v));
-    const Plan* const plan = plan_of(tensors, slice(q), slice(k), settings, true, stream);
-    if (plan == nullptr) return false;
-    std::unordered_map<int64_t, void*> pointers = {{kStats, const_cast<void*>(slice(lse).data)}};
+    return backward_tensors(slice(dq), slice(dk), slice(dv), slice(dout), slice(output), slice(q),
+                            slice(k), slice(v));
+  };
+  const Plan* const plan =
+      plan_of(tensors_at(0, out), sliced(q, 0, n), sliced(k, 0, n), settings, true, stream);
+  if (plan == nullptr) return false;
+  ConstHeadsView read = out;
+  if (settings.dropout.is_active()) {
+    void* const divided = static_cast<char*>(workspace) + output_offset(*plan, q, k, settings);
+    const Shape all = {bytes_of(out) / size_of(out.dtype)};
+    scale({divided, all, out.dtype}, {out.data, all, out.dtype}, 1 - settings.dropout.probability,
+          stream);
+    read.data = divided;
+  }
+  for (int64_t begin = 0; begin < q.b; begin += n) {
+    const Tensors tensors = tensors_at(begin, read);
+    std::unordered_map<int64_t, void*> pointers = {
+        {kStats, const_cast<void*>(sliced(lse, begin, n).data)}};
     for (const Position position : {kQ, kK, kV, kOut, kDout, kDq, kDk, kDv}) {
       pointers.emplace(position, tensors.pointer(position));
     }
-    run_slice(*plan, std::move(pointers), slice(q), slice(k), sliced(settings, begin), workspace,
-              stream);
+    run_slice(*plan, std::move(pointers), sliced(q, begin, n), sliced(k, begin, n),
+              sliced(settings, begin), workspace, stream);
   }
   return true;
 }

@@ -47,8 +47,6 @@ cublasLtEpilogue_t epilogue_of(const MatmulKey& key) {
       return key.has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     case Epilogue::kGeluKept:
       return key.has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    case Epilogue::kGeluGradient:
-      return key.has_bias ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
   }
   throw InternalError("matmul: an epilogue without a name");
 }
@@ -61,8 +59,6 @@ const char* text_of(Epilogue epilogue) {
       return ", GELU";
     case Epilogue::kGeluKept:
       return ", GELU of a kept sum";
-    case Epilogue::kGeluGradient:
-      return ", gradient of GELU";
   }
   return "";
 }
@@ -71,9 +67,6 @@ const char* text_of(Epilogue epilogue) {
 void point(MatmulPlan& plan, const MatmulOperands& operands) {
   if (operands.bias != nullptr) {
     set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
-  }
-  if (operands.bias_gradient != nullptr) {
-    set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias_gradient);
   }
   if (operands.pre != nullptr) {
     set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.pre);
@@ -134,7 +127,7 @@ MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands) {
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, operation(key.transpose_b));
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, operation(key.transpose_a));
   set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key));
-  if (key.epilogue == Epilogue::kGeluKept || key.epilogue == Epilogue::kGeluGradient) {
+  if (key.epilogue == Epilogue::kGeluKept) {
     set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
   }
   if (key.has_bias) {

@@ -18,9 +18,8 @@ void check_cublas(cublasStatus_t status, const char* call);
 // What becomes of a product before it is stored, where it is more than a bias.
 enum class Epilogue {
   kNone,
-  kGelu,          // d = gelu(product + bias)
-  kGeluKept,      // the same, and pre = product + bias
-  kGeluGradient,  // d = product * gelu'(pre), bias_gradient = sum of the rows of d
+  kGelu,      // d = gelu(product + bias)
+  kGeluKept,  // the same, and pre = product + bias
 };
 
 // Everything that cuBLASLt chooses an algorithm by. Extents and transpositions are those of
@@ -32,7 +31,7 @@ struct MatmulKey {
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;
   Epilogue epilogue = Epilogue::kNone;
-  bool has_bias = false;  // of kGeluGradient: bias_gradient
+  bool has_bias = false;
   bool has_beta = false;  // reads c
   bool allows_tf32 = false;
   // The largest power of two, up to 16, that divides the addresses: bytes.
@@ -64,8 +63,7 @@ struct MatmulOperands {
   const void* c = nullptr;
   const void* bias = nullptr;
   float beta = 0;
-  void* pre = nullptr;            // of the epilogues above: [m, n], dtype of d
-  void* bias_gradient = nullptr;  // [n], dtype of d
+  void* pre = nullptr;  // of kGeluKept: [m, n], dtype of d
 };
 
 // A plan whose algorithm is still to be chosen. What cuBLASLt offers for an epilogue depends on the

@@ -14,8 +14,11 @@ struct Sizes {
 };
 
 // cuBLASLt may take tanh from the hardware (2^-11), which half an argument of up to 5 multiplies.
+// In fp32 a sum of 256 terms of 0.09, a standard deviation of 1.4, errs by its terms, not by
+// itself.
 Tolerance tolerance(DType dtype) {
-  if (dtype != DType::kBFloat16) return tolerance_of(dtype).for_terms(64);
+  if (dtype == DType::kFloat32) return {.relative = 1e-6 * 16, .absolute = 2e-6};
+  if (dtype == DType::kFloat16) return tolerance_of(dtype).for_terms(64);
   return {.relative = 2 * tolerance_of(dtype).relative, .absolute = 5e-3};
 }
 
@@ -110,7 +113,8 @@ TEST_F(GeluMatmulCudaTest, NoRows) {
                [](auto& t, Stream stream) { backward(t, 1, stream); });
 }
 
-// The point of it all: in bf16 cuBLASLt does the work in one kernel, twice with the same bits.
+// The point of it all: in bf16 cuBLASLt does the forward work in one kernel. Both passes give the
+// same bits every time.
 TEST_F(GeluMatmulCudaTest, IsOneKernelAndGivesTheSameBitsEveryTime) {
   const Sizes s{2048, 1024, 256};
   std::vector<Tensor> first;
@@ -121,8 +125,7 @@ TEST_F(GeluMatmulCudaTest, IsOneKernelAndGivesTheSameBitsEveryTime) {
     for (Tensor& x : b) x = x.to(stream());
     EXPECT_TRUE(kernels::cuda::gelu_matmul_forward(f[0].view(), f[1].view(), f[2].view(),
                                                    f[3].view(), f[4].view(), stream()));
-    EXPECT_TRUE(kernels::cuda::gelu_matmul_backward(b[0].view(), b[1].view(), b[2].view(),
-                                                    b[3].view(), b[4].view(), 1.0f, stream()));
+    backward(b, 1, stream());
     const std::vector<Tensor> results = {f[0].to(Stream{}), f[1].to(Stream{}), b[0].to(Stream{}),
                                          b[1].to(Stream{})};
     if (first.empty()) first = results;
