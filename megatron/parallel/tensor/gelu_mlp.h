@@ -6,8 +6,8 @@
 namespace megatron {
 
 // y = gelu(x weight1^T + bias1) weight2^T, summed over the ranks by the caller; GELU is the tanh
-// form. The same as a column-parallel layer, bias_activation() and a row-parallel layer, but GELU is
-// made in the product (kernels/gelu_matmul.h).
+// form. The same as a column-parallel layer, bias_activation() and a row-parallel layer, but GELU
+// is made in the product (kernels/gelu_matmul.h).
 //
 //   x        [s, b, h]   the same on every rank; [s/tp, b, h] with sequence parallelism
 //   weight1  [f/tp, h]   bias1 [f/tp], may be undefined
