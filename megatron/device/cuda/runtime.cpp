@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/cuda/check.h"
@@ -51,6 +55,24 @@ DriverState driver_state() {
       status == cudaErrorInsufficientDriver || status == cudaErrorCallRequiresNewerDriver;
   state.error = cudaGetErrorString(status);
   return state;
+}
+
+// Has a library queued a copy from the host? Its source may be gone when the graph is launched.
+bool copies_from_host(cudaGraph_t graph) {
+  size_t count = 0;
+  MG_CUDA(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  MG_CUDA(cudaGraphGetNodes(graph, nodes.data(), &count));
+  return std::any_of(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
+    cudaGraphNodeType type{};
+    MG_CUDA(cudaGraphNodeGetType(node, &type));
+    if (type != cudaGraphNodeTypeMemcpy) return false;
+    cudaMemcpy3DParms copy{};
+    MG_CUDA(cudaGraphMemcpyNodeGetParams(node, &copy));
+    cudaPointerAttributes source{};
+    MG_CUDA(cudaPointerGetAttributes(&source, copy.srcPtr.ptr));
+    return source.type != cudaMemoryTypeDevice;
+  });
 }
 
 }  // namespace
@@ -177,12 +199,17 @@ void begin_capture(void* stream) {
 }
 
 void* end_capture(void* stream) {
-  cudaGraph_t graph = nullptr;
-  MG_CUDA(cudaStreamEndCapture(stream_of(stream), &graph));
+  cudaGraph_t captured = nullptr;
+  MG_CUDA(cudaStreamEndCapture(stream_of(stream), &captured));
+  const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> graph(captured, cudaGraphDestroy);
+  if (copies_from_host(graph.get())) {
+    throw DeviceError(
+        "a library copies from memory of the host, which would hold something else by then (cuDNN "
+        "before 9.16 does where a sequence is no multiple of 128: use such a length, a newer cuDNN "
+        "or --no-cuda-graph)");
+  }
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
-  cudaGraphDestroy(graph);
-  check(status, "cudaGraphInstantiate", __FILE__, __LINE__);
+  MG_CUDA(cudaGraphInstantiate(&executable, graph.get(), 0));
   return executable;
 }
 

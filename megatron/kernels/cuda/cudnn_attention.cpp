@@ -145,7 +145,7 @@ class Tensors {
 // each pass. Its scratch memory is bounded: the samples are served in slices.
 //
 // Backward, dS = P * (dP * mask * scale - D), where D sums dout * out over a row; cuDNN computes
-// scale * P * (dP * mask - D / scale) and is given 1 / scale for that. Its kernel (9.19) does not
+// scale * P * (dP * mask - D / scale) and is given 1 / scale for that. Its kernel (9.14) does not
 // divide, so that it reads an output that was divided before, and 1.
 
 constexpr int64_t kAlignment = 256;  // of what lies in the workspace

@@ -143,8 +143,17 @@ Buffers run(const Problem& p, Stream stream, Path path) {
   return t;
 }
 
+// Tensor cores read probabilities rounded to 16 bits, and backward the rounded output: the errors
+// enter every sum at the size of its terms.
+Tolerance on_tensor_cores(DType dtype) {
+  Tolerance values = tolerance_of(dtype);
+  values.absolute += 2 * values.relative;
+  return values;
+}
+
+// rounded: how many of the two read rounded probabilities and outputs.
 void expect_results(const Problem& p, const Buffers& got, const Buffers& want,
-                    const std::string& path) {
+                    const std::string& path, int rounded = 1) {
   // Sums over keys, queries and channels whose terms cancel: bounded by the size of the terms.
   const auto terms = std::max({p.sq * p.heads / p.groups, p.sk, p.d, int64_t{1}});
   Tolerance sums = tolerance_of(DType::kFloat32).for_terms(terms);
@@ -152,10 +161,8 @@ void expect_results(const Problem& p, const Buffers& got, const Buffers& want,
   Tolerance values = sums;
   Tolerance logs = sums;
   if (p.dtype != DType::kFloat32) {
-    // Tensor cores read probabilities rounded to 16 bits, and backward the rounded output: the
-    // errors enter every sum at the size of its terms.
-    values = tolerance_of(p.dtype);
-    values.absolute += 2 * values.relative;
+    values = on_tensor_cores(p.dtype);
+    values.absolute *= rounded;
     logs = {.relative = 1e-4, .absolute = 1e-4};
   }
   const std::string what = text_of(p) + " by " + path + ": ";
@@ -319,7 +326,7 @@ TEST_F(AttentionCudaTest, WithoutLogSumExp) {
       kernels::attention_forward_workspace_bytes(out, {}, q, k, v, on_device.settings, stream()),
       0);
   kernels::attention_forward(out, {}, q, k, v, on_device.settings, {}, stream());
-  expect_close(t.out.to(Stream{}), want.out, text_of(p));
+  expect_close(t.out.to(Stream{}), want.out, on_tensor_cores(p.dtype), text_of(p));
 }
 
 TEST_F(AttentionCudaTest, DocumentStarts) {
@@ -479,7 +486,7 @@ TEST_F(AttentionCudaTest, CudnnDropsSliceBySlice) {
   ASSERT_LT(kernels::cuda::dropout_mask_samples(p.b, p.heads, p.sq, p.sk), p.b);
   EXPECT_TRUE(is_served_by_cudnn(p)) << "see the warning above for why not";
   expect_results(p, run(p, stream(), Path::kChosen), run(p, stream(), Path::kMath),
-                 "cuDNN against own kernels");
+                 "cuDNN against own kernels", 2);
 }
 
 TEST_F(AttentionCudaTest, DeterministicGradientsHaveTheSameBits) {
