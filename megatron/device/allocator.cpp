@@ -133,10 +133,11 @@ void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category, int poo
   if (source_.cuts_blocks) cut(block, wanted);
 
   block->category = category;
-  stats_.allocated_bytes += block->bytes;
+  block->used_bytes = wanted;
+  stats_.allocated_bytes += wanted;
   stats_.peak_allocated_bytes = std::max(stats_.peak_allocated_bytes, stats_.allocated_bytes);
   const auto slot = static_cast<size_t>(category);
-  stats_.by_category[slot] += block->bytes;
+  stats_.by_category[slot] += wanted;
   stats_.peak_by_category[slot] = std::max(stats_.peak_by_category[slot], stats_.by_category[slot]);
   return block->data;
 }
@@ -204,8 +205,8 @@ void CachingAllocator::release(void* data) noexcept {
   const auto found = blocks_.find(data);
   if (found == blocks_.end() || found->second.is_free) return;
   Block* block = &found->second;
-  stats_.allocated_bytes -= block->bytes;
-  stats_.by_category[static_cast<size_t>(block->category)] -= block->bytes;
+  stats_.allocated_bytes -= block->used_bytes;
+  stats_.by_category[static_cast<size_t>(block->category)] -= block->used_bytes;
 
   FreeBlocks& blocks = free_blocks_like(*block);
   if (Block* const after = block->after; after != nullptr && after->is_free) {
