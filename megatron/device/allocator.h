@@ -93,7 +93,7 @@ class CachingAllocator {
     std::byte* data = nullptr;
     int64_t bytes = 0;
     int64_t used_bytes = 0;  // of them, where it is in use: what statistics count
-    bool is_small = false;  // of a segment of small blocks
+    bool is_small = false;   // of a segment of small blocks
     bool is_free = false;
     int pool = 0;
     MemoryCategory category = MemoryCategory::kActivations;
