@@ -151,7 +151,7 @@ TEST(ProcessTest, EqualSubgroupsAreApart) {
   const Group second = world.subgroup("pipeline", everybody);
   const int next = (world.rank() + 1) % world.size();
   const int previous = (world.rank() + world.size() - 1) % world.size();
-  for (const size_t count : {1, 100000}) {
+  for (const size_t count : {size_t{1}, size_t{100000}}) {
     send(view_of(std::vector<int32_t>(count, 1)), next, first, kCpu);
     send(view_of(std::vector<int32_t>(count, 2)), next, second, kCpu);
     std::vector<int32_t> x(count);
