@@ -40,8 +40,9 @@ void give_cuda(void* segment, Device device) { cuda::release(segment, device.ind
 // What this thread allocates for; MemoryScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local MemoryCategory current_category = MemoryCategory::kActivations;
+// Whose blocks this thread gets; PoolScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local const MemoryPool* current_pool = nullptr;  // as above, of PoolScope
+thread_local const MemoryPool* current_pool = nullptr;
 
 }  // namespace
 

@@ -11,8 +11,9 @@ namespace megatron {
 // gradient needs: the op then neither waits nor copies.
 struct RowIds {
   RowIds() = default;
-  // Of ids on the host.
-  RowIds(Tensor host_ids) : ids(std::move(host_ids)) {}  // NOLINT(google-explicit-constructor)
+  // Of ids on the host. Implicit: whoever has nothing but ids passes them as they are.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  RowIds(Tensor host_ids) : ids(std::move(host_ids)) {}
   RowIds(Tensor the_ids, Tensor the_order) : ids(std::move(the_ids)), order(std::move(the_order)) {}
 
   bool defined() const { return ids.defined(); }
