@@ -21,6 +21,7 @@
 #include "megatron/cli/flag_table.h"
 #include "megatron/cli/job.h"
 #include "megatron/cli/ranks.h"
+#include "megatron/comm/launch_environment.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/stream.h"
@@ -59,10 +60,10 @@ FlagTable flags_of(LaunchFlags& launch) {
             "Hosts. Each runs the same launch, with its own --node-rank.");
   flags
       .add("--node-rank", launch.node_rank,
-           "Number of this host, from 0; that of srun if not given.")
+           "Number of this host, from 0; under srun, that of the task if not given.")
       .none();
   flags.add_optional("--master-addr", launch.master_addr,
-                     "Name or address of host 0; needed with --nnodes.");
+                     "Name or address of host 0; needed with --nnodes, but under srun.");
   flags
       .add("--master-port", launch.master_port,
            "A port that is free on host 0: 29500 with --nnodes, any free one without.")
@@ -142,10 +143,14 @@ void resolve(LaunchFlags& launch, const TrainingArgs& args) {
     require(launch.nnodes <= hosts, fmt::format("--nnodes {}: --hostfile {} names {} hosts",
                                                 launch.nnodes, launch.hostfile, hosts));
   } else if (launch.nnodes > 1) {
+    const std::optional<comm::LaunchEnvironment> place = comm::launch_environment();
+    if (place && place->size == launch.nnodes) {  // srun or the like has started this
+      if (launch.node_rank < 0) launch.node_rank = place->rank;
+      if (launch.master_addr.empty()) launch.master_addr = place->master_address;
+      if (launch.master_port == 0) launch.master_port = place->master_port;
+    }
     require(!launch.master_addr.empty(),
             fmt::format("--nnodes {} needs --master-addr with the name of host 0", launch.nnodes));
-    const char* const slurm = std::getenv("SLURM_NODEID");
-    if (launch.node_rank < 0 && slurm != nullptr) launch.node_rank = std::atoi(slurm);
     require(launch.node_rank >= 0,
             fmt::format("--nnodes {} needs --node-rank with the number of this host, from 0",
                         launch.nnodes));

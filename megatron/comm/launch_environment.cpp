@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
@@ -13,8 +15,7 @@ namespace {
 
 using Lookup = std::function<const char*(const char* name)>;
 
-// Names of the variables of one launcher. Slurm sets those of a step in srun only, not in a batch
-// script that runs alone.
+// Names of the variables of one launcher.
 struct Names {
   LaunchEnvironment::Launcher launcher;
   const char* rank;
@@ -22,27 +23,29 @@ struct Names {
   const char* local_rank;
   const char* local_size;
 };
-constexpr Names kNames[] = {
-    {LaunchEnvironment::Launcher::kMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {LaunchEnvironment::Launcher::kVariables, "RANK", "WORLD_SIZE", "LOCAL_RANK",
-     "LOCAL_WORLD_SIZE"},
-    {LaunchEnvironment::Launcher::kMpi, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
-     "SLURM_STEP_TASKS_PER_NODE"},
-    {LaunchEnvironment::Launcher::kMpi, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
-     "MPI_LOCALNRANKS"},
-};
+constexpr Names kOpenMpi = {LaunchEnvironment::Launcher::kMpi, "OMPI_COMM_WORLD_RANK",
+                            "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                            "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kTorchrun = {LaunchEnvironment::Launcher::kTcp, "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE"};
+// Set in srun, not in a batch script that runs alone. SLURM_STEP_TASKS_PER_NODE is a list.
+constexpr Names kSlurm = {LaunchEnvironment::Launcher::kTcp, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+                          "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"};
+constexpr Names kPmi = {LaunchEnvironment::Launcher::kMpi, "PMI_RANK", "PMI_SIZE",
+                        "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
-// The number at the beginning of a variable (Slurm writes "4(x2)": four on each of two hosts);
-// `otherwise` when it is not set.
+std::string text(const Lookup& variable, const char* name) {
+  const char* const value = variable(name);
+  return value == nullptr ? "" : value;
+}
+
 int number(const Lookup& variable, const char* name, int otherwise) {
   const char* const value = variable(name);
   if (value == nullptr) return otherwise;
   const std::string_view text = value;
   int result = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), result);
-  const bool is_list = std::string_view(name) == "SLURM_STEP_TASKS_PER_NODE";
-  if (error != std::errc() || result < 0 || (!is_list && end != text.data() + text.size())) {
+  if (error != std::errc() || result < 0 || end != text.data() + text.size()) {
     throw ConfigError(
         fmt::format("environment variable {} is {}, expected a whole number; unset it "
                     "to run alone",
@@ -51,41 +54,91 @@ int number(const Lookup& variable, const char* name, int otherwise) {
   return result;
 }
 
-void check(bool holds, const Names& names, const LaunchEnvironment& found) {
-  if (holds) return;
-  throw ConfigError(
-      fmt::format("environment variables {}={} and {}={}, {}={} and {}={}: a rank must be below "
-                  "its size; unset "
-                  "them to run alone",
-                  names.rank, found.rank, names.size, found.size, names.local_rank,
-                  found.local_rank, names.local_size, found.local_size));
+// Item `index` of what Slurm writes as "4(x2),1": 4, 4, 1. 0 when there is none.
+int list_item(std::string_view list, int index) {
+  const char* const end = list.data() + list.size();
+  for (const char* at = list.data(); at < end; ++at) {
+    int value = 0;
+    int times = 1;
+    at = std::from_chars(at, end, value).ptr;
+    if (std::string_view(at, static_cast<size_t>(end - at)).starts_with("(x")) {
+      at = std::from_chars(at + 2, end, times).ptr + 1;
+    }
+    if (index < times) return value;
+    index -= times;
+  }
+  return 0;
+}
+
+// The first host of what Slurm writes as "gpu[07-09,12],login1": gpu07.
+std::string first_host(std::string_view list) {
+  std::string name;
+  for (size_t i = 0; i < list.size() && list[i] != ','; ++i) {
+    if (list[i] != '[') {
+      name += list[i];
+      continue;
+    }
+    const size_t end = std::min(list.find(']', i), list.size());
+    const std::string_view ranges = list.substr(i + 1, end - i - 1);
+    name += ranges.substr(0, ranges.find_first_of("-,"));
+    i = end;
+  }
+  return name;
+}
+
+// A port for a step of a job, below those that systems hand out.
+int port_of_step(const Lookup& variable) {
+  constexpr uint64_t kFirst = 10'000;
+  constexpr uint64_t kCount = 20'000;
+  const uint64_t job = std::strtoull(text(variable, "SLURM_JOB_ID").c_str(), nullptr, 10);
+  const uint64_t step = std::strtoull(text(variable, "SLURM_STEP_ID").c_str(), nullptr, 10);
+  return static_cast<int>(kFirst + (job * 101 + step) % kCount);
+}
+
+LaunchEnvironment place_of(const Names& names, const Lookup& variable) {
+  LaunchEnvironment found{.launcher = names.launcher, .master_address = {}};
+  found.rank = number(variable, names.rank, 0);
+  found.size = number(variable, names.size, 1);
+  found.local_rank = number(variable, names.local_rank, 0);
+  const int at_least = found.local_rank + 1;
+  found.local_size = &names == &kSlurm
+                         ? std::max(at_least, list_item(text(variable, names.local_size),
+                                                        number(variable, "SLURM_NODEID", 0)))
+                         : number(variable, names.local_size, at_least);
+  if (found.rank >= found.size || found.local_rank >= found.local_size) {
+    throw ConfigError(
+        fmt::format("environment variables {}={} and {}={}, {}={} and {}={}: a rank must be below "
+                    "its size; unset "
+                    "them to run alone",
+                    names.rank, found.rank, names.size, found.size, names.local_rank,
+                    found.local_rank, names.local_size, found.local_size));
+  }
+  return found;
 }
 
 }  // namespace
 
 std::optional<LaunchEnvironment> launch_environment(const Lookup& variable) {
-  for (const Names& names : kNames) {
-    if (variable(names.rank) == nullptr || variable(names.size) == nullptr) continue;
-    LaunchEnvironment found{.launcher = names.launcher, .master_address = {}};
-    found.rank = number(variable, names.rank, 0);
-    found.size = number(variable, names.size, 1);
-    found.local_rank = number(variable, names.local_rank, 0);
-    found.local_size = number(variable, names.local_size, found.local_rank + 1);
-    check(found.rank < found.size && found.local_rank < found.local_size, names, found);
-    const char* const address = variable("MASTER_ADDR");
-    // A batch script that names the meeting point needs no MPI that knows Slurm.
-    const bool is_slurm = std::string_view(names.rank).starts_with("SLURM");
-    if (is_slurm && address != nullptr && variable("MASTER_PORT") != nullptr) {
-      found.launcher = LaunchEnvironment::Launcher::kVariables;
-    }
-    if (found.launcher == LaunchEnvironment::Launcher::kVariables && found.size > 1) {
-      found.master_port = number(variable, "MASTER_PORT", 0);
-      if (address == nullptr || found.master_port == 0) {
-        throw ConfigError(
-            "RANK and WORLD_SIZE are set, MASTER_ADDR or MASTER_PORT is not: set them "
-            "to the host of rank 0 and a free port there, or unset RANK to run alone");
+  for (const Names* names : {&kOpenMpi, &kTorchrun, &kSlurm, &kPmi}) {
+    if (variable(names->rank) == nullptr || variable(names->size) == nullptr) continue;
+    LaunchEnvironment found = place_of(*names, variable);
+    if (found.launcher == LaunchEnvironment::Launcher::kMpi || found.size == 1) return found;
+    found.master_address = text(variable, "MASTER_ADDR");
+    found.master_port = number(variable, "MASTER_PORT", 0);
+    if (names == &kSlurm) {
+      if (found.master_address.empty() && variable("PMIX_RANK") != nullptr) {  // srun --mpi=pmix
+        found.launcher = LaunchEnvironment::Launcher::kMpi;
+        return found;
       }
-      found.master_address = address;
+      if (found.master_address.empty()) {
+        found.master_address = first_host(text(variable, "SLURM_STEP_NODELIST"));
+      }
+      if (found.master_port == 0) found.master_port = port_of_step(variable);
+    }
+    if (found.master_address.empty() || found.master_port == 0) {
+      throw ConfigError(
+          "RANK and WORLD_SIZE are set, MASTER_ADDR or MASTER_PORT is not: set them "
+          "to the host of rank 0 and a free port there, or unset RANK to run alone");
     }
     return found;
   }

@@ -32,7 +32,7 @@ void expect_place(const Variables& variables, const LaunchEnvironment& want) {
 }
 
 constexpr auto kMpi = LaunchEnvironment::Launcher::kMpi;
-constexpr auto kVariables = LaunchEnvironment::Launcher::kVariables;
+constexpr auto kTcp = LaunchEnvironment::Launcher::kTcp;
 
 TEST(LaunchEnvironmentTest, AloneThereIsNone) {
   EXPECT_FALSE(place({}));
@@ -48,16 +48,45 @@ TEST(LaunchEnvironmentTest, ReadsOpenMpi) {
 }
 
 TEST(LaunchEnvironmentTest, ReadsSlurmStepsOnly) {
-  Variables variables = {{"SLURM_PROCID", "5"},
-                         {"SLURM_NTASKS", "8"},
-                         {"SLURM_LOCALID", "1"},
-                         {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}};
+  Variables variables = {{"SLURM_JOB_ID", "67108863"}, {"SLURM_PROCID", "5"},
+                         {"SLURM_NTASKS", "8"},        {"SLURM_LOCALID", "1"},
+                         {"SLURM_NODEID", "1"},        {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}};
   EXPECT_FALSE(place(variables));  // a batch script
   variables["SLURM_STEP_NUM_TASKS"] = "8";
+  variables["SLURM_STEP_ID"] = "2";
+  variables["SLURM_STEP_NODELIST"] = "gpu[1-2]";
+  expect_place(variables, {kTcp, 5, 8, 1, 4, "gpu1", 25165});
+  variables["MASTER_PORT"] = "29500";
+  expect_place(variables, {kTcp, 5, 8, 1, 4, "gpu1", 29500});
+  variables["PMIX_RANK"] = "5";
+  variables.erase("MASTER_PORT");
   expect_place(variables, {kMpi, 5, 8, 1, 4, "", 0});
   variables["MASTER_ADDR"] = "gpu1";
-  variables["MASTER_PORT"] = "29500";
-  expect_place(variables, {kVariables, 5, 8, 1, 4, "gpu1", 29500});
+  expect_place(variables, {kTcp, 5, 8, 1, 4, "gpu1", 25165});
+}
+
+TEST(LaunchEnvironmentTest, ReadsSlurmLists) {
+  Variables variables = {{"SLURM_PROCID", "0"},
+                         {"SLURM_STEP_NODELIST", "gpu1"},
+                         {"SLURM_STEP_NUM_TASKS", "12"},
+                         {"SLURM_LOCALID", "0"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3,1"}};
+  const std::map<std::string, int> sizes = {{"0", 4}, {"1", 4}, {"2", 3}, {"3", 1}, {"4", 1}};
+  for (const auto& [node, want] : sizes) {
+    variables["SLURM_NODEID"] = node;
+    EXPECT_EQ(place(variables)->local_size, want) << node;
+  }
+  const std::map<std::string, std::string> firsts = {{"gpu7", "gpu7"},
+                                                     {"gpu7,gpu[1-3]", "gpu7"},
+                                                     {"gpu[07-09,12],login1", "gpu07"},
+                                                     {"r[3,5]n[01-16]-ib", "r3n01-ib"},
+                                                     {"gpu[", "gpu"}};
+  for (const auto& [list, want] : firsts) {
+    variables["SLURM_STEP_NODELIST"] = list;
+    EXPECT_EQ(place(variables)->master_address, want) << list;
+  }
+  variables["SLURM_STEP_ID"] = "4294967290";  // of an interactive step
+  EXPECT_GT(place(variables)->master_port, 1024);
 }
 
 TEST(LaunchEnvironmentTest, ReadsPmi) {
@@ -72,8 +101,8 @@ TEST(LaunchEnvironmentTest, ReadsTorchrun) {
                 {"LOCAL_WORLD_SIZE", "2"},
                 {"MASTER_ADDR", "gpu1"},
                 {"MASTER_PORT", "29500"}},
-               {kVariables, 2, 4, 0, 2, "gpu1", 29500});
-  expect_place({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {kVariables, 0, 1, 0, 1, "", 0});
+               {kTcp, 2, 4, 0, 2, "gpu1", 29500});
+  expect_place({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {kTcp, 0, 1, 0, 1, "", 0});
 }
 
 TEST(LaunchEnvironmentTest, NonsenseIsNamed) {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 
+#include "tests/program/process_tree.h"
 #include "tests/program/program_test.h"
 #include "tests/program/two_hosts.h"
 
@@ -28,37 +28,10 @@ std::string content(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The processes that `parent` has started, and theirs.
-std::vector<pid_t> descendants(pid_t parent) {
-  std::vector<pid_t> found;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string stat = content(entry.path() / "stat");
-    const size_t at = stat.rfind(')');  // the name of the program may hold anything
-    if (at == std::string::npos || std::atoi(stat.c_str() + at + 4) != parent) continue;
-    found.push_back(std::atoi(name.c_str()));
-    for (const pid_t below : descendants(found.back())) found.push_back(below);
-  }
-  return found;
-}
-
 // The process below `parent` that is this rank of its job; -1 when there is none.
 pid_t process_of_rank(pid_t parent, int rank) {
-  const std::string wanted = "RANK=" + std::to_string(rank);
-  for (const pid_t process : descendants(parent)) {
-    const std::string environment = content("/proc/" + std::to_string(process) + "/environ");
-    for (size_t begin = 0; begin < environment.size();) {
-      const std::string variable = environment.c_str() + begin;
-      if (variable == wanted) return process;
-      begin += variable.size() + 1;
-    }
-  }
-  return -1;
+  return descendant_with(parent, "RANK=" + std::to_string(rank));
 }
-
-bool exists(pid_t process) { return ::kill(process, 0) == 0; }
 
 std::string host() {
   std::array<char, 256> name{};

@@ -132,9 +132,10 @@ Running::~Running() {
   fs::remove_all(directory_, ignored);
 }
 
-bool Running::wait_for(const std::string& text) {
+bool Running::wait_for(const std::string& text, const fs::path& file) {
+  const fs::path output = file.empty() ? directory_ / "out" : file;
   while (now() - started_ < kLimitSeconds) {
-    if (content(directory_ / "out").find(text) != std::string::npos) return true;
+    if (content(output).find(text) != std::string::npos) return true;
     siginfo_t info = {};
     ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
     if (info.si_pid == pid_) return false;

@@ -58,8 +58,9 @@ class Running {
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
-  // Waits until standard output has `text`. False: the program ended, or a minute passed, without.
-  bool wait_for(const std::string& text);
+  // Waits until standard output, or a file, has `text`. False: the program ended, or a minute
+  // passed, without.
+  bool wait_for(const std::string& text, const std::filesystem::path& file = "");
   void send(int signal) const;
   pid_t pid() const { return pid_; }
   double seconds() const;  // since the start
