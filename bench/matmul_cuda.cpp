@@ -27,8 +27,10 @@ struct Workload {
   const char* name;
   int64_t num_layers, hidden_size, tokens;
 };
-constexpr Workload kWorkloads[] = {
-    {"345m", 24, 1024, 32 * 1024}, {"1.5b", 48, 1600, 16 * 1024}, {"1.3b", 24, 2048, 8 * 2048}};
+constexpr Workload kWorkloads[] = {{"345m", 24, 1024, 32 * 1024},
+                                   {"1.5b", 48, 1600, 16 * 1024},
+                                   {"1.3b", 24, 2048, 8 * 2048},
+                                   {"6.7b", 32, 4096, 4 * 2048}};
 constexpr int64_t kVocabulary = 50304;
 constexpr int kMaxOffers = 16;
 constexpr int kRounds = 10;
@@ -104,22 +106,30 @@ void measure_linear(const std::string& name, int64_t tokens, int64_t in, int64_t
           count, sum, stream);
 }
 
-// "fc1 output" with bias and GELU in the product, against the product alone and what a kernel of
-// its own would read and write besides.
+// The products that meet at GELU, "fc1 output" with bias and GELU and "fc2 dx" with its derivative,
+// against the products alone and what kernels of their own would read and write besides.
 void measure_gelu(const Workload& w, Stream stream) {
   constexpr DType kBf16 = DType::kBFloat16;
   const int64_t h = w.hidden_size;
-  Sum plain, fused;
+  // Passes over [tokens, 4 h].
+  const auto kernel_ms = [&](double passes) {
+    return passes * 2.0 * static_cast<double>(w.tokens * 4 * h * w.num_layers) / 3.8e9;
+  };
+  const auto compare = [&](const char* name, MatmulKey key, Epilogue epilogue, bool has_bias,
+                           double passes) {
+    Sum plain, fused;
+    measure(name, key, w.num_layers, plain, stream);
+    key.epilogue = epilogue;
+    key.has_bias = has_bias;
+    measure(std::string(name) + " GELU", key, w.num_layers, fused, stream);
+    std::printf("in the product: %.2f ms, beside it %.2f ms and about %.2f ms at 3.8 TB/s\n\n",
+                fused.best_ms, plain.best_ms, kernel_ms(passes));
+  };
   MatmulKey key{
       .m = w.tokens, .n = 4 * h, .k = h, .in = kBf16, .out = kBf16, .transpose_b = Transpose::kYes};
-  measure("fc1 output", key, w.num_layers, plain, stream);
-  key.epilogue = Epilogue::kGeluKept;
-  key.has_bias = true;
-  measure("fc1 with GELU", key, w.num_layers, fused, stream);
-  // [tokens, 4 h] once read and once written.
-  const double kernel_ms = 2 * 2.0 * static_cast<double>(w.tokens * 4 * h * w.num_layers) / 3.8e9;
-  std::printf("GELU in the product: %.2f ms, beside it %.2f ms and about %.2f ms at 3.8 TB/s\n\n",
-              fused.best_ms, plain.best_ms, kernel_ms);
+  compare("fc1 output", key, Epilogue::kGeluKept, true, 2);
+  key.transpose_b = Transpose::kNo;
+  compare("fc2 dx", key, Epilogue::kGeluGradient, false, 3);
 }
 
 void measure_workload(const Workload& w, Stream stream) {

@@ -193,19 +193,26 @@ std::string Tracer::events(int64_t shift_ns) const {
   label("process_name", 0, fmt::format("rank {}", rank_));
   label("thread_name", 0, "host");
 
-  // The GPU's clock begins with its first range, not before the host has asked for it.
-  const Record* first = nullptr;
+  const Record* first = nullptr;  // of the GPU
+  int64_t gpu_begin_ns = 0;       // of `first`, on the host's clock
+  const auto since_first = [&](const Event& moment) {
+    return static_cast<int64_t>(moment.ms_since(*first->begin) * 1e6);
+  };
   for (const Record& record : records_) {
     event(record, 0, record.begin_ns + offset_ns, record.end_ns - record.begin_ns);
     if (!record.end) continue;
-    if (first == nullptr) {
-      first = &record;
-      label("thread_name", 1, record.stream.device.str());
-    }
+    if (first == nullptr) first = &record;
     record.end->synchronize();
-    const auto from = static_cast<int64_t>(record.begin->ms_since(*first->begin) * 1e6);
-    const auto took = static_cast<int64_t>(record.end->ms_since(*record.begin) * 1e6);
-    event(record, 1, first->begin_ns + offset_ns + from, took);
+    // The GPU may have had work left when the first range was queued; no range of it begins before
+    // the host has asked for it.
+    gpu_begin_ns = std::max(gpu_begin_ns, record.begin_ns - since_first(*record.begin));
+  }
+  if (first == nullptr) return text;
+  label("thread_name", 1, first->stream.device.str());
+  for (const Record& record : records_) {
+    if (!record.end) continue;
+    const int64_t from = since_first(*record.begin);
+    event(record, 1, gpu_begin_ns + offset_ns + from, since_first(*record.end) - from);
   }
   return text;
 }

@@ -43,8 +43,14 @@ void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, Const
   expect_matrix(weight, weight.size(0), n, dpre.dtype, "gelu_matmul: weight");
   expect_matrix(pre, m, n, dpre.dtype, "gelu_matmul: pre");
   if (!dbias.is_null()) expect_shape(dbias.shape, {n}, "gelu_matmul: dbias");
-  matmul(dpre, dz, Transpose::kNo, weight, Transpose::kNo, ConstView{}, 0.0f, stream);
-  bias_activation_backward(dpre, dpre, pre, ConstView{}, Activation::kGeluTanh, stream);
+  bool is_fused = false;
+  if constexpr (kBuiltWithCuda) {
+    is_fused = !stream.is_cpu() && cuda::gelu_matmul_backward(dpre, dz, weight, pre, stream);
+  }
+  if (!is_fused) {
+    matmul(dpre, dz, Transpose::kNo, weight, Transpose::kNo, ConstView{}, 0.0f, stream);
+    bias_activation_backward(dpre, dpre, pre, ConstView{}, Activation::kGeluTanh, stream);
+  }
   if (!dbias.is_null()) sum_rows(dbias, dpre, beta, stream);
 }
 

@@ -4,10 +4,10 @@
 #include "megatron/device/device.h"
 
 // The two products of an MLP that meet at its GELU (the tanh form, kernels/activation.h). On a GPU,
-// bf16 operands in rows of whole 16 bytes take one kernel forward: cuBLASLt applies GELU before it
-// stores. Everything else is a product and then the kernels of bias_activation.h; cuBLASLt could
-// apply the derivative and the sum over the rows too, but takes three times as long for it
-// (docs/performance.md).
+// bf16 operands in rows of whole 16 bytes take one kernel each way: cuBLASLt applies GELU, or
+// (where sums are long enough to hide it) its derivative, before it stores. Everything else is a
+// product and then the kernels of bias_activation.h. The sum over the rows stays apart: with it
+// cuBLASLt takes three times as long (docs/performance.md).
 namespace megatron::kernels {
 
 // pre = x weight^T + bias, y = gelu(pre).
@@ -36,9 +36,11 @@ void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, Const
                           ConstView pre, float beta, Stream stream);
 
 namespace cuda {
-// False: cuBLASLt has no such product, and nothing was done.
+// Without dbias. False: cuBLASLt has no such product, and nothing was done.
 bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
                          ConstView bias, Stream stream);
+bool gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,
+                          Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -47,6 +47,8 @@ cublasLtEpilogue_t epilogue_of(const MatmulKey& key) {
       return key.has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     case Epilogue::kGeluKept:
       return key.has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::kGeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
   }
   throw InternalError("matmul: an epilogue without a name");
 }
@@ -59,6 +61,8 @@ const char* text_of(Epilogue epilogue) {
       return ", GELU";
     case Epilogue::kGeluKept:
       return ", GELU of a kept sum";
+    case Epilogue::kGeluGradient:
+      return ", times the derivative of GELU";
   }
   return "";
 }
@@ -127,7 +131,7 @@ MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands) {
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, operation(key.transpose_b));
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, operation(key.transpose_a));
   set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key));
-  if (key.epilogue == Epilogue::kGeluKept) {
+  if (key.epilogue == Epilogue::kGeluKept || key.epilogue == Epilogue::kGeluGradient) {
     set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
   }
   if (key.has_bias) {

@@ -18,8 +18,9 @@ void check_cublas(cublasStatus_t status, const char* call);
 // What becomes of a product before it is stored, where it is more than a bias.
 enum class Epilogue {
   kNone,
-  kGelu,      // d = gelu(product + bias)
-  kGeluKept,  // the same, and pre = product + bias
+  kGelu,          // d = gelu(product + bias)
+  kGeluKept,      // the same, and pre = product + bias
+  kGeluGradient,  // d = product * gelu'(pre)
 };
 
 // Everything that cuBLASLt chooses an algorithm by. Extents and transpositions are those of
@@ -63,7 +64,8 @@ struct MatmulOperands {
   const void* c = nullptr;
   const void* bias = nullptr;
   float beta = 0;
-  void* pre = nullptr;  // of kGeluKept: [m, n], dtype of d
+  // [m, n], dtype of d: written by kGeluKept, read by kGeluGradient
+  void* pre = nullptr;
 };
 
 // A plan whose algorithm is still to be chosen. What cuBLASLt offers for an epilogue depends on the
