@@ -6,7 +6,7 @@
 // The two products of an MLP that meet at its GELU (the tanh form, kernels/activation.h). On a GPU,
 // bf16 operands in rows of whole 16 bytes take one kernel each way: cuBLASLt applies GELU, or
 // (where sums are long enough to hide it) its derivative, before it stores. Everything else is a
-// product and then the kernels of bias_activation.h. The sum over the rows stays apart: with it
+// product and then the kernels of bias_activation.h. The gradient of the bias stays apart: with it
 // cuBLASLt takes three times as long (docs/performance.md).
 namespace megatron::kernels {
 
@@ -23,20 +23,19 @@ namespace megatron::kernels {
 void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
                          ConstView bias, Stream stream);
 
-// dpre = (dz weight) * gelu'(pre), dbias = beta * dbias + sum of the rows of dpre.
+// dpre = (dz weight) * gelu'(pre).
 //
 //   dpre    [m, n]  out  dtype of dz
-//   dbias   [n]     out  fp32 | fp16 | bf16, or null: not wanted
 //   dz      [m, k]  in   fp32 | fp16 | bf16: the gradient of z = y weight^T
 //   weight  [k, n]  in   dtype of dz
 //   pre     [m, n]  in   dtype of dz
 //
 // The order of the sums is fixed by the shapes.
-void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, ConstView weight,
-                          ConstView pre, float beta, Stream stream);
+void gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,
+                          Stream stream);
 
 namespace cuda {
-// Without dbias. False: cuBLASLt has no such product, and nothing was done.
+// False: cuBLASLt has no such product, and nothing was done.
 bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
                          ConstView bias, Stream stream);
 bool gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,

@@ -46,14 +46,23 @@ void linear_input_gradient_into(Tensor& dx, const Tensor& dy, const LinearSaved&
                   kNoBias, 0.0f, dx.stream());
 }
 
-// dweight = dy^T x
 Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const LinearSaved& saved) {
-  const GradSink& sink = saved.weight_sink;
-  Tensor dweight =
-      sink ? sink.main_grad() : Tensor({dy.size(-1), x.size(-1)}, x.dtype(), x.stream());
-  kernels::matmul(dweight.view(), dy.rows(), Transpose::kYes, x.rows(), Transpose::kNo, kNoBias,
-                  sink ? 1.0f : 0.0f, x.stream());
-  return sink ? Tensor() : dweight;
+  WeightGradient gradient(saved, true);
+  gradient.add(dy, x);
+  return gradient.result();
+}
+
+WeightGradient::WeightGradient(const LinearSaved& saved, bool wanted)
+    : gradient_(saved.weight_sink, saved.weight.shape(), saved.weight.dtype(),
+                saved.weight.stream(), wanted),
+      beta_(gradient_.beta()) {}
+
+void WeightGradient::add(const Tensor& dy, const Tensor& x) {
+  const TensorView dweight = gradient_.view();
+  if (dweight.is_null()) return;
+  kernels::matmul(dweight, dy.rows(), Transpose::kYes, x.rows(), Transpose::kNo, kNoBias, beta_,
+                  x.stream());
+  beta_ = 1.0f;
 }
 
 Tensor linear_bias_gradient(const Tensor& dy, const LinearSaved& saved) {

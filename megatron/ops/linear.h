@@ -1,6 +1,7 @@
 #pragma once
 
 #include "megatron/autograd/variable.h"
+#include "megatron/ops/parameter_gradient.h"
 
 namespace megatron {
 
@@ -32,5 +33,20 @@ void linear_input_gradient_into(Tensor& dx, const Tensor& dy, const LinearSaved&
 // Undefined when they were added into a main gradient.
 Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const LinearSaved& saved);
 Tensor linear_bias_gradient(const Tensor& dy, const LinearSaved& saved);
+
+// The gradient of a weight from its rows a stretch at a time.
+class WeightGradient {
+ public:
+  WeightGradient(const LinearSaved& saved, bool wanted);
+
+  // dweight += dy^T x; nothing if it is not wanted.   dy [.., out]   x [.., in], as many rows
+  void add(const Tensor& dy, const Tensor& x);
+  // Undefined when it was added into a main gradient, or not wanted. REQUIRES: add() was called.
+  Tensor result() const { return gradient_.result(); }
+
+ private:
+  ParameterGradient gradient_;
+  float beta_;
+};
 
 }  // namespace megatron

@@ -16,8 +16,7 @@ struct TensorParallel {
   bool sequence_parallel = false;
   // The collectives of a column-parallel layer's gradients run beside its products.
   bool overlaps_gradients = true;
-  // With sequence parallelism: products are cut in pieces, and slices of the sequence travel beside
-  // them (tensor/pieces.h).
+  // Products are cut in pieces, and what they need or make travels beside them (tensor/linear.h).
   bool overlaps_products = false;
 
   int rank() const { return group.rank(); }

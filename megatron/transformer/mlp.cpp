@@ -24,12 +24,7 @@ Mlp::Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream strea
 
 Variable Mlp::forward_without_bias(const Variable& x) const {
   if (activation_ == Activation::kGeluTanh) {
-    if (tp_.overlaps_products && tp_.size() > 1) {  // the same sums, each layer by pieces
-      const Variable pre = linear_fc1_.forward(x);
-      return linear_fc2_.forward_without_bias(bias_activation(pre, Variable(), activation_));
-    }
-    return linear_fc2_.reduced(
-        gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_));
+    return gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_);
   }
   const Variable wide = linear_fc1_.forward_without_bias(x);  // [s, b, f/tp or 2f/tp]
   const Variable y = bias_activation(wide, linear_fc1_.bias(), activation_);  // [s, b, f/tp]

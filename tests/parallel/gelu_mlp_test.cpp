@@ -1,9 +1,10 @@
 #include "megatron/parallel/tensor/gelu_mlp.h"
 
+#include <utility>
+
 #include "megatron/comm/threads.h"
 #include "megatron/ops/bias_activation.h"
 #include "megatron/ops/linear.h"
-#include "megatron/parallel/tensor/mappings.h"
 #include "tests/ops/op_case.h"
 
 namespace megatron {
@@ -95,9 +96,12 @@ TEST(GeluMlpTest, RanksMatchOneRank) {
   backward(want, dy);
 
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const bool sequence_parallel : {false, true}) {
-      comm::run_ranks(ranks, [&](const comm::Group& world) {
-        const TensorParallel tp{world, sequence_parallel};
+    for (const auto& [sequence_parallel, by_pieces] :
+         {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
+      comm::run_ranks(ranks, [&, sequence_parallel = sequence_parallel,
+                              by_pieces = by_pieces](const comm::Group& world) {
+        const TensorParallel tp{
+            .group = world, .sequence_parallel = sequence_parallel, .overlaps_products = by_pieces};
         const auto part = [&](const Tensor& t) {
           const int64_t count = t.size(0) / ranks;
           return copied(t.slice(tp.rank() * count, count));
@@ -106,9 +110,7 @@ TEST(GeluMlpTest, RanksMatchOneRank) {
         const std::vector<Variable> in = {
             Variable::leaf(of_sequence(x)), Variable::leaf(part(weight1)),
             Variable::leaf(transposed(part(columns))), Variable::leaf(part(bias1))};
-        const Variable partial = gelu_mlp(in[0], in[1], in[3], in[2], tp);
-        const Variable y = sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp)
-                                             : reduce_from_tensor_region(partial, tp);
+        const Variable y = gelu_mlp(in[0], in[1], in[3], in[2], tp);
         backward(y, of_sequence(dy));
         const Tolerance close{1e-5, 1e-5};
         expect_close(y.data(), of_sequence(want.data()), close, "y");

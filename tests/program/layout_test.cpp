@@ -152,7 +152,7 @@ TEST_F(LayoutTest, OverlapsKeepTheBits) {
        {"--overlap-param-gather"}},
       {"saved_activations", {.tp = 2}, recomputed, {"--distribute-saved-activations"}},
       {"gradients", {.tp = 2}, {}, {"--no-async-tensor-model-parallel-allreduce"}},
-      {"products", {.tp = 2, .sequence_parallel = true}, {}, {"--tp-comm-overlap"}},
+      {"sums_of_products", {.tp = 2}, {}, {"--tp-comm-overlap"}},
   };
   for (const Case& c : cases) {
     Flags plain = model(false);
@@ -162,6 +162,28 @@ TEST_F(LayoutTest, OverlapsKeepTheBits) {
     EXPECT_EQ(trained(overlapped, c.layout, std::string(c.name) + "_overlapped"),
               trained(plain, c.layout, std::string(c.name) + "_plain"))
         << c.name;
+  }
+}
+
+// Products cut in pieces, tied embeddings and not: the gradients of some weights are summed up in
+// another order.
+TEST_F(LayoutTest, ProductsByPiecesTrainAsOneRank) {
+  for (const bool is_llama_style : {false, true}) {
+    const Flags flags = model(is_llama_style);
+    const std::string style = is_llama_style ? "llama_" : "gpt_";
+    const std::vector<Metrics> want = trained(flags, {}, style + "one");
+    for (const Layout& layout :
+         {Layout{.tp = 2, .sequence_parallel = true}, Layout{.tp = 4, .sequence_parallel = true},
+          Layout{.tp = 4}, Layout{.tp = 2, .pp = 2, .sequence_parallel = true}}) {
+      Flags overlapped = flags.with("--tp-comm-overlap");
+      if (layout.pp > 1) {
+        overlapped = overlapped.with("--recompute-granularity", "full")
+                         .with("--recompute-method", "uniform")
+                         .with("--recompute-num-layers", "1");
+      }
+      const std::string name = style + name_of(layout) + "_by_pieces";
+      expect_equal(trained(overlapped, layout, name), want, name);
+    }
   }
 }
 

@@ -54,8 +54,6 @@ class Resolver {
 
   void ranks(int64_t world_size) {
     ParallelConfig& parallel = args_.parallel;
-    require(!parallel.tp_comm_overlap || parallel.sequence_parallel,
-            "--tp-comm-overlap needs --sequence-parallel; add it");
     const ParallelConfig asked = parallel;
     parallel.world_size = world_size;
     parallel = megatron::resolved(parallel);

@@ -88,6 +88,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                 "Do not overlap the all-reduce of input gradients with weight gradients.");
   flags.add_off("--no-gradient-accumulation-fusion", parallel.gradient_accumulation_fusion,
                 "Weight gradients are computed apart and then added to the gradient buffer.");
+  // Compat: Megatron-LM refuses it without --sequence-parallel.
   flags.add_switch("--tp-comm-overlap", parallel.tp_comm_overlap,
                    "Overlap tensor parallel communication with matrix products.");
   flags.add_switch("--profile", c.profile,
@@ -126,6 +127,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry("--cross-entropy-fusion-impl", T::kChoice, other, "native",
                        "Kernel choice of cross entropy.")
       .among({"native", "te"});
+  // Compat: in Megatron-LM they switch parts of --tp-comm-overlap off; here all of it is on or off.
   flags.add_entry("--tp-comm-overlap-cfg", T::kText, other, none, "Options of --tp-comm-overlap.");
   flags.add_entry("--disable-tp-comm-split-ag", T::kOff, other, true,
                   "Finer switch of --tp-comm-overlap.");

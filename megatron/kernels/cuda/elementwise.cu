@@ -52,6 +52,33 @@ struct Add {  // y = x + alpha z
   }
 };
 
+// y = beta y + the rows of x, one after the other: for fewer rows than a block reads at a time.
+constexpr int64_t kFewRows = 16;
+struct SumFewRows {
+  AnyOutput y;
+  AnyInput x;
+  int64_t rows, cols;
+  float beta;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float sums[N] = {};
+    for (int64_t i = 0; i < rows; ++i) {
+      float values[N];
+      x.read(values, i * cols + at);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sums[j] += values[j];
+    }
+    if (beta != 0) {
+      float before[N];
+      y.read(before, at);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sums[j] = fmaf(beta, before[j], sums[j]);
+    }
+    y.write(at, sums);
+  }
+};
+
 // A cluster of blocks owns kSumColumns columns and shares their rows: block b takes rows b, b +
 // kSumBlocks, ... of every kSumBlocks * kSumLanes rows. The first block adds up the others' sums,
 // which lie in their shared memory, in the order of the blocks: no scratch, and an order that the
@@ -164,6 +191,11 @@ void sum_rows(TensorView y, ConstView x, float beta, Stream stream) {
   if (cols == 0) return;
   const AnyOutput out = any_output(y, "sum_rows");
   const AnyInput in = any_input(x, "sum_rows");
+  if (rows <= kFewRows) {
+    const SumFewRows sum{out, in, rows, cols, beta};
+    if (cols % kVector == 0) return run(cols, sum, stream, out, in);
+    return for_each_element(cols, false, sum, stream);
+  }
   const auto groups = static_cast<unsigned>((cols + kSumColumns - 1) / kSumColumns);
   constexpr int threads = kSumColumns / kVector * kSumLanes;
   if (is_aligned(x.data) && cols % kVector == 0) {

@@ -7,6 +7,7 @@
 #include "megatron/models/gpt/hf_names.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/parallel/tensor/pieces.h"
 
 namespace megatron {
 namespace {
@@ -355,21 +356,31 @@ int64_t part_of_ring(int64_t bytes, int64_t ranks) { return bytes / ranks * (ran
 // with a column- and a row-parallel product: forward an all-gather and a reduce-scatter each, or an
 // all-reduce; backward the same, and sequence parallelism gathers the inputs once more for the
 // gradients of weights.
-int64_t collectives_of_layers(const PlannedTraining& t, const Stage& stage, bool only_exposed) {
+double collectives_of_layers(const PlannedTraining& t, const Stage& stage, bool only_exposed) {
   const ParallelConfig& p = t.parallel;
-  int64_t forward = 4;
-  int64_t backward = p.sequence_parallel ? 6 : 4;
+  const MicrobatchSizes sizes = sizes_of(t);
+  const Shape residual = {t.transformer.seq_length / sizes.cp, sizes.micro_batch_size,
+                          t.transformer.hidden_size};
+  const Stream stream{Device{t.device, 0}};
+  double forward = 4;
+  double backward = p.sequence_parallel ? 6 : 4;
   if (only_exposed && p.sequence_parallel) {
-    forward = p.tp_comm_overlap ? 0 : 4;
-    backward = p.tp_comm_overlap ? 0 : 2;
-  } else if (only_exposed && p.async_tensor_model_parallel_allreduce) {
-    backward = 0;
+    const bool by_pieces = p.tp_comm_overlap && num_pieces(residual, stream, sizes.tp) == sizes.tp;
+    forward = by_pieces ? 0 : 4;
+    backward = by_pieces ? 0 : 2;
+  } else if (only_exposed) {
+    // The last piece of a sum has nothing beside it.
+    if (p.tp_comm_overlap) {
+      forward /= static_cast<double>(num_pieces(residual, stream, kMostReducedPieces));
+    }
+    if (p.async_tensor_model_parallel_allreduce) backward = 0;
   }
-  int64_t count = stage.num_layers * (forward + backward);
+  double count = static_cast<double>(stage.num_layers) * (forward + backward);
   for (const Region& region : regions_of(t.transformer, stage.num_layers / stage.num_chunks)) {
     if (!region.is_recomputed) continue;
     const bool gathers_input = t.transformer.distribute_saved_activations && !p.sequence_parallel;
-    count += stage.num_chunks * (region.num_layers * forward + (gathers_input ? 1 : 0));
+    count += static_cast<double>(stage.num_chunks) *
+             (static_cast<double>(region.num_layers) * forward + (gathers_input ? 1 : 0));
   }
   return count;
 }
@@ -407,8 +418,9 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
           : data(gradients, p.overlap_grad_reduce);
   const MicrobatchSizes sizes = sizes_of(t);
   const int64_t hidden = sizes.tokens(c) * c.hidden_size * size_of(c.params_dtype);
-  sent.tensor_parallel = collectives_of_layers(t, held, only_exposed) *
-                         part_of_ring(hidden, sizes.tp) * t.num_microbatches;
+  sent.tensor_parallel = static_cast<int64_t>(
+      collectives_of_layers(t, held, only_exposed) *
+      static_cast<double>(part_of_ring(hidden, sizes.tp) * t.num_microbatches));
   // Gathered forward and backward, and gradients reduce-scattered.
   const int64_t keys = sizes.tokens(c) * sizes.cp * 2 * c.num_query_groups * c.kv_channels /
                        sizes.tp * size_of(c.params_dtype);

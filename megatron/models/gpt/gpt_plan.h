@@ -76,7 +76,8 @@ Traffic traffic(const PlannedTraining& training, int64_t stage);
 //   gradients    all; with overlap_grad_reduce the bucket that closes last
 //   parameters   all; with overlap_param_gather the bucket that the forward pass needs first
 //   layers       what a product waits for. The collectives of a column-parallel layer's gradients
-//                run beside its products; with tp_comm_overlap the others do, too
+//                run beside its products; with tp_comm_overlap the others do, too, but the last
+//                piece of an all-reduce, and if pieces are large enough (parallel/tensor/pieces.h)
 //   keys         all of context parallelism, of which the second half of a gather is hidden in part
 //   stages       each message; interleaved ones travel beside the next chunk's work
 Traffic exposed_traffic(const PlannedTraining& training, int64_t stage);

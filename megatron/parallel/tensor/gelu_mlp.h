@@ -5,17 +5,16 @@
 
 namespace megatron {
 
-// y = gelu(x weight1^T + bias1) weight2^T, summed over the ranks by the caller; GELU is the tanh
-// form. The same as a column-parallel layer, bias_activation() and a row-parallel layer, but GELU
-// is made in the product (kernels/gelu_matmul.h).
+// y = gelu(x weight1^T + bias1) weight2^T, summed over ranks; GELU is the tanh form. The same as a
+// column-parallel layer, bias_activation() and a row-parallel layer (linear.h), with their
+// transfers, but GELU is made in the product (kernels/gelu_matmul.h).
 //
 //   x        [s, b, h]   the same on every rank; [s/tp, b, h] with sequence parallelism
 //   weight1  [f/tp, h]   bias1 [f/tp], may be undefined
 //   weight2  [h, f/tp]
-//   y        [s, b, h]   this rank's part of the sum
+//   y        like x
 //
-// Saves x, and GELU's argument and value [s, b, f/tp]. In the backward pass the collective on dx
-// runs beside the product that makes the gradient of weight1.
+// Saves x, and GELU's argument and value [s, b, f/tp].
 Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bias1,
                   const Variable& weight2, const TensorParallel& tp);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
@@ -54,54 +55,56 @@ class InputGradient {
   comm::Pending pending_;
 };
 
-// x [s, b, in], or [s/tp, b, in] with sequence parallelism -> [s, b, out/tp]
-Tensor column_parallel_forward(const Tensor& x, const Variable& weight, const Variable& bias,
-                               const TensorParallel& tp) {
-  if (!tp.sequence_parallel) return linear_forward(x, weight, bias);
-  if (!tp.overlaps_products) return linear_forward(gathered_sequence(x, tp.group), weight, bias);
-  const int64_t rows = x.size(0);
-  const Shape whole = x.shape().with(0, rows * tp.size());
-  const Tensor y(whole.with(-1, weight.size(0)), x.dtype(), x.stream());
-  gathered_by_pieces(x, tp.group, [&](int rank, const Tensor& piece) {
-    Tensor part = y.slice(rank * rows, rows);
-    linear_forward_into(part, piece, weight, bias);
-  });
-  return y;
+// Whether slices of the sequence, of which x is one, travel beside products.
+bool goes_by_pieces(const Shape& slice, Stream stream, const TensorParallel& tp) {
+  return tp.sequence_parallel && tp.overlaps_products && tp.size() > 1 &&
+         num_pieces(slice.with(0, slice[0] * tp.size()), stream, tp.size()) == tp.size();
 }
 
-// The product of a row-parallel layer and the sum over ranks, piece by piece.
-//   x [s, b, in/tp]   weight [out, in/tp]   -> [s/tp, b, out]
-Variable row_parallel_by_pieces(const Variable& x, const Variable& weight,
-                                const TensorParallel& tp) {
-  const TraceRange range("row_parallel_linear", x.stream());
-  const int64_t rows = sequence_slice_size(x.data(), tp.group);
-  Tensor y = summed_by_pieces(tp.group, [&](int rank) {
-    return linear_forward(x.data().slice(rank * rows, rows), weight, Variable());
-  });
-  return record(
-      "row_parallel_linear", std::move(y), {x, weight},
-      [x = x.data(), saved = linear_saved(weight, Variable()), tp](const Tensor& dy,
-                                                                   const Wants& wants) -> Grads {
-        const int64_t count = dy.size(0);
-        Tensor dx = wants[0] ? empty_like(x) : Tensor();
-        const Tensor all = gathered_by_pieces(dy, tp.group, [&](int rank, const Tensor& piece) {
-          if (!dx.defined()) return;
-          Tensor part = dx.slice(rank * count, count);
-          linear_input_gradient_into(part, piece, saved);
-        });
-        Tensor own = all.slice(tp.rank() * count, count);
-        copy_into(own, dy);
-        return {std::move(dx), wants[1] ? linear_weight_gradient(all, x, saved) : Tensor()};
-      });
+// y = x weight^T, summed over ranks.
+void product_and_sum(Tensor& y, const Tensor& x, const Variable& weight, const TensorParallel& tp) {
+  const int64_t pieces =
+      tp.overlaps_products ? num_pieces(y.shape(), y.stream(), kMostReducedPieces) : 1;
+  if (pieces == 1) {
+    linear_forward_into(y, x, weight, Variable());
+    return comm::all_reduce(y.view(), comm::Reduce::kSum, tp.group, y.stream());
+  }
+  std::vector<comm::Pending> sums;
+  int64_t first = 0;
+  for (int64_t piece = 1; piece <= pieces; ++piece) {
+    const int64_t end = y.size(0) * piece / pieces;
+    Tensor part = y.slice(first, end - first);
+    linear_forward_into(part, x.slice(first, end - first), weight, Variable());
+    sums.push_back(comm::start_all_reduce(part.view(), comm::Reduce::kSum, tp.group, y.stream()));
+    first = end;
+  }
+  for (comm::Pending& sum : sums) sum.wait();
 }
 
 }  // namespace
+
+Shape whole_shape(const Tensor& x, const TensorParallel& tp) {
+  return tp.sequence_parallel ? x.shape().with(0, x.size(0) * tp.size()) : x.shape();
+}
+
+void for_whole_rows(const Tensor& x, const TensorParallel& tp, const RowsProduct& product) {
+  if (!tp.sequence_parallel) return product(0, x);
+  if (!goes_by_pieces(x.shape(), x.stream(), tp)) {
+    return product(0, gathered_sequence(x, tp.group));
+  }
+  gathered_by_pieces(x, tp.group,
+                     [&](int rank, const Tensor& piece) { product(rank * x.size(0), piece); });
+}
 
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp) {
   const TraceRange range("column_parallel_linear", x.stream());
   if (tp.size() == 1) return linear(x, weight, bias);
-  Tensor y = column_parallel_forward(x.data(), weight, bias, tp);  // [s, b, out/tp]
+  Tensor y(whole_shape(x.data(), tp).with(-1, weight.size(0)), x.dtype(), x.stream());
+  for_whole_rows(x.data(), tp, [&](int64_t first, const Tensor& rows) {
+    Tensor part = y.slice(first, rows.size(0));
+    linear_forward_into(part, rows, weight, bias);
+  });
   return record(
       "column_parallel_linear", std::move(y), {x, weight, bias},
       [x = x.data(), saved = linear_saved(weight, bias), tp](const Tensor& dy, const Wants& wants) {
@@ -123,6 +126,50 @@ Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearS
   Tensor dweight = wants[1] ? linear_weight_gradient(dy, all, saved) : Tensor();
   Tensor dbias = wants[2] ? linear_bias_gradient(dy, saved) : Tensor();
   return {dx.finish(), std::move(dweight), std::move(dbias)};
+}
+
+Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp) {
+  if (tp.size() == 1) return linear_forward(x, weight, Variable());
+  const Shape whole = x.shape().with(-1, weight.size(0));
+  if (!tp.sequence_parallel) {
+    Tensor y(whole, x.dtype(), x.stream());
+    product_and_sum(y, x, weight, tp);
+    return y;
+  }
+  const int64_t count = sequence_slice_size(x, tp.group);
+  if (!goes_by_pieces(whole.with(0, count), x.stream(), tp)) {
+    return scattered_sum(linear_forward(x, weight, Variable()), tp.group);
+  }
+  return summed_by_pieces(whole, x.dtype(), x.stream(), tp.group, [&](int rank, Tensor& part) {
+    linear_forward_into(part, x.slice(rank * count, count), weight, Variable());
+  });
+}
+
+Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
+                              bool wants_weight, const TensorParallel& tp,
+                              const RowsProduct& input_gradient) {
+  WeightGradient dweight(saved, wants_weight);
+  const auto add = [&](int64_t first, const Tensor& rows) {
+    dweight.add(rows, x.slice(first, rows.size(0)));
+  };
+  if (!goes_by_pieces(dy.shape(), dy.stream(), tp)) {
+    for_whole_rows(dy, tp, [&](int64_t, const Tensor& rows) {
+      input_gradient(0, rows);
+      add(0, rows);
+    });
+    return dweight.result();
+  }
+  const int64_t count = dy.size(0);
+  const int64_t own = tp.rank() * count;
+  const Tensor all = gathered_by_pieces(dy, tp.group, [&](int rank, const Tensor& piece) {
+    input_gradient(rank * count, piece);
+    if (rank == tp.rank()) add(own, piece);
+  });
+  // The rows of other ranks: before one's own and after them.
+  if (own > 0) add(0, all.slice(0, own));
+  const int64_t end = own + count;
+  if (end < all.size(0)) add(end, all.slice(end, all.size(0) - end));
+  return dweight.result();
 }
 
 ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
@@ -157,13 +204,20 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
 }
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x) const {
-  if (tp_.overlaps_products && tp_.size() > 1) return row_parallel_by_pieces(x, weight_, tp_);
-  return reduced(linear(x, weight_, Variable()));  // [s, b, out]
-}
-
-Variable RowParallelLinear::reduced(const Variable& partial) const {
-  return tp_.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp_)
-                               : reduce_from_tensor_region(partial, tp_);
+  if (tp_.size() == 1) return linear(x, weight_, Variable());
+  const TraceRange range("row_parallel_linear", x.stream());
+  return record("row_parallel_linear", row_parallel_forward(x.data(), weight_, tp_), {x, weight_},
+                [x = x.data(), saved = linear_saved(weight_, Variable()), tp = tp_](
+                    const Tensor& dy, const Wants& wants) -> Grads {
+                  Tensor dx = wants[0] ? empty_like(x) : Tensor();
+                  Tensor dweight = row_parallel_gradients(
+                      dy, x, saved, wants[1], tp, [&](int64_t first, const Tensor& rows) {
+                        if (!dx.defined()) return;
+                        Tensor part = dx.slice(first, rows.size(0));
+                        linear_input_gradient_into(part, rows, saved);
+                      });
+                  return {std::move(dx), std::move(dweight)};
+                });
 }
 
 }  // namespace megatron

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "megatron/nn/module.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/parallel_context.h"
@@ -8,6 +10,18 @@
 // (Shoeybi et al. 2019, arXiv:1909.08053, sec. 3). With sequence parallelism s stands for s/tp
 // outside the pair of a column- and a row-parallel layer. In a group of one both are plain linear
 // layers.
+//
+// What travels, and what is computed meanwhile: with TensorParallel::overlaps_products (P), with
+// overlaps_gradients (G); the rank waits for everything else.
+//
+//   layer    pass      without                     with sequence parallelism            beside
+//   column   forward                               all-gather of x                      P: product
+//   row      forward   P: all-reduce of y          reduce-scatter of y                  P: product
+//   row      backward                              all-gather of dy           P: product of dx [1]
+//   column   backward                              all-gather of x         G: product of dx
+//   column   backward  G: all-reduce of dx         reduce-scatter of dx    G: product of dweight
+//
+// [1] and that of dweight for the rank's own rows.
 namespace megatron {
 
 struct LinearOptions {
@@ -59,8 +73,6 @@ class RowParallelLinear final : public Module {
                     const Placement& placement);
 
   Variable forward_without_bias(const Variable& x) const;
-  // What follows the product: the sum of the ranks' [s, b, out].
-  Variable reduced(const Variable& partial) const;
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
 
@@ -74,8 +86,27 @@ class RowParallelLinear final : public Module {
 // embeddings).   bias may be undefined
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp);
-// Its backward pass: the gradients of x, weight and bias; dy [s, b, out/tp].
+
+// The parts of the two layers, for ops that hold several.
+
+// product(first, rows): rows [first, first + n) of the whole sequence.
+using RowsProduct = std::function<void(int64_t first, const Tensor& rows)>;
+// Calls it for all rows of x [s/tp, b, ..], gathered with sequence parallelism: once, or for each
+// rank's as they come.
+void for_whole_rows(const Tensor& x, const TensorParallel& tp, const RowsProduct& product);
+// The shape of x gathered.
+Shape whole_shape(const Tensor& x, const TensorParallel& tp);
+
+// The gradients of x, weight and bias of a column-parallel layer; dy [s, b, out/tp].
 Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
                                 const Wants& wants, const TensorParallel& tp);
+
+// x [s, b, in/tp] -> x weight^T, summed over ranks.
+Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp);
+// The gradient of its weight (undefined if it is not wanted, or added to a main gradient), while
+// input_gradient() is called with all rows of dy, gathered.   dy like the sum   x [s, b, in/tp]
+Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
+                              bool wants_weight, const TensorParallel& tp,
+                              const RowsProduct& input_gradient);
 
 }  // namespace megatron

@@ -5,11 +5,21 @@
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/tensor/tensor.h"
 
-// Collectives over slices of the sequence, cut in as many pieces as there are ranks, so that a
-// product works on one piece while another one travels (Wang et al. 2023, "Overlap Communication
-// with Dependent Computation via Decomposition", ASPLOS, sec. 3). A piece is what belongs to one
-// rank: slice `rank` of the first axis. Pieces go straight from rank to rank.
+// Collectives cut in pieces, so that a product works on one piece while another one travels
+// (Wang et al. 2023, "Overlap Communication with Dependent Computation via Decomposition", ASPLOS,
+// sec. 3). Of a sequence that is spread over ranks, a piece is what belongs to one rank: slice
+// `rank` of the first axis. Pieces go straight from rank to rank.
 namespace megatron {
+
+// Rows of a product that is worth a kernel of its own: with fewer, a GPU computes slower than the
+// transfers beside it save. The CPU takes any number.
+inline constexpr int64_t kFewestPieceRows = 1024;
+// Of a sum over ranks that runs beside the product of the next piece. The last has none beside it.
+inline constexpr int64_t kMostReducedPieces = 4;
+
+// Into how many pieces of axis 0 a tensor [s, ..] is cut, at most `at_most`: 1 if they would be too
+// small. `shape` [s, .., features], on the stream's device
+int64_t num_pieces(const Shape& shape, Stream stream, int64_t at_most);
 
 // use(rank, piece) for the x of every rank: this rank's own first, then the others as they come.
 //
@@ -17,8 +27,12 @@ namespace megatron {
 Tensor gathered_by_pieces(const Tensor& x, const comm::Group& group,
                           const std::function<void(int rank, const Tensor& piece)>& use);
 
-// The sum over ranks of what they make for this one: make(rank) [s/tp, ..] for every rank, this
-// rank's own last, while the others travel. Summed in the order of ranks, rounded after each.
-Tensor summed_by_pieces(const comm::Group& group, const std::function<Tensor(int rank)>& make);
+// The sum over ranks of what they make for this one: make(rank, part) writes part [s/tp, ..] for
+// every rank, this rank's own last, while the others travel. fp32 sums in the order of ranks,
+// rounded once.
+//
+//   shape [s, ..]   ->   [s/tp, ..]
+Tensor summed_by_pieces(const Shape& shape, DType dtype, Stream stream, const comm::Group& group,
+                        const std::function<void(int rank, Tensor& part)>& make);
 
 }  // namespace megatron

@@ -234,6 +234,14 @@ constexpr RanksVariant kRanksVariants[] = {
     {"plain"},
     {"sequence_parallel", true},
     {"sequence_parallel_by_pieces", true, true},
+    {"by_pieces", false, true},
+    {"of_four_by_pieces", true, true, [](TransformerConfig&) {}, 4},
+    {"llama_by_pieces", true, true, make_llama},
+    {"recomputed_by_pieces", true, true,
+     [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }},
+    {"small_vocabulary_by_pieces", true, true,  // the peak is in a layer
+     [](TransformerConfig& c) { c.padded_vocab_size = 32; }},
+    {"small_vocabulary", true, false, [](TransformerConfig& c) { c.padded_vocab_size = 32; }},
     {"recomputed", false, false,
      [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }},
     {"recomputed_distributed", false, false,
@@ -405,6 +413,9 @@ TEST_F(GptPlanLayoutTest, TensorParallelTrafficIsWhatTheFlagsLeaveExposed) {
   EXPECT_EQ(sent(exposed_traffic), 4 * layers);
   parallel_.async_tensor_model_parallel_allreduce = false;
   EXPECT_EQ(sent(exposed_traffic), 8 * layers);
+  parallel_.tp_comm_overlap = true;
+  EXPECT_EQ(sent(exposed_traffic), 5 * layers);  // of four pieces forward, the last
+  parallel_.tp_comm_overlap = false;
   recompute(config_, RecomputeMethod::kBlock, 4);
   EXPECT_EQ(sent(traffic), (8 * 16 + 4 * 4) * num_microbatches_);
   config_.distribute_saved_activations = true;
@@ -416,6 +427,21 @@ TEST_F(GptPlanLayoutTest, TensorParallelTrafficIsWhatTheFlagsLeaveExposed) {
   EXPECT_EQ(sent(exposed_traffic), 6 * layers);
   parallel_.tp_comm_overlap = true;
   EXPECT_EQ(sent(exposed_traffic), 0);
+  // 16384 tokens in pieces of 512 would be too small.
+  parallel_.tensor_model_parallel_size = 32;
+  const auto exposed = [&] {
+    return exposed_traffic({.transformer = config_,
+                            .parallel = parallel_,
+                            .optimizer = adam_,
+                            .micro_batch_size = 16,
+                            .num_microbatches = num_microbatches_,
+                            .device = DeviceType::kCuda},
+                           0)
+        .tensor_parallel;
+  };
+  EXPECT_EQ(exposed(), 6 * layers * (int64_t{1024} * 16 * 1024 * 2 / 32 * 31));
+  parallel_.tensor_model_parallel_size = 16;
+  EXPECT_EQ(exposed(), 0);
 }
 
 TEST_F(GptPlanLayoutTest, DataParallelTrafficIsExposedBucketByBucket) {

@@ -223,7 +223,7 @@ std::vector<Kept> all_kept() {
                                         Recompute::kFullDistributed}) {
         if (recompute == Recompute::kFullDistributed && (sp || tp == 1)) continue;
         all.push_back({tp, sp, recompute});
-        if (sp) all.push_back({tp, sp, recompute, true});
+        if (tp > 1) all.push_back({tp, sp, recompute, true});
       }
     }
   }
