@@ -62,12 +62,6 @@ std::optional<std::string> why_no_graph(const TrainingArgs& args) {
     return fmt::format("--context-parallel-size {}: layers have collectives",
                        parallel.context_parallel_size);
   }
-  if (parallel.overlap_grad_reduce && parallel.data_parallel_size > 1) {
-    return "--overlap-grad-reduce: backward passes have collectives";
-  }
-  if (parallel.overlap_param_gather && parallel.data_parallel_size > 1) {
-    return "--overlap-param-gather: forward passes wait for parameters";
-  }
   if (args.training.timing_log_level >= 2) {
     return fmt::format("--timing-log-level {}: forward and backward passes are timed one by one",
                        args.training.timing_log_level);

@@ -43,6 +43,13 @@ void GradientReduction::begin(int64_t num_microbatches) {
   for (Bucket& bucket : buckets_) bucket.uses = 0;
 }
 
+bool GradientReduction::is_quiet(int64_t microbatch, int64_t num_microbatches) const {
+  if (parallel_.data.size() == 1) return true;
+  const bool waits = options_.overlap_param_gather && microbatch == 0;
+  const bool starts = options_.overlap_grad_reduce && microbatch + 1 == num_microbatches;
+  return !waits && !starts;
+}
+
 void GradientReduction::used(size_t index) {
   Bucket& bucket = buckets_[index];
   bucket.uses += 1;

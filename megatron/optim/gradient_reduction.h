@@ -32,8 +32,13 @@ class GradientReduction {
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
 
-  // Before the first backward pass of an iteration of so many microbatches.
+  // Before the first backward pass of an iteration of so many microbatches. Once more before the
+  // last of them, with 1, if passes before it were replayed (training/microbatch_graph.h): nobody
+  // has seen those add to a gradient.
   void begin(int64_t num_microbatches);
+  // Do the passes of this microbatch, one after the other of so many, neither wait for parameters
+  // nor start a sum?
+  bool is_quiet(int64_t microbatch, int64_t num_microbatches) const;
   // After the last backward pass, in the order of the stream's work.
   void finish();
   // After the update: every rank gets the parameters that others updated, bucket by bucket in the

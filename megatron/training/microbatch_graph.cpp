@@ -30,10 +30,11 @@ MicrobatchGraph::MicrobatchGraph(TrainTask& task, RandomState& random, Stream st
     : task_(task), random_(random), stream_(stream), pool_(allocator_of(stream.device)) {}
 
 MicrobatchOutput MicrobatchGraph::run(const Microbatch& batch, int64_t first_sample,
-                                      const Tensor& seed) {
+                                      const Tensor& seed, bool is_quiet) {
   ++num_run_;
-  if (!graph_ && !is_refused_ && num_run_ > kWarmup && !is_tracing()) record(batch, seed);
-  if (graph_ && !is_tracing() && fits(batch)) {
+  const bool may_replay = is_quiet && !is_tracing();
+  if (may_replay && !graph_ && !is_refused_ && num_run_ > kWarmup) record(batch, seed);
+  if (may_replay && graph_ && fits(batch)) {
     fill(batch, first_sample, seed);
     graph_->launch();
     random_.set_first_sample(first_sample);

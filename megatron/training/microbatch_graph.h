@@ -18,7 +18,7 @@ namespace megatron {
 // the gradient of its loss. The kernels are the same as without a record, so the bits are too. On
 // the CPU nothing is recorded, but the microbatches pass through the same places.
 //
-// For a model whose passes have no communication, in one chunk.
+// For a model whose layers have no communication, in one chunk.
 class MicrobatchGraph {
  public:
   // Microbatches that run op by op before one is recorded.
@@ -30,9 +30,10 @@ class MicrobatchGraph {
   // Both passes of a training microbatch, whose samples count from first_sample; seed [] fp32 is
   // the gradient of its loss. Returns what it logged, which holds until the next call.
   //
-  // Op by op while a Tracer listens, where shapes differ from those that were recorded, and, after
-  // a warning, where recording failed.
-  MicrobatchOutput run(const Microbatch& batch, int64_t first_sample, const Tensor& seed);
+  // Op by op unless it is quiet (GradientReduction::is_quiet), while a Tracer listens, where shapes
+  // differ from those that were recorded, and, after a warning, where recording failed.
+  MicrobatchOutput run(const Microbatch& batch, int64_t first_sample, const Tensor& seed,
+                       bool is_quiet);
 
   // Are microbatches replayed from here on?
   bool is_recorded() const { return graph_.has_value(); }

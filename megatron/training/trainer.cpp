@@ -195,8 +195,10 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
 LossSums Trainer::train_through_graph(int64_t num_microbatches, const Tensor& seed) {
   LossSums losses;
   for (int64_t i = 0; i < num_microbatches; ++i) {
+    if (i + 1 == num_microbatches) parts_.gradients.begin(1);
     const Microbatch batch = parts_.task.get_batch(Split::kTrain, 0);
-    losses.add(graph_->run(batch, first_sample_of(i), seed));
+    losses.add(graph_->run(batch, first_sample_of(i), seed,
+                           parts_.gradients.is_quiet(i, num_microbatches)));
   }
   return losses;
 }

@@ -6,10 +6,12 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megatron/cli/gpt_setup.h"
 #include "megatron/cli/gpt_task.h"
+#include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/tokenizers/null_tokenizer.h"
 #include "tests/support/tensors.h"
@@ -24,9 +26,10 @@ struct GraphRun {
   Tensor weights;  // and all else that is trained, on the CPU
 };
 
-// A small GPT on mock data; `more` are further flags. records: not as the flags say.
-inline GraphRun graph_run(const std::vector<std::string>& more,
-                          std::optional<bool> records = std::nullopt) {
+// A small GPT on mock data; `more` are further flags. records: not as the flags say. The result is
+// of the calling rank.
+inline GraphRun rank_graph_run(const std::vector<std::string>& more, std::optional<bool> records,
+                               const comm::Group& world) {
   constexpr int64_t kVocabulary = 128;
   constexpr int64_t kIterations = 6;
   std::vector<std::string> words = {"--mock-data",
@@ -48,13 +51,11 @@ inline GraphRun graph_run(const std::vector<std::string>& more,
   words.insert(words.end(), more.begin(), more.end());
   const bool counts_samples = std::count(more.begin(), more.end(), "--rampup-batch-size") > 0;
   words.emplace_back(counts_samples ? "--train-samples=26" : "--train-iters=6");
-  TrainingArgs args = parse_training_args(words, ModelKind::kGpt, 1);
+  TrainingArgs args = parse_training_args(words, ModelKind::kGpt, world.size());
   args.transformer.padded_vocab_size = kVocabulary;
-  testing::internal::CaptureStdout();
-  GptSetup setup(args);
+  GptSetup setup(args, world);
   const NullTokenizer tokenizer(kVocabulary - 1);
   GptTask task(tokenizer, setup);
-  testing::internal::GetCapturedStdout();
   TrainerParts parts = setup.parts(task);
   if (records) parts.records_microbatches = *records;
   Trainer trainer(parts);
@@ -81,6 +82,19 @@ inline GraphRun graph_run(const std::vector<std::string>& more,
   return run;
 }
 
+// On so many ranks; the result is that of the first.
+inline GraphRun graph_run(const std::vector<std::string>& more,
+                          std::optional<bool> records = std::nullopt, int ranks = 1) {
+  GraphRun run;
+  testing::internal::CaptureStdout();
+  comm::run_ranks(ranks, [&](const comm::Group& world) {
+    GraphRun one = rank_graph_run(more, records, world);
+    if (world.rank() == 0) run = std::move(one);
+  });
+  testing::internal::GetCapturedStdout();
+  return run;
+}
+
 inline void expect_same_bits(const GraphRun& got, const GraphRun& want) {
   ASSERT_EQ(got.results.size(), want.results.size());
   for (size_t i = 0; i < want.results.size(); ++i) {
@@ -95,6 +109,7 @@ inline void expect_same_bits(const GraphRun& got, const GraphRun& want) {
 struct GraphCase {
   const char* name;
   std::vector<std::string> flags;
+  int ranks = 1;
 };
 inline void PrintTo(const GraphCase& one, std::ostream* out) { *out << one.name; }
 
@@ -118,6 +133,10 @@ inline std::vector<GraphCase> graph_cases() {
       {"Rotary", {"--position-embedding-type=rope", "--reset-position-ids", "--swiglu"}},
       {"AGrowingBatch", {"--rampup-batch-size", "2", "2", "12"}},
       {"ASkippedIteration", {"--iterations-to-skip", "2"}},
+      {"DataParallel",
+       of_128({"--bf16", "--global-batch-size=16", "--use-distributed-optimizer",
+               "--overlap-grad-reduce", "--overlap-param-gather"}),
+       2},
   };
 }
 
@@ -128,8 +147,8 @@ inline std::string graph_case_name(const testing::TestParamInfo<GraphCase>& info
 // With and without a record.
 inline void expect_graph_to_change_nothing(const GraphCase& one, std::vector<std::string> flags) {
   flags.insert(flags.end(), one.flags.begin(), one.flags.end());
-  const GraphRun want = graph_run(flags, false);
-  const GraphRun got = graph_run(flags, true);
+  const GraphRun want = graph_run(flags, false, one.ranks);
+  const GraphRun got = graph_run(flags, true, one.ranks);
   EXPECT_FALSE(want.was_recorded);
   EXPECT_TRUE(got.was_recorded);
   expect_same_bits(got, want);

@@ -16,16 +16,12 @@ TEST_P(MicrobatchGraphTest, FixedPlacesGiveTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Runs, MicrobatchGraphTest, testing::ValuesIn(graph_cases()),
                          graph_case_name);
 
-TEST(WhyNoGraphTest, MicrobatchesCommunicateOrAreTimed) {
+TEST(WhyNoGraphTest, LayersCommunicateOrAreTimed) {
   TrainingArgs args;
   EXPECT_EQ(why_no_graph(args), std::nullopt);
-  args.parallel.overlap_grad_reduce = true;
-  EXPECT_EQ(why_no_graph(args), std::nullopt);  // one rank has nothing to reduce
   args.parallel.data_parallel_size = 2;
-  EXPECT_THAT(why_no_graph(args).value(), StartsWith("--overlap-grad-reduce: "));
-  args.parallel.overlap_grad_reduce = false;
-  args.parallel.overlap_param_gather = true;
-  EXPECT_THAT(why_no_graph(args).value(), StartsWith("--overlap-param-gather: "));
+  args.parallel.overlap_grad_reduce = true;
+  EXPECT_EQ(why_no_graph(args), std::nullopt);  // between the first and the last microbatch
   args.parallel.tensor_model_parallel_size = 2;
   EXPECT_THAT(why_no_graph(args).value(), StartsWith("--tensor-model-parallel-size 2: "));
   args.parallel.pipeline_model_parallel_size = 4;
