@@ -119,7 +119,17 @@ class ActivationPlan {
 
   // Appends the rows of the peak and says when it is.
   std::string append(std::vector<PlannedRow>& rows) const {
-    const std::vector<MemoryRow> input = input_rows();
+    std::vector<MemoryRow> input = input_rows();
+    if (num_stages(t_) > 1) {
+      input.push_back({"messages between stages", num_messages() * layer_.input.bytes});
+    }
+    if (stage_.has_head &&
+        is_all_warmup()) {  // every microbatch gets its loss before any goes back
+      std::vector<MemoryRow> kept = head_rows();
+      kept.pop_back();  // the gradient
+      input.push_back(
+          {"losses of the other microbatches", (t_.num_microbatches - 1) * total_bytes(kept)});
+    }
     int64_t held = total_bytes(input) + kept_by_layers();
     std::string peak_at;
     std::vector<MemoryRow> extra;
@@ -153,14 +163,26 @@ class ActivationPlan {
   }
 
  private:
+  // An interleaved schedule with a microbatch for each stage (parallel/pipeline/schedule.h).
+  bool is_all_warmup() const {
+    return stage_.num_chunks > 1 && t_.num_microbatches == num_stages(t_);
+  }
   // Forward passes whose backward pass has not begun, in model chunks (Narayanan et al. 2021,
   // fig. 4): one after another p - rank, interleaved the warm-up and one more.
   int64_t chunks_in_flight() const {
     const int64_t behind = num_stages(t_) - number_ - 1;
     const int64_t chunks = stage_.num_chunks;
-    const int64_t wanted =
-        chunks == 1 ? behind + 1 : 2 * behind + (chunks - 1) * num_stages(t_) + 1;
-    return std::min(wanted, chunks * t_.num_microbatches);
+    const int64_t all = chunks * t_.num_microbatches;
+    if (chunks == 1) return std::min(behind + 1, all);
+    if (is_all_warmup()) return all;
+    return std::min(2 * behind + (chunks - 1) * num_stages(t_) + 1, all);
+  }
+  // Two being sent and one being received (parallel/pipeline/executor.cpp), if there are so many:
+  // the last stage sends gradients alone.
+  int64_t num_messages() const {
+    const bool is_last = number_ == num_stages(t_) - 1;
+    const int64_t a_microbatch = stage_.num_chunks * (is_last ? 1 : 2);
+    return std::min<int64_t>(3, a_microbatch * t_.num_microbatches - 1);
   }
 
   int64_t kept_by(const Region& region) const {
