@@ -1,22 +1,16 @@
 #include "megatron/comm/tcp/sockets.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <memory>
-#include <span>
-#include <string>
 #include <thread>
 
 #include "megatron/core/error.h"
@@ -24,35 +18,8 @@
 namespace megatron::comm::tcp {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr uint64_t kMagic = 0x6d65676174726f6e;  // "megatron"
-constexpr auto kRetry = std::chrono::milliseconds(50);
-
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  in_port_t& port() {
-    return storage.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
-                                         : reinterpret_cast<sockaddr_in&>(storage).sin_port;
-  }
-  bool is_loopback() {
-    if (storage.ss_family == AF_INET6) {
-      return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<sockaddr_in6&>(storage).sin6_addr) != 0;
-    }
-    return ntohl(reinterpret_cast<sockaddr_in&>(storage).sin_addr.s_addr) >> 24 == 127;
-  }
-};
-
-// What a process says first on a connection.
-struct Hello {
-  uint64_t magic = kMagic;
-  int32_t rank = 0;
-  int32_t size = 0;
-  in_port_t port = 0;  // where it waits for others, as in an address
-};
+constexpr auto kOneConnection = std::chrono::seconds(10);  // to one address
+constexpr int kNameAttempts = 10;
 
 [[noreturn]] void fail(const std::string& what) {
   throw CommError(fmt::format("{}: {}", what, std::strerror(errno)));
@@ -62,68 +29,132 @@ void check(bool holds, const char* call) {
   if (!holds) fail(call);
 }
 
+sockaddr_in6& as_ipv6(sockaddr_storage& storage) {
+  return reinterpret_cast<sockaddr_in6&>(storage);
+}
+sockaddr_in& as_ipv4(sockaddr_storage& storage) { return reinterpret_cast<sockaddr_in&>(storage); }
+
+// A socket of IPv6 calls a peer of IPv4 ::ffff:10.0.0.1. Here it is 10.0.0.1 again.
+Address plain(Address address) {
+  if (address.storage.ss_family != AF_INET6) return address;
+  const sockaddr_in6 mapped = as_ipv6(address.storage);
+  if (IN6_IS_ADDR_V4MAPPED(&mapped.sin6_addr) == 0) return address;
+  Address result;
+  result.length = sizeof(sockaddr_in);
+  sockaddr_in& ipv4 = as_ipv4(result.storage);
+  ipv4.sin_family = AF_INET;
+  ipv4.sin_port = mapped.sin6_port;
+  std::memcpy(&ipv4.sin_addr, &mapped.sin6_addr.s6_addr[12], sizeof(ipv4.sin_addr));
+  return result;
+}
+
 Address address_of(int descriptor, int (*ask)(int, sockaddr*, socklen_t*)) {
   Address address;
   address.length = sizeof(address.storage);
   check(ask(descriptor, address.get(), &address.length) == 0, "address of a socket");
-  return address;
+  return plain(address);
 }
 
-// Reads or writes all of a small record within the time there is.
-class Deadline {
- public:
-  explicit Deadline(std::chrono::milliseconds timeout) : end_(Clock::now() + timeout) {}
-
-  // Whether the socket becomes ready in time.
-  bool wait(int descriptor, int16_t events) const {
-    for (;;) {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()).count();
-      if (left <= 0) return false;
-      pollfd request{descriptor, events, 0};
-      const int ready = ::poll(&request, 1, static_cast<int>(std::min<int64_t>(left, 1000)));
-      if (ready > 0) return true;
-      if (ready < 0 && errno != EINTR) return false;
-    }
+Socket listen_at(sa_family_t family, int port, int backlog) {
+  Socket listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener.is_open()) return listener;
+  Address any;
+  any.storage.ss_family = family;
+  any.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  any.port() = htons(static_cast<in_port_t>(port));
+  const int yes = 1;
+  const int no = 0;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (family == AF_INET6) {  // IPv4 comes here, too
+    ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
   }
-  bool is_over() const { return Clock::now() >= end_; }
-
- private:
-  Clock::time_point end_;
-};
-
-bool read_all(int descriptor, void* data, size_t bytes, const Deadline& deadline) {
-  for (size_t got = 0; got < bytes;) {
-    if (!deadline.wait(descriptor, POLLIN)) return false;
-    const ssize_t count = ::recv(descriptor, static_cast<char*>(data) + got, bytes - got, 0);
-    if (count <= 0) return false;
-    got += static_cast<size_t>(count);
+  if (::bind(listener.get(), any.get(), any.length) != 0 ||
+      ::listen(listener.get(), backlog) != 0) {
+    return Socket();
   }
-  return true;
+  return listener;
 }
 
-bool write_all(int descriptor, const void* data, size_t bytes, const Deadline& deadline) {
-  for (size_t sent = 0; sent < bytes;) {
-    if (!deadline.wait(descriptor, POLLOUT)) return false;
-    const ssize_t count =
-        ::send(descriptor, static_cast<const char*>(data) + sent, bytes - sent, MSG_NOSIGNAL);
-    if (count <= 0) return false;
-    sent += static_cast<size_t>(count);
+Socket connect_to(Address address, const Deadline& deadline) {
+  Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return socket;
+  if (::connect(socket.get(), address.get(), address.length) == 0) return socket;
+  if (errno != EINPROGRESS && errno != EINTR) return Socket();
+  int error = ETIMEDOUT;
+  if (deadline.wait(socket.get(), POLLOUT)) {
+    socklen_t length = sizeof(error);
+    check(::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0, "getsockopt");
+    if (error == 0) return socket;
   }
-  return true;
+  socket = Socket();
+  errno = error;
+  return socket;
 }
 
-// The addresses that a name stands for.
+// Whether a call that does not block has to be made again.
+bool is_early() { return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK; }
+
+}  // namespace
+
+Socket::~Socket() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+in_port_t& Address::port() {
+  return storage.ss_family == AF_INET6 ? as_ipv6(storage).sin6_port : as_ipv4(storage).sin_port;
+}
+
+bool Address::is_loopback() const {
+  Address copy = *this;
+  if (storage.ss_family == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&as_ipv6(copy.storage).sin6_addr) != 0;
+  }
+  return ntohl(as_ipv4(copy.storage).sin_addr.s_addr) >> 24 == 127;
+}
+
+bool Address::is_own() const {
+  Address copy = *this;
+  copy.port() = 0;
+  const Socket socket(::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return socket.is_open() && ::bind(socket.get(), copy.get(), copy.length) == 0;
+}
+
+std::chrono::milliseconds Deadline::left() const {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now());
+  return std::max(left, std::chrono::milliseconds(0));
+}
+
+Deadline Deadline::within(std::chrono::milliseconds timeout) const {
+  Deadline result(timeout);
+  result.end_ = std::min(result.end_, end_);
+  return result;
+}
+
+bool Deadline::wait(int descriptor, int16_t events) const {
+  for (;;) {
+    const int64_t ms = left().count();
+    pollfd request{descriptor, events, 0};
+    const int ready = ::poll(&request, 1, static_cast<int>(std::min<int64_t>(ms, 1000)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (ms == 0) return false;
+  }
+}
+
 std::vector<Address> resolve(const std::string& name, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int status = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
+  int status = EAI_AGAIN;  // a name server may not have started yet
+  for (int i = 0; i < kNameAttempts && status == EAI_AGAIN; ++i) {
+    if (i > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+    status = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
+  }
   if (status != 0) {
-    throw CommError(
-        fmt::format("MASTER_ADDR {} is not known: {}; set it to the name or address of "
-                    "the host of rank 0",
-                    name, ::gai_strerror(status)));
+    throw CommError(fmt::format(
+        "the master's address {} is not known: {}; set MASTER_ADDR, or --master-addr of launch, to "
+        "the name or address of the host of rank 0",
+        name, ::gai_strerror(status)));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
   std::vector<Address> list;
@@ -136,130 +167,67 @@ std::vector<Address> resolve(const std::string& name, int port) {
   return list;
 }
 
-// Waits for connections at a port of all of this host's addresses; 0 takes a free one.
-Socket listen_at(sa_family_t family, in_port_t port, int backlog) {
-  Address any;
-  any.storage.ss_family = family;
-  any.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  any.port() = port;
-  Socket listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  check(listener.is_open(), "socket");
-  const int yes = 1;
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (::bind(listener.get(), any.get(), any.length) != 0) {
-    fail(fmt::format("port {} cannot be opened; choose another MASTER_PORT", ntohs(port)));
+Address own_address(int descriptor) { return address_of(descriptor, ::getsockname); }
+Address peer_address(int descriptor) { return address_of(descriptor, ::getpeername); }
+
+Socket listen_at(int port, int backlog) {
+  Socket listener = listen_at(AF_INET6, port, backlog);
+  if (!listener.is_open()) listener = listen_at(AF_INET, port, backlog);  // a host without IPv6
+  if (!listener.is_open()) {
+    fail(
+        fmt::format("port {} of this host cannot be opened (choose another MASTER_PORT, or "
+                    "--master-port of launch)",
+                    port));
   }
-  check(::listen(listener.get(), backlog) == 0, "listen");
   return listener;
 }
 
-// Connects to the first address that answers, and says who this is.
-Socket connect_to(std::span<Address> addresses, const Hello& hello, const std::string& name,
-                  const Deadline& deadline) {
-  do {
-    for (Address& address : addresses) {
-      Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-      check(socket.is_open(), "socket");
-      if (::connect(socket.get(), address.get(), address.length) == 0 &&
-          write_all(socket.get(), &hello, sizeof(hello), deadline)) {
-        return socket;
-      }
-    }
-    std::this_thread::sleep_for(kRetry);  // it may not have started yet
-  } while (!deadline.is_over());
-  fail(fmt::format("rank {} of the world cannot connect to {}", hello.rank, name));
+Socket accept_at(int listener) {
+  return Socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
-// Accepts all ranks above this one, each of which says hello; `ports` are what they say.
-void accept_all(int listener, int own_rank, std::vector<Socket>& sockets,
-                std::vector<in_port_t>& ports, const Deadline& deadline) {
-  const int size = static_cast<int>(sockets.size());
-  for (int missing = size - 1 - own_rank; missing > 0;) {
-    if (!deadline.wait(listener, POLLIN)) {
-      std::string names;
-      for (int rank = own_rank + 1; rank < size; ++rank) {
-        if (!sockets[static_cast<size_t>(rank)].is_open()) names += " " + std::to_string(rank);
-      }
-      throw CommError(fmt::format(
-          "rank {} of the world waited in vain for these ranks to connect:{}", own_rank, names));
-    }
-    Socket socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    Hello hello;
-    if (!socket.is_open() || !read_all(socket.get(), &hello, sizeof(hello), deadline) ||
-        hello.magic != kMagic) {
-      continue;  // not one of us
-    }
-    if (hello.size != size || hello.rank <= own_rank || hello.rank >= size ||
-        sockets[static_cast<size_t>(hello.rank)].is_open()) {
-      throw CommError(
-          fmt::format("a process says that it is rank {} of {}, and rank {} of {} knows "
-                      "better; start all with the same WORLD_SIZE and each with its RANK",
-                      hello.rank, hello.size, own_rank, size));
-    }
-    ports[static_cast<size_t>(hello.rank)] = hello.port;
-    sockets[static_cast<size_t>(hello.rank)] = std::move(socket);
-    --missing;
+Socket connect_once(const std::vector<Address>& addresses, const Deadline& deadline) {
+  Socket socket;
+  for (const Address& address : addresses) {
+    socket = connect_to(address, deadline.within(kOneConnection));
+    if (socket.is_open()) break;
   }
+  return socket;
 }
 
-void prepare(int descriptor) {
+bool read_all(int descriptor, void* data, size_t bytes, const Deadline& deadline) {
+  for (size_t got = 0; got < bytes;) {
+    if (!deadline.wait(descriptor, POLLIN)) return false;
+    const ssize_t count = ::recv(descriptor, static_cast<char*>(data) + got, bytes - got, 0);
+    if (count < 0 && is_early()) continue;
+    if (count <= 0) return false;
+    got += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+bool write_all(int descriptor, const void* data, size_t bytes, const Deadline& deadline) {
+  for (size_t sent = 0; sent < bytes;) {
+    if (!deadline.wait(descriptor, POLLOUT)) return false;
+    const ssize_t count =
+        ::send(descriptor, static_cast<const char*>(data) + sent, bytes - sent, MSG_NOSIGNAL);
+    if (count < 0 && is_early()) continue;
+    if (count <= 0) return false;
+    sent += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+void keep_alive(int descriptor) {
   const int yes = 1;
+  const int first_s = 60;
+  const int then_s = 30;
+  const int times = 10;
   ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-  check(::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) | O_NONBLOCK) == 0, "fcntl");
-}
-
-}  // namespace
-
-Socket::~Socket() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-std::vector<Socket> connect_all(const LaunchEnvironment& place, std::chrono::milliseconds timeout) {
-  const Deadline deadline(timeout);
-  const size_t size = static_cast<size_t>(place.size);
-  std::vector<Socket> sockets(size);
-  std::vector<in_port_t> ports(size);
-  std::vector<Address> table(size);
-  const std::string master = fmt::format("{}:{}", place.master_address, place.master_port);
-  std::vector<Address> masters = resolve(place.master_address, place.master_port);
-  if (place.rank == 0) {
-    const Socket listener = listen_at(masters[0].storage.ss_family, masters[0].port(), place.size);
-    accept_all(listener.get(), 0, sockets, ports, deadline);
-    for (size_t rank = 1; rank < size; ++rank) {
-      table[rank] = address_of(sockets[rank].get(), ::getpeername);
-      table[rank].port() = ports[rank];
-    }
-    for (size_t rank = 1; rank < size; ++rank) {
-      check(write_all(sockets[rank].get(), table.data(), size * sizeof(Address), deadline),
-            "telling a rank of the others");
-    }
-  } else {
-    const Socket listener = listen_at(masters[0].storage.ss_family, 0, place.size);
-    const Hello hello{.rank = place.rank,
-                      .size = place.size,
-                      .port = address_of(listener.get(), ::getsockname).port()};
-    sockets[0] = connect_to(masters, hello, "rank 0 at " + master, deadline);
-    if (!read_all(sockets[0].get(), table.data(), size * sizeof(Address), deadline)) {
-      throw CommError(
-          fmt::format("rank {} of the world waited in vain for rank 0 at {} to tell of "
-                      "the others",
-                      place.rank, master));
-    }
-    for (size_t rank = 1; rank < static_cast<size_t>(place.rank); ++rank) {
-      // A rank that rank 0 sees as its own host's is where this one sees rank 0.
-      if (table[rank].is_loopback()) {
-        const in_port_t port = table[rank].port();
-        table[rank] = address_of(sockets[0].get(), ::getpeername);
-        table[rank].port() = port;
-      }
-      sockets[rank] = connect_to({&table[rank], 1}, hello, fmt::format("rank {}", rank), deadline);
-    }
-    accept_all(listener.get(), place.rank, sockets, ports, deadline);
-  }
-  for (const Socket& socket : sockets) {
-    if (socket.is_open()) prepare(socket.get());
-  }
-  return sockets;
+  ::setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+  ::setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, &first_s, sizeof(first_s));
+  ::setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, &then_s, sizeof(then_s));
+  ::setsockopt(descriptor, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
 }
 
 }  // namespace megatron::comm::tcp

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/comm/tcp/rendezvous.h"
 #include "megatron/comm/tcp/sockets.h"
 
 namespace megatron::comm::tcp {
@@ -26,7 +27,9 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kFailureGroup = ~uint64_t{0};
 constexpr uint64_t kFarewellGroup = ~uint64_t{1};
 constexpr int64_t kMaxFailureBytes = 1 << 16;
-constexpr auto kBetweenLooks = std::chrono::milliseconds(1);  // at peers that nobody waits for
+// At peers that nobody waits for: a call of the system for each of them.
+constexpr auto kBetweenLooks = std::chrono::milliseconds(1);
+constexpr int kPeersALook = 64;
 constexpr auto kFarewell = std::chrono::seconds(1);
 constexpr auto kSpinTime = std::chrono::microseconds(50);
 constexpr int kRestMs = 5;
@@ -220,7 +223,7 @@ bool TcpWire::is_body_done(int from) {
 
 std::optional<Wire::Failure> TcpWire::failure() {
   const Clock::time_point now = Clock::now();
-  if (failure_ || now - last_look_ < kBetweenLooks) return failure_;
+  if (failure_ || now - last_look_ < kBetweenLooks * (1 + size() / kPeersALook)) return failure_;
   last_look_ = now;
   for (int peer = 0; peer < size() && !failure_; ++peer) {
     if (peer != rank_) read_header(peer);
