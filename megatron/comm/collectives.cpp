@@ -54,6 +54,13 @@ Call call_of_all(std::span<const Transfer> transfers) {
   return {Operation::kExchange, DType::kUInt8, bytes};
 }
 
+void check_peers(std::span<const Transfer> transfers, const Group& group) {
+  for (const Transfer& transfer : transfers) {
+    check_member(group, transfer.peer, transfer.is_send ? "send: rank" : "recv: rank");
+    invariant(transfer.peer != group.rank(), "a message goes to another rank");
+  }
+}
+
 // Hands a call to what moves the stream's memory: on_host(transport), or on_device(transport).
 template <class OnHost, class OnDevice>
 void dispatch(const Call& call, const Group& group, Stream stream, const OnHost& on_host,
@@ -133,10 +140,7 @@ void recv(TensorView x, int from, const Group& group, Stream stream) {
 
 void exchange(std::span<const Transfer> transfers, const Group& group, Stream stream) {
   if (transfers.empty()) return;
-  for (const Transfer& transfer : transfers) {
-    check_member(group, transfer.peer, transfer.is_send ? "send: rank" : "recv: rank");
-    invariant(transfer.peer != group.rank(), "a message goes to another rank");
-  }
+  check_peers(transfers, group);
   dispatch(
       call_of_all(transfers), group, stream,
       [&](Transport& transport) { transport.exchange(transfers); },
@@ -157,7 +161,7 @@ struct Pending::State {
 
   Stream stream;
   Event done;
-  std::function<void()> receive = nullptr;  // on the CPU
+  std::function<void()> finish = nullptr;  // what the host does for messages, if anything
 };
 
 Pending::Pending() = default;
@@ -169,7 +173,7 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 }
 
 Pending::~Pending() {
-  if (state_ != nullptr && state_->receive) return;  // nobody waits for the message: an exception
+  if (state_ != nullptr && state_->finish) return;  // nobody waits for the message: an exception
   try {
     wait();
   } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): whoever waits for the stream is
@@ -181,26 +185,35 @@ void Pending::wait() {
   if (state_ == nullptr) return;
   const std::unique_ptr<State> state = std::move(state_);
   const TraceRange range("wait_for_collective", state->stream);
-  if (state->receive) return state->receive();
+  if (state->finish) state->finish();
   state->done.hold_back(state->stream);
 }
 
 namespace {
 
-// f(stream) beside the other work of `stream`, after what it holds now.
+// f(own, done) on the group's own stream beside the other work of `stream`, after what it holds
+// now. f records `done` at its end, or returns what the host does before that at wait().
+template <class F>
+Pending start_beside(const Group& group, Stream stream, const F& f) {
+  const Stream own = group.device_transport(stream.device).own_stream();
+  auto state = std::make_unique<Pending::State>(stream);
+  state->done.record(stream);
+  state->done.hold_back(own);
+  state->finish = f(own, state->done);
+  return Pending(std::move(state));
+}
+
 template <class F>
 Pending start(const Group& group, Stream stream, const F& f) {
   if (stream.is_cpu() || group.size() == 1) {
     f(stream);
     return {};
   }
-  const Stream own = group.device_transport(stream.device).own_stream();
-  auto state = std::make_unique<Pending::State>(stream);
-  state->done.record(stream);  // the stream's work so far, then the collective
-  state->done.hold_back(own);
-  f(own);
-  state->done.record(own);
-  return Pending(std::move(state));
+  return start_beside(group, stream, [&](Stream own, Event& done) {
+    f(own);
+    done.record(own);
+    return nullptr;
+  });
 }
 
 }  // namespace
@@ -228,10 +241,25 @@ Pending start_exchange(std::span<const Transfer> transfers, const Group& group, 
     exchange(sends, group, stream);
     if (receives.empty()) return {};
     auto state = std::make_unique<Pending::State>(stream);
-    state->receive = [receives, group, stream] { exchange(receives, group, stream); };
+    state->finish = [receives, group, stream] { exchange(receives, group, stream); };
     return Pending(std::move(state));
   }
-  return start(group, stream, [&](Stream own) { exchange(transfers, group, own); });
+  if (transfers.empty()) return {};
+  check_peers(transfers, group);
+  return start_beside(group, stream, [&](Stream own, Event& done) -> std::function<void()> {
+    std::function<void()> rest;
+    dispatch(
+        call_of_all(transfers), group, own, [](Transport&) {},
+        [&](DeviceTransport& transport) { rest = transport.start_exchange(transfers, own); });
+    if (!rest) {
+      done.record(own);
+      return nullptr;
+    }
+    return [rest, group, own, &done] {
+      rest();
+      done.record(own);
+    };
+  });
 }
 
 }  // namespace megatron::comm

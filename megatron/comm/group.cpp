@@ -6,8 +6,10 @@
 #include <algorithm>
 
 #include "megatron/comm/nccl/nccl_transport.h"
+#include "megatron/comm/peer/peer_transport.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 #include "megatron/device/cuda.h"
 
 namespace megatron::comm {
@@ -32,7 +34,10 @@ Transport& Group::transport() const { return *state_->transport; }
 DeviceTransport& Group::device_transport(Device device) const {
   if (state_->device_transport == nullptr) {
     if constexpr (cuda::kIsBuilt) {
-      state_->device_transport = nccl::make_nccl_transport(transport(), device);
+      std::unique_ptr<DeviceTransport> made = peer::make_peer_transport(transport(), device);
+      if (made == nullptr) made = nccl::make_nccl_transport(transport(), device);
+      if (rank() == 0) debug(fmt::format("group {}: {} GPUs by {}", name(), size(), made->name()));
+      state_->device_transport = std::move(made);
       state_->device = device;
     } else {
       throw Unsupported("group " + name() + ": this binary was built without CUDA");

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +26,8 @@ struct Membership {
 
 // A message as the rank calls it that sends or receives it.
 Call call_of(const Transfer& transfer);
+
+class ThreadGroup;
 
 namespace nccl {
 class Watchdog;
@@ -70,6 +73,8 @@ class Transport {
   virtual std::string last_call(int member) const;
   // The last calls of all ranks that can be seen, to standard error.
   virtual void print_flight_records() const;
+  // What the members share where they are threads of this process; else null.
+  virtual ThreadGroup* threads() { return nullptr; }
 
   // "rank 1 (rank 5 of the world)", and "on gpu7" where hosts are known
   std::string name_of(int member) const;
@@ -95,6 +100,14 @@ class DeviceTransport {
 
   virtual void run(const Call& call, const void* in, void* out, Stream stream) = 0;
   virtual void exchange(std::span<const Transfer> transfers, Stream stream) = 0;
+  // Queues of an exchange what can be queued before the other members come. Returns what the host
+  // does for the rest, once, when the messages are needed; nothing where all is queued.
+  virtual std::function<void()> start_exchange(std::span<const Transfer> transfers, Stream stream) {
+    exchange(transfers, stream);
+    return nullptr;
+  }
+  // "NCCL", ...: for messages.
+  virtual const char* name() const = 0;
   // The group's own stream, for what runs beside the rank's: of high priority.
   virtual Stream own_stream() = 0;
 };

@@ -63,6 +63,7 @@ class NcclTransport final : public DeviceTransport, private Watched {
 
   void run(const Call& call, const void* in, void* out, Stream stream) override;
   void exchange(std::span<const Transfer> transfers, Stream stream) override;
+  const char* name() const override { return "NCCL"; }
   Stream own_stream() override { return {device_, own_stream_}; }
 
  private:

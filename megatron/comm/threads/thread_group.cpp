@@ -86,27 +86,30 @@ void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, 
   place.in = in;
   place.out = out;
   const std::optional<uint32_t> phase = arrive(self.rank(), call, &self);
-  if (!phase || spin(*phase)) return;
+  if (phase && !spin(*phase)) sleep(self, call, *phase);
+  check_agreement(self);
+}
 
+void ThreadGroup::sleep(const Transport& self, const Call& call, uint32_t phase) {
   const std::chrono::milliseconds timeout = self.context().timeout;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::unique_lock lock(mutex_);
   num_sleepers_.fetch_add(1);
   bool is_late = false;
   std::vector<int> gone;
-  while (!is_over(*phase)) {
+  while (!is_over(phase)) {
     if (world_.has_news()) {
       for (const int member : missing(self.rank())) {
         if (world_.has_ended(world_ranks_[static_cast<size_t>(member)])) gone.push_back(member);
       }
     }
     const bool is_released = world_.has_news() && world_.failure();
-    if ((is_late || is_released || !gone.empty()) && withdraw(*phase)) break;
+    if ((is_late || is_released || !gone.empty()) && withdraw(phase)) break;
     is_late = over_.wait_until(lock, deadline) == std::cv_status::timeout;
   }
   num_sleepers_.fetch_sub(1);
   lock.unlock();
-  if (is_over(*phase)) return;
+  if (is_over(phase)) return;
 
   // Members that come later see that the meeting is broken and ask why: the reason comes first.
   const auto fail = [&](const std::string& why) {
@@ -121,6 +124,19 @@ void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, 
   }
   world_.print_flight_records();
   fail(fmt::format("waited {} for {}", seconds(timeout), missing_text(self, missing(self.rank()))));
+}
+
+void ThreadGroup::check_agreement(const Transport& self) {
+  const std::span<const Place> all = places();
+  const auto other = std::find_if(all.begin(), all.end(),
+                                  [&](const Place& place) { return place.call != all[0].call; });
+  if (other == all.end()) return;
+  const std::string message =
+      fmt::format("group {}: members made different calls: {} called {}, {} called {}",
+                  self.membership().name, self.name_of(0), all[0].call.str(),
+                  self.name_of(static_cast<int>(other - all.begin())), other->call.str());
+  part(self.rank());  // until here the others read what this rank said
+  throw CommError(message);
 }
 
 void ThreadGroup::part(int rank) {
@@ -175,11 +191,12 @@ ThreadGroup::Message ThreadGroup::buffer_for(Mailbox& box, int64_t bytes) {
   return message;
 }
 
-void ThreadGroup::post(const Transport& self, const Call& call, const void* data) {
+void ThreadGroup::post(const Transport& self, const Call& call, std::span<const std::byte> bytes) {
   Mailbox& box = mailboxes_[static_cast<size_t>(call.peer)];
-  Message message = buffer_for(box, call.bytes());
+  const auto size = static_cast<int64_t>(bytes.size());
+  Message message = buffer_for(box, size);
   message.call = call;
-  copy_host(message.data.get(), data, call.bytes());
+  copy_host(message.data.get(), bytes.data(), size);
   {
     const std::lock_guard lock(box.mutex);
     box.from[self.rank()].push_back(std::move(message));
@@ -187,7 +204,7 @@ void ThreadGroup::post(const Transport& self, const Call& call, const void* data
   box.arrived.notify_one();
 }
 
-void ThreadGroup::receive(const Transport& self, const Call& call, void* data) {
+void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std::byte> bytes) {
   const std::chrono::milliseconds timeout = self.context().timeout;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const int sender = world_ranks_[static_cast<size_t>(call.peer)];
@@ -221,7 +238,7 @@ void ThreadGroup::receive(const Transport& self, const Call& call, void* data) {
                      message.call.str()));
   }
   lock.unlock();
-  copy_host(data, message.data.get(), call.bytes());
+  copy_host(bytes.data(), message.data.get(), static_cast<int64_t>(bytes.size()));
   lock.lock();
   if (box.spare.size() < kMaxSpareBuffers) box.spare.push_back(std::move(message));
 }

@@ -32,16 +32,18 @@ class ThreadGroup {
   };
 
   // Waits for all members; what they brought may be read until part(). Throws CommError when one
-  // does not come; no other member then touches this one's memory. `self` is the caller.
+  // does not come, and on all members when they make different calls; nobody then touches this
+  // one's memory. `self` is the caller.
   void meet(const Transport& self, const Call& call, const void* in, void* out);
   std::span<const Place> places() const { return {places_.get(), size_}; }
   // Waits until all members have read. Between meet() and here a member can neither throw nor wait,
-  // so this always returns.
+  // so this always returns. May be called several times: each is a point that all have reached.
   void part(int rank);
 
-  // Messages. post() copies and returns; receive() waits for the next one of that sender.
-  void post(const Transport& self, const Call& call, const void* data);
-  void receive(const Transport& self, const Call& call, void* data);
+  // Messages. post() copies the bytes and returns; receive() waits for the next ones of that
+  // sender, as many as it takes. The calls of both say what the bytes stand for.
+  void post(const Transport& self, const Call& call, std::span<const std::byte> bytes);
+  void receive(const Transport& self, const Call& call, std::span<std::byte> bytes);
 
   void wake();
 
@@ -63,8 +65,11 @@ class ThreadGroup {
   std::optional<uint32_t> arrive(int rank, const Call& call, const Transport* self);
   bool is_over(uint32_t phase) const;
   bool spin(uint32_t phase) const;
+  // Until the meeting has taken place. Throws CommError when it does not.
+  void sleep(const Transport& self, const Call& call, uint32_t phase);
   // Makes the meeting impossible; false when it has taken place all the same.
   bool withdraw(uint32_t phase);
+  void check_agreement(const Transport& self);
   [[noreturn]] void throw_released(const Transport& self, const Call& call) const;
   // The members that have arrived less often than `rank`.
   std::vector<int> missing(int rank) const;

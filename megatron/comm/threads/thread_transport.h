@@ -20,11 +20,9 @@ class ThreadTransport final : public Transport {
   std::optional<std::string> failure() const override;
   std::string last_call(int member) const override;
   void print_flight_records() const override { world_.print_flight_records(); }
+  ThreadGroup* threads() override { return &group_; }
 
  private:
-  // Every member says the same, or all throw the same CommError.
-  void check_agreement() const;
-
   ThreadWorld& world_;
   ThreadGroup& group_;
 };

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "megatron/device/cuda/check.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
+#include "tests/comm/cuda/on_gpu.h"
 #include "tests/comm/values.h"
 #include "tests/support/message_of.h"
 
@@ -29,38 +31,6 @@ namespace {
 using testing::HasSubstr;
 
 constexpr ThreadRanksOptions kOptions{.timeout = std::chrono::seconds(60)};
-
-// Memory of a GPU that holds a list of T.
-template <class T>
-class OnGpu {
- public:
-  OnGpu(const std::vector<T>& list, Stream stream)
-      : size_(static_cast<int64_t>(list.size())),
-        stream_(stream),
-        data_(cuda::allocate(size_ * static_cast<int64_t>(sizeof(T)), stream.device.index)) {
-    copy_bytes(data_, list.data(), size_ * static_cast<int64_t>(sizeof(T)), stream);
-  }
-  ~OnGpu() { cuda::release(data_, stream_.device.index); }
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
-
-  TensorView view() const { return {data_, {size_}, dtype_of<T>()}; }
-  TensorView part(int rank, int size) const {
-    const int64_t count = size_ / size;
-    return {static_cast<T*>(data_) + count * rank, {count}, dtype_of<T>()};
-  }
-  std::vector<T> read() const {
-    std::vector<T> list(static_cast<size_t>(size_));
-    copy_bytes(list.data(), data_, size_ * static_cast<int64_t>(sizeof(T)), stream_);
-    synchronize(stream_);
-    return list;
-  }
-
- private:
-  int64_t size_;
-  Stream stream_;
-  void* data_;
-};
 
 // Small whole numbers: their sums are exact in every type and order.
 template <class T>
@@ -83,7 +53,9 @@ class NcclTest : public testing::Test {
  protected:
   void SetUp() override {
     if (num_cuda_devices() < 2) GTEST_SKIP() << "needs two GPUs: not run";
+    ::setenv("MEGATRON_PEER_COPIES", "off", 1);
   }
+  void TearDown() override { ::unsetenv("MEGATRON_PEER_COPIES"); }
 
   static int size() { return num_cuda_devices(); }
   static void run_on_gpus(const std::function<void(const Group& world, Stream stream)>& f,

@@ -1,0 +1,511 @@
+#include "megatron/comm/peer/peer_transport.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "megatron/comm/peer/sum.h"
+#include "megatron/comm/threads/thread_group.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/device/allocator.h"
+#include "megatron/device/cuda/check.h"
+
+namespace megatron::comm::peer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kKiB = 1024;
+constexpr int64_t kMiB = 1024 * kKiB;
+// Up to here a kernel that reads the others' memory is faster than copies and a sum.
+constexpr int64_t kSmallBytes = 256 * kKiB;
+constexpr int64_t kPieceBytes = 8 * kMiB;   // of a large sum: one is pulled while one is summed
+constexpr int64_t kPullsBytes = 16 * kMiB;  // what is pulled of all members for one sum, at most
+constexpr int64_t kAlignment = 256;         // of pieces
+constexpr int64_t kVectorBytes = 16;        // slices of ranks begin at multiples
+constexpr auto kFarewell = std::chrono::seconds(10);  // for messages on their way to be received
+
+const std::byte* at(const void* data, int64_t offset) {
+  return static_cast<const std::byte*>(data) + offset;
+}
+std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
+
+void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
+  if (bytes == 0 || to == from) return;
+  MG_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
+}
+void record(cudaEvent_t event, cudaStream_t stream) { MG_CUDA(cudaEventRecord(event, stream)); }
+void wait(cudaStream_t stream, cudaEvent_t event) {
+  MG_CUDA(cudaStreamWaitEvent(stream, event, 0));
+}
+cudaStream_t native_of(Stream stream) { return static_cast<cudaStream_t>(stream.native); }
+
+class PeerEvent {
+ public:
+  // Leaves `device` the current one of this thread.
+  explicit PeerEvent(int device) {
+    MG_CUDA(cudaSetDevice(device));
+    MG_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+  }
+  ~PeerEvent() { cudaEventDestroy(event_); }
+  PeerEvent(const PeerEvent&) = delete;
+  PeerEvent& operator=(const PeerEvent&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// A message on its way. The receiver reads it between receiving its address and marking it taken.
+struct Ticket {
+  Ticket(int sender, int receiver) : done(receiver), ready(sender) {}
+
+  const void* data = nullptr;
+  PeerEvent done;                    // the receiver has read the data
+  PeerEvent ready;                   // the data is there
+  std::atomic<bool> is_taken{true};  // `done` is recorded
+  void* copy = nullptr;              // the transport's own memory, or what is lent
+  int64_t copy_bytes = 0;
+};
+
+// What a member shows the others. Lives as long as any of them.
+struct Board {
+  explicit Board(int gpu) : device(gpu), ready(gpu), middle(gpu), done(gpu) {}
+
+  const int device;
+  PeerEvent ready;             // what it brings to a collective is there
+  PeerEvent middle;            // its slice of a sum is
+  PeerEvent done;              // it reads nothing more
+  std::deque<Ticket> tickets;  // only the member itself adds to them
+};
+using Boards = std::vector<std::shared_ptr<Board>>;
+
+// Those of all members.
+Boards shown_to_all(Transport& host, int device) {
+  ThreadGroup& group = *host.threads();
+  const std::shared_ptr<Board> mine = std::make_shared<Board>(device);
+  group.meet(host, {Operation::kConnect}, &mine, nullptr);
+  Boards boards;
+  for (const ThreadGroup::Place& place : group.places()) {
+    boards.push_back(*static_cast<const std::shared_ptr<Board>*>(place.in));
+  }
+  group.part(host.rank());
+  return boards;
+}
+
+bool can_access_each_other(const Boards& boards) {
+  for (const auto& a : boards) {
+    for (const auto& b : boards) {
+      if (a->device == b->device) continue;
+      int can = 0;
+      MG_CUDA(cudaDeviceCanAccessPeer(&can, a->device, b->device));
+      if (can == 0) return false;
+    }
+  }
+  return true;
+}
+
+void open_access(int device, const Boards& boards) {
+  MG_CUDA(cudaSetDevice(device));
+  for (const auto& board : boards) {
+    if (board->device == device) continue;
+    const cudaError_t status = cudaDeviceEnablePeerAccess(board->device, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();
+    } else {
+      megatron::cuda::check(status, "cudaDeviceEnablePeerAccess", __FILE__, __LINE__);
+    }
+  }
+}
+
+class PeerTransport final : public DeviceTransport {
+ public:
+  PeerTransport(Transport& host, Device device, Boards boards);
+  ~PeerTransport() override;
+
+  void run(const Call& call, const void* in, void* out, Stream stream) override;
+  void exchange(std::span<const Transfer> transfers, Stream stream) override;
+  std::function<void()> start_exchange(std::span<const Transfer> transfers, Stream stream) override;
+  const char* name() const override { return "peer copies"; }
+  Stream own_stream() override { return {device_, own_stream_}; }
+
+ private:
+  using Memories = std::vector<const void*>;  // of all members
+  struct Slice {                              // bytes
+    int64_t begin = 0;
+    int64_t size = 0;
+  };
+  struct Lent {
+    Ticket* ticket = nullptr;
+    Call call;
+  };
+
+  int size() const { return host_.size(); }
+  int rank() const { return host_.rank(); }
+  const Board& board(int member) const { return *boards_[static_cast<size_t>(member)]; }
+  // Calls f(member) for the others, the next one first: so no member is read by all at once.
+  template <class F>
+  void for_others(const F& f) const {
+    for (int step = 1; step < size(); ++step) f((rank() + step) % size());
+  }
+  void refuse_record(const Call& call, cudaStream_t stream) const;
+
+  // The work of a collective on this GPU between meet() and part(), and between two part()s.
+  void queue(const Call& call, const Memories& theirs, void* out, cudaStream_t stream);
+  void queue_second(const Call& call, const Memories& theirs, void* out, cudaStream_t stream);
+  // out := the sum of the members' elements from byte `from` on.
+  void reduce(void* out, const Memories& theirs, Slice from, const Call& call, cudaStream_t stream);
+  void reduce_directly(void* out, const Memories& theirs, Slice from, const Call& call,
+                       cudaStream_t stream);
+  Slice slice_of(const Call& call, int member) const;
+  std::byte* scratch();
+
+  Ticket& new_ticket(int receiver);
+  void hand_over(Ticket& ticket, const Call& call, const void* data, cudaStream_t stream);
+  void send_copy(const Transfer& transfer, cudaStream_t stream);
+  Lent lend(const Transfer& transfer, cudaStream_t stream);
+  void receive(const Transfer& transfer, cudaStream_t stream);
+  void take_back(const Lent& lent, cudaStream_t stream);
+
+  Transport& host_;
+  ThreadGroup& group_;
+  const Device device_;
+  const Boards boards_;  // by member
+  cudaStream_t own_stream_ = nullptr;
+
+  // Large sums: pulls on a stream of their own, by turns into two halves of the scratch memory.
+  cudaStream_t pulls_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  std::array<PeerEvent, 2> pulled_;
+  std::array<PeerEvent, 2> summed_;
+  PeerEvent small_done_;  // the small sum in the scratch memory has been copied from there
+
+  struct Tickets {              // to one receiver
+    std::vector<Ticket*> idle;  // of memory that was lent
+    std::vector<Ticket*> copies;
+  };
+  std::vector<Tickets> tickets_;  // by receiver
+};
+
+constexpr int64_t kScratchBytes = 2 * kPullsBytes + kSmallBytes;
+
+PeerTransport::PeerTransport(Transport& host, Device device, Boards boards)
+    : host_(host),
+      group_(*host.threads()),
+      device_(device),
+      boards_(std::move(boards)),
+      pulled_{PeerEvent(device.index), PeerEvent(device.index)},
+      summed_{PeerEvent(device.index), PeerEvent(device.index)},
+      small_done_(device.index),
+      tickets_(boards_.size()) {
+  int least = 0;
+  int greatest = 0;
+  MG_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  MG_CUDA(cudaStreamCreateWithPriority(&own_stream_, cudaStreamNonBlocking, greatest));
+  MG_CUDA(cudaStreamCreateWithPriority(&pulls_, cudaStreamNonBlocking, greatest));
+}
+
+PeerTransport::~PeerTransport() {
+  const Clock::time_point deadline = Clock::now() + kFarewell;
+  const auto may_wait = [&] {
+    return std::uncaught_exceptions() == 0 && !host_.failure() && Clock::now() < deadline;
+  };
+  CachingAllocator& memory = allocator_of(device_);
+  for (const Tickets& tickets : tickets_) {
+    for (const Ticket* const ticket : tickets.copies) {
+      while (!ticket->is_taken.load() && may_wait()) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+      if (!ticket->is_taken.load()) continue;  // its receiver may still come: the memory stays
+      cudaEventSynchronize(ticket->done.get());
+      memory.release(ticket->copy);
+    }
+  }
+  for (cudaStream_t const stream : {own_stream_, pulls_}) {
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+  for (const PeerEvent& event : summed_) cudaEventSynchronize(event.get());
+  cudaEventSynchronize(small_done_.get());
+  if (scratch_ != nullptr) memory.release(scratch_);
+}
+
+void PeerTransport::refuse_record(const Call& call, cudaStream_t stream) const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  MG_CUDA(cudaStreamIsCapturing(stream, &status));
+  if (status == cudaStreamCaptureStatusNone) return;
+  throw Unsupported(fmt::format(
+      "{}: peer copies cannot be recorded in a CUDA graph; use MEGATRON_PEER_COPIES=off (NCCL)",
+      host_.name_of(call)));
+}
+
+void PeerTransport::run(const Call& call, const void* in, void* out, Stream stream) {
+  cudaStream_t const native = native_of(stream);
+  refuse_record(call, native);
+  record(board(rank()).ready.get(), native);
+  group_.meet(host_, call, in, out);
+  Memories theirs;
+  for (const ThreadGroup::Place& place : group_.places()) theirs.push_back(place.in);
+
+  // The others wait at part(), whatever happens here.
+  std::exception_ptr error;
+  const auto run_and_part = [&](const auto& work) {
+    try {
+      if (error == nullptr) work();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    group_.part(rank());
+  };
+  const bool is_small = call.bytes() <= kSmallBytes;
+  run_and_part([&] { queue(call, theirs, out, native); });
+  if (call.operation == Operation::kAllReduce && !is_small) {
+    run_and_part([&] { queue_second(call, theirs, out, native); });
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+  for_others([&](int member) { wait(native, board(member).done.get()); });
+  if (call.operation == Operation::kAllReduce && is_small) {
+    copy(out, scratch() + 2 * kPullsBytes, call.bytes(), native);
+    record(small_done_.get(), native);
+  }
+}
+
+void PeerTransport::queue(const Call& call, const Memories& theirs, void* out,
+                          cudaStream_t stream) {
+  const int64_t bytes = call.bytes();
+  const void* const mine = theirs[static_cast<size_t>(rank())];
+  const auto pull = [&](int member, void* to, int64_t from) {
+    wait(stream, board(member).ready.get());
+    copy(to, at(theirs[static_cast<size_t>(member)], from), bytes, stream);
+  };
+  switch (call.operation) {
+    case Operation::kAllGather:
+      copy(at(out, rank() * bytes), mine, bytes, stream);
+      for_others([&](int member) { pull(member, at(out, member * bytes), 0); });
+      break;
+    case Operation::kAllToAll:
+      copy(at(out, rank() * bytes), at(mine, rank() * bytes), bytes, stream);
+      for_others([&](int member) { pull(member, at(out, member * bytes), rank() * bytes); });
+      break;
+    case Operation::kBroadcast:
+      if (call.peer != rank()) pull(call.peer, out, 0);
+      break;
+    case Operation::kReduceScatter:
+      reduce(out, theirs, {rank() * bytes, bytes}, call, stream);
+      break;
+    case Operation::kAllReduce:
+      if (bytes <= kSmallBytes) {  // beside, as the others read what it would overwrite
+        wait(stream, small_done_.get());
+        reduce_directly(scratch() + 2 * kPullsBytes, theirs, {0, bytes}, call, stream);
+        break;
+      }
+      {
+        const Slice own = slice_of(call, rank());
+        reduce(at(out, own.begin), theirs, own, call, stream);
+        record(board(rank()).middle.get(), stream);
+      }
+      return;  // done comes second
+    default:
+      throw InternalError(
+          fmt::format("GPUs have no {} by peer copies", comm::name_of(call.operation)));
+  }
+  record(board(rank()).done.get(), stream);
+}
+
+void PeerTransport::queue_second(const Call& call, const Memories& theirs, void* out,
+                                 cudaStream_t stream) {
+  for_others([&](int member) {
+    const Slice slice = slice_of(call, member);
+    wait(stream, board(member).middle.get());
+    copy(at(out, slice.begin), at(theirs[static_cast<size_t>(member)], slice.begin), slice.size,
+         stream);
+  });
+  record(board(rank()).done.get(), stream);
+}
+
+PeerTransport::Slice PeerTransport::slice_of(const Call& call, int member) const {
+  const int64_t vectors = (call.bytes() + kVectorBytes - 1) / kVectorBytes;
+  const auto begin_of = [&](int64_t i) {
+    return std::min(vectors * i / size() * kVectorBytes, call.bytes());
+  };
+  return {begin_of(member), begin_of(member + 1) - begin_of(member)};
+}
+
+std::byte* PeerTransport::scratch() {
+  if (scratch_ == nullptr) {
+    scratch_ = static_cast<std::byte*>(
+        allocator_of(device_).allocate(kScratchBytes, MemoryCategory::kWorkspace));
+  }
+  return scratch_;
+}
+
+void PeerTransport::reduce_directly(void* out, const Memories& theirs, Slice from, const Call& call,
+                                    cudaStream_t stream) {
+  for_others([&](int member) { wait(stream, board(member).ready.get()); });
+  Memories in;
+  for (const void* const memory : theirs) in.push_back(at(memory, from.begin));
+  reduce_in_order(out, in, from.size / size_of(call.dtype), call.dtype, call.reduce, stream);
+}
+
+void PeerTransport::reduce(void* out, const Memories& theirs, Slice from, const Call& call,
+                           cudaStream_t stream) {
+  if (from.size <= kSmallBytes) return reduce_directly(out, theirs, from, call, stream);
+  const int64_t share = kPullsBytes / (size() - 1) / kAlignment * kAlignment;
+  const int64_t piece = std::min(kPieceBytes, share);
+  for_others([&](int member) { wait(pulls_, board(member).ready.get()); });
+  size_t half = 0;
+  for (int64_t begin = 0; begin < from.size; begin += piece, half = 1 - half) {
+    const int64_t bytes = std::min(piece, from.size - begin);
+    std::byte* place = scratch() + static_cast<int64_t>(half) * kPullsBytes;
+    Memories in(theirs.size());
+    in[static_cast<size_t>(rank())] = at(theirs[static_cast<size_t>(rank())], from.begin + begin);
+    wait(pulls_, summed_[half].get());
+    for_others([&](int member) {
+      const auto i = static_cast<size_t>(member);
+      copy(place, at(theirs[i], from.begin + begin), bytes, pulls_);
+      in[i] = std::exchange(place, place + piece);
+    });
+    record(pulled_[half].get(), pulls_);
+    wait(stream, pulled_[half].get());
+    reduce_in_order(at(out, begin), in, bytes / size_of(call.dtype), call.dtype, call.reduce,
+                    stream);
+    record(summed_[half].get(), stream);
+  }
+}
+
+void PeerTransport::exchange(std::span<const Transfer> transfers, Stream stream) {
+  if (const std::function<void()> rest = start_exchange(transfers, stream)) rest();
+}
+
+std::function<void()> PeerTransport::start_exchange(std::span<const Transfer> transfers,
+                                                    Stream stream) {
+  cudaStream_t const native = native_of(stream);
+  refuse_record(call_of(transfers[0]), native);
+  std::vector<Transfer> receives;
+  for (const Transfer& transfer : transfers) {
+    if (!transfer.is_send) receives.push_back(transfer);
+  }
+  std::vector<Lent> lent;
+  for (const Transfer& transfer : transfers) {
+    if (!transfer.is_send) continue;
+    if (receives.empty()) {
+      send_copy(transfer, native);
+    } else {
+      lent.push_back(lend(transfer, native));
+    }
+  }
+  if (receives.empty()) return nullptr;
+  return [this, receives, lent, native] {
+    for (const Transfer& transfer : receives) receive(transfer, native);
+    for (const Lent& loan : lent) take_back(loan, native);
+  };
+}
+
+Ticket& PeerTransport::new_ticket(int receiver) {
+  // Made in this order, its events leave this rank's GPU the current one.
+  return boards_[static_cast<size_t>(rank())]->tickets.emplace_back(device_.index,
+                                                                    board(receiver).device);
+}
+
+void PeerTransport::hand_over(Ticket& ticket, const Call& call, const void* data,
+                              cudaStream_t stream) {
+  ticket.data = data;
+  ticket.is_taken.store(false);
+  record(ticket.ready.get(), stream);
+  Ticket* const address = &ticket;
+  group_.post(host_, call, std::as_bytes(std::span(&address, 1)));
+}
+
+void PeerTransport::send_copy(const Transfer& transfer, cudaStream_t stream) {
+  const int64_t bytes = transfer.view.bytes();
+  std::vector<Ticket*>& copies = tickets_[static_cast<size_t>(transfer.peer)].copies;
+  const auto found = std::find_if(copies.begin(), copies.end(), [&](const Ticket* ticket) {
+    return ticket->is_taken.load() && ticket->copy_bytes >= bytes;
+  });
+  Ticket* ticket = nullptr;
+  if (found != copies.end()) {
+    ticket = *found;
+    wait(stream, ticket->done.get());
+  } else {
+    ticket = &new_ticket(transfer.peer);
+    ticket->copy = allocator_of(device_).allocate(bytes, MemoryCategory::kWorkspace);
+    ticket->copy_bytes = bytes;
+    copies.push_back(ticket);
+  }
+  copy(ticket->copy, transfer.view.data, bytes, stream);
+  hand_over(*ticket, call_of(transfer), ticket->copy, stream);
+}
+
+PeerTransport::Lent PeerTransport::lend(const Transfer& transfer, cudaStream_t stream) {
+  std::vector<Ticket*>& idle = tickets_[static_cast<size_t>(transfer.peer)].idle;
+  if (idle.empty()) idle.push_back(&new_ticket(transfer.peer));
+  Ticket* const ticket = idle.back();
+  idle.pop_back();
+  hand_over(*ticket, call_of(transfer), transfer.view.data, stream);
+  return {ticket, call_of(transfer)};
+}
+
+void PeerTransport::receive(const Transfer& transfer, cudaStream_t stream) {
+  Ticket* ticket = nullptr;
+  group_.receive(host_, call_of(transfer), std::as_writable_bytes(std::span(&ticket, 1)));
+  wait(stream, ticket->ready.get());
+  copy(transfer.view.data, ticket->data, transfer.view.bytes(), stream);
+  record(ticket->done.get(), stream);
+  ticket->is_taken.store(true);
+}
+
+void PeerTransport::take_back(const Lent& lent, cudaStream_t stream) {
+  const std::chrono::milliseconds timeout = host_.context().timeout;
+  const Clock::time_point deadline = Clock::now() + timeout;
+  const auto fail = [&](const std::string& why) {
+    throw CommError(fmt::format("{}: {} {}", host_.name_of(lent.call), host_.name_of(rank()), why));
+  };
+  for (int tries = 0; !lent.ticket->is_taken.load(); ++tries) {
+    if (tries < 1000) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (const std::optional<std::string> others = host_.failure()) {
+      fail("was released because " + *others);
+    }
+    if (Clock::now() > deadline) {
+      host_.print_flight_records();
+      fail(fmt::format("waited {} s for {} to receive (last call: {})",
+                       static_cast<double>(timeout.count()) / 1000, host_.name_of(lent.call.peer),
+                       host_.last_call(lent.call.peer)));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  wait(stream, lent.ticket->done.get());
+  tickets_[static_cast<size_t>(lent.call.peer)].idle.push_back(lent.ticket);
+}
+
+bool is_turned_off() {
+  const char* const value = std::getenv("MEGATRON_PEER_COPIES");
+  return value != nullptr && std::string_view(value) == "off";
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceTransport> make_peer_transport(Transport& host, Device device) {
+  if (host.threads() == nullptr || host.size() > kMaxInputs || is_turned_off()) return nullptr;
+  Boards boards = shown_to_all(host, device.index);
+  if (!can_access_each_other(boards)) return nullptr;
+  open_access(device.index, boards);
+  return std::make_unique<PeerTransport>(host, device, std::move(boards));
+}
+
+}  // namespace megatron::comm::peer
