@@ -82,7 +82,8 @@ Plan plan_of(TrainingArgs args) {
   plan.time = estimated_step(plan.model(), plan.args.parallel, training.micro_batch_size,
                              training.num_microbatches, plan.stages[plan.largest()].num_parameters,
                              plan.device, kCpuFlopsPerThread * num_threads(),
-                             plan.exposed[plan.largest()].total());
+                             {.bytes = plan.exposed[plan.largest()].total(),
+                              .transfers = plan.exposed[plan.largest()].transfers});
   return plan;
 }
 

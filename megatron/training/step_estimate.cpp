@@ -9,13 +9,15 @@
 namespace megatron {
 namespace {
 
-constexpr double kMatmulFlops = 790e12;     // bf16, 8192 cubed, random numbers
-constexpr double kHeadEfficiency = 0.93;    // of the wide product with the vocabulary
+// Constants of one H200, from what whole iterations took (docs/performance.md): the test of
+// tests/cli/plan_test.cpp compares each of those with its estimate.
+constexpr double kMatmulFlops = 655e12;     // bf16, as many products in a row as an iteration has
 constexpr double kCopyBytes = 4.3e12;       // read and written
 constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
 constexpr double kAdamEfficiency = 0.9;
-constexpr double kLinkBytes = 342e9;  // of an NCCL all-reduce between H200 of one host
 constexpr double kAdamBytes = 34;     // per parameter: gradient and state read, state written
+constexpr double kLinkBytes = 342e9;  // of an NCCL all-reduce between H200 of one host
+constexpr double kTransferSeconds = 110e-6;  // that a collective takes besides its bytes
 
 struct Point {
   double x;
@@ -33,19 +35,36 @@ double interpolated(std::span<const Point> points, double x) {
   return points.back().y;
 }
 
-// Of kMatmulFlops, by hidden_size.
-constexpr Point kLinearEfficiency[] = {
-    {768, 0.66}, {1024, 0.72}, {1600, 0.78}, {2048, 0.82}, {4096, 0.91}};
 // FLOP/s of cuDNN's causal attention with heads of 128, by length.
 constexpr Point kAttentionForward[] = {
-    {1024, 370e12}, {2048, 484e12}, {4096, 591e12}, {8192, 644e12}, {16384, 673e12}};
+    {1024, 322e12}, {2048, 421e12}, {4096, 514e12}, {8192, 560e12}, {16384, 586e12}};
 constexpr Point kAttentionBackward[] = {
-    {1024, 280e12}, {2048, 370e12}, {4096, 474e12}, {8192, 541e12}, {16384, 579e12}};
-constexpr double kSmallHeads = 0.65;  // rate of heads of 64 against those of 128
+    {1024, 244e12}, {2048, 322e12}, {4096, 412e12}, {8192, 471e12}, {16384, 504e12}};
+constexpr double kSmallHeads = 0.81;  // rate of heads of 64 against those of 128
+
+// Sums from which on GELU's derivative is made in the product (kernels/cuda/gelu_matmul.cpp).
+constexpr int64_t kFewestTermsOfGeluGradient = 1536;
+
+// Bytes that a token and a layer take through memory besides products and attention, forward and
+// backward, in 16 bits; `h` is this rank's part of the residual stream, `f` of the MLP, `q` and `k`
+// of the heads.
+double elementwise_bytes(const TransformerConfig& c, double h, double f, double q, double k) {
+  double bytes = 36 * h;  // two norms with residual, bias and dropout
+  if (c.is_gated()) {
+    bytes += 16 * f;
+  } else if (c.activation != Activation::kGeluTanh) {
+    bytes += 10 * f;
+  } else if (c.hidden_size < kFewestTermsOfGeluGradient) {
+    bytes += 6 * f;  // the derivative
+  }
+  if (c.add_bias_linear) bytes += 2 * (q + 2 * k + f * (c.is_gated() ? 2 : 1) + 2 * h);
+  if (c.position_embedding_type == PositionEmbedding::kRope) bytes += 8 * (q + k);
+  return bytes;
+}
 
 // Seconds of one token on one tensor-parallel rank with all layers.
-StepEstimate token_on_h200(const TransformerConfig& c, int64_t tp) {
-  const auto ranks = static_cast<double>(tp);
+StepEstimate token_on_h200(const TransformerConfig& c, const ParallelConfig& parallel) {
+  const auto ranks = static_cast<double>(parallel.tensor_model_parallel_size);
   const auto h = static_cast<double>(c.hidden_size);
   const auto s = static_cast<double>(c.seq_length);
   const auto v = static_cast<double>(c.padded_vocab_size);
@@ -56,14 +75,17 @@ StepEstimate token_on_h200(const TransformerConfig& c, int64_t tp) {
   const double weights = layers * (h * (q + 2 * k) + q * h + mlp);
 
   StepEstimate token;
-  token.linear = 6 * weights / ranks / (kMatmulFlops * interpolated(kLinearEfficiency, h));
-  token.head = 6 * h * v / ranks / (kMatmulFlops * kHeadEfficiency);
+  token.linear = 6 * weights / ranks / kMatmulFlops;
+  token.head = 6 * h * v / ranks / kMatmulFlops;
   // Two products of half a square forward, five backward.
   const double forward = 2 * layers * q * s / ranks;
   const double rate = c.kv_channels >= 128 ? 1 : kSmallHeads;
   token.attention = forward / (rate * interpolated(kAttentionForward, s)) +
                     2.5 * forward / (rate * interpolated(kAttentionBackward, s));
-  token.elementwise = (36 * h * layers + 6 * v / ranks) / (kCopyBytes * kStreamEfficiency);
+  const double bytes = layers * elementwise_bytes(c, parallel.sequence_parallel ? h / ranks : h,
+                                                  static_cast<double>(c.ffn_hidden_size) / ranks,
+                                                  q / ranks, k / ranks);
+  token.elementwise = (bytes + 6 * v / ranks) / (kCopyBytes * kStreamEfficiency);
   return token;
 }
 
@@ -119,13 +141,13 @@ StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& p
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             int64_t num_parameters, DeviceType device, double flops_per_second,
-                            int64_t exposed_bytes) {
+                            const ExposedTraffic& exposed) {
   const bool is_cpu = device == DeviceType::kCpu;
-  const int64_t tp = parallel.tensor_model_parallel_size;
   const auto stages = static_cast<double>(parallel.pipeline_model_parallel_size);
   const auto chunks =
       static_cast<double>(std::max<int64_t>(1, parallel.virtual_pipeline_model_parallel_size));
-  StepEstimate step = is_cpu ? token_at_rate(config, flops_per_second) : token_on_h200(config, tp);
+  StepEstimate step =
+      is_cpu ? token_at_rate(config, flops_per_second) : token_on_h200(config, parallel);
   const double tokens = static_cast<double>(micro_batch_size * config.seq_length) /
                         static_cast<double>(parallel.context_parallel_size);
   const StageWork work = slowest_stage(config, parallel, step);
@@ -138,7 +160,10 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   const double busy = step.total();
   step.bubble = busy * (stages - 1) / (chunks * static_cast<double>(num_microbatches));
   const auto parameters = static_cast<double>(num_parameters);
-  step.communication = is_cpu ? 0 : static_cast<double>(exposed_bytes) / kLinkBytes;
+  if (!is_cpu) {
+    step.communication = static_cast<double>(exposed.bytes) / kLinkBytes +
+                         static_cast<double>(exposed.transfers) * kTransferSeconds;
+  }
   step.optimizer = is_cpu ? 0 : parameters * kAdamBytes / (kCopyBytes * kAdamEfficiency);
   return step;
 }

@@ -25,14 +25,19 @@ struct StepEstimate {
   }
 };
 
-// CUDA: one H200. bf16 products at a part of 790 TFLOP/s that grows with hidden_size, cuDNN's
-// attention by length, 3.65 TB/s for what is bound by memory, 34 bytes a parameter for Adam, 342
-// GB/s between GPUs for `exposed_bytes`. CPU: `flops_per_second` for everything that multiplies,
-// and nothing else.
+// What a rank sends in an iteration while it does nothing else.
+struct ExposedTraffic {
+  int64_t bytes = 0;
+  int64_t transfers = 0;  // of activations among tensor-parallel ranks
+};
+
+// CUDA: H200s of one host, bf16, the products, attention and memory traffic of an iteration at the
+// rates that whole iterations reached. CPU: `flops_per_second` for everything that multiplies, and
+// nothing else.
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             int64_t num_parameters, DeviceType device, double flops_per_second,
-                            int64_t exposed_bytes = 0);
+                            const ExposedTraffic& exposed = {});
 
 // What a thread of the CPU kernels multiplies, fp32 or bf16: docs/performance.md, rounded down.
 inline constexpr double kCpuFlopsPerThread = 120e9;

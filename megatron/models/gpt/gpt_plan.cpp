@@ -440,9 +440,12 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
           : data(gradients, p.overlap_grad_reduce);
   const MicrobatchSizes sizes = sizes_of(t);
   const int64_t hidden = sizes.tokens(c) * c.hidden_size * size_of(c.params_dtype);
-  sent.tensor_parallel = static_cast<int64_t>(
-      collectives_of_layers(t, held, only_exposed) *
-      static_cast<double>(part_of_ring(hidden, sizes.tp) * t.num_microbatches));
+  const double collectives = sizes.tp == 1 ? 0
+                                           : collectives_of_layers(t, held, only_exposed) *
+                                                 static_cast<double>(t.num_microbatches);
+  sent.tensor_parallel =
+      static_cast<int64_t>(collectives * static_cast<double>(part_of_ring(hidden, sizes.tp)));
+  sent.transfers = static_cast<int64_t>(collectives);
   // Gathered forward and backward, and gradients reduce-scattered.
   const int64_t keys = sizes.tokens(c) * sizes.cp * 2 * c.num_query_groups * c.kv_channels /
                        sizes.tp * size_of(c.params_dtype);

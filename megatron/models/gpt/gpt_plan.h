@@ -65,6 +65,7 @@ struct Traffic {
   int64_t tensor_parallel = 0;    // activations of the layers
   int64_t context_parallel = 0;   // keys and values of the layers, and their gradients
   int64_t pipeline_parallel = 0;  // activations between stages
+  int64_t transfers = 0;          // how many collectives tensor_parallel is; an all-reduce is two
 
   int64_t total() const {
     return data_parallel + tensor_parallel + context_parallel + pipeline_parallel;

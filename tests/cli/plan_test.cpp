@@ -1,0 +1,91 @@
+#include "megatron/cli/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace megatron::cli {
+namespace {
+
+nlohmann::json planned(const std::string& flags) {
+  std::vector<std::string> words = {"--json", "--device", "cuda", "--bf16"};
+  std::istringstream text(flags);
+  for (std::string word; text >> word;) words.push_back(word);
+  testing::internal::CaptureStdout();
+  const int code = plan(words);
+  const std::string out = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(code, 0) << flags;
+  return nlohmann::json::parse(out);
+}
+
+struct Measured {
+  const char* flags;
+  int64_t seq_length;
+  double tokens_per_second;  // of each GPU
+};
+// What H200s took: docs/performance.md, where the commits are.
+const Measured kMeasured[] = {
+    {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 213'045},
+    {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 52'769},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16", 2048, 65'470},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 32 --world-size 2 "
+     "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+     2048, 64'584},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
+     "--tensor-model-parallel-size 2 --sequence-parallel",
+     2048, 51'284},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 64 --world-size 2 "
+     "--pipeline-model-parallel-size 2",
+     2048, 54'582},
+    {"--workload 6.7b --micro-batch-size 4 --global-batch-size 32 --world-size 2 "
+     "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
+     2048, 14'155},
+    {"--workload 6.7b --micro-batch-size 4 --global-batch-size 8 --world-size 2 "
+     "--tensor-model-parallel-size 2 --sequence-parallel",
+     2048, 12'056},
+    {"--workload llama3-8b --micro-batch-size 1 --global-batch-size 4 --world-size 2 "
+     "--tensor-model-parallel-size 2 --sequence-parallel",
+     8192, 9'788},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 128 --world-size 8 "
+     "--use-distributed-optimizer --overlap-grad-reduce",
+     2048, 65'615},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 64 --world-size 8 "
+     "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer "
+     "--overlap-grad-reduce",
+     2048, 50'850},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 256 --world-size 8 "
+     "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce",
+     2048, 54'436},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 256 --world-size 8 "
+     "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
+     "--use-distributed-optimizer --overlap-grad-reduce",
+     2048, 51'607},
+};
+
+TEST(PlanTest, TimesAreWithinFivePercentOfWhatGpusTook) {
+  for (const Measured& row : kMeasured) {
+    const nlohmann::json plan = planned(row.flags);
+    const double tokens = plan["global_batch_size"].get<double>() *
+                          static_cast<double>(row.seq_length) / plan["world_size"].get<double>();
+    EXPECT_NEAR(tokens / plan["seconds"].get<double>(), row.tokens_per_second,
+                0.05 * row.tokens_per_second)
+        << row.flags;
+  }
+}
+
+TEST(PlanTest, OverlapHidesWhatTensorRanksSend) {
+  const std::string flags =
+      "--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
+      "--tensor-model-parallel-size 2 --sequence-parallel";
+  const auto communication = [&](const std::string& more) {
+    return planned(flags + more)["seconds_by_part"]["exposed communication"].get<double>();
+  };
+  EXPECT_GT(communication(""), 0);
+  EXPECT_EQ(communication(" --tp-comm-overlap"), 0);
+}
+
+}  // namespace
+}  // namespace megatron::cli
