@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +10,7 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/processes.h"
 #include "megatron/comm/threads.h"
+#include "megatron/comm/transport.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
@@ -17,8 +20,12 @@
 //   comm_bench [cpu|cuda] [ranks]            ranks that are threads: one for each GPU, four without
 //   mpirun -np 4 comm_bench [cpu|cuda]       ranks that are processes
 //
+// Threads communicate by peer copies, with MEGATRON_PEER_COPIES=off by NCCL; processes by NCCL.
+//
 // Bus bandwidth, bytes that each rank must send over the time: 2 (n - 1) / n of the buffer for an
-// all_reduce, (n - 1) / n for an all_gather or reduce_scatter of n ranks.
+// all_reduce, (n - 1) / n for an all_gather or reduce_scatter of n ranks, half of it for an
+// exchange around the ring of ranks. The last column is the host's time for an exchange that is
+// started and waited for.
 namespace megatron::comm {
 namespace {
 
@@ -38,6 +45,22 @@ double seconds_of(const Group& world, Stream stream, int64_t bytes, const F& cal
   return std::chrono::duration<double>(Clock::now() - begin).count() / num_calls;
 }
 
+// Seconds that the host takes for a call: few of them, which the device does later.
+template <class F>
+double host_seconds_of(const Group& world, Stream stream, const F& call) {
+  constexpr int kCalls = 8;
+  double least = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    synchronize(stream);
+    barrier(world);
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < kCalls; ++i) call();
+    least = std::min(least, std::chrono::duration<double>(Clock::now() - begin).count() / kCalls);
+  }
+  synchronize(stream);
+  return least;
+}
+
 void measure(const Group& world, Stream stream) {
   const int size = world.size();
   constexpr int64_t kMaxBytes = int64_t{256} << 20;
@@ -46,9 +69,12 @@ void measure(const Group& world, Stream stream) {
   const std::vector<float> ones(static_cast<size_t>(kMaxBytes) / sizeof(float), 1.0f);
   copy_bytes(data, ones.data(), kMaxBytes, stream);
   if (world.rank() == 0) {
-    std::printf("%d ranks on %s, float32\n%12s %24s %24s %24s\n", size,
-                stream.is_cpu() ? "the CPU" : "GPUs", "bytes", "all_reduce us GB/s",
-                "all_gather us GB/s", "reduce_scatter us GB/s");
+    const char* const by = stream.is_cpu() ? "the CPU" : "GPUs";
+    const char* const name =
+        stream.is_cpu() || size == 1 ? "" : world.device_transport(stream.device).name();
+    std::printf("%d ranks on %s, %s, float32\n%12s %24s %24s %24s %24s %12s\n", size, by, name,
+                "bytes", "all_reduce us GB/s", "all_gather us GB/s", "reduce_scatter us GB/s",
+                "exchange us GB/s", "host us");
   }
   for (int64_t bytes = 4096; bytes <= kMaxBytes; bytes *= 4) {
     const int64_t count = bytes / static_cast<int64_t>(sizeof(float)) / size * size;
@@ -62,11 +88,25 @@ void measure(const Group& world, Stream stream) {
         seconds_of(world, stream, bytes, [&] { all_gather(all, own, world, stream); });
     const double scatter = seconds_of(
         world, stream, bytes, [&] { reduce_scatter(own, all, Reduce::kMax, world, stream); });
+    const int64_t half = count / 2;
+    const TensorView to{data, {half}, DType::kFloat32};
+    const TensorView from{static_cast<float*>(data) + half, {half}, DType::kFloat32};
+    const std::array<Transfer, 2> transfers = {
+        {{to, (world.rank() + 1) % size, true}, {from, (world.rank() + size - 1) % size, false}}};
+    double exchange_seconds = 0;
+    double host_seconds = 0;
+    if (size > 1) {
+      exchange_seconds =
+          seconds_of(world, stream, bytes, [&] { exchange(transfers, world, stream); });
+      host_seconds =
+          host_seconds_of(world, stream, [&] { start_exchange(transfers, world, stream).wait(); });
+    }
     const double sent = static_cast<double>(all.bytes()) * (size - 1) / size * 1e-9;
     if (world.rank() != 0) continue;
-    std::printf("%12lld %15.1f %8.2f %15.1f %8.2f %15.1f %8.2f\n", static_cast<long long>(bytes),
-                reduce * 1e6, 2 * sent / reduce, gather * 1e6, sent / gather, scatter * 1e6,
-                sent / scatter);
+    std::printf("%12lld %15.1f %8.2f %15.1f %8.2f %15.1f %8.2f %15.1f %8.2f %12.1f\n",
+                static_cast<long long>(bytes), reduce * 1e6, 2 * sent / reduce, gather * 1e6,
+                sent / gather, scatter * 1e6, sent / scatter, exchange_seconds * 1e6,
+                static_cast<double>(to.bytes()) / exchange_seconds * 1e-9, host_seconds * 1e6);
   }
   memory.release(data);
 }
@@ -94,11 +134,13 @@ int run(int argc, char** argv) {
     return 0;
   }
   const int num_ranks = argc > 2 ? std::atoi(argv[2]) : (on_gpus ? num_gpus : 4);
-  if (num_ranks < 1 || (on_gpus && num_ranks > num_gpus)) {
+  if (num_ranks < 1 || (on_gpus && num_gpus == 0)) {
     std::fprintf(stderr, "comm_bench [cpu|cuda] [ranks]: %d GPUs are visible\n", num_gpus);
     return 2;
   }
-  run_ranks(num_ranks, [&](const Group& world) { run_rank(world, {type, world.rank()}); });
+  run_ranks(num_ranks, [&](const Group& world) {
+    run_rank(world, {type, on_gpus ? world.rank() % num_gpus : world.rank()});
+  });
   return 0;
 }
 

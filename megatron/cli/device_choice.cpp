@@ -25,12 +25,25 @@ Device chosen_device(DeviceChoice choice, const comm::Group& world) {
     }();
     static_cast<void>(is_told);
   }
-  if (has_gpu && ranks > num_cuda_devices()) {
-    throw ConfigError(fmt::format(
-        "{} ranks on a host with {} GPUs; start as many ranks as GPUs, or use --device cpu", ranks,
-        num_cuda_devices()));
+  const int gpus = num_cuda_devices();
+  if (has_gpu && ranks > gpus) {
+    if (world.transport().threads() == nullptr) {
+      throw ConfigError(fmt::format(
+          "{} ranks on a host with {} GPUs, which only threads can share; start as many ranks as "
+          "GPUs, or use launch --ranks threads or --device cpu",
+          ranks, gpus));
+    }
+    if (world.rank() == 0) {
+      static const bool is_told = [&] {
+        warn(fmt::format("{} ranks share {} GPU{}: a way to test layouts, not to train fast", ranks,
+                         gpus, gpus == 1 ? "" : "s"));
+        return true;
+      }();
+      static_cast<void>(is_told);
+    }
   }
-  const Device device{has_gpu ? DeviceType::kCuda : DeviceType::kCpu, local_rank};
+  const Device device{has_gpu ? DeviceType::kCuda : DeviceType::kCpu,
+                      has_gpu ? local_rank % gpus : local_rank};
   use_device(device);
   return device;
 }

@@ -7,8 +7,10 @@
 namespace megatron::cli {
 
 // The device of --device for this rank of the world: a GPU of its own among the ranks of its host,
-// or a CPU device; auto is a GPU where there is one. Binds the calling thread to it. Throws
-// ConfigError for cuda where this binary or machine has none, and for more ranks than GPUs.
+// or a CPU device; auto is a GPU where there is one. Where ranks are threads and there are more of
+// them than GPUs, they share GPUs, and a warning says so; each then needs a MemoryPool of its own
+// (run_on_threads() opens it). Binds the calling thread to the device. Throws ConfigError for cuda
+// where this binary or machine has none, and for more processes than GPUs.
 Device chosen_device(DeviceChoice choice, const comm::Group& world = {});
 
 }  // namespace megatron::cli

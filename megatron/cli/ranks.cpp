@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <deque>
 #include <new>
 #include <optional>
 #include <vector>
@@ -21,6 +22,8 @@
 #include "megatron/comm/processes.h"
 #include "megatron/comm/threads.h"
 #include "megatron/core/error.h"
+#include "megatron/device/allocator.h"
+#include "megatron/device/stream.h"
 
 namespace megatron::cli {
 namespace {
@@ -90,10 +93,18 @@ const RankCommand& rank_command(const std::string& typed) {
 
 int run_on_threads(const RankCommand& command, std::span<const std::string> words, int count) {
   std::vector<int> codes(static_cast<size_t>(count), 0);
+  // Of ranks that share a GPU none is given memory that queued work of another one still uses.
+  std::deque<MemoryPool> pools;
+  const int gpus = num_cuda_devices();
+  for (int rank = 0; rank < count && 0 < gpus && gpus < count; ++rank) {
+    pools.emplace_back(allocator_of({DeviceType::kCuda, rank % gpus}));
+  }
   try {
     comm::run_ranks(count,
                     [&](const comm::Group& world) {
-                      codes[static_cast<size_t>(world.rank())] = command.run(words, world);
+                      const auto rank = static_cast<size_t>(world.rank());
+                      const PoolScope scope(pools.empty() ? nullptr : &pools[rank]);
+                      codes[rank] = command.run(words, world);
                     },
                     {.timeout = timeout_of(words)});
   } catch (const CommError& error) {

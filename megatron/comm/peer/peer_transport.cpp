@@ -36,6 +36,7 @@ constexpr int64_t kPieceBytes = 8 * kMiB;   // of a large sum: one is pulled whi
 constexpr int64_t kPullsBytes = 16 * kMiB;  // what is pulled of all members for one sum, at most
 constexpr int64_t kAlignment = 256;         // of pieces
 constexpr int64_t kVectorBytes = 16;        // slices of ranks begin at multiples
+constexpr auto kSpinTime = std::chrono::milliseconds(1);
 constexpr auto kFarewell = std::chrono::seconds(10);  // for messages on their way to be received
 
 const std::byte* at(const void* data, int64_t offset) {
@@ -211,6 +212,7 @@ PeerTransport::PeerTransport(Transport& host, Device device, Boards boards)
       summed_{PeerEvent(device.index), PeerEvent(device.index)},
       small_done_(device.index),
       tickets_(boards_.size()) {
+  group_.spin_for(kSpinTime);
   int least = 0;
   int greatest = 0;
   MG_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));

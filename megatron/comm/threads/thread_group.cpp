@@ -16,8 +16,6 @@ namespace megatron::comm {
 namespace {
 
 constexpr uint64_t kBroken = uint64_t{1} << 31;
-// A wake-up takes about as long; on a busy machine spinning only keeps the awaited from its core.
-constexpr auto kSpinTime = std::chrono::microseconds(20);
 constexpr size_t kMaxSpareBuffers = 4;
 
 uint32_t phase_of(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
@@ -54,17 +52,18 @@ std::optional<uint32_t> ThreadGroup::arrive(int rank, const Call& call, const Tr
 
 bool ThreadGroup::is_over(uint32_t phase) const { return phase_of(state_.load()) != phase; }
 
-bool ThreadGroup::spin(uint32_t phase) const {
-  if (!may_spin_) return is_over(phase);
-  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+template <class F>
+bool ThreadGroup::spin(const F& happened) const {
+  if (!may_spin_) return happened();
+  const auto deadline = std::chrono::steady_clock::now() + spin_time_.load();
   while (std::chrono::steady_clock::now() < deadline) {
     for (int i = 0; i < 8; ++i) {
-      if (is_over(phase)) return true;
+      if (happened()) return true;
       pause();
     }
     if (world_.has_news()) return false;
   }
-  return is_over(phase);
+  return happened();
 }
 
 bool ThreadGroup::withdraw(uint32_t phase) {
@@ -86,7 +85,7 @@ void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, 
   place.in = in;
   place.out = out;
   const std::optional<uint32_t> phase = arrive(self.rank(), call, &self);
-  if (phase && !spin(*phase)) sleep(self, call, *phase);
+  if (phase && !spin([&] { return is_over(*phase); })) sleep(self, call, *phase);
   check_agreement(self);
 }
 
@@ -141,7 +140,7 @@ void ThreadGroup::check_agreement(const Transport& self) {
 
 void ThreadGroup::part(int rank) {
   const std::optional<uint32_t> phase = arrive(rank, {}, nullptr);
-  if (!phase || spin(*phase)) return;
+  if (!phase || spin([&] { return is_over(*phase); })) return;
   std::unique_lock lock(mutex_);
   num_sleepers_.fetch_add(1);
   over_.wait(lock, [&] { return is_over(*phase); });
@@ -200,6 +199,7 @@ void ThreadGroup::post(const Transport& self, const Call& call, std::span<const 
   {
     const std::lock_guard lock(box.mutex);
     box.from[self.rank()].push_back(std::move(message));
+    box.num_posted.fetch_add(1);
   }
   box.arrived.notify_one();
 }
@@ -211,6 +211,12 @@ void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std
   Mailbox& box = mailboxes_[static_cast<size_t>(self.rank())];
   std::unique_lock lock(box.mutex);
   std::deque<Message>& queue = box.from[call.peer];
+  for (bool is_hopeful = true; queue.empty() && is_hopeful;) {
+    const uint64_t before = box.num_posted.load();
+    lock.unlock();
+    is_hopeful = spin([&] { return box.num_posted.load() != before; });
+    lock.lock();
+  }
   const auto fail = [&](const std::string& why) {
     lock.unlock();
     throw CommError(fmt::format("{}: {} {}", self.name_of(call), self.name_of(self.rank()), why));

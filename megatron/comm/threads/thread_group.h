@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +46,10 @@ class ThreadGroup {
   void post(const Transport& self, const Call& call, std::span<const std::byte> bytes);
   void receive(const Transport& self, const Call& call, std::span<std::byte> bytes);
 
+  // How long a rank that has a core for itself looks before it sleeps: it takes tens of
+  // microseconds to wake up, which ranks that only queue work on GPUs lose for nothing.
+  void spin_for(std::chrono::microseconds time) { spin_time_ = time; }
+
   void wake();
 
  private:
@@ -56,6 +61,7 @@ class ThreadGroup {
   struct Mailbox {  // of one receiver
     std::mutex mutex;
     std::condition_variable arrived;
+    std::atomic<uint64_t> num_posted{0};
     std::map<int, std::deque<Message>> from;
     std::vector<Message> spare;  // buffers to use again: fresh memory costs more than the copy
   };
@@ -64,7 +70,9 @@ class ThreadGroup {
   // CommError when the meeting is broken; that of part() never is, and needs no `self`.
   std::optional<uint32_t> arrive(int rank, const Call& call, const Transport* self);
   bool is_over(uint32_t phase) const;
-  bool spin(uint32_t phase) const;
+  // Looks whether `happened()` again and again for a while; false: it did not, or there is news.
+  template <class F>
+  bool spin(const F& happened) const;
   // Until the meeting has taken place. Throws CommError when it does not.
   void sleep(const Transport& self, const Call& call, uint32_t phase);
   // Makes the meeting impossible; false when it has taken place all the same.
@@ -80,6 +88,8 @@ class ThreadGroup {
   const std::vector<int> world_ranks_;
   const size_t size_;
   const bool may_spin_;  // every rank has a core
+  // A wake-up takes about as long; on a busy machine spinning only keeps the awaited from its core.
+  std::atomic<std::chrono::microseconds> spin_time_{std::chrono::microseconds(20)};
   std::unique_ptr<Place[]> places_;
   std::unique_ptr<Mailbox[]> mailboxes_;
 

@@ -1,0 +1,98 @@
+#include "megatron/device/stream.h"
+#include "tests/program/layout_runs.h"
+
+// However a model is spread over GPUs, or over ranks that share one, it is the same training.
+namespace megatron::program {
+namespace {
+
+class CudaLayoutTest : public LayoutTest {
+ protected:
+  void SetUp() override {
+    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
+  }
+  static Flags on_gpu(const Flags& flags) {
+    return flags.with("--device", "cuda").with("--deterministic-mode");
+  }
+  // Eight of everything that tensor-parallel ranks divide.
+  Flags wide_model(bool is_llama_style) const {
+    const Flags flags = on_gpu(model(is_llama_style))
+                            .with("--hidden-size", "64")
+                            .with("--num-attention-heads", "8");
+    return is_llama_style ? flags.with("--num-query-groups", "8") : flags;
+  }
+};
+
+TEST_F(CudaLayoutTest, EveryLayoutTrainsAsOneRank) {
+  const Layout layouts[] = {
+      {.tp = 2},
+      {.tp = 4, .sequence_parallel = true},
+      {.tp = 8, .sequence_parallel = true},
+      {.pp = 2},
+      {.pp = 4, .layers_a_chunk = 1},
+      {.dp = 2, .distributed_optimizer = true, .overlap = true},
+      {.dp = 8, .distributed_optimizer = true, .overlap = true},
+      {.cp = 2},
+      {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}};
+  for (const bool is_llama_style : {false, true}) {
+    const Flags flags = wide_model(is_llama_style);
+    const std::string style = is_llama_style ? "llama_" : "gpt_";
+    const std::vector<Metrics> want = trained(flags, {}, style + "one");
+    ASSERT_GE(want.size(), 20u);
+    for (const Layout& layout : layouts) {
+      const std::string name = style + name_of(layout);
+      expect_equal(trained(flags, layout, name), want, name);
+    }
+  }
+}
+
+TEST_F(CudaLayoutTest, OverlapsTrainAsOneRank) {
+  const Flags flags = wide_model(false);
+  const std::vector<Metrics> want = trained(flags, {}, "one");
+  const auto expect_same = [&](const Flags& overlapped, const Layout& layout,
+                               const std::string& name) {
+    expect_equal(trained(overlapped, layout, name), want, name);
+  };
+  expect_same(flags.with("--tp-comm-overlap"), {.tp = 2, .sequence_parallel = true}, "products_2");
+  expect_same(flags.with("--tp-comm-overlap"), {.tp = 4, .sequence_parallel = true}, "products_4");
+  expect_same(flags.with("--overlap-param-gather"),
+              {.pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true}, "param_gather");
+}
+
+TEST_F(CudaLayoutTest, TwoRunsHaveTheSameBits) {
+  const Layout layout{
+      .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true};
+  const Flags fp32 = wide_model(false);
+  // Of a length that cuDNN's attention takes.
+  const Flags bf16 =
+      fp32.with("--bf16").with("--seq-length", "128").with("--max-position-embeddings", "128");
+  for (const Flags& flags : {fp32, bf16, bf16.with("--tp-comm-overlap")}) {
+    EXPECT_EQ(trained(flags, layout, "first"), trained(flags, layout, "second"));
+  }
+}
+
+TEST_F(CudaLayoutTest, RanksThatShareAGpuAreToldOf) {
+  const int ranks = num_cuda_devices() + 1;
+  Words words = {"--nproc-per-node",
+                 std::to_string(ranks),
+                 "bench",
+                 "--workload",
+                 "tiny",
+                 "--vocab-size",
+                 "500",
+                 "--steps",
+                 "1",
+                 "--warmup",
+                 "0",
+                 "--device",
+                 "cuda"};
+  const Outcome threads = run("launch", words);
+  EXPECT_EQ(threads.exit_code, 0) << threads.err;
+  EXPECT_THAT(threads.err, testing::HasSubstr(std::to_string(ranks) + " ranks share"));
+  words.insert(words.begin(), {"--ranks", "processes"});
+  const Outcome processes = run("launch", words);
+  EXPECT_EQ(processes.exit_code, 2) << processes.err;
+  EXPECT_THAT(processes.err, testing::HasSubstr("which only threads can share"));
+}
+
+}  // namespace
+}  // namespace megatron::program

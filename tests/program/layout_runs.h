@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cmath>
+
+#include "tests/program/layout.h"
+#include "tests/program/program_test.h"
+
+namespace megatron::program {
+
+// Runs of a model in several layouts.
+class LayoutTest : public ProgramTest {
+ protected:
+  Flags model(bool is_llama_style) const { return layout_model(golden_flags(), is_llama_style); }
+
+  std::vector<Metrics> trained(const Flags& flags, const Layout& layout, const std::string& name) {
+    const std::string metrics = path(name + ".jsonl").string();
+    Words words = {"--nproc-per-node", std::to_string(layout.ranks()), "pretrain-gpt"};
+    for (const std::string& word :
+         laid_out(flags.with("--metrics-jsonl", metrics), layout).words()) {
+      words.push_back(word);
+    }
+    const Outcome outcome = run("launch", words);
+    EXPECT_EQ(outcome.exit_code, 0) << name << outcome.err << outcome.out;
+    return metrics_of(metrics);
+  }
+
+  static void expect_equal(const std::vector<Metrics>& got, const std::vector<Metrics>& want,
+                           const std::string& name) {
+    ASSERT_EQ(got.size(), want.size()) << name;
+    for (size_t i = 0; i < want.size(); ++i) {
+      for (const auto& [key, value] : want[i]) {
+        EXPECT_NEAR(got[i].at(key), value, 1e-5 * std::abs(value)) << name << ", " << key;
+      }
+    }
+  }
+};
+
+}  // namespace megatron::program
