@@ -69,10 +69,11 @@ void measure(const Group& world, Stream stream) {
   const std::vector<float> ones(static_cast<size_t>(kMaxBytes) / sizeof(float), 1.0f);
   copy_bytes(data, ones.data(), kMaxBytes, stream);
   if (world.rank() == 0) {
-    const char* const by = stream.is_cpu() ? "the CPU" : "GPUs";
-    const char* const name =
-        stream.is_cpu() || size == 1 ? "" : world.device_transport(stream.device).name();
-    std::printf("%d ranks on %s, %s, float32\n%12s %24s %24s %24s %24s %12s\n", size, by, name,
+    const std::string device =
+        stream.is_cpu() || size == 1
+            ? stream.device.str()
+            : "GPUs by " + std::string(world.device_transport(stream.device).name());
+    std::printf("%d ranks on %s, float32\n%12s %24s %24s %24s %24s %12s\n", size, device.c_str(),
                 "bytes", "all_reduce us GB/s", "all_gather us GB/s", "reduce_scatter us GB/s",
                 "exchange us GB/s", "host us");
   }
