@@ -29,7 +29,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kErrorMark = "error: ";
-constexpr auto kGrace = std::chrono::seconds(5);  // for the others, after one has failed
+constexpr auto kGrace = std::chrono::seconds(5);           // for the others, after one has failed
+constexpr auto kGraceElsewhere = std::chrono::seconds(1);  // for all, after one of another host has
 constexpr int kLookMs = 100;
 
 void check(bool holds, const char* call) {
@@ -110,7 +111,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  JobOutcome run();
+  JobOutcome run(const std::function<bool()>& has_failed_elsewhere);
 
  private:
   struct Child {
@@ -137,6 +138,7 @@ class Job {
   std::vector<Child> children_;
   std::set<std::string> printed_;
   std::optional<Clock::time_point> failed_at_;
+  std::optional<Clock::time_point> failed_elsewhere_at_;
   bool is_killing_ = false;
   const Child* released_ = nullptr;  // the first that ended because of another one
   JobOutcome outcome_;
@@ -193,7 +195,7 @@ void Job::wait_for_news() {
   while (const std::optional<signalfd_siginfo> info = signals_.next()) {
     const auto signal = static_cast<int>(info->ssi_signo);
     if (signal == SIGCHLD) continue;
-    outcome_.was_told_to_end = true;
+    outcome_.is_final = true;
     if (info->ssi_code != SI_KERNEL) send(signal);  // a terminal tells the children too
   }
 }
@@ -251,7 +253,7 @@ void Job::judge(const Child& child, int status) {
   if (is_killing_) return;
   const int signal = WTERMSIG(status);
   report(child, child.said);
-  if (!outcome_.was_told_to_end) {
+  if (!outcome_.is_final) {
     report(child,
            {fmt::format("{} on {} (process {}) was killed by signal {} (SIG{}){}",
                         child.process->name, host_name(), child.pid, signal, ::sigabbrev_np(signal),
@@ -273,7 +275,7 @@ void Job::reap() {
   }
 }
 
-JobOutcome Job::run() {
+JobOutcome Job::run(const std::function<bool()>& has_failed_elsewhere) {
   const auto is_running = [&] {
     for (const Child& child : children_) {
       if (!child.has_ended) return true;
@@ -283,16 +285,23 @@ JobOutcome Job::run() {
   while (is_running()) {
     wait_for_news();
     reap();
-    if (failed_at_ && !is_killing_ && Clock::now() - *failed_at_ > kGrace) {
+    if (!failed_elsewhere_at_ && has_failed_elsewhere && has_failed_elsewhere()) {
+      failed_elsewhere_at_ = Clock::now();
+    }
+    const Clock::time_point now = Clock::now();
+    if (!is_killing_ && ((failed_at_ && now - *failed_at_ > kGrace) ||
+                         (failed_elsewhere_at_ && now - *failed_elsewhere_at_ > kGraceElsewhere))) {
       is_killing_ = true;
       send(SIGKILL);
     }
   }
-  if (outcome_.exit_code == 0 && released_ != nullptr) {  // what failed is elsewhere
-    report(*released_, released_->said);
+  if (outcome_.exit_code == 0 && (released_ != nullptr || (is_killing_ && !failed_at_))) {
+    outcome_.is_released = true;
+    if (released_ != nullptr && !failed_elsewhere_at_) report(*released_, released_->said);
     fail(kExitFault);
+    if (failed_elsewhere_at_) return outcome_;  // whose host says why
   }
-  if (outcome_.exit_code != 0 && outcome_.reason.empty() && !outcome_.was_told_to_end) {
+  if (outcome_.exit_code != 0 && outcome_.reason.empty() && !outcome_.is_final) {
     outcome_.reason = fmt::format("the ranks of {} ended with exit code {}; rank 0 says why",
                                   host_name(), outcome_.exit_code);
     print_error(outcome_.reason);
@@ -302,6 +311,9 @@ JobOutcome Job::run() {
 
 }  // namespace
 
-JobOutcome run_job(const std::vector<JobProcess>& processes) { return Job(processes).run(); }
+JobOutcome run_job(const std::vector<JobProcess>& processes,
+                   const std::function<bool()>& has_failed_elsewhere) {
+  return Job(processes).run(has_failed_elsewhere);
+}
 
 }  // namespace megatron::cli

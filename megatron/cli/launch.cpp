@@ -19,6 +19,7 @@
 #include "megatron/cli/args/training_args.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/flag_table.h"
+#include "megatron/cli/hosts.h"
 #include "megatron/cli/job.h"
 #include "megatron/cli/ranks.h"
 #include "megatron/comm/launch_environment.h"
@@ -238,20 +239,37 @@ std::vector<JobProcess> processes_of(const LaunchFlags& launch, const std::strin
 
 // Can another attempt end otherwise?
 bool may_pass(const JobOutcome& outcome) {
-  return outcome.exit_code != 0 && outcome.exit_code != kExitInput && !outcome.was_told_to_end;
+  return outcome.exit_code != 0 && outcome.exit_code != kExitInput && !outcome.is_final;
 }
 
 int run_supervised(const LaunchFlags& launch, const std::string& command, const Words& words,
                    const TrainingArgs& args) {
-  std::optional<ReservedPort> reserved;
-  if (launch.master_port == 0) reserved.emplace();
-  const int port = reserved ? reserved->number() : static_cast<int>(launch.master_port);
+  const bool has_hosts = launch.nnodes > 1 && launch.hostfile.empty();
+  const ReservedPort reserved;
+  std::optional<Hosts> hosts;
+  if (has_hosts) {
+    hosts.emplace(
+        HostPlace{launch.node_rank, launch.nnodes, launch.master_addr,
+                  static_cast<int>(launch.master_port), launch.nproc_per_node, launch.max_restarts},
+        reserved.number(), timeout_of(args));
+  }
+  const int port = hosts                     ? hosts->ranks_port()
+                   : launch.master_port == 0 ? reserved.number()
+                                             : static_cast<int>(launch.master_port);
   const std::string& save = args.checkpoint.save;
   for (int64_t restarts = 0;; ++restarts) {
     const bool resumes = launch.max_restarts > 0 && latest_iteration(save) &&
                          (restarts > 0 || args.checkpoint.load.empty());
-    const JobOutcome outcome =
-        run_job(processes_of(launch, command, resumes ? resuming(words, save) : words, port));
+    const std::vector<JobProcess> processes =
+        processes_of(launch, command, resumes ? resuming(words, save) : words, port);
+    JobOutcome outcome;
+    if (hosts) {
+      const JobOutcome here = run_job(processes, [&] { return hosts->has_failed_elsewhere(); });
+      outcome = hosts->agreed(here);
+      if (outcome.exit_code != 0 && outcome.reason != here.reason) print_error(outcome.reason);
+    } else {
+      outcome = run_job(processes);
+    }
     if (restarts >= launch.max_restarts || !may_pass(outcome)) return outcome.exit_code;
     const std::optional<int64_t> saved = latest_iteration(save);
     warn(fmt::format("restart {} of {} {}: {}", restarts + 1, launch.max_restarts,
@@ -298,7 +316,12 @@ int launch(std::span<const std::string> words) {
     return run_on_threads(chosen, rest,
                           args.wants_help ? 1 : static_cast<int>(launch.nproc_per_node));
   }
-  return run_supervised(launch, std::string(chosen.name), rest, args);
+  try {
+    return run_supervised(launch, std::string(chosen.name), rest, args);
+  } catch (const CommError& error) {
+    print_error(error.what());
+    return kExitFault;
+  }
 }
 
 }  // namespace megatron::cli

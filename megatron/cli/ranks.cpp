@@ -33,11 +33,10 @@ constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
                                      {"generate", generate_text},
                                      {"score", score_text}};
 
-// How long a rank waits for another one. Whatever is wrong with the words, the command will say.
+// Whatever is wrong with the words, the command will say.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {
   std::vector<std::string> problems;
-  const TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
-  return std::chrono::minutes(std::max<int64_t>(1, args.parallel.distributed_timeout_minutes));
+  return timeout_of(parsed_flags(words, ModelKind::kGpt, problems));
 }
 
 int run_as_rank(const RankCommand& command, std::span<const std::string> words,
@@ -121,6 +120,10 @@ int run_where_placed(std::span<const std::string> words, const std::string& comm
   const std::optional<comm::LaunchEnvironment> place = comm::launch_environment();
   if (!place || place->size == 1) return rank_command(command).run(words, {});
   return run_as_rank(rank_command(command), words, *place);
+}
+
+std::chrono::minutes timeout_of(const TrainingArgs& args) {
+  return std::chrono::minutes(std::max<int64_t>(1, args.parallel.distributed_timeout_minutes));
 }
 
 std::string speaker(int rank, const std::string& host) {

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "megatron/cli/args/training_args.h"
 #include "megatron/comm/group.h"
 
 namespace megatron::cli {
@@ -32,6 +34,9 @@ int run_on_threads(const RankCommand& command, std::span<const std::string> word
 // standard error: those of ranks above 0 name rank and host, and what all ranks find alike is said
 // by rank 0 only.
 int run_where_placed(std::span<const std::string> words, const std::string& command);
+
+// How long a rank, or a host, waits for another one.
+std::chrono::minutes timeout_of(const TrainingArgs& args);
 
 // "rank 3 on gpu7": as whom a rank above 0 speaks.
 std::string speaker(int rank, const std::string& host);

@@ -6,6 +6,7 @@
 #include <array>
 #include <fstream>
 #include <map>
+#include <memory>
 
 #include "tests/program/process_tree.h"
 #include "tests/program/program_test.h"
@@ -265,6 +266,133 @@ TEST_F(FailureTest, TwoHostsRestartTogether) {
   EXPECT_THAT(other.err, AllOf(HasSubstr("restart 1 of 1"), HasSubstr("rank 3 on "),
                                HasSubstr("was killed by signal 9")));
   expect_as(metrics_of(path("pair.jsonl")), undisturbed());
+}
+
+// Two hosts, whose launch gets the same words but for what a test adds.
+class TwoHostsTest : public FailureTest {
+ protected:
+  void SetUp() override {
+    if (!hosts_.are_there()) {
+      GTEST_SKIP() << "two hosts need the right to make network namespaces: not run";
+    }
+  }
+  static Words of_host(int host, const Flags& flags, const Words& own = {}) {
+    Words words = {"--nproc-per-node", "2",
+                   "--nnodes",         "2",
+                   "--node-rank",      std::to_string(host),
+                   "--master-addr",    TwoHosts::address(0)};
+    words.insert(words.end(), own.begin(), own.end());
+    return launched(words, flags);
+  }
+  // On a host; the program after these words.
+  std::unique_ptr<Running> start(int host, const Words& words, const Words& prefix = {}) const {
+    Words launcher = hosts_.launcher(host);
+    launcher.insert(launcher.end(), prefix.begin(), prefix.end());
+    return std::make_unique<Running>("launch", words, RunOptions{.launcher = launcher});
+  }
+  std::string name(int host) const { return hosts_.name(host); }
+
+ private:
+  TwoHosts hosts_;
+};
+
+TEST_F(TwoHostsTest, DifferentFlagsAreNamedWithTheirHosts) {
+  const auto left = start(0, of_host(0, unsaved_job("flags")));
+  const auto right = start(1, of_host(1, unsaved_job("flags").with("--lr", "2e-3").with("--bf16")));
+  const Outcome outcome = left->finish();
+  const Outcome other = right->finish();
+  for (const Outcome* each : {&outcome, &other}) {
+    EXPECT_EQ(each->exit_code, 2);
+    EXPECT_LT(each->seconds, 10);
+  }
+  EXPECT_THAT(errors_of(outcome),
+              ElementsAre(HasSubstr("--accumulate-allreduce-grads-in-fp32"),
+                          HasSubstr("--bf16 is False on ranks 0, 1 on " + name(0) +
+                                    ", True on ranks 2, 3 on " + name(1)),
+                          HasSubstr("--lr is 0.001 on ranks 0, 1 on " + name(0) +
+                                    ", 0.002 on ranks 2, 3 on " + name(1))));
+}
+
+TEST_F(TwoHostsTest, HostsThatDoNotFitAreToldBothSo) {
+  const Flags flags = unsaved_job("fit");
+  // Another build: the same program but for one byte of its build id.
+  std::string program = content(MG_PROGRAM);
+  const std::string note("\4\0\0\0\24\0\0\0\3\0\0\0GNU\0", 16);
+  const size_t at = program.find(note);
+  ASSERT_NE(at, std::string::npos);
+  program[at + note.size()] ^= 1;
+  std::ofstream(path("program"), std::ios::binary) << program;
+  fs::permissions(path("program"), fs::perms::owner_all);
+  const Words as_other = {"sh", "-c", "program=$1; shift 2; exec \"$program\" \"$@\"", "sh",
+                          path("program").string()};
+
+  const std::string both = "host 0 (" + name(0) + ")";
+  const std::string second = "host 1 (" + name(1) + ")";
+  const struct {
+    Words left, right, prefix;
+    std::string error;
+  } cases[] = {
+      {of_host(0, flags),
+       of_host(1, flags, {"--nproc-per-node", "3"}),
+       {},
+       "--nproc-per-node is 2 on " + both + ", 3 on " + second + "; give all hosts the same"},
+      {of_host(0, flags),
+       of_host(0, flags),
+       {},
+       "two hosts have --node-rank 0: " + both + " and host 0 (" + name(1) +
+           "); give each its own"},
+      {of_host(0, flags), of_host(1, flags), as_other,
+       second + " runs another build of the program ("},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.error);
+    const auto left = start(0, each.left);
+    const auto right = start(1, each.right, each.prefix);
+    for (const Outcome& outcome : {left->finish(), right->finish()}) {
+      EXPECT_EQ(outcome.exit_code, 2);
+      EXPECT_LT(outcome.seconds, 10);
+      EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr(each.error)));
+    }
+  }
+}
+
+TEST_F(TwoHostsTest, BadInputOnOneHostEndsBoth) {
+  fs::create_directory(path("words"));
+  const fs::path data = golden("megatron/data");
+  fs::copy(data / "vocab.json", path("words"));
+  const Flags flags = job("input").with("--vocab-file", (path("words") / "vocab.json").string());
+  const Words without = {"unshare",
+                         "--mount",
+                         "sh",
+                         "-c",
+                         "mount -t tmpfs none \"$0\" && exec \"$@\"",
+                         path("words").string()};
+  const auto left = start(0, of_host(0, flags, {"--max-restarts", "3"}));
+  const auto right = start(1, of_host(1, flags, {"--max-restarts", "3"}), without);
+  for (const Outcome& outcome : {left->finish(), right->finish()}) {
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_LT(outcome.seconds, 5);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("vocab.json"), Not(HasSubstr("restart"))));
+  }
+}
+
+TEST_F(TwoHostsTest, ALaunchThatIsKilledEndsTheOtherHost) {
+  for (const int victim : {0, 1}) {
+    const std::string run = "launch" + std::to_string(victim);
+    const Words own = {"--max-restarts", "3"};
+    std::unique_ptr<Running> hosts[] = {start(0, of_host(0, job(run), own)),
+                                        start(1, of_host(1, job(run), own))};
+    ASSERT_TRUE(hosts[1]->wait_for(" iteration       15/"));
+    hosts[victim]->send(SIGKILL);
+    const double before = hosts[1 - victim]->seconds();
+    const Outcome outcome = hosts[1 - victim]->finish();
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_LT(outcome.seconds - before, 5);
+    EXPECT_THAT(errors_of(outcome).back(),
+                HasSubstr("host " + std::to_string(victim) + " (" + name(victim) +
+                          ") is gone: its launch has ended"));
+    EXPECT_EQ(hosts[victim]->finish().exit_code, 128 + SIGKILL);
+  }
 }
 
 TEST_F(FailureTest, ASignalStopsAllRanksAtTheSameIteration) {

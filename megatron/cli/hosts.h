@@ -1,0 +1,72 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megatron/cli/job.h"
+#include "megatron/comm/tcp/sockets.h"
+
+namespace megatron::cli {
+
+// One of the hosts of a job.
+struct HostPlace {
+  int64_t host = 0;  // --node-rank
+  int64_t num_hosts = 1;
+  std::string master_address;  // of host 0
+  int master_port = 0;
+  int64_t nproc_per_node = 1;  // the same on all hosts, as is:
+  int64_t max_restarts = 0;
+};
+
+// The launches of all hosts of a job. They meet at host 0, and end or start again together: what
+// becomes of the job is what became of the host where it failed first.
+//
+//   host i -> host 0   what it is; after each attempt, how its ranks ended
+//   host 0 -> host i   the port of the ranks; "stop" once ranks have failed; how the attempt ended
+class Hosts {
+ public:
+  // Returns when all are there. Throws ConfigError, on all hosts, when they do not fit together;
+  // CommError that names who did not come in time. `ranks_port` is where rank 0 may wait, on host
+  // 0.
+  Hosts(const HostPlace& place, int ranks_port, std::chrono::milliseconds timeout);
+
+  // Where the ranks meet.
+  int ranks_port() const { return ranks_port_; }
+  // To be asked now and then while ranks run: whether those of another host have failed.
+  bool has_failed_elsewhere();
+  // How this attempt ended on all hosts, given how it ended here. Waits for the others: for ever
+  // while nothing has failed, else some seconds.
+  JobOutcome agreed(const JobOutcome& here);
+
+ private:
+  // To host 0; on host 0, to another one.
+  struct Link {
+    int64_t host = 0;
+    std::string name;  // "host 1 (gpu2)"
+    comm::tcp::Socket socket;
+    std::string text;  // that has come and is not yet read
+    bool is_gone = false;
+    std::optional<JobOutcome> outcome;  // host 0: of its ranks; others: of all
+  };
+
+  void receive_all(const HostPlace& place, const comm::tcp::Deadline& deadline);
+  void join(const HostPlace& place, const comm::tcp::Deadline& deadline);
+  void refuse_second_host_0(const HostPlace& place);
+  // Takes in what has come.
+  void read_links();
+  void stop_others();
+
+  bool is_first_ = true;
+  int ranks_port_ = 0;
+  std::vector<Link> links_;
+  bool has_failed_elsewhere_ = false;
+  bool has_told_to_stop_ = false;
+};
+
+// Which of the outcomes of an attempt is that of the job. REQUIRES: one at least.
+JobOutcome outcome_of_all(const std::vector<JobOutcome>& outcomes);
+
+}  // namespace megatron::cli

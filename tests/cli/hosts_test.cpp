@@ -1,0 +1,75 @@
+#include "megatron/cli/hosts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "megatron/cli/ranks.h"
+#include "megatron/core/error.h"
+#include "tests/support/message_of.h"
+
+namespace megatron::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+
+int free_port() { return ntohs(comm::tcp::own_address(comm::tcp::listen_at(0, 1).get()).port()); }
+
+HostPlace place_of(int64_t host, int64_t num_hosts, int port) {
+  return {.host = host, .num_hosts = num_hosts, .master_address = "127.0.0.1", .master_port = port};
+}
+
+const JobOutcome kWell = {};
+const JobOutcome kReleased = {.exit_code = 1, .reason = "released", .is_released = true};
+const JobOutcome kKilled = {.exit_code = 137, .reason = "killed"};
+const JobOutcome kInput = {.exit_code = kExitInput, .reason = "input"};
+const JobOutcome kTold = {.exit_code = 143, .reason = "told", .is_final = true};
+
+TEST(HostsTest, WhatFailedFirstIsTheOutcome) {
+  EXPECT_EQ(outcome_of_all({kWell, kWell}).exit_code, 0);
+  EXPECT_EQ(outcome_of_all({kWell, kReleased}).reason, "released");
+  EXPECT_EQ(outcome_of_all({kReleased, kWell, kKilled, kTold}).reason, "killed");
+  EXPECT_TRUE(outcome_of_all({kReleased, kWell, kKilled, kTold}).is_final);
+  EXPECT_FALSE(outcome_of_all({kReleased, kWell, kKilled}).is_final);
+  EXPECT_EQ(outcome_of_all({kKilled, kInput}).reason, "input");
+}
+
+TEST(HostsTest, AllLearnTheSameAttemptAfterAttempt) {
+  const int port = free_port();
+  const std::vector<std::vector<JobOutcome>> attempts = {
+      {kReleased, kReleased, kKilled}, {kWell, kInput, kReleased}, {kWell, kWell, kWell}};
+  const std::vector<std::string> want = {"killed", "input", ""};
+  std::vector<std::thread> threads;
+  for (int64_t host = 0; host < 3; ++host) {
+    threads.emplace_back([&, host] {
+      Hosts hosts(place_of(host, 3, port), 1000 + static_cast<int>(host), 10s);
+      EXPECT_EQ(hosts.ranks_port(), 1000);
+      for (size_t i = 0; i < attempts.size(); ++i) {
+        const JobOutcome& here = attempts[i][static_cast<size_t>(host)];
+        while (i < 2 && here.exit_code == 0 && !hosts.has_failed_elsewhere()) {
+          std::this_thread::yield();
+        }
+        EXPECT_EQ(hosts.agreed(here).reason, want[i]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(HostsTest, WhoDoesNotComeIsNamed) {
+  const int port = free_port();
+  EXPECT_THAT(message_of<CommError>([&] { Hosts(place_of(0, 3, port), 1, 50ms); }),
+              AllOf(HasSubstr("these hosts did not come to port " + std::to_string(port)),
+                    HasSubstr("1, 2; start launch on each, with its own --node-rank")));
+  EXPECT_THAT(message_of<CommError>([&] { Hosts(place_of(1, 3, port), 1, 50ms); }),
+              AllOf(HasSubstr("launch: host 1 ("),
+                    HasSubstr("cannot reach host 0 at 127.0.0.1:" + std::to_string(port)),
+                    HasSubstr("Connection refused"), HasSubstr("--node-rank 0"),
+                    HasSubstr("--master-port"), HasSubstr("firewall")));
+}
+
+}  // namespace
+}  // namespace megatron::cli
