@@ -27,8 +27,9 @@ using Json = nlohmann::json;
 constexpr const char* kKind = "megatron launch 1";  // and the version of what follows
 constexpr auto kRetry = std::chrono::milliseconds(100);
 constexpr auto kUntilNotice = std::chrono::seconds(10);
-constexpr auto kForOthers = std::chrono::seconds(1);  // to come and be told what is wrong
-constexpr auto kAnswer = std::chrono::seconds(5);     // for hosts, once ranks have failed
+constexpr auto kForOthers = std::chrono::seconds(1);    // to come and be told what is wrong
+constexpr auto kForTheOther = std::chrono::seconds(5);  // host 0 to be there
+constexpr auto kAnswer = std::chrono::seconds(5);       // for hosts, once ranks have failed
 constexpr size_t kMaxLine = 1 << 20;
 constexpr int kBacklog = 4096;
 
@@ -153,8 +154,12 @@ void Hosts::refuse_second_host_0(const HostPlace& place) {
                   [](const auto& address) { return address.is_own(); })) {
     return;
   }
-  const Deadline deadline(std::chrono::seconds(3));
-  const Socket socket = comm::tcp::connect_once(addresses, deadline);
+  Socket socket;
+  const Deadline deadline(kForTheOther);
+  while (!(socket = comm::tcp::connect_once(addresses, deadline)).is_open() &&
+         !deadline.is_over()) {
+    std::this_thread::sleep_for(kRetry);
+  }
   std::string text;
   if (socket.is_open() && send_line(socket, hello_of(place))) {
     for (bool is_there = true; is_there && deadline.wait(socket.get(), POLLIN);) {
