@@ -8,9 +8,11 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/cuda.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/staging.h"
 #include "megatron/device/stream.h"
+#include "tests/support/message_of.h"
 
 namespace megatron {
 namespace {
@@ -95,6 +97,21 @@ TEST_F(WorkGraphCudaTest, WhatCannotBeRecordedIsAnErrorAndTheStreamGoesOn) {
   EXPECT_FALSE(is_recording());
   copy_bytes(to, from, kBytes, stream());
   EXPECT_EQ(bytes_of(to), std::vector<char>(kBytes, 1));
+}
+
+// As cuDNN before 9.16 does, past our own functions: the graph would read memory that is gone.
+TEST_F(WorkGraphCudaTest, ACopyThatALibraryMakesFromTheHostIsRefusedWithARemedy) {
+  std::vector<char> bytes(kBytes, 4);
+  put(to, 2);
+  EXPECT_EQ(message_of<DeviceError>([&] {
+              const WorkGraph graph(
+                  stream(), [&] { cuda::copy_async(to, bytes.data(), kBytes, stream().native); });
+            }),
+            "a library copies from memory of the host, which would hold something else by then "
+            "(cuDNN before 9.16 does where a sequence is no multiple of 128: use such a length, a "
+            "newer cuDNN or --no-cuda-graph)");
+  EXPECT_FALSE(is_recording());
+  EXPECT_EQ(bytes_of(to), std::vector<char>(kBytes, 2));
 }
 
 }  // namespace
