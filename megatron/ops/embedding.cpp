@@ -67,10 +67,6 @@ Tensor gradient(const Table& table, const Tensor& dy) {
   return table.sink ? Tensor() : grad;
 }
 
-Tensor empty_output(const Variable& weight, const Tensor& ids) {
-  return Tensor({ids.size(1), ids.size(0), weight.size(1)}, weight.dtype(), weight.stream());
-}
-
 }  // namespace
 
 RowIds RowIds::to(Stream stream) const {
@@ -83,35 +79,32 @@ RowIds prepared_ids(const Tensor& ids, int64_t num_rows, const char* what) {
 }
 
 Variable embedding(const Variable& weight, const RowIds& ids) {
-  return embedding_shard(weight, ids, 0, weight.size(0));
-}
-
-Variable embedding_shard(const Variable& weight, const RowIds& ids, int64_t first_row,
-                         int64_t num_rows) {
-  const TraceRange range("embedding", weight.stream());
-  expect_ids(ids.ids, num_rows, "token id");
-  Tensor y = empty_output(weight, ids.ids);
-  const Tensor near_ids = ids.ids.to(y.stream());
-  kernels::embedding_forward(y.view(), weight.data().view(), near_ids.view(), first_row,
-                             ConstView{}, ConstView{}, y.stream());
-  return record("embedding", y, {weight},
-                [table = table_of(weight, ids, first_row)](
-                    const Tensor& dy, const Wants&) -> Grads { return {gradient(table, dy)}; });
+  return embedding(weight, ids, Variable(), RowIds());
 }
 
 Variable embedding(const Variable& weight, const RowIds& ids, const Variable& position,
                    const RowIds& position_ids) {
+  return embedding_shard(weight, ids, position, position_ids, {.num_rows = weight.size(0)});
+}
+
+Variable embedding_shard(const Variable& weight, const RowIds& ids, const Variable& position,
+                         const RowIds& position_ids, const EmbeddingShard& shard) {
   const TraceRange range("embedding", weight.stream());
-  expect_ids(ids.ids, weight.size(0), "token id");
-  expect_shape(position_ids.ids.shape(), ids.ids.shape(), "embedding: position_ids");
-  expect_ids(position_ids.ids, position.size(0), "position id");
-  Tensor y = empty_output(weight, ids.ids);
+  expect_ids(ids.ids, shard.num_rows, "token id");
+  if (position.defined()) {
+    expect_shape(position_ids.ids.shape(), ids.ids.shape(), "embedding: position_ids");
+    expect_ids(position_ids.ids, position.size(0), "position id");
+  }
+  Tensor y({ids.ids.size(1), ids.ids.size(0), weight.size(1)}, weight.dtype(), weight.stream());
   const Tensor near_ids = ids.ids.to(y.stream());
-  const Tensor near_position_ids = position_ids.ids.to(y.stream());
-  kernels::embedding_forward(y.view(), weight.data().view(), near_ids.view(), 0,
-                             position.data().view(), near_position_ids.view(), y.stream());
+  const bool adds = position.defined() && shard.adds_position;
+  const Tensor near_position_ids = adds ? position_ids.ids.to(y.stream()) : Tensor();
+  kernels::embedding_forward(y.view(), weight.data().view(), near_ids.view(), shard.first_row,
+                             adds ? position.data().view() : ConstView{},
+                             adds ? near_position_ids.view() : ConstView{}, y.stream());
   return record("embedding", y, {weight, position},
-                [words = table_of(weight, ids, 0), positions = table_of(position, position_ids, 0)](
+                [words = table_of(weight, ids, shard.first_row),
+                 positions = position.defined() ? table_of(position, position_ids, 0) : Table()](
                     const Tensor& dy, const Wants& wants) -> Grads {
                   return {wants[0] ? gradient(words, dy) : Tensor(),
                           wants[1] ? gradient(positions, dy) : Tensor()};

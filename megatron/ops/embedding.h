@@ -41,10 +41,17 @@ Variable embedding(const Variable& weight, const RowIds& ids);
 Variable embedding(const Variable& weight, const RowIds& ids, const Variable& position,
                    const RowIds& position_ids);
 
-// As the first, for rows [first_row, first_row + v/tp) of a table of num_rows rows: ids of other
-// ranks' rows give zeros, so that the sum over ranks is the whole embedding.
-Variable embedding_shard(const Variable& weight, const RowIds& ids, int64_t first_row,
-                         int64_t num_rows);
+// A rank's part of either: of rows [first_row, first_row + v/tp) of a table of num_rows rows, where
+// ids of other ranks' rows give zeros, and of positions, which one rank adds and all have the
+// gradient of. The sum over ranks is the whole embedding, with its bits.
+//   position may be undefined
+struct EmbeddingShard {
+  int64_t first_row = 0;
+  int64_t num_rows = 0;
+  bool adds_position = true;
+};
+Variable embedding_shard(const Variable& weight, const RowIds& ids, const Variable& position,
+                         const RowIds& position_ids, const EmbeddingShard& shard);
 
 // [b, s] int64 with 0, 1, .., s - 1 in each row.
 Tensor default_position_ids(int64_t batch, int64_t length);

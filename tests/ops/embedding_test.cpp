@@ -102,7 +102,8 @@ TEST(EmbeddingTest, ShardsSumToTheWhole) {
   Tensor sum = zeros(want.shape(), DType::kFloat32, Stream{});
   for (const int64_t first : {0, 3}) {
     const Variable shard = Variable::leaf(table.slice(first, 3));
-    const Variable y = embedding_shard(shard, ids, first, 6);
+    const Variable y =
+        embedding_shard(shard, ids, Variable(), RowIds(), {.first_row = first, .num_rows = 6});
     add_inplace(sum, y.data());
     backward(y, dy);
     expect_identical(shard.grad(), whole.grad().slice(first, 3));

@@ -79,22 +79,24 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
 }
 
 Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& random) const {
-  const RowIds position_ids =
-      input.position_ids.defined()
-          ? input.position_ids
-          : consecutive_positions(input.tokens.ids.size(0), input.tokens.ids.size(1), offset);
   const VocabParallelEmbedding& words = embedding_->word_embeddings;
   const std::optional<Embedding>& positions = embedding_->position_embeddings;
+  RowIds position_ids = input.position_ids;
+  if (positions && !position_ids.defined()) {
+    position_ids =
+        consecutive_positions(input.tokens.ids.size(0), input.tokens.ids.size(1), offset);
+  }
   Variable x;  // [s, b, h]
-  if (positions && !embedding_->norm && tp_.size() == 1) {
-    x = embedding(words.weight(), input.tokens, positions->weight(), position_ids);
-  } else if (tp_.sequence_parallel && !positions && !embedding_->norm) {
-    x = reduce_scatter_to_sequence_region(words.forward_partial(input.tokens), tp_);
-  } else {
+  if (embedding_->norm) {
     x = reduce_from_tensor_region(words.forward_partial(input.tokens), tp_);
-    if (embedding_->norm) x = embedding_->norm->forward(x);  // sees the words alone
+    x = embedding_->norm->forward(x);  // sees the words alone
     if (positions) x = add(x, embedding(positions->weight(), position_ids));
     if (tp_.sequence_parallel) x = scatter_to_sequence_region(x, tp_);
+  } else {
+    const Variable partial = words.forward_partial(
+        input.tokens, positions ? positions->weight() : Variable(), position_ids);
+    x = tp_.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp_)
+                              : reduce_from_tensor_region(partial, tp_);
   }
   if (config_.fp32_residual_connection) x = cast(x, DType::kFloat32);
   const auto probability = static_cast<float>(config_.hidden_dropout);

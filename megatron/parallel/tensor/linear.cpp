@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -92,8 +93,9 @@ void for_whole_rows(const Tensor& x, const TensorParallel& tp, const RowsProduct
   if (!goes_by_pieces(x.shape(), x.stream(), tp)) {
     return product(0, gathered_sequence(x, tp.group));
   }
-  gathered_by_pieces(x, tp.group,
-                     [&](int rank, const Tensor& piece) { product(rank * x.size(0), piece); });
+  GatheredPieces(x, tp.group).for_each([&](int rank, const Tensor& piece) {
+    product(rank * x.size(0), piece);
+  });
 }
 
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
@@ -112,20 +114,49 @@ Variable column_parallel_linear(const Variable& x, const Variable& weight, const
       });
 }
 
+namespace {
+
+// The whole x of a column-parallel layer for the gradient of its weight: on its way from the start.
+class GatheredInput {
+ public:
+  GatheredInput(const Tensor& x, const TensorParallel& tp) : x_(x) {
+    if (!tp.sequence_parallel || tp.size() == 1) return;
+    if (goes_by_pieces(x.shape(), x.stream(), tp)) {
+      pieces_.emplace(x, tp.group);
+      return;
+    }
+    x_ = Tensor(whole_shape(x, tp), x.dtype(), x.stream());
+    gathering_ = comm::start_all_gather(x_.view(), x.view(), tp.group, x.stream());
+    if (!tp.overlaps_gradients) gathering_.wait();
+  }
+
+  void for_rows(const RowsProduct& use) {
+    if (pieces_) return pieces_->for_stretches(use);
+    gathering_.wait();
+    use(0, x_);
+  }
+
+ private:
+  Tensor x_;
+  comm::Pending gathering_;
+  std::optional<GatheredPieces> pieces_;
+};
+
+}  // namespace
+
 Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
                                 const Wants& wants, const TensorParallel& tp) {
-  Tensor all = x;  // [s, b, in]
-  comm::Pending gathering;
-  if (tp.sequence_parallel && wants[1]) {  // beside the product that makes dx
-    all = Tensor(x.shape().with(0, x.size(0) * tp.size()), x.dtype(), x.stream());
-    gathering = comm::start_all_gather(all.view(), x.view(), tp.group, x.stream());
-    if (!tp.overlaps_gradients) gathering.wait();
-  }
+  std::optional<GatheredInput> input;
+  if (wants[1]) input.emplace(x, tp);  // beside the product that makes dx
   InputGradient dx(wants[0] ? linear_input_gradient(dy, saved) : Tensor(), tp);
-  gathering.wait();
-  Tensor dweight = wants[1] ? linear_weight_gradient(dy, all, saved) : Tensor();
+  WeightGradient dweight(saved, wants[1]);
+  if (input) {
+    input->for_rows([&](int64_t first, const Tensor& rows) {
+      dweight.add(dy.slice(first, rows.size(0)), rows);
+    });
+  }
   Tensor dbias = wants[2] ? linear_bias_gradient(dy, saved) : Tensor();
-  return {dx.finish(), std::move(dweight), std::move(dbias)};
+  return {dx.finish(), dweight.result(), std::move(dbias)};
 }
 
 Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp) {
@@ -159,16 +190,14 @@ Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSav
     });
     return dweight.result();
   }
-  const int64_t count = dy.size(0);
-  const int64_t own = tp.rank() * count;
-  const Tensor all = gathered_by_pieces(dy, tp.group, [&](int rank, const Tensor& piece) {
-    input_gradient(rank * count, piece);
-    if (rank == tp.rank()) add(own, piece);
+  GatheredPieces pieces(dy, tp.group);
+  pieces.for_each([&](int rank, const Tensor& piece) {
+    input_gradient(rank * dy.size(0), piece);
+    if (rank == tp.rank()) add(rank * dy.size(0), piece);
   });
-  // The rows of other ranks: before one's own and after them.
-  if (own > 0) add(0, all.slice(0, own));
-  const int64_t end = own + count;
-  if (end < all.size(0)) add(end, all.slice(end, all.size(0) - end));
+  pieces.for_stretches([&](int64_t first, const Tensor& rows) {
+    if (first != tp.rank() * dy.size(0)) add(first, rows);
+  });
   return dweight.result();
 }
 

@@ -14,14 +14,14 @@
 // What travels, and what is computed meanwhile: with TensorParallel::overlaps_products (P), with
 // overlaps_gradients (G); the rank waits for everything else.
 //
-//   layer    pass      without                     with sequence parallelism            beside
-//   column   forward                               all-gather of x                      P: product
-//   row      forward   P: all-reduce of y          reduce-scatter of y                  P: product
-//   row      backward                              all-gather of dy           P: product of dx [1]
-//   column   backward                              all-gather of x         G: product of dx
-//   column   backward  G: all-reduce of dx         reduce-scatter of dx    G: product of dweight
+//   layer    pass      without                     with sequence parallelism   beside
+//   column   forward                               all-gather of x             P: product
+//   row      forward   P: all-reduce of y          reduce-scatter of y         P: product
+//   row      backward                              all-gather of dy            P: product of dx [1]
+//   column   backward                              all-gather of x             G: product of dx [1]
+//   column   backward  G: all-reduce of dx         reduce-scatter of dx        G: that of dweight
 //
-// [1] and that of dweight for the rank's own rows.
+// [1] with P also the product of dweight for the rank's own rows.
 namespace megatron {
 
 struct LinearOptions {

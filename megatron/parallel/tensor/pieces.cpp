@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "megatron/comm/collectives.h"
 #include "megatron/kernels/elementwise.h"
 
 namespace megatron {
@@ -15,28 +14,43 @@ int64_t num_pieces(const Shape& shape, Stream stream, int64_t at_most) {
   return std::clamp<int64_t>(std::min(rows / fewest, shape[0]), 1, at_most);
 }
 
-Tensor gathered_by_pieces(const Tensor& x, const comm::Group& group,
-                          const std::function<void(int rank, const Tensor& piece)>& use) {
+GatheredPieces::GatheredPieces(const Tensor& x, const comm::Group& group)
+    : x_(x),
+      group_(group),
+      whole_(x.shape().with(0, x.size(0) * group.size()), x.dtype(), x.stream()) {
   const int ranks = group.size();
-  const int own = group.rank();
-  const int64_t rows = x.size(0);
-  const Tensor whole(x.shape().with(0, rows * ranks), x.dtype(), x.stream());
-  const auto piece_of = [&](int rank) { return whole.slice(rank * rows, rows); };
-  Tensor sent = x;
-  std::vector<comm::Pending> arrivals;
   for (int step = 1; step < ranks; ++step) {
-    Tensor piece = piece_of((own + step) % ranks);
-    const comm::Transfer transfers[] = {{sent.view(), (own + ranks - step) % ranks, true},
-                                        {piece.view(), (own + step) % ranks, false}};
-    arrivals.push_back(comm::start_exchange(transfers, group, x.stream()));
+    const int to = (group.rank() + ranks - step) % ranks;
+    const int from = (group.rank() + step) % ranks;
+    Tensor piece = piece_of(from);
+    const comm::Transfer transfers[] = {{x_.view(), to, true}, {piece.view(), from, false}};
+    arrivals_.push_back(comm::start_exchange(transfers, group, x.stream()));
   }
-  use(own, x);
-  for (int step = 1; step < ranks; ++step) {
-    arrivals[static_cast<size_t>(step - 1)].wait();
-    const int rank = (own + step) % ranks;
+}
+
+Tensor GatheredPieces::piece_of(int rank) const {
+  return whole_.slice(rank * x_.size(0), x_.size(0));
+}
+
+void GatheredPieces::wait_for(int step) { arrivals_[static_cast<size_t>(step - 1)].wait(); }
+
+void GatheredPieces::for_each(const std::function<void(int rank, const Tensor& piece)>& use) {
+  use(group_.rank(), x_);
+  for (int step = 1; step < group_.size(); ++step) {
+    wait_for(step);
+    const int rank = (group_.rank() + step) % group_.size();
     use(rank, piece_of(rank));
   }
-  return whole;
+}
+
+void GatheredPieces::for_stretches(
+    const std::function<void(int64_t first, const Tensor& rows)>& use) {
+  const int64_t begin = group_.rank() * x_.size(0);
+  const int64_t end = begin + x_.size(0);
+  use(begin, x_);
+  for (int step = 1; step < group_.size(); ++step) wait_for(step);
+  if (begin > 0) use(0, whole_.slice(0, begin));
+  if (end < whole_.size(0)) use(end, whole_.slice(end, whole_.size(0) - end));
 }
 
 Tensor summed_by_pieces(const Shape& shape, DType dtype, Stream stream, const comm::Group& group,

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
+#include "megatron/comm/collectives.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/tensor/tensor.h"
 
@@ -21,11 +23,28 @@ inline constexpr int64_t kMostReducedPieces = 4;
 // small. `shape` [s, .., features], on the stream's device
 int64_t num_pieces(const Shape& shape, Stream stream, int64_t at_most);
 
-// use(rank, piece) for the x of every rank: this rank's own first, then the others as they come.
+// The x of all ranks, on their way from the start.
 //
-//   x [s/tp, ..] in   ->   [s, ..], where the slice of this rank is left undefined
-Tensor gathered_by_pieces(const Tensor& x, const comm::Group& group,
-                          const std::function<void(int rank, const Tensor& piece)>& use);
+//   x [s/tp, ..]   ->   [s, ..], where the slice of this rank is never written: that is x
+class GatheredPieces {
+ public:
+  GatheredPieces(const Tensor& x, const comm::Group& group);
+
+  // use(rank, piece) for every rank: this rank's own first, then the others as they come.
+  void for_each(const std::function<void(int rank, const Tensor& piece)>& use);
+  // use(first, rows) for the rows of all ranks, in as few stretches as lie together: this rank's
+  // own, those before and those after them.
+  void for_stretches(const std::function<void(int64_t first, const Tensor& rows)>& use);
+
+ private:
+  Tensor piece_of(int rank) const;
+  void wait_for(int step);
+
+  Tensor x_;
+  comm::Group group_;
+  Tensor whole_;
+  std::vector<comm::Pending> arrivals_;  // of the ranks after this one, in their order
+};
 
 // The sum over ranks of what they make for this one: make(rank, part) writes part [s/tp, ..] for
 // every rank, this rank's own last, while the others travel. fp32 sums in the order of ranks,

@@ -21,9 +21,13 @@ VocabParallelEmbedding::VocabParallelEmbedding(int64_t rows, int64_t size, const
                           {.init = init, .sharding = sharding, .is_copy = is_copy}, placement);
 }
 
-Variable VocabParallelEmbedding::forward_partial(const RowIds& ids) const {
+Variable VocabParallelEmbedding::forward_partial(const RowIds& ids, const Variable& position,
+                                                 const RowIds& position_ids) const {
   const int64_t rows = weight_.size(0);
-  return embedding_shard(weight_, ids, tp_.rank() * rows, tp_.size() * rows);
+  return embedding_shard(weight_, ids, position, position_ids,
+                         {.first_row = tp_.rank() * rows,
+                          .num_rows = tp_.size() * rows,
+                          .adds_position = tp_.rank() == 0});
 }
 
 VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp) {

@@ -18,8 +18,9 @@ class VocabParallelEmbedding final : public Module {
                          bool is_copy, const Placement& placement);
 
   // ids [b, s] -> [s, b, h], zero where another rank has the row: the sum over ranks is the
-  // embedding.
-  Variable forward_partial(const RowIds& ids) const;
+  // embedding, and that of positions (ops/embedding.h) where there are any.
+  Variable forward_partial(const RowIds& ids, const Variable& position = {},
+                           const RowIds& position_ids = {}) const;
   const Variable& weight() const { return weight_; }
 
  private:
