@@ -82,8 +82,10 @@ Plan plan_of(TrainingArgs args) {
   plan.time = estimated_step(plan.model(), plan.args.parallel, training.micro_batch_size,
                              training.num_microbatches, plan.stages[plan.largest()].num_parameters,
                              plan.device, kCpuFlopsPerThread * num_threads(),
-                             {.bytes = plan.exposed[plan.largest()].total(),
-                              .transfers = plan.exposed[plan.largest()].transfers});
+                             {.exposed_bytes = plan.exposed[plan.largest()].total(),
+                              .exposed_transfers = plan.exposed[plan.largest()].transfers,
+                              .hidden_transfers = plan.traffic[plan.largest()].transfers -
+                                                  plan.exposed[plan.largest()].transfers});
   return plan;
 }
 

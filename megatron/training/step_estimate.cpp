@@ -11,13 +11,15 @@ namespace {
 
 // Constants of one H200, from what whole iterations took (docs/performance.md): the test of
 // tests/cli/plan_test.cpp compares each of those with its estimate.
-constexpr double kMatmulFlops = 655e12;     // bf16, as many products in a row as an iteration has
+constexpr double kMatmulFlops = 660e12;     // bf16, as many products in a row as an iteration has
 constexpr double kCopyBytes = 4.3e12;       // read and written
 constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
 constexpr double kAdamEfficiency = 0.9;
-constexpr double kAdamBytes = 34;     // per parameter: gradient and state read, state written
-constexpr double kLinkBytes = 342e9;  // of an NCCL all-reduce between H200 of one host
-constexpr double kTransferSeconds = 110e-6;  // that a collective takes besides its bytes
+constexpr double kAdamBytes = 34;           // per parameter: gradient and state read, state written
+constexpr double kLinkBytes = 342e9;        // of an NCCL all-reduce between H200 of one host
+constexpr double kTransferSeconds = 45e-6;  // that a collective takes besides its bytes
+// And if a product hides it: the GPUs wait for each other, and products in pieces are slower.
+constexpr double kHiddenTransferSeconds = 35e-6;
 
 struct Point {
   double x;
@@ -141,7 +143,7 @@ StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& p
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             int64_t num_parameters, DeviceType device, double flops_per_second,
-                            const ExposedTraffic& exposed) {
+                            const SentTraffic& sent) {
   const bool is_cpu = device == DeviceType::kCpu;
   const auto stages = static_cast<double>(parallel.pipeline_model_parallel_size);
   const auto chunks =
@@ -161,8 +163,9 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.bubble = busy * (stages - 1) / (chunks * static_cast<double>(num_microbatches));
   const auto parameters = static_cast<double>(num_parameters);
   if (!is_cpu) {
-    step.communication = static_cast<double>(exposed.bytes) / kLinkBytes +
-                         static_cast<double>(exposed.transfers) * kTransferSeconds;
+    step.communication = static_cast<double>(sent.exposed_bytes) / kLinkBytes +
+                         static_cast<double>(sent.exposed_transfers) * kTransferSeconds +
+                         static_cast<double>(sent.hidden_transfers) * kHiddenTransferSeconds;
   }
   step.optimizer = is_cpu ? 0 : parameters * kAdamBytes / (kCopyBytes * kAdamEfficiency);
   return step;

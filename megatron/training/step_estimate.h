@@ -18,17 +18,18 @@ struct StepEstimate {
   double recompute = 0;    // forward passes that run again
   double optimizer = 0;
   double bubble = 0;         // waiting for other pipeline stages
-  double communication = 0;  // that nothing hides
+  double communication = 0;  // that nothing hides, and what hiding costs
 
   double total() const {
     return linear + head + attention + elementwise + recompute + optimizer + bubble + communication;
   }
 };
 
-// What a rank sends in an iteration while it does nothing else.
-struct ExposedTraffic {
-  int64_t bytes = 0;
-  int64_t transfers = 0;  // of activations among tensor-parallel ranks
+// What a rank sends in an iteration. Transfers are the collectives of tensor-parallel layers.
+struct SentTraffic {
+  int64_t exposed_bytes = 0;  // while it does nothing else
+  int64_t exposed_transfers = 0;
+  int64_t hidden_transfers = 0;  // beside products
 };
 
 // CUDA: H200s of one host, bf16, the products, attention and memory traffic of an iteration at the
@@ -37,7 +38,7 @@ struct ExposedTraffic {
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             int64_t num_parameters, DeviceType device, double flops_per_second,
-                            const ExposedTraffic& exposed = {});
+                            const SentTraffic& sent = {});
 
 // What a thread of the CPU kernels multiplies, fp32 or bf16: docs/performance.md, rounded down.
 inline constexpr double kCpuFlopsPerThread = 120e9;

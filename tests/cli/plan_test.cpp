@@ -26,36 +26,33 @@ struct Measured {
   int64_t seq_length;
   double tokens_per_second;  // of each GPU
 };
-// What H200s took: docs/performance.md, where the commits are.
+// What H200s took, tensor-parallel ranks by peer copies: one and two on 2026-11-22 at 7d4e97f,
+// eight on 2026-11-20 (docs/performance.md).
 const Measured kMeasured[] = {
-    {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 213'045},
-    {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 52'769},
-    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16", 2048, 65'470},
-    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 32 --world-size 2 "
+    {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 222'009},
+    {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 54'514},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16", 2048, 68'269},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 64 --world-size 2 "
      "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
-     2048, 64'584},
+     2048, 67'252},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
      "--tensor-model-parallel-size 2 --sequence-parallel",
-     2048, 51'284},
+     2048, 55'850},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 64 --world-size 2 "
      "--pipeline-model-parallel-size 2",
-     2048, 54'582},
+     2048, 58'435},
     {"--workload 6.7b --micro-batch-size 4 --global-batch-size 32 --world-size 2 "
      "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
-     2048, 14'155},
+     2048, 14'335},
     {"--workload 6.7b --micro-batch-size 4 --global-batch-size 8 --world-size 2 "
-     "--tensor-model-parallel-size 2 --sequence-parallel",
-     2048, 12'056},
+     "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
+     2048, 13'014},
     {"--workload llama3-8b --micro-batch-size 1 --global-batch-size 4 --world-size 2 "
-     "--tensor-model-parallel-size 2 --sequence-parallel",
-     8192, 9'788},
+     "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
+     8192, 10'402},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 128 --world-size 8 "
      "--use-distributed-optimizer --overlap-grad-reduce",
      2048, 65'615},
-    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 64 --world-size 8 "
-     "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer "
-     "--overlap-grad-reduce",
-     2048, 50'850},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 256 --world-size 8 "
      "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce",
      2048, 54'436},
@@ -83,8 +80,8 @@ TEST(PlanTest, OverlapHidesWhatTensorRanksSend) {
   const auto communication = [&](const std::string& more) {
     return planned(flags + more)["seconds_by_part"]["exposed communication"].get<double>();
   };
-  EXPECT_GT(communication(""), 0);
-  EXPECT_EQ(communication(" --tp-comm-overlap"), 0);
+  EXPECT_GT(communication(""), 2 * communication(" --tp-comm-overlap"));
+  EXPECT_GT(communication(" --tp-comm-overlap"), 0);  // hiding costs something
 }
 
 }  // namespace
