@@ -22,6 +22,7 @@ namespace megatron::cli {
 struct GraphRun {
   bool was_recorded = false;
   int64_t num_driver_allocations = 0;  // in the last iteration
+  int num_devices = 1;                 // of the kind that it ran on
   std::vector<IterationResult> results;
   Tensor weights;  // and all else that is trained, on the CPU
 };
@@ -78,6 +79,7 @@ inline GraphRun rank_graph_run(const std::vector<std::string>& more, std::option
   run.num_driver_allocations = allocator_of(setup.stream().device).stats().num_driver_allocations -
                                run.num_driver_allocations;
   run.was_recorded = trainer.has_recorded_microbatch();
+  if (!setup.stream().is_cpu()) run.num_devices = num_cuda_devices();
   run.weights = setup.parameters().buffers().front().params.to(Stream{});
   return run;
 }
@@ -152,7 +154,8 @@ inline void expect_graph_to_change_nothing(const GraphCase& one, std::vector<std
   EXPECT_FALSE(want.was_recorded);
   EXPECT_TRUE(got.was_recorded);
   expect_same_bits(got, want);
-  EXPECT_EQ(got.num_driver_allocations, 0);
+  // Of ranks that share a device, and so a pool, the peak depends on how they take turns.
+  if (one.ranks == 1 || got.num_devices >= one.ranks) EXPECT_EQ(got.num_driver_allocations, 0);
 }
 
 }  // namespace megatron::cli

@@ -1,0 +1,82 @@
+#include "megatron/parallel/tensor/pieces.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "megatron/comm/threads.h"
+#include "megatron/parallel/tensor/mappings.h"
+#include "tests/support/tensors.h"
+
+namespace megatron {
+namespace {
+
+TEST(NumPiecesTest, PiecesOfAGpuHaveAThousandRows) {
+  const Stream gpu{Device{DeviceType::kCuda, 0}};
+  const auto of = [](int64_t s, int64_t b, Stream stream, int64_t at_most) {
+    return num_pieces({s, b, 64}, stream, at_most);
+  };
+  EXPECT_EQ(of(2048, 8, gpu, 4), 4);
+  EXPECT_EQ(of(2048, 8, gpu, 100), 16);
+  EXPECT_EQ(of(2048, 1, gpu, 4), 2);
+  EXPECT_EQ(of(2047, 1, gpu, 4), 1);
+  EXPECT_EQ(of(2, 2048, gpu, 4), 2);  // the batch is not cut
+  EXPECT_EQ(of(1, 1, gpu, 4), 1);
+  EXPECT_EQ(of(0, 1, gpu, 4), 1);
+  EXPECT_EQ(of(3, 1, Stream{}, 4), 3);
+  EXPECT_EQ(of(12, 1, Stream{}, 4), 4);
+}
+
+// Parameter: tensor-parallel size.
+class PiecesTest : public testing::TestWithParam<int> {};
+
+TEST_P(PiecesTest, EveryRankIsGatheredOnceItsOwnFirst) {
+  const Tensor all = random_normal({12, 2, 3}, {.seed = 1});
+  const int64_t count = 12 / GetParam();
+  comm::run_ranks(GetParam(), [&](const comm::Group& group) {
+    GatheredPieces pieces(copied(all.slice(group.rank() * count, count)), group);
+    std::vector<int> ranks;
+    pieces.for_each([&](int rank, const Tensor& piece) {
+      ranks.push_back(rank);
+      expect_identical(piece, all.slice(rank * count, count));
+    });
+    ASSERT_EQ(ranks.size(), static_cast<size_t>(group.size()));
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      EXPECT_EQ(ranks[i], (group.rank() + static_cast<int>(i)) % group.size());
+    }
+    std::vector<int64_t> firsts;
+    int64_t rows = 0;
+    pieces.for_stretches([&](int64_t first, const Tensor& stretch) {
+      firsts.push_back(first);
+      rows += stretch.size(0);
+      expect_identical(stretch, all.slice(first, stretch.size(0)));
+    });
+    EXPECT_EQ(firsts.front(), group.rank() * count);
+    EXPECT_LE(firsts.size(), 3u);
+    EXPECT_EQ(rows, 12);
+  });
+}
+
+// In the order of ranks, in fp32, rounded once: the bits of a reduce-scatter.
+TEST_P(PiecesTest, SumsAreThoseOfAReduceScatter) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    comm::run_ranks(GetParam(), [&](const comm::Group& group) {
+      const Tensor mine =
+          random_normal({12, 2, 3}, {.seed = static_cast<uint64_t>(group.rank()), .dtype = dtype});
+      std::vector<int> made;
+      const Tensor sum =
+          summed_by_pieces(mine.shape(), dtype, Stream{}, group, [&](int rank, Tensor& part) {
+            made.push_back(rank);
+            copy_into(part, mine.slice(rank * part.size(0), part.size(0)));
+          });
+      EXPECT_EQ(made.back(), group.rank());
+      expect_identical(sum, scattered_sum(mine, group));
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorParallelSizes, PiecesTest, testing::Values(2, 3, 4));
+
+}  // namespace
+}  // namespace megatron
