@@ -155,7 +155,9 @@ inline void expect_graph_to_change_nothing(const GraphCase& one, std::vector<std
   EXPECT_TRUE(got.was_recorded);
   expect_same_bits(got, want);
   // Of ranks that share a device, and so a pool, the peak depends on how they take turns.
-  if (one.ranks == 1 || got.num_devices >= one.ranks) EXPECT_EQ(got.num_driver_allocations, 0);
+  if (one.ranks == 1 || got.num_devices >= one.ranks) {
+    EXPECT_EQ(got.num_driver_allocations, 0);
+  }
 }
 
 }  // namespace megatron::cli
