@@ -134,4 +134,11 @@ void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& 
   throw CommonConfigError(found);
 }
 
+void expect_same_words(std::span<const std::string> words, const comm::Group& world) {
+  const std::string text = fmt::format("{}", fmt::join(words, " "));
+  if (world.size() == 1 || is_common(text, world)) return;
+  const std::vector<std::string> texts = all_gathered(text, world);
+  throw CommonConfigError(difference("the command line", texts, world.transport().context().hosts));
+}
+
 }  // namespace megatron::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,5 +22,19 @@ class CommonConfigError : public ConfigError {
 // host may choose for itself, may differ.
 void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& problems,
                       const comm::Group& world);
+
+// The same for a command whose settings are its words alone: throws CommonConfigError, on all ranks
+// the same, unless all have been given the same words.
+void expect_same_words(std::span<const std::string> words, const comm::Group& world);
+
+// Calls f, which finds the same on all ranks: its ConfigError becomes a CommonConfigError.
+template <class F>
+auto in_common(const F& f) {
+  try {
+    return f();
+  } catch (const ConfigError& error) {
+    throw CommonConfigError(error.what());
+  }
+}
 
 }  // namespace megatron::cli

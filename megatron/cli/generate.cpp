@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "megatron/cli/agreement.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/gpt_inference.h"
 #include "megatron/comm/collectives.h"
@@ -184,11 +185,16 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   const Speaking on_first(world.rank() == 0);
   GenerateFlags flags;
   FlagTable table = flags_of(flags);
-  if (!parse_flags(table, "megatron generate --load DIR --prompt TEXT ... [flags]", words)) {
-    return 0;
-  }
-  const std::vector<std::string> wrong = problems(flags);
-  if (!wrong.empty()) throw ConfigError(wrong);
+  expect_same_words(words, world);
+  const bool has_work = in_common([&] {
+    if (!parse_flags(table, "megatron generate --load DIR --prompt TEXT ... [flags]", words)) {
+      return false;
+    }
+    const std::vector<std::string> wrong = problems(flags);
+    if (!wrong.empty()) throw ConfigError(wrong);
+    return true;
+  });
+  if (!has_work) return 0;
 
   const GptForInference gpt = load_for_inference(flags.model, world);
   json request;
@@ -226,7 +232,11 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
   table.group("input");
   table.add("--input", flags.input,
             "JSON lines {\"ids\": [...]} or {\"text\": ...}; - is standard input.");
-  if (!parse_flags(table, "megatron score --load DIR [--input FILE] [flags]", words)) return 0;
+  expect_same_words(words, world);
+  const bool has_work = in_common([&] {
+    return parse_flags(table, "megatron score --load DIR [--input FILE] [flags]", words);
+  });
+  if (!has_work) return 0;
 
   const GptForInference gpt = load_for_inference(flags.model, world);
   const auto score_line = [&](const json& line) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "megatron/cli/agreement.h"
 #include "megatron/cli/args/training_args.h"
 #include "megatron/cli/checkpoint_formats.h"
 #include "megatron/cli/device_choice.h"
@@ -29,6 +30,13 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
   const int64_t tp = config.tensor_model_parallel_size;
   const int64_t pp = config.pipeline_model_parallel_size;
   config.world_size = num_ranks;
+  if (config.context_parallel_size != 1) {
+    throw ConfigError(
+        fmt::format("--context-parallel-size {} is for training: generate and score do not divide "
+                    "sequences; remove it, and divide the model by --tensor-model-parallel-size or "
+                    "--pipeline-model-parallel-size",
+                    config.context_parallel_size));
+  }
   if (tp >= 1 && pp >= 1 && tp * pp != num_ranks) {
     throw ConfigError(
         fmt::format("tensor {} x pipeline {} are {} ranks, and there are {}; use megatron launch "
@@ -69,6 +77,8 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
                      "Layers of the first stage.");
   table.add_optional("--decoder-last-pipeline-num-layers",
                      flags.parallel.decoder_last_pipeline_num_layers, "Layers of the last stage.");
+  table.add("--context-parallel-size", flags.parallel.context_parallel_size,
+            "Of training; here 1 only: sequences are not divided.");
   table.add_entry("--sequence-parallel", FlagType::kSwitch, flags.without_effect, false,
                   "Of training; sequences of any length are generated.");
   table.add_entry("--use-checkpoint-args", FlagType::kSwitch, flags.without_effect, false,
@@ -127,7 +137,8 @@ GptForInference load_for_inference(const ModelFlags& flags, const comm::Group& w
                             ? std::min(result.tokenizer->vocab_size(), config.padded_vocab_size)
                             : config.padded_vocab_size;
   }
-  const ParallelConfig parallel = laid_out(flags.parallel, config, world.size());
+  const ParallelConfig parallel =
+      in_common([&] { return laid_out(flags.parallel, config, world.size()); });
   result.vocab_rows = config.padded_vocab_size;
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;

@@ -200,6 +200,52 @@ TEST_F(ProcessesTest, DifferentFlagsAreNamedWithBothValues) {
   EXPECT_THAT(errors_of(silent), IsEmpty());
 }
 
+// generate and score by threads, by processes and on two hosts.
+TEST_F(ProcessesTest, InferenceHasTheTextOfThreads) {
+  const TwoHosts hosts;
+  std::ofstream(path("input")) << "{\"ids\": [5, 17, 99, 4]}\n{\"ids\": [64, 3, 3]}\n";
+  const auto words = [&](const Words& own, const std::string& command, const Words& more = {}) {
+    Words all =
+        appended(own, {command, "--load", golden("hf/gpt2").string(), "--device", "cpu",
+                       "--tensor-model-parallel-size", "2",
+                       command == "score" ? "--input" : "--prompt-file", path("input").string()});
+    if (command == "generate")
+      all = appended(std::move(all), {"--json", "--logprobs", "--max-new-tokens", "8"});
+    return appended(std::move(all), more);
+  };
+  const auto of = [&](int host) {
+    return Words{"--nproc-per-node", "1",
+                 "--nnodes",         "2",
+                 "--node-rank",      std::to_string(host),
+                 "--master-addr",    TwoHosts::address(0)};
+  };
+  for (const std::string command : {"generate", "score"}) {
+    const Outcome threads = run("launch", words({"--nproc-per-node", "2"}, command));
+    EXPECT_EQ(threads.exit_code, 0) << threads.err;
+    EXPECT_THAT(threads.out, HasSubstr("logprobs"));
+    const Outcome processes =
+        run("launch", words({"--nproc-per-node", "2", "--ranks", "processes"}, command));
+    EXPECT_EQ(processes.exit_code, 0) << processes.err;
+    EXPECT_EQ(processes.out, threads.out);
+    if (!hosts.are_there()) continue;
+    for (const bool differ : {false, true}) {
+      const Words more = differ ? Words{"--num-threads", "2"} : Words{};
+      Running right("launch", words(of(1), command, more), {.launcher = hosts.launcher(1)});
+      const Outcome left = run("launch", words(of(0), command), {.launcher = hosts.launcher(0)});
+      const Outcome other = right.finish();
+      EXPECT_EQ(left.exit_code, differ ? 2 : 0) << left.err;
+      EXPECT_EQ(other.exit_code, differ ? 2 : 0) << other.err;
+      EXPECT_EQ(left.out, differ ? "" : threads.out);
+      EXPECT_EQ(other.out, "");
+      if (!differ) continue;
+      EXPECT_THAT(errors_of(left),
+                  ElementsAre(AllOf(HasSubstr("the command line is --load "),
+                                    HasSubstr(" on rank 0 on " + hosts.name(0)),
+                                    HasSubstr(" --num-threads 2 on rank 1 on " + hosts.name(1)))));
+    }
+  }
+}
+
 TEST_F(ProcessesTest, FlagsOfLaunchAreChecked) {
   const auto errors = [&](const Words& own, const Flags& flags) {
     const Outcome outcome = run("launch", launched({}, own, flags));
