@@ -58,16 +58,36 @@ std::vector<std::string> problems(const ParallelConfig& c) {
           fmt::format("--pipeline-model-parallel-split-rank {} must be below "
                       "--pipeline-model-parallel-size {}",
                       c.pipeline_model_parallel_split_rank, c.pipeline_model_parallel_size));
-  require(
-      c.num_layers_per_virtual_pipeline_stage == 0 || c.num_virtual_stages_per_pipeline_rank == 0,
-      "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank say "
-      "the same thing; give one of them");
-  if (c.num_layers_per_virtual_pipeline_stage > 0) {
+  const auto not_negative = [&](int64_t value, const char* flag) {
+    require(value >= 0, fmt::format("{} {} must be greater than 0", flag, value));
+  };
+  const int64_t layers_a_chunk = c.num_layers_per_virtual_pipeline_stage;
+  const int64_t chunks = c.num_virtual_stages_per_pipeline_rank;
+  not_negative(layers_a_chunk, "--num-layers-per-virtual-pipeline-stage");
+  not_negative(chunks, "--num-virtual-stages-per-pipeline-rank");
+  require(layers_a_chunk == 0 || chunks == 0,
+          "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank say "
+          "the same thing; give one of them");
+  if (layers_a_chunk > 0) {
     require(c.pipeline_model_parallel_size > 2,
             fmt::format("--num-layers-per-virtual-pipeline-stage needs "
                         "--pipeline-model-parallel-size above 2, not {}",
                         c.pipeline_model_parallel_size));
   }
+  require(chunks <= 1 || c.pipeline_model_parallel_size > 1,
+          fmt::format("--num-virtual-stages-per-pipeline-rank {} needs "
+                      "--pipeline-model-parallel-size above 1",
+                      chunks));
+  not_negative(c.decoder_first_pipeline_num_layers, "--decoder-first-pipeline-num-layers");
+  not_negative(c.decoder_last_pipeline_num_layers, "--decoder-last-pipeline-num-layers");
+  const bool has_own_layers =
+      c.decoder_first_pipeline_num_layers > 0 || c.decoder_last_pipeline_num_layers > 0;
+  require(
+      !has_own_layers ||
+          !(c.account_for_embedding_in_pipeline_split || c.account_for_loss_in_pipeline_split),
+      "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers exclude "
+      "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split; keep "
+      "one way to divide the layers");
   if (c.overlap_param_gather) {
     require(c.use_distributed_optimizer,
             "--overlap-param-gather needs --use-distributed-optimizer; add it");

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "megatron/core/error.h"
+#include "megatron/training/microbatch_calculator.h"
 
 namespace megatron {
 namespace {
@@ -45,6 +46,23 @@ TrainingConfig resolved(TrainingConfig config, int64_t data_parallel_size) {
   }
   return config;
 }
+
+namespace {
+
+// The first batch size on the way that does not divide into lots.
+std::optional<int64_t> batch_that_does_not_divide(const TrainingConfig& config,
+                                                  const RampupBatchSize& rampup, int64_t lot) {
+  const BatchSizeSchedule schedule = BatchSizeSchedule::rampup(rampup, config.global_batch_size);
+  for (int64_t consumed = 0; consumed <= rampup.samples;) {
+    const int64_t batch = schedule.at(consumed);
+    if (batch % lot != 0) return batch;
+    consumed += batch;
+  }
+  if (config.global_batch_size % lot != 0) return config.global_batch_size;
+  return {};
+}
+
+}  // namespace
 
 std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel_size) {
   std::vector<std::string> found;
@@ -92,6 +110,16 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
               fmt::format("--global-batch-size {} cannot be reached from {} in steps of {}; change "
                           "the first two numbers of --rampup-batch-size",
                           c.global_batch_size, rampup->start, rampup->increment));
+      if (found.empty() && !c.decrease_batch_size_if_needed) {
+        const int64_t lot = c.micro_batch_size * data_parallel_size;
+        const std::optional<int64_t> batch = batch_that_does_not_divide(c, *rampup, lot);
+        require(!batch,
+                fmt::format("--rampup-batch-size {} {} {} comes to a batch of {}, no multiple "
+                            "of --micro-batch-size {} x data parallel size {}; use multiples "
+                            "of {}, or give --decrease-batch-size-if-needed",
+                            rampup->start, rampup->increment, rampup->samples, batch.value_or(0),
+                            c.micro_batch_size, data_parallel_size, lot));
+      }
     }
     require(c.train_iters == 0,
             "--rampup-batch-size needs --train-samples instead of --train-iters");

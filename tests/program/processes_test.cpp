@@ -144,22 +144,40 @@ TEST_F(ProcessesTest, AProfileHasAllRanks) {
   }
 }
 
+// All that is wrong comes in one message, before data is touched.
 TEST_F(ProcessesTest, ProblemsArePrintedOnce) {
   const Flags flags = golden_flags()
                           .with("--num-layers", "7")
                           .with("--num-attention-heads", "3")
+                          .with("--seq-length", "31")
                           .with("--tensor-model-parallel-size", "2")
                           .with("--pipeline-model-parallel-size", "2")
+                          .with("--decoder-last-pipeline-num-layers", "-1")
+                          .with("--num-virtual-stages-per-pipeline-rank", "-2")
+                          .with("--sequence-parallel")
+                          .with("--overlap-param-gather")
                           .with("--micro-batch-size", "3");
-  for (const Words& own : {Words{}, Words{"--ranks", "processes"}}) {
-    const Outcome outcome = run("launch", launched({.tp = 2, .pp = 2}, own, flags));
-    EXPECT_EQ(outcome.exit_code, 2);
+  const auto expect_problems = [&](const Outcome& outcome) {
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
     EXPECT_EQ(iterations_of(outcome.out).size(), 0u);
-    EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr("--num-layers 7 must be a multiple"),
-                                                HasSubstr("--hidden-size 32"),
-                                                HasSubstr("--num-attention-heads 3 must be"),
-                                                HasSubstr("--global-batch-size 8")));
+    EXPECT_THAT(
+        errors_of(outcome),
+        ElementsAre(HasSubstr("--num-virtual-stages-per-pipeline-rank -2"),
+                    HasSubstr("--decoder-last-pipeline-num-layers -1"),
+                    HasSubstr("--overlap-param-gather needs --use-distributed-optimizer"),
+                    HasSubstr("--overlap-param-gather needs --overlap-grad-reduce"),
+                    HasSubstr("--num-layers 7 do not divide"), HasSubstr("--seq-length 31"),
+                    HasSubstr("--hidden-size 32"), HasSubstr("--num-attention-heads 3 must be"),
+                    HasSubstr("--global-batch-size 8")));
+    EXPECT_FALSE(std::filesystem::exists(path("cache")));
+  };
+  for (const Words& own : {Words{}, Words{"--ranks", "processes"}}) {
+    expect_problems(run("launch", launched({.tp = 2, .pp = 2}, own, flags)));
   }
+  expect_problems(run(
+      "pretrain-gpt", flags.words(),
+      {.environment = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}},
+       .launcher = {"mpirun", "--oversubscribe", "-n", "4"}}));
   const Outcome outcome =
       run("launch", launched({.tp = 3}, {"--ranks", "processes"},
                              golden_flags().with("--tensor-model-parallel-size", "2")));

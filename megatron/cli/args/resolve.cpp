@@ -126,7 +126,9 @@ class Resolver {
   }
 
   void batches() {
-    args_.training = megatron::resolved(args_.training, args_.parallel.data_parallel_size);
+    // 0 where the sizes do not fit, which is said already.
+    const int64_t dp = std::max<int64_t>(args_.parallel.data_parallel_size, 1);
+    args_.training = megatron::resolved(args_.training, dp);
   }
 
   void training_length() {
@@ -167,7 +169,7 @@ class Resolver {
     const int64_t layers = args_.transformer.num_layers;
     const int64_t stages =
         parallel.pipeline_model_parallel_size - (parallel.standalone_embedding_stage ? 1 : 0);
-    require(stages > 0,
+    require(stages > 0 || !parallel.standalone_embedding_stage,
             "--standalone-embedding-stage needs --pipeline-model-parallel-size above 1");
     if (stages <= 1 || layers <= 0) return;
     const bool is_even = parallel.decoder_first_pipeline_num_layers == 0 &&
@@ -188,18 +190,21 @@ class Resolver {
         parallel.num_virtual_stages_per_pipeline_rank > 0
             ? layers_a_stage / parallel.num_virtual_stages_per_pipeline_rank
             : parallel.num_layers_per_virtual_pipeline_stage;
-    if (parallel.num_layers_per_virtual_pipeline_stage == 0 &&
-        parallel.num_virtual_stages_per_pipeline_rank == 0) {
+    if (parallel.num_layers_per_virtual_pipeline_stage <= 0 &&
+        parallel.num_virtual_stages_per_pipeline_rank <= 0) {
       return;
     }
     if (layers_a_chunk <= 0 || layers_a_stage % layers_a_chunk != 0 ||
         (parallel.num_virtual_stages_per_pipeline_rank > 0 &&
          layers_a_stage % parallel.num_virtual_stages_per_pipeline_rank != 0)) {
-      problems_.push_back(fmt::format(
-          "the {} layers of a pipeline stage cannot be cut into equal chunks by "
-          "--num-layers-per-virtual-pipeline-stage {} or --num-virtual-stages-per-pipeline-rank {}",
-          layers_a_stage, parallel.num_layers_per_virtual_pipeline_stage,
-          parallel.num_virtual_stages_per_pipeline_rank));
+      const bool is_count = parallel.num_virtual_stages_per_pipeline_rank > 0;
+      problems_.push_back(
+          fmt::format("the {} layers of a pipeline stage cannot be cut into equal chunks by {} {}",
+                      layers_a_stage,
+                      is_count ? "--num-virtual-stages-per-pipeline-rank"
+                               : "--num-layers-per-virtual-pipeline-stage",
+                      is_count ? parallel.num_virtual_stages_per_pipeline_rank
+                               : parallel.num_layers_per_virtual_pipeline_stage));
       return;
     }
     parallel.virtual_pipeline_model_parallel_size = layers_a_stage / layers_a_chunk;
@@ -318,6 +323,15 @@ class Resolver {
             "--data-parallel-random-init has no effect: first values go by the seed and the place");
     warn_if(given("overlap_p2p_comm"),
             "--no-overlap-p2p-communication has no effect: stages receive while they compute");
+    const int64_t pp = args_.parallel.pipeline_model_parallel_size;
+    warn_if(pp == 1 && (given("decoder_first_pipeline_num_layers") ||
+                        given("decoder_last_pipeline_num_layers")),
+            "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers have no "
+            "effect with --pipeline-model-parallel-size 1");
+    const int64_t group = args_.parallel.microbatch_group_size_per_virtual_pipeline_stage;
+    warn_if(group > 0 && group != pp,
+            "--microbatch-group-size-per-virtual-pipeline-stage has no effect: it is "
+            "--pipeline-model-parallel-size here");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
     warn_if(args_.training.log_timers_to_tensorboard,
