@@ -382,6 +382,23 @@ TEST(ResolveTest, SizesAreLoweredToTheRanksWithAWarning) {
                           "--sequence-parallel has no effect with --tensor-model-parallel-size 1"));
 }
 
+TEST(ResolveTest, AnOverlapWithoutWorkBesideItIsAWarning) {
+  EXPECT_THAT(parsed("--tp-comm-overlap").warnings,
+              ElementsAre("--tp-comm-overlap has no effect with --tensor-model-parallel-size 1"));
+  const auto warnings = [](const std::string& flags) {
+    std::vector<std::string> problems;
+    TrainingArgs args = parsed_flags(
+        words(std::string(kMinimal) + "--tp-comm-overlap --tensor-model-parallel-size 2 " + flags),
+        ModelKind::kGpt, problems);
+    return resolved(std::move(args), 2, problems).warnings;
+  };
+  EXPECT_THAT(warnings("--sequence-parallel --device cuda"),
+              ElementsAre("--tp-comm-overlap has no effect on a GPU: pieces of 16 tokens are fewer "
+                          "than 1024; raise --micro-batch-size"));
+  EXPECT_THAT(warnings("--sequence-parallel --device cpu"), IsEmpty());
+  EXPECT_THAT(warnings("--device cuda --micro-batch-size 128"), IsEmpty());
+}
+
 TEST(ResolveTest, VirtualStagesComeFromEitherFlag) {
   for (const char* flag :
        {"--num-layers-per-virtual-pipeline-stage 2", "--num-virtual-stages-per-pipeline-rank 2"}) {

@@ -8,6 +8,7 @@
 
 #include "megatron/cli/args/training_args.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/parallel/tensor/pieces.h"
 
 namespace megatron::cli {
 namespace {
@@ -299,6 +300,7 @@ class Resolver {
             "--num-query-groups has no effect without --group-query-attention");
     warn_if(given("sequence_parallel") && !args_.parallel.sequence_parallel,
             "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
+    overlap_in_vain();
     warn_if(given("loss_scale") && !optimizer.fp16 && !optimizer.bf16 &&
                 !args_.parallel.use_distributed_optimizer,
             "--loss-scale has no effect with fp32 parameters");
@@ -336,6 +338,25 @@ class Resolver {
             "--keep-last has no effect without --save");
     warn_if(args_.training.log_timers_to_tensorboard,
             "--log-timers-to-tensorboard has no effect yet");
+  }
+
+  void overlap_in_vain() {
+    const ParallelConfig& parallel = args_.parallel;
+    const int64_t tp = parallel.tensor_model_parallel_size;
+    if (!parallel.tp_comm_overlap) return;
+    if (tp == 1) {
+      args_.warnings.emplace_back(
+          "--tp-comm-overlap has no effect with --tensor-model-parallel-size 1");
+      return;
+    }
+    const int64_t pieces = parallel.sequence_parallel ? tp : 2;
+    const int64_t rows = args_.training.micro_batch_size * args_.transformer.seq_length /
+                         parallel.context_parallel_size / pieces;
+    if (args_.training.device == DeviceChoice::kCpu || rows >= kFewestPieceRows) return;
+    args_.warnings.push_back(
+        fmt::format("--tp-comm-overlap has no effect on a GPU: pieces of {} tokens are fewer than "
+                    "{}; raise --micro-batch-size",
+                    rows, kFewestPieceRows));
   }
 
   TrainingArgs& args_;
