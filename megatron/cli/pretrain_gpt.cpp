@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 
 #include "megatron/checkpoint/directory.h"
@@ -16,6 +17,7 @@
 #include "megatron/cli/gpt_task.h"
 #include "megatron/cli/memory_check.h"
 #include "megatron/comm/collectives.h"
+#include "megatron/comm/made_once.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -79,9 +81,12 @@ int64_t saved_vocabulary(const LoadSource& source) {
 }
 
 // Opens the tokenizer and gives the embedding as many rows as it and the loaded model need.
-std::unique_ptr<Tokenizer> open_tokenizer(TrainingArgs& args, const LoadSource& source) {
+// Ranks that are threads share it.
+std::shared_ptr<const Tokenizer> open_tokenizer(TrainingArgs& args, const LoadSource& source,
+                                                const comm::Group& world) {
   print_line(fmt::format("> building {} tokenizer ...", args.tokenizer.tokenizer_type));
-  std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
+  const auto tokenizer = comm::made_once(
+      world, [&] { return std::shared_ptr<const Tokenizer>(make_tokenizer(args.tokenizer)); });
   const auto refuse_if_beyond = [&](int64_t rows) {
     if (tokenizer->vocab_size() <= rows) return;
     throw ConfigError(fmt::format(
@@ -155,7 +160,7 @@ int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
 
   print_arguments(args);
   print_batches(args.training);
-  const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(args, source);
+  const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(args, source, world);
   print_line(fmt::format("> setting random seeds to {} ...", args.training.seed));
   print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
   print_line(datetime_text("after megatron is initialized"));
