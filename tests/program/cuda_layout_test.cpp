@@ -52,10 +52,26 @@ TEST_F(CudaLayoutTest, OverlapsTrainAsOneRank) {
                                const std::string& name) {
     expect_equal(trained(overlapped, layout, name), want, name);
   };
-  expect_same(flags.with("--tp-comm-overlap"), {.tp = 2, .sequence_parallel = true}, "products_2");
-  expect_same(flags.with("--tp-comm-overlap"), {.tp = 4, .sequence_parallel = true}, "products_4");
   expect_same(flags.with("--overlap-param-gather"),
               {.pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true}, "param_gather");
+}
+
+// Products are cut in pieces of at least 1024 rows.
+TEST_F(CudaLayoutTest, ProductsByPiecesTrainAsOneRank) {
+  for (const bool is_llama_style : {false, true}) {
+    const Flags flags = wide_model(is_llama_style)
+                            .with("--seq-length", "1024")
+                            .with("--max-position-embeddings", "1024")
+                            .with("--micro-batch-size", "4")
+                            .with("--train-iters", "8");
+    const std::string style = is_llama_style ? "llama_" : "gpt_";
+    const std::vector<Metrics> want = trained(flags, {}, style + "one");
+    for (const Layout& layout : {Layout{.tp = 2, .sequence_parallel = true},
+                                 Layout{.tp = 4, .sequence_parallel = true}, Layout{.tp = 2}}) {
+      const std::string name = style + name_of(layout) + "_by_pieces";
+      expect_equal(trained(flags.with("--tp-comm-overlap"), layout, name), want, name);
+    }
+  }
 }
 
 TEST_F(CudaLayoutTest, TwoRunsHaveTheSameBits) {
@@ -65,7 +81,11 @@ TEST_F(CudaLayoutTest, TwoRunsHaveTheSameBits) {
   // Of a length that cuDNN's attention takes.
   const Flags bf16 =
       fp32.with("--bf16").with("--seq-length", "128").with("--max-position-embeddings", "128");
-  for (const Flags& flags : {fp32, bf16, bf16.with("--tp-comm-overlap")}) {
+  const Flags by_pieces = bf16.with("--tp-comm-overlap")
+                              .with("--seq-length", "1024")
+                              .with("--max-position-embeddings", "1024")
+                              .with("--micro-batch-size", "4");
+  for (const Flags& flags : {fp32, bf16, by_pieces}) {
     EXPECT_EQ(trained(flags, layout, "first"), trained(flags, layout, "second"));
   }
 }
