@@ -32,10 +32,16 @@ constexpr int64_t kKiB = 1024;
 constexpr int64_t kMiB = 1024 * kKiB;
 // Up to here a kernel that reads the others' memory is faster than copies and a sum.
 constexpr int64_t kSmallBytes = 256 * kKiB;
-constexpr int64_t kPieceBytes = 8 * kMiB;   // of a large sum: one is pulled while one is summed
-constexpr int64_t kPullsBytes = 16 * kMiB;  // what is pulled of all members for one sum, at most
-constexpr int64_t kAlignment = 256;         // of pieces
-constexpr int64_t kVectorBytes = 16;        // slices of ranks begin at multiples
+// A large sum is taken piece by piece: pieces of the other members are pulled, into slots by turns,
+// while those before are summed. There are many slots because a sum has to wait for a product that
+// has all multiprocessors, and pulling goes on.
+constexpr int64_t kPieceBytes = 8 * kMiB;
+constexpr int64_t kSlotsBytes = 64 * kMiB;
+constexpr int64_t kMinSlots = 4;
+constexpr int64_t kMaxSlots = kSlotsBytes / kPieceBytes;
+constexpr int kLanes = 2;
+constexpr int64_t kAlignment = 256;   // of pieces
+constexpr int64_t kVectorBytes = 16;  // slices of ranks begin at multiples
 constexpr auto kSpinTime = std::chrono::milliseconds(1);
 constexpr auto kFarewell = std::chrono::seconds(10);  // for messages on their way to be received
 
@@ -44,9 +50,19 @@ const std::byte* at(const void* data, int64_t offset) {
 }
 std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 
+// By a copy engine, also within a GPU, where the driver would take multiprocessors.
 void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
   if (bytes == 0 || to == from) return;
-  MG_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
+  const auto size = static_cast<size_t>(bytes);
+  if (bytes <= kSmallBytes) {
+    MG_CUDA(cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, stream));
+    return;
+  }
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+  size_t first = 0;
+  MG_CUDA(cudaMemcpyBatchAsync(&to, &from, &size, 1, &attributes, &first, 1, stream));
 }
 void record(cudaEvent_t event, cudaStream_t stream) { MG_CUDA(cudaEventRecord(event, stream)); }
 void wait(cudaStream_t stream, cudaEvent_t event) {
@@ -149,6 +165,12 @@ class PeerTransport final : public DeviceTransport {
     int64_t begin = 0;
     int64_t size = 0;
   };
+  struct Copy {
+    void* to = nullptr;
+    const void* from = nullptr;
+    int64_t bytes = 0;
+    cudaEvent_t after = nullptr;
+  };
   struct Lent {
     Ticket* ticket = nullptr;
     Call call;
@@ -167,7 +189,9 @@ class PeerTransport final : public DeviceTransport {
   // The work of a collective on this GPU between meet() and part(), and between two part()s.
   void queue(const Call& call, const Memories& theirs, void* out, cudaStream_t stream);
   void queue_second(const Call& call, const Memories& theirs, void* out, cudaStream_t stream);
-  // out := the sum of the members' elements from byte `from` on.
+  // Side by side where they are large. What is where it belongs is left out.
+  void queue_copies(std::span<const Copy> copies, cudaStream_t stream);
+  // out := the sum of the members' elements in a slice.
   void reduce(void* out, const Memories& theirs, Slice from, const Call& call, cudaStream_t stream);
   void reduce_directly(void* out, const Memories& theirs, Slice from, const Call& call,
                        cudaStream_t stream);
@@ -187,12 +211,24 @@ class PeerTransport final : public DeviceTransport {
   const Boards boards_;  // by member
   cudaStream_t own_stream_ = nullptr;
 
-  // Large sums: pulls on a stream of their own, by turns into two halves of the scratch memory.
-  cudaStream_t pulls_ = nullptr;
-  std::byte* scratch_ = nullptr;
-  std::array<PeerEvent, 2> pulled_;
-  std::array<PeerEvent, 2> summed_;
-  PeerEvent small_done_;  // the small sum in the scratch memory has been copied from there
+  struct Slot {
+    explicit Slot(int gpu) : pulled(gpu), summed(gpu) {}
+    PeerEvent pulled;
+    PeerEvent summed;  // and may be filled again
+  };
+  // Streams for large copies, which take turns: one begins while another ends.
+  struct Lane {
+    explicit Lane(int gpu, int priority);
+    ~Lane() { cudaStreamDestroy(stream); }
+    Lane(const Lane&) = delete;
+    Lane& operator=(const Lane&) = delete;
+    PeerEvent end;
+    cudaStream_t stream = nullptr;
+  };
+  std::deque<Lane> lanes_;
+  std::deque<Slot> slots_;        // of large sums
+  std::byte* scratch_ = nullptr;  // the slots, then a small sum
+  PeerEvent small_done_;          // it has been copied from there
 
   struct Tickets {              // to one receiver
     std::vector<Ticket*> idle;  // of memory that was lent
@@ -201,23 +237,26 @@ class PeerTransport final : public DeviceTransport {
   std::vector<Tickets> tickets_;  // by receiver
 };
 
-constexpr int64_t kScratchBytes = 2 * kPullsBytes + kSmallBytes;
+constexpr int64_t kScratchBytes = kSlotsBytes + kSmallBytes;
 
 PeerTransport::PeerTransport(Transport& host, Device device, Boards boards)
     : host_(host),
       group_(*host.threads()),
       device_(device),
       boards_(std::move(boards)),
-      pulled_{PeerEvent(device.index), PeerEvent(device.index)},
-      summed_{PeerEvent(device.index), PeerEvent(device.index)},
       small_done_(device.index),
       tickets_(boards_.size()) {
   group_.spin_for(kSpinTime);
+  for (int64_t i = 0; i < kMaxSlots; ++i) slots_.emplace_back(device.index);
   int least = 0;
   int greatest = 0;
   MG_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (int i = 0; i < kLanes; ++i) lanes_.emplace_back(device.index, greatest);
   MG_CUDA(cudaStreamCreateWithPriority(&own_stream_, cudaStreamNonBlocking, greatest));
-  MG_CUDA(cudaStreamCreateWithPriority(&pulls_, cudaStreamNonBlocking, greatest));
+}
+
+PeerTransport::Lane::Lane(int gpu, int priority) : end(gpu) {
+  MG_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
 }
 
 PeerTransport::~PeerTransport() {
@@ -236,11 +275,10 @@ PeerTransport::~PeerTransport() {
       memory.release(ticket->copy);
     }
   }
-  for (cudaStream_t const stream : {own_stream_, pulls_}) {
-    cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
-  }
-  for (const PeerEvent& event : summed_) cudaEventSynchronize(event.get());
+  cudaStreamSynchronize(own_stream_);
+  cudaStreamDestroy(own_stream_);
+  for (const Lane& lane : lanes_) cudaStreamSynchronize(lane.stream);
+  for (const Slot& slot : slots_) cudaEventSynchronize(slot.summed.get());
   cudaEventSynchronize(small_done_.get());
   if (scratch_ != nullptr) memory.release(scratch_);
 }
@@ -280,7 +318,7 @@ void PeerTransport::run(const Call& call, const void* in, void* out, Stream stre
   if (error != nullptr) std::rethrow_exception(error);
   for_others([&](int member) { wait(native, board(member).done.get()); });
   if (call.operation == Operation::kAllReduce && is_small) {
-    copy(out, scratch() + 2 * kPullsBytes, call.bytes(), native);
+    copy(out, scratch() + kSlotsBytes, call.bytes(), native);
     record(small_done_.get(), native);
   }
 }
@@ -288,54 +326,76 @@ void PeerTransport::run(const Call& call, const void* in, void* out, Stream stre
 void PeerTransport::queue(const Call& call, const Memories& theirs, void* out,
                           cudaStream_t stream) {
   const int64_t bytes = call.bytes();
-  const void* const mine = theirs[static_cast<size_t>(rank())];
+  std::vector<Copy> copies;
   const auto pull = [&](int member, void* to, int64_t from) {
-    wait(stream, board(member).ready.get());
-    copy(to, at(theirs[static_cast<size_t>(member)], from), bytes, stream);
+    copies.push_back(
+        {to, at(theirs[static_cast<size_t>(member)], from), bytes, board(member).ready.get()});
   };
   switch (call.operation) {
     case Operation::kAllGather:
-      copy(at(out, rank() * bytes), mine, bytes, stream);
       for_others([&](int member) { pull(member, at(out, member * bytes), 0); });
+      pull(rank(), at(out, rank() * bytes), 0);
       break;
     case Operation::kAllToAll:
-      copy(at(out, rank() * bytes), at(mine, rank() * bytes), bytes, stream);
       for_others([&](int member) { pull(member, at(out, member * bytes), rank() * bytes); });
+      pull(rank(), at(out, rank() * bytes), rank() * bytes);
       break;
     case Operation::kBroadcast:
-      if (call.peer != rank()) pull(call.peer, out, 0);
+      pull(call.peer, out, 0);
       break;
     case Operation::kReduceScatter:
       reduce(out, theirs, {rank() * bytes, bytes}, call, stream);
       break;
     case Operation::kAllReduce:
-      if (bytes <= kSmallBytes) {  // beside, as the others read what it would overwrite
-        wait(stream, small_done_.get());
-        reduce_directly(scratch() + 2 * kPullsBytes, theirs, {0, bytes}, call, stream);
-        break;
-      }
-      {
+      if (bytes > kSmallBytes) {
         const Slice own = slice_of(call, rank());
         reduce(at(out, own.begin), theirs, own, call, stream);
         record(board(rank()).middle.get(), stream);
+        return;  // to be done in the second part
       }
-      return;  // done comes second
+      // Beside, as the others read what it would overwrite.
+      wait(stream, small_done_.get());
+      reduce_directly(scratch() + kSlotsBytes, theirs, {0, bytes}, call, stream);
+      break;
     default:
       throw InternalError(
           fmt::format("GPUs have no {} by peer copies", comm::name_of(call.operation)));
   }
+  queue_copies(copies, stream);
   record(board(rank()).done.get(), stream);
 }
 
 void PeerTransport::queue_second(const Call& call, const Memories& theirs, void* out,
                                  cudaStream_t stream) {
+  std::vector<Copy> copies;
   for_others([&](int member) {
     const Slice slice = slice_of(call, member);
-    wait(stream, board(member).middle.get());
-    copy(at(out, slice.begin), at(theirs[static_cast<size_t>(member)], slice.begin), slice.size,
-         stream);
+    copies.push_back({at(out, slice.begin), at(theirs[static_cast<size_t>(member)], slice.begin),
+                      slice.size, board(member).middle.get()});
   });
+  queue_copies(copies, stream);
   record(board(rank()).done.get(), stream);
+}
+
+void PeerTransport::queue_copies(std::span<const Copy> copies, cudaStream_t stream) {
+  int64_t bytes = 0;
+  for (const Copy& one : copies) bytes += one.to == one.from ? 0 : one.bytes;
+  const bool is_wide = copies.size() > 1 && bytes > kSmallBytes;
+  if (is_wide) {
+    for (const Lane& lane : lanes_) wait(lane.stream, board(rank()).ready.get());
+  }
+  size_t turn = 0;
+  for (const Copy& one : copies) {
+    if (one.to == one.from) continue;
+    cudaStream_t const on = is_wide ? lanes_[turn++ % lanes_.size()].stream : stream;
+    wait(on, one.after);
+    copy(one.to, one.from, one.bytes, on);
+  }
+  if (!is_wide) return;
+  for (const Lane& lane : lanes_) {
+    record(lane.end.get(), lane.stream);
+    wait(stream, lane.end.get());
+  }
 }
 
 PeerTransport::Slice PeerTransport::slice_of(const Call& call, int member) const {
@@ -365,26 +425,31 @@ void PeerTransport::reduce_directly(void* out, const Memories& theirs, Slice fro
 void PeerTransport::reduce(void* out, const Memories& theirs, Slice from, const Call& call,
                            cudaStream_t stream) {
   if (from.size <= kSmallBytes) return reduce_directly(out, theirs, from, call, stream);
-  const int64_t share = kPullsBytes / (size() - 1) / kAlignment * kAlignment;
+  const int64_t share = kSlotsBytes / kMinSlots / (size() - 1) / kAlignment * kAlignment;
   const int64_t piece = std::min(kPieceBytes, share);
-  for_others([&](int member) { wait(pulls_, board(member).ready.get()); });
-  size_t half = 0;
-  for (int64_t begin = 0; begin < from.size; begin += piece, half = 1 - half) {
+  const int64_t num_slots = kSlotsBytes / (piece * (size() - 1));
+  for (const Lane& lane : lanes_) {
+    for_others([&](int member) { wait(lane.stream, board(member).ready.get()); });
+  }
+  int64_t turn = 0;
+  for (int64_t begin = 0; begin < from.size; begin += piece, turn = (turn + 1) % num_slots) {
     const int64_t bytes = std::min(piece, from.size - begin);
-    std::byte* place = scratch() + static_cast<int64_t>(half) * kPullsBytes;
+    const Slot& slot = slots_[static_cast<size_t>(turn)];
+    std::byte* place = scratch() + turn * piece * (size() - 1);
     Memories in(theirs.size());
     in[static_cast<size_t>(rank())] = at(theirs[static_cast<size_t>(rank())], from.begin + begin);
-    wait(pulls_, summed_[half].get());
+    cudaStream_t const lane = lanes_[static_cast<size_t>(turn) % lanes_.size()].stream;
+    wait(lane, slot.summed.get());
     for_others([&](int member) {
       const auto i = static_cast<size_t>(member);
-      copy(place, at(theirs[i], from.begin + begin), bytes, pulls_);
+      copy(place, at(theirs[i], from.begin + begin), bytes, lane);
       in[i] = std::exchange(place, place + piece);
     });
-    record(pulled_[half].get(), pulls_);
-    wait(stream, pulled_[half].get());
+    record(slot.pulled.get(), lane);
+    wait(stream, slot.pulled.get());
     reduce_in_order(at(out, begin), in, bytes / size_of(call.dtype), call.dtype, call.reduce,
                     stream);
-    record(summed_[half].get(), stream);
+    record(slot.summed.get(), stream);
   }
 }
 
