@@ -17,6 +17,7 @@ class CudaLayoutTest : public LayoutTest {
   Flags wide_model(bool is_llama_style) const {
     const Flags flags = on_gpu(model(is_llama_style))
                             .with("--hidden-size", "64")
+                            .with("--make-vocab-size-divisible-by", "64")  // as many rows for TP8
                             .with("--num-attention-heads", "8");
     return is_llama_style ? flags.with("--num-query-groups", "8") : flags;
   }

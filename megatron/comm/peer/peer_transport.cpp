@@ -33,12 +33,11 @@ constexpr int64_t kMiB = 1024 * kKiB;
 // Up to here a kernel that reads the others' memory is faster than copies and a sum.
 constexpr int64_t kSmallBytes = 256 * kKiB;
 // A large sum is taken piece by piece: pieces of the other members are pulled, into slots by turns,
-// while those before are summed. There are many slots because a sum has to wait for a product that
-// has all multiprocessors, and pulling goes on.
+// while those before are summed. Beside products pieces are as large as a slot: a sum waits until a
+// product that has all multiprocessors ends, and so does the next one.
 constexpr int64_t kPieceBytes = 8 * kMiB;
-constexpr int64_t kSlotsBytes = 64 * kMiB;
-constexpr int64_t kMinSlots = 4;
-constexpr int64_t kMaxSlots = kSlotsBytes / kPieceBytes;
+constexpr int64_t kSlotBytes = 64 * kMiB;
+constexpr int kSlots = 3;
 constexpr int kLanes = 2;
 constexpr int64_t kAlignment = 256;   // of pieces
 constexpr int64_t kVectorBytes = 16;  // slices of ranks begin at multiples
@@ -171,6 +170,22 @@ class PeerTransport final : public DeviceTransport {
     int64_t bytes = 0;
     cudaEvent_t after = nullptr;
   };
+  struct Slot {  // of a large sum
+    explicit Slot(int gpu) : pulled(gpu), summed(gpu) {}
+    PeerEvent pulled;
+    PeerEvent summed;  // and may be filled again
+    std::byte* data = nullptr;
+    int64_t bytes = 0;
+  };
+  // Streams for large copies, which take turns: one begins while another ends.
+  struct Lane {
+    explicit Lane(int gpu, int priority);
+    ~Lane() { cudaStreamDestroy(stream); }
+    Lane(const Lane&) = delete;
+    Lane& operator=(const Lane&) = delete;
+    PeerEvent end;
+    cudaStream_t stream = nullptr;
+  };
   struct Lent {
     Ticket* ticket = nullptr;
     Call call;
@@ -196,7 +211,9 @@ class PeerTransport final : public DeviceTransport {
   void reduce_directly(void* out, const Memories& theirs, Slice from, const Call& call,
                        cudaStream_t stream);
   Slice slice_of(const Call& call, int member) const;
-  std::byte* scratch();
+  std::byte* small();
+  // The next slot, of as many bytes at least. The host waits when it grows.
+  Slot& taken_slot(int64_t bytes);
 
   Ticket& new_ticket(int receiver);
   void hand_over(Ticket& ticket, const Call& call, const void* data, cudaStream_t stream);
@@ -211,24 +228,11 @@ class PeerTransport final : public DeviceTransport {
   const Boards boards_;  // by member
   cudaStream_t own_stream_ = nullptr;
 
-  struct Slot {
-    explicit Slot(int gpu) : pulled(gpu), summed(gpu) {}
-    PeerEvent pulled;
-    PeerEvent summed;  // and may be filled again
-  };
-  // Streams for large copies, which take turns: one begins while another ends.
-  struct Lane {
-    explicit Lane(int gpu, int priority);
-    ~Lane() { cudaStreamDestroy(stream); }
-    Lane(const Lane&) = delete;
-    Lane& operator=(const Lane&) = delete;
-    PeerEvent end;
-    cudaStream_t stream = nullptr;
-  };
   std::deque<Lane> lanes_;
-  std::deque<Slot> slots_;        // of large sums
-  std::byte* scratch_ = nullptr;  // the slots, then a small sum
-  PeerEvent small_done_;          // it has been copied from there
+  std::deque<Slot> slots_;  // of large sums
+  size_t next_slot_ = 0;
+  std::byte* small_ = nullptr;  // a small sum
+  PeerEvent small_done_;        // it has been copied from there
 
   struct Tickets {              // to one receiver
     std::vector<Ticket*> idle;  // of memory that was lent
@@ -236,8 +240,6 @@ class PeerTransport final : public DeviceTransport {
   };
   std::vector<Tickets> tickets_;  // by receiver
 };
-
-constexpr int64_t kScratchBytes = kSlotsBytes + kSmallBytes;
 
 PeerTransport::PeerTransport(Transport& host, Device device, Boards boards)
     : host_(host),
@@ -247,7 +249,7 @@ PeerTransport::PeerTransport(Transport& host, Device device, Boards boards)
       small_done_(device.index),
       tickets_(boards_.size()) {
   group_.spin_for(kSpinTime);
-  for (int64_t i = 0; i < kMaxSlots; ++i) slots_.emplace_back(device.index);
+  for (int i = 0; i < kSlots; ++i) slots_.emplace_back(device.index);
   int least = 0;
   int greatest = 0;
   MG_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -280,7 +282,10 @@ PeerTransport::~PeerTransport() {
   for (const Lane& lane : lanes_) cudaStreamSynchronize(lane.stream);
   for (const Slot& slot : slots_) cudaEventSynchronize(slot.summed.get());
   cudaEventSynchronize(small_done_.get());
-  if (scratch_ != nullptr) memory.release(scratch_);
+  for (const Slot& slot : slots_) {
+    if (slot.data != nullptr) memory.release(slot.data);
+  }
+  if (small_ != nullptr) memory.release(small_);
 }
 
 void PeerTransport::refuse_record(const Call& call, cudaStream_t stream) const {
@@ -318,7 +323,7 @@ void PeerTransport::run(const Call& call, const void* in, void* out, Stream stre
   if (error != nullptr) std::rethrow_exception(error);
   for_others([&](int member) { wait(native, board(member).done.get()); });
   if (call.operation == Operation::kAllReduce && is_small) {
-    copy(out, scratch() + kSlotsBytes, call.bytes(), native);
+    copy(out, small(), call.bytes(), native);
     record(small_done_.get(), native);
   }
 }
@@ -355,7 +360,7 @@ void PeerTransport::queue(const Call& call, const Memories& theirs, void* out,
       }
       // Beside, as the others read what it would overwrite.
       wait(stream, small_done_.get());
-      reduce_directly(scratch() + kSlotsBytes, theirs, {0, bytes}, call, stream);
+      reduce_directly(small(), theirs, {0, bytes}, call, stream);
       break;
     default:
       throw InternalError(
@@ -406,12 +411,27 @@ PeerTransport::Slice PeerTransport::slice_of(const Call& call, int member) const
   return {begin_of(member), begin_of(member + 1) - begin_of(member)};
 }
 
-std::byte* PeerTransport::scratch() {
-  if (scratch_ == nullptr) {
-    scratch_ = static_cast<std::byte*>(
-        allocator_of(device_).allocate(kScratchBytes, MemoryCategory::kWorkspace));
+std::byte* PeerTransport::small() {
+  if (small_ == nullptr) {
+    small_ = static_cast<std::byte*>(
+        allocator_of(device_).allocate(kSmallBytes, MemoryCategory::kWorkspace));
   }
-  return scratch_;
+  return small_;
+}
+
+PeerTransport::Slot& PeerTransport::taken_slot(int64_t bytes) {
+  Slot& slot = slots_[next_slot_];
+  next_slot_ = (next_slot_ + 1) % slots_.size();
+  if (slot.bytes >= bytes) return slot;
+  CachingAllocator& memory = allocator_of(device_);
+  if (slot.data != nullptr) {
+    MG_CUDA(cudaEventSynchronize(slot.summed.get()));
+    slot.bytes = 0;
+    memory.release(std::exchange(slot.data, nullptr));
+  }
+  slot.data = static_cast<std::byte*>(memory.allocate(bytes, MemoryCategory::kWorkspace));
+  slot.bytes = bytes;
+  return slot;
 }
 
 void PeerTransport::reduce_directly(void* out, const Memories& theirs, Slice from, const Call& call,
@@ -425,20 +445,23 @@ void PeerTransport::reduce_directly(void* out, const Memories& theirs, Slice fro
 void PeerTransport::reduce(void* out, const Memories& theirs, Slice from, const Call& call,
                            cudaStream_t stream) {
   if (from.size <= kSmallBytes) return reduce_directly(out, theirs, from, call, stream);
-  const int64_t share = kSlotsBytes / kMinSlots / (size() - 1) / kAlignment * kAlignment;
-  const int64_t piece = std::min(kPieceBytes, share);
-  const int64_t num_slots = kSlotsBytes / (piece * (size() - 1));
+  const int64_t others = size() - 1;
+  const int64_t most = std::min(stream == own_stream_ ? kSlotBytes : kPieceBytes,
+                                kSlotBytes / others / kAlignment * kAlignment);
+  const int64_t count = (from.size + most - 1) / most;
+  const int64_t piece =  // equal ones
+      ((from.size + count - 1) / count + kAlignment - 1) / kAlignment * kAlignment;
   for (const Lane& lane : lanes_) {
     for_others([&](int member) { wait(lane.stream, board(member).ready.get()); });
   }
-  int64_t turn = 0;
-  for (int64_t begin = 0; begin < from.size; begin += piece, turn = (turn + 1) % num_slots) {
+  size_t turn = 0;
+  for (int64_t begin = 0; begin < from.size; begin += piece) {
     const int64_t bytes = std::min(piece, from.size - begin);
-    const Slot& slot = slots_[static_cast<size_t>(turn)];
-    std::byte* place = scratch() + turn * piece * (size() - 1);
+    const Slot& slot = taken_slot(piece * others);
+    std::byte* place = slot.data;
     Memories in(theirs.size());
     in[static_cast<size_t>(rank())] = at(theirs[static_cast<size_t>(rank())], from.begin + begin);
-    cudaStream_t const lane = lanes_[static_cast<size_t>(turn) % lanes_.size()].stream;
+    cudaStream_t const lane = lanes_[turn++ % lanes_.size()].stream;
     wait(lane, slot.summed.get());
     for_others([&](int member) {
       const auto i = static_cast<size_t>(member);

@@ -149,6 +149,34 @@ TEST_P(PeerTest, LargeSumsAreTakenPieceByPiece) {
   });
 }
 
+// Those that run beside other work have larger pieces.
+TEST_P(PeerTest, LargeSumsRunBesideOtherWork) {
+  run_on_gpus([](const Group& world, Stream stream) {
+    const int size = world.size();
+    const int64_t part = (int64_t{36} << 20) / size;
+    const OnGpu<int32_t> x(std::vector<int32_t>(static_cast<size_t>(part * size)), stream);
+    const OnGpu<int32_t> y(std::vector<int32_t>(static_cast<size_t>(part * size)), stream);
+    Delay delay(stream);
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<int32_t> mine(static_cast<size_t>(part * size), world.rank() + i);
+      copy_bytes(x.view().data, mine.data(), x.view().bytes(), stream);
+      copy_bytes(y.view().data, mine.data(), y.view().bytes(), stream);
+      delay.queue((world.rank() + i) % 3 * 3, stream);
+      Pending first =
+          start_reduce_scatter(x.part(world.rank(), size), x.view(), Reduce::kSum, world, stream);
+      Pending second = start_all_reduce(y.view(), Reduce::kMax, world, stream);
+      delay.queue(2, stream);
+      first.wait();
+      second.wait();
+      std::vector<int32_t> got = x.read();
+      const auto* const own = static_cast<const int32_t*>(part_of(got, world.rank(), size).data);
+      ASSERT_EQ(std::count(own, own + part, size * (size - 1) / 2 + i * size), part);
+      got = y.read();
+      ASSERT_EQ(std::count(got.begin(), got.end(), size - 1 + i), part * size);
+    }
+  });
+}
+
 TEST_P(PeerTest, MaximumWithNanIsNan) {
   run_on_gpus([](const Group& world, Stream stream) {
     std::vector<float> mine(8, 1);
@@ -375,6 +403,33 @@ TEST_P(PeerTest, ASendWaitsForNobodyAndOutlivesItsSender) {
         recv(y.view(), 0, world, stream);
         expect_bits(y.read(), values<double>(i, 1000 * (i + 1)), "message");
       }
+    }
+  });
+}
+
+// The receiver's host is ahead of its GPU, which reads each message late.
+TEST_P(PeerTest, WhatWasSentIsKeptUntilItIsRead) {
+  run_on_gpus([](const Group& world, Stream stream) {
+    constexpr int kMessages = 6;
+    const int64_t count = 1 << 20;
+    connect(world, stream);
+    Delay delay(stream);
+    std::vector<std::unique_ptr<OnGpu<int32_t>>> all;
+    for (int i = 0; i < kMessages; ++i) {
+      all.push_back(std::make_unique<OnGpu<int32_t>>(
+          std::vector<int32_t>(static_cast<size_t>(count), world.rank() == 0 ? i : -1), stream));
+    }
+    synchronize(stream);
+    if (world.rank() == 1) delay.queue(100, stream);
+    for (const auto& x : all) {
+      if (world.rank() == 0) send(x->view(), 1, world, stream);
+      if (world.rank() == 1) recv(x->view(), 0, world, stream);
+      barrier(world);  // the receiver has taken the message, but not yet read it
+    }
+    if (world.rank() != 1) return;
+    for (int i = 0; i < kMessages; ++i) {
+      EXPECT_EQ(all[static_cast<size_t>(i)]->read(),
+                std::vector<int32_t>(static_cast<size_t>(count), i));
     }
   });
 }
