@@ -385,15 +385,13 @@ void launch_rows(const Forward& f, const Rows& source, cudaStream_t queue, const
   constexpr unsigned kRowsPerBlock = 4;  // of the kernels with a warp per row
   const int64_t packs = divided_up(f.cols, kVector);
   const dim3 block(kWarp, kRowsPerBlock);
-  const unsigned blocks = grid_of(f.rows, packs <= 8 * kWarp ? kRowsPerBlock : 1, who);
+  const unsigned blocks = grid_of(f.rows, packs <= 4 * kWarp ? kRowsPerBlock : 1, who);
   if (packs <= kWarp) {
     forward_kernel<T, 1, true><<<blocks, block, 0, queue>>>(f, source);
   } else if (packs <= 2 * kWarp) {
     forward_kernel<T, 2, true><<<blocks, block, 0, queue>>>(f, source);
   } else if (packs <= 4 * kWarp) {
     forward_kernel<T, 4, true><<<blocks, block, 0, queue>>>(f, source);
-  } else if (packs <= 8 * kWarp) {
-    forward_kernel<T, 8, true><<<blocks, block, 0, queue>>>(f, source);
   } else {
     const unsigned threads = whole_warps(divided_up(packs, kMaxBlockPacks));
     forward_kernel<T, kMaxBlockPacks, false><<<blocks, threads, 0, queue>>>(f, source);
