@@ -151,7 +151,10 @@ void TcpWire::write(int peer) {
     const ssize_t count = ::sendmsg(at(peer).socket.get(), &request, MSG_NOSIGNAL);
     if (count < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-      return lose(peer, std::strerror(errno));
+      const std::string reason = std::strerror(errno);
+      read_header(peer);  // it may have said why
+      if (!at(peer).has_left) return lose(peer, reason.c_str());
+      return out.clear();
     }
     message.num_sent += count;
     if (!message.is_done()) return;
