@@ -111,7 +111,7 @@ void residual_norms(int64_t rows, int64_t cols, Stream s) {
   }
 }
 
-// Causal attention by cuDNN, by cuDNN with dropout, and by own kernels, which documents call for.
+// Causal attention by cuDNN, and by own kernels, which dropout and documents call for.
 void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream s) {
   const Tensor qkv = some({length, samples, 3 * heads * d}, 1, s);
   const Tensor dout = some({length, samples, heads * d}, 1, s);

@@ -7,22 +7,42 @@
 
 namespace megatron {
 
-// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): four random
-// words from a 128-bit counter and a 64-bit key. Stateless, so any thread or device can compute any
-// element, and a replay needs nothing but the key and the counter.
+// The keys of the rounds of philox(): made once where many calls share a key.
+template <int kRounds>
+struct PhiloxKeys {
+  uint32_t words[kRounds][2];
+
+  MG_HOST_DEVICE explicit constexpr PhiloxKeys(uint64_t key) : words() {
+    auto k0 = static_cast<uint32_t>(key);
+    auto k1 = static_cast<uint32_t>(key >> 32);
+    for (auto& round : words) {
+      round[0] = k0;
+      round[1] = k1;
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+  }
+};
+
+// Philox4x32 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") of ten rounds, the
+// usual number, or fewer: four random words from a 128-bit counter and a 64-bit key. Stateless, so
+// any thread or device can compute any element, and a replay needs nothing but the key and the
+// counter.
+template <int kRounds>
 MG_HOST_DEVICE inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter,
-                                                     uint64_t key) {
-  auto k0 = static_cast<uint32_t>(key);
-  auto k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+                                                     const PhiloxKeys<kRounds>& keys) {
+  for (const auto& key : keys.words) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * counter[0];
     const uint64_t p1 = uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
-               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(p1),
+               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(p0)};
   }
   return counter;
+}
+template <int kRounds = 10>
+MG_HOST_DEVICE inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter,
+                                                     uint64_t key) {
+  return philox(counter, PhiloxKeys<kRounds>(key));
 }
 
 // A 64-bit key for a named use of randomness: equal names and seeds give equal keys everywhere.

@@ -13,8 +13,9 @@ uint64_t hash_of(std::string_view name);
 
 // Which elements a dropout keeps. Element (i, k) of sample j of a site is kept when word k % 4 of
 // philox({k / 4, i, j low, j high}, key) is below keep_threshold. i counts rows of the whole,
-// unsharded tensor within one sample (sequence position, or head * s + query position), so the mask
-// does not depend on micro-batch size, recompute, or how the model is spread over ranks.
+// unsharded tensor within one sample, so the mask does not depend on micro-batch size, recompute,
+// or how the model is spread over ranks. Attention draws 16 bits for an element and orders them to
+// suit its kernels (kernels/attention_dropout.h).
 struct DropoutKey {
   uint64_t key = 0;
   int64_t first_sample = 0;  // global index of the microbatch's first sample

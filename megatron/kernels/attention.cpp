@@ -158,14 +158,14 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
   throw_built_without_cuda("attention");
 }
 
-int64_t cuda::dropout_mask_samples(int64_t b, int64_t heads, int64_t sq, int64_t sk) {
-  constexpr int64_t kBytes = int64_t{256} << 20;
-  constexpr int64_t kMaxBytesOfSample = int64_t{1} << 30;
-  const int64_t bytes = 2 * heads * sq * sk;
-  if (b == 0 || bytes == 0 || sk % 8 != 0 || bytes > kMaxBytesOfSample) return 0;
-  int64_t samples = std::clamp<int64_t>(kBytes / bytes, 1, b);
-  while (b % samples != 0) --samples;
-  return samples;
+cuda::BackwardBytes::BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t d) {
+  const auto whole = [](int64_t n, int64_t unit) { return (n + unit - 1) / unit; };
+  // The first tile may begin before the first query.
+  const int64_t tiles = b * heads * whole(sq + kDropoutQueries - 1, kBackwardQueries);
+  const int64_t channels = d <= 64 ? 64 : d <= 96 ? 96 : 128;
+  sums = tiles * kBackwardQueries * channels * 4;
+  statistics = b * heads * sq * 8;
+  counters = (1 + tiles) * 4;
 }
 
 }  // namespace megatron::kernels

@@ -5,6 +5,7 @@
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
 #include "megatron/device/random.h"
+#include "megatron/kernels/attention_dropout.h"
 
 namespace megatron::kernels {
 
@@ -66,8 +67,8 @@ struct AttentionSettings {
   ConstView document_starts{};   // [b, sq] int32: query i sees no key before its document's start
   ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
   ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
-  // Of probabilities: row (first_head + h) * length + query_offset + i, column key, with length
-  // dropout_length, or sq where that is 0.
+  // Of probabilities (kernels/attention_dropout.h): of head first_head + h of sequences of
+  // dropout_length positions, or of sq where that is 0; query i is at position query_offset + i.
   DropoutKey dropout{};
   int64_t dropout_length = 0;  // of a whole sequence, of which the queries are a part
   int64_t first_head = 0;      // of this rank, among all heads of the model
@@ -110,10 +111,10 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream);
 
-// The row of dropout of a head's first query: AttentionSettings::dropout.
-inline int64_t dropout_row(const AttentionSettings& settings, int64_t head, int64_t sq) {
+// The row of dropout at which a head begins (kernels/attention_dropout.h).
+inline int64_t first_dropout_row(const AttentionSettings& settings, int64_t head, int64_t sq) {
   const int64_t length = settings.dropout_length > 0 ? settings.dropout_length : sq;
-  return (settings.first_head + head) * length + settings.query_offset;
+  return (settings.first_head + head) * dropout_rows_of_head(length);
 }
 
 // Throws ShapeError, DtypeError or Unsupported unless the views and settings fit together.
@@ -148,10 +149,13 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView dout, ConstHeadsView out, ConstView lse,
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream);
-// Samples whose dropout masks [samples, heads, sq, sk], 2 bytes an element, are in the workspace at
-// once where cuDNN attends with dropout: a divisor of b, of at most 256 MiB or one sample. 0 where
-// own kernels do it: a mask above 1 GiB, or sk no multiple of 8.
-int64_t dropout_mask_samples(int64_t b, int64_t heads, int64_t sq, int64_t sk);
+// Scratch memory of the backward pass of the own kernels on tensor cores, in bytes.
+struct BackwardBytes {
+  BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t d);
+  int64_t total() const { return sums + statistics + counters; }
+  int64_t sums, statistics, counters;
+};
+inline constexpr int64_t kBackwardQueries = 64;  // of a tile
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -79,9 +79,8 @@ bool has_own_gradient(const TransformerConfig& config) {
 }
 
 // Scratch memory. The CPU's products pack blocks for each thread, and its attention gives each head
-// that is in work gradients of its own; cuBLASLt has a workspace for good, and cuDNN sums the
-// gradients of queries in fp32, or keeps those of the scores to add them in one order, and reads
-// dropout from a mask.
+// that is in work gradients of its own; cuBLASLt has a workspace for good, and attention sums the
+// gradients of queries in fp32, where cuDNN may keep those of the scores to add them in one order.
 int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, const Tensors& t) {
   const int64_t heads = c.num_attention_heads / m.tp;
   if (m.device == DeviceType::kCuda) {
@@ -89,20 +88,18 @@ int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, co
     const int64_t queries = m.cp == 1 ? c.seq_length : c.seq_length / (2 * m.cp);
     const int64_t keys = c.seq_length;
     const auto tiled = [](int64_t s) { return (s + 63) / 64 * 64; };  // cuDNN's tiles
-    int64_t gradients = 0;
+    int64_t gradients = t.lse;
     if (c.params_dtype != DType::kFloat32) {
-      // With dropout the samples go in slices, each with its mask.
-      const int64_t slice =
-          m.cp == 1 ? kernels::cuda::dropout_mask_samples(m.micro_batch_size, heads, queries, keys)
-                    : 0;
-      const bool has_mask = c.attention_dropout > 0 && slice > 0;
-      const int64_t samples = has_mask ? slice : m.micro_batch_size;
-      const int64_t mask = has_mask ? slice * heads * queries * keys * 2 : 0;
-      const int64_t sums = m.is_deterministic ? samples * heads * tiled(queries) * tiled(keys) * 2
-                                              : samples * heads * queries * c.kv_channels * 4;
-      gradients = m.block((mask + sums) / 2, DType::kBFloat16);
+      int64_t bytes = m.is_deterministic
+                          ? m.micro_batch_size * heads * tiled(queries) * tiled(keys) * 2
+                          : m.micro_batch_size * heads * queries * c.kv_channels * 4;
+      if (c.attention_dropout > 0) {
+        bytes =
+            kernels::cuda::BackwardBytes(m.micro_batch_size, heads, queries, c.kv_channels).total();
+      }
+      gradients += m.block(bytes / 2, DType::kBFloat16);
     }
-    return kernels::kCudaMatmulWorkspaceBytes + gradients + t.lse;
+    return kernels::kCudaMatmulWorkspaceBytes + gradients;
   }
   const Shape q = {c.seq_length, m.micro_batch_size, heads, c.kv_channels};
   const int64_t groups = std::max<int64_t>(1, c.num_query_groups / m.tp);

@@ -78,14 +78,19 @@ double dropout_factor(const AttentionSettings& settings, int64_t batch, int64_t 
   const DropoutKey& dropout = settings.dropout;
   if (!dropout.is_active()) return 1;
   const int64_t length = settings.dropout_length > 0 ? settings.dropout_length : sq;
-  const auto row =
-      static_cast<uint32_t>((settings.first_head + head) * length + settings.query_offset + i);
+  const int64_t position = settings.query_offset + i;
+  const int64_t row =
+      (settings.first_head + head) * ((length + 15) / 16 * 8) + position / 16 * 8 + position % 8;
   const int64_t sample =
       dropout.first_sample + batch + (dropout.more_samples == nullptr ? 0 : *dropout.more_samples);
-  const auto words = philox({static_cast<uint32_t>(j / 4), row, static_cast<uint32_t>(sample),
-                             static_cast<uint32_t>(sample >> 32)},
-                            dropout.key);
-  return words[static_cast<size_t>(j % 4)] < dropout.keep_threshold() ? dropout.scale() : 0;
+  const auto words =
+      philox<7>({static_cast<uint32_t>(j / 32 * 8 + j % 8), static_cast<uint32_t>(row),
+                 static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
+                dropout.key);
+  const int64_t half = position / 8 % 2 * 4 + j / 8 % 4;
+  const uint32_t bits = words[static_cast<size_t>(half / 2)] >> (16 * (half % 2)) & 0xFFFF;
+  const double threshold = std::round((1.0 - static_cast<double>(dropout.probability)) * 0x1p16);
+  return bits < threshold ? dropout.scale() : 0;
 }
 
 // The definition, with a row of scores at a time, in fp64.
@@ -438,18 +443,6 @@ TEST(AttentionTest, DoesNotDependOnTheNumberOfThreads) {
   omp_set_num_threads(threads);
 }
 #endif
-
-TEST(AttentionTest, MasksOfSlicesFitTheirScratchMemory) {
-  using kernels::cuda::dropout_mask_samples;
-  EXPECT_EQ(dropout_mask_samples(4, 2, 64, 64), 4);
-  EXPECT_EQ(dropout_mask_samples(32, 16, 1024, 1024), 8);  // 32 MiB each
-  EXPECT_EQ(dropout_mask_samples(9, 16, 1024, 1024), 3);   // a divisor
-  EXPECT_EQ(dropout_mask_samples(8, 16, 2048, 2048), 2);
-  EXPECT_EQ(dropout_mask_samples(3, 32, 4096, 4096), 1);  // 1 GiB
-  EXPECT_EQ(dropout_mask_samples(1, 32, 8192, 8192), 0);
-  EXPECT_EQ(dropout_mask_samples(4, 2, 64, 60), 0);
-  EXPECT_EQ(dropout_mask_samples(0, 2, 64, 64), 0);
-}
 
 TEST(AttentionTest, RefusesWhatDoesNotFit) {
   const Tensor x({4, 1, 24}, DType::kFloat32, Stream{});

@@ -20,6 +20,11 @@ TEST(RandomRowTest, IsPhiloxOfThePlace) {
         const auto want = philox({static_cast<uint32_t>(k / 4), 77, 0x34567890u, 0x12u}, kKey);
         ASSERT_EQ(words[static_cast<size_t>(k - first)], want[static_cast<size_t>(k % 4)]) << k;
       }
+      random_row(words.data(), kKey, 77, kSample, first, n, 7);
+      for (int64_t k = first; k < first + n; ++k) {
+        const auto want = philox<7>({static_cast<uint32_t>(k / 4), 77, 0x34567890u, 0x12u}, kKey);
+        ASSERT_EQ(words[static_cast<size_t>(k - first)], want[static_cast<size_t>(k % 4)]) << k;
+      }
     }
   }
 }

@@ -85,15 +85,26 @@ void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key
   }
 }
 
-// factors[j]: 0 for a dropped probability, 1 / (1 - p) for a kept one. Room for kKeys.
-void dropout_factors(float* factors, const DropoutKey& dropout, int64_t row, int64_t batch,
-                     int64_t key, int64_t n) {
-  uint32_t words[kKeys];
-  random_row(words, dropout.key, row, dropout.sample(batch), key, n);
-  const uint32_t threshold = dropout.keep_threshold();
+// factors[j]: 0 for a dropped probability, 1 / (1 - p) for a kept one, of keys [key, key + kKeys)
+// and the query at a position of a head that begins at row head_row; key is a multiple of kKeys.
+void dropout_factors(float* factors, const DropoutKey& dropout, int64_t head_row, int64_t position,
+                     int64_t batch, int64_t key) {
+  static_assert(kKeys % kDropoutKeys == 0);
+  uint32_t words[kKeys];  // of kKeys / 4 columns
+  random_row(words, dropout.key, head_row + dropout_row(position), dropout.sample(batch),
+             4 * dropout_column(key), kKeys, kDropoutRounds);
+  const uint32_t threshold = attention_keep_threshold(dropout);
   const float kept = dropout.scale();
+  for (int64_t j = 0; j < kKeys; j += 8) {
+    const uint32_t* const columns = words + j / kDropoutKeys * kDropoutKeys;
+    const int64_t half = position / 8 % 2 * 4 + j / 8 % 4;
+    const int64_t shift = 16 * (half % 2);
 #pragma omp simd
-  for (int64_t j = 0; j < whole_vectors(n); ++j) factors[j] = words[j] < threshold ? kept : 0.0f;
+    for (int64_t i = 0; i < 8; ++i) {
+      const uint32_t bits = columns[4 * i + half / 2] >> shift & 0xFFFFu;
+      factors[j + i] = bits < threshold ? kept : 0.0f;
+    }
+  }
 }
 
 // c[rows, cols] (+)= a b over tiles; c and b have whole panels, b's being panel_size apart.
@@ -229,8 +240,8 @@ void forward_tile(ForwardTile& tile, const ForwardTask& task, int64_t head, int6
       accumulate_row(tile, i, n, channels);
       if (!settings.dropout.is_active()) continue;
       float factors[kKeys];
-      dropout_factors(factors, settings.dropout, dropout_row(settings, head, task.q.s) + query + i,
-                      task.batch, key, n);
+      dropout_factors(factors, settings.dropout, first_dropout_row(settings, head, task.q.s),
+                      settings.query_offset + query + i, task.batch, key);
 #pragma omp simd
       for (int64_t j = 0; j < whole_vectors(n); ++j) row[j] *= factors[j];
     }
@@ -286,8 +297,9 @@ struct BackwardTile {
 struct BackwardRows {
   const AttentionSettings& settings;
   const Visibility& seen;
-  const float* lse;   // of the tile's first query
-  int64_t first_row;  // of dropout, for the tile's first query
+  const float* lse;  // of the tile's first query
+  int64_t head_row;  // of dropout
+  int64_t position;  // of the tile's first query
   int64_t batch;
   float slope;
 };
@@ -309,7 +321,8 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
     return;
   }
   float factors[kKeys];
-  dropout_factors(factors, rows.settings.dropout, rows.first_row + i, rows.batch, key, n);
+  dropout_factors(factors, rows.settings.dropout, rows.head_row, rows.position + i, rows.batch,
+                  key);
 #pragma omp simd
   for (int64_t j = 0; j < width; ++j) {
     ds[j] = p[j] * (factors[j] * ds[j] - delta);
@@ -342,7 +355,8 @@ void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
     const BackwardRows rows{.settings = settings,
                             .seen = seen,
                             .lse = lse.as<float>() + (batch * q.heads + head) * q.s + query,
-                            .first_row = dropout_row(settings, head, q.s) + query,
+                            .head_row = first_dropout_row(settings, head, q.s),
+                            .position = settings.query_offset + query,
                             .batch = batch,
                             .slope = settings.alibi_slopes.data == nullptr
                                          ? 0

@@ -18,6 +18,7 @@ struct Row {
   uint32_t row;
   uint32_t sample_low;
   uint32_t sample_high;
+  int rounds;
 };
 
 #if defined(__AVX512F__)
@@ -42,7 +43,7 @@ void philox_lanes(uint32_t* words, uint32_t group, const Row& row) {
   }
   auto k0 = static_cast<uint32_t>(row.key);
   auto k1 = static_cast<uint32_t>(row.key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < row.rounds; ++round) {
     const __m512i key0 = _mm512_set1_epi64(k0);
     const __m512i key1 = _mm512_set1_epi64(k1);
     for (int chain = 0; chain < kChains; ++chain) {
@@ -75,7 +76,8 @@ void philox_lanes(uint32_t* words, uint32_t group, const Row& row) {
 constexpr int64_t kLanes = 1;
 
 void philox_lanes(uint32_t* words, uint32_t group, const Row& row) {
-  const auto four = philox({group, row.row, row.sample_low, row.sample_high}, row.key);
+  const std::array<uint32_t, 4> counter = {group, row.row, row.sample_low, row.sample_high};
+  const auto four = row.rounds == 7 ? philox<7>(counter, row.key) : philox<10>(counter, row.key);
   for (size_t i = 0; i < four.size(); ++i) words[i] = four[i];
 }
 
@@ -84,9 +86,9 @@ void philox_lanes(uint32_t* words, uint32_t group, const Row& row) {
 }  // namespace
 
 void random_row(uint32_t* words, uint64_t key, int64_t row, int64_t sample, int64_t first,
-                int64_t n) {
+                int64_t n, int rounds) {
   const Row of_row{key, static_cast<uint32_t>(row), static_cast<uint32_t>(sample),
-                   static_cast<uint32_t>(static_cast<uint64_t>(sample) >> 32)};
+                   static_cast<uint32_t>(static_cast<uint64_t>(sample) >> 32), rounds};
   for (int64_t at = 0; at < n; at += 4 * kLanes) {
     philox_lanes(words + at, static_cast<uint32_t>((first + at) / 4), of_row);
   }

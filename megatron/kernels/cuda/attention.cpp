@@ -1,10 +1,23 @@
 #include "megatron/kernels/attention.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "megatron/kernels/cuda/cudnn_attention.h"
 #include "megatron/kernels/cuda/math_attention.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
 namespace megatron::kernels::cuda {
+
+bool tensor_attention_takes(std::initializer_list<ConstHeadsView> views) {
+  const ConstHeadsView& q = *views.begin();
+  const auto is_aligned = [](const ConstHeadsView& x) {
+    return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride_s % 8 == 0 &&
+           x.stride_b % 8 == 0 && x.stride_group % 8 == 0 && x.stride_head % 8 == 0;
+  };
+  return (q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16) && q.d <= 128 &&
+         q.d % 8 == 0 && q.s >= 16 && std::all_of(views.begin(), views.end(), is_aligned);
+}
 
 int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
                                           ConstHeadsView k, ConstHeadsView v,
@@ -17,14 +30,16 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream) {
   return cudnn_backward_workspace_bytes(dq, dk, dv, dout, out, lse, q, k, v, settings, stream)
-      .value_or(math_attention_delta_bytes(q));
+      .value_or(tensor_attention_takes({q, k, v, out, dout, dq, dk, dv})
+                    ? BackwardBytes(q.b, q.heads, q.s, q.d).total()
+                    : math_attention_delta_bytes(q));
 }
 
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream) {
   if (cudnn_attention_forward(out, lse, q, k, v, settings, workspace.data, stream)) return;
-  if (tensor_attention_takes(q)) {
+  if (tensor_attention_takes({q, k, v, out})) {
     return tensor_attention_forward(out, lse, q, k, v, settings, stream);
   }
   math_attention_forward(out, lse, q, k, v, settings, stream);
@@ -38,10 +53,11 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
                                stream)) {
     return;
   }
-  auto* const delta = static_cast<float*>(workspace.data);
-  if (tensor_attention_takes(q)) {
-    return tensor_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, delta, stream);
+  if (tensor_attention_takes({q, k, v, out, dout, dq, dk, dv})) {
+    return tensor_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, workspace.data,
+                                     stream);
   }
+  auto* const delta = static_cast<float*>(workspace.data);
   math_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, delta, stream);
 }
 

@@ -13,8 +13,6 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
-#include "megatron/kernels/cuda/attention_mask.h"
-#include "megatron/kernels/elementwise.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -35,7 +33,7 @@ struct Layout {
   bool operator==(const Layout& other) const = default;
 };
 
-enum Position { kQ, kK, kV, kOut, kDout, kDq, kDk, kDv, kNumTensors, kStats = kNumTensors, kMask };
+enum Position { kQ, kK, kV, kOut, kDout, kDq, kDk, kDv, kNumTensors, kStats = kNumTensors };
 
 // Everything that a plan depends on. Integers only, so that it is hashed as it lies in memory.
 struct Key {
@@ -44,7 +42,6 @@ struct Key {
   int64_t batches = 0, heads = 0, groups = 0, sq = 0, sk = 0, d = 0;
   int64_t is_causal = 0;  // the last query sees all keys, each one before it one fewer
   int64_t scale_bits = 0;
-  int64_t dropout_bits = 0;  // of the probability; 0: none
   int64_t is_deterministic = 0;
   std::array<Layout, kNumTensors> layouts{};
 
@@ -139,60 +136,17 @@ class Tensors {
   std::array<void*, kNumTensors> pointers_{};
 };
 
-// --- Dropout ---
-//
-// cuDNN's own random numbers are not ours, so that the mask goes to it as a tensor, made again for
-// each pass. Its scratch memory is bounded: the samples are served in slices.
-//
-// Backward, dS = P * (dP * mask * scale - D), where D sums dout * out over a row; cuDNN computes
-// scale * P * (dP * mask - D / scale) and is given 1 / scale for that. Its kernel (9.14) does not
-// divide, so that it reads an output that was divided before, and 1.
-
-constexpr int64_t kAlignment = 256;  // of what lies in the workspace
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-// Samples of a slice: all without dropout; 0 where the mask is too much.
-int64_t slice_size(const ConstHeadsView& q, const ConstHeadsView& k,
-                   const AttentionSettings& settings) {
-  return settings.dropout.is_active() ? dropout_mask_samples(q.b, q.heads, q.s, k.s) : q.b;
-}
-
-template <class Pointer>
-BasicHeadsView<Pointer> sliced(BasicHeadsView<Pointer> x, int64_t begin, int64_t count) {
-  using Byte = std::conditional_t<std::is_same_v<Pointer, void*>, char, const char>;
-  x.data = static_cast<Byte*>(x.data) + begin * x.stride_b * size_of(x.dtype);
-  x.b = count;
-  return x;
-}
-
-// [b, heads, sq] fp32
-template <class View>
-View sliced(View lse, int64_t begin, int64_t count) {
-  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, char, const char>;
-  lse.shape = lse.shape.with(0, count);
-  lse.data = static_cast<Byte*>(lse.data) + begin * lse.bytes() / count;
-  return lse;
-}
-
-AttentionSettings sliced(AttentionSettings settings, int64_t begin) {
-  settings.dropout.first_sample += begin;
-  return settings;
-}
-
-// Causal so that the last query sees all keys, or not at all. With dropout there are as many
-// queries as keys: cuDNN has no other.
+// Causal so that the last query sees all keys, or not at all.
 bool has_usual_mask(const ConstHeadsView& q, const ConstHeadsView& k,
                     const AttentionSettings& settings) {
-  return !settings.is_causal ||
-         (settings.query_offset + q.s == k.s && (q.s == k.s || !settings.dropout.is_active()));
+  return !settings.is_causal || settings.query_offset + q.s == k.s;
 }
 
 bool takes(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& settings) {
   return (q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16) && q.d % 8 == 0 && q.b > 0 &&
          q.s > 0 && k.s > 0 && settings.document_starts.data == nullptr &&
          settings.key_padding_mask.data == nullptr && settings.alibi_slopes.data == nullptr &&
-         has_usual_mask(q, k, settings) && slice_size(q, k, settings) > 0;
+         has_usual_mask(q, k, settings) && !settings.dropout.is_active();
 }
 
 Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView& k,
@@ -204,9 +158,6 @@ Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView
           .d = q.d,
           .is_causal = settings.is_causal,
           .scale_bits = std::bit_cast<int32_t>(settings.scale),
-          .dropout_bits = settings.dropout.is_active()
-                              ? std::bit_cast<int32_t>(settings.dropout.probability)
-                              : 0,
           .is_deterministic = is_backward && stream.options.is_deterministic};
   tensors.describe(key);
   return key;
@@ -214,11 +165,10 @@ Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView
 
 std::string text_of(const Key& key) {
   return fmt::format(
-      "{}: {} samples, {} queries and {} keys, {} heads on {} groups, head size {}, {}{}{}{}",
+      "{}: {} samples, {} queries and {} keys, {} heads on {} groups, head size {}, {}{}{}",
       key.is_backward != 0 ? "backward" : "forward", key.batches, key.sq, key.sk, key.heads,
       key.groups, key.d, name_of(static_cast<DType>(key.dtype)),
-      key.is_causal != 0 ? ", causal" : "", key.dropout_bits != 0 ? ", dropout" : "",
-      key.is_deterministic != 0 ? ", deterministic" : "");
+      key.is_causal != 0 ? ", causal" : "", key.is_deterministic != 0 ? ", deterministic" : "");
 }
 
 // --- Plans ---
@@ -280,29 +230,9 @@ Options options_of(const Key& key, const char* name) {
   return options;
 }
 
-// [batches, heads, sq, sk], as write_dropout_mask() leaves it.
-Tensor mask_input(graph::Graph& whole, const Key& key) {
-  return whole.tensor(graph::Tensor_attributes()
-                          .set_name("dropout_mask")
-                          .set_uid(kMask)
-                          .set_dim({key.batches, key.heads, key.sq, key.sk})
-                          .set_stride({key.heads * key.sq * key.sk, key.sq * key.sk, key.sk, 1}));
-}
-
-Tensor constant(graph::Graph& whole, float value) {
-  return whole.tensor(graph::Tensor_attributes(value));
-}
-
-float kept_fraction(const Key& key) {
-  return 1.0f - std::bit_cast<float>(static_cast<int32_t>(key.dropout_bits));
-}
-
 void add_forward(graph::Graph& whole, const Key& key) {
   auto options = options_of<graph::SDPA_attributes>(key, "attention");
   options.set_generate_stats(true);
-  if (key.dropout_bits != 0) {
-    options.set_dropout(mask_input(whole, key), constant(whole, 1.0f / kept_fraction(key)));
-  }
   auto [out, stats] = whole.sdpa(input(whole, key, kQ, "q"), input(whole, key, kK, "k"),
                                  input(whole, key, kV, "v"), options);
   make_output(out, key, kOut);
@@ -312,10 +242,6 @@ void add_forward(graph::Graph& whole, const Key& key) {
 void add_backward(graph::Graph& whole, const Key& key) {
   auto options = options_of<graph::SDPA_backward_attributes>(key, "attention_backward");
   options.set_deterministic_algorithm(key.is_deterministic != 0);
-  if (key.dropout_bits != 0) {
-    options.set_dropout(mask_input(whole, key), constant(whole, 1.0f / kept_fraction(key)),
-                        constant(whole, 1.0f));
-  }
   graph::Tensor_attributes stats;
   describe_stats(stats.set_name("stats"), key);
   auto [dq, dk, dv] =
@@ -449,49 +375,9 @@ Tensors backward_tensors(const HeadsView& dq, const HeadsView& dk, const HeadsVi
   return tensors;
 }
 
-// Where the mask of a slice lies in the workspace: after what the plan needs.
-int64_t mask_offset(const Plan& plan) { return aligned(plan.workspace_bytes); }
-
-// Where the divided output of all samples lies, for the backward pass: after the mask.
-int64_t output_offset(const Plan& plan, const ConstHeadsView& q, const ConstHeadsView& k,
-                      const AttentionSettings& settings) {
-  return aligned(mask_offset(plan) +
-                 slice_size(q, k, settings) * q.heads * q.s * k.s * size_of(q.dtype));
-}
-
-std::optional<int64_t> workspace_bytes(const Plan* plan, const ConstHeadsView& q,
-                                       const ConstHeadsView& k, const AttentionSettings& settings) {
+std::optional<int64_t> workspace_bytes(const Plan* plan) {
   if (plan == nullptr) return std::nullopt;
-  if (!settings.dropout.is_active()) return plan->workspace_bytes;
-  return output_offset(*plan, q, k, settings);
-}
-
-// Do the elements fill one stretch of memory?
-bool is_contiguous(const ConstHeadsView& x) {
-  const int64_t per_group = x.heads_per_group * x.d;
-  return (x.heads_per_group == 1 || x.stride_head == x.d) && x.stride_group == per_group &&
-         x.stride_b == x.heads * x.d && x.stride_s == x.b * x.stride_b;
-}
-
-int64_t bytes_of(const ConstHeadsView& x) { return x.s * x.b * x.heads * x.d * size_of(x.dtype); }
-
-bool takes_backward(const ConstHeadsView& out, const ConstHeadsView& q, const ConstHeadsView& k,
-                    const AttentionSettings& settings) {
-  return takes(q, k, settings) && (!settings.dropout.is_active() || is_contiguous(out));
-}
-
-// Runs the plan on a slice; makes the mask first where there is dropout.
-void run_slice(const Plan& plan, std::unordered_map<int64_t, void*> pointers,
-               const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& settings,
-               void* workspace, Stream stream) {
-  if (settings.dropout.is_active()) {
-    const TensorView mask{.data = static_cast<char*>(workspace) + mask_offset(plan),
-                          .shape = {q.b, q.heads, q.s, k.s},
-                          .dtype = q.dtype};
-    write_dropout_mask(mask, settings, stream);
-    pointers.emplace(kMask, mask.data);
-  }
-  run(plan, std::move(pointers), workspace, stream);
+  return plan->workspace_bytes;
 }
 
 }  // namespace
@@ -501,46 +387,32 @@ bool has_cudnn_attention() { return true; }
 std::optional<int64_t> cudnn_forward_workspace_bytes(
     const HeadsView& out, const TensorView& lse, const ConstHeadsView& q, const ConstHeadsView& k,
     const ConstHeadsView& v, const AttentionSettings& settings, Stream stream) {
-  if (lse.is_null() || !takes(q, k, settings)) return std::nullopt;
-  const int64_t n = slice_size(q, k, settings);
-  const auto slice = [n](const auto& x) { return sliced(x, 0, n); };
-  const Plan* const plan = plan_of(forward_tensors(slice(out), slice(q), slice(k), slice(v)),
-                                   slice(q), slice(k), settings, false, stream);
-  return workspace_bytes(plan, q, k, settings);
+  if (lse.is_null()) return std::nullopt;
+  return workspace_bytes(plan_of(forward_tensors(out, q, k, v), q, k, settings, false, stream));
 }
 
 std::optional<int64_t> cudnn_backward_workspace_bytes(
     const HeadsView& dq, const HeadsView& dk, const HeadsView& dv, const ConstHeadsView& dout,
     const ConstHeadsView& out, const ConstView&, const ConstHeadsView& q, const ConstHeadsView& k,
     const ConstHeadsView& v, const AttentionSettings& settings, Stream stream) {
-  if (!takes_backward(out, q, k, settings)) return std::nullopt;
-  const int64_t n = slice_size(q, k, settings);
-  const auto slice = [n](const auto& x) { return sliced(x, 0, n); };
-  const Plan* const plan = plan_of(backward_tensors(slice(dq), slice(dk), slice(dv), slice(dout),
-                                                    slice(out), slice(q), slice(k), slice(v)),
-                                   slice(q), slice(k), settings, true, stream);
-  const std::optional<int64_t> bytes = workspace_bytes(plan, q, k, settings);
-  return bytes && settings.dropout.is_active() ? *bytes + bytes_of(out) : bytes;
+  return workspace_bytes(
+      plan_of(backward_tensors(dq, dk, dv, dout, out, q, k, v), q, k, settings, true, stream));
 }
 
 bool cudnn_attention_forward(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q,
                              const ConstHeadsView& k, const ConstHeadsView& v,
                              const AttentionSettings& settings, void* workspace, Stream stream) {
-  if (lse.is_null() || !takes(q, k, settings)) return false;
-  const int64_t n = slice_size(q, k, settings);
-  for (int64_t begin = 0; begin < q.b; begin += n) {
-    const auto slice = [&](const auto& x) { return sliced(x, begin, n); };
-    const Tensors tensors = forward_tensors(slice(out), slice(q), slice(k), slice(v));
-    const Plan* const plan = plan_of(tensors, slice(q), slice(k), settings, false, stream);
-    if (plan == nullptr) return false;
-    run_slice(*plan,
-              {{kQ, tensors.pointer(kQ)},
-               {kK, tensors.pointer(kK)},
-               {kV, tensors.pointer(kV)},
-               {kOut, tensors.pointer(kOut)},
-               {kStats, slice(lse).data}},
-              slice(q), slice(k), sliced(settings, begin), workspace, stream);
-  }
+  if (lse.is_null()) return false;
+  const Tensors tensors = forward_tensors(out, q, k, v);
+  const Plan* const plan = plan_of(tensors, q, k, settings, false, stream);
+  if (plan == nullptr) return false;
+  run(*plan,
+      {{kQ, tensors.pointer(kQ)},
+       {kK, tensors.pointer(kK)},
+       {kV, tensors.pointer(kV)},
+       {kOut, tensors.pointer(kOut)},
+       {kStats, lse.data}},
+      workspace, stream);
   return true;
 }
 
@@ -549,34 +421,14 @@ bool cudnn_attention_backward(const HeadsView& dq, const HeadsView& dk, const He
                               const ConstView& lse, const ConstHeadsView& q,
                               const ConstHeadsView& k, const ConstHeadsView& v,
                               const AttentionSettings& settings, void* workspace, Stream stream) {
-  if (!takes_backward(out, q, k, settings)) return false;
-  const int64_t n = slice_size(q, k, settings);
-  const auto tensors_at = [&](int64_t begin, const ConstHeadsView& output) {
-    const auto slice = [&](const auto& x) { return sliced(x, begin, n); };
-    return backward_tensors(slice(dq), slice(dk), slice(dv), slice(dout), slice(output), slice(q),
-                            slice(k), slice(v));
-  };
-  const Plan* const plan =
-      plan_of(tensors_at(0, out), sliced(q, 0, n), sliced(k, 0, n), settings, true, stream);
+  const Tensors tensors = backward_tensors(dq, dk, dv, dout, out, q, k, v);
+  const Plan* const plan = plan_of(tensors, q, k, settings, true, stream);
   if (plan == nullptr) return false;
-  ConstHeadsView read = out;
-  if (settings.dropout.is_active()) {
-    void* const divided = static_cast<char*>(workspace) + output_offset(*plan, q, k, settings);
-    const Shape all = {bytes_of(out) / size_of(out.dtype)};
-    scale({divided, all, out.dtype}, {out.data, all, out.dtype}, 1 - settings.dropout.probability,
-          stream);
-    read.data = divided;
+  std::unordered_map<int64_t, void*> pointers = {{kStats, const_cast<void*>(lse.data)}};
+  for (const Position position : {kQ, kK, kV, kOut, kDout, kDq, kDk, kDv}) {
+    pointers.emplace(position, tensors.pointer(position));
   }
-  for (int64_t begin = 0; begin < q.b; begin += n) {
-    const Tensors tensors = tensors_at(begin, read);
-    std::unordered_map<int64_t, void*> pointers = {
-        {kStats, const_cast<void*>(sliced(lse, begin, n).data)}};
-    for (const Position position : {kQ, kK, kV, kOut, kDout, kDq, kDk, kDv}) {
-      pointers.emplace(position, tensors.pointer(position));
-    }
-    run_slice(*plan, std::move(pointers), sliced(q, begin, n), sliced(k, begin, n),
-              sliced(settings, begin), workspace, stream);
-  }
+  run(*plan, std::move(pointers), workspace, stream);
   return true;
 }
 

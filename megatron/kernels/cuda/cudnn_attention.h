@@ -7,11 +7,9 @@
 
 // Attention through cuDNN: bf16 and fp16 on tensor cores, where d is a multiple of 8, strides and
 // addresses are multiples of 16 bytes, and nothing but a causal mask from the first query on hides
-// keys; no ALiBi. Dropout, whose bits are the CPU's, comes as a mask in scratch memory, a slice of
-// the samples after the other, where the number of keys is a multiple of 8 and the mask of a sample
-// takes at most 1 GiB. It serves only calls that want the
-// log-sum-exp, that is training and evaluation: a plan takes a large part of a second to make, too
-// much for generation, where lengths differ from call to call.
+// keys; no ALiBi, and no dropout, since cuDNN cannot compute our masks. It serves only calls that
+// want the log-sum-exp, that is training and evaluation: a plan takes a large part of a second to
+// make, too much for generation, where lengths differ from call to call.
 //
 // A plan is made when its shapes, strides and settings first come up, and kept per device. When
 // cuDNN refuses what it should take, a warning says why, once, and own kernels serve the call.

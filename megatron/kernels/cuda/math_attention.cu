@@ -13,6 +13,36 @@ constexpr int kTile = 32;
 constexpr int kRows = 4;  // of a warp
 static_assert(kTile / kRows * kWarp == kThreads);
 
+// What a block of kTile queries works on, a multiple of 32. The last tiles come first: under a
+// causal mask they are the longest, and what is left at the end is short.
+template <int kTile>
+struct QueryBlock {
+  int64_t batch, query;
+  int head, group;
+
+  __device__ explicit QueryBlock(const Problem& p) {
+    const int64_t tiles = (p.sq + kTile - 1) / kTile;
+    const int64_t pair = blockIdx.x % (p.b * p.heads);
+    batch = pair / p.heads;
+    head = static_cast<int>(pair % p.heads);
+    group = head / (p.heads / p.groups);
+    query = (tiles - 1 - blockIdx.x / (p.b * p.heads)) * kTile;
+  }
+  // The tiles of keys that some query sees begin in [first_tile, last_key).
+  __device__ int64_t first_tile(const Problem& p, int lane) const {
+    int64_t first = p.sk;
+#pragma unroll
+    for (int i = 0; i < kTile; i += kWarp) {
+      const int64_t own = query + i + lane;
+      if (own < p.sq) first = smaller(first, p.first_key(batch, own));
+    }
+    return warp_min(first) / kTile * kTile;
+  }
+  __device__ int64_t last_key(const Problem& p) const {
+    return p.last_key(smaller(query + kTile, p.sq) - 1);
+  }
+};
+
 // A tile of rows in shared memory, as fp32. The padding of four floats spreads the rows over banks.
 template <int kChannels>
 struct Tile {

@@ -1,6 +1,7 @@
 #include "megatron/kernels/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -431,74 +432,64 @@ TEST_F(AttentionCudaTest, CudnnServesTraining) {
   check_cudnn(deterministic);
 }
 
-TEST_F(AttentionCudaTest, CudnnDropsWhatTheCpuDrops) {
-  if (!kernels::cuda::has_cudnn_attention()) {
-    GTEST_SKIP() << "built without the headers of cudnn-frontend: not run";
-  }
-  const auto dropping = [](Problem p) {
-    p.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.1f};
-    p.first_head = 4;
-    return p;
-  };
-  check_cudnn(dropping(self_attention("dropout, heads of 64", 256, 3, 4, 4, 64)));
-  check_cudnn(dropping(self_attention("dropout, heads of 128", 192, 2, 2, 2, 128)));
-  check_cudnn(dropping(self_attention("dropout, odd tiles", 200, 2, 3, 3, 64)));
-  check_cudnn(dropping(self_attention("dropout, everything visible", 136, 2, 2, 2, 64, false)));
-  check_cudnn(dropping(self_attention("dropout, grouped", 136, 3, 6, 2, 64)));
-  Problem deterministic = dropping(self_attention("dropout, deterministic", 200, 2, 4, 2, 64));
-  deterministic.is_deterministic = true;
-  check_cudnn(deterministic);
-  Problem replayed = dropping(self_attention("dropout, samples in memory", 128, 2, 2, 2, 64));
-  replayed.more_samples = tensor_of(std::vector<int64_t>{9}, {1});
-  check_cudnn(replayed);
-}
-
-// Documents and ALiBi go to own kernels, on tensor cores in 16 bits: several tiles of 64, few heads
-// to a group, heads of up to 128 channels.
+// Dropout, documents and ALiBi go to own kernels, on tensor cores in 16 bits: several tiles of
+// queries and keys, few heads to a group, heads of up to 128 channels.
 TEST_F(AttentionCudaTest, TensorCoresServeTheRest) {
   std::vector<int32_t> starts;
   for (int sample = 0; sample < 2; ++sample) {
     for (int i = 0; i < 210; ++i) starts.push_back(i / (37 + 40 * sample) * (37 + 40 * sample));
   }
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const int64_t d : {24, 64, 80, 128}) {
-      Problem p = self_attention("documents", 210, 2, 4, 2, d);
+    for (const int64_t d : {24, 64, 80, 101, 128}) {
+      Problem p = self_attention("dropout", 210, 2, 4, 2, d);
       p.dtype = dtype;
-      p.document_starts = tensor_of(starts, {2, 210});
-      p.alibi_slopes = tensor_of(std::vector<float>{0.5f, 0.25f, 0.125f, 0.0625f}, {4});
-      EXPECT_FALSE(is_served_by_cudnn(p));
-      check(p);
       p.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.2f};
       p.first_head = 8;
+      EXPECT_FALSE(is_served_by_cudnn(p));
+      check(p);
+      p.name = "documents, dropout";
+      p.document_starts = tensor_of(starts, {2, 210});
+      check(p);
+      p.name = "documents";
+      p.dropout = {};
+      check(p);
+      p.name = "documents, ALiBi";
+      p.alibi_slopes = tensor_of(std::vector<float>{0.5f, 0.25f, 0.125f, 0.0625f}, {4});
       check(p);
     }
   }
 }
 
-// The masks of three samples are more than the workspace holds at once.
-TEST_F(AttentionCudaTest, CudnnDropsSliceBySlice) {
-  if (!kernels::cuda::has_cudnn_attention()) {
-    GTEST_SKIP() << "built without the headers of cudnn-frontend: not run";
+// Sizes as in training, against the own kernels without tensor cores: every block of a full GPU,
+// and dq from many tiles of keys.
+TEST_F(AttentionCudaTest, TensorCoresServeTraining) {
+  for (const auto& [s, heads, groups, d] :
+       {std::array<int64_t, 4>{1024, 16, 16, 64}, std::array<int64_t, 4>{2048, 8, 2, 128}}) {
+    for (const float probability : {0.0f, 0.1f}) {
+      Problem p = self_attention("training", s, 3, heads, groups, d);
+      p.dtype = DType::kBFloat16;
+      p.document_starts = zeros({3, s}, DType::kInt32, Stream{});
+      p.dropout = {.key = 1, .first_sample = 7, .probability = probability};
+      EXPECT_FALSE(is_served_by_cudnn(p));
+      expect_results(p, run(p, stream(), Path::kChosen), run(p, stream(), Path::kMath),
+                     "tensor cores against plain kernels", 2);
+    }
   }
-  Problem p = self_attention("slices", 2048, 3, 16, 16, 64);
-  p.dtype = DType::kBFloat16;
-  p.dropout = {.key = 1, .first_sample = 7, .probability = 0.1f};
-  ASSERT_LT(kernels::cuda::dropout_mask_samples(p.b, p.heads, p.sq, p.sk), p.b);
-  EXPECT_TRUE(is_served_by_cudnn(p)) << "see the warning above for why not";
-  expect_results(p, run(p, stream(), Path::kChosen), run(p, stream(), Path::kMath),
-                 "cuDNN against own kernels", 2);
 }
 
 TEST_F(AttentionCudaTest, DeterministicGradientsHaveTheSameBits) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    Problem p = self_attention("deterministic", 512, 2, 8, 2, 64);
-    p.dtype = dtype;
-    p.is_deterministic = true;
-    const Buffers first = run(p, stream(), Path::kChosen);
-    for (int i = 0; i < 4; ++i) {
-      const Buffers again = run(p, stream(), Path::kChosen);
-      expect_identical(again.out, first.out, text_of(p) + ": out");
-      expect_identical(again.dq, first.dq, text_of(p) + ": dqkv");
+    for (const float probability : {0.0f, 0.1f}) {
+      Problem p = self_attention("deterministic", 512, 2, 8, 2, 64);
+      p.dtype = dtype;
+      p.is_deterministic = true;
+      p.dropout = {.key = 1, .probability = probability};
+      const Buffers first = run(p, stream(), Path::kChosen);
+      for (int i = 0; i < 4; ++i) {
+        const Buffers again = run(p, stream(), Path::kChosen);
+        expect_identical(again.out, first.out, text_of(p) + ": out");
+        expect_identical(again.dq, first.dq, text_of(p) + ": dqkv");
+      }
     }
   }
 }

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "megatron/device/philox.h"
+#include "megatron/device/random.h"
+
+// Which probabilities attention drops. Those of the query at position i of head h (of all heads of
+// the model) and the key at position k, in sample j, are kept when 16 bits are below the threshold:
+// half 4 * (i / 8 % 2) + k / 8 % 4, counted from the lower half of the first word, of
+//
+//   philox<7>({k / 32 * 8 + k % 8, h * rows_of_head + i / 16 * 8 + i % 8, j low, j high}, key)
+//
+// A call serves two queries and four keys, eight apart, which are one lane's in a product of tensor
+// cores (m16n8k16) whether queries are its rows or its columns: no kernel stores or exchanges
+// random bits. Seven rounds pass the tests of Salmon et al. 2011, table 2; the probability is
+// rounded to 1 / 65536. On a GPU that is 28 instructions for eight elements, while the tensor cores
+// are busy; a kernel of its own that writes one bit an element would need as many, and have
+// nothing to hide them behind.
+namespace megatron::kernels {
+
+using AttentionWords = std::array<uint32_t, 4>;
+
+inline constexpr int kDropoutRounds = 7;
+inline constexpr int kDropoutQueries = 16;  // that the rows of a head are a multiple of
+inline constexpr int kDropoutKeys = 32;     // whose bits eight columns hold
+
+// Of a sequence of `length` positions.
+MG_HOST_DEVICE inline int64_t dropout_rows_of_head(int64_t length) {
+  return (length + kDropoutQueries - 1) / kDropoutQueries * 8;
+}
+// The second word of the counter, without that of the head.
+MG_HOST_DEVICE inline int64_t dropout_row(int64_t query) { return query / 16 * 8 + query % 8; }
+// The first word of the counter.
+MG_HOST_DEVICE inline int64_t dropout_column(int64_t key) { return key / 32 * 8 + key % 8; }
+
+MG_HOST_DEVICE inline AttentionWords dropout_words(uint32_t column, uint32_t row, int64_t sample,
+                                                   const PhiloxKeys<kDropoutRounds>& keys) {
+  return philox({column, row, static_cast<uint32_t>(sample),
+                 static_cast<uint32_t>(static_cast<uint64_t>(sample) >> 32)},
+                keys);
+}
+
+// Of the words of their counter.
+MG_HOST_DEVICE inline uint32_t dropout_bits(const AttentionWords& words, int64_t query,
+                                            int64_t key) {
+  const int64_t half = query / 8 % 2 * 4 + key / 8 % 4;
+  const uint32_t even = half < 4 ? words[0] : words[2];  // chosen so that words stay in registers
+  const uint32_t odd = half < 4 ? words[1] : words[3];
+  return (half % 4 < 2 ? even : odd) >> (16 * (half % 2)) & 0xFFFFu;
+}
+
+// Bits below this are kept: (1 - probability) * 2^16, rounded.
+inline uint32_t attention_keep_threshold(const DropoutKey& dropout) {
+  const uint64_t rounded = (uint64_t{dropout.keep_threshold()} + 0x8000) >> 16;
+  return static_cast<uint32_t>(std::min<uint64_t>(rounded, 0xFFFF));
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,199 @@
+#pragma once
+
+#include <algorithm>
+
+#include "megatron/kernels/cuda/attention_problem.cuh"
+#include "megatron/kernels/cuda/mma.cuh"
+
+// What the forward and the backward pass of attention on tensor cores share: tiles of rows in
+// shared memory, products with them, the keys that a tile of queries sees, and dropout.
+namespace megatron::kernels::cuda {
+
+inline constexpr int kUnit = 16;  // rows of a product of tensor cores, and its depth
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+// Where a thread is: its warp, and its row and pair of columns of a product's 16 x 8 sums, mma.cuh.
+struct Lane {
+  int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int row = lane / 4;         // and row + 8
+  int column = lane % 4 * 2;  // and column + 1
+};
+
+// The rows of one head of one sample.
+template <class T>
+struct HeadRows {
+  const T* data;
+  int stride;
+  int tokens, d;
+
+  __device__ HeadRows(const Heads<const T>& x, int64_t batch, int head, int num_tokens,
+                      int channels)
+      : data(x.row(batch, head, 0)),
+        stride(static_cast<int>(x.stride_s)),
+        tokens(num_tokens),
+        d(channels) {}
+};
+
+// Rows of a head in shared memory, kStride elements apart. That is an odd number of 16 bytes, so
+// that eight rows, as tensor cores load them, lie on different banks.
+template <class T, int kRows, int kChannels>
+struct Rows {
+  static constexpr int kStride = kChannels + kVector;
+  static constexpr int kElements = kRows * kStride;
+
+  // Starts copying rows [first, first + kRows) of x; zero beyond its tokens and channels.
+  template <int kBlock>
+  static __device__ __forceinline__ void copy(T* to, const HeadRows<T>& x, int first) {
+    constexpr int kPerRow = kChannels / kVector;
+    constexpr int kAtOnce = kBlock / kPerRow;  // rows
+    const int row = static_cast<int>(threadIdx.x) / kPerRow;
+    const int c = static_cast<int>(threadIdx.x) % kPerRow * kVector;
+    if (kBlock % kPerRow != 0 && row >= kAtOnce) return;
+    const T* from = x.data + int64_t{first + row} * x.stride + c;
+    const int64_t step = int64_t{kAtOnce} * x.stride;
+    T* const place = to + row * kStride + c;
+    const bool is_whole = first >= 0 && first + kRows <= x.tokens && x.d == kChannels;
+#pragma unroll
+    for (int i = 0; i < kRows; i += kAtOnce) {
+      if (kRows % kAtOnce != 0 && i + row >= kRows) break;
+      const int token = first + i + row;
+      const bool is_inside = is_whole || (token >= 0 && token < x.tokens && c < x.d);
+      copy_async_16(place + i * kStride, is_inside ? from : x.data, is_inside);
+      from += step;
+    }
+  }
+
+  // Where a lane's part of 16 x 16 elements begins, for load_matrices(): as a [rows, depth] or,
+  // transposed, as b [depth, columns] ...
+  static __device__ __forceinline__ int of_rows(int lane) {
+    return lane % 16 * kStride + lane / 16 * 8;
+  }
+  // ... and as b [columns, depth] or, transposed, as a [depth, rows].
+  static __device__ __forceinline__ int of_columns(int lane) {
+    return (lane / 16 * 8 + lane % 8) * kStride + lane / 8 % 2 * 8;
+  }
+};
+
+// sums[u] += a[u] b, with b [16 deep, 8 kTiles columns] out of shared memory:
+// there as rows of columns, `b` being the lane's at of_columns(), or as rows of depths, at
+// of_rows().
+template <class T, int kStride, int kUnits, int kTiles>
+__device__ __forceinline__ void add_by_columns(float (&sums)[kUnits][kTiles][4],
+                                               const uint32_t (&a)[kUnits][4], const T* b) {
+#pragma unroll
+  for (int t = 0; t < kTiles; t += 2) {
+    uint32_t two[4];
+    load_matrices(two, b + t * 8 * kStride);
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      multiply_add<T>(sums[u][t], a[u], two[0], two[1]);
+      multiply_add<T>(sums[u][t + 1], a[u], two[2], two[3]);
+    }
+  }
+}
+template <class T, int kUnits, int kTiles>
+__device__ __forceinline__ void add_by_rows(float (&sums)[kUnits][kTiles][4],
+                                            const uint32_t (&a)[kUnits][4], const T* b) {
+#pragma unroll
+  for (int t = 0; t < kTiles; t += 2) {
+    uint32_t two[4];
+    load_matrices_transposed(two, b + t * 8);
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      multiply_add<T>(sums[u][t], a[u], two[0], two[1]);
+      multiply_add<T>(sums[u][t + 1], a[u], two[2], two[3]);
+    }
+  }
+}
+
+// A pair of results of a row, of channels c and c + 1, rounded.
+template <class T>
+__device__ __forceinline__ void store_two(T* row, int c, int d, float first, float second) {
+  if (c < d) *reinterpret_cast<uint32_t*>(row + c) = pack_two<T>(first, second);
+}
+
+// --- Which keys are seen ---
+
+// Some query sees keys of [first, last) only, and all queries see [whole_first, whole_last), but
+// for hidden ones.
+struct Seen {
+  int first, last, whole_first, whole_last;
+
+  __device__ bool has_all(int key, int n) const {
+    return key >= whole_first && key + n <= whole_last;
+  }
+};
+
+// Of queries [query, query + kQueries), of which one is inside at least. The same on every lane.
+template <int kQueries>
+__device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int query, int lane) {
+  const int begin = max(query, 0);
+  const int end = min(query + kQueries, p.sq);
+  Seen seen{
+      .first = 0, .last = p.last_key(end - 1), .whole_first = 0, .whole_last = p.last_key(begin)};
+  if (p.document_starts == nullptr) return seen;
+  seen.first = p.sk;
+  for (int i = begin + lane; i < end; i += kWarp) {
+    const int first = p.first_key(batch, i);
+    seen.first = min(seen.first, first);
+    seen.whole_first = max(seen.whole_first, first);
+  }
+  seen.first = -warp_max(-seen.first);
+  seen.whole_first = warp_max(seen.whole_first);
+  return seen;
+}
+
+// Have scores more to them than products and a positive scale?
+__device__ __forceinline__ bool has_bias(const Problem& p) {
+  return p.slopes != nullptr || p.scale <= 0;
+}
+
+// The keys that one query sees, but for hidden ones; none where there is no query.
+struct Span {
+  int first, last;
+
+  __device__ Span(const Problem& p, int64_t batch, int query)
+      : first(p.first_key(batch, query)),
+        last(query >= 0 && query < p.sq ? p.last_key(query) : 0) {}
+  __device__ bool has(int key) const { return key >= first && key < last; }
+};
+
+// --- Tiles of queries ---
+
+// Tiles of queries begin where their positions, which dropout goes by, are multiples of 16: the
+// first tile may begin before the first query.
+__device__ __forceinline__ int queries_before_first(const Problem& p) {
+  return p.has_dropout ? p.query_offset % kDropoutQueries : 0;
+}
+
+// --- Dropout ---
+
+// The random words of a head of a sample.
+struct DropoutHead {
+  const PhiloxKeys<kDropoutRounds>& keys;
+  int64_t sample;
+  uint32_t first_row;
+  uint32_t high_threshold;
+
+  __device__ DropoutHead(const Problem& p, int64_t batch, int head)
+      : keys(p.dropout_keys),
+        sample(p.dropout.sample(batch)),
+        first_row(static_cast<uint32_t>(p.first_dropout_row(head))),
+        high_threshold(p.keep_threshold << 16) {}
+
+  // Of the counter of a position and a key, each plus something below 8 within its group of 8.
+  __device__ __forceinline__ AttentionWords words(int key_group, int key_rest, int position_group,
+                                                  int position_rest) const {
+    return dropout_words(static_cast<uint32_t>(key_group / 32 * 8 + key_rest),
+                         first_row + static_cast<uint32_t>(position_group / 16 * 8 + position_rest),
+                         sample, keys);
+  }
+  __device__ __forceinline__ bool keeps(const AttentionWords& words, int half) const {
+    const uint32_t word = words[static_cast<size_t>(half / 2)];
+    return (half % 2 == 0 ? word << 16 : word) < high_threshold;
+  }
+};
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,583 @@
+#include "megatron/kernels/cuda/attention_tile.cuh"
+#include "megatron/kernels/cuda/tensor_attention.h"
+
+// FlashAttention-2's backward pass (Dao 2023, arXiv:2307.08691, alg. 2) on tensor cores, the same
+// bits in every run. A block has a tile of keys, whose gradients stay in registers while it passes
+// over the queries. A warp computes the scores transposed: its 16 kUnits keys are rows, so that
+// probabilities and gradients of scores are the left factors of the sums over queries where they
+// lie. Only dq, the sum over keys, needs those of all warps, through shared memory.
+//
+// The tiles of keys add to a tile of dq one after the other, from the first on: counters hand it
+// from block to block. Sums wait in fp32 in scratch memory; the last block writes dq. No block
+// waits for one that begins after it, since blocks take their work by a ticket; and they hardly
+// wait at all, since they pass over the queries from the last one on and the first tiles of keys
+// begin first.
+//
+// Scores are powers of two, and dropout's factor is taken out of the sums over kept probabilities:
+// with D = sum of dout * out over channels, dS = factor * P * (kept ? dP : 0  -  D / factor).
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int kQueries = kBackwardQueries;  // of a tile
+constexpr int kPairsAtOnce = 32;            // heads of samples whose blocks begin together
+
+// How the work is cut: kWarps warps of 16 kUnits keys, each with the scores of kChunk queries at a
+// time, heads padded to kChannels, and kBlocks blocks at a time on a multiprocessor.
+template <int kChannels_, int kUnits_, int kWarps_, int kChunk_, int kBlocks_>
+struct BackwardShape {
+  static constexpr int kChannels = kChannels_;
+  static constexpr int kUnits = kUnits_;
+  static constexpr int kWarps = kWarps_;
+  static constexpr int kChunk = kChunk_;
+  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kBlock = kWarps * kWarp;  // threads
+  static constexpr int kWarpKeys = kUnits * kUnit;
+  static constexpr int kKeys = kWarps * kWarpKeys;
+  static constexpr int kSteps = kChannels / kUnit;     // of a product over channels
+  static constexpr int kChannelTiles = kChannels / 8;  // columns of a product
+  static constexpr int kChunkTiles = kChunk / 8;       // the same
+  static constexpr int kChunkSteps = kChunk / kUnit;   // of a product over a chunk
+
+  // A warp's part of a tile of dq: half of the channels of some queries.
+  static constexpr int kSumUnits = kQueries / kUnit / (kWarps / 2);
+  static constexpr int kSumTiles = kChannelTiles / 2;
+
+  template <class T>
+  using KeyTile = Rows<T, kKeys, kChannels>;
+  template <class T>
+  using QueryTile = Rows<T, kQueries, kChannels>;
+  template <class T>
+  using ScoreTile = Rows<T, kKeys, kQueries>;  // transposed
+  template <class T>
+  static constexpr int kBytes = static_cast<int>(
+      (2 * KeyTile<T>::kElements + 4 * QueryTile<T>::kElements + ScoreTile<T>::kElements) *
+          sizeof(T) +
+      2 * kQueries * sizeof(float2) + 16);
+};
+
+// What of the workspace a kernel needs.
+struct Scratch {
+  float4* sums;        // of dq, by tile of queries, warp, product and lane
+  float2* statistics;  // of [b, heads, sq]: log of the sum of powers of two, D / factor
+  int* ticket;
+  int* counters;  // [b, heads, tiles]: how many tiles of keys have added to dq
+  int tiles;      // of queries of a head
+};
+
+// The tiles of keys that add to a tile of queries.
+struct Adders {
+  int first, last;
+  __device__ Adders(const Seen& seen, int keys)
+      : first(seen.first / keys), last((seen.last + keys - 1) / keys) {}
+  __device__ bool has(int tile) const { return tile >= first && tile < last; }
+};
+
+// --- Before: D, and everything that begins at zero ---
+
+// A block for a tile of queries; eight lanes share a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    backward_statistics_kernel(Heads<T> dq, Heads<const T> dout, Heads<const T> out,
+                               const float* lse, Scratch scratch, Problem p, int keys) {
+  const int tile = static_cast<int>(blockIdx.x % scratch.tiles);
+  const int64_t pair = blockIdx.x / scratch.tiles;
+  const int64_t batch = pair / p.heads;
+  const int head = static_cast<int>(pair % p.heads);
+  const int first_query = tile * kQueries - queries_before_first(p);
+  const Seen seen = seen_by<kQueries>(p, batch, first_query, static_cast<int>(threadIdx.x) % kWarp);
+  const Adders adders(seen, keys);
+  const bool has_keys = adders.first < adders.last;
+  if (threadIdx.x == 0) {
+    scratch.counters[blockIdx.x] = 0;
+    if (blockIdx.x == 0) *scratch.ticket = 0;
+  }
+  constexpr int kLanes = 8;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  for (int i = static_cast<int>(threadIdx.x) / kLanes; i < kQueries; i += kThreads / kLanes) {
+    const int query = first_query + i;
+    const bool is_inside = query >= 0 && query < p.sq;
+    float sum = 0;
+    for (int c = lane * kVector; is_inside && c < p.d; c += kLanes * kVector) {
+      float x[kVector], y[kVector];
+      load(x, dout.row(batch, head, query) + c);
+      load(y, out.row(batch, head, query) + c);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) sum = fmaf(x[j], y[j], sum);
+    }
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kFullMask, sum, step);
+    if (!is_inside) continue;
+    const int64_t at = pair * p.sq + query;
+    if (lane == 0) scratch.statistics[at] = make_float2(lse[at] * kLog2E, sum / p.kept);
+    if (has_keys) continue;
+    T* const row = dq.row(batch, head, query);
+    for (int c = lane; c < p.d; c += kLanes) row[c] = from_float<T>(0.0f);
+  }
+}
+
+// --- The pass ---
+
+// What a block works on: the keys of a tile, of a group of heads of a sample.
+struct Work {
+  int64_t batch;
+  int group, tile;
+
+  // By ticket: the first tiles of some pairs of sample and group, then their second ones, ...
+  __device__ Work(const Problem& p, int ticket, int tiles) {
+    const int pairs = static_cast<int>(p.b) * p.groups;
+    const int first = ticket / (kPairsAtOnce * tiles) * kPairsAtOnce;
+    const int count = min(kPairsAtOnce, pairs - first);
+    const int rest = ticket % (kPairsAtOnce * tiles);
+    tile = rest / count;
+    const int pair = first + rest % count;
+    batch = pair / p.groups;
+    group = pair % p.groups;
+  }
+};
+
+// The tiles of queries that a block visits: those that see its keys, head by head, from the last.
+struct Visit {
+  int head, tile;
+  Seen seen;
+  Adders adders;
+
+  __device__ Visit(int first_head, int tiles)
+      : head(first_head), tile(tiles), seen{}, adders(seen, 1) {}
+
+  __device__ void advance(const Problem& p, const Work& work, int keys, int tiles, int end_head,
+                          int lane) {
+    do {
+      if (--tile < 0) {
+        tile = tiles - 1;
+        ++head;
+      }
+      if (head >= end_head) return;
+      seen = seen_by<kQueries>(p, work.batch, tile * kQueries - queries_before_first(p), lane);
+      adders = Adders(seen, keys);
+    } while (!adders.has(work.tile));
+  }
+};
+
+// A warp's part of a tile of scores: the products of its keys, as rows, and a chunk of queries.
+template <class Shape>
+using Scores = float[Shape::kUnits][Shape::kChunkTiles][4];
+
+// x += rows of a tile of keys times rows of a chunk of queries, transposed.
+template <class T, class Shape>
+__device__ __forceinline__ void multiply_rows(Scores<Shape>& x, const T* key_lane,
+                                              const T* query_lane) {
+  constexpr int kStride = Shape::template KeyTile<T>::kStride;
+#pragma unroll
+  for (int step = 0; step < Shape::kSteps; ++step) {
+    uint32_t a[Shape::kUnits][4];
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+      load_matrices(a[u], key_lane + u * kUnit * kStride + step * kUnit);
+    }
+    add_by_columns<T, kStride>(x, a, query_lane + step * kUnit);
+  }
+}
+
+// Adds position bias to products and hides keys; returns what they are yet to be multiplied by to
+// be scores in powers of two.
+template <class Shape>
+__device__ __forceinline__ float finish_scores(Scores<Shape>& x, const Problem& p, const Seen& seen,
+                                               int64_t batch, float slope, int query, int key,
+                                               const Lane& at) {
+  float factor = p.scale * kLog2E;
+  if (has_bias(p)) {
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto own_key = static_cast<float>(key + u * kUnit + at.row + i / 2 * 8);
+#pragma unroll
+        for (int t = 0; t < Shape::kChunkTiles; ++t) {
+          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * own_key);
+        }
+      }
+    }
+    factor = 1;
+  }
+  if (has_bias(p) || !seen.has_all(key, Shape::kWarpKeys)) {
+#pragma unroll
+    for (int t = 0; t < Shape::kChunkTiles; ++t) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const Span span(p, batch, query + t * 8 + at.column + c);
+#pragma unroll
+        for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            if (!span.has(key + u * kUnit + at.row + h * 8)) x[u][t][2 * h + c] = -infinity();
+          }
+        }
+      }
+    }
+  }
+  if (p.hidden == nullptr) return factor;
+#pragma unroll
+  for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int own_key = key + u * kUnit + at.row + h * 8;
+      if (own_key >= p.sk || !p.is_hidden(batch, own_key)) continue;
+#pragma unroll
+      for (int t = 0; t < Shape::kChunkTiles; ++t) {
+        x[u][t][2 * h] = x[u][t][2 * h + 1] = -infinity();
+      }
+    }
+  }
+  return factor;
+}
+
+// Scores and gradients dp of kept probabilities become kept probabilities p and gradients ds of
+// scores, rounded: the left factors of products over the chunk's queries.
+template <class T, class Shape, bool kHasDropout>
+__device__ __forceinline__ void differentiate(
+    uint32_t (&kept)[Shape::kUnits][Shape::kChunkSteps][4],
+    uint32_t (&ds)[Shape::kUnits][Shape::kChunkSteps][4], const Scores<Shape>& x,
+    const Scores<Shape>& dp, float factor, const float2* statistics, const DropoutHead& dropout,
+    int position, int key, const Lane& at) {
+#pragma unroll
+  for (int t = 0; t < Shape::kChunkTiles; ++t) {
+    // Of both queries: log of the sum, D, the same of the next query.
+    const float4 both = *reinterpret_cast<const float4*>(statistics + t * 8 + at.column);
+    const float logs[2] = {both.x, both.z};
+    const float deltas[2] = {both.y, both.w};
+    AttentionWords words[2];
+    if constexpr (kHasDropout) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        words[c] = dropout.words(key, at.row, position + t / 2 * kUnit, at.column + c);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+      float p[4];
+      float gradient[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        p[i] = exp2_fast(fmaf(x[u][t][i], factor, -logs[i % 2]));
+        float own = dp[u][t][i];
+        bool is_kept = true;
+        if constexpr (kHasDropout) {
+          // Of a warp of 16 keys, the upper half of 32 has the odd words.
+          const AttentionWords& both_keys = words[i % 2];
+          const int word = t % 2 * 2;
+          const size_t even = static_cast<size_t>(word);
+          if constexpr (Shape::kUnits == 2) {
+            is_kept = dropout.keeps(both_keys, (word + u) * 2 + i / 2);
+          } else {
+            const AttentionWords chosen = {key % kDropoutKeys == 0 ? both_keys[even]
+                                                                   : both_keys[even + 1]};
+            is_kept = dropout.keeps(chosen, i / 2);
+          }
+          own = is_kept ? own : 0.0f;
+        }
+        gradient[i] = p[i] * (own - deltas[i % 2]);
+        p[i] = is_kept ? p[i] : 0.0f;
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        kept[u][t / 2][t % 2 * 2 + h] = pack_two<T>(p[2 * h], p[2 * h + 1]);
+        ds[u][t / 2][t % 2 * 2 + h] = pack_two<T>(gradient[2 * h], gradient[2 * h + 1]);
+      }
+    }
+  }
+}
+
+// sums += left factors times rows of a chunk of queries.
+template <class T, class Shape>
+__device__ __forceinline__ void add_queries(
+    float (&sums)[Shape::kUnits][Shape::kChannelTiles][4],
+    const uint32_t (&left)[Shape::kUnits][Shape::kChunkSteps][4], const T* query_lane) {
+  constexpr int kStride = Shape::template QueryTile<T>::kStride;
+#pragma unroll
+  for (int step = 0; step < Shape::kChunkSteps; ++step) {
+    uint32_t a[Shape::kUnits][4];
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[u][i] = left[u][step][i];
+    }
+    add_by_rows<T>(sums, a, query_lane + step * kUnit * kStride);
+  }
+}
+
+// Writes a warp's rows of dk or dv.
+template <class T, class Shape>
+__device__ void store_keys(const Heads<T>& to, const Work& work, const Problem& p,
+                           const float (&sums)[Shape::kUnits][Shape::kChannelTiles][4],
+                           float factor, int key, const Lane& at) {
+#pragma unroll
+  for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int own = key + u * kUnit + at.row + h * 8;
+      if (own >= p.sk) continue;
+      T* const row = to.row(work.batch, work.group, own);
+#pragma unroll
+      for (int t = 0; t < Shape::kChannelTiles; ++t) {
+        const int c = t * 8 + at.column;
+        const float(&four)[4] = sums[u][t];
+        store_two(row, c, p.d, four[2 * h] * factor, four[2 * h + 1] * factor);
+      }
+    }
+  }
+}
+
+template <class T, class Shape, bool kHasDropout>
+__global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
+    tensor_backward_kernel(Heads<T> dq, Heads<T> dk, Heads<T> dv, Heads<const T> dout,
+                           Heads<const T> q, Heads<const T> k, Heads<const T> v, Scratch scratch,
+                           Problem p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  using KeyTile = typename Shape::template KeyTile<T>;
+  using QueryTile = typename Shape::template QueryTile<T>;
+  using ScoreTile = typename Shape::template ScoreTile<T>;
+  auto* const k_tile = reinterpret_cast<T*>(memory);
+  T* const v_tile = k_tile + KeyTile::kElements;
+  T* const q_tiles = v_tile + KeyTile::kElements;
+  T* const dout_tiles = q_tiles + 2 * QueryTile::kElements;
+  T* const ds_tile = dout_tiles + 2 * QueryTile::kElements;
+  auto* const statistics = reinterpret_cast<float2*>(ds_tile + ScoreTile::kElements);
+  auto* const own_ticket = reinterpret_cast<int*>(statistics + 2 * kQueries);
+  const Lane at;
+
+  if (threadIdx.x == 0) *own_ticket = atomicAdd(scratch.ticket, 1);
+  __syncthreads();
+  const int tiles = (p.sk + Shape::kKeys - 1) / Shape::kKeys;
+  const Work work(p, *own_ticket, tiles);
+  const int tile_key = work.tile * Shape::kKeys;
+  const int warp_key = tile_key + at.warp * Shape::kWarpKeys;
+  const int heads_per_group = p.heads / p.groups;
+  const int end_head = (work.group + 1) * heads_per_group;
+
+  const auto copy_queries = [&](const Visit& visit, int stage) {
+    const int query = visit.tile * kQueries - queries_before_first(p);
+    QueryTile::template copy<Shape::kBlock>(q_tiles + stage * QueryTile::kElements,
+                                            HeadRows<T>(q, work.batch, visit.head, p.sq, p.d),
+                                            query);
+    QueryTile::template copy<Shape::kBlock>(dout_tiles + stage * QueryTile::kElements,
+                                            HeadRows<T>(dout, work.batch, visit.head, p.sq, p.d),
+                                            query);
+    const int own = query + static_cast<int>(threadIdx.x);
+    if (threadIdx.x >= kQueries) return;
+    const bool is_inside = own >= 0 && own < p.sq;
+    const float2* const from = scratch.statistics + (work.batch * p.heads + visit.head) * p.sq;
+    copy_async_8(statistics + stage * kQueries + threadIdx.x, from + (is_inside ? own : 0),
+                 is_inside);
+  };
+
+  Visit visit(end_head - heads_per_group, scratch.tiles);
+  visit.advance(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
+  KeyTile::template copy<Shape::kBlock>(k_tile, HeadRows<T>(k, work.batch, work.group, p.sk, p.d),
+                                        tile_key);
+  KeyTile::template copy<Shape::kBlock>(v_tile, HeadRows<T>(v, work.batch, work.group, p.sk, p.d),
+                                        tile_key);
+  if (visit.head < end_head) copy_queries(visit, 0);
+
+  float dk_sums[Shape::kUnits][Shape::kChannelTiles][4] = {};
+  float dv_sums[Shape::kUnits][Shape::kChannelTiles][4] = {};
+  int stage = 0;
+  int* to_release = nullptr;
+  int released = 0;
+  while (visit.head < end_head) {
+    Visit next = visit;
+    next.advance(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
+    wait_for_copies();
+    __syncthreads();  // this tile is there, the one before is no longer read, and its dq is added
+    if (threadIdx.x == 0 && to_release != nullptr) store_release(to_release, released);
+    if (next.head < end_head) copy_queries(next, stage ^ 1);
+
+    const int tile_query = visit.tile * kQueries - queries_before_first(p);
+    const DropoutHead dropout(p, work.batch, visit.head);
+    const float slope = p.slope(visit.head);
+    const T* const q_tile = q_tiles + stage * QueryTile::kElements;
+    const T* const dout_tile = dout_tiles + stage * QueryTile::kElements;
+    T* const ds_lane = ds_tile + (at.warp * Shape::kWarpKeys + at.row) * ScoreTile::kStride;
+#pragma unroll 1
+    for (int begin = 0; begin < kQueries; begin += Shape::kChunk) {
+      const int query = tile_query + begin;
+      Scores<Shape> x = {};
+      uint32_t ds[Shape::kUnits][Shape::kChunkSteps][4] = {};
+      const int last = p.last_key(query + Shape::kChunk - 1);
+      if (warp_key < last && warp_key + Shape::kWarpKeys > visit.seen.first) {
+        const int first_row = at.warp * Shape::kWarpKeys * KeyTile::kStride;
+        multiply_rows<T, Shape>(
+            x, k_tile + first_row + KeyTile::of_rows(at.lane),
+            q_tile + begin * QueryTile::kStride + QueryTile::of_columns(at.lane));
+        Scores<Shape> dp = {};
+        multiply_rows<T, Shape>(
+            dp, v_tile + first_row + KeyTile::of_rows(at.lane),
+            dout_tile + begin * QueryTile::kStride + QueryTile::of_columns(at.lane));
+        const Seen chunk{.first = 0,
+                         .last = last,
+                         .whole_first = visit.seen.whole_first,
+                         .whole_last = p.last_key(query)};
+        const float factor =
+            finish_scores<Shape>(x, p, chunk, work.batch, slope, query, warp_key, at);
+        uint32_t kept[Shape::kUnits][Shape::kChunkSteps][4];
+        differentiate<T, Shape, kHasDropout>(kept, ds, x, dp, factor,
+                                             statistics + stage * kQueries + begin, dropout,
+                                             p.query_offset + query, warp_key, at);
+        add_queries<T, Shape>(dv_sums, kept,
+                              dout_tile + begin * QueryTile::kStride + QueryTile::of_rows(at.lane));
+        add_queries<T, Shape>(dk_sums, ds,
+                              q_tile + begin * QueryTile::kStride + QueryTile::of_rows(at.lane));
+      }
+#pragma unroll
+      for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+        for (int t = 0; t < Shape::kChunkTiles; ++t) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            T* const to = ds_lane + (u * kUnit + h * 8) * ScoreTile::kStride + begin + t * 8;
+            *reinterpret_cast<uint32_t*>(to + at.column) = ds[u][t / 2][t % 2 * 2 + h];
+          }
+        }
+      }
+    }
+
+    // A tile of dq, once the tile of keys before this one has added to it.
+    const int64_t query_tile = (work.batch * p.heads + visit.head) * scratch.tiles + visit.tile;
+    int* const counter = scratch.counters + query_tile;
+    const int before = work.tile - visit.adders.first;
+    const bool is_last = work.tile + 1 == visit.adders.last;
+    if (threadIdx.x == 0 && before > 0) {
+      while (load_acquire(counter) != before) {
+      }
+    }
+    __syncthreads();  // also: the gradients of scores are there
+    to_release = is_last ? nullptr : counter;
+    released = before + 1;
+
+    constexpr int kUnitsOfSum = Shape::kSumUnits;
+    constexpr int kTilesOfSum = Shape::kSumTiles;
+    const int sum_query = at.warp / 2 * kUnitsOfSum * kUnit;
+    const int sum_channel = at.warp % 2 * kTilesOfSum * 8;
+    float4* const partial =
+        scratch.sums +
+        (query_tile * Shape::kWarps + at.warp) * (kUnitsOfSum * kTilesOfSum * kWarp) + at.lane;
+    float sums[kUnitsOfSum][kTilesOfSum][4] = {};
+    if (before > 0) {
+#pragma unroll
+      for (int i = 0; i < kUnitsOfSum * kTilesOfSum; ++i) {
+        const float4 four = __ldcg(partial + i * kWarp);
+        float(&sum)[4] = sums[i / kTilesOfSum][i % kTilesOfSum];
+        sum[0] = four.x;
+        sum[1] = four.y;
+        sum[2] = four.z;
+        sum[3] = four.w;
+      }
+    }
+    const T* const ds_part = ds_tile + sum_query + ScoreTile::of_columns(at.lane);
+    const T* const k_part = k_tile + sum_channel + KeyTile::of_rows(at.lane);
+    const int steps = (min(Shape::kKeys, visit.seen.last - tile_key) + kUnit - 1) / kUnit;
+#pragma unroll 4
+    for (int step = 0; step < steps; ++step) {
+      uint32_t a[kUnitsOfSum][4];
+#pragma unroll
+      for (int u = 0; u < kUnitsOfSum; ++u) {
+        load_matrices_transposed(a[u], ds_part + step * kUnit * ScoreTile::kStride + u * kUnit);
+      }
+      add_by_rows<T>(sums, a, k_part + step * kUnit * KeyTile::kStride);
+    }
+    if (!is_last) {
+#pragma unroll
+      for (int i = 0; i < kUnitsOfSum * kTilesOfSum; ++i) {
+        const float(&sum)[4] = sums[i / kTilesOfSum][i % kTilesOfSum];
+        __stcg(partial + i * kWarp, make_float4(sum[0], sum[1], sum[2], sum[3]));
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kUnitsOfSum; ++u) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int own = tile_query + sum_query + u * kUnit + at.row + h * 8;
+          if (own < 0 || own >= p.sq) continue;
+          T* const row = dq.row(work.batch, visit.head, own);
+          const float factor = p.scale * p.kept;
+#pragma unroll
+          for (int t = 0; t < kTilesOfSum; ++t) {
+            const int c = sum_channel + t * 8 + at.column;
+            const float(&four)[4] = sums[u][t];
+            store_two(row, c, p.d, four[2 * h] * factor, four[2 * h + 1] * factor);
+          }
+        }
+      }
+    }
+    stage ^= 1;
+    visit = next;
+  }
+  wait_for_copies();  // those of no queries at all
+  __syncthreads();
+  if (threadIdx.x == 0 && to_release != nullptr) store_release(to_release, released);
+
+  store_keys<T, Shape>(dk, work, p, dk_sums, p.scale * p.kept, warp_key, at);
+  store_keys<T, Shape>(dv, work, p, dv_sums, p.kept, warp_key, at);
+}
+
+// --- Launching ---
+
+struct Arguments {
+  HeadsView dq, dk, dv;
+  ConstHeadsView dout, out;
+  ConstView lse;
+  ConstHeadsView q, k, v;
+};
+
+template <class T, class Shape, bool kHasDropout>
+void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, Stream stream) {
+  const int64_t pairs = a.q.b * a.q.heads;
+  backward_statistics_kernel<<<static_cast<unsigned>(pairs * scratch.tiles), kThreads, 0,
+                               native(stream)>>>(
+      heads_on_device<T>(a.dq), heads_on_device<const T>(a.dout), heads_on_device<const T>(a.out),
+      a.lse.as<float>(), scratch, problem, Shape::kKeys);
+  MG_CUDA(cudaGetLastError());
+  const int64_t blocks = (a.k.s + Shape::kKeys - 1) / Shape::kKeys * a.k.b * a.k.heads;
+  if (blocks == 0) return;
+  constexpr int kBytes = Shape::template kBytes<T>;
+  const auto kernel = tensor_backward_kernel<T, Shape, kHasDropout>;
+  MG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
+      heads_on_device<T>(a.dq), heads_on_device<T>(a.dk), heads_on_device<T>(a.dv),
+      heads_on_device<const T>(a.dout), heads_on_device<const T>(a.q),
+      heads_on_device<const T>(a.k), heads_on_device<const T>(a.v), scratch, problem);
+  MG_CUDA(cudaGetLastError());
+}
+
+}  // namespace
+
+void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
+                               ConstHeadsView out, ConstView lse, ConstHeadsView q,
+                               ConstHeadsView k, ConstHeadsView v,
+                               const AttentionSettings& settings, void* workspace, Stream stream) {
+  if (q.b == 0) return;
+  const BackwardBytes bytes(q.b, q.heads, q.s, q.d);
+  auto* const memory = static_cast<unsigned char*>(workspace);
+  const int64_t rows =
+      q.s + (settings.dropout.is_active() ? settings.query_offset % kDropoutQueries : 0);
+  const Scratch scratch{
+      .sums = reinterpret_cast<float4*>(memory),
+      .statistics = reinterpret_cast<float2*>(memory + bytes.sums),
+      .ticket = reinterpret_cast<int*>(memory + bytes.sums + bytes.statistics),
+      .counters = reinterpret_cast<int*>(memory + bytes.sums + bytes.statistics) + 1,
+      .tiles = static_cast<int>((rows + kQueries - 1) / kQueries)};
+  const Arguments arguments{dq, dk, dv, dout, out, lse, q, k, v};
+  const Problem problem = problem_of(q, k, settings);
+  const auto with_shape = [&]<class T, class Shape>() {
+    problem.has_dropout ? launch<T, Shape, true>(arguments, problem, scratch, stream)
+                        : launch<T, Shape, false>(arguments, problem, scratch, stream);
+  };
+  const auto with_type = [&]<class T>() {
+    if (q.d <= 64) return with_shape.template operator()<T, BackwardShape<64, 2, 4, 16, 2>>();
+    if (q.d <= 96) return with_shape.template operator()<T, BackwardShape<96, 1, 8, 32, 1>>();
+    with_shape.template operator()<T, BackwardShape<128, 1, 8, 32, 1>>();
+  };
+  if (q.dtype == DType::kBFloat16) return with_type.template operator()<BFloat16>();
+  with_type.template operator()<Float16>();
+}
+
+}  // namespace megatron::kernels::cuda

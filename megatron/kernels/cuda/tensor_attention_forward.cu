@@ -1,0 +1,325 @@
+#include "megatron/kernels/cuda/attention_tile.cuh"
+#include "megatron/kernels/cuda/tensor_attention.h"
+
+// FlashAttention-2 (Dao 2023, arXiv:2307.08691, alg. 1) on tensor cores. A warp has 16 kUnits
+// queries, whose scores, probabilities and sums stay in its registers while the block passes over
+// the keys once; probabilities are the left factor of the next product where they lie. While a tile
+// of keys and values is worked on, the next one is copied. Scores are powers of two from the first
+// on: exp(x) = 2^(x log2 e).
+namespace megatron::kernels::cuda {
+namespace {
+
+// How the work is cut: kWarps warps of 16 kUnits queries, tiles of kKeys keys, heads padded to
+// kChannels, and kBlocks blocks at a time on a multiprocessor.
+template <int kChannels_, int kUnits_, int kWarps_, int kKeys_, int kBlocks_>
+struct ForwardShape {
+  static constexpr int kChannels = kChannels_;
+  static constexpr int kUnits = kUnits_;
+  static constexpr int kKeys = kKeys_;
+  static constexpr int kBlocks = kBlocks_;
+  static constexpr int kBlock = kWarps_ * kWarp;  // threads
+  static constexpr int kWarpQueries = kUnits * kUnit;
+  static constexpr int kQueries = kWarps_ * kWarpQueries;
+  static constexpr int kSteps = kChannels / kUnit;     // of a product over channels
+  static constexpr int kKeyTiles = kKeys / 8;          // columns of a product
+  static constexpr int kChannelTiles = kChannels / 8;  // the same
+  static_assert(kKeys % kDropoutKeys == 0);
+
+  template <class T>
+  using QueryTile = Rows<T, kQueries, kChannels>;
+  template <class T>
+  using KeyTile = Rows<T, kKeys, kChannels>;
+  template <class T>
+  static constexpr int kBytes =
+      static_cast<int>((QueryTile<T>::kElements + 4 * KeyTile<T>::kElements) * sizeof(T));
+};
+
+// The maximum and the sum over the four lanes of a row.
+__device__ __forceinline__ float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));
+}
+__device__ __forceinline__ float row_sum(float x) {
+  x += __shfl_xor_sync(kFullMask, x, 1);
+  return x + __shfl_xor_sync(kFullMask, x, 2);
+}
+
+// A warp's queries, their running statistics and their sums.
+template <class Shape>
+struct QueryRows {
+  static constexpr int kUnits = Shape::kUnits;
+  float largest[kUnits][2];  // score so far, of rows `row` and `row + 8` of a unit
+  float total[kUnits][2];    // this lane's part
+  float sums[kUnits][Shape::kChannelTiles][4] = {};
+
+  __device__ QueryRows() {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        largest[u][h] = -infinity();
+        total[u][h] = 0;
+      }
+    }
+  }
+
+  // Products become probabilities relative to the largest score so far; factor is positive.
+  __device__ __forceinline__ void exponentiate(float (&x)[kUnits][Shape::kKeyTiles][4],
+                                               float factor) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      float shrink[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float top = x[u][0][2 * h];
+#pragma unroll
+        for (int t = 0; t < Shape::kKeyTiles; ++t) {
+          top = fmaxf(top, fmaxf(x[u][t][2 * h], x[u][t][2 * h + 1]));
+        }
+        const float now = fmaxf(largest[u][h], row_max(top) * factor);
+        const float base = now == -infinity() ? 0.0f : now;  // nothing seen so far
+        shrink[h] = exp2_fast(largest[u][h] - base);
+        largest[u][h] = now;
+        float sum = 0;
+#pragma unroll
+        for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i) {
+            x[u][t][i] = exp2_fast(fmaf(x[u][t][i], factor, -base));
+            sum += x[u][t][i];
+          }
+        }
+        total[u][h] = fmaf(total[u][h], shrink[h], sum);
+      }
+      // Mostly, no row has found a larger score.
+      if (!__any_sync(kFullMask, shrink[0] != 1.0f || shrink[1] != 1.0f)) continue;
+#pragma unroll
+      for (int t = 0; t < Shape::kChannelTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[u][t][i] *= shrink[i / 2];
+      }
+    }
+  }
+};
+
+// Adds position bias to products and hides keys; returns what they are yet to be multiplied by, a
+// positive number, to be scores in powers of two.
+template <class Shape>
+__device__ __forceinline__ float finish_scores(float (&x)[Shape::kUnits][Shape::kKeyTiles][4],
+                                               const Problem& p, const Seen& seen, int64_t batch,
+                                               float slope, int query, int key, const Lane& at) {
+  float factor = p.scale * kLog2E;
+  if (has_bias(p)) {
+#pragma unroll
+    for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto own_key = static_cast<float>(key + t * 8 + at.column + i % 2);
+#pragma unroll
+        for (int u = 0; u < Shape::kUnits; ++u) {
+          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * own_key);
+        }
+      }
+    }
+    factor = 1;
+  }
+  if (!seen.has_all(key, Shape::kKeys)) {
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const Span span(p, batch, query + u * kUnit + at.row + h * 8);
+#pragma unroll
+        for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            if (!span.has(key + t * 8 + at.column + c)) x[u][t][2 * h + c] = -infinity();
+          }
+        }
+      }
+    }
+  }
+  if (p.hidden == nullptr) return factor;
+#pragma unroll
+  for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int own_key = key + t * 8 + at.column + c;
+      if (own_key >= p.sk || !p.is_hidden(batch, own_key)) continue;
+#pragma unroll
+      for (int u = 0; u < Shape::kUnits; ++u) x[u][t][c] = x[u][t][c + 2] = -infinity();
+    }
+  }
+  return factor;
+}
+
+// Drops probabilities of 32 keys from `key` on, of the tiles from t on.
+template <class Shape>
+__device__ __forceinline__ void drop(float (&x)[Shape::kUnits][Shape::kKeyTiles][4], int t,
+                                     const DropoutHead& dropout, int position, int key,
+                                     const Lane& at) {
+#pragma unroll
+  for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const AttentionWords words = dropout.words(key, at.column + c, position + u * kUnit, at.row);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& one = x[u][t + i][2 * h + c];
+          one = dropout.keeps(words, 4 * h + i) ? one : 0.0f;
+        }
+      }
+    }
+  }
+}
+
+template <class T, class Shape, bool kHasDropout>
+__global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
+    tensor_forward_kernel(Heads<T> out, float* lse, Heads<const T> q, Heads<const T> k,
+                          Heads<const T> v, Problem p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  using QueryTile = typename Shape::template QueryTile<T>;
+  using KeyTile = typename Shape::template KeyTile<T>;
+  auto* const q_tile = reinterpret_cast<T*>(memory);
+  T* const k_tiles = q_tile + QueryTile::kElements;
+  T* const v_tiles = k_tiles + 2 * KeyTile::kElements;
+  const Lane at;
+
+  // The last tiles come first: under a causal mask they are the longest.
+  const int64_t pairs = p.b * p.heads;
+  const int64_t pair = blockIdx.x % pairs;
+  const int64_t batch = pair / p.heads;
+  const int head = static_cast<int>(pair % p.heads);
+  const int group = head / (p.heads / p.groups);
+  const int tile = static_cast<int>(gridDim.x / pairs - 1 - blockIdx.x / pairs);
+  const int first_query = tile * Shape::kQueries - queries_before_first(p);
+  const Seen seen = seen_by<Shape::kQueries>(p, batch, first_query, at.lane);
+  const HeadRows<T> k_rows(k, batch, group, p.sk, p.d);
+  const HeadRows<T> v_rows(v, batch, group, p.sk, p.d);
+
+  const int first_key = seen.first / Shape::kKeys * Shape::kKeys;
+  QueryTile::template copy<Shape::kBlock>(q_tile, HeadRows<T>(q, batch, head, p.sq, p.d),
+                                          first_query);
+  KeyTile::template copy<Shape::kBlock>(k_tiles, k_rows, first_key);
+  KeyTile::template copy<Shape::kBlock>(v_tiles, v_rows, first_key);
+
+  const int query = first_query + at.warp * Shape::kWarpQueries;  // the warp's first
+  const bool has_queries = query < p.sq;
+  const Seen own = has_queries ? seen_by<Shape::kWarpQueries>(p, batch, query, at.lane) : Seen{};
+  const float slope = p.slope(head);
+  const DropoutHead dropout(p, batch, head);
+  const int position = p.query_offset + query;
+  const T* const q_lane =
+      q_tile + at.warp * Shape::kWarpQueries * QueryTile::kStride + QueryTile::of_rows(at.lane);
+
+  QueryRows<Shape> rows;
+  int stage = 0;
+  for (int key = first_key; key < seen.last; key += Shape::kKeys) {
+    wait_for_copies();
+    __syncthreads();  // this tile is there, and the one before is no longer read
+    const int place = stage * KeyTile::kElements;
+    stage ^= 1;
+    if (key + Shape::kKeys < seen.last) {
+      KeyTile::template copy<Shape::kBlock>(k_tiles + stage * KeyTile::kElements, k_rows,
+                                            key + Shape::kKeys);
+      KeyTile::template copy<Shape::kBlock>(v_tiles + stage * KeyTile::kElements, v_rows,
+                                            key + Shape::kKeys);
+    }
+    if (key >= own.last || key + Shape::kKeys <= own.first) continue;
+
+    float x[Shape::kUnits][Shape::kKeyTiles][4] = {};
+    const T* const k_lane = k_tiles + place + KeyTile::of_columns(at.lane);
+#pragma unroll
+    for (int step = 0; step < Shape::kSteps; ++step) {
+      uint32_t a[Shape::kUnits][4];
+#pragma unroll
+      for (int u = 0; u < Shape::kUnits; ++u) {
+        load_matrices(a[u], q_lane + u * kUnit * QueryTile::kStride + step * kUnit);
+      }
+      add_by_columns<T, KeyTile::kStride>(x, a, k_lane + step * kUnit);
+    }
+
+    rows.exponentiate(x, finish_scores<Shape>(x, p, own, batch, slope, query, key, at));
+
+    const T* const v_lane = v_tiles + place + KeyTile::of_rows(at.lane);
+#pragma unroll
+    for (int step = 0; step < Shape::kKeys / kUnit; ++step) {
+      if constexpr (kHasDropout) {
+        if (step % 2 == 0) {
+          drop<Shape>(x, 2 * step, dropout, position, key + step * kUnit, at);
+        }
+      }
+      uint32_t a[Shape::kUnits][4];
+#pragma unroll
+      for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float(&four)[4] = x[u][2 * step + i / 2];
+          a[u][i] = pack_two<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
+        }
+      }
+      add_by_rows<T>(rows.sums, a, v_lane + step * kUnit * KeyTile::kStride);
+    }
+  }
+  wait_for_copies();  // those of no keys at all
+
+#pragma unroll
+  for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int own_query = query + u * kUnit + at.row + h * 8;
+      const float total = row_sum(rows.total[u][h]);
+      if (own_query < 0 || own_query >= p.sq) continue;
+      if (lse != nullptr && at.column == 0) {
+        lse[pair * p.sq + own_query] =
+            total > 0 ? (rows.largest[u][h] + log2f(total)) * kLn2 : infinity();
+      }
+      const float factor = total > 0 ? p.kept / total : 0.0f;
+      T* const to = out.row(batch, head, own_query);
+#pragma unroll
+      for (int t = 0; t < Shape::kChannelTiles; ++t) {
+        const int c = t * 8 + at.column;
+        const float(&four)[4] = rows.sums[u][t];
+        store_two(to, c, p.d, four[2 * h] * factor, four[2 * h + 1] * factor);
+      }
+    }
+  }
+}
+
+template <class T, class Shape, bool kHasDropout>
+void launch(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q,
+            const ConstHeadsView& k, const ConstHeadsView& v, const AttentionSettings& settings,
+            Stream stream) {
+  const int64_t rows = q.s + (kHasDropout ? settings.query_offset % kDropoutQueries : 0);
+  const int64_t blocks = (rows + Shape::kQueries - 1) / Shape::kQueries * q.b * q.heads;
+  constexpr int kBytes = Shape::template kBytes<T>;
+  const auto kernel = tensor_forward_kernel<T, Shape, kHasDropout>;
+  MG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
+      heads_on_device<T>(out), lse.is_null() ? nullptr : lse.as<float>(),
+      heads_on_device<const T>(q), heads_on_device<const T>(k), heads_on_device<const T>(v),
+      problem_of(q, k, settings));
+  MG_CUDA(cudaGetLastError());
+}
+
+}  // namespace
+
+void tensor_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
+                              ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+  if (q.s == 0 || q.b == 0) return;
+  const auto with_shape = [&]<class T, class Shape>() {
+    settings.dropout.is_active() ? launch<T, Shape, true>(out, lse, q, k, v, settings, stream)
+                                 : launch<T, Shape, false>(out, lse, q, k, v, settings, stream);
+  };
+  const auto with_type = [&]<class T>() {
+    if (q.d <= 64) return with_shape.template operator()<T, ForwardShape<64, 2, 4, 64, 2>>();
+    if (q.d <= 96) return with_shape.template operator()<T, ForwardShape<96, 2, 4, 32, 2>>();
+    with_shape.template operator()<T, ForwardShape<128, 2, 4, 32, 2>>();
+  };
+  if (q.dtype == DType::kBFloat16) return with_type.template operator()<BFloat16>();
+  with_type.template operator()<Float16>();
+}
+
+}  // namespace megatron::kernels::cuda
