@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -36,15 +37,17 @@ TEST_P(PiecesTest, EveryRankIsGatheredOnceItsOwnFirst) {
   const int64_t count = 12 / GetParam();
   comm::run_ranks(GetParam(), [&](const comm::Group& group) {
     GatheredPieces pieces(copied(all.slice(group.rank() * count, count)), group);
-    std::vector<int> ranks;
-    pieces.for_each([&](int rank, const Tensor& piece) {
-      ranks.push_back(rank);
-      expect_identical(piece, all.slice(rank * count, count));
+    std::vector<bool> is_used(12, false);
+    bool is_first = true;
+    pieces.for_each([&](int64_t first, const Tensor& stretch) {
+      EXPECT_EQ(std::exchange(is_first, false), first == group.rank() * count);
+      expect_identical(stretch, all.slice(first, stretch.size(0)));
+      for (int64_t row = first; row < first + stretch.size(0); ++row) {
+        EXPECT_FALSE(is_used[static_cast<size_t>(row)]);
+        is_used[static_cast<size_t>(row)] = true;
+      }
     });
-    ASSERT_EQ(ranks.size(), static_cast<size_t>(group.size()));
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      EXPECT_EQ(ranks[i], (group.rank() + static_cast<int>(i)) % group.size());
-    }
+    EXPECT_EQ(std::count(is_used.begin(), is_used.end(), true), 12);
     std::vector<int64_t> firsts;
     int64_t rows = 0;
     pieces.for_stretches([&](int64_t first, const Tensor& stretch) {
@@ -64,19 +67,19 @@ TEST_P(PiecesTest, SumsAreThoseOfAReduceScatter) {
     comm::run_ranks(GetParam(), [&](const comm::Group& group) {
       const Tensor mine =
           random_normal({12, 2, 3}, {.seed = static_cast<uint64_t>(group.rank()), .dtype = dtype});
-      std::vector<int> made;
+      int64_t last = -1;
       const Tensor sum =
-          summed_by_pieces(mine.shape(), dtype, Stream{}, group, [&](int rank, Tensor& part) {
-            made.push_back(rank);
-            copy_into(part, mine.slice(rank * part.size(0), part.size(0)));
+          summed_by_pieces(mine.shape(), dtype, Stream{}, group, [&](int64_t first, Tensor& rows) {
+            last = first;
+            copy_into(rows, mine.slice(first, rows.size(0)));
           });
-      EXPECT_EQ(made.back(), group.rank());
+      EXPECT_EQ(last, group.rank() * sum.size(0));
       expect_identical(sum, scattered_sum(mine, group));
     });
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(TensorParallelSizes, PiecesTest, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(TensorParallelSizes, PiecesTest, testing::Values(2, 3, 4, 6, 12));
 
 }  // namespace
 }  // namespace megatron

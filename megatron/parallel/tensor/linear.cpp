@@ -88,14 +88,12 @@ Shape whole_shape(const Tensor& x, const TensorParallel& tp) {
   return tp.sequence_parallel ? x.shape().with(0, x.size(0) * tp.size()) : x.shape();
 }
 
-void for_whole_rows(const Tensor& x, const TensorParallel& tp, const RowsProduct& product) {
+void for_whole_rows(const Tensor& x, const TensorParallel& tp, const UseRows& product) {
   if (!tp.sequence_parallel) return product(0, x);
   if (!goes_by_pieces(x.shape(), x.stream(), tp)) {
     return product(0, gathered_sequence(x, tp.group));
   }
-  GatheredPieces(x, tp.group).for_each([&](int rank, const Tensor& piece) {
-    product(rank * x.size(0), piece);
-  });
+  GatheredPieces(x, tp.group).for_each(product);
 }
 
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
@@ -130,7 +128,7 @@ class GatheredInput {
     if (!tp.overlaps_gradients) gathering_.wait();
   }
 
-  void for_rows(const RowsProduct& use) {
+  void for_rows(const UseRows& use) {
     if (pieces_) return pieces_->for_stretches(use);
     gathering_.wait();
     use(0, x_);
@@ -171,14 +169,14 @@ Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const Tenso
   if (!goes_by_pieces(whole.with(0, count), x.stream(), tp)) {
     return scattered_sum(linear_forward(x, weight, Variable()), tp.group);
   }
-  return summed_by_pieces(whole, x.dtype(), x.stream(), tp.group, [&](int rank, Tensor& part) {
-    linear_forward_into(part, x.slice(rank * count, count), weight, Variable());
+  return summed_by_pieces(whole, x.dtype(), x.stream(), tp.group, [&](int64_t first, Tensor& rows) {
+    linear_forward_into(rows, x.slice(first, rows.size(0)), weight, Variable());
   });
 }
 
 Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
                               bool wants_weight, const TensorParallel& tp,
-                              const RowsProduct& input_gradient) {
+                              const UseRows& input_gradient) {
   WeightGradient dweight(saved, wants_weight);
   const auto add = [&](int64_t first, const Tensor& rows) {
     dweight.add(rows, x.slice(first, rows.size(0)));
@@ -190,13 +188,14 @@ Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSav
     });
     return dweight.result();
   }
+  const int64_t own = tp.rank() * dy.size(0);
   GatheredPieces pieces(dy, tp.group);
-  pieces.for_each([&](int rank, const Tensor& piece) {
-    input_gradient(rank * dy.size(0), piece);
-    if (rank == tp.rank()) add(rank * dy.size(0), piece);
+  pieces.for_each([&](int64_t first, const Tensor& rows) {
+    input_gradient(first, rows);
+    if (first == own) add(first, rows);
   });
   pieces.for_stretches([&](int64_t first, const Tensor& rows) {
-    if (first != tp.rank() * dy.size(0)) add(first, rows);
+    if (first != own) add(first, rows);
   });
   return dweight.result();
 }

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <functional>
-
 #include "megatron/nn/module.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/parallel_context.h"
+#include "megatron/parallel/tensor/pieces.h"
 
 // Linear layers whose weight is spread over the tensor-parallel group
 // (Shoeybi et al. 2019, arXiv:1909.08053, sec. 3). With sequence parallelism s stands for s/tp
@@ -89,11 +88,9 @@ Variable column_parallel_linear(const Variable& x, const Variable& weight, const
 
 // The parts of the two layers, for ops that hold several.
 
-// product(first, rows): rows [first, first + n) of the whole sequence.
-using RowsProduct = std::function<void(int64_t first, const Tensor& rows)>;
-// Calls it for all rows of x [s/tp, b, ..], gathered with sequence parallelism: once, or for each
-// rank's as they come.
-void for_whole_rows(const Tensor& x, const TensorParallel& tp, const RowsProduct& product);
+// Calls product() for all rows of x [s/tp, b, ..], gathered with sequence parallelism: once, or as
+// they come.
+void for_whole_rows(const Tensor& x, const TensorParallel& tp, const UseRows& product);
 // The shape of x gathered.
 Shape whole_shape(const Tensor& x, const TensorParallel& tp);
 
@@ -107,6 +104,6 @@ Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const Tenso
 // input_gradient() is called with all rows of dy, gathered.   dy like the sum   x [s, b, in/tp]
 Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
                               bool wants_weight, const TensorParallel& tp,
-                              const RowsProduct& input_gradient);
+                              const UseRows& input_gradient);
 
 }  // namespace megatron

@@ -7,6 +7,33 @@
 #include "megatron/kernels/elementwise.h"
 
 namespace megatron {
+namespace {
+
+// Neighbours in the ring of ranks, this one being step 0.
+struct Batch {
+  int first_step;
+  int count;
+};
+// All others, in rising order: 1, 2, 4, .. at a time.
+std::vector<Batch> batches_of(int ranks) {
+  std::vector<Batch> batches;
+  int size = 1;
+  for (int step = 1; step < ranks; step += batches.back().count, size *= 2) {
+    batches.push_back({step, std::min(size, ranks - step)});
+  }
+  return batches;
+}
+
+// Stretches of ranks that lie together: use(rank, count), once, or twice across the ring's end.
+template <class F>
+void for_neighbours(const Batch& batch, const comm::Group& group, const F& use) {
+  const int first = (group.rank() + batch.first_step) % group.size();
+  const int count = std::min(batch.count, group.size() - first);
+  use(first, count);
+  if (count < batch.count) use(0, batch.count - count);
+}
+
+}  // namespace
 
 int64_t num_pieces(const Shape& shape, Stream stream, int64_t at_most) {
   const int64_t rows = shape.numel() / std::max<int64_t>(shape[-1], 1);
@@ -19,65 +46,77 @@ GatheredPieces::GatheredPieces(const Tensor& x, const comm::Group& group)
       group_(group),
       whole_(x.shape().with(0, x.size(0) * group.size()), x.dtype(), x.stream()) {
   const int ranks = group.size();
-  for (int step = 1; step < ranks; ++step) {
-    const int to = (group.rank() + ranks - step) % ranks;
-    const int from = (group.rank() + step) % ranks;
-    Tensor piece = piece_of(from);
-    const comm::Transfer transfers[] = {{x_.view(), to, true}, {piece.view(), from, false}};
+  const int64_t rows = x.size(0);
+  for (const Batch& batch : batches_of(ranks)) {
+    std::vector<comm::Transfer> transfers;
+    for (int step = batch.first_step; step < batch.first_step + batch.count; ++step) {
+      const int to = (group.rank() + ranks - step) % ranks;
+      const int from = (group.rank() + step) % ranks;
+      transfers.push_back({x_.view(), to, true});
+      transfers.push_back({whole_.slice(from * rows, rows).view(), from, false});
+    }
     arrivals_.push_back(comm::start_exchange(transfers, group, x.stream()));
   }
 }
 
-Tensor GatheredPieces::piece_of(int rank) const {
-  return whole_.slice(rank * x_.size(0), x_.size(0));
-}
-
-void GatheredPieces::wait_for(int step) { arrivals_[static_cast<size_t>(step - 1)].wait(); }
-
-void GatheredPieces::for_each(const std::function<void(int rank, const Tensor& piece)>& use) {
-  use(group_.rank(), x_);
-  for (int step = 1; step < group_.size(); ++step) {
-    wait_for(step);
-    const int rank = (group_.rank() + step) % group_.size();
-    use(rank, piece_of(rank));
+void GatheredPieces::for_each(const UseRows& use) {
+  const int64_t rows = x_.size(0);
+  use(group_.rank() * rows, x_);
+  const std::vector<Batch> batches = batches_of(group_.size());
+  for (size_t i = 0; i < batches.size(); ++i) {
+    arrivals_[i].wait();
+    for_neighbours(batches[i], group_, [&](int rank, int count) {
+      use(rank * rows, whole_.slice(rank * rows, count * rows));
+    });
   }
 }
 
-void GatheredPieces::for_stretches(
-    const std::function<void(int64_t first, const Tensor& rows)>& use) {
+void GatheredPieces::for_stretches(const UseRows& use) {
   const int64_t begin = group_.rank() * x_.size(0);
   const int64_t end = begin + x_.size(0);
   use(begin, x_);
-  for (int step = 1; step < group_.size(); ++step) wait_for(step);
+  for (comm::Pending& arrival : arrivals_) arrival.wait();
   if (begin > 0) use(0, whole_.slice(0, begin));
   if (end < whole_.size(0)) use(end, whole_.slice(end, whole_.size(0) - end));
 }
 
 Tensor summed_by_pieces(const Shape& shape, DType dtype, Stream stream, const comm::Group& group,
-                        const std::function<void(int rank, Tensor& part)>& make) {
+                        const MakeRows& make) {
   const int ranks = group.size();
-  const int own = group.rank();
-  const Shape piece_shape = shape.with(0, shape[0] / ranks);
+  const int64_t rows = shape[0] / ranks;
+  const auto rows_of = [&](const Tensor& all, int place, int count) {
+    return all.slice(place * rows, count * rows);
+  };
   const Tensor parts(shape, dtype, stream);  // of the sum, by rank
-  const auto part_of = [&](int rank) { return parts.slice(rank * piece_shape[0], piece_shape[0]); };
   std::vector<Tensor> sent;
   std::vector<comm::Pending> arrivals;
-  for (int step = 1; step < ranks; ++step) {
-    const int to = (own + step) % ranks;
-    const int from = (own + ranks - step) % ranks;
-    Tensor& piece = sent.emplace_back(piece_shape, dtype, stream);
-    make(to, piece);
-    Tensor part = part_of(from);
-    const comm::Transfer transfers[] = {{piece.view(), to, true}, {part.view(), from, false}};
+  std::vector<Batch> batches = batches_of(ranks);
+  std::reverse(batches.begin(), batches.end());  // the last, a small one, is soon gone
+  for (const Batch& batch : batches) {
+    const Tensor& pieces = sent.emplace_back(shape.with(0, batch.count * rows), dtype, stream);
+    int place = 0;
+    for_neighbours(batch, group, [&](int rank, int count) {
+      Tensor part = rows_of(pieces, place, count);
+      make(rank * rows, part);
+      place += count;
+    });
+    std::vector<comm::Transfer> transfers;
+    for (int i = 0; i < batch.count; ++i) {
+      const int step = batch.first_step + i;
+      const int to = (group.rank() + step) % ranks;
+      const int from = (group.rank() + ranks - step) % ranks;
+      transfers.push_back({rows_of(pieces, i, 1).view(), to, true});
+      transfers.push_back({rows_of(parts, from, 1).view(), from, false});
+    }
     arrivals.push_back(comm::start_exchange(transfers, group, stream));
   }
-  Tensor part = part_of(own);
-  make(own, part);
+  Tensor own = rows_of(parts, group.rank(), 1);
+  make(group.rank() * rows, own);
   for (comm::Pending& arrival : arrivals) arrival.wait();
   sent.clear();
-  const Tensor sum(piece_shape, dtype, stream);
-  kernels::sum_rows(sum.reshape({piece_shape.numel()}).view(),
-                    std::as_const(parts).reshape({ranks, piece_shape.numel()}).view(), 0, stream);
+  const Tensor sum(shape.with(0, rows), dtype, stream);
+  kernels::sum_rows(sum.reshape({sum.numel()}).view(),
+                    std::as_const(parts).reshape({ranks, sum.numel()}).view(), 0, stream);
   return sum;
 }
 

@@ -23,35 +23,35 @@ inline constexpr int64_t kMostReducedPieces = 4;
 // small. `shape` [s, .., features], on the stream's device
 int64_t num_pieces(const Shape& shape, Stream stream, int64_t at_most);
 
-// The x of all ranks, on their way from the start.
+// Uses or makes rows [first, first + n) of the whole sequence, n those of one or more pieces.
+using UseRows = std::function<void(int64_t first, const Tensor& rows)>;
+using MakeRows = std::function<void(int64_t first, Tensor& rows)>;
+
+// The x of all ranks, on their way from the start: of the next rank, then of two more, of four, so
+// that there are few messages and the first is soon there.
 //
 //   x [s/tp, ..]   ->   [s, ..], where the slice of this rank is never written: that is x
 class GatheredPieces {
  public:
   GatheredPieces(const Tensor& x, const comm::Group& group);
 
-  // use(rank, piece) for every rank: this rank's own first, then the others as they come.
-  void for_each(const std::function<void(int rank, const Tensor& piece)>& use);
-  // use(first, rows) for the rows of all ranks, in as few stretches as lie together: this rank's
-  // own, those before and those after them.
-  void for_stretches(const std::function<void(int64_t first, const Tensor& rows)>& use);
+  // For all rows: this rank's own first, then the others as they come.
+  void for_each(const UseRows& use);
+  // The same in as few stretches as lie together: this rank's own, those before and those after.
+  void for_stretches(const UseRows& use);
 
  private:
-  Tensor piece_of(int rank) const;
-  void wait_for(int step);
-
   Tensor x_;
   comm::Group group_;
   Tensor whole_;
-  std::vector<comm::Pending> arrivals_;  // of the ranks after this one, in their order
+  std::vector<comm::Pending> arrivals_;
 };
 
-// The sum over ranks of what they make for this one: make(rank, part) writes part [s/tp, ..] for
-// every rank, this rank's own last, while the others travel. fp32 sums in the order of ranks,
-// rounded once.
+// The sum over ranks of what they make for this one. make() writes the rows of every rank, this
+// rank's own last, while the others travel. fp32 sums in the order of ranks, rounded once.
 //
 //   shape [s, ..]   ->   [s/tp, ..]
 Tensor summed_by_pieces(const Shape& shape, DType dtype, Stream stream, const comm::Group& group,
-                        const std::function<void(int rank, Tensor& part)>& make);
+                        const MakeRows& make);
 
 }  // namespace megatron
