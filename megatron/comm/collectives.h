@@ -11,9 +11,10 @@
 // Moving views between the ranks of a group. Views lie on the stream's device. On a GPU a call
 // queues its work on the stream and returns; on the CPU it is done when the call returns.
 //
-// On the CPU sums are taken in rank order 0, 1, .., in fp32 for 16-bit elements, so that a result
-// depends on the ranks' data and nothing else, and every rank gets the same bits; a maximum with a
-// NaN is NaN. In a group of one, outputs are the inputs (copied when they are different memory).
+// On the CPU, and on GPUs of threads, sums are taken in rank order 0, 1, .., in fp32 for 16-bit
+// elements, so that a result depends on the ranks' data and nothing else, and every rank gets the
+// same bits; a maximum with a NaN is NaN. In a group of one, outputs are the inputs (copied when
+// they are different memory).
 //
 // Every call throws CommError when a member is gone, when members called different collectives or
 // sizes, or when a member does not come before the time-out: the message names the rank, the group
@@ -61,7 +62,7 @@ void connect(const Group& group, Stream stream);
 // A collective under way beside the stream's other work. Until wait(), its views are neither read
 // nor written by anybody else, and their memory lives. The destructor waits. On the CPU it is done
 // from the start, but for messages to be received: wait() receives them, so that starting does not
-// wait for a sender.
+// wait for a sender. On GPUs of threads wait() receives them, too.
 class Pending {
  public:
   Pending();
@@ -69,7 +70,8 @@ class Pending {
   Pending(Pending&& other) noexcept;
   Pending& operator=(Pending&& other) noexcept;
 
-  // Later work of the stream that started it comes after the collective. The host does not wait.
+  // Later work of the stream that started it comes after the collective. On a GPU the host does not
+  // wait for the collective, only for other ranks' hosts if it exchanges messages with them.
   // The second call does nothing.
   void wait();
 

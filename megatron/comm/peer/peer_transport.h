@@ -13,7 +13,8 @@
 //   1  a rank records the event `ready` behind its stream's work, meets the other members
 //      (ThreadGroup::meet), and learns where their memory is;
 //   2  its stream waits for the others' `ready`, pulls what it needs, sums it if that is asked, and
-//      a second event, `done`, is recorded behind that;
+//      a second event, `done`, is recorded behind that; large pulls go by turns on two more streams
+//      that the first one then waits for;
 //   3  it parts from the others (ThreadGroup::part), and its stream waits for their `done`: from
 //      here on nobody reads its memory.
 //
@@ -22,18 +23,19 @@
 //
 // Why nothing hangs. A stream only ever waits for an event that is recorded when the wait is
 // queued, so the work of all GPUs is in one order, that of queueing, and always ends. The host
-// waits in step 1 like a CPU rank, with its time-outs and messages; between steps 1 and 3 it cannot
-// wait or throw, so that step 3 is short. Why one event of a kind is enough for a member: it is
-// recorded anew after a step at which all members have queued their waits for the time before -
-// `ready` and `middle` after step 3, `done` after step 1 of the next collective.
+// waits in step 1 like a CPU rank, with its time-outs and messages; between steps 1 and 3 it waits
+// for no other rank, and parts even if its GPU fails, so that step 3 is short. Why one event of a
+// kind is enough for a member: it is recorded anew after a step at which all members have queued
+// their waits for the time before - `ready` and `middle` after step 3, `done` after step 1 of the
+// next collective.
 //
 // Messages. A sender hands the receiver a ticket: where the data is, and when. The receiver's
 // stream waits, pulls, records when it is done, and marks the ticket as taken.
 // - A batch that only sends copies first, into memory of the transport, and waits for nobody.
-// - A batch that also receives lends its memory, because a copy within a GPU takes multiprocessors.
-//   It is finished - exchange() returns, or wait() of a started one - when its own receives are
-//   queued and then those of its receivers are. So members that exchange with each other finish
-//   such batches in the order in which they begun them, as in a loop that is the same on all ranks.
+// - A batch that also receives lends its memory, which saves the copy. It is finished - exchange()
+//   returns, or wait() of a started one - when its own receives are queued and then those of its
+//   receivers are. So members that exchange with each other finish such batches in the order in
+//   which they began them, as in a loop that is the same on all ranks.
 //
 // Work that is recorded into a CUDA graph cannot meet anybody: Unsupported.
 namespace megatron::comm::peer {
