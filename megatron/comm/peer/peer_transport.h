@@ -36,6 +36,7 @@
 //   returns, or wait() of a started one - when its own receives are queued and then those of its
 //   receivers are. So members that exchange with each other finish such batches in the order in
 //   which they began them, as in a loop that is the same on all ranks.
+// Messages of a sender are received in the order in which they are waited for, as on the CPU.
 //
 // Work that is recorded into a CUDA graph cannot meet anybody: Unsupported.
 namespace megatron::comm::peer {
