@@ -190,9 +190,9 @@ struct DropoutHead {
                          first_row + static_cast<uint32_t>(position_group / 16 * 8 + position_rest),
                          sample, keys);
   }
-  __device__ __forceinline__ bool keeps(const AttentionWords& words, int half) const {
-    const uint32_t word = words[static_cast<size_t>(half / 2)];
-    return (half % 2 == 0 ? word << 16 : word) < high_threshold;
+  // Is what the lower or the upper half of a word decides kept?
+  __device__ __forceinline__ bool keeps(uint32_t word, bool is_upper) const {
+    return (is_upper ? word : word << 16) < high_threshold;
   }
 };
 

@@ -262,17 +262,12 @@ __device__ __forceinline__ void differentiate(
         float own = dp[u][t][i];
         bool is_kept = true;
         if constexpr (kHasDropout) {
-          // Of a warp of 16 keys, the upper half of 32 has the odd words.
-          const AttentionWords& both_keys = words[i % 2];
-          const int word = t % 2 * 2;
-          const size_t even = static_cast<size_t>(word);
-          if constexpr (Shape::kUnits == 2) {
-            is_kept = dropout.keeps(both_keys, (word + u) * 2 + i / 2);
-          } else {
-            const AttentionWords chosen = {key % kDropoutKeys == 0 ? both_keys[even]
-                                                                   : both_keys[even + 1]};
-            is_kept = dropout.keeps(chosen, i / 2);
-          }
+          // The first 16 of 32 keys have the even words; a warp of 16 is either half.
+          constexpr bool kHasBoth = Shape::kUnits == 2;
+          const auto even = static_cast<size_t>(t % 2 * 2);
+          const bool is_first = kHasBoth ? u == 0 : key % kDropoutKeys == 0;
+          const uint32_t word = is_first ? words[i % 2][even] : words[i % 2][even + 1];
+          is_kept = dropout.keeps(word, i / 2 != 0);
           own = is_kept ? own : 0.0f;
         }
         gradient[i] = p[i] * (own - deltas[i % 2]);
@@ -364,6 +359,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
                                             query);
     const int own = query + static_cast<int>(threadIdx.x);
     if (threadIdx.x >= kQueries) return;
+    // Without a query statistics are zeros as its row is, which makes all gradients zero.
     const bool is_inside = own >= 0 && own < p.sq;
     const float2* const from = scratch.statistics + (work.batch * p.heads + visit.head) * p.sq;
     copy_async_8(statistics + stage * kQueries + threadIdx.x, from + (is_inside ? own : 0),

@@ -168,7 +168,8 @@ __device__ __forceinline__ void drop(float (&x)[Shape::kUnits][Shape::kKeyTiles]
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float& one = x[u][t + i][2 * h + c];
-          one = dropout.keeps(words, 4 * h + i) ? one : 0.0f;
+          const auto word = static_cast<size_t>(2 * h + i / 2);
+          one = dropout.keeps(words[word], i % 2 != 0) ? one : 0.0f;
         }
       }
     }
