@@ -128,9 +128,12 @@ class GatheredInput {
     if (!tp.overlaps_gradients) gathering_.wait();
   }
 
+  void wait() {
+    if (pieces_) pieces_->wait();
+    gathering_.wait();
+  }
   void for_rows(const UseRows& use) {
     if (pieces_) return pieces_->for_stretches(use);
-    gathering_.wait();
     use(0, x_);
   }
 
@@ -146,7 +149,9 @@ Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearS
                                 const Wants& wants, const TensorParallel& tp) {
   std::optional<GatheredInput> input;
   if (wants[1]) input.emplace(x, tp);  // beside the product that makes dx
-  InputGradient dx(wants[0] ? linear_input_gradient(dy, saved) : Tensor(), tp);
+  Tensor partial = wants[0] ? linear_input_gradient(dy, saved) : Tensor();
+  if (input) input->wait();  // before the next transfer begins: they come one after the other
+  InputGradient dx(std::move(partial), tp);
   WeightGradient dweight(saved, wants[1]);
   if (input) {
     input->for_rows([&](int64_t first, const Tensor& rows) {

@@ -75,9 +75,13 @@ void GatheredPieces::for_stretches(const UseRows& use) {
   const int64_t begin = group_.rank() * x_.size(0);
   const int64_t end = begin + x_.size(0);
   use(begin, x_);
-  for (comm::Pending& arrival : arrivals_) arrival.wait();
+  wait();
   if (begin > 0) use(0, whole_.slice(0, begin));
   if (end < whole_.size(0)) use(end, whole_.slice(end, whole_.size(0) - end));
+}
+
+void GatheredPieces::wait() {
+  for (comm::Pending& arrival : arrivals_) arrival.wait();
 }
 
 Tensor summed_by_pieces(const Shape& shape, DType dtype, Stream stream, const comm::Group& group,

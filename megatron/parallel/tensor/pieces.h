@@ -39,6 +39,9 @@ class GatheredPieces {
   void for_each(const UseRows& use);
   // The same in as few stretches as lie together: this rank's own, those before and those after.
   void for_stretches(const UseRows& use);
+  // The stream's later work comes after all arrivals. A piece may be fetched only now: what is
+  // started later in the group comes after it.
+  void wait();
 
  private:
   Tensor x_;
