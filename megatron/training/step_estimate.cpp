@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "megatron/kernels/gelu_matmul.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 
 namespace megatron {
@@ -43,9 +44,9 @@ constexpr Point kAttentionForward[] = {
 constexpr Point kAttentionBackward[] = {
     {1024, 244e12}, {2048, 322e12}, {4096, 412e12}, {8192, 471e12}, {16384, 504e12}};
 constexpr double kSmallHeads = 0.81;  // rate of heads of 64 against those of 128
-
-// Sums from which on GELU's derivative is made in the product (kernels/cuda/gelu_matmul.cpp).
-constexpr int64_t kFewestTermsOfGeluGradient = 1536;
+// Own kernels, which dropout and ALiBi take, against cuDNN's.
+constexpr double kOwnAttention = 0.46;
+constexpr double kOwnAttentionOfSmallHeads = 0.67;
 
 // Bytes that a token and a layer take through memory besides products and attention, forward and
 // backward, in 16 bits; `h` is this rank's part of the residual stream, `f` of the MLP, `q` and `k`
@@ -56,7 +57,7 @@ double elementwise_bytes(const TransformerConfig& c, double h, double f, double 
     bytes += 16 * f;
   } else if (c.activation != Activation::kGeluTanh) {
     bytes += 10 * f;
-  } else if (c.hidden_size < kFewestTermsOfGeluGradient) {
+  } else if (c.hidden_size < kernels::kFewestTermsOfGeluGradient) {
     bytes += 6 * f;  // the derivative
   }
   if (c.add_bias_linear) bytes += 2 * (q + 2 * k + f * (c.is_gated() ? 2 : 1) + 2 * h);
@@ -81,7 +82,11 @@ StepEstimate token_on_h200(const TransformerConfig& c, const ParallelConfig& par
   token.head = 6 * h * v / ranks / kMatmulFlops;
   // Two products of half a square forward, five backward.
   const double forward = 2 * layers * q * s / ranks;
-  const double rate = c.kv_channels >= 128 ? 1 : kSmallHeads;
+  const bool is_small = c.kv_channels < 128;
+  double rate = is_small ? kSmallHeads : 1;
+  if (c.attention_dropout > 0 || c.position_embedding_type == PositionEmbedding::kAlibi) {
+    rate *= is_small ? kOwnAttentionOfSmallHeads : kOwnAttention;
+  }
   token.attention = forward / (rate * interpolated(kAttentionForward, s)) +
                     2.5 * forward / (rate * interpolated(kAttentionBackward, s));
   const double bytes = layers * elementwise_bytes(c, parallel.sequence_parallel ? h / ranks : h,

@@ -396,7 +396,9 @@ TEST(ResolveTest, AnOverlapWithoutWorkBesideItIsAWarning) {
               ElementsAre("--tp-comm-overlap has no effect on a GPU: pieces of 16 tokens are fewer "
                           "than 1024; raise --micro-batch-size"));
   EXPECT_THAT(warnings("--sequence-parallel --device cpu"), IsEmpty());
-  EXPECT_THAT(warnings("--device cuda --micro-batch-size 128"), IsEmpty());
+  EXPECT_THAT(warnings("--sequence-parallel --device cuda --micro-batch-size 128"), IsEmpty());
+  EXPECT_THAT(warnings(""),
+              ElementsAre("--tp-comm-overlap has no effect without --sequence-parallel"));
 }
 
 TEST(ResolveTest, VirtualStagesComeFromEitherFlag) {

@@ -13,20 +13,13 @@
 namespace megatron {
 namespace {
 
-TEST(NumPiecesTest, PiecesOfAGpuHaveAThousandRows) {
+TEST(WorthAPieceTest, PiecesOfAGpuHaveAThousandRows) {
   const Stream gpu{Device{DeviceType::kCuda, 0}};
-  const auto of = [](int64_t s, int64_t b, Stream stream, int64_t at_most) {
-    return num_pieces({s, b, 64}, stream, at_most);
-  };
-  EXPECT_EQ(of(2048, 8, gpu, 4), 4);
-  EXPECT_EQ(of(2048, 8, gpu, 100), 16);
-  EXPECT_EQ(of(2048, 1, gpu, 4), 2);
-  EXPECT_EQ(of(2047, 1, gpu, 4), 1);
-  EXPECT_EQ(of(2, 2048, gpu, 4), 2);  // the batch is not cut
-  EXPECT_EQ(of(1, 1, gpu, 4), 1);
-  EXPECT_EQ(of(0, 1, gpu, 4), 1);
-  EXPECT_EQ(of(3, 1, Stream{}, 4), 3);
-  EXPECT_EQ(of(12, 1, Stream{}, 4), 4);
+  EXPECT_TRUE(is_worth_a_piece({128, 8, 64}, gpu));
+  EXPECT_TRUE(is_worth_a_piece({1, 1024, 64}, gpu));
+  EXPECT_FALSE(is_worth_a_piece({1023, 1, 64}, gpu));
+  EXPECT_FALSE(is_worth_a_piece({0, 1, 64}, Stream{}));
+  EXPECT_TRUE(is_worth_a_piece({1, 1, 64}, Stream{}));
 }
 
 // Parameter: tensor-parallel size.

@@ -349,9 +349,12 @@ class Resolver {
           "--tp-comm-overlap has no effect with --tensor-model-parallel-size 1");
       return;
     }
-    const int64_t pieces = parallel.sequence_parallel ? tp : 2;
+    if (!parallel.sequence_parallel) {
+      args_.warnings.emplace_back("--tp-comm-overlap has no effect without --sequence-parallel");
+      return;
+    }
     const int64_t rows = args_.training.micro_batch_size * args_.transformer.seq_length /
-                         parallel.context_parallel_size / pieces;
+                         parallel.context_parallel_size / tp;
     if (args_.training.device == DeviceChoice::kCpu || rows >= kFewestPieceRows) return;
     args_.warnings.push_back(
         fmt::format("--tp-comm-overlap has no effect on a GPU: pieces of {} tokens are fewer than "

@@ -38,7 +38,6 @@ constexpr int64_t kSmallBytes = 256 * kKiB;
 constexpr int64_t kPieceBytes = 8 * kMiB;
 constexpr int64_t kSlotBytes = 64 * kMiB;
 constexpr int kSlots = 3;
-constexpr int kLanes = 2;
 constexpr int64_t kAlignment = 256;   // of pieces
 constexpr int64_t kVectorBytes = 16;  // slices of ranks begin at multiples
 constexpr auto kSpinTime = std::chrono::milliseconds(1);
@@ -49,19 +48,10 @@ const std::byte* at(const void* data, int64_t offset) {
 }
 std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 
-// By a copy engine, also within a GPU, where the driver would take multiprocessors.
+// By a copy engine; within a GPU the driver takes a kernel.
 void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
   if (bytes == 0 || to == from) return;
-  const auto size = static_cast<size_t>(bytes);
-  if (bytes <= kSmallBytes) {
-    MG_CUDA(cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, stream));
-    return;
-  }
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-  size_t first = 0;
-  MG_CUDA(cudaMemcpyBatchAsync(&to, &from, &size, 1, &attributes, &first, 1, stream));
+  MG_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
 }
 void record(cudaEvent_t event, cudaStream_t stream) { MG_CUDA(cudaEventRecord(event, stream)); }
 void wait(cudaStream_t stream, cudaEvent_t event) {
@@ -164,27 +154,12 @@ class PeerTransport final : public DeviceTransport {
     int64_t begin = 0;
     int64_t size = 0;
   };
-  struct Copy {
-    void* to = nullptr;
-    const void* from = nullptr;
-    int64_t bytes = 0;
-    cudaEvent_t after = nullptr;
-  };
   struct Slot {  // of a large sum
     explicit Slot(int gpu) : pulled(gpu), summed(gpu) {}
     PeerEvent pulled;
     PeerEvent summed;  // and may be filled again
     std::byte* data = nullptr;
     int64_t bytes = 0;
-  };
-  // Streams for large copies, which take turns: one begins while another ends.
-  struct Lane {
-    explicit Lane(int gpu, int priority);
-    ~Lane() { cudaStreamDestroy(stream); }
-    Lane(const Lane&) = delete;
-    Lane& operator=(const Lane&) = delete;
-    PeerEvent end;
-    cudaStream_t stream = nullptr;
   };
   struct Lent {
     Ticket* ticket = nullptr;
@@ -204,8 +179,6 @@ class PeerTransport final : public DeviceTransport {
   // The work of a collective on this GPU between meet() and part(), and between two part()s.
   void queue(const Call& call, const Memories& theirs, void* out, cudaStream_t stream);
   void queue_second(const Call& call, const Memories& theirs, void* out, cudaStream_t stream);
-  // Side by side where they are large. What is where it belongs is left out.
-  void queue_copies(std::span<const Copy> copies, cudaStream_t stream);
   // out := the sum of the members' elements in a slice.
   void reduce(void* out, const Memories& theirs, Slice from, const Call& call, cudaStream_t stream);
   void reduce_directly(void* out, const Memories& theirs, Slice from, const Call& call,
@@ -228,8 +201,8 @@ class PeerTransport final : public DeviceTransport {
   const Boards boards_;  // by member
   cudaStream_t own_stream_ = nullptr;
 
-  std::deque<Lane> lanes_;
-  std::deque<Slot> slots_;  // of large sums
+  cudaStream_t pulls_ = nullptr;  // for large sums
+  std::deque<Slot> slots_;
   size_t next_slot_ = 0;
   std::byte* small_ = nullptr;  // a small sum
   PeerEvent small_done_;        // it has been copied from there
@@ -253,12 +226,8 @@ PeerTransport::PeerTransport(Transport& host, Device device, Boards boards)
   int least = 0;
   int greatest = 0;
   MG_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  for (int i = 0; i < kLanes; ++i) lanes_.emplace_back(device.index, greatest);
   MG_CUDA(cudaStreamCreateWithPriority(&own_stream_, cudaStreamNonBlocking, greatest));
-}
-
-PeerTransport::Lane::Lane(int gpu, int priority) : end(gpu) {
-  MG_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
+  MG_CUDA(cudaStreamCreateWithPriority(&pulls_, cudaStreamNonBlocking, greatest));
 }
 
 PeerTransport::~PeerTransport() {
@@ -277,9 +246,10 @@ PeerTransport::~PeerTransport() {
       memory.release(ticket->copy);
     }
   }
-  cudaStreamSynchronize(own_stream_);
-  cudaStreamDestroy(own_stream_);
-  for (const Lane& lane : lanes_) cudaStreamSynchronize(lane.stream);
+  for (cudaStream_t const stream : {own_stream_, pulls_}) {
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
   for (const Slot& slot : slots_) cudaEventSynchronize(slot.summed.get());
   cudaEventSynchronize(small_done_.get());
   for (const Slot& slot : slots_) {
@@ -331,12 +301,12 @@ void PeerTransport::run(const Call& call, const void* in, void* out, Stream stre
 void PeerTransport::queue(const Call& call, const Memories& theirs, void* out,
                           cudaStream_t stream) {
   const int64_t bytes = call.bytes();
-  std::vector<Copy> copies;
   const auto pull = [&](int member, void* to, int64_t from) {
-    copies.push_back(
-        {to, at(theirs[static_cast<size_t>(member)], from), bytes, board(member).ready.get()});
+    wait(stream, board(member).ready.get());
+    copy(to, at(theirs[static_cast<size_t>(member)], from), bytes, stream);
   };
   switch (call.operation) {
+    // One's own part comes last: its kernel may have to wait for a product beside it.
     case Operation::kAllGather:
       for_others([&](int member) { pull(member, at(out, member * bytes), 0); });
       pull(rank(), at(out, rank() * bytes), 0);
@@ -366,41 +336,18 @@ void PeerTransport::queue(const Call& call, const Memories& theirs, void* out,
       throw InternalError(
           fmt::format("GPUs have no {} by peer copies", comm::name_of(call.operation)));
   }
-  queue_copies(copies, stream);
   record(board(rank()).done.get(), stream);
 }
 
 void PeerTransport::queue_second(const Call& call, const Memories& theirs, void* out,
                                  cudaStream_t stream) {
-  std::vector<Copy> copies;
   for_others([&](int member) {
     const Slice slice = slice_of(call, member);
-    copies.push_back({at(out, slice.begin), at(theirs[static_cast<size_t>(member)], slice.begin),
-                      slice.size, board(member).middle.get()});
+    wait(stream, board(member).middle.get());
+    copy(at(out, slice.begin), at(theirs[static_cast<size_t>(member)], slice.begin), slice.size,
+         stream);
   });
-  queue_copies(copies, stream);
   record(board(rank()).done.get(), stream);
-}
-
-void PeerTransport::queue_copies(std::span<const Copy> copies, cudaStream_t stream) {
-  int64_t bytes = 0;
-  for (const Copy& one : copies) bytes += one.to == one.from ? 0 : one.bytes;
-  const bool is_wide = copies.size() > 1 && bytes > kSmallBytes;
-  if (is_wide) {
-    for (const Lane& lane : lanes_) wait(lane.stream, board(rank()).ready.get());
-  }
-  size_t turn = 0;
-  for (const Copy& one : copies) {
-    if (one.to == one.from) continue;
-    cudaStream_t const on = is_wide ? lanes_[turn++ % lanes_.size()].stream : stream;
-    wait(on, one.after);
-    copy(one.to, one.from, one.bytes, on);
-  }
-  if (!is_wide) return;
-  for (const Lane& lane : lanes_) {
-    record(lane.end.get(), lane.stream);
-    wait(stream, lane.end.get());
-  }
 }
 
 PeerTransport::Slice PeerTransport::slice_of(const Call& call, int member) const {
@@ -451,24 +398,20 @@ void PeerTransport::reduce(void* out, const Memories& theirs, Slice from, const 
   const int64_t count = (from.size + most - 1) / most;
   const int64_t piece =  // equal ones
       ((from.size + count - 1) / count + kAlignment - 1) / kAlignment * kAlignment;
-  for (const Lane& lane : lanes_) {
-    for_others([&](int member) { wait(lane.stream, board(member).ready.get()); });
-  }
-  size_t turn = 0;
+  for_others([&](int member) { wait(pulls_, board(member).ready.get()); });
   for (int64_t begin = 0; begin < from.size; begin += piece) {
     const int64_t bytes = std::min(piece, from.size - begin);
     const Slot& slot = taken_slot(piece * others);
     std::byte* place = slot.data;
     Memories in(theirs.size());
     in[static_cast<size_t>(rank())] = at(theirs[static_cast<size_t>(rank())], from.begin + begin);
-    cudaStream_t const lane = lanes_[turn++ % lanes_.size()].stream;
-    wait(lane, slot.summed.get());
+    wait(pulls_, slot.summed.get());
     for_others([&](int member) {
       const auto i = static_cast<size_t>(member);
-      copy(place, at(theirs[i], from.begin + begin), bytes, lane);
+      copy(place, at(theirs[i], from.begin + begin), bytes, pulls_);
       in[i] = std::exchange(place, place + piece);
     });
-    record(slot.pulled.get(), lane);
+    record(slot.pulled.get(), pulls_);
     wait(stream, slot.pulled.get());
     reduce_in_order(at(out, begin), in, bytes / size_of(call.dtype), call.dtype, call.reduce,
                     stream);

@@ -381,21 +381,17 @@ int64_t part_of_ring(int64_t bytes, int64_t ranks) { return bytes / ranks * (ran
 double collectives_of_layers(const PlannedTraining& t, const Stage& stage, bool only_exposed) {
   const ParallelConfig& p = t.parallel;
   const MicrobatchSizes sizes = sizes_of(t);
-  const Shape residual = {t.transformer.seq_length / sizes.cp, sizes.micro_batch_size,
-                          t.transformer.hidden_size};
+  const Shape slice = {t.transformer.seq_length / sizes.cp / sizes.tp, sizes.micro_batch_size,
+                       t.transformer.hidden_size};
   const Stream stream{Device{t.device, 0}};
   double forward = 4;
   double backward = p.sequence_parallel ? 6 : 4;
   if (only_exposed && p.sequence_parallel) {
-    const bool by_pieces = p.tp_comm_overlap && num_pieces(residual, stream, sizes.tp) == sizes.tp;
+    const bool by_pieces = p.tp_comm_overlap && is_worth_a_piece(slice, stream);
     forward = by_pieces ? 0 : 4;
     backward = by_pieces ? 0 : 2;
-  } else if (only_exposed) {
-    // The last piece of a sum has nothing beside it.
-    if (p.tp_comm_overlap) {
-      forward /= static_cast<double>(num_pieces(residual, stream, kMostReducedPieces));
-    }
-    if (p.async_tensor_model_parallel_allreduce) backward = 0;
+  } else if (only_exposed && p.async_tensor_model_parallel_allreduce) {
+    backward = 0;
   }
   double count = static_cast<double>(stage.num_layers) * (forward + backward);
   for (const Region& region : regions_of(t.transformer, stage.num_layers / stage.num_chunks)) {

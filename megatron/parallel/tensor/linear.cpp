@@ -59,27 +59,7 @@ class InputGradient {
 // Whether slices of the sequence, of which x is one, travel beside products.
 bool goes_by_pieces(const Shape& slice, Stream stream, const TensorParallel& tp) {
   return tp.sequence_parallel && tp.overlaps_products && tp.size() > 1 &&
-         num_pieces(slice.with(0, slice[0] * tp.size()), stream, tp.size()) == tp.size();
-}
-
-// y = x weight^T, summed over ranks.
-void product_and_sum(Tensor& y, const Tensor& x, const Variable& weight, const TensorParallel& tp) {
-  const int64_t pieces =
-      tp.overlaps_products ? num_pieces(y.shape(), y.stream(), kMostReducedPieces) : 1;
-  if (pieces == 1) {
-    linear_forward_into(y, x, weight, Variable());
-    return comm::all_reduce(y.view(), comm::Reduce::kSum, tp.group, y.stream());
-  }
-  std::vector<comm::Pending> sums;
-  int64_t first = 0;
-  for (int64_t piece = 1; piece <= pieces; ++piece) {
-    const int64_t end = y.size(0) * piece / pieces;
-    Tensor part = y.slice(first, end - first);
-    linear_forward_into(part, x.slice(first, end - first), weight, Variable());
-    sums.push_back(comm::start_all_reduce(part.view(), comm::Reduce::kSum, tp.group, y.stream()));
-    first = end;
-  }
-  for (comm::Pending& sum : sums) sum.wait();
+         is_worth_a_piece(slice, stream);
 }
 
 }  // namespace
@@ -166,8 +146,8 @@ Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const Tenso
   if (tp.size() == 1) return linear_forward(x, weight, Variable());
   const Shape whole = x.shape().with(-1, weight.size(0));
   if (!tp.sequence_parallel) {
-    Tensor y(whole, x.dtype(), x.stream());
-    product_and_sum(y, x, weight, tp);
+    Tensor y = linear_forward(x, weight, Variable());
+    comm::all_reduce(y.view(), comm::Reduce::kSum, tp.group, y.stream());
     return y;
   }
   const int64_t count = sequence_slice_size(x, tp.group);

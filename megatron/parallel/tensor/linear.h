@@ -15,7 +15,7 @@
 //
 //   layer    pass      without                     with sequence parallelism   beside
 //   column   forward                               all-gather of x             P: product
-//   row      forward   P: all-reduce of y          reduce-scatter of y         P: product
+//   row      forward   all-reduce of y             reduce-scatter of y         P: product
 //   row      backward                              all-gather of dy            P: product of dx [1]
 //   column   backward                              all-gather of x             G: product of dx [1]
 //   column   backward  G: all-reduce of dx         reduce-scatter of dx        G: that of dweight

@@ -35,10 +35,9 @@ void for_neighbours(const Batch& batch, const comm::Group& group, const F& use) 
 
 }  // namespace
 
-int64_t num_pieces(const Shape& shape, Stream stream, int64_t at_most) {
-  const int64_t rows = shape.numel() / std::max<int64_t>(shape[-1], 1);
-  const int64_t fewest = stream.is_cpu() ? 1 : kFewestPieceRows;
-  return std::clamp<int64_t>(std::min(rows / fewest, shape[0]), 1, at_most);
+bool is_worth_a_piece(const Shape& slice, Stream stream) {
+  const int64_t rows = slice.numel() / std::max<int64_t>(slice[-1], 1);
+  return rows >= (stream.is_cpu() ? 1 : kFewestPieceRows);
 }
 
 GatheredPieces::GatheredPieces(const Tensor& x, const comm::Group& group)

@@ -16,12 +16,9 @@ namespace megatron {
 // Rows of a product that is worth a kernel of its own: with fewer, a GPU computes slower than the
 // transfers beside it save. The CPU takes any number.
 inline constexpr int64_t kFewestPieceRows = 1024;
-// Of a sum over ranks that runs beside the product of the next piece. The last has none beside it.
-inline constexpr int64_t kMostReducedPieces = 4;
 
-// Into how many pieces of axis 0 a tensor [s, ..] is cut, at most `at_most`: 1 if they would be too
-// small. `shape` [s, .., features], on the stream's device
-int64_t num_pieces(const Shape& shape, Stream stream, int64_t at_most);
+// Of a slice [s/tp, .., features] of the sequence, on the stream's device.
+bool is_worth_a_piece(const Shape& slice, Stream stream);
 
 // Uses or makes rows [first, first + n) of the whole sequence, n those of one or more pieces.
 using UseRows = std::function<void(int64_t first, const Tensor& rows)>;

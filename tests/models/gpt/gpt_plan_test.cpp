@@ -414,7 +414,7 @@ TEST_F(GptPlanLayoutTest, TensorParallelTrafficIsWhatTheFlagsLeaveExposed) {
   parallel_.async_tensor_model_parallel_allreduce = false;
   EXPECT_EQ(sent(exposed_traffic), 8 * layers);
   parallel_.tp_comm_overlap = true;
-  EXPECT_EQ(sent(exposed_traffic), 5 * layers);  // of four pieces forward, the last
+  EXPECT_EQ(sent(exposed_traffic), 8 * layers);  // only with sequence parallelism
   parallel_.tp_comm_overlap = false;
   recompute(config_, RecomputeMethod::kBlock, 4);
   EXPECT_EQ(sent(traffic), (8 * 16 + 4 * 4) * num_microbatches_);
