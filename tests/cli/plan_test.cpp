@@ -26,30 +26,45 @@ struct Measured {
   int64_t seq_length;
   double tokens_per_second;  // of each GPU
 };
-// What H200s took, tensor-parallel ranks by peer copies: one and two on 2026-11-22 at 7d4e97f,
-// eight on 2026-11-20 (docs/performance.md).
+// What H200s took: one and two on 2026-11-22 at 7a95672, eight on 2026-11-20
+// (docs/performance.md).
 const Measured kMeasured[] = {
-    {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 222'009},
-    {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 54'514},
-    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16", 2048, 68'269},
+    {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 216'951},
+    {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 53'778},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16", 2048, 67'401},
+    {"--workload 345m --micro-batch-size 32 --global-batch-size 64 --attention-dropout 0.1 "
+     "--hidden-dropout 0.1",
+     1024, 196'742},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --attention-dropout 0.1 "
+     "--hidden-dropout 0.1",
+     2048, 58'938},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 64 --world-size 2 "
      "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
-     2048, 67'252},
+     2048, 67'544},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
      "--tensor-model-parallel-size 2 --sequence-parallel",
-     2048, 55'850},
+     2048, 56'834},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
+     "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
+     2048, 60'061},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 64 --world-size 2 "
      "--pipeline-model-parallel-size 2",
-     2048, 58'435},
+     2048, 58'464},
     {"--workload 6.7b --micro-batch-size 4 --global-batch-size 32 --world-size 2 "
      "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
-     2048, 14'335},
+     2048, 14'315},
+    {"--workload 6.7b --micro-batch-size 4 --global-batch-size 8 --world-size 2 "
+     "--tensor-model-parallel-size 2 --sequence-parallel",
+     2048, 12'582},
+    {"--workload llama3-8b --micro-batch-size 1 --global-batch-size 4 --world-size 2 "
+     "--tensor-model-parallel-size 2 --sequence-parallel",
+     8192, 10'068},
     {"--workload 6.7b --micro-batch-size 4 --global-batch-size 8 --world-size 2 "
      "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
-     2048, 13'014},
+     2048, 13'024},
     {"--workload llama3-8b --micro-batch-size 1 --global-batch-size 4 --world-size 2 "
      "--tensor-model-parallel-size 2 --sequence-parallel --tp-comm-overlap",
-     8192, 10'402},
+     8192, 10'432},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 128 --world-size 8 "
      "--use-distributed-optimizer --overlap-grad-reduce",
      2048, 65'615},
