@@ -1,0 +1,21 @@
+#pragma once
+
+#include "megatron/transformer/config.h"
+
+namespace megatron {
+
+// Of a GPT that the CPU trains in milliseconds, without dropout; not yet resolved.
+inline TransformerConfig small_config(int64_t num_layers) {
+  TransformerConfig c;
+  c.num_layers = num_layers;
+  c.hidden_size = 64;
+  c.num_attention_heads = 4;
+  c.seq_length = 64;
+  c.max_position_embeddings = 64;
+  c.padded_vocab_size = 256;
+  c.hidden_dropout = 0;
+  c.attention_dropout = 0;
+  return c;
+}
+
+}  // namespace megatron
