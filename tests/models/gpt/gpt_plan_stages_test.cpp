@@ -14,6 +14,7 @@
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/parallel/pipeline/executor.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
+#include "tests/models/gpt/small_config.h"
 
 namespace megatron {
 namespace {
@@ -31,15 +32,7 @@ struct Variant {
 void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
 
 TransformerConfig config_of(const Variant& variant) {
-  TransformerConfig c;
-  c.num_layers = 8;
-  c.hidden_size = 64;
-  c.num_attention_heads = 4;
-  c.seq_length = 64;
-  c.max_position_embeddings = 64;
-  c.padded_vocab_size = 256;
-  c.hidden_dropout = 0;
-  c.attention_dropout = 0;
+  TransformerConfig c = small_config(8);
   variant.change(c);
   return resolved(c);
 }

@@ -9,6 +9,7 @@
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
+#include "tests/models/gpt/small_config.h"
 #include "tests/support/device_under_test.h"
 
 namespace megatron {
@@ -22,15 +23,7 @@ struct Variant {
 void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
 
 TransformerConfig config_of(const Variant& variant) {
-  TransformerConfig c;
-  c.num_layers = 4;
-  c.hidden_size = 64;
-  c.num_attention_heads = 4;
-  c.seq_length = 64;
-  c.max_position_embeddings = 64;
-  c.padded_vocab_size = 256;
-  c.hidden_dropout = 0;
-  c.attention_dropout = 0;
+  TransformerConfig c = small_config(4);
   variant.change(c);
   return resolved(c);
 }
