@@ -31,9 +31,10 @@ std::vector<std::string> problems(const OptimizerConfig& c) {
           fmt::format("--clip-grad {} must be at least 0; 0 switches clipping off", c.clip_grad));
 
   require(c.min_lr >= 0.0, fmt::format("--min-lr {} must be at least 0", c.min_lr));
-  require(c.min_lr <= c.lr,
+  require(c.lr >= 0.0, fmt::format("--lr {} must be at least 0", c.lr));
+  require(c.lr < 0.0 || c.min_lr <= c.lr,
           fmt::format("--min-lr {} must not exceed --lr {}; lower it", c.min_lr, c.lr));
-  require(c.lr_warmup_init <= c.lr,
+  require(c.lr < 0.0 || c.lr_warmup_init <= c.lr,
           fmt::format("--lr-warmup-init {} must not exceed --lr {}", c.lr_warmup_init, c.lr));
   require(!c.decoupled_lr || c.decoupled_min_lr.value_or(c.min_lr) <= *c.decoupled_lr,
           fmt::format("--decoupled-lr {} must be at least its floor {}; give --decoupled-min-lr",

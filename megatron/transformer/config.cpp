@@ -143,7 +143,9 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   require(c.decoder_num_layers >= 0,
           fmt::format("--decoder-num-layers {} must be greater than 0", c.decoder_num_layers));
   if (has_hidden && has_heads) {
-    require(c.kv_channels > 0,
+    require(c.kv_channels >= 0,
+            fmt::format("--kv-channels {} must be greater than 0", c.kv_channels));
+    require(c.kv_channels != 0,
             fmt::format("--hidden-size {} must be a multiple of --num-attention-heads {}; use one "
                         "of {} heads, or give --kv-channels",
                         c.hidden_size, c.num_attention_heads,
