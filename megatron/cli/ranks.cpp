@@ -90,14 +90,18 @@ const RankCommand& rank_command(const std::string& typed) {
                                 typed, fmt::join(names, ", ")));
 }
 
-int run_on_threads(const RankCommand& command, std::span<const std::string> words, int count) {
-  std::vector<int> codes(static_cast<size_t>(count), 0);
-  // Of ranks that share a GPU none is given memory that queued work of another one still uses.
+std::deque<MemoryPool> pools_of_shared_gpus(int ranks) {
   std::deque<MemoryPool> pools;
   const int gpus = num_cuda_devices();
-  for (int rank = 0; rank < count && 0 < gpus && gpus < count; ++rank) {
+  for (int rank = 0; rank < ranks && 0 < gpus && gpus < ranks; ++rank) {
     pools.emplace_back(allocator_of({DeviceType::kCuda, rank % gpus}));
   }
+  return pools;
+}
+
+int run_on_threads(const RankCommand& command, std::span<const std::string> words, int count) {
+  std::vector<int> codes(static_cast<size_t>(count), 0);
+  const std::deque<MemoryPool> pools = pools_of_shared_gpus(count);
   try {
     comm::run_ranks(count,
                     [&](const comm::Group& world) {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "megatron/cli/args/training_args.h"
 #include "megatron/comm/group.h"
+#include "megatron/device/allocator.h"
 
 namespace megatron::cli {
 
@@ -23,6 +25,10 @@ const RankCommand& rank_command(const std::string& typed);
 inline constexpr int kExitFault = 1;     // of a rank, a device or the network: may pass
 inline constexpr int kExitInput = 2;     // the input is at fault: again, it would end alike
 inline constexpr int kExitReleased = 3;  // another rank has failed
+
+// One for each of so many ranks that are threads, if they share GPUs: of a MemoryPool in force none
+// is given memory that queued work of another one still uses. None where each rank has a GPU.
+std::deque<MemoryPool> pools_of_shared_gpus(int ranks);
 
 // Runs it on threads of this process; returns the exit code. Throws what the rank that failed
 // first has thrown, but returns kExitFault, with the message on standard error, for what another

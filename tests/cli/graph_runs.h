@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "megatron/cli/gpt_setup.h"
 #include "megatron/cli/gpt_task.h"
+#include "megatron/cli/ranks.h"
 #include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/tokenizers/null_tokenizer.h"
@@ -88,8 +90,10 @@ inline GraphRun rank_graph_run(const std::vector<std::string>& more, std::option
 inline GraphRun graph_run(const std::vector<std::string>& more,
                           std::optional<bool> records = std::nullopt, int ranks = 1) {
   GraphRun run;
+  const std::deque<MemoryPool> pools = pools_of_shared_gpus(ranks);
   testing::internal::CaptureStdout();
   comm::run_ranks(ranks, [&](const comm::Group& world) {
+    const PoolScope scope(pools.empty() ? nullptr : &pools[static_cast<size_t>(world.rank())]);
     GraphRun one = rank_graph_run(more, records, world);
     if (world.rank() == 0) run = std::move(one);
   });
