@@ -93,19 +93,7 @@ TEST_F(CudaLayoutTest, TwoRunsHaveTheSameBits) {
 
 TEST_F(CudaLayoutTest, RanksThatShareAGpuAreToldOf) {
   const int ranks = num_cuda_devices() + 1;
-  Words words = {"--nproc-per-node",
-                 std::to_string(ranks),
-                 "bench",
-                 "--workload",
-                 "tiny",
-                 "--vocab-size",
-                 "500",
-                 "--steps",
-                 "1",
-                 "--warmup",
-                 "0",
-                 "--device",
-                 "cuda"};
+  Words words = tiny_bench(ranks, {"--steps", "1", "--warmup", "0", "--device", "cuda"});
   const Outcome threads = run("launch", words);
   EXPECT_EQ(threads.exit_code, 0) << threads.err;
   EXPECT_THAT(threads.err, testing::HasSubstr(std::to_string(ranks) + " ranks share"));

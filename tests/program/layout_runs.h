@@ -12,6 +12,19 @@ class LayoutTest : public ProgramTest {
  protected:
   Flags model(bool is_llama_style) const { return layout_model(golden_flags(), is_llama_style); }
 
+  // For `launch`: bench of a small model on so many ranks, with further flags.
+  static Words tiny_bench(int ranks, const Words& more) {
+    Words words = {"--nproc-per-node",
+                   std::to_string(ranks),
+                   "bench",
+                   "--workload",
+                   "tiny",
+                   "--vocab-size",
+                   "500"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
   std::vector<Metrics> trained(const Flags& flags, const Layout& layout, const std::string& name) {
     const std::string metrics = path(name + ".jsonl").string();
     Words words = {"--nproc-per-node", std::to_string(layout.ranks()), "pretrain-gpt"};

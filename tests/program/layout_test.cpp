@@ -26,20 +26,8 @@ TEST_F(LayoutTest, BenchTimesEveryKindOfLayout) {
                             {.pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true},
                             {.cp = 2}};
   for (const Layout& layout : layouts) {
-    Words words = {"--nproc-per-node",
-                   std::to_string(layout.ranks()),
-                   "bench",
-                   "--workload",
-                   "tiny",
-                   "--vocab-size",
-                   "500",
-                   "--steps",
-                   "2",
-                   "--warmup",
-                   "1",
-                   "--breakdown",
-                   "--num-microbatches",
-                   "4"};
+    Words words = tiny_bench(layout.ranks(), {"--steps", "2", "--warmup", "1", "--breakdown",
+                                              "--num-microbatches", "4"});
     for (const std::string& word : laid_out(Flags(), layout).words()) words.push_back(word);
     const Outcome outcome = run("launch", words);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

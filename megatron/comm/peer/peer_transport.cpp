@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -19,7 +18,6 @@
 #include "megatron/comm/peer/sum.h"
 #include "megatron/comm/threads/thread_group.h"
 #include "megatron/core/error.h"
-#include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/cuda/check.h"
 

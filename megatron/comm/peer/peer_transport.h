@@ -13,8 +13,8 @@
 //   1  a rank records the event `ready` behind its stream's work, meets the other members
 //      (ThreadGroup::meet), and learns where their memory is;
 //   2  its stream waits for the others' `ready`, pulls what it needs, sums it if that is asked, and
-//      a second event, `done`, is recorded behind that; large pulls go by turns on two more streams
-//      that the first one then waits for;
+//      a second event, `done`, is recorded behind that; large sums pull on a stream of their own,
+//      which the first one then waits for;
 //   3  it parts from the others (ThreadGroup::part), and its stream waits for their `done`: from
 //      here on nobody reads its memory.
 //
