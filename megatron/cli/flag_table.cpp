@@ -279,6 +279,16 @@ Flag& Flag::among(std::vector<std::string> words) {
   return *this;
 }
 
+Flag& Flag::architecture(FromCheckpoint taken) {
+  is_architecture = true;
+  return from_checkpoint(taken);
+}
+
+Flag& Flag::from_checkpoint(FromCheckpoint taken) {
+  taken_from_checkpoint = taken;
+  return *this;
+}
+
 void FlagTable::group(std::string title) { group_ = std::move(title); }
 
 Flag& FlagTable::add_switch(std::string_view names, bool& field, std::string help) {

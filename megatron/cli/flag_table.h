@@ -37,6 +37,13 @@ enum class FlagStatus {
   kRemoved,  // a problem: the name is gone; the remedy says what replaced it
 };
 
+// Whether --use-checkpoint-args takes a setting from the checkpoint.
+enum class FromCheckpoint {
+  kNever,
+  kUnlessGiven,  // the command line wins
+  kAlways,       // Compat: core_r0.5.0 takes it even when the command line names it
+};
+
 // A field with named values: an enumeration as the command line spells it.
 struct ChoiceField {
   std::function<void(int)> set;
@@ -69,10 +76,15 @@ struct Flag {
   std::vector<std::string> choices;
   std::string feature;    // kRefused: what is not available; kRemoved: the remedy
   bool is_listed = true;  // listed by values() even when it is not given
+  // The weights of a checkpoint have another shape or another meaning with another value.
+  bool is_architecture = false;
+  FromCheckpoint taken_from_checkpoint = FromCheckpoint::kNever;
 
   Flag& none();                                 // the default shows as None
   Flag& prints(ArgValue default_value);         // the default shows as this
   Flag& among(std::vector<std::string> words);  // the choices of a kChoice entry
+  Flag& architecture(FromCheckpoint taken = FromCheckpoint::kUnlessGiven);
+  Flag& from_checkpoint(FromCheckpoint taken = FromCheckpoint::kUnlessGiven);
 
   bool takes_value() const { return type != FlagType::kSwitch && type != FlagType::kOff; }
   bool takes_list() const { return type == FlagType::kInts || type == FlagType::kTexts; }

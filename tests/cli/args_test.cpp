@@ -448,6 +448,31 @@ TEST(ResolveTest, CheckpointArgumentsFillWhatTheCommandLineLeaves) {
   EXPECT_TRUE(args.activation.swiglu);
 }
 
+// What the rows say of --use-checkpoint-args, compared with Megatron-LM's own list.
+TEST(ResolveTest, CheckpointArgumentsAreTheMarkedRows) {
+  TrainingArgs args;
+  const FlagTable flags = training_flags(args);
+  std::vector<std::string> always;
+  for (const Flag& flag : flags.rows()) {
+    if (flag.is_architecture) {
+      EXPECT_NE(flag.taken_from_checkpoint, FromCheckpoint::kNever) << flag.dest;
+    }
+    if (flag.taken_from_checkpoint == FromCheckpoint::kAlways) always.push_back(flag.dest);
+  }
+  EXPECT_THAT(always, testing::UnorderedElementsAre(
+                          "num_query_groups", "group_query_attention", "position_embedding_type",
+                          "add_position_embedding", "use_rotary_position_embeddings", "rotary_base",
+                          "rotary_percent", "rotary_interleaved", "add_bias_linear", "add_qkv_bias",
+                          "swiglu", "untie_embeddings_and_output_weights", "apply_layernorm_1p",
+                          "normalization"));
+  for (const char* dest : {"num_layers", "hidden_size", "qk_layernorm", "bias_gelu_fusion"}) {
+    EXPECT_TRUE(flags.find(dest)->is_architecture) << dest;
+  }
+  for (const char* dest : {"lr", "seq_length", "save", "bf16"}) {
+    EXPECT_FALSE(flags.find(dest)->is_architecture) << dest;
+  }
+}
+
 TEST(ResolveTest, CheckpointArgumentsKeepTheFormOfGelu) {
   const ArgMap stored = arg_map(parsed("--no-bias-gelu-fusion"));
   std::vector<std::string> problems;

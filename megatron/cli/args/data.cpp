@@ -28,11 +28,14 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional("--data-cache-path", c.data_cache_path,
                      "Directory of index caches; beside the data if not given.");
   flags.add_switch("--mock-data", c.mock_data, "Synthetic samples instead of data files.");
-  flags.add_optional("--seq-length", transformer.seq_length, "Tokens in a sample.");
+  flags.add_optional("--seq-length", transformer.seq_length, "Tokens in a sample.")
+      .from_checkpoint();
   flags.add_optional("--encoder-seq-length", transformer.encoder_seq_length,
                      "The same as --seq-length.");
-  flags.add_optional("--decoder-seq-length", transformer.decoder_seq_length,
-                     "Tokens in a sample of T5's decoder.");
+  flags
+      .add_optional("--decoder-seq-length", transformer.decoder_seq_length,
+                    "Tokens in a sample of T5's decoder.")
+      .from_checkpoint();
   flags.add("--mask-prob", c.mask_prob, "Fraction of tokens that BERT and T5 mask.");
   flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of samples that are cut short.");
   flags.add("--num-workers", c.num_workers, "Threads that read samples ahead.");
@@ -45,11 +48,13 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--eod-mask-loss", c.eod_mask_loss,
                    "End-of-document tokens do not count in the loss.");
 
-  flags.add_optional(
-      "--tokenizer-type", tokenizer.tokenizer_type,
-      "GPT2BPETokenizer, BertWordPieceLowerCase, BertWordPieceCase, SentencePieceTokenizer, "
-      "GPTSentencePieceTokenizer, Llama2Tokenizer, HuggingFaceTokenizer, PretrainedFromHF or "
-      "NullTokenizer.");
+  flags
+      .add_optional(
+          "--tokenizer-type", tokenizer.tokenizer_type,
+          "GPT2BPETokenizer, BertWordPieceLowerCase, BertWordPieceCase, SentencePieceTokenizer, "
+          "GPTSentencePieceTokenizer, Llama2Tokenizer, HuggingFaceTokenizer, PretrainedFromHF or "
+          "NullTokenizer.")
+      .from_checkpoint();
   flags.add_optional("--vocab-file", tokenizer.vocab_file, "Vocabulary of the tokenizer.");
   flags.add_optional("--merge-file", tokenizer.merge_file, "Merges of the GPT-2 tokenizer.");
   flags.add_optional("--tokenizer-model,--tokenizer-name-or-path", tokenizer.tokenizer_model,

@@ -75,12 +75,18 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_choice("--dataloader-type", args.data.dataloader_type,
                    {{"single", DataloaderType::kSingle}, {"cyclic", DataloaderType::kCyclic}},
                    "One pass over the shuffled samples, or epochs shuffled anew.");
-  flags.add_off("--disable-bias-linear -> add_bias_linear", transformer.add_bias_linear,
-                "No biases in linear layers.");
-  flags.add_switch("--add-qkv-bias", transformer.add_qkv_bias,
-                   "A bias on the QKV projection even so.");
-  flags.add_off("--no-bias-gelu-fusion", args.activation.bias_gelu_fusion,
-                "GELU in its erf form; the fused kernel has the tanh form.");
+  flags
+      .add_off("--disable-bias-linear -> add_bias_linear", transformer.add_bias_linear,
+               "No biases in linear layers.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_switch("--add-qkv-bias", transformer.add_qkv_bias,
+                  "A bias on the QKV projection even so.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_off("--no-bias-gelu-fusion", args.activation.bias_gelu_fusion,
+               "GELU in its erf form; the fused kernel has the tanh form.")
+      .architecture();
   flags.add_switch("--sequence-parallel", parallel.sequence_parallel,
                    "Split norms and dropouts over the tensor parallel ranks along the sequence.");
   flags.add_off("--no-async-tensor-model-parallel-allreduce",

@@ -74,42 +74,12 @@ TrainingArgs parse_training_args(std::span<const std::string> argv, ModelKind mo
 
 void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored) {
   FlagTable flags = training_flags(args);
-  const auto take = [&](const char* dest) {
-    const auto found = stored.find(dest);
-    if (found != stored.end()) flags.assign(dest, found->second);
-  };
-  for (const char* dest : {"num_layers",
-                           "hidden_size",
-                           "ffn_hidden_size",
-                           "seq_length",
-                           "num_attention_heads",
-                           "kv_channels",
-                           "max_position_embeddings",
-                           "tokenizer_type",
-                           "decoder_num_layers",
-                           "decoder_seq_length",
-                           "openai_gelu",
-                           "onnx_safe",
-                           "squared_relu",
-                           "glu_activation",
-                           "bias_gelu_fusion",
-                           "norm_epsilon",
-                           "qk_layernorm",
-                           "embed_layernorm",
-                           "parallel_residual",
-                           "apply_residual_connection_post_layernorm",
-                           "use_rope_scaling",
-                           "rope_scaling_factor",
-                           "rotary_seq_len_interpolation_factor",
-                           "bert_binary_head"}) {
-    if (!args.given.contains(dest)) take(dest);
-  }
-  for (const char* dest :
-       {"num_query_groups", "group_query_attention", "position_embedding_type",
-        "add_position_embedding", "use_rotary_position_embeddings", "rotary_base", "rotary_percent",
-        "rotary_interleaved", "add_bias_linear", "add_qkv_bias", "swiglu",
-        "untie_embeddings_and_output_weights", "apply_layernorm_1p", "normalization"}) {
-    take(dest);
+  for (const Flag& flag : flags.rows()) {
+    const bool wins = flag.taken_from_checkpoint == FromCheckpoint::kAlways ||
+                      (flag.taken_from_checkpoint == FromCheckpoint::kUnlessGiven &&
+                       !args.given.contains(flag.dest));
+    const auto found = stored.find(flag.dest);
+    if (wins && found != stored.end()) flags.assign(flag.dest, found->second);
   }
   const auto padded = stored.find("padded_vocab_size");
   if (padded != stored.end() && std::holds_alternative<int64_t>(padded->second)) {
