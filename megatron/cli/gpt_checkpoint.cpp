@@ -12,9 +12,11 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
-#include "megatron/models/gpt/deepspeed_reader.h"
-#include "megatron/models/gpt/hf_names.h"
-#include "megatron/models/gpt/megatron_reader.h"
+#include "megatron/interchange/deepspeed/reader.h"
+#include "megatron/interchange/hf/names.h"
+#include "megatron/interchange/megatron/reader.h"
+#include "megatron/interchange/save_contents.h"
+#include "megatron/models/gpt/gpt_parameters.h"
 
 namespace megatron::cli {
 namespace {

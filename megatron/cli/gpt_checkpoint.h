@@ -9,7 +9,7 @@
 #include "megatron/checkpoint/contents.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/cli/gpt_setup.h"
-#include "megatron/models/gpt/hf_config.h"
+#include "megatron/interchange/hf/config.h"
 
 namespace megatron::cli {
 

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/checkpoint/load.h"
-#include "megatron/models/gpt/megatron_reader.h"
+#include "megatron/interchange/megatron/reader.h"
 #include "tests/optim/golden_log.h"
 #include "tests/program/program_test.h"
 #include "tests/support/shared_data.h"

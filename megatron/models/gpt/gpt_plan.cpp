@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "megatron/models/gpt/hf_names.h"
+#include "megatron/models/gpt/gpt_parameters.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/pieces.h"

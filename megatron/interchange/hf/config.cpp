@@ -1,0 +1,521 @@
+#include "megatron/interchange/hf/config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/formats/json_file.h"
+
+namespace megatron {
+namespace {
+
+using nlohmann::json;
+
+// No model has a size above this; it keeps products of two sizes inside 64 bits.
+constexpr int64_t kMaxSize = int64_t{1} << 31;
+
+// The constants of Llama 3's frequency scaling, which Megatron-LM fixes.
+constexpr double kRopeLowFactor = 1.0;
+constexpr double kRopeHighFactor = 4.0;
+constexpr int64_t kRopeOriginalLength = 8192;
+
+struct FamilyName {
+  HfFamily family;
+  const char* model_type;
+  const char* architecture;
+};
+constexpr FamilyName kFamilies[] = {
+    {HfFamily::kGpt2, "gpt2", "GPT2LMHeadModel"},
+    {HfFamily::kLlama, "llama", "LlamaForCausalLM"},
+    {HfFamily::kMistral, "mistral", "MistralForCausalLM"},
+    {HfFamily::kGptNeox, "gpt_neox", "GPTNeoXForCausalLM"},
+    {HfFamily::kBloom, "bloom", "BloomForCausalLM"},
+};
+
+const FamilyName& row_of(HfFamily family) {
+  for (const FamilyName& row : kFamilies) {
+    if (row.family == family) return row;
+  }
+  throw InternalError("a family has a name");
+}
+
+// The fields of an object of config.json; null counts as absent.
+class Fields {
+ public:
+  Fields(const std::filesystem::path& path, const json& object) : path_(path), object_(object) {}
+
+  bool has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
+
+  int64_t size(const char* name) const { return checked_size(name, required(name)); }
+  int64_t size(const char* name, int64_t otherwise) const {
+    return has(name) ? checked_size(name, object_[name]) : otherwise;
+  }
+  double number(const char* name) const { return checked_number(name, required(name)); }
+  double number(const char* name, double otherwise) const {
+    return has(name) ? checked_number(name, object_[name]) : otherwise;
+  }
+  bool flag(const char* name, bool otherwise) const {
+    if (!has(name)) return otherwise;
+    if (!object_[name].is_boolean()) wrong(name, "true or false");
+    return object_[name].get<bool>();
+  }
+  std::string text(const char* name, const char* otherwise) const {
+    if (!has(name)) return otherwise;
+    if (!object_[name].is_string()) wrong(name, "a text");
+    return object_[name].get<std::string>();
+  }
+  // A token id; the first of a list, which newer models give.
+  std::optional<int64_t> token(const char* name) const {
+    if (!has(name)) return std::nullopt;
+    const json& value = object_[name];
+    const json& first = value.is_array() && !value.empty() ? value[0] : value;
+    if (!first.is_number_integer()) wrong(name, "a token id");
+    return first.get<int64_t>();
+  }
+  std::optional<Fields> object(const char* name) const {
+    if (!has(name)) return std::nullopt;
+    if (!object_[name].is_object()) wrong(name, "an object");
+    return Fields(path_, object_[name]);
+  }
+
+  [[noreturn]] void unsupported(const char* name, std::string_view why) const {
+    const std::string value = has(name) ? object_[name].dump() : "absent";
+    throw Unsupported(fmt::format("{}: {} is {}: {}", path_.string(), name, value, why));
+  }
+  // Refuses any value but `only`.
+  void require_flag(const char* name, bool only, std::string_view why) const {
+    if (flag(name, only) != only) unsupported(name, why);
+  }
+
+ private:
+  [[noreturn]] void wrong(const char* name, const char* expected) const {
+    throw FormatError(fmt::format("{}: {} is {}, expected {}", path_.string(), name,
+                                  object_[name].dump(), expected));
+  }
+  const json& required(const char* name) const {
+    if (!has(name)) {
+      throw FormatError(fmt::format("{}: has no {}; is this the config.json of the model?",
+                                    path_.string(), name));
+    }
+    return object_[name];
+  }
+  int64_t checked_size(const char* name, const json& value) const {
+    if (!value.is_number_integer() || value < 1 || value > kMaxSize) wrong(name, "a size");
+    return value.get<int64_t>();
+  }
+  double checked_number(const char* name, const json& value) const {
+    if (!value.is_number() || !std::isfinite(value.get<double>())) wrong(name, "a number");
+    return value.get<double>();
+  }
+
+  const std::filesystem::path& path_;
+  const json& object_;
+};
+
+HfFamily family_of(const Fields& fields) {
+  const std::string type = fields.text("model_type", "");
+  std::vector<std::string_view> known;
+  for (const FamilyName& row : kFamilies) {
+    if (type == row.model_type) return row.family;
+    known.emplace_back(row.model_type);
+  }
+  fields.unsupported("model_type",
+                     fmt::format("the models that can be read are {}", fmt::join(known, ", ")));
+}
+
+Activation activation_named(const Fields& fields, const char* name, const char* otherwise) {
+  const std::string text = fields.text(name, otherwise);
+  if (text == "gelu_new" || text == "gelu_fast" || text == "gelu_pytorch_tanh") {
+    return Activation::kGeluTanh;
+  }
+  if (text == "gelu") return Activation::kGeluErf;
+  if (text == "relu") return Activation::kRelu;
+  if (text == "relu2") return Activation::kSquaredRelu;
+  fields.unsupported(name, "known are gelu_new, gelu_fast, gelu_pytorch_tanh, gelu, relu, relu2");
+}
+
+DType dtype_named(const Fields& fields) {
+  const char* name = fields.has("dtype") ? "dtype" : "torch_dtype";
+  const std::string text = fields.text(name, "float32");
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    if (text == name_of(dtype)) return dtype;
+  }
+  fields.unsupported(name, "known are float32, float16, bfloat16");
+}
+
+// A dropout probability that several fields state; we have one for all of them.
+double common_dropout(const Fields& fields, const char* name, const char* other) {
+  const double value = fields.number(name, 0.1);
+  if (fields.number(other, 0.1) != value) {
+    warn(fmt::format("{} and {} of config.json differ; {} {} is taken as --hidden-dropout", name,
+                     other, name, value));
+  }
+  return value;
+}
+
+// Rotary embeddings, as rope_parameters (transformers 5) or the older fields state them.
+void read_rope(const Fields& fields, TransformerConfig& config, const char* theta_name,
+               const char* percent_name, double default_percent) {
+  config.position_embedding_type = PositionEmbedding::kRope;
+  config.rotary_base = fields.number(theta_name, 10000.0);
+  config.rotary_percent = fields.number(percent_name, default_percent);
+  const char* name = fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const std::optional<Fields> rope = fields.object(name);
+  if (!rope) return;
+  config.rotary_base = rope->number("rope_theta", config.rotary_base);
+  config.rotary_percent = rope->number("partial_rotary_factor", config.rotary_percent);
+  const std::string type = rope->text("rope_type", rope->text("type", "default").c_str());
+  if (type == "default") return;
+  if (type == "linear") {
+    // Megatron's factor is a whole number.
+    const double factor = rope->number("factor");
+    if (factor != std::floor(factor) || factor < 1 || factor > static_cast<double>(kMaxSize)) {
+      fields.unsupported(name, "the factor of linear scaling must be a whole number");
+    }
+    config.rotary_seq_len_interpolation_factor = static_cast<int64_t>(factor);
+  } else if (type == "llama3") {
+    config.use_rope_scaling = true;
+    config.rope_scaling_factor = rope->number("factor");
+    if (rope->number("low_freq_factor", kRopeLowFactor) != kRopeLowFactor ||
+        rope->number("high_freq_factor", kRopeHighFactor) != kRopeHighFactor ||
+        rope->size("original_max_position_embeddings", kRopeOriginalLength) !=
+            kRopeOriginalLength) {
+      fields.unsupported(name,
+                         "llama3 scaling has low_freq_factor 1, high_freq_factor 4 and "
+                         "original_max_position_embeddings 8192 here");
+    }
+  } else {
+    fields.unsupported(name, "rope types that can be read are default, linear and llama3");
+  }
+}
+
+void read_gpt2(const Fields& fields, TransformerConfig& config) {
+  config.num_layers = fields.size("n_layer");
+  config.hidden_size = fields.size("n_embd");
+  config.num_attention_heads = fields.size("n_head");
+  config.ffn_hidden_size = fields.size("n_inner", 4 * config.hidden_size);
+  config.max_position_embeddings = fields.size("n_positions", fields.size("n_ctx", 1024));
+  config.norm_epsilon = fields.number("layer_norm_epsilon", 1e-5);
+  config.activation = activation_named(fields, "activation_function", "gelu_new");
+  config.attention_dropout = fields.number("attn_pdrop", 0.1);
+  config.hidden_dropout = common_dropout(fields, "resid_pdrop", "embd_pdrop");
+  config.untie_embeddings_and_output_weights = !fields.flag("tie_word_embeddings", true);
+  config.attention_softmax_in_fp32 = fields.flag("reorder_and_upcast_attn", false);
+  fields.require_flag("scale_attn_weights", true, "scores are always scaled by 1/sqrt(head size)");
+  fields.require_flag("scale_attn_by_inverse_layer_idx", false,
+                      "scores are not scaled by the layer here");
+  fields.require_flag("add_cross_attention", false, "a GPT has no cross attention here");
+}
+
+void read_llama(const Fields& fields, HfFamily family, TransformerConfig& config) {
+  config.num_layers = fields.size("num_hidden_layers");
+  config.hidden_size = fields.size("hidden_size");
+  config.num_attention_heads = fields.size("num_attention_heads");
+  config.num_query_groups = fields.size("num_key_value_heads", config.num_attention_heads);
+  config.group_query_attention = config.num_query_groups != config.num_attention_heads;
+  config.kv_channels = fields.size("head_dim", config.hidden_size / config.num_attention_heads);
+  config.ffn_hidden_size = fields.size("intermediate_size");
+  config.max_position_embeddings = fields.size("max_position_embeddings");
+  config.normalization = Normalization::kRmsNorm;
+  config.norm_epsilon = fields.number("rms_norm_eps", 1e-6);
+  config.attention_dropout = fields.number("attention_dropout", 0.0);
+  config.hidden_dropout = 0.0;
+  config.untie_embeddings_and_output_weights = !fields.flag("tie_word_embeddings", false);
+  read_rope(fields, config, "rope_theta", "partial_rotary_factor", 1.0);
+
+  const std::string activation = fields.text("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") {
+    fields.unsupported("hidden_act", "the gated MLP is read with silu only");
+  }
+  config.activation = Activation::kSwiglu;
+  config.add_bias_linear = fields.flag("attention_bias", false);
+  if (fields.flag("mlp_bias", false) != config.add_bias_linear) {
+    fields.unsupported("mlp_bias",
+                       "attention_bias and mlp_bias must be equal: either all linear "
+                       "layers have biases or none");
+  }
+  if (family == HfFamily::kMistral &&
+      fields.size("sliding_window", config.max_position_embeddings) <
+          config.max_position_embeddings) {
+    fields.unsupported("sliding_window",
+                       "attention sees the whole sequence here; set it to null to accept that, or "
+                       "max_position_embeddings to at most the window");
+  }
+}
+
+void read_gpt_neox(const Fields& fields, TransformerConfig& config) {
+  config.num_layers = fields.size("num_hidden_layers");
+  config.hidden_size = fields.size("hidden_size");
+  config.num_attention_heads = fields.size("num_attention_heads");
+  config.ffn_hidden_size = fields.size("intermediate_size");
+  config.max_position_embeddings = fields.size("max_position_embeddings");
+  config.norm_epsilon = fields.number("layer_norm_eps", 1e-5);
+  config.activation = activation_named(fields, "hidden_act", "gelu");
+  config.parallel_residual = fields.flag("use_parallel_residual", true);
+  config.attention_dropout = fields.number("attention_dropout", 0.0);
+  config.hidden_dropout = fields.number("hidden_dropout", 0.0);
+  config.untie_embeddings_and_output_weights = !fields.flag("tie_word_embeddings", false);
+  fields.require_flag("attention_bias", true, "attention has biases when the MLP has");
+  read_rope(fields, config, "rotary_emb_base", "rotary_pct", 0.25);
+}
+
+void read_bloom(const Fields& fields, TransformerConfig& config) {
+  // Each size has an older and a newer name.
+  const auto size = [&](const char* name, const char* other) {
+    return fields.has(name) ? fields.size(name) : fields.size(other);
+  };
+  config.num_layers = size("n_layer", "num_hidden_layers");
+  config.hidden_size = size("hidden_size", "n_embed");
+  config.num_attention_heads = size("n_head", "num_attention_heads");
+  config.ffn_hidden_size = 4 * config.hidden_size;
+  // Compat: ALiBi sets no limit; 2048 is the length BLOOM was trained with.
+  config.max_position_embeddings = fields.size("seq_length", 2048);
+  config.position_embedding_type = PositionEmbedding::kAlibi;
+  config.embed_layernorm = true;
+  config.norm_epsilon = fields.number("layer_norm_epsilon", 1e-5);
+  config.activation = Activation::kGeluTanh;
+  config.apply_residual_connection_post_layernorm =
+      fields.flag("apply_residual_connection_post_layernorm", false);
+  config.attention_dropout = fields.number("attention_dropout", 0.0);
+  config.hidden_dropout = fields.number("hidden_dropout", 0.0);
+  config.untie_embeddings_and_output_weights = !fields.flag("tie_word_embeddings", true);
+}
+
+const char* activation_name(Activation activation) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return "gelu_new";
+    case Activation::kGeluErf:
+    case Activation::kGeluOnnx:
+      return "gelu";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kSquaredRelu:
+      return "relu2";
+    default:
+      return "";
+  }
+}
+
+// What a family has; everything else about a model is a field of its config.json.
+std::vector<std::string> differences(const TransformerConfig& c, HfFamily family) {
+  const bool is_llama = family == HfFamily::kLlama || family == HfFamily::kMistral;
+  const auto position = family == HfFamily::kGpt2    ? PositionEmbedding::kLearnedAbsolute
+                        : family == HfFamily::kBloom ? PositionEmbedding::kAlibi
+                                                     : PositionEmbedding::kRope;
+  const auto norm = is_llama ? Normalization::kRmsNorm : Normalization::kLayerNorm;
+  const bool has_activation = is_llama                     ? c.activation == Activation::kSwiglu
+                              : family == HfFamily::kBloom ? c.activation == Activation::kGeluTanh
+                                                           : !c.is_gated();
+  const bool has_heads = is_llama || (!c.group_query_attention &&
+                                      c.kv_channels * c.num_attention_heads == c.hidden_size);
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, const char* what) {
+    if (!holds) found.emplace_back(what);
+  };
+  require(c.position_embedding_type == position, "the kind of position embedding");
+  require(c.normalization == norm, "the kind of norm");
+  require(has_activation, "the activation");
+  require(has_heads, "query groups or the size of heads");
+  require(is_llama || c.add_bias_linear, "no biases in linear layers");
+  require(!is_llama || c.add_bias_linear || !c.add_qkv_bias, "a bias of the QKV projection alone");
+  require(c.embed_layernorm == (family == HfFamily::kBloom), "a norm on the embedding or none");
+  require(family == HfFamily::kGptNeox || !c.parallel_residual, "parallel residuals");
+  require(family == HfFamily::kBloom || !c.apply_residual_connection_post_layernorm,
+          "residual connections behind the norm");
+  require(family != HfFamily::kBloom || c.ffn_hidden_size == 4 * c.hidden_size,
+          "an MLP that is not four times as wide");
+  require(is_llama || family == HfFamily::kGptNeox || !c.use_rope_scaling, "rope scaling");
+  require(!c.apply_layernorm_1p, "--apply-layernorm-1p");
+  require(!c.qk_layernorm, "--qk-layernorm");
+  require(!c.rotary_interleaved, "--rotary-interleaved");
+  return found;
+}
+
+void write_rope(const TransformerConfig& config, json& fields) {
+  json rope = {{"rope_type", "default"}, {"rope_theta", config.rotary_base}};
+  if (config.rotary_percent != 1.0) rope["partial_rotary_factor"] = config.rotary_percent;
+  if (config.use_rope_scaling) {
+    rope["rope_type"] = "llama3";
+    rope["factor"] = config.rope_scaling_factor;
+    rope["low_freq_factor"] = kRopeLowFactor;
+    rope["high_freq_factor"] = kRopeHighFactor;
+    rope["original_max_position_embeddings"] = kRopeOriginalLength;
+  } else if (config.rotary_seq_len_interpolation_factor != 1) {
+    rope["rope_type"] = "linear";
+    rope["factor"] = config.rotary_seq_len_interpolation_factor;
+  }
+  // transformers 5 reads rope_parameters, earlier versions rope_scaling.
+  fields["rope_parameters"] = rope;
+  fields["rope_scaling"] = rope["rope_type"] == "default" ? json() : rope;
+}
+
+json gpt2_fields(const TransformerConfig& c) {
+  return {{"n_layer", c.num_layers},
+          {"n_embd", c.hidden_size},
+          {"n_head", c.num_attention_heads},
+          {"n_inner", c.ffn_hidden_size},
+          {"n_positions", c.max_position_embeddings},
+          {"layer_norm_epsilon", c.norm_epsilon},
+          {"activation_function", activation_name(c.activation)},
+          {"attn_pdrop", c.attention_dropout},
+          {"resid_pdrop", c.hidden_dropout},
+          {"embd_pdrop", c.hidden_dropout}};
+}
+
+json llama_fields(const TransformerConfig& c) {
+  json fields = {{"num_hidden_layers", c.num_layers},
+                 {"hidden_size", c.hidden_size},
+                 {"num_attention_heads", c.num_attention_heads},
+                 {"num_key_value_heads", c.num_query_groups},
+                 {"head_dim", c.kv_channels},
+                 {"intermediate_size", c.ffn_hidden_size},
+                 {"max_position_embeddings", c.max_position_embeddings},
+                 {"rms_norm_eps", c.norm_epsilon},
+                 {"hidden_act", "silu"},
+                 {"attention_bias", c.add_bias_linear},
+                 {"mlp_bias", c.add_bias_linear},
+                 {"attention_dropout", c.attention_dropout},
+                 {"rope_theta", c.rotary_base}};
+  write_rope(c, fields);
+  return fields;
+}
+
+json gpt_neox_fields(const TransformerConfig& c) {
+  json fields = {{"num_hidden_layers", c.num_layers},
+                 {"hidden_size", c.hidden_size},
+                 {"num_attention_heads", c.num_attention_heads},
+                 {"intermediate_size", c.ffn_hidden_size},
+                 {"max_position_embeddings", c.max_position_embeddings},
+                 {"layer_norm_eps", c.norm_epsilon},
+                 {"hidden_act", activation_name(c.activation)},
+                 {"use_parallel_residual", c.parallel_residual},
+                 {"attention_bias", true},
+                 {"attention_dropout", c.attention_dropout},
+                 {"hidden_dropout", c.hidden_dropout},
+                 {"rotary_emb_base", c.rotary_base},
+                 {"rotary_pct", c.rotary_percent}};
+  write_rope(c, fields);
+  return fields;
+}
+
+json bloom_fields(const TransformerConfig& c) {
+  return {{"n_layer", c.num_layers},
+          {"hidden_size", c.hidden_size},
+          {"n_head", c.num_attention_heads},
+          {"seq_length", c.max_position_embeddings},
+          {"layer_norm_epsilon", c.norm_epsilon},
+          {"apply_residual_connection_post_layernorm", c.apply_residual_connection_post_layernorm},
+          {"attention_dropout", c.attention_dropout},
+          {"hidden_dropout", c.hidden_dropout}};
+}
+
+json fields_of(HfFamily family, const TransformerConfig& config) {
+  switch (family) {
+    case HfFamily::kGpt2:
+      return gpt2_fields(config);
+    case HfFamily::kLlama:
+    case HfFamily::kMistral:
+      return llama_fields(config);
+    case HfFamily::kGptNeox:
+      return gpt_neox_fields(config);
+    case HfFamily::kBloom:
+      return bloom_fields(config);
+  }
+  throw InternalError("a family has fields");
+}
+
+}  // namespace
+
+std::string_view name_of(HfFamily family) { return row_of(family).model_type; }
+
+HfModel read_hf_config(const std::filesystem::path& path) {
+  const std::filesystem::path file =
+      std::filesystem::is_directory(path) ? path / "config.json" : path;
+  const json document = read_json(file);
+  if (!document.is_object()) {
+    throw FormatError(fmt::format("{}: is not a JSON object", file.string()));
+  }
+  const Fields fields(file, document);
+  HfModel model;
+  model.family = family_of(fields);
+  if (fields.has("quantization_config")) {
+    throw Unsupported(
+        fmt::format("{}: quantization_config: quantized weights are not read; use "
+                    "the original model",
+                    file.string()));
+  }
+  TransformerConfig& config = model.transformer;
+  switch (model.family) {
+    case HfFamily::kGpt2:
+      read_gpt2(fields, config);
+      break;
+    case HfFamily::kLlama:
+    case HfFamily::kMistral:
+      read_llama(fields, model.family, config);
+      break;
+    case HfFamily::kGptNeox:
+      read_gpt_neox(fields, config);
+      break;
+    case HfFamily::kBloom:
+      read_bloom(fields, config);
+      break;
+  }
+  model.vocab_size = fields.size("vocab_size");
+  model.bos_token_id = fields.token("bos_token_id");
+  model.eos_token_id = fields.token("eos_token_id");
+  model.pad_token_id = fields.token("pad_token_id");
+  config.padded_vocab_size = model.vocab_size;
+  config.seq_length = config.max_position_embeddings;
+  config.init_method_std = fields.number("initializer_range", 0.02);
+  config.params_dtype = dtype_named(fields);
+  config = resolved(config);
+  const std::vector<std::string> wrong = problems(config, 1);
+  if (!wrong.empty()) {
+    throw FormatError(fmt::format("{}: describes no model that can be: {}", file.string(),
+                                  fmt::join(wrong, "; ")));
+  }
+  return model;
+}
+
+std::string hf_config_text(const HfModel& model) {
+  const TransformerConfig& config = model.transformer;
+  const FamilyName& row = row_of(model.family);
+  const std::vector<std::string> found = differences(config, model.family);
+  if (!found.empty()) {
+    throw Unsupported(fmt::format("a {} model of Hugging Face cannot express {}", row.model_type,
+                                  fmt::join(found, ", ")));
+  }
+  json fields = fields_of(model.family, config);
+  const auto token = [](std::optional<int64_t> id) { return id ? json(*id) : json(); };
+  fields["architectures"] = {row.architecture};
+  fields["model_type"] = row.model_type;
+  fields["vocab_size"] = model.vocab_size;
+  fields["tie_word_embeddings"] = !config.untie_embeddings_and_output_weights;
+  fields["initializer_range"] = config.init_method_std;
+  fields["torch_dtype"] = name_of(config.params_dtype);
+  fields["bos_token_id"] = token(model.bos_token_id);
+  fields["eos_token_id"] = token(model.eos_token_id);
+  fields["pad_token_id"] = token(model.pad_token_id);
+  fields["use_cache"] = true;
+  return fields.dump(2) + "\n";
+}
+
+HfFamily hf_family_of(const TransformerConfig& config) {
+  std::string reasons;
+  for (const HfFamily family :
+       {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kGptNeox, HfFamily::kBloom}) {
+    const std::vector<std::string> found = differences(config, family);
+    if (found.empty()) return family;
+    reasons += fmt::format("\n  {} differs in {}", name_of(family), fmt::join(found, ", "));
+  }
+  throw Unsupported("no model family of Hugging Face has this configuration:" + reasons);
+}
+
+}  // namespace megatron

@@ -1,0 +1,108 @@
+#include "megatron/interchange/megatron/files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "megatron/core/error.h"
+#include "megatron/formats/safetensors.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<int64_t> number_of(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+void flatten(PyValue value, const std::string& prefix,
+             std::vector<std::pair<std::string, PyValue>>& leaves) {
+  for (const auto& [key, entry] : value.entries()) {
+    const std::string name = prefix + std::string(key.text().value_or("?"));
+    if (entry.is_dict()) {
+      flatten(entry, name + ".", leaves);
+    } else {
+      leaves.emplace_back(name, entry);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<RankFiles> open_rank_files(const fs::path& directory) {
+  std::vector<RankFiles> ranks;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    constexpr std::string_view kPrefix = "mp_rank_";
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix)) continue;
+    std::vector<int64_t> numbers;
+    for (size_t begin = kPrefix.size(); begin <= name.size();) {
+      const size_t end = std::min(name.find('_', begin), name.size());
+      if (const auto number = number_of(std::string_view(name).substr(begin, end - begin))) {
+        numbers.push_back(*number);
+      }
+      begin = end + 1;
+    }
+    RankFiles rank;
+    // The names of releases before 2023-06 and of the transformers script.
+    for (const char* file : {"model_optim_rng.pt", "model_rng.pt"}) {
+      if (rank.file == nullptr && fs::exists(entry.path() / file)) {
+        rank.file = std::make_shared<TorchFile>(entry.path() / file);
+      }
+    }
+    if (rank.file == nullptr) continue;  // an old optimizer's shard: mp_rank_XX_XXX_XXX/optim.pt
+    if (numbers.empty() || numbers.size() > 2) {
+      throw Unsupported(fmt::format(
+          "{}: is of a model with experts, or of no rank of tensor and pipeline parallelism",
+          entry.path().string()));
+    }
+    rank.tensor = numbers[0];
+    rank.pipeline = numbers.size() > 1 ? numbers[1] : 0;
+    if (fs::exists(entry.path() / "distrib_optim.pt")) {
+      rank.optimizer_file = std::make_shared<TorchFile>(entry.path() / "distrib_optim.pt");
+    }
+    ranks.push_back(std::move(rank));
+  }
+  if (ranks.empty()) {
+    throw FormatError(fmt::format("{}: has no mp_rank_XX/model_optim_rng.pt", directory.string()));
+  }
+  std::ranges::sort(ranks, {},
+                    [](const RankFiles& rank) { return std::pair(rank.pipeline, rank.tensor); });
+  const int64_t tensor_ranks = ranks.back().tensor + 1;
+  const int64_t pipeline_ranks = ranks.back().pipeline + 1;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    if (ranks[i].tensor != at % tensor_ranks || ranks[i].pipeline != at / tensor_ranks ||
+        static_cast<int64_t>(ranks.size()) != tensor_ranks * pipeline_ranks) {
+      throw FormatError(fmt::format(
+          "{}: has the files of {} ranks, but {} tensor parallel and {} pipeline parallel ranks "
+          "make {}; a folder is missing",
+          directory.string(), ranks.size(), tensor_ranks, pipeline_ranks,
+          tensor_ranks * pipeline_ranks));
+    }
+  }
+  return ranks;
+}
+
+std::vector<std::pair<std::string, PyValue>> flattened(PyValue value) {
+  std::vector<std::pair<std::string, PyValue>> leaves;
+  flatten(value, "", leaves);
+  return leaves;
+}
+
+std::optional<double> number_in(const TorchFile& file, const PyValue* value) {
+  if (value == nullptr) return std::nullopt;
+  if (const PyTensor* tensor = value->tensor()) {
+    if (tensor->shape.numel() != 1) return std::nullopt;
+    return copy_of(file.elements(*tensor).view).reshape({1}).item();
+  }
+  return value->number();
+}
+
+}  // namespace megatron

@@ -1,0 +1,241 @@
+#include "megatron/interchange/megatron/optimizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "megatron/checkpoint/contents.h"
+#include "megatron/core/error.h"
+#include "megatron/optim/flat_layout.h"
+#include "megatron/optim/flat_parameters.h"
+
+namespace megatron {
+namespace {
+
+class OptimizerReader {
+ public:
+  OptimizerReader(const RankFiles& rank, const ArgMap& args, const StateSink& sink,
+                  std::map<std::string, ArgMap>& scalars)
+      : rank_(rank), args_(args), sink_(sink), scalars_(scalars) {}
+
+  void read_optimizer();
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw FormatError(fmt::format("{}: {}", rank_.file->path().string(), what));
+  }
+  void set_step(double step) { scalars_["optimizer"]["step"] = static_cast<int64_t>(step); }
+  void read_groups(PyValue optimizer, PyValue wrapper);
+  void read_flat_state();
+  void read_flat_chunk(size_t chunk, PyValue buffers);
+  void add_state(const std::string& section, const RankTensor& parameter, PyValue value);
+
+  const RankFiles& rank_;
+  const ArgMap& args_;
+  const StateSink& sink_;
+  std::map<std::string, ArgMap>& scalars_;
+};
+
+void OptimizerReader::add_state(const std::string& section, const RankTensor& parameter,
+                                PyValue value) {
+  const PyTensor* tensor = value.tensor();
+  if (tensor == nullptr) return;
+  if (!(tensor->shape == parameter.tensor->shape)) {
+    fail(fmt::format("{} of {} has shape {}, the parameter {}", section, parameter.path,
+                     tensor->shape.str(), parameter.tensor->shape.str()));
+  }
+  if (parameter.is_tied_copy) return;
+  sink_(section, parameter, tensor->dtype,
+        [file = rank_.file, tensor] { return file->elements(*tensor); });
+}
+
+void OptimizerReader::read_optimizer() {
+  const PyValue root = rank_.root();
+  const PyValue* optimizer = root.find("optimizer");
+  if (optimizer == nullptr) return;
+  PyValue wrapper = *optimizer;
+  if (wrapper.is_list()) {  // of several optimizers in a chain
+    if (wrapper.items().size() != 1) fail("has several optimizers, as models with experts");
+    wrapper = wrapper.items()[0];
+  }
+  for (const char* old : {"optimizer_state_dict"}) {
+    if (const PyValue* inner = wrapper.find(old)) wrapper = *inner;
+  }
+  const PyValue* inner = wrapper.find("optimizer");
+  read_groups(inner != nullptr ? *inner : wrapper, wrapper);
+  if (rank_.optimizer_file != nullptr) read_flat_state();
+  const PyValue* scaler = wrapper.find("grad_scaler");
+  const auto scale =
+      scaler != nullptr ? number_in(*rank_.file, scaler->find("scale")) : std::nullopt;
+  if (scale) {
+    const auto count = [&](const char* name) {
+      const PyValue* value = scaler->find(name);
+      return value != nullptr ? value->integer().value_or(0) : 0;
+    };
+    scalars_["grad_scaler"] = {{"scale", *scale},
+                               {"growth_tracker", count("growth_tracker")},
+                               {"hysteresis_tracker", count("hysteresis_tracker")}};
+  }
+}
+
+// The parameters of a group are those of its weight decay, in the order of registration.
+void OptimizerReader::read_groups(PyValue optimizer, PyValue wrapper) {
+  const PyValue* groups = optimizer.find("param_groups");
+  const PyValue* state = optimizer.find("state");
+  if (groups == nullptr) return;
+  std::map<int64_t, PyValue> by_id;
+  if (state != nullptr) {
+    for (const auto& [id, value] : state->entries()) {
+      if (id.integer()) by_id[*id.integer()] = value;
+    }
+  }
+  const PyValue* main_names[] = {wrapper.find("fp32_from_fp16_params"),
+                                 wrapper.find("fp32_from_fp16")};
+  const PyValue* main = main_names[0] != nullptr ? main_names[0] : main_names[1];
+  const std::vector<RankTensor> all = rank_.parameters();
+  for (size_t g = 0; g < groups->items().size(); ++g) {
+    const PyValue group = groups->items()[g];
+    const auto number = [&](const char* name) {
+      const PyValue* value = group.find(name);
+      return value != nullptr ? value->number() : std::nullopt;
+    };
+    if (number("lr_mult").value_or(1.0) != 1.0) {
+      throw Unsupported(
+          fmt::format("{}: a group of parameters has lr_mult {}; load it with "
+                      "--no-load-optim",
+                      rank_.file->path().string(), *number("lr_mult")));
+    }
+    if (const auto step = number_in(*rank_.file, group.find("step"))) set_step(*step);
+    const PyValue* ids = group.find("params");
+    if (ids == nullptr || by_id.empty()) continue;  // the state is in another file
+    const double decay = number("wd_mult").value_or(number("weight_decay").value_or(1.0));
+    std::vector<RankTensor> members;
+    for (const RankTensor& parameter : all) {
+      const bool is_decoupled =
+          parameter.ours.starts_with("embedding.") || parameter.ours.starts_with("output_layer.");
+      const PyValue* decoupled = group.find("is_decoupled_lr");
+      const bool is_of_kind = groups->items().size() <= 2 || decoupled == nullptr ||
+                              decoupled->boolean() == is_decoupled;
+      if (is_of_kind && is_decayed(parameter.ours, parameter.tensor->shape) == (decay != 0.0)) {
+        members.push_back(parameter);
+      }
+    }
+    if (members.size() != ids->items().size()) {
+      fail(
+          fmt::format("group {} of the optimizer has {} parameters, the model has {} of its "
+                      "kind; load it with --no-load-optim",
+                      g, ids->items().size(), members.size()));
+    }
+    for (size_t k = 0; k < members.size(); ++k) {
+      const auto found = by_id.find(ids->items()[k].integer().value_or(-1));
+      if (found != by_id.end()) {
+        for (const char* kind : {"exp_avg", "exp_avg_sq", "momentum_buffer"}) {
+          const PyValue* value = found->second.find(kind);
+          if (value != nullptr) add_state(kind, members[k], *value);
+        }
+        if (const auto step = number_in(*rank_.file, found->second.find("step"))) set_step(*step);
+      }
+      if (main == nullptr) continue;
+      const auto mains =
+          g < main->items().size() ? main->items()[g].items() : std::span<const PyValue>();
+      if (mains.size() != members.size()) fail("has main parameters of another number");
+      add_state(kMainParamSection, members[k], mains[k]);
+    }
+  }
+}
+
+void OptimizerReader::read_flat_state() {
+  const PyValue root = rank_.optimizer_file->root();
+  for (size_t chunk = 0; chunk < rank_.chunks.size(); ++chunk) {
+    const PyValue* buffers = nullptr;
+    for (const auto& [key, value] : root.entries()) {
+      if (key.integer() == static_cast<int64_t>(chunk)) buffers = &value;
+    }
+    if (buffers == nullptr || buffers->entries().size() != 1) {
+      fail(fmt::format("{} has no buffer {} of one type",
+                       rank_.optimizer_file->path().filename().string(), chunk));
+    }
+    read_flat_chunk(chunk, buffers->entries()[0].second);
+  }
+}
+
+// Parameters lie in a flat buffer one behind the other, last first (flat_layout.h). The versions
+// differ in alignment and buckets; the sizes in the file say which it is.
+void OptimizerReader::read_flat_chunk(size_t chunk, PyValue buffers) {
+  const std::vector<RankTensor>& parameters = rank_.chunks[chunk];
+  std::vector<FlatItem> items;
+  for (const RankTensor& parameter : parameters) items.push_back({parameter.tensor->shape.numel()});
+  const auto tensors_of = [&](const char* kind) {
+    std::vector<const PyTensor*> tensors;
+    const PyValue* value = buffers.find(kind);
+    if (value == nullptr) return tensors;
+    if (value->tensor() != nullptr) tensors.push_back(value->tensor());
+    for (const PyValue item : value->items()) tensors.push_back(item.tensor());
+    return tensors;
+  };
+  const ArgMap& args = args_;
+  const int64_t replicas = value_or<int64_t>(args, "data_parallel_size", 1) *
+                           value_or<int64_t>(args, "context_parallel_size", 1);
+  std::vector<FlatLayout> candidates;
+  for (const int64_t alignment : {int64_t{1}, int64_t{64}}) {
+    for (const int64_t bucket_alignment : {replicas, std::lcm(replicas, int64_t{128})}) {
+      for (const int64_t bucket_size : {int64_t{0}, kMegatronBucketSize}) {
+        candidates.push_back(flat_layout(items, {alignment, bucket_size, bucket_alignment}));
+      }
+    }
+  }
+  const struct {
+    const char* theirs;
+    const char* ours;
+  } kKinds[] = {{"param", kMainParamSection}, {"exp_avg", "exp_avg"}, {"exp_avg_sq", "exp_avg_sq"}};
+  for (const auto& kind : kKinds) {
+    const std::vector<const PyTensor*> buckets = tensors_of(kind.theirs);
+    const auto fits = [&](const FlatLayout& layout) {
+      if (layout.buckets.size() != buckets.size()) return false;
+      for (size_t i = 0; i < buckets.size(); ++i) {
+        const FlatBucket& bucket = layout.buckets[i];
+        if (buckets[i] == nullptr || buckets[i]->shape.rank() != 1) return false;
+        const int64_t numel = buckets[i]->shape[0];
+        if (numel != bucket.end - bucket.begin && numel != bucket.unpadded_end - bucket.begin)
+          return false;
+      }
+      return true;
+    };
+    const auto found = std::ranges::find_if(candidates, fits);
+    if (found == candidates.end()) {
+      fail(
+          fmt::format("the flat buffers {} in {} are not those of the model's parameters; "
+                      "load it with --no-load-optim",
+                      kind.theirs, rank_.optimizer_file->path().filename().string()));
+    }
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].is_tied_copy) continue;
+      const FlatPlace& place = found->places[i];
+      const PyTensor* bucket = buckets[static_cast<size_t>(place.bucket)];
+      const int64_t begin = place.begin - found->buckets[static_cast<size_t>(place.bucket)].begin;
+      const Shape shape = parameters[i].tensor->shape;
+      sink_(kind.ours, parameters[i], bucket->dtype,
+            [file = rank_.optimizer_file, bucket, begin, shape] {
+              FileElements elements = file->elements(*bucket);
+              elements.view.data = static_cast<const std::byte*>(elements.view.data) +
+                                   begin * size_of(bucket->dtype);
+              elements.view.shape = shape;
+              return elements;
+            });
+    }
+  }
+}
+
+}  // namespace
+
+void read_megatron_optimizer(const RankFiles& rank, const ArgMap& args, const StateSink& sink,
+                             std::map<std::string, ArgMap>& scalars) {
+  OptimizerReader(rank, args, sink, scalars).read_optimizer();
+}
+
+}  // namespace megatron

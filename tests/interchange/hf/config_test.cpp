@@ -1,0 +1,217 @@
+#include "megatron/interchange/hf/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "tests/support/source_path.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/tensors.h"
+
+namespace megatron {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class HfConfigTest : public testing::Test {
+ protected:
+  json golden(const std::string& model) const {
+    return json::parse(
+        read_text(std::filesystem::path(source_path("tests/golden/hf")) / model / "config.json"));
+  }
+  HfModel read(const std::string& text) {
+    std::ofstream(directory_.path() / "config.json") << text;
+    return read_hf_config(directory_.path());
+  }
+  HfModel read(const std::string& model, const json& changes) {
+    json fields = golden(model);
+    fields.update(changes);
+    return read(fields.dump());
+  }
+  std::string unsupported(const std::string& model, const json& changes) {
+    return message_of<Unsupported>([&] { read(model, changes); });
+  }
+  std::string malformed(const std::string& model, const json& changes) {
+    return message_of<FormatError>([&] { read(model, changes); });
+  }
+
+  TemporaryDirectory directory_;
+};
+
+TEST_F(HfConfigTest, Gpt2) {
+  const HfModel model = read("gpt2", {{"tie_word_embeddings", false}});
+  const TransformerConfig& c = model.transformer;
+  EXPECT_EQ(model.family, HfFamily::kGpt2);
+  EXPECT_EQ(model.vocab_size, 131);
+  EXPECT_EQ(model.eos_token_id, 50256);
+  EXPECT_EQ(model.pad_token_id, std::nullopt);
+  EXPECT_EQ(c.num_layers, 3);
+  EXPECT_EQ(c.hidden_size, 48);
+  EXPECT_EQ(c.ffn_hidden_size, 192);
+  EXPECT_EQ(c.kv_channels, 12);
+  EXPECT_EQ(c.num_query_groups, 4);
+  EXPECT_EQ(c.max_position_embeddings, 64);
+  EXPECT_EQ(c.seq_length, 64);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.position_embedding_type, PositionEmbedding::kLearnedAbsolute);
+  EXPECT_EQ(c.norm_epsilon, 1e-5);
+  EXPECT_TRUE(c.untie_embeddings_and_output_weights);
+  EXPECT_EQ(c.hidden_dropout, 0.1);
+  EXPECT_EQ(c.params_dtype, DType::kFloat32);
+}
+
+TEST_F(HfConfigTest, LlamaWithGroupedQueries) {
+  const HfModel model = read("llama-gqa", {{"dtype", "bfloat16"}});
+  const TransformerConfig& c = model.transformer;
+  EXPECT_TRUE(c.group_query_attention);
+  EXPECT_EQ(c.num_query_groups, 2);
+  EXPECT_EQ(c.normalization, Normalization::kRmsNorm);
+  EXPECT_EQ(c.activation, Activation::kSwiglu);
+  EXPECT_EQ(c.position_embedding_type, PositionEmbedding::kRope);
+  EXPECT_EQ(c.norm_epsilon, 1e-6);
+  EXPECT_FALSE(c.add_bias_linear);
+  EXPECT_TRUE(c.untie_embeddings_and_output_weights);
+  EXPECT_EQ(c.params_dtype, DType::kBFloat16);
+}
+
+TEST_F(HfConfigTest, LlamaRotaryEmbeddings) {
+  // The fields of transformers 4, then of 5.
+  json llama3 = {{"rope_theta", 500000.0},
+                 {"rope_parameters", nullptr},
+                 {"rope_scaling",
+                  {{"factor", 32.0},
+                   {"low_freq_factor", 1.0},
+                   {"high_freq_factor", 4.0},
+                   {"original_max_position_embeddings", 8192},
+                   {"rope_type", "llama3"}}}};
+  const HfModel old_model = read("llama", llama3);
+  EXPECT_EQ(old_model.transformer.rotary_base, 500000.0);
+  EXPECT_TRUE(old_model.transformer.use_rope_scaling);
+  EXPECT_EQ(old_model.transformer.rope_scaling_factor, 32.0);
+  json rope = llama3["rope_scaling"];
+  rope["rope_theta"] = 250000.0;
+  EXPECT_EQ(read("llama", {{"rope_parameters", rope}}).transformer.rotary_base, 250000.0);
+
+  const json linear = {{"type", "linear"}, {"factor", 4}};
+  const json changes = {{"rope_parameters", nullptr}, {"rope_scaling", linear}};
+  EXPECT_EQ(read("llama", changes).transformer.rotary_seq_len_interpolation_factor, 4);
+
+  rope["low_freq_factor"] = 2.0;
+  EXPECT_THAT(unsupported("llama", {{"rope_parameters", rope}}), HasSubstr("low_freq_factor 1"));
+  EXPECT_THAT(unsupported("llama", {{"rope_parameters", {{"rope_type", "yarn"}}}}),
+              HasSubstr("default, linear and llama3"));
+  EXPECT_THAT(
+      unsupported("llama", {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 1.5}}}}),
+      HasSubstr("whole number"));
+}
+
+TEST_F(HfConfigTest, GptNeox) {
+  const TransformerConfig c = read("gpt-neox", json::object()).transformer;
+  EXPECT_TRUE(c.parallel_residual);
+  EXPECT_EQ(c.rotary_percent, 0.25);
+  EXPECT_EQ(c.activation, Activation::kGeluErf);
+  EXPECT_TRUE(c.untie_embeddings_and_output_weights);
+  const json old_fields = {{"rope_parameters", nullptr},
+                           {"rotary_pct", 0.5},
+                           {"rotary_emb_base", 20000},
+                           {"use_parallel_residual", false}};
+  const TransformerConfig old_model = read("gpt-neox", old_fields).transformer;
+  EXPECT_EQ(old_model.rotary_percent, 0.5);
+  EXPECT_EQ(old_model.rotary_base, 20000);
+  EXPECT_FALSE(old_model.parallel_residual);
+}
+
+TEST_F(HfConfigTest, Bloom) {
+  const TransformerConfig c =
+      read("bloom", {{"apply_residual_connection_post_layernorm", true}}).transformer;
+  EXPECT_TRUE(c.embed_layernorm);
+  EXPECT_EQ(c.position_embedding_type, PositionEmbedding::kAlibi);
+  EXPECT_TRUE(c.apply_residual_connection_post_layernorm);
+  EXPECT_EQ(c.max_position_embeddings, 2048);
+  EXPECT_FALSE(c.untie_embeddings_and_output_weights);
+  EXPECT_EQ(c.ffn_hidden_size, 192);
+}
+
+TEST_F(HfConfigTest, Mistral) {
+  const json mistral = {{"model_type", "mistral"}, {"sliding_window", nullptr}};
+  EXPECT_EQ(read("llama-gqa", mistral).family, HfFamily::kMistral);
+  EXPECT_THAT(unsupported("llama", {{"model_type", "mistral"}, {"sliding_window", 32}}),
+              HasSubstr("sliding_window is 32"));
+}
+
+TEST_F(HfConfigTest, NamesTheFieldItCannotServe) {
+  EXPECT_THAT(unsupported("gpt2", {{"model_type", "mamba"}}),
+              HasSubstr("model_type is \"mamba\": the models that can be read are gpt2, llama"));
+  EXPECT_THAT(unsupported("gpt2", {{"activation_function", "quick_gelu"}}),
+              HasSubstr("activation_function is \"quick_gelu\""));
+  EXPECT_THAT(unsupported("gpt2", {{"scale_attn_by_inverse_layer_idx", true}}),
+              HasSubstr("scale_attn_by_inverse_layer_idx is true"));
+  EXPECT_THAT(unsupported("gpt2", {{"scale_attn_weights", false}}),
+              HasSubstr("scale_attn_weights"));
+  EXPECT_THAT(unsupported("gpt2", {{"add_cross_attention", true}}), HasSubstr("cross attention"));
+  EXPECT_THAT(unsupported("gpt2", {{"dtype", "float8"}}), HasSubstr("dtype is \"float8\""));
+  EXPECT_THAT(unsupported("gpt2", {{"quantization_config", json::object()}}),
+              HasSubstr("quantization_config"));
+  EXPECT_THAT(unsupported("llama", {{"hidden_act", "gelu"}}), HasSubstr("hidden_act"));
+  EXPECT_THAT(unsupported("llama", {{"attention_bias", true}}), HasSubstr("mlp_bias"));
+  EXPECT_THAT(unsupported("gpt-neox", {{"attention_bias", false}}), HasSubstr("attention_bias"));
+}
+
+TEST_F(HfConfigTest, NamesTheFieldThatIsMalformed) {
+  EXPECT_THAT(malformed("gpt2", {{"n_layer", "3"}}),
+              HasSubstr("n_layer is \"3\", expected a size"));
+  EXPECT_THAT(malformed("gpt2", {{"n_layer", 0}}), HasSubstr("n_layer is 0"));
+  EXPECT_THAT(malformed("gpt2", {{"n_layer", nullptr}}), HasSubstr("has no n_layer"));
+  EXPECT_THAT(malformed("gpt2", {{"n_embd", int64_t{1} << 40}}), HasSubstr("expected a size"));
+  EXPECT_THAT(malformed("gpt2", {{"n_head", 5}}), HasSubstr("describes no model"));
+  EXPECT_THAT(malformed("gpt2", {{"tie_word_embeddings", 1}}), HasSubstr("true or false"));
+  EXPECT_THAT(malformed("gpt2", {{"layer_norm_epsilon", "small"}}), HasSubstr("a number"));
+  EXPECT_THAT(malformed("gpt2", {{"eos_token_id", "x"}}), HasSubstr("a token id"));
+  EXPECT_THAT(malformed("llama", {{"rope_parameters", 4}}), HasSubstr("an object"));
+  EXPECT_THAT(message_of<FormatError>([&] { read("[]"); }), HasSubstr("not a JSON object"));
+  EXPECT_THAT(message_of<FormatError>([&] { read("{"); }), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message_of<FormatError>([&] { read(R"({"a":1,"a":2})"); }),
+              HasSubstr("occurs twice"));
+}
+
+TEST_F(HfConfigTest, WritesWhatItReads) {
+  const json rope = {{"rope_type", "llama3"}, {"rope_theta", 1e6}, {"factor", 8.0}};
+  const json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
+  const auto expect_round_trip = [&](const std::string& name, const json& changes) {
+    const HfModel model = read(name, changes);
+    const std::string text = hf_config_text(model);
+    const HfModel again = read(text);
+    EXPECT_EQ(hf_config_text(again), text);
+    EXPECT_EQ(hf_family_of(again.transformer), model.family);
+    EXPECT_EQ(again.transformer.rotary_base, model.transformer.rotary_base);
+    EXPECT_EQ(again.transformer.rope_scaling_factor, model.transformer.rope_scaling_factor);
+    EXPECT_EQ(again.transformer.rotary_percent, model.transformer.rotary_percent);
+    EXPECT_EQ(again.transformer.kv_channels, model.transformer.kv_channels);
+    EXPECT_EQ(again.transformer.activation, model.transformer.activation);
+  };
+  expect_round_trip("gpt2", {{"n_inner", 100}, {"activation_function", "relu"}});
+  expect_round_trip("llama", {{"rope_parameters", rope}, {"head_dim", 16}, {"dtype", "float16"}});
+  expect_round_trip("llama-gqa",
+                    {{"rope_parameters", linear}, {"attention_bias", true}, {"mlp_bias", true}});
+  expect_round_trip("gpt-neox", {{"use_parallel_residual", false}});
+  expect_round_trip("bloom", {{"seq_length", 512}});
+}
+
+TEST_F(HfConfigTest, RefusesToWriteWhatTheFamilyCannotExpress) {
+  HfModel model = read("gpt2", json::object());
+  model.transformer.normalization = Normalization::kRmsNorm;
+  model.transformer.qk_layernorm = true;
+  const std::string message = message_of<Unsupported>([&] { hf_config_text(model); });
+  EXPECT_THAT(message, HasSubstr("the kind of norm, --qk-layernorm"));
+  EXPECT_THAT(message_of<Unsupported>([&] { hf_family_of(model.transformer); }),
+              HasSubstr("llama differs in"));
+}
+
+}  // namespace
+}  // namespace megatron
