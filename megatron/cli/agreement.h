@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "megatron/cli/args/training_args.h"
 #include "megatron/comm/group.h"
 #include "megatron/core/error.h"
+#include "megatron/settings/training_args.h"
 
 namespace megatron::cli {
 

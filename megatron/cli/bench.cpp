@@ -14,10 +14,7 @@
 #include <random>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/device_choice.h"
-#include "megatron/cli/flag_table.h"
 #include "megatron/cli/gpt_setup.h"
-#include "megatron/cli/gpt_step.h"
 #include "megatron/cli/memory_check.h"
 #include "megatron/cli/workloads.h"
 #include "megatron/comm/collectives.h"
@@ -27,6 +24,9 @@
 #include "megatron/device/allocator.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/device/trace.h"
+#include "megatron/models/gpt/gpt_step.h"
+#include "megatron/run/device_choice.h"
+#include "megatron/settings/flag_table.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/trainer.h"

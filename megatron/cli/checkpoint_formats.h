@@ -1,8 +1,8 @@
 #pragma once
 
 #include "megatron/checkpoint/contents.h"
-#include "megatron/cli/args/training_args.h"
 #include "megatron/cli/gpt_checkpoint.h"
+#include "megatron/settings/training_args.h"
 
 // Checkpoints as runs of this program describe them.
 namespace megatron::cli {

@@ -9,10 +9,10 @@
 #include <optional>
 #include <vector>
 
-#include "megatron/cli/edit_distance.h"
-#include "megatron/cli/flag_table.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/settings/edit_distance.h"
+#include "megatron/settings/flag_table.h"
 
 namespace megatron::cli {
 namespace {

@@ -4,9 +4,13 @@
 #include <string>
 #include <string_view>
 
-namespace megatron::cli {
+namespace megatron {
 
 class FlagTable;
+
+}  // namespace megatron
+
+namespace megatron::cli {
 
 // One thing the program does: `megatron <name> <words>`.
 struct Command {

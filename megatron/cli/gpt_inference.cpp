@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/args/training_args.h"
 #include "megatron/cli/checkpoint_formats.h"
-#include "megatron/cli/device_choice.h"
 #include "megatron/cli/gpt_checkpoint.h"
-#include "megatron/cli/threads.h"
+#include "megatron/comm/share_threads.h"
 #include "megatron/core/error.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/run/device_choice.h"
+#include "megatron/settings/training_args.h"
 
 namespace megatron::cli {
 namespace {
@@ -106,7 +106,7 @@ GptForInference load_for_inference(const ModelFlags& flags, const comm::Group& w
   if (flags.load.empty()) {
     throw ConfigError("--load is required: the directory of a checkpoint or Hugging Face model");
   }
-  use_threads(flags.num_threads);
+  comm::use_threads(flags.num_threads);
   const LoadSource source = find_load_source(flags.load, flags.ckpt_step, true);
 
   GptForInference result;

@@ -3,10 +3,10 @@
 #include <memory>
 #include <string>
 
-#include "megatron/cli/flag_table.h"
 #include "megatron/device/stream.h"
 #include "megatron/inference/generate.h"
 #include "megatron/models/gpt/gpt_model.h"
+#include "megatron/settings/flag_table.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/config.h"
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "megatron/cli/device_choice.h"
-#include "megatron/cli/threads.h"
 #include "megatron/comm/collectives.h"
+#include "megatron/comm/share_threads.h"
 #include "megatron/device/allocator.h"
+#include "megatron/run/device_choice.h"
 #include "megatron/training/flops.h"
 
 namespace megatron::cli {
@@ -77,7 +77,7 @@ GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
                .is_deterministic = args.training.deterministic_mode,
                .searches_algorithms = !args.training.deterministic_mode}),
       random_(static_cast<uint64_t>(args.training.seed)) {
-  use_threads(args.training.num_threads);
+  comm::use_threads(args.training.num_threads);
   open_links(parallel_.links, parallel_.pipeline.rank(), parallel_.pipeline.size(),
              num_model_chunks(args_.parallel, args_.transformer.num_layers) > 1, stream());
   std::vector<OptimizedParameter> parameters;

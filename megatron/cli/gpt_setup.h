@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "megatron/cli/args/training_args.h"
 #include "megatron/device/stream.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
+#include "megatron/settings/training_args.h"
 #include "megatron/training/trainer.h"
 
 namespace megatron::cli {

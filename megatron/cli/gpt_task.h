@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "megatron/cli/gpt_setup.h"
-#include "megatron/cli/gpt_step.h"
 #include "megatron/data/data_loader.h"
 #include "megatron/data/gpt_datasets.h"
+#include "megatron/models/gpt/gpt_step.h"
 
 namespace megatron::cli {
 

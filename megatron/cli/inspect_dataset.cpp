@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "megatron/cli/command.h"
-#include "megatron/cli/flag_table.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/data/dataset_tools.h"
+#include "megatron/settings/flag_table.h"
 
 namespace megatron::cli {
 namespace {

@@ -16,9 +16,7 @@
 #include <vector>
 
 #include "megatron/checkpoint/directory.h"
-#include "megatron/cli/args/training_args.h"
 #include "megatron/cli/command.h"
-#include "megatron/cli/flag_table.h"
 #include "megatron/cli/hosts.h"
 #include "megatron/cli/job.h"
 #include "megatron/cli/ranks.h"
@@ -26,6 +24,8 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/stream.h"
+#include "megatron/settings/flag_table.h"
+#include "megatron/settings/training_args.h"
 
 namespace megatron::cli {
 namespace {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "megatron/cli/args/training_args.h"
 #include "megatron/models/gpt/gpt_plan.h"
+#include "megatron/settings/training_args.h"
 
 // What a training run will need, before anything is allocated.
 namespace megatron::cli {

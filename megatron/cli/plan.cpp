@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/cli/memory_check.h"
-#include "megatron/cli/threads.h"
 #include "megatron/cli/workloads.h"
+#include "megatron/comm/share_threads.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
@@ -228,7 +228,7 @@ int plan(std::span<const std::string> argv) {
   args = resolved(std::move(args), std::max<int64_t>(flags.world_size, 1), problems);
   if (!problems.empty()) throw ConfigError(problems);
   find_vocabulary(args);
-  use_threads(args.training.num_threads);
+  comm::use_threads(args.training.num_threads);
 
   const Plan plan = plan_of(std::move(args));
   if (flags.json) {

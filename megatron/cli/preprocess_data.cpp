@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "megatron/cli/command.h"
-#include "megatron/cli/flag_table.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/data/preprocess.h"
+#include "megatron/settings/flag_table.h"
 #include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron::cli {

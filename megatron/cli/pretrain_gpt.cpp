@@ -11,7 +11,6 @@
 
 #include "megatron/checkpoint/directory.h"
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/device_choice.h"
 #include "megatron/cli/gpt_checkpoint.h"
 #include "megatron/cli/gpt_setup.h"
 #include "megatron/cli/gpt_task.h"
@@ -22,6 +21,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/free_memory.h"
+#include "megatron/run/device_choice.h"
 
 namespace megatron::cli {
 namespace {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/args/training_args.h"
 #include "megatron/cli/bench.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/generate.h"
@@ -24,6 +23,7 @@
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/stream.h"
+#include "megatron/settings/training_args.h"
 
 namespace megatron::cli {
 namespace {
@@ -36,7 +36,7 @@ constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
 // Whatever is wrong with the words, the command will say.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {
   std::vector<std::string> problems;
-  return timeout_of(parsed_flags(words, ModelKind::kGpt, problems));
+  return cli::timeout_of(parsed_flags(words, ModelKind::kGpt, problems));
 }
 
 int run_as_rank(const RankCommand& command, std::span<const std::string> words,

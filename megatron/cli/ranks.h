@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "megatron/cli/args/training_args.h"
 #include "megatron/comm/group.h"
 #include "megatron/device/allocator.h"
+#include "megatron/settings/training_args.h"
 
 namespace megatron::cli {
 

@@ -5,12 +5,12 @@
 #include <filesystem>
 
 #include "megatron/cli/command.h"
-#include "megatron/cli/flag_table.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
 #include "megatron/data/json_line.h"
 #include "megatron/data/line_reader.h"
+#include "megatron/settings/flag_table.h"
 #include "megatron/tokenizers/bpe_trainer.h"
 
 namespace megatron::cli {

@@ -4,8 +4,8 @@
 
 #include <sstream>
 
-#include "megatron/cli/flag_table.h"
 #include "megatron/core/error.h"
+#include "megatron/settings/flag_table.h"
 
 namespace megatron::cli {
 namespace {

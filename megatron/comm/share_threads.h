@@ -1,15 +1,16 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "megatron/core/parallel_for.h"
 
 namespace megatron::comm {
 
-// parallel_for in this thread uses `count` threads from now on.
-inline void use_threads(int count) {
+// parallel_for in this thread uses `count` threads from now on; 0 changes nothing.
+inline void use_threads(int64_t count) {
 #if defined(_OPENMP)
-  omp_set_num_threads(count);
+  if (count > 0) omp_set_num_threads(static_cast<int>(count));
 #else
   static_cast<void>(count);
 #endif

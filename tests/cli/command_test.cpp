@@ -4,11 +4,11 @@
 
 #include <stdexcept>
 
-#include "megatron/cli/args/training_args.h"
-#include "megatron/cli/edit_distance.h"
-#include "megatron/cli/flag_table.h"
 #include "megatron/cli/workloads.h"
 #include "megatron/core/error.h"
+#include "megatron/settings/edit_distance.h"
+#include "megatron/settings/flag_table.h"
+#include "megatron/settings/training_args.h"
 
 namespace megatron::cli {
 namespace {

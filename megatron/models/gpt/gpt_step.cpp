@@ -1,0 +1,98 @@
+#include "megatron/models/gpt/gpt_step.h"
+
+#include <optional>
+
+#include "megatron/ops/cross_entropy.h"
+
+namespace megatron {
+namespace {
+
+// Places in a Microbatch.
+enum Part : size_t {
+  kTokens,
+  kTokenOrder,
+  kPositions,
+  kPositionOrder,
+  kDocumentStarts,
+  kLabels,
+  kLossMask,
+  kLossDivisor,
+  kNumParts
+};
+
+}  // namespace
+
+GptStep::GptStep(const GptModel& model, RandomState& random, const Options& options)
+    : model_(model), random_(random), options_(options) {
+  if (!has_position_table() || reads_positions()) return;
+  const TransformerConfig& config = model.config();
+  positions_ = prepared_ids(default_position_ids(options.micro_batch_size, config.seq_length),
+                            config.max_position_embeddings, "position id")
+                   .to(model.stream());
+}
+
+bool GptStep::has_position_table() const {
+  return model_.chunk().has_embedding &&
+         model_.config().position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+}
+
+bool GptStep::reads_positions() const {
+  return options_.resets_position_ids || model_.context_parallel().size() > 1;
+}
+
+bool GptStep::reads_data(bool has_document_starts) const {
+  return model_.chunk().has_embedding || model_.chunk().has_head || has_document_starts ||
+         reads_positions();
+}
+
+Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
+  const ContextParallel& cp = model_.context_parallel();
+  std::optional<GptBatch> part;
+  if (cp.size() > 1) part = chunks_of(whole, cp.chunks(), 2 * cp.size());
+  const GptBatch& batch = part ? *part : whole;
+  const TransformerConfig& config = model_.config();
+  const Shape shape = {batch.micro_batch_size, batch.seq_length};
+  Microbatch made(kNumParts);
+  const auto add_ids = [&](Part ids, Part order, const std::vector<int64_t>& from, int64_t rows,
+                           const char* what) {
+    const RowIds checked = prepared_ids(tensor_of(from, shape), rows, what);
+    made[ids] = checked.ids;
+    if (has_gradient) made[order] = checked.order;
+  };
+  if (model_.chunk().has_embedding) {
+    add_ids(kTokens, kTokenOrder, batch.tokens, config.padded_vocab_size, "token id");
+  }
+  if (reads_positions() && has_position_table()) {
+    add_ids(kPositions, kPositionOrder, batch.position_ids, config.max_position_embeddings,
+            "position id");
+  } else if (reads_positions()) {
+    made[kPositions] = tensor_of(batch.position_ids, shape);
+  }
+  if (!batch.document_starts.empty()) {
+    made[kDocumentStarts] = tensor_of(batch.document_starts, shape);
+  }
+  if (model_.chunk().has_head) {
+    made[kLabels] = tensor_of(batch.labels, shape);
+    expect_labels(made[kLabels], config.padded_vocab_size);
+    made[kLossMask] = tensor_of(batch.loss_mask, shape);
+    if (cp.size() > 1) made[kLossDivisor] = tensor_of(std::vector{batch.loss_divisor}, {});
+  }
+  return made;
+}
+
+MicrobatchOutput GptStep::forward(const Microbatch& batch, const Variable& activations) const {
+  GptInput input;
+  if (!batch.empty()) {
+    input = {.tokens = {batch[kTokens], batch[kTokenOrder]},
+             .position_ids = {batch[kPositions], batch[kPositionOrder]},
+             .document_starts = batch[kDocumentStarts]};
+  }
+  if (positions_.defined()) input.position_ids = positions_;
+  const Variable hidden = model_.forward(input, activations, random_);
+  if (!model_.chunk().has_head) return {hidden};
+  const Variable loss =
+      gpt_loss(model_, hidden, batch[kLabels], batch[kLossMask], batch[kLossDivisor]);
+  return {loss, {{"lm loss", loss.data()}}};
+}
+
+}  // namespace megatron

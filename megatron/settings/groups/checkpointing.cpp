@@ -1,0 +1,85 @@
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+
+void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
+  using T = FlagType;
+  CheckpointConfig& c = args.checkpoint;
+  ArgMap& other = args.other;
+  const ArgValue none;
+
+  flags.group("checkpointing");
+  flags.add_optional("--save", c.save, "Directory to save checkpoints in.");
+  flags.add_optional("--save-interval", c.save_interval, "Iterations between checkpoints.");
+  flags.add_choice("--save-format", c.save_format,
+                   {{"native", SaveFormat::kNative},
+                    {"megatron", SaveFormat::kMegatron},
+                    {"megatron-core", SaveFormat::kMegatronCore},
+                    {"hf", SaveFormat::kHuggingFace}},
+                   "Format of --save: this program's, Megatron-LM's (two models), or a Hugging "
+                   "Face folder without the optimizer.");
+  flags.add_optional("--keep-last", c.keep_last,
+                     "Keep only this many of the newest checkpoints; all if not given.");
+  flags.add_optional("--save-retain-interval", c.save_retain_interval,
+                     "Checkpoints of iterations divisible by this are kept even so.");
+  flags.add_switch("--no-save-optim", c.no_save_optim, "Do not save the optimizer's state.").none();
+  flags.add_switch("--no-save-rng", c.no_save_rng, "Do not save the random states.").none();
+  flags.add_switch("--async-save", c.async_save,
+                   "Write checkpoints while training goes on, from a copy in host memory.");
+  flags.add_optional("--load", c.load, "Directory to load the latest checkpoint from.");
+  flags.add_choice("--load-format", c.load_format,
+                   {{"auto", LoadFormat::kAuto},
+                    {"native", LoadFormat::kNative},
+                    {"megatron", LoadFormat::kMegatron},
+                    {"deepspeed", LoadFormat::kDeepSpeed},
+                    {"hf", LoadFormat::kHuggingFace}},
+                   "Format of --load; auto recognises it.");
+  flags.add_optional("--ckpt-step", c.ckpt_step, "Load this iteration instead of the latest.");
+  flags.add_switch("--no-load-optim", c.no_load_optim, "Do not load the optimizer's state.").none();
+  flags.add_switch("--no-load-rng", c.no_load_rng, "Do not load the random states.").none();
+  flags.add_switch("--finetune", c.finetune, "Load the weights only and start at iteration 0.");
+  flags.add_off("--no-initialization -> perform_initialization",
+                args.transformer.perform_initialization,
+                "Do not draw initial weights; a checkpoint must replace them.");
+  flags.add_switch("--use-checkpoint-args", c.use_checkpoint_args,
+                   "Take the architecture from the checkpoint of --load.");
+  flags.add_switch("--exit-on-missing-checkpoint", c.exit_on_missing_checkpoint,
+                   "Do not start from random weights when --load has no checkpoint.");
+
+  flags
+      .add_later_entry("--ckpt-format,--dist-ckpt-format", T::kChoice, other, "torch",
+                       "Format of checkpoints.", "this checkpoint format")
+      .among({"torch", "torch_dist", "torch_dcp", "fsdp_dtensor", "zarr"});
+  flags.add_later_entry("--auto-detect-ckpt-format", T::kSwitch, other, false,
+                        "The format of a loaded checkpoint is always detected.");
+  flags.add_later_entry("--async-strategy", T::kText, other, "mcore", "Detail of --async-save.");
+  flags.add_later_entry("--use-persistent-ckpt-worker", T::kSwitch, other, false,
+                        "Detail of --async-save.");
+  flags.add_later_entry("--no-ckpt-fully-parallel-save", T::kOff, other, true,
+                        "Detail of distributed checkpoints.");
+  flags.add_later_entry("--ckpt-fully-parallel-load", T::kSwitch, other, false,
+                        "Detail of distributed checkpoints.");
+  flags.add_later_entry("--ckpt-assume-constant-structure", T::kSwitch, other, false,
+                        "Detail of distributed checkpoints.");
+  flags.add_later_entry("--dist-ckpt-strictness", T::kText, other, "assume_ok_unexpected",
+                        "Detail of distributed checkpoints.");
+  flags.add_later_entry("--dist-ckpt-optim-fully-reshardable", T::kSwitch, other, false,
+                        "Detail of distributed checkpoints.");
+  flags.add_later_entry("--ckpt-convert-format", T::kText, other, none, "Convert while loading.",
+                        "converting while loading");
+  flags.add_later_entry("--ckpt-convert-save", T::kText, other, none,
+                        "Where the converted checkpoint goes.", "converting while loading");
+  flags.add_later_entry("--non-persistent-save-interval", T::kInt, other, none,
+                        "Iterations between temporary checkpoints.", "temporary checkpoints");
+  flags.add_later_entry("--pretrained-checkpoint", T::kText, other, none,
+                        "Weights to start from when --load is empty.",
+                        "a second source of weights");
+  flags.add_later_entry("--override-ckpt-iteration", T::kInt, other, none,
+                        "Iteration to count from after loading.",
+                        "counting from another iteration");
+  flags.add_later_entry("--use-mp-args-from-checkpoint-args", T::kSwitch, other, false,
+                        "Take the parallel sizes from the checkpoint too.",
+                        "taking parallel sizes from a checkpoint");
+}
+
+}  // namespace megatron

@@ -1,0 +1,80 @@
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+
+void add_data_flags(FlagTable& flags, TrainingArgs& args) {
+  using T = FlagType;
+  DataConfig& c = args.data;
+  TokenizerConfig& tokenizer = args.tokenizer;
+  TransformerConfig& transformer = args.transformer;
+  ArgMap& other = args.other;
+  const ArgValue none;
+
+  flags.group("data and tokenizer");
+  flags.add_optional(
+      "--data-path", c.data_path,
+      "Prefix of a dataset's .bin and .idx, or several as: weight prefix weight prefix ...");
+  flags.add("--split", c.split,
+            "Proportions of --data-path for training, validation and test, such as 90,5,5.");
+  flags.add_optional("--train-data-path,--train-weighted-split-paths", c.train_data_path,
+                     "Training data, as --data-path; not split.");
+  flags.add_optional("--valid-data-path,--valid-weighted-split-paths", c.valid_data_path,
+                     "Validation data, as --data-path; not split.");
+  flags.add_optional("--test-data-path,--test-weighted-split-paths", c.test_data_path,
+                     "Test data, as --data-path; not split.");
+  flags.add_optional("--data-args-path", c.data_args_path, "File with the words of --data-path.");
+  flags.add_optional("--per-split-data-args-path", c.per_split_data_args_path,
+                     "JSON file with the blend of each split.");
+  flags.add_optional("--data-cache-path", c.data_cache_path,
+                     "Directory of index caches; beside the data if not given.");
+  flags.add_switch("--mock-data", c.mock_data, "Synthetic samples instead of data files.");
+  flags.add_optional("--seq-length", transformer.seq_length, "Tokens in a sample.")
+      .from_checkpoint();
+  flags.add_optional("--encoder-seq-length", transformer.encoder_seq_length,
+                     "The same as --seq-length.");
+  flags
+      .add_optional("--decoder-seq-length", transformer.decoder_seq_length,
+                    "Tokens in a sample of T5's decoder.")
+      .from_checkpoint();
+  flags.add("--mask-prob", c.mask_prob, "Fraction of tokens that BERT and T5 mask.");
+  flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of samples that are cut short.");
+  flags.add("--num-workers", c.num_workers, "Threads that read samples ahead.");
+  flags.add_off("--no-data-sharding", c.data_sharding,
+                "Cyclic order over all samples instead of each rank's part.");
+  flags.add_switch("--reset-position-ids", c.reset_position_ids,
+                   "Positions start again after each end of document.");
+  flags.add_switch("--reset-attention-mask", c.reset_attention_mask,
+                   "Tokens do not see other documents of their sample.");
+  flags.add_switch("--eod-mask-loss", c.eod_mask_loss,
+                   "End-of-document tokens do not count in the loss.");
+
+  flags
+      .add_optional(
+          "--tokenizer-type", tokenizer.tokenizer_type,
+          "GPT2BPETokenizer, BertWordPieceLowerCase, BertWordPieceCase, SentencePieceTokenizer, "
+          "GPTSentencePieceTokenizer, Llama2Tokenizer, HuggingFaceTokenizer, PretrainedFromHF or "
+          "NullTokenizer.")
+      .from_checkpoint();
+  flags.add_optional("--vocab-file", tokenizer.vocab_file, "Vocabulary of the tokenizer.");
+  flags.add_optional("--merge-file", tokenizer.merge_file, "Merges of the GPT-2 tokenizer.");
+  flags.add_optional("--tokenizer-model,--tokenizer-name-or-path", tokenizer.tokenizer_model,
+                     "Model file of the tokenizer.");
+  flags.add_optional("--vocab-size", tokenizer.vocab_size,
+                     "Size of the NullTokenizer's vocabulary.");
+  flags.add("--vocab-extra-ids", tokenizer.vocab_extra_ids,
+            "Sentinel tokens added to the vocabulary; T5 uses 100.");
+
+  flags.add_entry("--sample-rate", T::kFloat, other, 1.0, "Fraction of documents retrieved from.");
+  flags.add_entry("--retriever-seq-length", T::kInt, other, int64_t{256},
+                  "Tokens in a sample of the retriever.");
+  flags.add_later_entry("--data-impl", T::kChoice, other, "mmap", "Format of data files.")
+      .among({"infer", "mmap", "lazy", "cached"});
+  flags.add_later_entry("--no-mmap-bin-files", T::kOff, other, true,
+                        "Data files are always mapped.");
+  flags.add_later_entry("--no-create-attention-mask-in-dataloader", T::kOff, other, true,
+                        "Masks are made where they are used.");
+  flags.add_later_entry("--num-dataset-builder-threads", T::kInt, other, int64_t{1},
+                        "Threads that open datasets.");
+}
+
+}  // namespace megatron

@@ -1,0 +1,70 @@
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+
+void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
+  using T = FlagType;
+  TrainingConfig& c = args.training;
+  ArgMap& other = args.other;
+  const ArgValue none;
+
+  flags.group("logging");
+  flags.add("--log-interval", c.log_interval, "Iterations between log lines.");
+  flags.add_switch("--log-params-norm", c.log_params_norm, "Log the L2 norm of the parameters.");
+  flags.add_switch("--log-num-zeros-in-grad", c.log_num_zeros_in_grad,
+                   "Log how many gradients are exactly 0.");
+  flags.add_switch("--log-throughput", c.log_throughput, "Log TFLOP/s per device.");
+  flags.add_switch("--log-progress", c.log_progress, "Keep progress.txt beside the checkpoints.");
+  flags.add_optional("--metrics-jsonl", c.metrics_jsonl,
+                     "Append one JSON object per log line to this file.");
+  flags.add("--timing-log-level", c.timing_log_level,
+            "0: time of an iteration; 1: of its phases; 2: of every operation in them.");
+  flags.add_off("--no-barrier-with-level-1-timing -> barrier_with_L1_time",
+                c.barrier_with_level_1_timing,
+                "Ranks do not wait for each other before level 1 timers.");
+  using O = TimingLogOption;
+  flags.add_choice("--timing-log-option", c.timing_log_option,
+                   {{"max", O::kMax}, {"minmax", O::kMinMax}, {"all", O::kAll}},
+                   "Which ranks' times are logged.");
+  flags.add("--tensorboard-log-interval", c.tensorboard_log_interval,
+            "Iterations between TensorBoard entries.");
+  flags.add("--tensorboard-queue-size", c.tensorboard_queue_size,
+            "TensorBoard entries kept before they are written.");
+  flags.add_switch("--log-timers-to-tensorboard", c.log_timers_to_tensorboard,
+                   "Timers in TensorBoard.");
+  flags.add_switch("--log-batch-size-to-tensorboard", c.log_batch_size_to_tensorboard,
+                   "Batch size in TensorBoard.");
+  // Compat: the misspelt name is Megatron-LM core_r0.5.0's.
+  flags.add_off(
+      "--no-log-learnig-rate-to-tensorboard,--no-log-learning-rate-to-tensorboard -> "
+      "log_learning_rate_to_tensorboard",
+      c.log_learning_rate_to_tensorboard, "No learning rate in TensorBoard.");
+  flags.add_off("--no-log-loss-scale-to-tensorboard", c.log_loss_scale_to_tensorboard,
+                "No loss scale in TensorBoard.");
+  flags.add_switch("--log-validation-ppl-to-tensorboard", c.log_validation_ppl_to_tensorboard,
+                   "Validation perplexity in TensorBoard.");
+  flags.add_switch("--log-memory-to-tensorboard", c.log_memory_to_tensorboard,
+                   "Memory in TensorBoard.");
+  flags.add_switch("--log-world-size-to-tensorboard", c.log_world_size_to_tensorboard,
+                   "Number of ranks in TensorBoard.");
+
+  flags.add_entry("--wandb-project", T::kText, other, "", "Project of Weights & Biases.");
+  flags.add_entry("--wandb-exp-name", T::kText, other, "", "Experiment of Weights & Biases.");
+  flags.add_entry("--wandb-save-dir", T::kText, other, "", "Directory of Weights & Biases.");
+  flags.add_entry("--enable-one-logger", T::kSwitch, other, false, "An internal service.");
+  flags.add_later_entry("--no-one-logger", T::kSwitch, other, false, "An internal service.");
+  flags.add_entry("--one-logger-project", T::kText, other, "e2e-tracking", "An internal service.");
+  flags.add_entry("--one-logger-entity", T::kText, other, "hwinf_dcm", "An internal service.");
+  flags.add_entry("--one-logger-run-name", T::kText, other, none, "An internal service.");
+  flags.add_later_entry("--log-memory-interval", T::kInt, other, none, "Log memory now and then.");
+  flags.add_later_entry("--log-energy", T::kSwitch, other, false, "Log energy.");
+  flags.add_later_entry("--log-straggler", T::kSwitch, other, false, "Look for slow ranks.");
+  flags.add_later_entry("--use-pytorch-profiler", T::kSwitch, other, false, "PyTorch's profiler.");
+  flags.add_later_entry("--record-memory-history", T::kSwitch, other, false,
+                        "PyTorch's memory history.");
+  flags.add_later_entry("--memory-snapshot-path", T::kText, other, "snapshot.pickle",
+                        "PyTorch's memory history.");
+  flags.add_later_entry("--logging-level", T::kInt, other, none, "Python's logging level.");
+}
+
+}  // namespace megatron

@@ -1,0 +1,174 @@
+#include <string>
+#include <vector>
+
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+
+void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
+  using T = FlagType;
+  TransformerConfig& c = args.transformer;
+  ActivationFlags& activation = args.activation;
+  ArgMap& other = args.other;
+  const ArgValue none;
+
+  flags.group("network size");
+  flags.add_optional("--num-layers", c.num_layers, "Number of transformer layers; of T5's encoder.")
+      .architecture();
+  flags.add_optional("--encoder-num-layers", c.encoder_num_layers, "The same as --num-layers.");
+  flags
+      .add_optional("--decoder-num-layers", c.decoder_num_layers,
+                    "Number of T5 decoder layers; as many as the encoder has if not given.")
+      .architecture();
+  flags.add_optional("--hidden-size", c.hidden_size, "Size of the hidden state.").architecture();
+  flags
+      .add_optional(
+          "--ffn-hidden-size", c.ffn_hidden_size,
+          "Hidden size of the MLP; 4 * hidden size if not given, with --swiglu 2/3 of that, "
+          "rounded down to a multiple of 64.")
+      .architecture();
+  flags.add_optional("--num-attention-heads", c.num_attention_heads, "Number of attention heads.")
+      .architecture();
+  flags
+      .add_optional("--kv-channels", c.kv_channels,
+                    "Size of one attention head; hidden size / heads if not given.")
+      .architecture();
+  flags
+      .add_switch("--group-query-attention", c.group_query_attention,
+                  "Heads share keys and values in --num-query-groups groups.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add("--num-query-groups", c.num_query_groups,
+           "Groups of --group-query-attention; 1 is multi-query attention.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_optional("--max-position-embeddings", c.max_position_embeddings,
+                    "Rows of the position table, at least the sequence length.")
+      .architecture();
+  using P = PositionEmbedding;
+  flags
+      .add_choice("--position-embedding-type", c.position_embedding_type,
+                  {{"learned_absolute", P::kLearnedAbsolute},
+                   {"rope", P::kRope},
+                   {"alibi", P::kAlibi},
+                   {"none", P::kNone},
+                   {"relative", P::kRelative},
+                   {"absolute", P::kLearnedAbsolute},
+                   {"rotary", P::kRope}},
+                  "How positions enter the model.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_switch("--use-rotary-position-embeddings", args.legacy.use_rotary_position_embeddings,
+                  "The same as --position-embedding-type rope.")
+      .architecture(FromCheckpoint::kAlways);
+  flags.add("--rotary-base", c.rotary_base, "Base of the rotary frequencies.")
+      .prints(int64_t{10000})
+      .architecture(FromCheckpoint::kAlways);
+  flags.add("--rotary-percent", c.rotary_percent, "Fraction of a head's channels that is rotated.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_switch("--rotary-interleaved", c.rotary_interleaved,
+                  "Rotate the channel pairs (2i, 2i+1) instead of (i, i + half).")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_optional("--rotary-seq-len-interpolation-factor", c.rotary_seq_len_interpolation_factor,
+                    "Divide positions by this, for sequences longer than those trained on.")
+      .architecture();
+  flags
+      .add_switch("--use-rope-scaling", c.use_rope_scaling,
+                  "Scale the rotary frequencies as Llama 3 does.")
+      .architecture();
+  flags.add("--rope-scaling-factor", c.rope_scaling_factor, "Factor of --use-rope-scaling.")
+      .architecture();
+  flags
+      .add("--relative-attention-num-buckets", c.relative_attention_num_buckets,
+           "Buckets of --position-embedding-type relative.")
+      .architecture();
+  flags
+      .add("--relative-attention-max-distance", c.relative_attention_max_distance,
+           "Distance from which on positions share the last bucket.")
+      .architecture();
+  flags
+      .add_off("--no-position-embedding -> add_position_embedding",
+               args.legacy.add_position_embedding,
+               "No learned position table; needs another --position-embedding-type.")
+      .architecture(FromCheckpoint::kAlways);
+  flags.add("--make-vocab-size-divisible-by", c.make_vocab_size_divisible_by,
+            "Pad the vocabulary to a multiple of this times the tensor parallel size.");
+  flags.add_optional("--pad-vocab-size-to,--padded-vocab-size", c.pad_vocab_size_to,
+                     "Pad the vocabulary to exactly this size.");
+  flags
+      .add_choice("--normalization", c.normalization,
+                  {{"LayerNorm", Normalization::kLayerNorm}, {"RMSNorm", Normalization::kRmsNorm}},
+                  "Which norm the layers use.")
+      .architecture(FromCheckpoint::kAlways);
+  flags.add("--norm-epsilon,--layernorm-epsilon", c.norm_epsilon, "Epsilon of the norms.")
+      .architecture();
+  flags
+      .add_switch("--apply-layernorm-1p", c.apply_layernorm_1p,
+                  "Store the norms' weights around 0 instead of 1.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_switch("--qk-layernorm", c.qk_layernorm,
+                  "Normalize queries and keys of each head before rotation.")
+      .architecture();
+  flags
+      .add_switch("--embed-layernorm", c.embed_layernorm,
+                  "LayerNorm on the word embeddings, as BLOOM has.")
+      .architecture();
+  flags
+      .add_switch("--parallel-residual", c.parallel_residual,
+                  "Attention and MLP read the same input and are added together, as in GPT-NeoX.")
+      .architecture();
+  flags
+      .add_switch("--apply-residual-connection-post-layernorm",
+                  c.apply_residual_connection_post_layernorm,
+                  "The residual starts at the norm's output instead of its input.")
+      .architecture();
+  flags
+      .add_switch("--openai-gelu", activation.openai_gelu,
+                  "GELU in its tanh form, whatever is fused.")
+      .architecture();
+  flags.add_switch("--squared-relu", activation.squared_relu, "Squared ReLU instead of GELU.")
+      .architecture();
+  flags
+      .add_switch("--swiglu", activation.swiglu,
+                  "Gated SiLU instead of GELU; the gate is the first half.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_choice("--glu-activation", activation.glu_activation,
+                  {{"geglu", GluActivation::kGeglu},
+                   {"liglu", GluActivation::kLiglu},
+                   {"reglu", GluActivation::kReglu},
+                   {"swiglu", GluActivation::kSwiglu}},
+                  "Gated activation of BigScience's fork; the gate is the second half.")
+      .architecture();
+  flags
+      .add_bool("--onnx-safe", activation.onnx_safe,
+                "GELU in its erf form with the constant 1.41421.")
+      .none()
+      .architecture();
+  flags
+      .add_off("--bert-no-binary-head -> bert_binary_head", c.bert_binary_head,
+               "BERT without its next-sentence head.")
+      .architecture();
+  flags
+      .add_switch("--untie-embeddings-and-output-weights", c.untie_embeddings_and_output_weights,
+                  "The output layer has its own matrix.")
+      .architecture(FromCheckpoint::kAlways);
+
+  flags.add_later_entry("--quick-geglu", T::kSwitch, other, false, "Gated x * sigmoid(1.702 x).",
+                        "the quick-geglu activation");
+  flags.add_later_entry("--no-rope-freq", T::kText, other, none, "Layers without rotary positions.",
+                        "leaving layers without rotary positions");
+  flags.add_later_entry("--window-size", T::kText, other, none, "Sliding window of attention.",
+                        "sliding window attention");
+  flags.add_later_entry("--window-attn-skip-freq", T::kText, other, none,
+                        "Which layers see beyond the window.", "sliding window attention");
+  flags
+      .add_later_entry("--softmax-type", T::kChoice, other, "vanilla", "Attention sinks.",
+                       "a softmax with sinks")
+      .among({"vanilla", "off-by-one", "learnable"});
+}
+
+}  // namespace megatron

@@ -1,0 +1,181 @@
+#include <string>
+#include <vector>
+
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+
+void add_training_flags(FlagTable& flags, TrainingArgs& args) {
+  using T = FlagType;
+  TrainingConfig& c = args.training;
+  TransformerConfig& transformer = args.transformer;
+  ParallelConfig& parallel = args.parallel;
+  ArgMap& other = args.other;
+  const ArgValue none;
+
+  flags.group("training");
+  flags.add_optional("--micro-batch-size", c.micro_batch_size,
+                     "Samples that one model replica processes at once.");
+  flags.add_optional(
+      "--global-batch-size", c.global_batch_size,
+      "Samples of one iteration, over all replicas; micro batch size * data parallel size if "
+      "not given.");
+  flags.add_optional(
+      "--rampup-batch-size", c.rampup_batch_size,
+      "Three numbers: first global batch size, its increment, and the samples over which it "
+      "grows to --global-batch-size. Needs --train-samples.");
+  flags.add_switch("--decrease-batch-size-if-needed", c.decrease_batch_size_if_needed,
+                   "Round the global batch size down to a multiple of micro batch size * data "
+                   "parallel size.");
+  flags.add_optional("--train-iters", c.train_iters, "Iterations over all runs of this training.");
+  flags.add_optional("--train-samples", c.train_samples, "Samples over all runs of this training.");
+  flags.add("--iterations-to-skip", c.iterations_to_skip,
+            "Iterations, counted from 1, whose data are read but not trained on.");
+  flags.add_optional("--exit-interval", c.exit_interval,
+                     "End the program when the iteration is divisible by this.");
+  flags.add_optional("--exit-duration-in-mins", c.exit_duration_in_mins,
+                     "End the program after this many minutes.");
+  flags.add_switch("--exit-signal-handler", c.exit_signal_handler,
+                   "Save a checkpoint and end the program on SIGTERM.");
+  flags.add_switch("--calculate-per-token-loss", c.calculate_per_token_loss,
+                   "Weight every token of the global batch equally instead of every microbatch.");
+  flags.add_off("--no-check-for-nan-in-loss-and-grad", c.check_for_nan_in_loss_and_grad,
+                "Do not stop at a loss or gradient norm that is not a number.");
+
+  using G = RecomputeGranularity;
+  flags
+      .add_switch("--recompute-activations", args.legacy.recompute_activations,
+                  "The same as --recompute-granularity selective.")
+      .is_listed = false;
+  flags.add_choice("--recompute-granularity", transformer.recompute_granularity,
+                   {{"full", G::kFull}, {"selective", G::kSelective}},
+                   "Save memory by computing again in the backward pass: whole layers, or the "
+                   "core of attention.");
+  flags.add_choice("--recompute-method", transformer.recompute_method,
+                   {{"uniform", RecomputeMethod::kUniform}, {"block", RecomputeMethod::kBlock}},
+                   "Which layers full recomputation covers: groups of --recompute-num-layers, or "
+                   "the first --recompute-num-layers of each stage.");
+  flags.add_optional("--recompute-num-layers", transformer.recompute_num_layers,
+                     "Layers in a group, or number of layers, of --recompute-method.");
+  flags.add_switch("--distribute-saved-activations,--distribute-checkpointed-activations",
+                   transformer.distribute_saved_activations,
+                   "Each tensor parallel rank keeps a part of the saved activations.");
+  flags
+      .add_switch("--checkpoint-activations", args.legacy.checkpoint_activations,
+                  "Old name of full, uniform recomputation.")
+      .is_listed = false;
+  flags
+      .add("--checkpoint-num-layers", args.legacy.checkpoint_num_layers,
+           "Old name of --recompute-num-layers.")
+      .is_listed = false;
+
+  flags.add_choice("--optimizer", args.optimizer.optimizer,
+                   {{"adam", OptimizerKind::kAdam}, {"sgd", OptimizerKind::kSgd}},
+                   "Update rule: Adam with decoupled weight decay, or SGD with momentum.");
+  flags.add_choice("--dataloader-type", args.data.dataloader_type,
+                   {{"single", DataloaderType::kSingle}, {"cyclic", DataloaderType::kCyclic}},
+                   "One pass over the shuffled samples, or epochs shuffled anew.");
+  flags
+      .add_off("--disable-bias-linear -> add_bias_linear", transformer.add_bias_linear,
+               "No biases in linear layers.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_switch("--add-qkv-bias", transformer.add_qkv_bias,
+                  "A bias on the QKV projection even so.")
+      .architecture(FromCheckpoint::kAlways);
+  flags
+      .add_off("--no-bias-gelu-fusion", args.activation.bias_gelu_fusion,
+               "GELU in its erf form; the fused kernel has the tanh form.")
+      .architecture();
+  flags.add_switch("--sequence-parallel", parallel.sequence_parallel,
+                   "Split norms and dropouts over the tensor parallel ranks along the sequence.");
+  flags.add_off("--no-async-tensor-model-parallel-allreduce",
+                parallel.async_tensor_model_parallel_allreduce,
+                "Do not overlap the all-reduce of input gradients with weight gradients.");
+  flags.add_off("--no-gradient-accumulation-fusion", parallel.gradient_accumulation_fusion,
+                "Weight gradients are computed apart and then added to the gradient buffer.");
+  // Compat: Megatron-LM refuses it without --sequence-parallel.
+  flags.add_switch("--tp-comm-overlap", parallel.tp_comm_overlap,
+                   "Overlap tensor parallel communication with matrix products.");
+  flags.add_switch("--profile", c.profile,
+                   "Write where the time of some iterations goes, for Perfetto.");
+  flags.add("--profile-step-start", c.profile_step_start, "First iteration to profile.");
+  flags.add("--profile-step-end", c.profile_step_end, "Iteration at which profiling ends.");
+  flags.add("--profile-ranks", c.profile_ranks, "Ranks to profile.");
+  flags.add_optional("--tensorboard-dir", c.tensorboard_dir,
+                     "Directory of TensorBoard event files.");
+
+  flags.add_removed("--batch-size", T::kInt, "use --micro-batch-size");
+  flags.add_later_entry("--step-batch-size-schedule", T::kText, other, none,
+                        "Global batch sizes by consumed tokens.",
+                        "a batch size schedule by tokens");
+  flags.add_entry("--no-clone-scatter-output-in-embedding", T::kOff, other, true,
+                  "Memory detail of the sequence parallel embedding.");
+  flags.add_entry("--no-masked-softmax-fusion", T::kOff, other, true,
+                  "Kernel choice of masked softmax.");
+  flags.add_entry("--no-bias-swiglu-fusion", T::kOff, other, true, "Kernel choice of SwiGLU.");
+  flags.add_entry("--no-bias-dropout-fusion", T::kOff, other, true, "Kernel choice of dropout.");
+  flags.add_entry("--no-rope-fusion -> apply_rope_fusion", T::kOff, other, true,
+                  "Kernel choice of rotary embeddings.");
+  flags.add_entry("--use-flash-attn", T::kSwitch, other, false, "Kernel choice of attention.");
+  flags.add_entry("--no-persist-layer-norm", T::kSwitch, other, false, "Kernel choice of norms.");
+  flags.add_entry("--use-mcore-models", T::kSwitch, other, false,
+                  "The other model family of Megatron-LM; there is one here.");
+  flags.add_later_entry("--use-legacy-models", T::kSwitch, other, false,
+                        "The other model family of Megatron-LM; there is one here.");
+  flags
+      .add_later_entry("--attention-backend", T::kChoice, other, "auto",
+                       "Kernel choice of attention.")
+      .among({"auto", "flash", "fused", "unfused", "local"});
+  flags.add_later_entry("--cross-entropy-loss-fusion", T::kSwitch, other, false,
+                        "Kernel choice of cross entropy.");
+  flags
+      .add_later_entry("--cross-entropy-fusion-impl", T::kChoice, other, "native",
+                       "Kernel choice of cross entropy.")
+      .among({"native", "te"});
+  // Compat: in Megatron-LM they switch parts of --tp-comm-overlap off; here all of it is on or off.
+  flags.add_entry("--tp-comm-overlap-cfg", T::kText, other, none, "Options of --tp-comm-overlap.");
+  flags.add_entry("--disable-tp-comm-split-ag", T::kOff, other, true,
+                  "Finer switch of --tp-comm-overlap.");
+  flags.add_entry("--disable-tp-comm-split-rs", T::kOff, other, true,
+                  "Finer switch of --tp-comm-overlap.");
+  flags.add_entry("--disable-tp-comm-bulk-dgrad", T::kOff, other, true,
+                  "Finer switch of --tp-comm-overlap.");
+  flags.add_entry("--disable-tp-comm-bulk-wgrad", T::kOff, other, true,
+                  "Finer switch of --tp-comm-overlap.");
+  flags.add_later_entry("--disable-tp-comm-overlap-ag", T::kOff, other, true,
+                        "Finer switch of --tp-comm-overlap.");
+  flags.add_later_entry("--disable-tp-comm-overlap-rs", T::kOff, other, true,
+                        "Finer switch of --tp-comm-overlap.");
+  flags.add_entry("--manual-gc", T::kSwitch, other, false, "Python's garbage collection.");
+  flags.add_entry("--manual-gc-interval", T::kInt, other, int64_t{0},
+                  "Python's garbage collection.");
+  flags.add_entry("--no-manual-gc-eval", T::kOff, other, true, "Python's garbage collection.");
+  flags.add_later_entry(
+      "--recompute-modules", T::kTexts, other, std::vector<std::string>{"core_attn"},
+      "What selective recomputation covers.", "selective recomputation of other modules");
+  flags.add_later_entry("--train-sync-interval", T::kInt, other, none,
+                        "Wait for the device at every such iteration.");
+  flags.add_later_entry("--check-for-spiky-loss", T::kSwitch, other, false,
+                        "Stop at a sudden rise of the loss.", "the check for spiky losses");
+  flags.add_later_entry("--check-for-large-grads", T::kSwitch, other, false,
+                        "Stop at very large gradients.", "the check for large gradients");
+  flags.add_later_entry("--check-weight-hash-across-dp-replicas-interval", T::kInt, other, none,
+                        "Compare the replicas' weights.", "comparing replicas");
+  flags.add_later_entry("--exit-signal-handler-for-dataloader", T::kSwitch, other, false,
+                        "Loader threads end with the program.");
+  flags.add_later_entry("--exit-signal", T::kText, other, "SIGTERM",
+                        "Signal of --exit-signal-handler.", "another signal than SIGTERM");
+  flags
+      .add_later_entry("--rerun-mode", T::kChoice, other, "validate_results",
+                       "What happens with a suspicious step.")
+      .among({"disabled", "validate_results", "report_stats"});
+  flags.add_later_entry("--skip-train-iteration-range", T::kTexts, other, none,
+                        "Ranges of iterations to skip.", "skipping ranges of iterations");
+  flags.add_later_entry("--train-tokens", T::kInt, other, none, "Length in tokens.",
+                        "a length in tokens");
+  flags.add_later_entry("--kill-switch-path", T::kText, other, none,
+                        "End the program when this file exists.", "the kill switch");
+}
+
+}  // namespace megatron

@@ -1,0 +1,30 @@
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+
+void add_validation_flags(FlagTable& flags, TrainingArgs& args) {
+  using T = FlagType;
+  TrainingConfig& c = args.training;
+  ArgMap& other = args.other;
+
+  flags.group("validation");
+  flags.add("--eval-iters", c.eval_iters,
+            "Iterations of one evaluation, for validation and test; 0 never evaluates.");
+  flags.add("--eval-interval", c.eval_interval, "Iterations between evaluations; 0 is never.");
+  flags.add_switch("--skip-train", c.skip_train, "Only evaluate, then end.");
+
+  flags.add_later_entry("--eval-global-batch-size", T::kInt, other, ArgValue(),
+                        "Global batch size of evaluation.", "another batch size for evaluation");
+  flags.add_later_entry("--eval-micro-batch-size", T::kInt, other, ArgValue(),
+                        "Micro batch size of evaluation.", "another batch size for evaluation");
+  flags.add_later_entry("--start-eval-at-iter", T::kInt, other, ArgValue(),
+                        "First iteration that may evaluate.", "a late first evaluation");
+  flags.add_later_entry("--full-validation", T::kSwitch, other, false,
+                        "Evaluate on the whole validation set.", "full validation");
+  flags.add_later_entry("--multiple-validation-sets", T::kSwitch, other, false,
+                        "Evaluate on each validation set by itself.", "several validation sets");
+  flags.add_later_entry("--validation-set-names", T::kTexts, other, ArgValue(),
+                        "Names of the validation sets.");
+}
+
+}  // namespace megatron

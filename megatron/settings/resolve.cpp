@@ -1,0 +1,413 @@
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/parallel/tensor/pieces.h"
+#include "megatron/settings/training_args.h"
+
+namespace megatron {
+namespace {
+
+void append(std::vector<std::string>& problems, std::vector<std::string> more) {
+  for (std::string& problem : more) problems.push_back(std::move(problem));
+}
+
+// One pass of Megatron-LM's validate_args, in its order. Each step fills fields that the next ones
+// read, and adds what is wrong to `problems`.
+class Resolver {
+ public:
+  Resolver(TrainingArgs& args, std::vector<std::string>& problems)
+      : args_(args), problems_(problems) {}
+
+  void run(int64_t world_size) {
+    script_defaults();
+    ranks(world_size);
+    recomputation();
+    layers_and_lengths();
+    precision();
+    batches();
+    training_length();
+    pipeline();
+    positions();
+    collect();
+    warn_about_what_has_no_effect();
+  }
+
+ private:
+  bool given(const char* dest) const { return args_.given.contains(dest); }
+  void require(bool holds, std::string problem) {
+    if (!holds) problems_.push_back(std::move(problem));
+  }
+  void exclude(bool both, const char* one, const char* other) {
+    require(!both, fmt::format("{} and {} exclude each other; keep one", one, other));
+  }
+
+  void script_defaults() {
+    std::string& type = args_.tokenizer.tokenizer_type;
+    if (!type.empty()) return;
+    type = args_.model == ModelKind::kGpt ? "GPT2BPETokenizer" : "BertWordPieceLowerCase";
+  }
+
+  void ranks(int64_t world_size) {
+    ParallelConfig& parallel = args_.parallel;
+    const ParallelConfig asked = parallel;
+    parallel.world_size = world_size;
+    parallel = megatron::resolved(parallel);
+    const auto clamped = [&](int64_t before, int64_t after, const char* flag) {
+      if (before == after) return;
+      args_.warnings.push_back(fmt::format("{} {} is lowered to {}: this run has {} rank{}", flag,
+                                           before, after, world_size, world_size == 1 ? "" : "s"));
+    };
+    clamped(asked.tensor_model_parallel_size, parallel.tensor_model_parallel_size,
+            "--tensor-model-parallel-size");
+    clamped(asked.pipeline_model_parallel_size, parallel.pipeline_model_parallel_size,
+            "--pipeline-model-parallel-size");
+    append(problems_, megatron::problems(parallel));
+    args_.notes.push_back(
+        fmt::format("using world size: {}, data-parallel size: {}, context-parallel size: {} "
+                    "tensor-model-parallel size: {}, pipeline-model-parallel size: {} ",
+                    world_size, parallel.data_parallel_size, parallel.context_parallel_size,
+                    parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size));
+  }
+
+  void recomputation() {
+    TransformerConfig& c = args_.transformer;
+    if (args_.legacy.recompute_activations) {
+      c.recompute_granularity = RecomputeGranularity::kSelective;
+    }
+    if (args_.legacy.checkpoint_activations) {
+      // Compat: BigScience Megatron-DeepSpeed's --checkpoint-activations.
+      exclude(args_.legacy.recompute_activations || given("recompute_granularity"),
+              "--checkpoint-activations", "the newer --recompute-... flags");
+      c.recompute_granularity = RecomputeGranularity::kFull;
+      c.recompute_method = RecomputeMethod::kUniform;
+      c.recompute_num_layers = args_.legacy.checkpoint_num_layers;
+    }
+  }
+
+  void layers_and_lengths() {
+    TransformerConfig& c = args_.transformer;
+    exclude(given("num_layers") && given("encoder_num_layers"), "--num-layers",
+            "--encoder-num-layers");
+    exclude(given("seq_length") && given("encoder_seq_length"), "--seq-length",
+            "--encoder-seq-length");
+    c.activation = activation_of(args_.activation, c.add_bias_linear);
+    append(problems_, megatron::problems(args_.activation));
+    if (!c.add_bias_linear) args_.activation.bias_gelu_fusion = false;
+    if (args_.model != ModelKind::kT5) return;
+    if (c.decoder_num_layers == 0) {
+      c.decoder_num_layers = c.num_layers != 0 ? c.num_layers : c.encoder_num_layers;
+    }
+    require(c.decoder_seq_length > 0,
+            "--decoder-seq-length is required for T5; for example --decoder-seq-length 128");
+  }
+
+  void precision() {
+    ParallelConfig& parallel = args_.parallel;
+    args_.optimizer.check_for_nan_in_loss_and_grad = args_.training.check_for_nan_in_loss_and_grad;
+    args_.optimizer.log_num_zeros_in_grad = args_.training.log_num_zeros_in_grad;
+    args_.optimizer = megatron::resolved(args_.optimizer);
+    args_.transformer.params_dtype = args_.optimizer.params_dtype;
+    if (args_.optimizer.bf16 && !parallel.accumulate_allreduce_grads_in_fp32 &&
+        !parallel.grad_reduce_in_bf16) {
+      parallel.accumulate_allreduce_grads_in_fp32 = true;
+      args_.notes.emplace_back(
+          "accumulate and all-reduce gradients in fp32 for bfloat16 data type.");
+    }
+    require(!parallel.grad_reduce_in_bf16 || args_.optimizer.bf16,
+            "--grad-reduce-in-bf16 needs --bf16; add it or remove --grad-reduce-in-bf16");
+    args_.notes.push_back(
+        fmt::format("using {} for parameters ...", text_of(args_.optimizer.params_dtype)));
+    args_.transformer = megatron::resolved(args_.transformer);
+  }
+
+  void batches() {
+    // 0 where the sizes do not fit, which is said already.
+    const int64_t dp = std::max<int64_t>(args_.parallel.data_parallel_size, 1);
+    args_.training = megatron::resolved(args_.training, dp);
+  }
+
+  void training_length() {
+    const OptimizerConfig& c = args_.optimizer;
+    const TrainingConfig& training = args_.training;
+    if (training.train_iters > 0) {
+      exclude(given("lr_decay_samples"), "--train-iters", "--lr-decay-samples");
+      exclude(c.lr_warmup_samples != 0, "--train-iters", "--lr-warmup-samples");
+      exclude(c.lr_warmup_fraction && c.lr_warmup_iters != 0, "--lr-warmup-fraction",
+              "--lr-warmup-iters");
+    } else if (training.train_samples > 0) {
+      exclude(given("lr_decay_iters"), "--train-samples", "--lr-decay-iters");
+      exclude(c.lr_warmup_iters != 0, "--train-samples", "--lr-warmup-iters");
+      exclude(c.lr_warmup_fraction && c.lr_warmup_samples != 0, "--lr-warmup-fraction",
+              "--lr-warmup-samples");
+    }
+    const bool by_samples = training.train_samples > 0;
+    const int64_t length = by_samples ? training.train_samples : training.train_iters;
+    const int64_t asked = by_samples ? c.lr_decay_samples : c.lr_decay_iters;
+    const int64_t decay = asked > 0 ? asked : length;
+    const int64_t warmup = by_samples ? c.lr_warmup_samples : c.lr_warmup_iters;
+    const char* unit = by_samples ? "samples" : "iters";
+    require(
+        decay <= 0 || warmup < decay,
+        fmt::format("--lr-warmup-{} {} must be below the decay length {} (--lr-decay-{}, or the "
+                    "length of training)",
+                    unit, warmup, decay, unit));
+    const int64_t wsd = by_samples ? c.lr_wsd_decay_samples : c.lr_wsd_decay_iters;
+    require(c.lr_decay_style != LrDecayStyle::kWsd || (wsd > 0 && wsd <= decay - warmup),
+            fmt::format("--lr-decay-style WSD needs --lr-wsd-decay-{} between 1 and {}, the decay "
+                        "length less the warm-up",
+                        unit, decay - warmup));
+    require(training.skip_train || given("lr"), "--lr is required; for example --lr 1.5e-4");
+  }
+
+  void pipeline() {
+    ParallelConfig& parallel = args_.parallel;
+    const int64_t layers = args_.transformer.num_layers;
+    const int64_t stages =
+        parallel.pipeline_model_parallel_size - (parallel.standalone_embedding_stage ? 1 : 0);
+    require(stages > 0 || !parallel.standalone_embedding_stage,
+            "--standalone-embedding-stage needs --pipeline-model-parallel-size above 1");
+    if (stages <= 1 || layers <= 0) return;
+    const bool is_even = parallel.decoder_first_pipeline_num_layers == 0 &&
+                         parallel.decoder_last_pipeline_num_layers == 0 &&
+                         !parallel.account_for_embedding_in_pipeline_split &&
+                         !parallel.account_for_loss_in_pipeline_split;
+    if (args_.model == ModelKind::kT5) return;
+    if (!is_even) return append(problems_, pipeline_problems(parallel, layers));
+    if (layers % stages != 0) {
+      problems_.push_back(
+          fmt::format("--num-layers {} must be a multiple of the {} pipeline stages "
+                      "that hold layers; use {}",
+                      layers, stages, (layers + stages - 1) / stages * stages));
+      return;
+    }
+    const int64_t layers_a_stage = layers / stages;
+    const int64_t layers_a_chunk =
+        parallel.num_virtual_stages_per_pipeline_rank > 0
+            ? layers_a_stage / parallel.num_virtual_stages_per_pipeline_rank
+            : parallel.num_layers_per_virtual_pipeline_stage;
+    if (parallel.num_layers_per_virtual_pipeline_stage <= 0 &&
+        parallel.num_virtual_stages_per_pipeline_rank <= 0) {
+      return;
+    }
+    if (layers_a_chunk <= 0 || layers_a_stage % layers_a_chunk != 0 ||
+        (parallel.num_virtual_stages_per_pipeline_rank > 0 &&
+         layers_a_stage % parallel.num_virtual_stages_per_pipeline_rank != 0)) {
+      const bool is_count = parallel.num_virtual_stages_per_pipeline_rank > 0;
+      problems_.push_back(
+          fmt::format("the {} layers of a pipeline stage cannot be cut into equal chunks by {} {}",
+                      layers_a_stage,
+                      is_count ? "--num-virtual-stages-per-pipeline-rank"
+                               : "--num-layers-per-virtual-pipeline-stage",
+                      is_count ? parallel.num_virtual_stages_per_pipeline_rank
+                               : parallel.num_layers_per_virtual_pipeline_stage));
+      return;
+    }
+    parallel.virtual_pipeline_model_parallel_size = layers_a_stage / layers_a_chunk;
+    const int64_t lot = args_.training.micro_batch_size * parallel.data_parallel_size;
+    const int64_t pp = parallel.pipeline_model_parallel_size;
+    require(lot <= 0 || args_.training.global_batch_size % (lot * pp) == 0,
+            fmt::format("--global-batch-size {} makes {} microbatches; an interleaved pipeline of "
+                        "{} stages needs a multiple of {}, so a multiple of {} samples",
+                        args_.training.global_batch_size,
+                        args_.training.global_batch_size / std::max<int64_t>(lot, 1), pp, pp,
+                        lot * pp));
+  }
+
+  void positions() {
+    TransformerConfig& c = args_.transformer;
+    if (args_.legacy.use_rotary_position_embeddings) {
+      require(!given("position_embedding_type") ||
+                  c.position_embedding_type == PositionEmbedding::kRope,
+              "--use-rotary-position-embeddings contradicts --position-embedding-type; remove one");
+      c.position_embedding_type = PositionEmbedding::kRope;
+    }
+    require(args_.legacy.add_position_embedding ||
+                c.position_embedding_type != PositionEmbedding::kLearnedAbsolute,
+            "--no-position-embedding needs --position-embedding-type rope, alibi or none");
+    if (args_.model != ModelKind::kGpt) {
+      require(!c.untie_embeddings_and_output_weights,
+              "--untie-embeddings-and-output-weights is for GPT only; remove it");
+    }
+    const int64_t tp = args_.parallel.tensor_model_parallel_size;
+    if (args_.parallel.sequence_parallel && tp > 0) {
+      const int64_t parts = tp * std::max<int64_t>(args_.parallel.context_parallel_size, 1);
+      require(c.seq_length % parts == 0,
+              parts == tp
+                  ? fmt::format("--seq-length {} must be a multiple of "
+                                "--tensor-model-parallel-size {} with --sequence-parallel",
+                                c.seq_length, tp)
+                  : fmt::format("--seq-length {} must be a multiple of {}: "
+                                "--tensor-model-parallel-size {} x --context-parallel-size {} with "
+                                "--sequence-parallel",
+                                c.seq_length, parts, tp, parts / tp));
+    }
+    const int64_t cp = args_.parallel.context_parallel_size;
+    require(cp <= 1 || c.seq_length % (2 * cp) == 0,
+            fmt::format("--seq-length {} must be a multiple of 2 * --context-parallel-size {}",
+                        c.seq_length, cp));
+    require(!(c.distribute_saved_activations && args_.parallel.sequence_parallel),
+            "--distribute-saved-activations and --sequence-parallel exclude each other; the latter "
+            "already divides what is saved");
+  }
+
+  void collect() {
+    const int64_t tp = std::max<int64_t>(args_.parallel.tensor_model_parallel_size, 1);
+    const int64_t dp = std::max<int64_t>(args_.parallel.data_parallel_size, 1);
+    append(problems_, megatron::problems(args_.transformer, tp));
+    append(problems_, megatron::problems(args_.training, dp));
+    if (given("lr") || args_.training.skip_train) {
+      append(problems_, megatron::problems(args_.optimizer));
+    }
+    append(problems_, megatron::problems(args_.checkpoint));
+    append(problems_, megatron::problems(args_.data));
+    tokenizer();
+    require(args_.training.megatron_compat.empty() || args_.training.megatron_compat == "0.5",
+            fmt::format("--megatron-compat {} must be 0.5", args_.training.megatron_compat));
+  }
+
+  void tokenizer() {
+    const TokenizerConfig& c = args_.tokenizer;
+    const auto needs = [&](bool has, const char* what) {
+      require(has, fmt::format("--tokenizer-type {} needs {}", c.tokenizer_type, what));
+    };
+    if (c.tokenizer_type == "GPT2BPETokenizer") {
+      needs(!c.tokenizer_model.empty() || (!c.vocab_file.empty() && !c.merge_file.empty()),
+            "--vocab-file vocab.json and --merge-file merges.txt");
+    } else if (c.tokenizer_type.starts_with("BertWordPiece")) {
+      needs(!c.vocab_file.empty(), "--vocab-file vocab.txt");
+    } else if (c.tokenizer_type == "NullTokenizer") {
+      needs(c.vocab_size > 0, "--vocab-size; for example --vocab-size 1000");
+    } else {
+      needs(!c.tokenizer_model.empty(), "--tokenizer-model with the path of its model");
+    }
+    require(c.vocab_extra_ids >= 0,
+            fmt::format("--vocab-extra-ids {} must be at least 0", c.vocab_extra_ids));
+  }
+
+  void warn_about_what_has_no_effect() {
+    const auto warn_if = [&](bool holds, const char* text) {
+      if (holds) args_.warnings.emplace_back(text);
+    };
+    const TransformerConfig& c = args_.transformer;
+    const OptimizerConfig& optimizer = args_.optimizer;
+    warn_if(given("num_query_groups") && !c.group_query_attention,
+            "--num-query-groups has no effect without --group-query-attention");
+    warn_if(given("sequence_parallel") && !args_.parallel.sequence_parallel,
+            "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
+    overlap_in_vain();
+    warn_if(given("loss_scale") && !optimizer.fp16 && !optimizer.bf16 &&
+                !args_.parallel.use_distributed_optimizer,
+            "--loss-scale has no effect with fp32 parameters");
+    warn_if(c.position_embedding_type != PositionEmbedding::kRope &&
+                (given("rotary_percent") || given("rotary_base") || given("rotary_interleaved") ||
+                 given("rotary_seq_len_interpolation_factor") || given("use_rope_scaling")),
+            "--rotary-... and --use-rope-scaling have no effect without --position-embedding-type "
+            "rope");
+    warn_if(given("rope_scaling_factor") && !c.use_rope_scaling,
+            "--rope-scaling-factor has no effect without --use-rope-scaling");
+    warn_if(given("split") && args_.data.data_path.empty() && args_.data.data_args_path.empty(),
+            "--split has no effect without --data-path");
+    warn_if(args_.checkpoint.async_save && (args_.checkpoint.save.empty() ||
+                                            args_.checkpoint.save_format != SaveFormat::kNative),
+            "--async-save has no effect without --save, or with another --save-format than native");
+    warn_if(given("save_interval") && args_.checkpoint.save.empty(),
+            "--save-interval has no effect without --save");
+    warn_if(given("cuda_graph") && args_.training.cuda_graph &&
+                args_.training.device == DeviceChoice::kCpu,
+            "--cuda-graph has no effect with --device cpu");
+    warn_if(args_.training.data_parallel_random_init,
+            "--data-parallel-random-init has no effect: first values go by the seed and the place");
+    warn_if(given("overlap_p2p_comm"),
+            "--no-overlap-p2p-communication has no effect: stages receive while they compute");
+    const int64_t pp = args_.parallel.pipeline_model_parallel_size;
+    warn_if(pp == 1 && (given("decoder_first_pipeline_num_layers") ||
+                        given("decoder_last_pipeline_num_layers")),
+            "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers have no "
+            "effect with --pipeline-model-parallel-size 1");
+    const int64_t group = args_.parallel.microbatch_group_size_per_virtual_pipeline_stage;
+    warn_if(group > 0 && group != pp,
+            "--microbatch-group-size-per-virtual-pipeline-stage has no effect: it is "
+            "--pipeline-model-parallel-size here");
+    warn_if(given("keep_last") && args_.checkpoint.save.empty(),
+            "--keep-last has no effect without --save");
+    warn_if(args_.training.log_timers_to_tensorboard,
+            "--log-timers-to-tensorboard has no effect yet");
+  }
+
+  void overlap_in_vain() {
+    const ParallelConfig& parallel = args_.parallel;
+    const int64_t tp = parallel.tensor_model_parallel_size;
+    if (!parallel.tp_comm_overlap) return;
+    if (tp == 1) {
+      args_.warnings.emplace_back(
+          "--tp-comm-overlap has no effect with --tensor-model-parallel-size 1");
+      return;
+    }
+    if (!parallel.sequence_parallel) {
+      args_.warnings.emplace_back("--tp-comm-overlap has no effect without --sequence-parallel");
+      return;
+    }
+    const int64_t rows = args_.training.micro_batch_size * args_.transformer.seq_length /
+                         parallel.context_parallel_size / tp;
+    if (args_.training.device == DeviceChoice::kCpu || rows >= kFewestPieceRows) return;
+    args_.warnings.push_back(
+        fmt::format("--tp-comm-overlap has no effect on a GPU: pieces of {} tokens are fewer than "
+                    "{}; raise --micro-batch-size",
+                    rows, kFewestPieceRows));
+  }
+
+  TrainingArgs& args_;
+  std::vector<std::string>& problems_;
+};
+
+// A value that was not understood leaves its field unset: drops the sentences that call a flag
+// missing when an earlier one is about its value.
+void drop_echoes(std::vector<std::string>& problems) {
+  constexpr std::string_view kRequired = " is required";
+  std::set<std::string> mentioned;
+  std::erase_if(problems, [&](const std::string& problem) {
+    const std::string flag = problem.substr(0, problem.find(' '));
+    const bool is_missing = problem.compare(flag.size(), kRequired.size(), kRequired) == 0;
+    const bool is_echo = is_missing && mentioned.contains(flag);
+    mentioned.insert(flag);
+    return is_echo;
+  });
+}
+
+}  // namespace
+
+TrainingArgs resolved(TrainingArgs args, int64_t world_size, std::vector<std::string>& problems) {
+  Resolver(args, problems).run(world_size);
+  drop_echoes(problems);
+  return args;
+}
+
+std::vector<std::string> unavailable(const TrainingArgs& args) {
+  std::vector<std::string> found;
+  const auto refuse_if = [&](bool asked, std::string what) {
+    if (asked) found.push_back(std::move(what) + " is not available yet; remove the flag");
+  };
+  const ParallelConfig& parallel = args.parallel;
+  const auto size = [&](int64_t value, const char* flag, const char* what) {
+    refuse_if(value > 1, fmt::format("{} {}: {}", flag, value, what));
+  };
+  size(parallel.expert_model_parallel_size, "--expert-model-parallel-size", "mixture of experts");
+  const std::vector<std::string> types = known_tokenizer_types();
+  if (std::find(types.begin(), types.end(), args.tokenizer.tokenizer_type) == types.end()) {
+    found.push_back(fmt::format("--tokenizer-type {} is not available; use one of {}",
+                                args.tokenizer.tokenizer_type, fmt::join(types, ", ")));
+  }
+  refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative,
+            "--position-embedding-type relative: a relative position bias");
+  refuse_if(args.training.calculate_per_token_loss, "--calculate-per-token-loss");
+  refuse_if(!args.training.megatron_compat.empty(), "--megatron-compat");
+  return found;
+}
+
+}  // namespace megatron

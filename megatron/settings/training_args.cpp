@@ -1,0 +1,139 @@
+#include "megatron/settings/training_args.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "megatron/core/error.h"
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+namespace {
+
+constexpr size_t kDumpNameWidth = 48;
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+}  // namespace
+
+FlagTable training_flags(TrainingArgs& args) {
+  FlagTable flags;
+  add_network_size_flags(flags, args);
+  add_regularization_flags(flags, args);
+  add_training_flags(flags, args);
+  add_initialization_flags(flags, args);
+  add_learning_rate_flags(flags, args);
+  add_checkpointing_flags(flags, args);
+  add_mixed_precision_flags(flags, args);
+  add_distributed_flags(flags, args);
+  add_validation_flags(flags, args);
+  add_data_flags(flags, args);
+  add_logging_flags(flags, args);
+  add_machine_flags(flags, args);
+  add_inference_flags(flags, args);
+  add_moe_flags(flags, args);
+  add_compat_flags(flags, args);
+  return flags;
+}
+
+TrainingArgs parsed_flags(std::span<const std::string> argv, ModelKind model,
+                          std::vector<std::string>& problems) {
+  TrainingArgs args;
+  FlagTable flags = training_flags(args);
+  ParsedFlags parsed = flags.parse(argv);
+  args.model = model;
+  args.given = std::move(parsed.given);
+  args.wants_help = parsed.wants_help;
+  problems.insert(problems.end(), parsed.problems.begin(), parsed.problems.end());
+  for (const std::string& word : parsed.words) {
+    problems.push_back(
+        fmt::format("{} belongs to no flag; quote values that contain spaces", word));
+  }
+  if (!parsed.ignored.empty()) {
+    args.warnings.push_back(fmt::format("no effect here: {}", fmt::join(parsed.ignored, " ")));
+  }
+  return args;
+}
+
+TrainingArgs parse_training_args(std::span<const std::string> argv, ModelKind model,
+                                 int64_t world_size) {
+  std::vector<std::string> problems;
+  TrainingArgs args = parsed_flags(argv, model, problems);
+  if (args.wants_help) return args;
+  args = resolved(std::move(args), world_size, problems);
+  for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
+  if (!problems.empty()) throw ConfigError(problems);
+  return args;
+}
+
+void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored) {
+  FlagTable flags = training_flags(args);
+  for (const Flag& flag : flags.rows()) {
+    const bool wins = flag.taken_from_checkpoint == FromCheckpoint::kAlways ||
+                      (flag.taken_from_checkpoint == FromCheckpoint::kUnlessGiven &&
+                       !args.given.contains(flag.dest));
+    const auto found = stored.find(flag.dest);
+    if (wins && found != stored.end()) flags.assign(flag.dest, found->second);
+  }
+  const auto padded = stored.find("padded_vocab_size");
+  if (padded != stored.end() && std::holds_alternative<int64_t>(padded->second)) {
+    args.transformer.padded_vocab_size = std::get<int64_t>(padded->second);
+  }
+}
+
+ArgMap arg_map(const TrainingArgs& args) {
+  TrainingArgs bound;
+  const FlagTable flags = training_flags(bound);
+  bound = args;
+  // Without the switch the groups follow from the heads; the flag keeps its default.
+  if (!args.transformer.group_query_attention) bound.transformer.num_query_groups = 1;
+  ArgMap map = flags.values(args.given);
+
+  const ParallelConfig& parallel = args.parallel;
+  map["world_size"] = parallel.world_size;
+  map["rank"] = int64_t{0};
+  map["data_parallel_size"] = parallel.data_parallel_size;
+  map["transformer_pipeline_model_parallel_size"] =
+      parallel.pipeline_model_parallel_size - (parallel.standalone_embedding_stage ? 1 : 0);
+  const int64_t virtual_size = parallel.virtual_pipeline_model_parallel_size;
+  map["virtual_pipeline_model_parallel_size"] =
+      virtual_size > 0 ? ArgValue(virtual_size) : ArgValue();
+  map["params_dtype"] = args.transformer.params_dtype;
+  map["consumed_train_samples"] = int64_t{0};
+  map["consumed_valid_samples"] = int64_t{0};
+  map["variable_seq_lengths"] = false;
+  if (args.transformer.padded_vocab_size > 0) {
+    map["padded_vocab_size"] = args.transformer.padded_vocab_size;
+  }
+  return map;
+}
+
+std::vector<std::string> argument_dump(const ArgMap& args) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : args) names.push_back(name);
+  std::sort(names.begin(), names.end(),
+            [](const std::string& a, const std::string& b) { return lower(a) < lower(b); });
+  std::vector<std::string> lines = {"------------------------ arguments ------------------------"};
+  for (const std::string& name : names) {
+    const std::string dots(kDumpNameWidth - std::min(kDumpNameWidth, name.size()), '.');
+    lines.push_back(fmt::format("  {} {} {}", name, dots, text_of(args.at(name))));
+  }
+  lines.emplace_back("-------------------- end of arguments ---------------------");
+  return lines;
+}
+
+std::string training_help(const std::string& command) {
+  TrainingArgs args;
+  return fmt::format(
+      "usage: megatron {} [flags]\n\n"
+      "- and _ are the same inside a flag; the last occurrence of a flag wins.\n{}",
+      command, training_flags(args).help());
+}
+
+}  // namespace megatron
