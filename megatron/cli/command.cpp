@@ -47,16 +47,6 @@ const Command& command_named(std::string_view typed, std::span<const Command> co
 
 }  // namespace
 
-void print_error(std::string_view message) {
-  std::string lines;  // written at once: other processes write too
-  for (size_t begin = 0; begin <= message.size();) {
-    const size_t end = std::min(message.find('\n', begin), message.size());
-    lines += fmt::format("error: {}\n", message.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  fmt::print(stderr, "{}", lines);
-}
-
 int run_program(int argc, const char* const* argv, std::span<const Command> commands) {
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   try {

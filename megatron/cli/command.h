@@ -26,8 +26,6 @@ struct Command {
 // --help, lists all of them.
 int run_program(int argc, const char* const* argv, std::span<const Command> commands);
 
-// "error: ..." lines on standard error.
-void print_error(std::string_view message);
 // What there is to say when memory runs out.
 inline constexpr const char* kOutOfMemory =
     "out of memory; use a smaller model, batch or sequence, or train for fewer iterations";

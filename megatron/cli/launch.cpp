@@ -17,13 +17,15 @@
 
 #include "megatron/checkpoint/directory.h"
 #include "megatron/cli/command.h"
-#include "megatron/cli/hosts.h"
-#include "megatron/cli/job.h"
 #include "megatron/cli/ranks.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/core/error.h"
+#include "megatron/core/exit_code.h"
+#include "megatron/core/host_name.h"
 #include "megatron/core/log.h"
 #include "megatron/device/stream.h"
+#include "megatron/launch/hosts.h"
+#include "megatron/launch/job.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
 
@@ -196,8 +198,8 @@ Words resuming(Words words, const std::string& save) {
   return words;
 }
 
-std::vector<JobProcess> processes_of(const LaunchFlags& launch, const std::string& command,
-                                     const Words& words, int port) {
+std::vector<launch::JobProcess> processes_of(const LaunchFlags& launch, const std::string& command,
+                                             const Words& words, int port) {
   Words program = {own_program()};
   const auto run = [&](Words first) {
     first.push_back(command);
@@ -219,7 +221,7 @@ std::vector<JobProcess> processes_of(const LaunchFlags& launch, const std::strin
          run({own_program(), "launch", "--nproc-per-node", std::to_string(launch.nproc_per_node)}),
          {}}};
   }
-  std::vector<JobProcess> processes;
+  std::vector<launch::JobProcess> processes;
   for (int64_t local = 0; local < launch.nproc_per_node; ++local) {
     const int64_t rank = launch.node_rank * launch.nproc_per_node + local;
     processes.push_back(
@@ -238,7 +240,7 @@ std::vector<JobProcess> processes_of(const LaunchFlags& launch, const std::strin
 }
 
 // Can another attempt end otherwise?
-bool may_pass(const JobOutcome& outcome) {
+bool may_pass(const launch::JobOutcome& outcome) {
   return outcome.exit_code != 0 && outcome.exit_code != kExitInput && !outcome.is_final;
 }
 
@@ -246,12 +248,12 @@ int run_supervised(const LaunchFlags& launch, const std::string& command, const 
                    const TrainingArgs& args) {
   const bool has_hosts = launch.nnodes > 1 && launch.hostfile.empty();
   const ReservedPort reserved;
-  std::optional<Hosts> hosts;
+  std::optional<launch::Hosts> hosts;
   if (has_hosts) {
-    hosts.emplace(
-        HostPlace{launch.node_rank, launch.nnodes, launch.master_addr,
-                  static_cast<int>(launch.master_port), launch.nproc_per_node, launch.max_restarts},
-        reserved.number(), timeout_of(args));
+    hosts.emplace(launch::HostPlace{launch.node_rank, launch.nnodes, launch.master_addr,
+                                    static_cast<int>(launch.master_port), launch.nproc_per_node,
+                                    launch.max_restarts},
+                  reserved.number(), timeout_of(args));
   }
   const int port = hosts                     ? hosts->ranks_port()
                    : launch.master_port == 0 ? reserved.number()
@@ -260,15 +262,16 @@ int run_supervised(const LaunchFlags& launch, const std::string& command, const 
   for (int64_t restarts = 0;; ++restarts) {
     const bool resumes = launch.max_restarts > 0 && latest_iteration(save) &&
                          (restarts > 0 || args.checkpoint.load.empty());
-    const std::vector<JobProcess> processes =
+    const std::vector<launch::JobProcess> processes =
         processes_of(launch, command, resumes ? resuming(words, save) : words, port);
-    JobOutcome outcome;
+    launch::JobOutcome outcome;
     if (hosts) {
-      const JobOutcome here = run_job(processes, [&] { return hosts->has_failed_elsewhere(); });
+      const launch::JobOutcome here =
+          launch::run_job(processes, [&] { return hosts->has_failed_elsewhere(); });
       outcome = hosts->agreed(here);
       if (outcome.exit_code != 0 && outcome.reason != here.reason) print_error(outcome.reason);
     } else {
-      outcome = run_job(processes);
+      outcome = launch::run_job(processes);
     }
     if (restarts >= launch.max_restarts || !may_pass(outcome)) return outcome.exit_code;
     const std::optional<int64_t> saved = latest_iteration(save);

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <deque>
 #include <new>
@@ -21,6 +19,9 @@
 #include "megatron/comm/processes.h"
 #include "megatron/comm/threads.h"
 #include "megatron/core/error.h"
+#include "megatron/core/exit_code.h"
+#include "megatron/core/host_name.h"
+#include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/stream.h"
 #include "megatron/settings/training_args.h"
@@ -132,12 +133,6 @@ std::chrono::minutes timeout_of(const TrainingArgs& args) {
 
 std::string speaker(int rank, const std::string& host) {
   return fmt::format("rank {} on {}", rank, host);
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 }  // namespace megatron::cli

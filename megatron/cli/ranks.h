@@ -21,11 +21,6 @@ struct RankCommand {
 // The one of that name, `-` and `_` alike. Throws ConfigError.
 const RankCommand& rank_command(const std::string& typed);
 
-// How the process of a rank ends beside 0.
-inline constexpr int kExitFault = 1;     // of a rank, a device or the network: may pass
-inline constexpr int kExitInput = 2;     // the input is at fault: again, it would end alike
-inline constexpr int kExitReleased = 3;  // another rank has failed
-
 // One for each of so many ranks that are threads, if they share GPUs: of a MemoryPool in force none
 // is given memory that queued work of another one still uses. None where each rank has a GPU.
 std::deque<MemoryPool> pools_of_shared_gpus(int ranks);
@@ -46,6 +41,5 @@ std::chrono::minutes timeout_of(const TrainingArgs& args);
 
 // "rank 3 on gpu7": as whom a rank above 0 speaks.
 std::string speaker(int rank, const std::string& host);
-std::string host_name();
 
 }  // namespace megatron::cli

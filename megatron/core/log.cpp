@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -46,6 +48,15 @@ void print_line(std::string_view text) {
 }
 void warn(std::string_view text) {
   if (is_speaking) sinks().err->warn("{}", text);
+}
+void print_error(std::string_view message) {
+  std::string lines;
+  for (size_t begin = 0; begin <= message.size();) {
+    const size_t end = std::min(message.find('\n', begin), message.size());
+    lines.append("error: ").append(message.substr(begin, end - begin)).append("\n");
+    begin = end + 1;
+  }
+  std::fwrite(lines.data(), 1, lines.size(), stderr);
 }
 void debug(std::string_view text) { sinks().err->debug("{}", text); }
 

@@ -8,6 +8,9 @@ namespace megatron {
 // as "warning: <text>". Thread safe. Callers format with fmt.
 void print_line(std::string_view text);
 void warn(std::string_view text);
+// "error: ..." on standard error, for each line of the message; all of them in one write, because
+// other processes write there too. Does nothing where standard error cannot be written.
+void print_error(std::string_view message);
 // A diagnostic for developers, to standard error; silent unless MEGATRON_LOG=debug.
 void debug(std::string_view text);
 

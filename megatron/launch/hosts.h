@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "megatron/cli/job.h"
 #include "megatron/comm/tcp/sockets.h"
+#include "megatron/launch/job.h"
 
-namespace megatron::cli {
+namespace megatron::launch {
 
 // One of the hosts of a job.
 struct HostPlace {
@@ -69,4 +69,4 @@ class Hosts {
 // Which of the outcomes of an attempt is that of the job. REQUIRES: one at least.
 JobOutcome outcome_of_all(const std::vector<JobOutcome>& outcomes);
 
-}  // namespace megatron::cli
+}  // namespace megatron::launch

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace megatron::cli {
+namespace megatron::launch {
 
 // A process of a job, before it is started.
 struct JobProcess {
@@ -34,4 +34,4 @@ struct JobOutcome {
 JobOutcome run_job(const std::vector<JobProcess>& processes,
                    const std::function<bool()>& has_failed_elsewhere = {});
 
-}  // namespace megatron::cli
+}  // namespace megatron::launch

@@ -1,15 +1,15 @@
-#include "megatron/cli/hosts.h"
+#include "megatron/launch/hosts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "megatron/cli/ranks.h"
 #include "megatron/core/error.h"
+#include "megatron/core/exit_code.h"
 #include "tests/support/message_of.h"
 
-namespace megatron::cli {
+namespace megatron::launch {
 namespace {
 
 using namespace std::chrono_literals;
@@ -72,4 +72,4 @@ TEST(HostsTest, WhoDoesNotComeIsNamed) {
 }
 
 }  // namespace
-}  // namespace megatron::cli
+}  // namespace megatron::launch

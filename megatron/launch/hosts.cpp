@@ -1,4 +1,4 @@
-#include "megatron/cli/hosts.h"
+#include "megatron/launch/hosts.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,12 +12,13 @@
 #include <thread>
 #include <utility>
 
-#include "megatron/cli/ranks.h"
 #include "megatron/core/build_id.h"
 #include "megatron/core/error.h"
+#include "megatron/core/exit_code.h"
+#include "megatron/core/host_name.h"
 #include "megatron/core/log.h"
 
-namespace megatron::cli {
+namespace megatron::launch {
 namespace {
 
 using comm::tcp::Deadline;
@@ -355,4 +356,4 @@ JobOutcome Hosts::agreed(const JobOutcome& here) {
   return result;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::launch

@@ -1,4 +1,4 @@
-#include "megatron/cli/job.h"
+#include "megatron/launch/job.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,11 +19,12 @@
 #include <string_view>
 #include <utility>
 
-#include "megatron/cli/command.h"
-#include "megatron/cli/ranks.h"
 #include "megatron/core/error.h"
+#include "megatron/core/exit_code.h"
+#include "megatron/core/host_name.h"
+#include "megatron/core/log.h"
 
-namespace megatron::cli {
+namespace megatron::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -316,4 +317,4 @@ JobOutcome run_job(const std::vector<JobProcess>& processes,
   return Job(processes).run(has_failed_elsewhere);
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron::launch
