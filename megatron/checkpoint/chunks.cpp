@@ -53,7 +53,8 @@ std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding&
   add_rectangles(rectangles, all, 0, begin, begin + run.numel());
 
   const Shape whole = sharding.whole(local);
-  const auto axis = static_cast<size_t>(sharding.axis);
+  const int divided_axis = std::max(sharding.axis, 0);
+  const auto axis = static_cast<size_t>(divided_axis);
   std::vector<CheckpointTensor> chunks;
   int64_t taken = 0;
   for (const Region& rectangle : rectangles) {
@@ -61,12 +62,12 @@ std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding&
     taken += rectangle.shape.numel();
     for (const Sharding::Block& block : sharding.blocks(local)) {
       const int64_t first = std::max(rectangle.offset[axis], block.local_begin);
-      const int64_t last = std::min(rectangle.offset[axis] + rectangle.shape[sharding.axis],
+      const int64_t last = std::min(rectangle.offset[axis] + rectangle.shape[divided_axis],
                                     block.local_begin + block.size);
       if (first >= last) continue;
       std::vector<int64_t> offset = rectangle.offset;
       offset[axis] = first - block.local_begin + block.whole_begin;
-      const bool is_all = last - first == rectangle.shape[sharding.axis];
+      const bool is_all = last - first == rectangle.shape[divided_axis];
       chunks.push_back({name,
                         is_all ? data : data.slice(first - rectangle.offset[axis], last - first),
                         whole, std::move(offset)});

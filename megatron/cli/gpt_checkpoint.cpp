@@ -59,7 +59,7 @@ std::vector<CheckpointTensor> model_tensors(const GptModel& model, const Paralle
                                             Parts parts) {
   std::vector<CheckpointTensor> tensors;
   if (parts == Parts::kToSave && parallel.data.rank() != 0) return tensors;
-  for (const NamedParameter& parameter : named_parameters(model)) {
+  for (const NamedParameter& parameter : named_tensors(model)) {
     const Sharding& sharding = parameter.info.sharding;
     const bool is_elsewhere =
         parameter.info.is_copy || (sharding.is_whole() && parallel.tensor.rank() != 0);

@@ -14,19 +14,6 @@
 namespace megatron::cli {
 namespace {
 
-std::vector<OptimizedParameter> parameters_of(const GptModel& model,
-                                              const ParallelContext& parallel) {
-  std::vector<OptimizedParameter> parameters = optimized_parameters(model, parallel.tensor.rank());
-  const bool is_tied = !model.config().untie_embeddings_and_output_weights;
-  for (OptimizedParameter& parameter : parameters) {
-    parameter.has_decoupled_lr =
-        parameter.name.starts_with("embedding.") || parameter.name.starts_with("output_layer.");
-    parameter.is_tied = is_tied && parallel.embedding.size() > 1 &&
-                        parameter.name == "embedding.word_embeddings.weight";
-  }
-  return parameters;
-}
-
 FlatParametersOptions flat_options(const ParallelConfig& config, const ParallelContext& parallel) {
   FlatParametersOptions options;
   // One bucket (0) where nothing overlaps.
@@ -88,7 +75,8 @@ GptSetup::GptSetup(const TrainingArgs& args, const comm::Group& world)
     if (args_.transformer.perform_initialization) {
       initialize(*chunks_.back(), static_cast<uint64_t>(args_.training.seed));
     }
-    for (OptimizedParameter& parameter : parameters_of(*chunks_.back(), parallel_)) {
+    for (OptimizedParameter& parameter :
+         optimized_parameters(*chunks_.back(), parallel_.tensor.rank())) {
       parameters.push_back(std::move(parameter));
     }
   }

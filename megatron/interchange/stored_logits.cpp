@@ -26,7 +26,7 @@ Tensor stored_logits(const CheckpointContents& contents, const TransformerConfig
         {.first_layer = layer, .num_layers = 1, .has_embedding = layer == 0, .has_head = is_last},
         {}, Stream{});
     std::vector<CheckpointTensor> targets;
-    for (const NamedParameter& parameter : named_parameters(model)) {
+    for (const NamedParameter& parameter : named_tensors(model)) {
       targets.push_back(whole_tensor(parameter.name, parameter.variable.data()));
     }
     read_section(contents, kWeightsSection, targets, true);

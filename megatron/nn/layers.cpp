@@ -5,9 +5,10 @@ namespace megatron {
 Norm::Norm(int64_t size, Kind kind, NormOptions options, const Placement& placement)
     : kind_(kind), options_(options) {
   const Init init = options.one_plus_weight ? Init::zeros() : Init::ones();
-  weight_ = add_parameter("weight", {size}, {.init = init}, placement);
+  weight_ =
+      add_parameter("weight", {size}, {.role = ParameterRole::kNorm, .init = init}, placement);
   if (kind == Kind::kLayerNorm)
-    bias_ = add_parameter("bias", {size}, {.init = Init::zeros()}, placement);
+    bias_ = add_parameter("bias", {size}, {.role = ParameterRole::kNorm}, placement);
 }
 
 Variable Norm::forward(const Variable& x) const {
@@ -20,6 +21,7 @@ NormedStream Norm::forward(const ResidualSum& sum) const {
 }
 
 Embedding::Embedding(int64_t rows, int64_t size, Init init, const Placement& placement)
-    : weight_(add_parameter("weight", {rows, size}, {.init = init}, placement)) {}
+    : weight_(add_parameter("weight", {rows, size},
+                            {.role = ParameterRole::kEmbedding, .init = init}, placement)) {}
 
 }  // namespace megatron

@@ -1,6 +1,7 @@
 #include "megatron/nn/module.h"
 
 #include <cmath>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
@@ -11,6 +12,10 @@
 
 namespace megatron {
 namespace {
+
+// Each rank is a thread and describes modules of its own.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local bool describes = false;
 
 // The matrix of a parameter: [all axes but the last, last]. A vector is one row.
 kernels::MatrixPlace place_of(const Sharding& sharding, const Shape& shape, int64_t whole_begin) {
@@ -41,19 +46,9 @@ void fill(Tensor tensor, kernels::MatrixPlace first, const Shape& whole, const I
 
 }  // namespace
 
-Shape Sharding::whole(const Shape& local) const {
-  return is_whole() ? local : local.with(axis, local[axis] * count);
-}
-
-std::vector<Sharding::Block> Sharding::blocks(const Shape& local) const {
-  if (is_whole()) return {{.size = local.rank() == 0 ? 1 : local[axis]}};
-  const int64_t size = local[axis] / parts;
-  std::vector<Block> all;
-  for (int64_t part = 0; part < parts; ++part) {
-    all.push_back({part * size, (part * count + index) * size, size});
-  }
-  return all;
-}
+DescribeOnly::DescribeOnly() : previous_(std::exchange(describes, true)) {}
+DescribeOnly::~DescribeOnly() { describes = previous_; }
+bool only_describes() { return describes; }
 
 void Module::visit(const std::function<void(const std::string& name, const Parameter&)>& f) const {
   visit("", f);
@@ -67,18 +62,31 @@ void Module::visit(const std::string& prefix,
 
 Variable Module::add_parameter(const std::string& name, const Shape& shape, ParameterInfo info,
                                const Placement& placement) {
-  const MemoryScope scope(MemoryCategory::kParameters);
-  Variable variable = Variable::leaf(Tensor(shape, placement.dtype, placement.stream));
   info.sequence_parallel = placement.sequence_parallel && info.sharding.is_whole();
-  parameters_.push_back({name, variable, info});
-  return variable;
+  info.is_embedding_or_output = placement.is_embedding_or_output;
+  Parameter& parameter =
+      parameters_.emplace_back(Parameter{name, shape, placement.dtype, info, {}});
+  if (describes) return {};
+  const MemoryScope scope(MemoryCategory::kParameters);
+  parameter.variable = Variable::leaf(Tensor(shape, placement.dtype, placement.stream));
+  return parameter.variable;
+}
+
+Tensor Module::add_buffer(const std::string& name, const Shape& shape, DType dtype, Init init,
+                          Stream stream) {
+  const ParameterInfo info{.role = ParameterRole::kBuffer, .init = init};
+  Parameter& buffer = parameters_.emplace_back(Parameter{name, shape, dtype, info, {}});
+  if (describes) return {};
+  const MemoryScope scope(MemoryCategory::kParameters);
+  buffer.variable = Variable(Tensor(shape, dtype, stream));
+  return buffer.variable.data();
 }
 
 void Module::add_child(const std::string& name, const Module& child) {
   children_.emplace_back(name, &child);
 }
 
-std::vector<NamedParameter> named_parameters(const Module& module) {
+std::vector<NamedParameter> named_tensors(const Module& module) {
   std::vector<NamedParameter> all;
   module.visit([&all](const std::string& name, const Parameter& parameter) {
     all.push_back({name, parameter.variable, parameter.info});
@@ -86,12 +94,28 @@ std::vector<NamedParameter> named_parameters(const Module& module) {
   return all;
 }
 
+std::vector<NamedParameter> named_parameters(const Module& module) {
+  std::vector<NamedParameter> all = named_tensors(module);
+  std::erase_if(
+      all, [](const NamedParameter& tensor) { return tensor.info.role == ParameterRole::kBuffer; });
+  return all;
+}
+
 int64_t num_parameters(const Module& module) {
   int64_t sum = 0;
-  for (const NamedParameter& parameter : named_parameters(module)) {
-    sum += parameter.variable.data().numel();
-  }
+  module.visit([&sum](const std::string&, const Parameter& parameter) {
+    if (parameter.info.role != ParameterRole::kBuffer) sum += parameter.shape.numel();
+  });
   return sum;
+}
+
+std::vector<ParameterSpec> specs(const Module& module) {
+  std::vector<ParameterSpec> all;
+  module.visit([&all](const std::string& name, const Parameter& parameter) {
+    all.push_back(
+        {name, parameter.info.sharding.whole(parameter.shape), parameter.dtype, parameter.info});
+  });
+  return all;
 }
 
 void initialize(const Module& module, uint64_t seed) {

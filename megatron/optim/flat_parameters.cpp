@@ -71,13 +71,19 @@ std::vector<OptimizedParameter> optimized_parameters(const Module& module,
     OptimizedParameter& parameter = parameters.emplace_back();
     parameter.name = named.name;
     parameter.variable = named.variable;
-    parameter.has_weight_decay = is_decayed(named.name, named.variable.shape());
+    parameter.has_weight_decay = is_decayed(named.info.role);
+    parameter.has_decoupled_lr = named.info.is_embedding_or_output;
+    parameter.is_tied = named.info.is_tied;
     parameter.sharding = named.info.sharding;
     parameter.sequence_parallel = named.info.sequence_parallel;
     const bool is_replica = named.info.sharding.is_whole() && tensor_parallel_rank > 0;
     parameter.counts_in_norm = !named.info.is_copy && !is_replica;
   }
   return parameters;
+}
+
+bool is_decayed(ParameterRole role) {
+  return role != ParameterRole::kBias && role != ParameterRole::kNorm;
 }
 
 bool is_decayed(const std::string& name, const Shape& shape) {

@@ -25,13 +25,14 @@ struct OptimizedParameter {
   Sharding sharding = {};          // of the parameter, as a part of the whole tensor
 };
 
-// The trainable parameters of a module on this tensor-parallel rank, with the weight decay of
-// is_decayed. What every such rank has is counted on the first alone.
+// The trainable parameters of a module on this tensor-parallel rank, by what their ParameterInfo
+// says. A parameter that every such rank has whole is counted on the first alone.
 std::vector<OptimizedParameter> optimized_parameters(const Module& module,
                                                      int tensor_parallel_rank = 0);
 
-// No weight decay for biases and for everything with one axis, norms among them. Embeddings and
-// position tables are decayed.
+// Biases and norms have no weight decay; everything else has, embeddings and position tables too.
+bool is_decayed(ParameterRole role);
+// The same rule for a parameter of which only the name and the shape are known.
 bool is_decayed(const std::string& name, const Shape& shape);
 
 struct FlatParametersOptions {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
 #include "tests/support/tensors.h"
 
@@ -16,8 +17,9 @@ namespace {
 class Layer final : public Module {
  public:
   Layer(int64_t in, int64_t out, bool has_bias, const Init& init, const Placement& placement)
-      : weight(add_parameter("weight", {out, in}, {.init = init}, placement)) {
-    if (has_bias) add_parameter("bias", {out}, {.init = Init::zeros()}, placement);
+      : weight(add_parameter("weight", {out, in}, {.role = ParameterRole::kMatrix, .init = init},
+                             placement)) {
+    if (has_bias) add_parameter("bias", {out}, {.role = ParameterRole::kBias}, placement);
   }
 
   Variable weight;
@@ -27,7 +29,8 @@ class Layer final : public Module {
 class Pair final : public Module {
  public:
   explicit Pair(const Placement& placement)
-      : scale(add_parameter("scale", {1}, {.init = Init::ones()}, placement)),
+      : scale(add_parameter("scale", {1}, {.role = ParameterRole::kNorm, .init = Init::ones()},
+                            placement)),
         first(3, 5, true, Init::normal(0.02), placement),
         second(5, 2, false, Init::xavier_uniform(), placement) {
     add_child("first", first);
@@ -50,7 +53,8 @@ class Single final : public Module {
 
 Tensor initialized(const Shape& shape, Init init, uint64_t seed, DType dtype = DType::kFloat32,
                    Sharding sharding = {}) {
-  const Single module(shape, {.init = init, .sharding = sharding}, {dtype, Stream{}});
+  const Single module(shape, {.role = ParameterRole::kMatrix, .init = init, .sharding = sharding},
+                      {dtype, Stream{}});
   initialize(module, seed);
   return module.weight.data();
 }
@@ -78,8 +82,110 @@ TEST(ModuleTest, ParametersAreCountedAsSuch) {
         .by_category[static_cast<size_t>(MemoryCategory::kParameters)];
   };
   const int64_t before = counted();
-  const Single module({64, 64}, {.init = Init::zeros()}, {});
+  const Single module({64, 64}, {.role = ParameterRole::kMatrix}, {});
   EXPECT_GE(counted() - before, 64 * 64 * 4);
+}
+
+bool same(const Sharding& a, const Sharding& b) {
+  return a.axis == b.axis && a.index == b.index && a.count == b.count && a.parts == b.parts;
+}
+
+TEST(SpecsTest, DescribeWholeTensors) {
+  const ParameterInfo info{.role = ParameterRole::kOutputHead,
+                           .init = Init::normal(1),
+                           .sharding = {.axis = 0, .index = 2, .count = 3, .parts = 2},
+                           .has_vocabulary_rows = true,
+                           .is_tied = true};
+  const Single module({4, 5}, info, {DType::kBFloat16, Stream{}});
+  const ParameterSpec spec = specs(module).at(0);
+  EXPECT_EQ(spec.name, "weight");
+  EXPECT_EQ(spec.shape, (Shape{12, 5}));
+  EXPECT_EQ(spec.local_shape(), (Shape{4, 5}));
+  EXPECT_EQ(spec.dtype, DType::kBFloat16);
+  EXPECT_EQ(spec.info.role, ParameterRole::kOutputHead);
+  EXPECT_TRUE(same(spec.info.sharding, info.sharding));
+  EXPECT_TRUE(spec.info.has_vocabulary_rows);
+  EXPECT_TRUE(spec.info.is_tied);
+  EXPECT_FALSE(spec.info.is_copy);
+}
+
+TEST(SpecsTest, NeedNoMemory) {
+  const Pair pair({DType::kBFloat16, Stream{}});
+  const std::vector<ParameterSpec> allocated = specs(pair);
+  const int64_t before = allocator_of(Device{}).stats().allocated_bytes;
+  const DescribeOnly describe_only;
+  const Pair described({DType::kBFloat16, Stream{}});
+  EXPECT_EQ(allocator_of(Device{}).stats().allocated_bytes, before);
+  EXPECT_FALSE(described.scale.defined());
+  EXPECT_EQ(num_parameters(described), num_parameters(pair));
+  const std::vector<ParameterSpec> here = specs(described);
+  ASSERT_EQ(here.size(), allocated.size());
+  for (size_t i = 0; i < here.size(); ++i) {
+    EXPECT_EQ(here[i].name, allocated[i].name);
+    EXPECT_EQ(here[i].shape, allocated[i].shape) << here[i].name;
+    EXPECT_EQ(here[i].dtype, allocated[i].dtype) << here[i].name;
+    EXPECT_EQ(here[i].info.role, allocated[i].info.role) << here[i].name;
+  }
+}
+
+TEST(SpecsTest, OnlyTheScopeDescribes) {
+  {
+    const DescribeOnly outer;
+    { const DescribeOnly inner; }
+    EXPECT_TRUE(only_describes());
+  }
+  EXPECT_FALSE(only_describes());
+  EXPECT_TRUE(Pair({}).scale.defined());
+}
+
+TEST(ShardingTest, OfOneRankIsThatOfSeveral) {
+  const Sharding rows{.axis = 0, .parts = 2};
+  EXPECT_TRUE(rows.is_divided());
+  EXPECT_TRUE(rows.is_whole());
+  const Sharding second = rows.on_rank(1, 3);
+  EXPECT_TRUE(same(second, {.axis = 0, .index = 1, .count = 3, .parts = 2}));
+  EXPECT_EQ(second.local({12, 5}), (Shape{4, 5}));
+  EXPECT_THROW(second.local({9, 5}), ShapeError);  // a part of 4.5 rows
+
+  const Sharding whole;
+  EXPECT_FALSE(whole.is_divided());
+  EXPECT_TRUE(same(whole.on_rank(1, 3), whole));
+  EXPECT_EQ(whole.on_rank(1, 3).local({9, 5}), (Shape{9, 5}));
+}
+
+// A parameter and a history, as a layer with scales has.
+class WithBuffer final : public Module {
+ public:
+  WithBuffer()
+      : weight(add_parameter("weight", {2, 3}, {.role = ParameterRole::kMatrix}, {})),
+        history(add_buffer("history", {4}, DType::kFloat32, Init::ones(), Stream{})) {}
+
+  Variable weight;
+  Tensor history;
+};
+
+TEST(BufferTest, IsListedBesideParametersAndHasNoGradient) {
+  const WithBuffer module;
+  initialize(module, 1);
+  EXPECT_EQ(element(module.history, 3), 1);
+  EXPECT_EQ(named_parameters(module).size(), 1u);
+  EXPECT_EQ(num_parameters(module), 6);
+  EXPECT_EQ(specs(module).at(1).info.role, ParameterRole::kBuffer);
+
+  const std::vector<NamedParameter> tensors = named_tensors(module);
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_EQ(tensors[1].name, "history");
+  EXPECT_FALSE(tensors[1].variable.requires_grad());
+}
+
+TEST(BufferTest, SharesItsElementsWithTheModule) {
+  WithBuffer module;
+  initialize(module, 1);
+  module.history.span<float>()[2] = 7;  // training writes
+  EXPECT_EQ(element(named_tensors(module).at(1).variable.data(), 2), 7);
+  Tensor loaded = named_tensors(module).at(1).variable.data();
+  loaded.span<float>()[0] = 5;  // a checkpoint fills it
+  EXPECT_EQ(element(module.history, 0), 5);
 }
 
 TEST(InitializeTest, ConstantsAreConstant) {

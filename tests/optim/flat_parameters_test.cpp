@@ -80,22 +80,39 @@ TEST(FlatParametersTest, MemoryIsCountedByCategory) {
   EXPECT_EQ(in_use(MemoryCategory::kGradients) - grads_before, 4096);
 }
 
-class TwoParameters final : public Module {
+class ThreeParameters final : public Module {
  public:
-  TwoParameters() {
-    add_parameter("weight", {8, 4}, {.init = Init::zeros()}, {});
-    add_parameter("bias", {8}, {.init = Init::zeros()}, {});
+  ThreeParameters() {
+    add_parameter("weight", {8, 4}, {.role = ParameterRole::kMatrix}, {});
+    add_parameter("bias", {8}, {.role = ParameterRole::kBias}, {});
+    add_parameter("table", {8, 4}, {.role = ParameterRole::kEmbedding, .is_tied = true},
+                  {.stream = Stream{}, .is_embedding_or_output = true});
+    add_buffer("history", {8}, DType::kFloat32, Init::zeros(), Stream{});
   }
 };
 
 TEST(FlatParametersTest, ModulesGiveTheirParameters) {
-  const TwoParameters module;
+  const ThreeParameters module;
   const std::vector<OptimizedParameter> parameters = optimized_parameters(module);
-  ASSERT_EQ(parameters.size(), 2u);
+  ASSERT_EQ(parameters.size(), 3u);  // not the buffer
   EXPECT_EQ(parameters[0].name, "weight");
   EXPECT_TRUE(parameters[0].has_weight_decay);
+  EXPECT_FALSE(parameters[0].has_decoupled_lr);
+  EXPECT_FALSE(parameters[0].is_tied);
   EXPECT_EQ(parameters[1].name, "bias");
   EXPECT_FALSE(parameters[1].has_weight_decay);
+  EXPECT_EQ(parameters[2].name, "table");
+  EXPECT_TRUE(parameters[2].has_weight_decay);
+  EXPECT_TRUE(parameters[2].has_decoupled_lr);
+  EXPECT_TRUE(parameters[2].is_tied);
+}
+
+TEST(FlatParametersTest, BiasesAndNormsAreNotDecayed) {
+  EXPECT_TRUE(is_decayed(ParameterRole::kMatrix));
+  EXPECT_TRUE(is_decayed(ParameterRole::kEmbedding));
+  EXPECT_TRUE(is_decayed(ParameterRole::kOutputHead));
+  EXPECT_FALSE(is_decayed(ParameterRole::kBias));
+  EXPECT_FALSE(is_decayed(ParameterRole::kNorm));
 }
 
 TEST(FlatParametersTest, BiasesAndVectorsAreNotDecayed) {

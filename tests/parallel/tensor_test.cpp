@@ -139,7 +139,7 @@ TEST_P(TensorParallelTest, EmbeddingAndCrossEntropyMatchOneRank) {
   const Tensor labels = random_ids({2, 12}, kVocabulary, 4);  // [b, s]
   const Tensor dy = random_normal({12, 2}, {.seed = 5});      // of the losses [s, b]
   for (const float smoothing : {0.0f, 0.1f}) {
-    const VocabParallelEmbedding whole(kVocabulary, 8, {}, Init::normal(1), false, {});
+    const VocabParallelEmbedding whole(kVocabulary, 8, {}, {Init::normal(1)}, {});
     initialize(whole, kSeed);
     const Variable hidden = embedding(whole.weight(), ids);
     const Variable logits = linear(hidden, whole.weight(), Variable());
@@ -149,7 +149,7 @@ TEST_P(TensorParallelTest, EmbeddingAndCrossEntropyMatchOneRank) {
     backward(losses, dy);
 
     on_ranks([&](const TensorParallel& tp) {
-      const VocabParallelEmbedding table(kVocabulary, 8, tp, Init::normal(1), false, {});
+      const VocabParallelEmbedding table(kVocabulary, 8, tp, {Init::normal(1)}, {});
       initialize(table, kSeed);
       const Variable partial = table.forward_partial(ids);
       const Variable x = tp.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp)
@@ -180,14 +180,14 @@ TEST_P(TensorParallelTest, WordsAndPositionsHaveTheBitsOfOneRank) {
     const auto position_table = [&] {
       return Variable::leaf(random_normal({12, 8}, {.seed = 6, .dtype = dtype}));
     };
-    const VocabParallelEmbedding whole(kVocabulary, 8, {}, Init::normal(1), false, placement);
+    const VocabParallelEmbedding whole(kVocabulary, 8, {}, {Init::normal(1)}, placement);
     initialize(whole, kSeed);
     const Variable want_positions = position_table();
     const Variable want = embedding(whole.weight(), ids, want_positions, position_ids);
     backward(want, cast(dy, dtype));
 
     on_ranks([&](const TensorParallel& tp) {
-      const VocabParallelEmbedding table(kVocabulary, 8, tp, Init::normal(1), false, placement);
+      const VocabParallelEmbedding table(kVocabulary, 8, tp, {Init::normal(1)}, placement);
       initialize(table, kSeed);
       const Variable positions = position_table();
       const Variable partial = table.forward_partial(ids, positions, position_ids);

@@ -16,6 +16,11 @@
 namespace megatron {
 namespace {
 
+// Of the embedding and the output layer.
+Placement outer_placement(const TransformerConfig& config, Stream stream) {
+  return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
+}
+
 // [b, s] int64: first, first + 1, ... in each row.
 Tensor consecutive_positions(int64_t batch, int64_t length, int64_t first) {
   Tensor ids = default_position_ids(batch, length);
@@ -27,18 +32,22 @@ Tensor consecutive_positions(int64_t batch, int64_t length, int64_t first) {
 
 GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
                                          const TensorParallel& tp, Stream stream)
-    : word_embeddings(config.padded_vocab_size, config.hidden_size, tp, embedding_init(config),
-                      !chunk.has_embedding, {config.params_dtype, stream}) {
+    : word_embeddings(config.padded_vocab_size, config.hidden_size, tp,
+                      {.init = embedding_init(config),
+                       .is_tied = !config.untie_embeddings_and_output_weights &&
+                                  chunk.has_embedding != chunk.has_head,
+                       .is_copy = !chunk.has_embedding},
+                      outer_placement(config, stream)) {
   add_child("word_embeddings", word_embeddings);
   if (!chunk.has_embedding) return;  // a copy, for the logits alone
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
     position_embeddings.emplace(config.max_position_embeddings, config.hidden_size,
-                                embedding_init(config), Placement{config.params_dtype, stream});
+                                embedding_init(config), outer_placement(config, stream));
     add_child("position_embeddings", *position_embeddings);
   }
   if (config.embed_layernorm) {
     norm.emplace(config.hidden_size, Norm::Kind::kLayerNorm, norm_flags(config).options,
-                 Placement{config.params_dtype, stream});
+                 outer_placement(config, stream));
     add_child("norm", *norm);
   }
 }
@@ -63,11 +72,14 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
   add_child("decoder", decoder_);
   if (chunk.has_head && !is_tied) {
     output_layer_.emplace(config.hidden_size, config.padded_vocab_size, tp,
-                          LinearOptions{.has_bias = false, .init = input_init(config)},
-                          Placement{config.params_dtype, stream});
+                          LinearOptions{.has_bias = false,
+                                        .init = input_init(config),
+                                        .role = ParameterRole::kOutputHead,
+                                        .has_vocabulary_rows = true},
+                          outer_placement(config, stream));
     add_child("output_layer", *output_layer_);
   }
-  if (config.position_embedding_type == PositionEmbedding::kRope) {
+  if (config.position_embedding_type == PositionEmbedding::kRope && !only_describes()) {
     const int64_t positions = std::max(config.seq_length, config.max_position_embeddings);
     const RotaryOptions options{
         .dim = config.rotary_dim(),
@@ -76,6 +88,15 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
         .llama3_factor = config.use_rope_scaling ? config.rope_scaling_factor : 1.0};
     rotary_table_ = rotary_table(positions, options).to(stream);
   }
+}
+
+std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config, const ModelChunk& chunk) {
+  const DescribeOnly describe_only;
+  return specs(GptModel(config, chunk, {}, Stream{}));
+}
+
+std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config) {
+  return gpt_specs(config, whole_model(config.num_layers));
 }
 
 Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& random) const {

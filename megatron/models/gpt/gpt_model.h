@@ -81,6 +81,11 @@ class GptModel final : public Module {
   std::optional<ColumnParallelLinear> output_layer_;  // untied embeddings only
 };
 
+// The parameters of a GPT, or of a chunk of it, in the order of the model and without memory. Their
+// shardings say how tensor-parallel ranks divide them: spec.info.sharding.on_rank(rank, ranks).
+std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config);
+std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config, const ModelChunk& chunk);
+
 // What a language model is trained on: sum over the microbatch of loss_mask * loss, divided by the
 // divisor: if that is undefined, the sum of loss_mask (1 where it is 0). The same on every
 // tensor-parallel rank.

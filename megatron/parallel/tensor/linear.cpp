@@ -190,13 +190,15 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const Tensor
     : tp_(tp) {
   const int64_t parts = options.stacked_parts;
   const int64_t local = parts * divided(out / parts, tp.size(), "an output size of");
-  const Sharding sharding = sharded(tp, 0, parts);
-  weight_ =
-      add_parameter("weight", {local, in}, {.init = options.init, .sharding = sharding}, placement);
-  if (options.has_bias) {
-    bias_ =
-        add_parameter("bias", {local}, {.init = Init::zeros(), .sharding = sharding}, placement);
-  }
+  ParameterInfo info{.role = options.role,
+                     .init = options.init,
+                     .sharding = sharded(tp, 0, parts),
+                     .has_vocabulary_rows = options.has_vocabulary_rows};
+  weight_ = add_parameter("weight", {local, in}, info, placement);
+  if (!options.has_bias) return;
+  info.role = ParameterRole::kBias;
+  info.init = Init::zeros();
+  bias_ = add_parameter("bias", {local}, info, placement);
 }
 
 Variable ColumnParallelLinear::forward(const Variable& x) const {
@@ -212,8 +214,11 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
     : tp_(tp) {
   const int64_t local = divided(in, tp.size(), "an input size of");
   weight_ = add_parameter("weight", {out, local},
-                          {.init = options.init, .sharding = sharded(tp, 1)}, placement);
-  if (options.has_bias) bias_ = add_parameter("bias", {out}, {.init = Init::zeros()}, placement);
+                          {.role = options.role, .init = options.init, .sharding = sharded(tp, 1)},
+                          placement);
+  if (options.has_bias) {
+    bias_ = add_parameter("bias", {out}, {.role = ParameterRole::kBias}, placement);
+  }
 }
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x) const {

@@ -26,6 +26,8 @@ namespace megatron {
 struct LinearOptions {
   bool has_bias = true;
   Init init;
+  ParameterRole role = ParameterRole::kMatrix;  // of the weight
+  bool has_vocabulary_rows = false;             // the output features are logits, one a token id
   // Of the output features of a column-parallel layer: 2 for a gate stacked on what it gates.
   int64_t stacked_parts = 1;
 };

@@ -8,7 +8,7 @@
 namespace megatron {
 
 VocabParallelEmbedding::VocabParallelEmbedding(int64_t rows, int64_t size, const TensorParallel& tp,
-                                               Init init, bool is_copy, const Placement& placement)
+                                               const Options& options, const Placement& placement)
     : tp_(tp) {
   if (rows % tp.size() != 0) {
     throw ConfigError(
@@ -16,9 +16,14 @@ VocabParallelEmbedding::VocabParallelEmbedding(int64_t rows, int64_t size, const
                     "it with --make-vocab-size-divisible-by",
                     rows, tp.size()));
   }
-  const Sharding sharding{.axis = 0, .index = tp.rank(), .count = tp.size()};
   weight_ = add_parameter("weight", {rows / tp.size(), size},
-                          {.init = init, .sharding = sharding, .is_copy = is_copy}, placement);
+                          {.role = ParameterRole::kEmbedding,
+                           .init = options.init,
+                           .sharding = {.axis = 0, .index = tp.rank(), .count = tp.size()},
+                           .has_vocabulary_rows = true,
+                           .is_tied = options.is_tied,
+                           .is_copy = options.is_copy},
+                          placement);
 }
 
 Variable VocabParallelEmbedding::forward_partial(const RowIds& ids, const Variable& position,

@@ -13,9 +13,14 @@ namespace megatron {
 //   weight [v/tp, h]
 class VocabParallelEmbedding final : public Module {
  public:
-  // Throws ConfigError unless v is a multiple of tp. is_copy: see ParameterInfo.
-  VocabParallelEmbedding(int64_t rows, int64_t size, const TensorParallel& tp, Init init,
-                         bool is_copy, const Placement& placement);
+  struct Options {
+    Init init;
+    bool is_tied = false;  // as ParameterInfo
+    bool is_copy = false;
+  };
+  // Throws ConfigError unless v is a multiple of tp.
+  VocabParallelEmbedding(int64_t rows, int64_t size, const TensorParallel& tp,
+                         const Options& options, const Placement& placement);
 
   // ids [b, s] -> [s, b, h], zero where another rank has the row: the sum over ranks is the
   // embedding, and that of positions (ops/embedding.h) where there are any.

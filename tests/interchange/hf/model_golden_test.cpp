@@ -167,14 +167,7 @@ TEST_P(GptGoldenTest, EveryGradient) {
 }
 
 TEST_P(GptGoldenTest, ThreeAdamWSteps) {
-  std::vector<OptimizedParameter> parameters;
-  for (const NamedParameter& parameter : named_parameters(*model_)) {
-    parameters.push_back(
-        {.name = parameter.name,
-         .variable = parameter.variable,
-         .has_weight_decay = is_decayed(parameter.name, parameter.variable.shape())});
-  }
-  FlatParameters flat(parameters, {});
+  FlatParameters flat(optimized_parameters(*model_), {});
   OptimizerConfig config;
   config.adam_beta1 = 0.9;
   config.adam_beta2 = 0.95;
@@ -188,7 +181,8 @@ TEST_P(GptGoldenTest, ThreeAdamWSteps) {
     const Variable value = loss();
     EXPECT_NEAR(value.data().item(), want.span<float>()[2 * step], 1e-5);
     backward(value);
-    const StepResult result = optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
+    const StepResult result =
+        optimizer.step({.lr = 1e-3, .decoupled_lr = 1e-3, .weight_decay = 0.1});
     EXPECT_TRUE(result.ok);
     EXPECT_NEAR(*result.grad_norm, want.span<float>()[2 * step + 1],
                 1e-4 * want.span<float>()[2 * step + 1]);
