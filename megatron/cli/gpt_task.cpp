@@ -14,11 +14,11 @@ namespace megatron::cli {
 namespace {
 
 // Index caches are built once: rank 0 goes first, the others find them.
-GptDatasets datasets_of(const TrainingArgs& args, const Tokenizer& tokenizer,
-                        const SampleCounts& sizes, const comm::Group& world) {
+SplitDatasets datasets_of(const TrainingArgs& args, const Tokenizer& tokenizer,
+                          const SampleCounts& sizes, const comm::Group& world) {
   if (world.rank() != 0) comm::barrier(world);
-  GptDatasets datasets = build_gpt_datasets(args.data, sizes, args.transformer.seq_length,
-                                            args.training.seed, tokenizer);
+  SplitDatasets datasets = build_gpt_datasets(args.data, sizes, args.transformer.seq_length,
+                                              args.training.seed, tokenizer);
   if (world.rank() == 0) comm::barrier(world);
   return datasets;
 }
@@ -35,7 +35,7 @@ GptTask::GptTask(const Tokenizer& tokenizer, GptSetup& setup) {
   print_line(fmt::format("    validation: {}", sizes.valid));
   print_line(fmt::format("    test:       {}", sizes.test));
   print_line("> building train, validation, and test datasets for GPT ...");
-  const GptDatasets datasets = datasets_of(args, tokenizer, sizes, setup.parallel().world);
+  const SplitDatasets datasets = datasets_of(args, tokenizer, sizes, setup.parallel().world);
   print_line("> finished creating GPT datasets ...");
 
   for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) {

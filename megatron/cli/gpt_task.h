@@ -6,7 +6,7 @@
 
 #include "megatron/cli/gpt_setup.h"
 #include "megatron/data/data_loader.h"
-#include "megatron/data/gpt_datasets.h"
+#include "megatron/data/split_datasets.h"
 #include "megatron/models/gpt/gpt_step.h"
 
 namespace megatron::cli {

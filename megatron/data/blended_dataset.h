@@ -47,7 +47,7 @@ class BlendedDataset final : public SampleDataset {
                  std::span<const double> weights, int64_t size, const Options& options);
 
   int64_t num_samples() const override { return index_.dataset_index.size(); }
-  int64_t sample_tokens() const override { return datasets_.front()->sample_tokens(); }
+  int64_t sample_size() const override { return datasets_.front()->sample_size(); }
   void read(int64_t sample, std::span<int64_t> out) const override;
 
   const BlendIndex& index() const { return index_; }

@@ -41,7 +41,7 @@ std::vector<T> cut(const std::vector<T>& rows, int64_t s, std::span<const int64_
 GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
                         const GptSampleOptions& options) {
   const auto b = static_cast<int64_t>(group.indices.size());
-  const int64_t s = dataset.sample_tokens() - 1;
+  const int64_t s = dataset.sample_size() - 1;
   const auto size = static_cast<size_t>(b * s);
   GptBatch batch{.micro_batch_size = b,
                  .seq_length = s,

@@ -8,69 +8,26 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
-#include "megatron/data/python_json.h"
 
 namespace megatron {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kDocumentIndex = "document_index";
 constexpr std::string_view kSampleIndex = "sample_index";
 constexpr std::string_view kShuffleIndex = "shuffle_index";
 
-Json matrix_json(const SplitMatrix& matrix) {
-  Json rows = Json::array();
-  for (size_t k = 0; k < matrix.size(); ++k) {
-    if (!matrix[k]) {
-      rows.push_back(nullptr);
-      continue;
-    }
-    // Compat: the sum Megatron starts from is an integer, which prints as 0, not 0.0.
-    const Json lower = k == 0 ? Json(0) : Json(matrix[k]->lower);
-    rows.push_back(Json::array({lower, matrix[k]->upper}));
-  }
-  return rows;
-}
-
-Json tokenizer_json(const TokenizerDescription& tokenizer) {
-  Json paths = Json::array();
-  for (const auto& path : tokenizer.tokenizer_path) {
-    paths.push_back(path ? Json(*path) : Json(nullptr));
-  }
-  Json value = {{"class", tokenizer.class_name}, {"tokenizer_path", paths}};
-  for (const auto& [name, text] : tokenizer.options) value[name] = text;
-  return value;
-}
-
 IndexCache cache_of(const std::filesystem::path& prefix, Split split,
-                    std::optional<int64_t> num_samples, const GptDatasetOptions& options) {
-  const std::filesystem::path directory =
-      options.cache_path.empty() ? prefix / "cache" / "GPTDataset_indices" : options.cache_path;
-  return IndexCache(directory, "GPTDataset",
-                    python_json(gpt_description(prefix.string(), split, num_samples, options)),
-                    split, options.cache_naming);
+                    std::optional<int64_t> num_samples, const DatasetOptions& options) {
+  return index_cache_of(
+      dataset_description("GPTDataset", prefix.string(), split, num_samples, options), prefix,
+      split, options);
 }
 
 }  // namespace
 
-Json gpt_description(const std::string& dataset_path, Split split,
-                     std::optional<int64_t> num_samples, const GptDatasetOptions& options) {
-  return {
-      {"class", "GPTDataset"},
-      {"dataset_path", dataset_path},
-      {"num_samples", num_samples ? Json(*num_samples) : Json(nullptr)},
-      {"index_split", split_name(split)},
-      {"random_seed", options.seed},
-      {"sequence_length", options.seq_length},
-      {"split", options.split ? Json(*options.split) : Json(nullptr)},
-      {"split_matrix", options.split_matrix ? matrix_json(*options.split_matrix) : Json(nullptr)},
-      {"tokenizer", tokenizer_json(options.tokenizer)}};
-}
-
 GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, IndexRange sequences,
                        Split split, std::optional<int64_t> num_samples,
-                       const GptDatasetOptions& options)
+                       const DatasetOptions& options)
     : data_(std::move(data)), seq_length_(options.seq_length), vocab_size_(options.vocab_size) {
   const int64_t tokens = count_tokens(*data_, sequences);
   if (tokens == 0) {
@@ -137,7 +94,7 @@ bool GptDataset::load(IndexRange sequences, const EpochPlan& plan, const IndexCa
 }
 
 void GptDataset::read(int64_t sample, std::span<int64_t> out) const {
-  invariant(static_cast<int64_t>(out.size()) == sample_tokens(), "out has room for one sample");
+  invariant(static_cast<int64_t>(out.size()) == sample_size(), "out has room for one sample");
   if (sample < 0 || sample >= num_samples()) {
     throw Error(fmt::format("{}: sample {} is outside [0, {})", data_->prefix().string(), sample,
                             num_samples()));
@@ -146,7 +103,7 @@ void GptDataset::read(int64_t sample, std::span<int64_t> out) const {
   const bool known_row = row >= 0 && row < num_samples();
   GptIndex::Position at = known_row ? index_.position(row) : GptIndex::Position{-1, 0};
   int64_t filled = 0;
-  while (filled < sample_tokens()) {
+  while (filled < sample_size()) {
     if (at.document < 0 || at.document >= index_.document_index.size()) {
       throw FormatError(
           fmt::format("{}: the cached index does not match the dataset at sample {}; "
@@ -155,7 +112,7 @@ void GptDataset::read(int64_t sample, std::span<int64_t> out) const {
     }
     const int64_t sequence = index_.document_index[at.document];
     const int64_t rest = data_->sequence(sequence).size() - at.offset;
-    const int64_t count = std::min(rest, sample_tokens() - filled);
+    const int64_t count = std::min(rest, sample_size() - filled);
     data_->tokens(sequence, at.offset, count)
         .copy_to(out.subspan(static_cast<size_t>(filled), static_cast<size_t>(count)));
     filled += count;

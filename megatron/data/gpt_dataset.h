@@ -1,33 +1,17 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <string>
 
+#include "megatron/data/dataset_options.h"
 #include "megatron/data/gpt_index.h"
 #include "megatron/data/index_cache.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/sample_dataset.h"
 #include "megatron/data/split.h"
-#include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron {
-
-// What all GPT datasets of a run have in common.
-struct GptDatasetOptions {
-  int64_t seq_length = 0;
-  int64_t seed = 1234;
-  int64_t vocab_size = 0;  // unpadded; a larger token in the data is an error
-  TokenizerDescription tokenizer;
-  // --split as given and what it means; both empty when each split has paths of its own.
-  std::optional<std::string> split;
-  std::optional<SplitMatrix> split_matrix;
-  std::filesystem::path cache_path;  // empty: "<prefix>/cache/GPTDataset_indices"
-  CacheNaming cache_naming = CacheNaming::kCore05;
-};
 
 // The samples of one split of one indexed dataset: its sequences, shuffled and strung together, cut
 // into runs of seq_length + 1 tokens of which neighbours share one, and shuffled again.
@@ -37,10 +21,10 @@ class GptDataset final : public SampleDataset {
   // Loads the index from the cache, or builds and caches it. `num_samples` is the least the dataset
   // must provide; empty means one epoch. Throws ConfigError if the sequences hold no tokens.
   GptDataset(std::shared_ptr<const IndexedDataset> data, IndexRange sequences, Split split,
-             std::optional<int64_t> num_samples, const GptDatasetOptions& options);
+             std::optional<int64_t> num_samples, const DatasetOptions& options);
 
   int64_t num_samples() const override { return index_.num_samples(); }
-  int64_t sample_tokens() const override { return seq_length_ + 1; }
+  int64_t sample_size() const override { return seq_length_ + 1; }
   void read(int64_t sample, std::span<int64_t> out) const override;
 
   const GptIndex& index() const { return index_; }
@@ -55,10 +39,5 @@ class GptDataset final : public SampleDataset {
   int64_t vocab_size_;
   GptIndex index_;
 };
-
-// What identifies the index of a GptDataset; Megatron names cache files after its text.
-nlohmann::ordered_json gpt_description(const std::string& dataset_path, Split split,
-                                       std::optional<int64_t> num_samples,
-                                       const GptDatasetOptions& options);
 
 }  // namespace megatron

@@ -14,7 +14,7 @@ MockGptDataset::MockGptDataset(Split split, int64_t seq_length)
     : split_number_(static_cast<uint64_t>(split)), seq_length_(seq_length) {}
 
 void MockGptDataset::read(int64_t sample, std::span<int64_t> out) const {
-  invariant(static_cast<int64_t>(out.size()) == sample_tokens(), "out has room for one sample");
+  invariant(static_cast<int64_t>(out.size()) == sample_size(), "out has room for one sample");
   if (sample < 0 || sample >= num_samples()) {
     throw Error(fmt::format("mock sample {} is outside [0, {})", sample, num_samples()));
   }

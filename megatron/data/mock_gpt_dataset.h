@@ -16,7 +16,7 @@ class MockGptDataset final : public SampleDataset {
   MockGptDataset(Split split, int64_t seq_length);
 
   int64_t num_samples() const override { return 32767; }
-  int64_t sample_tokens() const override { return seq_length_ + 1; }
+  int64_t sample_size() const override { return seq_length_ + 1; }
   void read(int64_t sample, std::span<int64_t> out) const override;
 
  private:

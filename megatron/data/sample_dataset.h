@@ -5,16 +5,17 @@
 
 namespace megatron {
 
-// A numbered collection of training samples, each the same number of tokens long: seq_length inputs
-// and one more, since labels are the inputs one step later. Reading is thread safe.
+// A numbered collection of training samples, each a run of equally many integers. The class of the
+// dataset defines the layout of the run: GPT samples are seq_length + 1 tokens (labels are the
+// inputs one step later), BERT's and T5's hold several rows. Reading is thread safe.
 class SampleDataset {
  public:
   virtual ~SampleDataset() = default;
 
   virtual int64_t num_samples() const = 0;
-  // Tokens of one sample: seq_length + 1.
-  virtual int64_t sample_tokens() const = 0;
-  // Throws Error unless 0 <= sample < num_samples(). REQUIRES: out.size() == sample_tokens().
+  // Integers in one sample.
+  virtual int64_t sample_size() const = 0;
+  // Throws Error unless 0 <= sample < num_samples(). REQUIRES: out.size() == sample_size().
   virtual void read(int64_t sample, std::span<int64_t> out) const = 0;
 };
 

@@ -21,7 +21,7 @@ class NumberedDataset final : public SampleDataset {
  public:
   NumberedDataset(int64_t number, int64_t size) : number_(number), size_(size) {}
   int64_t num_samples() const override { return size_; }
-  int64_t sample_tokens() const override { return 2; }
+  int64_t sample_size() const override { return 2; }
   void read(int64_t sample, std::span<int64_t> out) const override {
     out[0] = 100 * number_ + sample;
     out[1] = 0;

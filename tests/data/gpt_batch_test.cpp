@@ -16,7 +16,7 @@ using testing::IsEmpty;
 class TwoSamples final : public SampleDataset {
  public:
   int64_t num_samples() const override { return 2; }
-  int64_t sample_tokens() const override { return 6; }
+  int64_t sample_size() const override { return 6; }
   void read(int64_t sample, std::span<int64_t> out) const override {
     const std::vector<int64_t> tokens = sample == 0 ? std::vector<int64_t>{5, 0, 6, 0, 7, 0}
                                                     : std::vector<int64_t>{0, 1, 2, 3, 4, 5};

@@ -23,8 +23,8 @@ using testing::HasSubstr;
 
 const std::filesystem::path kGolden = std::filesystem::path(source_path("tests/golden/megatron"));
 
-GptDatasetOptions options_of(int64_t seq_length, const std::string& split) {
-  GptDatasetOptions options;
+DatasetOptions options_of(int64_t seq_length, const std::string& split) {
+  DatasetOptions options;
   options.seq_length = seq_length;
   options.seed = 1234;
   options.vocab_size = 502;
@@ -37,16 +37,17 @@ GptDatasetOptions options_of(int64_t seq_length, const std::string& split) {
 }
 
 TEST(GptDescriptionTest, IsMegatrons) {
-  const std::string text = python_json(
-      gpt_description("toy_text_document", Split::kTrain, 12, options_of(4, "100,0,0")));
+  const std::string text = python_json(dataset_description(
+      "GPTDataset", "toy_text_document", Split::kTrain, 12, options_of(4, "100,0,0")));
   EXPECT_EQ(md5_hex(text), "cb2509a2383cd67f489ef27c22d0c877") << text;
 }
 
 TEST(GptDescriptionTest, IsNullWhereNothingWasGiven) {
-  GptDatasetOptions options = options_of(4, "1");
+  DatasetOptions options = options_of(4, "1");
   options.split.reset();
   options.split_matrix.reset();
-  const auto description = gpt_description("toy", Split::kValid, std::nullopt, options);
+  const auto description =
+      dataset_description("GPTDataset", "toy", Split::kValid, std::nullopt, options);
   EXPECT_TRUE(description["split"].is_null());
   EXPECT_TRUE(description["split_matrix"].is_null());
   EXPECT_TRUE(description["num_samples"].is_null());
@@ -83,8 +84,8 @@ class GoldenCacheTest : public testing::TestWithParam<GoldenCase> {
     }
   }
 
-  GptDatasetOptions options() const {
-    GptDatasetOptions options = options_of(32, "80,15,5");
+  DatasetOptions options() const {
+    DatasetOptions options = options_of(32, "80,15,5");
     options.tokenizer.tokenizer_path = {"/data/oracles/vocab.json", "/data/oracles/merges.txt"};
     return options;
   }
@@ -93,14 +94,14 @@ class GoldenCacheTest : public testing::TestWithParam<GoldenCase> {
 };
 
 TEST_P(GoldenCacheTest, EqualsCore05) {
-  const auto description = gpt_description("/data/oracles/corpus_text_document", GetParam().split,
-                                           GetParam().num_samples, options());
+  const auto description = dataset_description("GPTDataset", "/data/oracles/corpus_text_document",
+                                               GetParam().split, GetParam().num_samples, options());
   expect_equal_caches(kGolden / "gpt/cache", python_json(description), CacheNaming::kCore05);
 }
 
 TEST_P(GoldenCacheTest, EqualsLaterVersionWithItsTokenizerText) {
-  auto description = gpt_description("/data/oracles/corpus_text_document", GetParam().split,
-                                     GetParam().num_samples, options());
+  auto description = dataset_description("GPTDataset", "/data/oracles/corpus_text_document",
+                                         GetParam().split, GetParam().num_samples, options());
   description["tokenizer"] = {
       {"class", "megatron.core.tokenizers.text.text_tokenizer.MegatronTokenizerText"},
       {"tokenizer_path", nullptr},
@@ -118,12 +119,12 @@ class GptDatasetTest : public testing::Test {
  protected:
   GptDatasetTest() { write_counting_dataset(prefix_, lengths_); }
 
-  GptDataset open(const GptDatasetOptions& options, int64_t num_samples = 12) const {
+  GptDataset open(const DatasetOptions& options, int64_t num_samples = 12) const {
     const auto data = std::make_shared<const IndexedDataset>(prefix_);
     return GptDataset(data, {0, data->num_sequences()}, Split::kTrain, num_samples, options);
   }
 
-  std::string error_of(const GptDatasetOptions& options) const {
+  std::string error_of(const DatasetOptions& options) const {
     try {
       const GptDataset dataset = open(options);
       std::vector<int64_t> sample(5);
@@ -202,14 +203,14 @@ TEST_F(GptDatasetTest, NamesACacheOfOtherData) {
 }
 
 TEST_F(GptDatasetTest, RunsWithoutACache) {
-  GptDatasetOptions options = options_of(4, "1");
+  DatasetOptions options = options_of(4, "1");
   write_text_atomically(directory_.path() / "file", "not a directory");
   options.cache_path = directory_.path() / "file";
   EXPECT_EQ(open(options).num_samples(), 12);
 }
 
 TEST_F(GptDatasetTest, RejectsTokensOfAnotherTokenizer) {
-  GptDatasetOptions options = options_of(4, "1");
+  DatasetOptions options = options_of(4, "1");
   options.vocab_size = 50;
   EXPECT_THAT(error_of(options), HasSubstr("token 50, but the tokenizer has 50 ids"));
 }

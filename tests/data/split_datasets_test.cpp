@@ -1,4 +1,4 @@
-#include "megatron/data/gpt_datasets.h"
+#include "megatron/data/split_datasets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,14 +15,14 @@ namespace {
 
 using testing::ElementsAre;
 
-class GptDatasetsTest : public testing::Test {
+class SplitDatasetsTest : public testing::Test {
  protected:
-  GptDatasetsTest() {
+  SplitDatasetsTest() {
     write_counting_dataset(a_, {5, 3, 8, 2, 7, 4, 6, 1, 9, 5});
     write_counting_dataset(b_, std::vector<int32_t>(40, 10), 1000);
   }
 
-  GptDatasets build(const DataConfig& config, const SampleCounts& samples) const {
+  SplitDatasets build(const DataConfig& config, const SampleCounts& samples) const {
     return build_gpt_datasets(config, samples, 4, 1234, tokenizer_);
   }
 
@@ -32,11 +32,11 @@ class GptDatasetsTest : public testing::Test {
   NullTokenizer tokenizer_{2000};
 };
 
-TEST_F(GptDatasetsTest, SplitsOnePrefix) {
+TEST_F(SplitDatasetsTest, SplitsOnePrefix) {
   DataConfig config;
   config.data_path = {b_};
   config.split = "8,1,1";
-  const GptDatasets datasets = build(config, {.train = 10, .valid = 5, .test = 0});
+  const SplitDatasets datasets = build(config, {.train = 10, .valid = 5, .test = 0});
   EXPECT_EQ(datasets.train->num_samples(), 79);  // (320 - 1) / 4
   EXPECT_EQ(datasets.valid->num_samples(), 9);
   EXPECT_EQ(datasets.test, nullptr);
@@ -45,11 +45,11 @@ TEST_F(GptDatasetsTest, SplitsOnePrefix) {
   for (const int64_t token : sample) EXPECT_TRUE(token >= 1320 && token < 1360) << token;
 }
 
-TEST_F(GptDatasetsTest, BlendsByWeight) {
+TEST_F(SplitDatasetsTest, BlendsByWeight) {
   DataConfig config;
   config.data_path = {"3", a_, "7", b_};
   config.split = "1";
-  const GptDatasets datasets = build(config, {.train = 100, .valid = 7, .test = 7});
+  const SplitDatasets datasets = build(config, {.train = 100, .valid = 7, .test = 7});
   EXPECT_EQ(datasets.train->num_samples(), 102);  // ceil(30.15) + ceil(70.35)
   EXPECT_EQ(datasets.valid, nullptr);
   std::vector<int64_t> sample(5);
@@ -59,7 +59,7 @@ TEST_F(GptDatasetsTest, BlendsByWeight) {
   EXPECT_LT(sample[0], 1000);
 }
 
-TEST_F(GptDatasetsTest, DealsUnweightedPrefixesBySize) {
+TEST_F(SplitDatasetsTest, DealsUnweightedPrefixesBySize) {
   DataConfig config;
   config.data_path = {a_, b_, b_};
   config.split = "1";
@@ -67,20 +67,20 @@ TEST_F(GptDatasetsTest, DealsUnweightedPrefixesBySize) {
   EXPECT_EQ(build(config, {.train = 1000}).train->num_samples(), 12 + 99 + 99);
 }
 
-TEST_F(GptDatasetsTest, TakesPathsPerSplit) {
+TEST_F(SplitDatasetsTest, TakesPathsPerSplit) {
   DataConfig config;
   config.train_data_path = {b_};
   config.valid_data_path = {"1", a_};
-  const GptDatasets datasets = build(config, {.train = 10, .valid = 6, .test = 6});
+  const SplitDatasets datasets = build(config, {.train = 10, .valid = 6, .test = 6});
   EXPECT_EQ(datasets.train->num_samples(), 99);
   EXPECT_EQ(datasets.valid->num_samples(), 7);  // one weight still makes a blend: ceil(6.03)
   EXPECT_EQ(datasets.test, nullptr);
 }
 
-TEST_F(GptDatasetsTest, MakesMockData) {
+TEST_F(SplitDatasetsTest, MakesMockData) {
   DataConfig config;
   config.mock_data = true;
-  const GptDatasets datasets = build_gpt_datasets(config, {.train = 1}, 1024, 1234, tokenizer_);
+  const SplitDatasets datasets = build_gpt_datasets(config, {.train = 1}, 1024, 1234, tokenizer_);
   EXPECT_EQ(datasets.valid, nullptr);
   std::vector<int64_t> sample(1025);
   datasets.train->read(0, sample);
@@ -93,7 +93,7 @@ TEST_F(GptDatasetsTest, MakesMockData) {
   EXPECT_THROW(datasets.train->read(32767, sample), Error);
 }
 
-TEST_F(GptDatasetsTest, NeedsData) {
+TEST_F(SplitDatasetsTest, NeedsData) {
   EXPECT_THROW(build(DataConfig{}, {.train = 1}), ConfigError);
   DataConfig config;
   config.data_path = {(directory_.path() / "none").string()};

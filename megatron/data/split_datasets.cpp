@@ -1,4 +1,4 @@
-#include "megatron/data/gpt_datasets.h"
+#include "megatron/data/split_datasets.h"
 
 #include <fmt/format.h>
 
@@ -15,6 +15,7 @@
 #include "megatron/core/log.h"
 #include "megatron/data/blended_dataset.h"
 #include "megatron/data/data_paths.h"
+#include "megatron/data/gpt_dataset.h"
 #include "megatron/data/mock_gpt_dataset.h"
 
 namespace megatron {
@@ -36,9 +37,10 @@ class OpenDatasets {
 // Builds the dataset of one split from a blend whose datasets are cut at `bounds`.
 class SplitBuilder {
  public:
-  SplitBuilder(OpenDatasets& open, const GptDatasetOptions& options, Split split,
-               SplitBounds bounds, std::string blend_cache)
+  SplitBuilder(OpenDatasets& open, const DatasetMaker& maker, const DatasetOptions& options,
+               Split split, SplitBounds bounds, std::string blend_cache)
       : open_(open),
+        maker_(maker),
         options_(options),
         split_(split),
         bounds_(bounds),
@@ -53,10 +55,8 @@ class SplitBuilder {
  private:
   std::shared_ptr<const SampleDataset> member(const std::string& prefix,
                                               std::optional<int64_t> num_samples) {
-    const auto data = open_.open(prefix);
-    descriptions_.push_back(gpt_description(prefix, split_, num_samples, options_));
-    return std::make_shared<const GptDataset>(data, split_range(bounds_, data->num_sequences()),
-                                              split_, num_samples, options_);
+    descriptions_.push_back(maker_.describe(prefix, split_, num_samples, options_));
+    return maker_.make(open_.open(prefix), bounds_, split_, num_samples, options_);
   }
 
   std::shared_ptr<const SampleDataset> build_weighted(const Blend& blend, int64_t num_samples) {
@@ -102,40 +102,37 @@ class SplitBuilder {
   }
 
   OpenDatasets& open_;
-  const GptDatasetOptions& options_;
+  const DatasetMaker& maker_;
+  const DatasetOptions& options_;
   Split split_;
   SplitBounds bounds_;
   std::string blend_cache_;
   std::vector<nlohmann::ordered_json> descriptions_;
 };
 
-std::shared_ptr<const SampleDataset>& member_of(GptDatasets& datasets, Split split) {
+}  // namespace
+
+const std::shared_ptr<const SampleDataset>& SplitDatasets::of(Split split) const {
   switch (split) {
     case Split::kTrain:
-      return datasets.train;
+      return train;
     case Split::kValid:
-      return datasets.valid;
+      return valid;
     case Split::kTest:
-      return datasets.test;
+      return test;
   }
   throw InternalError("Split out of range");
 }
 
-}  // namespace
+std::shared_ptr<const SampleDataset>& SplitDatasets::of(Split split) {
+  return const_cast<std::shared_ptr<const SampleDataset>&>(std::as_const(*this).of(split));
+}
 
-GptDatasets build_gpt_datasets(const DataConfig& config, const SampleCounts& samples,
-                               int64_t seq_length, int64_t seed, const Tokenizer& tokenizer) {
-  GptDatasets datasets;
-  if (config.mock_data) {
-    for (const Split split : kSplits) {
-      if (samples.of(split) == 0) continue;
-      member_of(datasets, split) = std::make_shared<const MockGptDataset>(split, seq_length);
-    }
-    return datasets;
-  }
-
+SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts& samples,
+                                   int64_t seq_length, int64_t seed, const Tokenizer& tokenizer,
+                                   const DatasetMaker& maker) {
   const DataPaths paths = data_paths(config);
-  GptDatasetOptions options;
+  DatasetOptions options;
   options.seq_length = seq_length;
   options.seed = seed;
   options.vocab_size = tokenizer.vocab_size();
@@ -147,6 +144,7 @@ GptDatasets build_gpt_datasets(const DataConfig& config, const SampleCounts& sam
     options.split_matrix = parse_split(config.split);
   }
 
+  SplitDatasets datasets;
   OpenDatasets open;
   bool any = is_split;
   for (const Split split : kSplits) {
@@ -155,8 +153,8 @@ GptDatasets build_gpt_datasets(const DataConfig& config, const SampleCounts& sam
     any = any || !blend.prefixes.empty();
     const auto bounds = is_split ? (*options.split_matrix)[k] : SplitBounds{};
     if (blend.prefixes.empty() || !bounds || samples.of(split) == 0) continue;
-    SplitBuilder builder(open, options, split, *bounds, config.data_cache_path);
-    member_of(datasets, split) = builder.build(blend, samples.of(split));
+    SplitBuilder builder(open, maker, options, split, *bounds, config.data_cache_path);
+    datasets.of(split) = builder.build(blend, samples.of(split));
   }
   if (!any) {
     throw ConfigError(
@@ -164,6 +162,32 @@ GptDatasets build_gpt_datasets(const DataConfig& config, const SampleCounts& sam
         "samples");
   }
   return datasets;
+}
+
+SplitDatasets build_gpt_datasets(const DataConfig& config, const SampleCounts& samples,
+                                 int64_t seq_length, int64_t seed, const Tokenizer& tokenizer) {
+  if (config.mock_data) {
+    SplitDatasets datasets;
+    for (const Split split : kSplits) {
+      if (samples.of(split) == 0) continue;
+      datasets.of(split) = std::make_shared<const MockGptDataset>(split, seq_length);
+    }
+    return datasets;
+  }
+  const DatasetMaker maker = {
+      .describe =
+          [](const std::string& prefix, Split split, std::optional<int64_t> num_samples,
+             const DatasetOptions& options) {
+            return dataset_description("GPTDataset", prefix, split, num_samples, options);
+          },
+      .make =
+          [](std::shared_ptr<const IndexedDataset> data, SplitBounds bounds, Split split,
+             std::optional<int64_t> num_samples, const DatasetOptions& options) {
+            const IndexRange sequences = split_range(bounds, data->num_sequences());
+            return std::make_shared<const GptDataset>(std::move(data), sequences, split,
+                                                      num_samples, options);
+          }};
+  return build_split_datasets(config, samples, seq_length, seed, tokenizer, maker);
 }
 
 }  // namespace megatron
