@@ -18,8 +18,8 @@ format() {
 }
 
 shell() {
-  local script
-  for script in scripts/*.sh .ci/run; do bash -n "$script" || return 1; done
+  command -v shellcheck >/dev/null || scripts/bootstrap.sh shellcheck
+  git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck --severity=warning
 }
 
 docs() { scripts/docs_check.sh; }

@@ -31,7 +31,8 @@ ip link add cable type veth peer name cable netns $!
 hostname left
 "${right[@]}" hostname right
 for host in "10.78.0.1" "${right[*]} 10.78.0.2"; do
-  run=(${host% *}) address=${host##* }
+  read -ra run <<<"${host% *}"
+  address=${host##* }
   [[ ${#run[@]} -gt 1 ]] || run=()
   "${run[@]}" ip addr add "$address/24" dev cable
   "${run[@]}" ip link set cable up
