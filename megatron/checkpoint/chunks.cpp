@@ -76,4 +76,36 @@ std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding&
   return chunks;
 }
 
+namespace {
+
+std::vector<CheckpointTensor> chunks_of(const NamedParameter& parameter) {
+  const Tensor& data = parameter.variable.data();
+  return chunks_of(parameter.name, parameter.info.sharding, data.shape(), 0,
+                   data.reshape({data.numel()}));
+}
+
+void append(std::vector<CheckpointTensor>& tensors, std::vector<CheckpointTensor> more) {
+  for (CheckpointTensor& tensor : more) tensors.push_back(std::move(tensor));
+}
+
+}  // namespace
+
+std::vector<CheckpointTensor> chunks_of(const Module& module) {
+  std::vector<CheckpointTensor> tensors;
+  for (const NamedParameter& parameter : named_tensors(module)) {
+    append(tensors, chunks_of(parameter));
+  }
+  return tensors;
+}
+
+std::vector<CheckpointTensor> chunks_to_save(const Module& module, int tensor_parallel_rank) {
+  std::vector<CheckpointTensor> tensors;
+  for (const NamedParameter& parameter : named_tensors(module)) {
+    const bool is_on_all = parameter.info.sharding.is_whole();
+    if (parameter.info.is_copy || (is_on_all && tensor_parallel_rank != 0)) continue;
+    append(tensors, chunks_of(parameter));
+  }
+  return tensors;
+}
+
 }  // namespace megatron

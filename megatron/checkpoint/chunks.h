@@ -17,4 +17,10 @@ namespace megatron {
 std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding& sharding,
                                         const Shape& local, int64_t begin, const Tensor& run);
 
+// All that this rank holds of a module, as chunks that share its memory.
+std::vector<CheckpointTensor> chunks_of(const Module& module);
+// The same without what another rank saves: parts that all tensor-parallel ranks have belong to the
+// first, copies of tied weights to their originals.
+std::vector<CheckpointTensor> chunks_to_save(const Module& module, int tensor_parallel_rank);
+
 }  // namespace megatron

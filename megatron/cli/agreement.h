@@ -5,16 +5,10 @@
 #include <vector>
 
 #include "megatron/comm/group.h"
-#include "megatron/core/error.h"
+#include "megatron/run/common_error.h"
 #include "megatron/settings/training_args.h"
 
 namespace megatron::cli {
-
-// What every rank throws alike; one of them is enough to print it.
-class CommonConfigError : public ConfigError {
- public:
-  using ConfigError::ConfigError;
-};
 
 // Returns when all ranks have the same resolved args and none has a problem with them. Else throws
 // CommonConfigError, on all ranks the same: the problems of all, each once, or the flags whose
@@ -26,15 +20,5 @@ void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& 
 // The same for a command whose settings are its words alone: throws CommonConfigError, on all ranks
 // the same, unless all have been given the same words.
 void expect_same_words(std::span<const std::string> words, const comm::Group& world);
-
-// Calls f, which finds the same on all ranks: its ConfigError becomes a CommonConfigError.
-template <class F>
-auto in_common(const F& f) {
-  try {
-    return f();
-  } catch (const ConfigError& error) {
-    throw CommonConfigError(error.what());
-  }
-}
 
 }  // namespace megatron::cli

@@ -14,8 +14,6 @@
 #include <random>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/gpt_setup.h"
-#include "megatron/cli/memory_check.h"
 #include "megatron/cli/workloads.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
@@ -24,8 +22,9 @@
 #include "megatron/device/allocator.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/device/trace.h"
-#include "megatron/models/gpt/gpt_step.h"
+#include "megatron/models/gpt/gpt_task.h"
 #include "megatron/run/device_choice.h"
+#include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/flops.h"
@@ -93,52 +92,39 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
 }
 
 // Next-token prediction on random tokens: never zeros, which some processors multiply faster.
-class RandomTokensTask final : public TrainTask {
+class RandomTokensTask final : public GptTask {
  public:
-  // Ranks that share a sample draw the same.
-  explicit RandomTokensTask(GptSetup& setup)
-      : micro_batch_size_(setup.args().training.micro_batch_size),
-        config_(setup.args().transformer),
-        generator_(1234 + static_cast<uint64_t>(setup.parallel().replica())) {
-    for (const std::unique_ptr<GptModel>& chunk : setup.chunks()) {
-      steps_.push_back(std::make_unique<const GptStep>(
-          *chunk, setup.random(), GptStep::Options{.micro_batch_size = micro_batch_size_}));
-    }
-  }
+  explicit RandomTokensTask(const RunConfig& config) : GptTask(config, nullptr) {}
 
+  void open_data(const Progress&) override {
+    // Ranks that share a sample draw the same.
+    generator_.seed(1234 + static_cast<uint64_t>(parallel().replica()));
+  }
   bool has_split(Split split) const override { return split == Split::kTrain; }
 
   Microbatch get_batch(Split, int64_t chunk) override {
-    const GptStep& step = *steps_[static_cast<size_t>(chunk)];
-    if (!step.reads_data(false)) return {};
-    const auto size = static_cast<size_t>(micro_batch_size_ * config_.seq_length);
+    if (!step(chunk).reads_data(false)) return {};
+    const int64_t length = config().transformer.seq_length;
+    const auto size = static_cast<size_t>(config().training.micro_batch_size * length);
     const auto random_ids = [&] {
-      std::uniform_int_distribution<int64_t> id(0, config_.padded_vocab_size - 1);
+      std::uniform_int_distribution<int64_t> id(0, config().transformer.padded_vocab_size - 1);
       std::vector<int64_t> ids(size);
       for (int64_t& value : ids) value = id(generator_);
       return ids;
     };
     GptBatch batch;  // the first and the last stage draw the same, too
-    batch.micro_batch_size = micro_batch_size_;
-    batch.seq_length = config_.seq_length;
+    batch.micro_batch_size = config().training.micro_batch_size;
+    batch.seq_length = length;
     batch.tokens = random_ids();
     batch.labels = random_ids();
     batch.loss_mask.assign(size, 1.0F);
     for (size_t i = 0; i < size; ++i) {
-      batch.position_ids.push_back(static_cast<int64_t>(i) % config_.seq_length);
+      batch.position_ids.push_back(static_cast<int64_t>(i) % length);
     }
-    return step.microbatch(batch, true);
-  }
-
-  MicrobatchOutput forward_step(Split, int64_t chunk, const Microbatch& batch,
-                                const Variable& activations) override {
-    return steps_[static_cast<size_t>(chunk)]->forward(batch, activations);
+    return step(chunk).microbatch(batch, true);
   }
 
  private:
-  const int64_t micro_batch_size_;
-  const TransformerConfig& config_;
-  std::vector<std::unique_ptr<const GptStep>> steps_;  // by chunk
   std::mt19937_64 generator_;
 };
 
@@ -231,11 +217,13 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   const Device device = chosen_device(args.training.device, world);
   end_phase("device");
   expect_to_fit(args, device, free_memory_bytes(device));
-  GptSetup setup(args, world);
-  synchronize(setup.stream());
+  const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
+  RandomTokensTask task(args);
+  TrainingState state(args, task, world, stream->get());
+  synchronize(state.stream);
   end_phase("model");
-  RandomTokensTask task(setup);
-  Trainer trainer(setup.parts(task));
+  task.open_data(state.progress);
+  Trainer trainer(args, task, state);
 
   // The time of an iteration is that between the arrivals of two results: on a GPU the host queues
   // the next iteration while one runs, as in training.
@@ -277,7 +265,7 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   report["system"] = "megatron.cpp";
   report["workload"] = flags.workload;
   report["mode"] = name_of(args.transformer.params_dtype);
-  report["device"] = setup.stream().device.str();
+  report["device"] = state.stream.device.str();
   report["threads"] = num_threads();
   report["parameters"] = num_gpt_parameters(args.transformer);
   report["ranks"] = world.size();
@@ -295,9 +283,9 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   report["start_to_first_step_s"] = first_step_at;
   report["start_s"] = phases;
   report["loss"] = largest(loss, world);
-  report.update(memory_report(setup.stream().device, world));
+  report.update(memory_report(state.stream.device, world));
   if (flags.breakdown) {
-    const nlohmann::ordered_json parts = breakdown(trainer, setup.stream(), flags.steps, world);
+    const nlohmann::ordered_json parts = breakdown(trainer, state.stream, flags.steps, world);
     const auto percent = [&](const char* part) {
       return 100 * parts[part].get<double>() / parts["iteration"].get<double>();
     };

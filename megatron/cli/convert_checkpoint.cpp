@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "megatron/cli/checkpoint_formats.h"
 #include "megatron/cli/command.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/check_conversion.h"
+#include "megatron/interchange/checkpoint_formats.h"
 #include "megatron/interchange/checkpoint_text.h"
 #include "megatron/interchange/save_contents.h"
 #include "megatron/settings/flag_table.h"

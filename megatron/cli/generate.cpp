@@ -9,7 +9,7 @@
 
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/command.h"
-#include "megatron/cli/gpt_inference.h"
+#include "megatron/cli/model_flags.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -102,7 +102,7 @@ int32_t id_of(const json& value) {
 }
 
 // The ids of a JSON object {"ids": [...]} or {"text": "..."}.
-std::vector<int32_t> ids_of(const json& object, const GptForInference& gpt) {
+std::vector<int32_t> ids_of(const json& object, const LoadedModel& gpt) {
   if (object.contains("ids")) {
     std::vector<int32_t> ids;
     for (const json& value : object.at("ids")) ids.push_back(id_of(value));
@@ -114,8 +114,7 @@ std::vector<int32_t> ids_of(const json& object, const GptForInference& gpt) {
   throw ConfigError("an object needs \"ids\" or \"text\"");
 }
 
-std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags,
-                                               const GptForInference& gpt) {
+std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const LoadedModel& gpt) {
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& text : flags.prompts) {
     prompts.push_back(gpt.required_tokenizer().encode(text));
@@ -135,8 +134,7 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags,
   return prompts;
 }
 
-void print_generation(const GenerateFlags& flags, const GptForInference& gpt,
-                      const Generation& row) {
+void print_generation(const GenerateFlags& flags, const LoadedModel& gpt, const Generation& row) {
   if (!flags.as_json) {
     print_line(gpt.tokenizer != nullptr ? gpt.tokenizer->decode(row.tokens)
                                         : json(row.tokens).dump());
@@ -196,7 +194,7 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   });
   if (!has_work) return 0;
 
-  const GptForInference gpt = load_for_inference(flags.model, world);
+  const LoadedModel gpt = load_model(flags.model, world);
   json request;
   if (world.rank() == 0) {
     request["prompts"] = read_prompts(flags, gpt);
@@ -238,7 +236,7 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
   });
   if (!has_work) return 0;
 
-  const GptForInference gpt = load_for_inference(flags.model, world);
+  const LoadedModel gpt = load_model(flags.model, world);
   const auto score_line = [&](const json& line) {
     about_line(flags.input, line.at("number"), [&] {
       const Score result = score(gpt.inference(), line.at("ids").get<std::vector<int32_t>>());

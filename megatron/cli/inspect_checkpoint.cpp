@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include "megatron/cli/checkpoint_formats.h"
 #include "megatron/cli/command.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/formats/torch_file.h"
+#include "megatron/interchange/checkpoint_formats.h"
 #include "megatron/interchange/checkpoint_text.h"
 #include "megatron/settings/flag_table.h"
 

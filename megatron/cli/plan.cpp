@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "megatron/cli/memory_check.h"
 #include "megatron/cli/workloads.h"
 #include "megatron/comm/share_threads.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/stream.h"
+#include "megatron/run/memory_check.h"
+#include "megatron/settings/flag_table.h"
+#include "megatron/settings/training_args.h"
 #include "megatron/training/flops.h"
 #include "megatron/training/step_estimate.h"
 

@@ -83,9 +83,9 @@ GptBatch chunks_of(const GptBatch& batch, std::span<const int64_t> chunks, int64
     const std::vector<int32_t> starts = cut(batch.document_starts, s, chunks.subspan(i, 1), length);
     part.document_starts.insert(part.document_starts.end(), starts.begin(), starts.end());
   }
-  const float total = std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0F);
-  part.loss_divisor =
-      std::max(total, 1.0F) * static_cast<float>(count) / static_cast<float>(num_chunks);
+  const float sum = std::accumulate(batch.loss_mask.begin(), batch.loss_mask.end(), 0.0F);
+  const float total = batch.loss_divisor > 0 ? batch.loss_divisor : std::max(sum, 1.0F);
+  part.loss_divisor = total * static_cast<float>(count) / static_cast<float>(num_chunks);
   return part;
 }
 

@@ -22,13 +22,12 @@ struct GptBatch {
   int64_t seq_length = 0;
   std::vector<int64_t> tokens;        // [b, s]
   std::vector<int64_t> labels;        // [b, s] tokens one step later
-  std::vector<float> loss_mask;       // [b, s] 1 counts
+  std::vector<float> loss_mask;       // [b, s] weights of the tokens in the loss; 1 counts
   std::vector<int64_t> position_ids;  // [b, s]
   // [b, s] token i sees tokens [document_starts[i], i]; empty: all before it
   // (reset_attention_mask is off).
   std::vector<int32_t> document_starts;
-  // What the sum of losses is divided by, where the batch is a part of whole sequences; 0: the sum
-  // of loss_mask.
+  // Divides the sum of losses; 0: the sum of loss_mask. A part of whole sequences has its own.
   float loss_divisor = 0;
   int64_t first_sample = 0;  // number of the first row in the global order of the run
 };

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "megatron/comm/share_threads.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/cuda.h"
-#include "megatron/device/stream.h"
 
 namespace megatron {
 
@@ -46,6 +46,15 @@ Device chosen_device(DeviceChoice choice, const comm::Group& world) {
                       has_gpu ? local_rank % gpus : local_rank};
   use_device(device);
   return device;
+}
+
+std::unique_ptr<OwnedStream> open_stream(const TrainingConfig& config, const comm::Group& world) {
+  comm::use_threads(config.num_threads);
+  return std::make_unique<OwnedStream>(
+      chosen_device(config.device, world),
+      StreamOptions{.allows_tf32 = config.allow_tf32,
+                    .is_deterministic = config.deterministic_mode,
+                    .searches_algorithms = !config.deterministic_mode});
 }
 
 }  // namespace megatron

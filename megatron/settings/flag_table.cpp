@@ -491,6 +491,15 @@ ArgMap FlagTable::values(const std::set<std::string>& given) const {
   return map;
 }
 
+std::set<std::string> FlagTable::changed() const {
+  std::set<std::string> dests;
+  for (const Flag& flag : rows_) {
+    if (flag.status == FlagStatus::kRemoved) continue;
+    if (std::visit(ValueIn{}, flag.field) != flag.initial) dests.insert(flag.dest);
+  }
+  return dests;
+}
+
 std::string FlagTable::help() const {
   std::string text;
   std::vector<std::string> groups;

@@ -162,6 +162,8 @@ class FlagTable {
   // Every setting and its value now; `given` holds the dests that the command line named. A field
   // that still has its first value and was not given shows as its row's fallback.
   ArgMap values(const std::set<std::string>& given) const;
+  // The dests whose fields no longer have their first values.
+  std::set<std::string> changed() const;
 
   const std::deque<Flag>& rows() const { return rows_; }
   // The text of --help below the usage line: every group and flag, 100 columns.

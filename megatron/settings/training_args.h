@@ -6,15 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "megatron/checkpoint/config.h"
 #include "megatron/core/arg_map.h"
-#include "megatron/data/config.h"
-#include "megatron/optim/config.h"
-#include "megatron/parallel/config.h"
 #include "megatron/settings/flag_table.h"
-#include "megatron/tokenizers/tokenizer.h"
-#include "megatron/training/config.h"
-#include "megatron/transformer/config.h"
+#include "megatron/training/run_config.h"
 
 namespace megatron {
 
@@ -29,17 +23,11 @@ struct LegacyFlags {
   int64_t checkpoint_num_layers = 1;    // recompute_num_layers of the line above
 };
 
-// Everything the command line of a training program says, by owner.
-struct TrainingArgs {
+// What the command line of a training program says: the config of the run, and what only a command
+// line knows.
+struct TrainingArgs : RunConfig {
   ModelKind model = ModelKind::kGpt;
-  TransformerConfig transformer;
   ActivationFlags activation;
-  OptimizerConfig optimizer;
-  TrainingConfig training;
-  CheckpointConfig checkpoint;
-  DataConfig data;
-  ParallelConfig parallel;
-  TokenizerConfig tokenizer;
   LegacyFlags legacy;
   ArgMap other;  // flags without a field: no effect, or not available
 
@@ -62,6 +50,14 @@ TrainingArgs parse_training_args(std::span<const std::string> argv, ModelKind mo
 TrainingArgs parsed_flags(std::span<const std::string> argv, ModelKind model,
                           std::vector<std::string>& problems);
 TrainingArgs resolved(TrainingArgs args, int64_t world_size, std::vector<std::string>& problems);
+
+// Completes the config of a program that reads no command line: fills every value that was left to
+// its default, and `settings`. A field counts as given when it differs from its default. Throws
+// ConfigError with every problem found.
+RunConfig resolved(const RunConfig& config, int64_t world_size = 1);
+
+// The flags that choose an activation. Throws Unsupported for one that no flag chooses.
+ActivationFlags activation_flags(Activation activation);
 
 // --use-checkpoint-args: takes the architecture from the arguments stored in a checkpoint; call it
 // before resolved(). The command line wins for what it names, except the settings whose value

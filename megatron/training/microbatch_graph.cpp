@@ -20,6 +20,27 @@ bool is_alike(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
+std::optional<std::string> why_no_graph(const RunConfig& config) {
+  const ParallelConfig& parallel = config.parallel;
+  if (parallel.pipeline_model_parallel_size > 1) {
+    return fmt::format("--pipeline-model-parallel-size {}: microbatches wait for other stages",
+                       parallel.pipeline_model_parallel_size);
+  }
+  if (parallel.tensor_model_parallel_size > 1) {
+    return fmt::format("--tensor-model-parallel-size {}: layers have collectives",
+                       parallel.tensor_model_parallel_size);
+  }
+  if (parallel.context_parallel_size > 1) {
+    return fmt::format("--context-parallel-size {}: layers have collectives",
+                       parallel.context_parallel_size);
+  }
+  if (config.training.timing_log_level >= 2) {
+    return fmt::format("--timing-log-level {}: forward and backward passes are timed one by one",
+                       config.training.timing_log_level);
+  }
+  return std::nullopt;
+}
+
 Microbatch moved(const Microbatch& batch, Stream stream) {
   Microbatch there;
   for (const Tensor& one : batch) there.push_back(one.defined() ? one.to(stream) : Tensor());

@@ -2,13 +2,19 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "megatron/device/allocator.h"
 #include "megatron/device/random.h"
 #include "megatron/device/work_graph.h"
+#include "megatron/training/run_config.h"
 #include "megatron/training/train_task.h"
 
 namespace megatron {
+
+// Why the microbatches of a run cannot be replayed as a CUDA graph: the flag and the reason. Empty
+// if they can be.
+std::optional<std::string> why_no_graph(const RunConfig& config);
 
 // --cuda-graph: runs the forward and the backward pass of training microbatches, the first ones op
 // by op, so that everything is loaded, planned and searched; then records both passes and queues

@@ -21,24 +21,31 @@ bool is_due(int64_t interval, int64_t iteration) {
 
 }  // namespace
 
-Trainer::Trainer(TrainerParts parts)
-    : parts_(std::move(parts)),
-      train_iters_(train_iters_of(parts_.config)),
-      log_(parts_.config, train_iters_, parts_.progress, parts_.stream.device,
-           parts_.parallel.world.rank() == parts_.parallel.world.size() - 1),
-      profile_(parts_.config, parts_.parallel.world, parts_.stream.device, parts_.save_directory) {
-  if (parts_.config.log_progress && !parts_.save_directory.empty() && log_.is_kept()) {
-    progress_file_.emplace(std::filesystem::path(parts_.save_directory) / "progress.txt",
-                           parts_.parallel.world.size(), parts_.progress);
+Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
+                 const TrainerOptions& options)
+    : run_(config),
+      config_(config.training),
+      task_(task),
+      state_(state),
+      options_(options),
+      train_iters_(train_iters_of(config_)),
+      log_(config_, train_iters_, state.progress, state.stream.device,
+           state.parallel.world.rank() == state.parallel.world.size() - 1),
+      profile_(config_, state.parallel.world, state.stream.device, config.checkpoint.save) {
+  if (config_.log_progress && !run_.checkpoint.save.empty() && log_.is_kept()) {
+    progress_file_.emplace(std::filesystem::path(run_.checkpoint.save) / "progress.txt",
+                           state.parallel.world.size(), state.progress);
   }
-  if (parts_.records_microbatches) graph_.emplace(parts_.task, parts_.random, parts_.stream);
+  const bool records = options.records_microbatches.value_or(
+      !state.stream.is_cpu() && config_.cuda_graph && !why_no_graph(run_));
+  if (records) graph_.emplace(task, state.random, state.stream);
 }
 
 void Trainer::run() {
   std::optional<ExitSignals> signals;
-  if (parts_.config.exit_signal_handler) signals.emplace();
+  if (config_.exit_signal_handler) signals.emplace();
 
-  if (!parts_.config.skip_train) {
+  if (!config_.skip_train) {
     log_.line("training ...");
     log_.line(datetime_text("before the start of training step"));
     log_.resume();
@@ -46,7 +53,7 @@ void Trainer::run() {
     try {
       left_early = train();
     } catch (...) {
-      // What was done is told before what went wrong.
+      // Log finished work before reporting the error.
       try {
         settle();
       } catch (const Error&) {
@@ -59,11 +66,11 @@ void Trainer::run() {
     log_.flush();
     if (left_early) return finish_save(true);
     log_.line(datetime_text("after training is done"));
-    if (parts_.progress.iteration != 0) save();
+    if (state_.progress.iteration != 0) save();
     finish_save(true);
   }
 
-  const std::string prefix = fmt::format("iteration {} on ", parts_.progress.iteration);
+  const std::string prefix = fmt::format("iteration {} on ", state_.progress.iteration);
   evaluate_and_print(Split::kValid, prefix + "validation set", true);
   evaluate_and_print(Split::kTest, prefix + "test set", true);
   log_.flush();
@@ -71,18 +78,18 @@ void Trainer::run() {
 
 bool Trainer::train() {
   bool is_leaving = false;
-  while (parts_.progress.iteration < train_iters_ && !is_leaving) {
+  while (state_.progress.iteration < train_iters_ && !is_leaving) {
     finish_save(false);
-    const int64_t before = parts_.microbatches.num_microbatches();
-    parts_.microbatches.update(parts_.progress.consumed_train_samples, false);
-    const bool has_grown = parts_.microbatches.num_microbatches() != before;
-    if (has_grown && parts_.progress.iteration != 0) save();  // the last state of the smaller batch
-    parts_.microbatches.update(parts_.progress.consumed_train_samples, true);
+    const int64_t before = state_.microbatches.num_microbatches();
+    state_.microbatches.update(state_.progress.consumed_train_samples, false);
+    const bool has_grown = state_.microbatches.num_microbatches() != before;
+    if (has_grown && state_.progress.iteration != 0) save();  // the last state of the smaller batch
+    state_.microbatches.update(state_.progress.consumed_train_samples, true);
 
-    profile_.before_iteration(parts_.progress.iteration);
+    profile_.before_iteration(state_.progress.iteration);
     const bool was_recorded = has_recorded_microbatch();
     train_step();
-    profile_.after_iteration(parts_.progress.iteration);
+    profile_.after_iteration(state_.progress.iteration);
     log_finished();
     if (has_recorded_microbatch() && !was_recorded) {
       log_.line("microbatches are replayed as one CUDA graph from here on");
@@ -95,47 +102,46 @@ bool Trainer::train() {
 
 void Trainer::train_step() {
   const TraceRange range("iteration");
-  const TrainingConfig& config = parts_.config;
-  Progress& progress = parts_.progress;
+  Progress& progress = state_.progress;
   QueuedIteration next;
-  next.num_microbatches = parts_.microbatches.num_microbatches();
+  next.num_microbatches = state_.microbatches.num_microbatches();
   IterationResult& result = next.known.result;
-  result.global_batch_size = parts_.microbatches.global_batch_size();
-  result.tokens = result.global_batch_size * parts_.tokens_per_sample;
-  result.floating_point_operations = parts_.flops(result.global_batch_size);
+  result.global_batch_size = state_.microbatches.global_batch_size();
+  result.tokens = result.global_batch_size * task_.tokens_per_sample();
+  result.floating_point_operations = task_.flops(result.global_batch_size);
 
-  next.is_trained = std::find(config.iterations_to_skip.begin(), config.iterations_to_skip.end(),
-                              progress.iteration + 1) == config.iterations_to_skip.end();
-  parts_.random.set_training(next.is_trained);
-  parts_.parameters.zero_grads();
-  next.num_losses = next.num_microbatches * parts_.parallel.data.size();
+  next.is_trained = std::find(config_.iterations_to_skip.begin(), config_.iterations_to_skip.end(),
+                              progress.iteration + 1) == config_.iterations_to_skip.end();
+  state_.random.set_training(next.is_trained);
+  state_.parameters.zero_grads();
+  next.num_losses = next.num_microbatches * state_.parallel.data.size();
   log_.timers().start("forward-backward", 1);
-  parts_.gradients.begin(next.num_microbatches);
+  state_.gradients.begin(next.num_microbatches);
   std::optional<NoGrad> no_grad;
   if (!next.is_trained) no_grad.emplace();
   LossSums losses =
       run_microbatches(Split::kTrain, next.num_microbatches,
-                       next.is_trained ? parts_.optimizer.loss_seed(next.num_losses) : Tensor());
+                       next.is_trained ? state_.optimizer.loss_seed(next.num_losses) : Tensor());
   no_grad.reset();
-  losses.reduce(parts_.parallel.data);
+  losses.reduce(state_.parallel.data);
   log_.timers().stop("forward-backward", 1);
   next.losses = losses.names();
 
   finish_step();  // the one before: rates and bias corrections count its update
   if (next.is_trained) {
     log_.timers().start("all-grads-sync", 1);
-    parts_.gradients.finish();
+    state_.gradients.finish();
     log_.timers().stop("all-grads-sync", 1);
     const TimerScope timer(log_.timers(), "optimizer", 1);
     // The check of Megatron-LM's loss function: without a loss scaler a NaN is an error at once.
     next.must_have_numbers =
-        config.check_for_nan_in_loss_and_grad && parts_.optimizer.loss_scale() == 1.0;
-    parts_.optimizer.queue_step(parts_.scheduler.rates(),
+        config_.check_for_nan_in_loss_and_grad && state_.optimizer.loss_scale() == 1.0;
+    state_.optimizer.queue_step(state_.scheduler.rates(),
                                 {.losses = next.must_have_numbers ? losses.sums() : Tensor(),
-                                 .measures_parameters = config.log_params_norm});
-    parts_.gradients.gather_parameters();
-  } else if (config.log_params_norm) {
-    result.params_norm = parts_.optimizer.parameter_norm();
+                                 .measures_parameters = config_.log_params_norm});
+    state_.gradients.gather_parameters();
+  } else if (config_.log_params_norm) {
+    result.params_norm = state_.optimizer.parameter_norm();
   }
   if (losses.sums().defined()) {
     const Tensor& sums = losses.sums();
@@ -150,29 +156,28 @@ void Trainer::train_step() {
   progress.floating_point_operations += result.floating_point_operations;
   next.known.progress = progress;
   queued_ = std::move(next);
-  if (parts_.stream.is_cpu()) finish_step();
+  if (state_.stream.is_cpu()) finish_step();
 }
 
 int64_t Trainer::first_sample_of(int64_t microbatch) const {
-  const ParallelContext& parallel = parts_.parallel;
-  return parts_.progress.consumed_train_samples +
-         (microbatch * parallel.num_replicas() + parallel.replica()) *
-             parts_.config.micro_batch_size;
+  const ParallelContext& parallel = state_.parallel;
+  return state_.progress.consumed_train_samples +
+         (microbatch * parallel.num_replicas() + parallel.replica()) * config_.micro_batch_size;
 }
 
 LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed) {
   if (seed.defined() && graph_) return train_through_graph(num_microbatches, seed);
-  const ParallelContext& parallel = parts_.parallel;
+  const ParallelContext& parallel = state_.parallel;
   const PipelineShape shape{.stage = parallel.pipeline.rank(),
                             .stages = parallel.pipeline.size(),
-                            .chunks = parts_.num_chunks,
+                            .chunks = static_cast<int64_t>(state_.chunks.size()),
                             .microbatches = num_microbatches};
   const auto run_forward = [&](const PipelineStep& step, const Variable& activations) {
     const TimerScope timer(log_.timers(), "forward-compute", 2);
     const PoolScope scope(graph_ ? &graph_->pool() : nullptr);
-    parts_.random.set_first_sample(first_sample_of(step.microbatch));
-    const Microbatch batch = moved(parts_.task.get_batch(split, step.chunk), parts_.stream);
-    return parts_.task.forward_step(split, step.chunk, batch, activations);
+    state_.random.set_first_sample(first_sample_of(step.microbatch));
+    const Microbatch batch = moved(task_.get_batch(split, step.chunk), state_.stream);
+    return task_.forward_step(split, step.chunk, batch, activations);
   };
   LossSums losses;
   StageWork work;
@@ -188,25 +193,25 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
     };
   }
   run_pipeline(seed.defined() ? training_steps(shape) : evaluation_steps(shape), shape,
-               parallel.links, parts_.activations, work);
+               parallel.links, task_.boundary(), work);
   return losses;
 }
 
 LossSums Trainer::train_through_graph(int64_t num_microbatches, const Tensor& seed) {
   LossSums losses;
   for (int64_t i = 0; i < num_microbatches; ++i) {
-    if (i + 1 == num_microbatches) parts_.gradients.begin(1);
-    const Microbatch batch = parts_.task.get_batch(Split::kTrain, 0);
+    if (i + 1 == num_microbatches) state_.gradients.begin(1);
+    const Microbatch batch = task_.get_batch(Split::kTrain, 0);
     losses.add(graph_->run(batch, first_sample_of(i), seed,
-                           parts_.gradients.is_quiet(i, num_microbatches)));
+                           state_.gradients.is_quiet(i, num_microbatches)));
   }
   return losses;
 }
 
 int Trainer::highest_on_ranks(int number) const {
-  if (parts_.parallel.world.size() == 1) return number;
+  if (state_.parallel.world.size() == 1) return number;
   Tensor highest = full({1}, static_cast<float>(number), DType::kFloat32, Stream{});
-  comm::all_reduce(highest.view(), comm::Reduce::kMax, parts_.parallel.world, Stream{});
+  comm::all_reduce(highest.view(), comm::Reduce::kMax, state_.parallel.world, Stream{});
   return static_cast<int>(highest.item());
 }
 
@@ -234,7 +239,7 @@ void Trainer::finish_step() {
   result.is_skipped = true;
   if (iteration.is_trained) {
     try {
-      const StepResult step = parts_.optimizer.finish_step();
+      const StepResult step = state_.optimizer.finish_step();
       result.is_skipped = !step.ok;
       result.grad_norm = step.grad_norm;
       result.params_norm = step.parameter_norm;
@@ -243,9 +248,9 @@ void Trainer::finish_step() {
       throw NotFiniteError(fmt::format("iteration {}: {}", number, error.what()));
     }
   }
-  if (!result.is_skipped) parts_.scheduler.advance(result.global_batch_size);
-  result.learning_rate = parts_.scheduler.rates().lr;
-  result.loss_scale = parts_.optimizer.loss_scale();
+  if (!result.is_skipped) state_.scheduler.advance(result.global_batch_size);
+  result.learning_rate = state_.scheduler.rates().lr;
+  result.loss_scale = state_.optimizer.loss_scale();
   finished_ = std::move(finished);
 }
 
@@ -263,16 +268,15 @@ void Trainer::settle() {
 }
 
 bool Trainer::finish_iteration() {
-  const TrainingConfig& config = parts_.config;
-  const int64_t iteration = parts_.progress.iteration;
+  const int64_t iteration = state_.progress.iteration;
 
-  if (is_due(config.eval_interval, iteration) && config.eval_iters > 0) {
+  if (is_due(config_.eval_interval, iteration) && config_.eval_iters > 0) {
     settle();
     log_.pause();
     evaluate_and_print(Split::kValid, fmt::format("iteration {}", iteration), false);
     log_.resume();
   }
-  const int signal = config.exit_signal_handler ? highest_on_ranks(ExitSignals::received()) : 0;
+  const int signal = config_.exit_signal_handler ? highest_on_ranks(ExitSignals::received()) : 0;
   if (signal != 0) {
     settle();
     save();
@@ -280,17 +284,17 @@ bool Trainer::finish_iteration() {
         datetime_text(fmt::format("exiting program after receiving {}.", name_of_signal(signal))));
     return true;
   }
-  if (is_due(parts_.save_interval, iteration)) save();
-  if (config.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
+  if (is_due(run_.checkpoint.save_interval, iteration)) save();
+  if (config_.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
     settle();
     if (last_saved_ != iteration) save();
-    const auto elapsed = std::chrono::steady_clock::now() - parts_.started;
+    const auto elapsed = std::chrono::steady_clock::now() - options_.started;
     log_.line(
         datetime_text(fmt::format("exiting program after {} minutes",
                                   std::chrono::duration<double, std::ratio<60>>(elapsed).count())));
     return true;
   }
-  if (is_due(config.exit_interval, iteration)) {
+  if (is_due(config_.exit_interval, iteration)) {
     settle();
     if (last_saved_ != iteration) save();
     log_.line(datetime_text(fmt::format("exiting program at iteration {}", iteration)));
@@ -300,24 +304,23 @@ bool Trainer::finish_iteration() {
 }
 
 std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
-  const TrainingConfig& config = parts_.config;
   const NoGrad no_grad;
   const TimerScope timer(log_.timers(), "evaluate", 0);
-  parts_.random.set_training(false);
+  state_.random.set_training(false);
 
-  const int64_t num_microbatches = parts_.microbatches.final_num_microbatches();
-  const int64_t samples = parts_.microbatches.schedule().final_batch_size();
-  if (is_verbose) log_.line(fmt::format("Evaluating on {} samples", config.eval_iters * samples));
+  const int64_t num_microbatches = state_.microbatches.final_num_microbatches();
+  const int64_t samples = state_.microbatches.schedule().final_batch_size();
+  if (is_verbose) log_.line(fmt::format("Evaluating on {} samples", config_.eval_iters * samples));
   NamedValues means;
-  for (int64_t i = 0; i < config.eval_iters; ++i) {
-    if (is_verbose) log_.line(fmt::format("Evaluating iter {}/{}", i + 1, config.eval_iters));
+  for (int64_t i = 0; i < config_.eval_iters; ++i) {
+    if (is_verbose) log_.line(fmt::format("Evaluating iter {}/{}", i + 1, config_.eval_iters));
     LossSums losses = run_microbatches(split, num_microbatches, Tensor());
-    losses.reduce(parts_.parallel.data);
-    for (const auto& [name, value] : losses.means(num_microbatches * parts_.parallel.data.size())) {
-      value_of(means, name) += value / static_cast<double>(config.eval_iters);
+    losses.reduce(state_.parallel.data);
+    for (const auto& [name, value] : losses.means(num_microbatches * state_.parallel.data.size())) {
+      value_of(means, name) += value / static_cast<double>(config_.eval_iters);
     }
-    if (split == Split::kValid) parts_.progress.consumed_valid_samples += samples;
-    if (config.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
+    if (split == Split::kValid) state_.progress.consumed_valid_samples += samples;
+    if (config_.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
       log_.line("Exiting during evaluation, timelimit reached");
       return std::nullopt;
     }
@@ -326,28 +329,28 @@ std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
 }
 
 void Trainer::evaluate_and_print(Split split, const std::string& prefix, bool is_verbose) {
-  if (parts_.config.eval_iters == 0 || !parts_.task.has_split(split)) return;
+  if (config_.eval_iters == 0 || !task_.has_split(split)) return;
   const std::optional<NamedValues> losses = evaluate(split, is_verbose);
   if (!losses) return;
   const std::string times = log_.timers().report({"evaluate"}, 1);
   if (!times.empty()) log_.line(times);
-  log_.validation(parts_.progress, prefix, *losses);
+  log_.validation(state_.progress, prefix, *losses);
 }
 
 void Trainer::save() {
-  if (!parts_.save) return;
+  if (options_.saver == nullptr) return;
   settle();
   log_.pause();
   finish_save(true);  // the one before
   log_.timers().start("save-checkpoint", 0);
-  log_.line(saving_text(parts_.progress.iteration, parts_.save_directory));
-  parts_.save(parts_.progress);
-  last_saved_ = parts_.progress.iteration;
-  if (parts_.finish_save) {
-    saving_ = parts_.progress;
-    log_.line(scheduled_text(parts_.progress.iteration, parts_.save_directory));
+  log_.line(saving_text(state_.progress.iteration, run_.checkpoint.save));
+  const bool is_complete = options_.saver->save();
+  last_saved_ = state_.progress.iteration;
+  if (is_complete) {
+    note_saved(state_.progress);
   } else {
-    note_saved(parts_.progress);
+    saving_ = state_.progress;
+    log_.line(scheduled_text(state_.progress.iteration, run_.checkpoint.save));
   }
   log_.timers().stop("save-checkpoint", 0);
   const std::string times = log_.timers().report({"save-checkpoint"}, 1);
@@ -356,17 +359,17 @@ void Trainer::save() {
 }
 
 void Trainer::finish_save(bool waits) {
-  if (saving_ && parts_.finish_save(waits)) note_saved(*std::exchange(saving_, std::nullopt));
+  if (saving_ && options_.saver->finish(waits)) note_saved(*std::exchange(saving_, std::nullopt));
 }
 
 void Trainer::note_saved(const Progress& progress) {
-  if (progress_file_) progress_file_->saved_checkpoint(progress, parts_.tokens_per_sample);
-  log_.line(saved_text(progress.iteration, parts_.save_directory));
+  if (progress_file_) progress_file_->saved_checkpoint(progress, task_.tokens_per_sample());
+  log_.line(saved_text(progress.iteration, run_.checkpoint.save));
 }
 
 bool Trainer::is_out_of_time() const {
-  const auto elapsed = std::chrono::steady_clock::now() - parts_.started;
-  return elapsed > std::chrono::minutes(parts_.config.exit_duration_in_mins);
+  const auto elapsed = std::chrono::steady_clock::now() - options_.started;
+  return elapsed > std::chrono::minutes(config_.exit_duration_in_mins);
 }
 
 }  // namespace megatron

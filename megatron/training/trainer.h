@@ -1,57 +1,33 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "megatron/device/random.h"
 #include "megatron/device/readback.h"
-#include "megatron/optim/gradient_reduction.h"
-#include "megatron/optim/optimizer.h"
-#include "megatron/parallel/pipeline/executor.h"
 #include "megatron/training/loss_sums.h"
-#include "megatron/training/microbatch_calculator.h"
 #include "megatron/training/microbatch_graph.h"
 #include "megatron/training/profile_window.h"
 #include "megatron/training/progress.h"
 #include "megatron/training/progress_file.h"
+#include "megatron/training/run_config.h"
+#include "megatron/training/run_saver.h"
 #include "megatron/training/train_task.h"
 #include "megatron/training/training_log.h"
+#include "megatron/training/training_state.h"
 
 namespace megatron {
 
-// What the loop works on; owned by the program, alive as long as the Trainer.
-struct TrainerParts {
-  const TrainingConfig& config;  // resolved
-  TrainTask& task;
-  FlatParameters& parameters;
-  Optimizer& optimizer;
-  ParameterScheduler& scheduler;
-  MicrobatchCalculator& microbatches;
-  RandomState& random;
-  Progress& progress;
-  GradientReduction& gradients;
-  const ParallelContext& parallel;
-  Stream stream;                      // of the model
-  bool records_microbatches = false;  // MicrobatchGraph; REQUIRES: no communication, one chunk
-  int64_t num_chunks = 1;             // of the model, on this stage
-  ActivationType activations = {};    // between chunks
-  int64_t tokens_per_sample = 0;
-  // Model FLOPs of an iteration of that many samples.
-  std::function<double(int64_t batch_size)> flops;
-  // Writes a checkpoint of everything above; null: --save was not given.
-  std::function<void(const Progress&)> save;
-  // Completes a checkpoint that save() has only begun, once all ranks have written, waiting for
-  // that or not. True when it is the latest now. Null: save() returns when it is.
-  std::function<bool(bool waits)> finish_save = {};
-  int64_t save_interval = 0;                      // iterations; 0: only at the end
-  std::string save_directory;                     // named in the log lines
-  std::chrono::steady_clock::time_point started;  // of the process: --exit-duration-in-mins
+struct TrainerOptions {
+  RunSaver* saver = nullptr;  // null: nothing is saved
+  // Start of the process: --exit-duration-in-mins counts from here.
+  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
+  // MicrobatchGraph or not; empty: as --cuda-graph and why_no_graph() say.
+  std::optional<bool> records_microbatches = {};
 };
 
-// An iteration of which everything is known.
+// A finished iteration and its results.
 struct FinishedIteration {
   Progress progress;  // counts it
   IterationResult result;
@@ -60,19 +36,22 @@ struct FinishedIteration {
 // The training loop of Megatron-LM core_r0.5.0 (its order of update, evaluation, saving and exits).
 //
 // On a GPU the host runs ahead: it queues an iteration, and reads the losses and the norm of one
-// iteration while the next one computes. Whatever must not run ahead (an update, which depends on
-// whether the one before was skipped; evaluation, saving, leaving) finishes what is queued first.
+// iteration while the next one computes. An update depends on whether the one before was skipped,
+// so it finishes the queued iteration first; so do evaluation, saving and leaving.
 // On the CPU an iteration is finished when train_step() returns.
 class Trainer {
  public:
-  explicit Trainer(TrainerParts parts);
+  // `config` is resolved. All must outlive it.
+  Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
+          const TrainerOptions& options = {});
 
   // Trains to the last iteration, or to an exit condition, then saves and evaluates.
   // With --skip-train only the final evaluations run.
   void run();
 
-  // Queues one iteration and counts it in `progress`; no log lines, evaluation or saving. Waits for
-  // the iteration before it, never for itself. What run() repeats and `megatron bench` times.
+  // Queues one iteration and counts it in TrainingState::progress; no log lines, evaluation or
+  // saving. Waits for the iteration before it, never for itself. run() repeats it; `megatron bench`
+  // times it.
   // Throws Error when the losses or gradients of the iteration before are not finite: then the
   // model is as that iteration found it.
   void train_step();
@@ -101,7 +80,7 @@ class Trainer {
   LossSums train_through_graph(int64_t num_microbatches, const Tensor& seed);
   // Number of the first sample of a microbatch of this rank in the running iteration.
   int64_t first_sample_of(int64_t microbatch) const;
-  // What is the highest of a number on all ranks; true as soon as it is true on one.
+  // Maximum over all ranks; true if it is true on one.
   int highest_on_ranks(int number) const;
   bool on_any_rank(bool condition) const;
   // The loop. True: an exit condition ended it.
@@ -115,12 +94,16 @@ class Trainer {
   // Evaluation, saving and exits that are due after an iteration. True: leave the loop.
   bool finish_iteration();
   void save();
-  // Completes a save under way, see TrainerParts::finish_save.
+  // Completes a save under way, see RunSaver::finish().
   void finish_save(bool waits);
   void note_saved(const Progress& progress);
   bool is_out_of_time() const;
 
-  TrainerParts parts_;
+  const RunConfig& run_;
+  const TrainingConfig& config_;
+  TrainTask& task_;
+  TrainingState& state_;
+  const TrainerOptions options_;
   const int64_t train_iters_;
   TrainingLog log_;
   ProfileWindow profile_;                      // --profile

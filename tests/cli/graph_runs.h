@@ -4,18 +4,21 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "megatron/cli/gpt_setup.h"
-#include "megatron/cli/gpt_task.h"
 #include "megatron/cli/ranks.h"
 #include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
+#include "megatron/models/gpt/gpt_task.h"
+#include "megatron/run/device_choice.h"
+#include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/null_tokenizer.h"
+#include "megatron/training/trainer.h"
 #include "tests/support/tensors.h"
 
 // Training runs that replay their microbatches and others that do not.
@@ -56,33 +59,31 @@ inline GraphRun rank_graph_run(const std::vector<std::string>& more, std::option
   words.emplace_back(counts_samples ? "--train-samples=26" : "--train-iters=6");
   TrainingArgs args = parse_training_args(words, ModelKind::kGpt, world.size());
   args.transformer.padded_vocab_size = kVocabulary;
-  GptSetup setup(args, world);
-  const NullTokenizer tokenizer(kVocabulary - 1);
-  GptTask task(tokenizer, setup);
-  TrainerParts parts = setup.parts(task);
-  if (records) parts.records_microbatches = *records;
-  Trainer trainer(parts);
+  const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
+  GptTask task(args, std::make_shared<NullTokenizer>(kVocabulary - 1));
+  TrainingState state(args, task, world, stream->get());
+  task.open_data(state.progress);
+  Trainer trainer(args, task, state, {.records_microbatches = records});
 
   GraphRun run;
   const auto take = [&] {
     if (const auto finished = trainer.take_finished()) run.results.push_back(finished->result);
   };
   for (int64_t i = 0; i < kIterations; ++i) {
-    setup.microbatches().update(setup.progress().consumed_train_samples, false);
+    state.microbatches.update(state.progress.consumed_train_samples, false);
     trainer.train_step();
     take();
     if (i + 2 == kIterations) {
-      run.num_driver_allocations =
-          allocator_of(setup.stream().device).stats().num_driver_allocations;
+      run.num_driver_allocations = allocator_of(state.stream.device).stats().num_driver_allocations;
     }
   }
   trainer.finish_step();
   take();
-  run.num_driver_allocations = allocator_of(setup.stream().device).stats().num_driver_allocations -
-                               run.num_driver_allocations;
+  run.num_driver_allocations =
+      allocator_of(state.stream.device).stats().num_driver_allocations - run.num_driver_allocations;
   run.was_recorded = trainer.has_recorded_microbatch();
-  if (!setup.stream().is_cpu()) run.num_devices = num_cuda_devices();
-  run.weights = setup.parameters().buffers().front().params.to(Stream{});
+  if (!state.stream.is_cpu()) run.num_devices = num_cuda_devices();
+  run.weights = state.parameters.buffers().front().params.to(Stream{});
   return run;
 }
 

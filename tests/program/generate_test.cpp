@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "megatron/cli/gpt_inference.h"
+#include "megatron/run/loaded_model.h"
 #include "tests/program/inference_test.h"
 #include "tests/support/tensors.h"
 
@@ -13,15 +13,15 @@ using testing::HasSubstr;
 
 Ids ids_of(const json& row) { return row.at("ids").get<Ids>(); }
 
-cli::GptForInference opened(const std::filesystem::path& model) {
-  cli::ModelFlags flags;
+LoadedModel opened(const std::filesystem::path& model) {
+  ModelChoice flags;
   flags.load = model.string();
   flags.device = DeviceChoice::kCpu;
-  return cli::load_for_inference(flags);
+  return load_model(flags);
 }
 
 // The most probable continuation by full forward passes without a cache.
-Ids greedy_by_steps(const cli::GptForInference& gpt, Ids ids, int count) {
+Ids greedy_by_steps(const LoadedModel& gpt, Ids ids, int count) {
   const NoGrad no_grad;
   RandomState random(0);
   random.set_training(false);
@@ -49,7 +49,7 @@ class GenerateModelTest : public InferenceTest, public testing::WithParamInterfa
 };
 
 TEST_P(GenerateModelTest, CacheGivesWhatFullPassesGive) {
-  const cli::GptForInference gpt = opened(model());
+  const LoadedModel gpt = opened(model());
   const std::vector<json> rows =
       generate(model(), kPrompts, Flags().with("--greedy").with("--max-new-tokens", "12"));
   ASSERT_EQ(rows.size(), kPrompts.size());
@@ -115,7 +115,7 @@ TEST_F(GenerateTest, NativeCheckpointContinuesText) {
 
 TEST_F(GenerateTest, NativeCacheGivesWhatFullPassesGive) {
   const std::filesystem::path model = trained();
-  const cli::GptForInference gpt = opened(model);
+  const LoadedModel gpt = opened(model);
   const std::vector<json> rows =
       generate(model, kPrompts,
                Flags().with("--greedy").with("--max-new-tokens", "12").with("--ignore-eod"));
@@ -158,7 +158,7 @@ TEST_F(GenerateTest, SamplingNarrowsToGreedy) {
   EXPECT_NE(ids_of(generate(model, {{4, 5}}, flags).front()), greedy);
 
   // Each token drawn is among the two most probable.
-  const cli::GptForInference gpt = opened(model);
+  const LoadedModel gpt = opened(model);
   const Ids ids = ids_of(generate(model, {{4, 5}}, flags.with("--top-k", "2")).front());
   const NoGrad no_grad;
   RandomState random(0);

@@ -5,13 +5,16 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megatron/device/stream.h"
+#include "megatron/nn/module.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/linear.h"
 #include "megatron/training/trainer.h"
+#include "megatron/training/training_state.h"
 #include "tests/support/tensors.h"
 
 // The smallest thing a Trainer can train: tokens to logits through one table and one product.
@@ -24,20 +27,19 @@ class TinyTask final : public TrainTask {
   static constexpr int64_t kBatch = 2;
   static constexpr int64_t kLength = 8;
 
-  TinyTask(DType dtype, Stream stream) {
-    const auto weight = [&](uint64_t seed) {
-      return Variable::leaf(
-          random_normal({kVocabulary, kHidden}, {.seed = seed, .stddev = 0.3f, .dtype = dtype})
-              .to(stream));
-    };
-    table_ = weight(1);
-    output_ = weight(2);
+  explicit TinyTask(DType dtype) : dtype_(dtype) {}
+
+  std::string_view model_name() const override { return "tiny"; }
+
+  std::vector<const Module*> build_model(const ModelSite& site) override {
+    model_ = std::make_unique<TinyModel>(dtype_, site.stream);
+    return {model_.get()};
   }
 
-  std::vector<OptimizedParameter> parameters() const {
-    return {{.name = "table.weight", .variable = table_},
-            {.name = "output.weight", .variable = output_}};
-  }
+  ActivationType boundary() const override { return {}; }
+  int64_t tokens_per_sample() const override { return kLength; }
+  double flops(int64_t batch_size) const override { return static_cast<double>(batch_size); }
+  void open_data(const Progress&) override {}
 
   bool has_split(Split split) const override { return split != Split::kTest; }
 
@@ -51,15 +53,15 @@ class TinyTask final : public TrainTask {
   }
 
   MicrobatchOutput forward_step(Split, int64_t, const Microbatch& batch, const Variable&) override {
-    Variable x = embedding(table_, {batch[0], batch[1]});  // [s, b, h]
+    Variable x = embedding(model_->table.weight, {batch[0], batch[1]});  // [s, b, h]
     if (waits_for_device) synchronize(x.stream());
     if (calls == poisoned_gradient && grad_enabled()) {
       x = record("poison", copied(x.data()), {x}, [](const Tensor& dy, const Wants&) -> Grads {
         return {full(dy.shape(), std::numeric_limits<float>::infinity(), dy.dtype(), dy.stream())};
       });
     }
-    const Variable loss =
-        masked_mean(cross_entropy(linear(x, output_, Variable()), batch[0], 0.0f), batch[2]);
+    const Variable loss = masked_mean(
+        cross_entropy(linear(x, model_->output.weight, Variable()), batch[0], 0.0f), batch[2]);
     return {loss, {{"lm loss", loss.data()}}};
   }
 
@@ -70,56 +72,52 @@ class TinyTask final : public TrainTask {
   int64_t poisoned_loss = 0;      // the microbatch whose loss is not a number
 
  private:
-  Variable table_;
-  Variable output_;
+  // A named table of small random values.
+  struct Table final : Module {
+    Table(uint64_t seed, DType dtype, Stream stream)
+        : weight(add_parameter("weight", {kVocabulary, kHidden}, {.role = ParameterRole::kMatrix},
+                               {.dtype = dtype, .stream = stream})) {
+      Tensor values = weight.data();
+      copy_into(values, random_normal({kVocabulary, kHidden},
+                                      {.seed = seed, .stddev = 0.3f, .dtype = dtype})
+                            .to(stream));
+    }
+    Variable weight;
+  };
+  struct TinyModel final : Module {
+    TinyModel(DType dtype, Stream stream) : table(1, dtype, stream), output(2, dtype, stream) {
+      add_child("table", table);
+      add_child("output", output);
+    }
+    Table table;
+    Table output;
+  };
+
+  DType dtype_;
+  std::unique_ptr<TinyModel> model_;
 };
 
 // A task with what trains it. Change the configs before build().
 struct TinyTraining {
-  explicit TinyTraining(Stream on, DType dtype = DType::kFloat32)
-      : stream(on), task(dtype, on), random(1) {
+  explicit TinyTraining(Stream on, DType dtype = DType::kFloat32) : stream(on), task(dtype) {
     config.micro_batch_size = TinyTask::kBatch;
     config.global_batch_size = 2 * TinyTask::kBatch;
     config.train_iters = 6;
     config.eval_iters = 0;
     config.log_interval = 1;
+    config.seed = 1;
     optimizer_config.lr = 0.05;
     optimizer_config.params_dtype = dtype;
     optimizer_config.fp16 = dtype == DType::kFloat16;
     optimizer_config.bf16 = dtype == DType::kBFloat16;
+    run.transformer.perform_initialization = false;  // the task has values of its own
   }
 
   Trainer& build() {
-    parameters = std::make_unique<FlatParameters>(
-        task.parameters(), FlatParametersOptions{.accumulate_allreduce_grads_in_fp32 = false});
     optimizer_config = resolved(optimizer_config);
-    gradients =
-        std::make_unique<GradientReduction>(*parameters, parallel, GradientReductionOptions{});
-    optimizer = std::make_unique<Optimizer>(*parameters, optimizer_config);
-    scheduler = std::make_unique<ParameterScheduler>(make_parameter_scheduler(
-        optimizer_config, {.train_iters = config.train_iters,
-                           .train_samples = 0,
-                           .global_batch_size = config.global_batch_size}));
-    microbatches = std::make_unique<MicrobatchCalculator>(make_microbatch_calculator(config, 1));
+    state = std::make_unique<TrainingState>(run, task, comm::Group(), stream);
     trainer = std::make_unique<Trainer>(
-        TrainerParts{.config = config,
-                     .task = task,
-                     .parameters = *parameters,
-                     .optimizer = *optimizer,
-                     .scheduler = *scheduler,
-                     .microbatches = *microbatches,
-                     .random = random,
-                     .progress = progress,
-                     .gradients = *gradients,
-                     .parallel = parallel,
-                     .stream = stream,
-                     .records_microbatches = records_microbatches,
-                     .tokens_per_sample = TinyTask::kLength,
-                     .flops = [](int64_t batch) { return static_cast<double>(batch); },
-                     .save = nullptr,
-                     .save_interval = 0,
-                     .save_directory = "",
-                     .started = std::chrono::steady_clock::now()});
+        run, task, *state, TrainerOptions{.records_microbatches = records_microbatches});
     return *trainer;
   }
 
@@ -138,21 +136,16 @@ struct TinyTraining {
     return all;
   }
 
-  Tensor weights() const { return parameters->buffers()[0].params.to(Stream{}); }
+  Tensor weights() const { return state->parameters.buffers()[0].params.to(Stream{}); }
+  const Progress& progress() const { return state->progress; }
 
   Stream stream;
   bool records_microbatches = false;
   TinyTask task;
-  TrainingConfig config;
-  OptimizerConfig optimizer_config;
-  RandomState random;
-  Progress progress;
-  ParallelContext parallel;
-  std::unique_ptr<FlatParameters> parameters;
-  std::unique_ptr<GradientReduction> gradients;
-  std::unique_ptr<Optimizer> optimizer;
-  std::unique_ptr<ParameterScheduler> scheduler;
-  std::unique_ptr<MicrobatchCalculator> microbatches;
+  RunConfig run;
+  TrainingConfig& config = run.training;
+  OptimizerConfig& optimizer_config = run.optimizer;
+  std::unique_ptr<TrainingState> state;
   std::unique_ptr<Trainer> trainer;
 };
 

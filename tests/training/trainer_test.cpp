@@ -53,7 +53,7 @@ TEST(TrainerTest, SkippedIterationsDoNotAdvanceTheSchedule) {
   EXPECT_EQ(results[0].loss_scale, 4294967296.0);
   EXPECT_EQ(results[1].loss_scale, 2147483648.0);
   expect_identical(training.weights(), before);
-  EXPECT_EQ(training.progress.consumed_train_samples, 8);
+  EXPECT_EQ(training.progress().consumed_train_samples, 8);
 }
 
 TEST(TrainerTest, AGradientThatIsNotFiniteIsNamedAndChangesNothing) {
@@ -144,11 +144,11 @@ TEST(TrainerTest, IterationsToSkipConsumeDataOnly) {
   EXPECT_TRUE(skipped[0].is_skipped);
   EXPECT_TRUE(skipped[0].params_norm);
   expect_identical(training.weights(), before);
-  EXPECT_EQ(training.progress.consumed_train_samples, 4);
+  EXPECT_EQ(training.progress().consumed_train_samples, 4);
 
   const auto trained = training.results(1);
   EXPECT_FALSE(trained[0].is_skipped);
-  EXPECT_EQ(trained[0].params_norm, training.optimizer->parameter_norm());
+  EXPECT_EQ(trained[0].params_norm, training.state->optimizer.parameter_norm());
 }
 
 }  // namespace

@@ -75,12 +75,14 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
     made[kLabels] = tensor_of(batch.labels, shape);
     expect_labels(made[kLabels], config.padded_vocab_size);
     made[kLossMask] = tensor_of(batch.loss_mask, shape);
-    if (cp.size() > 1) made[kLossDivisor] = tensor_of(std::vector{batch.loss_divisor}, {});
+    if (batch.loss_divisor > 0) {
+      made[kLossDivisor] = tensor_of(std::vector{batch.loss_divisor}, {});
+    }
   }
   return made;
 }
 
-MicrobatchOutput GptStep::forward(const Microbatch& batch, const Variable& activations) const {
+Variable GptStep::forward(const Microbatch& batch, const Variable& activations) const {
   GptInput input;
   if (!batch.empty()) {
     input = {.tokens = {batch[kTokens], batch[kTokenOrder]},
@@ -88,11 +90,11 @@ MicrobatchOutput GptStep::forward(const Microbatch& batch, const Variable& activ
              .document_starts = batch[kDocumentStarts]};
   }
   if (positions_.defined()) input.position_ids = positions_;
-  const Variable hidden = model_.forward(input, activations, random_);
-  if (!model_.chunk().has_head) return {hidden};
-  const Variable loss =
-      gpt_loss(model_, hidden, batch[kLabels], batch[kLossMask], batch[kLossDivisor]);
-  return {loss, {{"lm loss", loss.data()}}};
+  return model_.forward(input, activations, random_);
+}
+
+GptTargets GptStep::targets(const Microbatch& batch) const {
+  return {batch[kLabels], batch[kLossMask], batch[kLossDivisor]};
 }
 
 }  // namespace megatron

@@ -8,7 +8,14 @@
 
 namespace megatron {
 
-// Next-token prediction by a chunk of a GPT: what it reads of a batch, and what it makes of it.
+// What the loss of a microbatch compares the model with, on the model's device.
+struct GptTargets {
+  Tensor labels;     // [b, s] int64
+  Tensor loss_mask;  // [b, s] fp32: the weight of each token, 0 or 1 in usual training
+  Tensor divisor;    // [] fp32; undefined: the sum of loss_mask
+};
+
+// Builds the inputs of a chunk of a GPT, and runs the chunk.
 class GptStep {
  public:
   struct Options {
@@ -19,15 +26,18 @@ class GptStep {
   // `model` and `random` must outlive it.
   GptStep(const GptModel& model, RandomState& random, const Options& options);
 
-  // Tokens where the model begins, labels where it ends, borders of documents everywhere if they
-  // matter; of whole sequences this rank's part. has_gradient: the microbatch is to be trained on.
-  // Throws ShapeError naming an id that the model has no row for. Thread safe.
+  // Takes what the chunk needs from a batch of whole sequences, and of it the rank's part: the
+  // first chunk tokens, the last one labels, every chunk the starts of documents if tokens see no
+  // other document. has_gradient: a backward pass follows. Throws ShapeError naming an id that the
+  // model has no row for. Thread safe.
   Microbatch microbatch(const GptBatch& whole, bool has_gradient) const;
   // Is there anything to read?
   bool reads_data(bool has_document_starts) const;
 
-  // On a microbatch() that is on the model's device.
-  MicrobatchOutput forward(const Microbatch& batch, const Variable& activations) const;
+  // The chunk's output for a microbatch() that is on the model's device: GptModel::forward().
+  Variable forward(const Microbatch& batch, const Variable& activations) const;
+  // Of such a microbatch, on the chunk that has the head.
+  GptTargets targets(const Microbatch& batch) const;
 
  private:
   bool has_position_table() const;

@@ -1,17 +1,16 @@
-#include "megatron/cli/gpt_inference.h"
+#include "megatron/run/loaded_model.h"
 
 #include <fmt/format.h>
 
-#include "megatron/cli/agreement.h"
-#include "megatron/cli/checkpoint_formats.h"
-#include "megatron/cli/gpt_checkpoint.h"
 #include "megatron/comm/share_threads.h"
 #include "megatron/core/error.h"
+#include "megatron/interchange/checkpoint_formats.h"
+#include "megatron/interchange/load_source.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/run/common_error.h"
 #include "megatron/run/device_choice.h"
-#include "megatron/settings/training_args.h"
 
-namespace megatron::cli {
+namespace megatron {
 namespace {
 
 bool names_tokenizer(const TokenizerConfig& config) {
@@ -24,7 +23,7 @@ TransformerConfig for_inference(TransformerConfig config) {
   return config;
 }
 
-// The layout of this command: nothing of it comes from the checkpoint.
+// The layout of the ranks that load. Throws ConfigError if the model does not fit it.
 ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transformer,
                         int64_t num_ranks) {
   const int64_t tp = config.tensor_model_parallel_size;
@@ -56,60 +55,21 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
 
 }  // namespace
 
-void add_model_flags(FlagTable& table, ModelFlags& flags) {
-  table.group("model");
-  table.add_optional("--load", flags.load,
-                     "Checkpoint directory of this program, or a Hugging Face model.");
-  table.add_optional("--ckpt-step", flags.ckpt_step, "Iteration to load instead of the latest.");
-  table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
-  table.add_choice(
-      "--device", flags.device,
-      {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
-      "Where to compute; auto is a GPU where there is one.");
-  table.group("parallel");
-  table.add(
-      "--tensor-model-parallel-size", flags.parallel.tensor_model_parallel_size,
-      "Ranks that share each layer, under megatron launch; those that trained do not matter.");
-  table.add("--pipeline-model-parallel-size", flags.parallel.pipeline_model_parallel_size,
-            "Stages that the layers are divided into, likewise.");
-  table.add_optional("--decoder-first-pipeline-num-layers",
-                     flags.parallel.decoder_first_pipeline_num_layers,
-                     "Layers of the first stage.");
-  table.add_optional("--decoder-last-pipeline-num-layers",
-                     flags.parallel.decoder_last_pipeline_num_layers, "Layers of the last stage.");
-  table.add("--context-parallel-size", flags.parallel.context_parallel_size,
-            "Of training; here 1 only: sequences are not divided.");
-  table.add_entry("--sequence-parallel", FlagType::kSwitch, flags.without_effect, false,
-                  "Of training; sequences of any length are generated.");
-  table.add_entry("--use-checkpoint-args", FlagType::kSwitch, flags.without_effect, false,
-                  "The model is always built as the checkpoint says.");
-  table.group("tokenizer");
-  table.add_optional("--tokenizer-type", flags.tokenizer.tokenizer_type,
-                     "What turns text into ids; that of the checkpoint if not given.");
-  table.add_optional("--vocab-file", flags.tokenizer.vocab_file, "GPT-2: vocab.json.");
-  table.add_optional("--merge-file,--merges-file", flags.tokenizer.merge_file,
-                     "GPT-2: merges.txt.");
-  table.add_optional("--tokenizer-model", flags.tokenizer.tokenizer_model,
-                     "GPT-2: a directory with vocab.json and merges.txt.");
-  table.add_optional("--vocab-size", flags.tokenizer.vocab_size, "NullTokenizer: number of ids.");
-}
-
-const Tokenizer& GptForInference::required_tokenizer() const {
+const Tokenizer& LoadedModel::required_tokenizer() const {
   if (tokenizer != nullptr) return *tokenizer;
   throw ConfigError(
       "text needs a tokenizer, and the model's directory has none (vocab.json and merges.txt); "
-      "give "
-      "--tokenizer-type, --vocab-file and --merge-file, or ids instead of text");
+      "give --tokenizer-type, --vocab-file and --merge-file, or ids instead of text");
 }
 
-GptForInference load_for_inference(const ModelFlags& flags, const comm::Group& world) {
-  if (flags.load.empty()) {
+LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
+  if (choice.load.empty()) {
     throw ConfigError("--load is required: the directory of a checkpoint or Hugging Face model");
   }
-  comm::use_threads(flags.num_threads);
-  const LoadSource source = find_load_source(flags.load, flags.ckpt_step, true);
+  comm::use_threads(choice.num_threads);
+  const LoadSource source = find_load_source(choice.load, choice.ckpt_step, true);
 
-  GptForInference result;
+  LoadedModel result;
   TransformerConfig config;
   TokenizerConfig tokenizer;
   if (source.hf) {
@@ -125,8 +85,8 @@ GptForInference load_for_inference(const ModelFlags& flags, const comm::Group& w
     config = run.transformer;
     tokenizer = run.tokenizer;
   }
-  if (names_tokenizer(flags.tokenizer)) {
-    tokenizer = flags.tokenizer;
+  if (names_tokenizer(choice.tokenizer)) {
+    tokenizer = choice.tokenizer;
     if (tokenizer.tokenizer_type.empty()) tokenizer.tokenizer_type = "GPT2BPETokenizer";
   }
   if (world.rank() == 0 && names_tokenizer(tokenizer)) {
@@ -138,11 +98,11 @@ GptForInference load_for_inference(const ModelFlags& flags, const comm::Group& w
                             : config.padded_vocab_size;
   }
   const ParallelConfig parallel =
-      in_common([&] { return laid_out(flags.parallel, config, world.size()); });
+      in_common([&] { return laid_out(choice.parallel, config, world.size()); });
   result.vocab_rows = config.padded_vocab_size;
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;
-  result.stream = std::make_unique<OwnedStream>(chosen_device(flags.device, world));
+  result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
   result.model = std::make_unique<GptModel>(
@@ -152,4 +112,4 @@ GptForInference load_for_inference(const ModelFlags& flags, const comm::Group& w
   return result;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron

@@ -1,11 +1,11 @@
 #pragma once
 
 #include "megatron/checkpoint/contents.h"
-#include "megatron/cli/gpt_checkpoint.h"
+#include "megatron/interchange/load_source.h"
 #include "megatron/settings/training_args.h"
 
 // Checkpoints as runs of this program describe them.
-namespace megatron::cli {
+namespace megatron {
 
 // The contents of a source, Hugging Face models included: these have no optimizer, and their
 // settings are those that config.json gives.
@@ -18,4 +18,4 @@ TrainingArgs described_run(CheckpointFormat format, const ArgMap& stored);
 // The model that a source holds.
 TransformerConfig config_of(const LoadSource& source, const CheckpointContents& contents);
 
-}  // namespace megatron::cli
+}  // namespace megatron

@@ -1,11 +1,11 @@
-#include "megatron/cli/checkpoint_formats.h"
+#include "megatron/interchange/checkpoint_formats.h"
 
 #include <fmt/format.h>
 
 #include "megatron/core/error.h"
 #include "megatron/interchange/hf/names.h"
 
-namespace megatron::cli {
+namespace megatron {
 namespace {
 
 // The settings of a run that starts from a Hugging Face model.
@@ -89,4 +89,4 @@ TransformerConfig config_of(const LoadSource& source, const CheckpointContents& 
   return config;
 }
 
-}  // namespace megatron::cli
+}  // namespace megatron

@@ -1,12 +1,13 @@
-#include "megatron/cli/memory_check.h"
+#include "megatron/run/memory_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "megatron/core/error.h"
+#include "megatron/settings/training_args.h"
 #include "tests/support/message_of.h"
 
-namespace megatron::cli {
+namespace megatron {
 namespace {
 
 using testing::ElementsAre;
@@ -84,4 +85,4 @@ TEST(MemoryCheckTest, SummaryHasEveryCategory) {
 }
 
 }  // namespace
-}  // namespace megatron::cli
+}  // namespace megatron

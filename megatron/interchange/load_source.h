@@ -1,17 +1,19 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 #include <optional>
 
-#include "megatron/checkpoint/async_save.h"
 #include "megatron/checkpoint/config.h"
 #include "megatron/checkpoint/contents.h"
 #include "megatron/checkpoint/directory.h"
-#include "megatron/cli/gpt_setup.h"
+#include "megatron/checkpoint/state.h"
+#include "megatron/comm/group.h"
 #include "megatron/interchange/hf/config.h"
+#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/settings/training_args.h"
+#include "megatron/training/run_config.h"
 
-namespace megatron::cli {
+namespace megatron {
 
 // What --load names: a checkpoint, a Hugging Face model, or nothing yet.
 struct LoadSource {
@@ -34,19 +36,16 @@ CheckpointContents open_source(const LoadSource& source, const ArgMap& fallback 
 // --use-checkpoint-args: takes the architecture from the source. REQUIRES: args are not resolved.
 void take_architecture(TrainingArgs& args, const LoadSource& source);
 
-// Saves everything a run needs to go on exactly; begins to, where there is a saver for it.
-void save_run(GptSetup& setup, const Tokenizer& tokenizer, AsyncSaver* saver = nullptr);
-// The saver of --async-save; none without the flag, and for formats that it does not write.
-std::unique_ptr<AsyncSaver> make_async_saver(const CheckpointConfig& config,
-                                             const comm::Group& world);
+// Fills this rank's part of a model from a source that is a Hugging Face model. Throws ConfigError
+// for every setting of `config` that contradicts it.
+void load_hf(const Module& model, const TransformerConfig& config, const LoadSource& source);
 
-// Brings a freshly built run to where the source stands; Megatron-LM's rules for --finetune,
-// --no-load-optim and the scheduler flags. Throws ConfigError for every setting that contradicts
-// the source, FormatError for tensors that do not fit.
-void load_run(GptSetup& setup, const LoadSource& source);
+// Saves the state of a run in the format of another system that --save-format names. Every rank of
+// `world` calls it.
+void save_foreign(const RunConfig& run, const CheckpointState& state, const comm::Group& world);
 
 // Fills the parameters of a model, or of a rank's part of it, from the source. Rows of the
 // vocabulary that the source does not have are zero.
 void load_weights(const GptModel& model, const LoadSource& source);
 
-}  // namespace megatron::cli
+}  // namespace megatron

@@ -1,13 +1,16 @@
-#include "megatron/cli/gpt_setup.h"
+#include "megatron/models/gpt/gpt_task.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "megatron/core/error.h"
-#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/run/device_choice.h"
+#include "megatron/settings/training_args.h"
+#include "megatron/training/training_state.h"
 #include "tests/support/tensors.h"
 
 namespace megatron::cli {
@@ -25,7 +28,7 @@ struct FirstMicrobatch {
 };
 
 // Flags of how a GPU computes; without one the tests are skipped.
-class GptSetupCudaTest : public testing::Test {
+class GptTaskCudaTest : public testing::Test {
  protected:
   void SetUp() override {
     if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
@@ -49,20 +52,22 @@ class GptSetupCudaTest : public testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     TrainingArgs args = parse_training_args(words, ModelKind::kGpt, 1);
     args.transformer.padded_vocab_size = kVocabulary;
-    GptSetup setup(args);
-    setup.parameters().zero_grads();
-    const Variable hidden = setup.chunks().front()->hidden_states(
-        {.tokens = random_ids({kBatch, kSeqLength}, kVocabulary, 1)}, setup.random());
-    const Variable loss =
-        gpt_loss(*setup.chunks().front(), hidden, random_ids({kBatch, kSeqLength}, kVocabulary, 2),
-                 full({kBatch, kSeqLength}, 1, DType::kFloat32, {}));
+    const std::unique_ptr<OwnedStream> stream = open_stream(args.training);
+    GptTask task(args, nullptr);
+    TrainingState state(args, task, {}, stream->get());
+    state.parameters.zero_grads();
+    const auto& model = dynamic_cast<const GptModel&>(*state.chunks.front());
+    const Variable hidden = model.hidden_states(
+        {.tokens = random_ids({kBatch, kSeqLength}, kVocabulary, 1)}, state.random);
+    const Variable loss = gpt_loss(model, hidden, random_ids({kBatch, kSeqLength}, kVocabulary, 2),
+                                   full({kBatch, kSeqLength}, 1, DType::kFloat32, {}));
     backward(loss);
-    return {setup.stream().options, static_cast<float>(loss.data().item()),
-            setup.parameters().buffers().front().grads.to(Stream{})};
+    return {state.stream.options, static_cast<float>(loss.data().item()),
+            state.parameters.buffers().front().grads.to(Stream{})};
   }
 };
 
-TEST_F(GptSetupCudaTest, DeterministicModeGivesTheSameGradientsEveryTime) {
+TEST_F(GptTaskCudaTest, DeterministicModeGivesTheSameGradientsEveryTime) {
   for (const char* dtype : {"--bf16", "--fp16"}) {
     const FirstMicrobatch first = run({dtype, "--deterministic-mode"});
     EXPECT_TRUE(first.options.is_deterministic);
@@ -78,7 +83,7 @@ TEST_F(GptSetupCudaTest, DeterministicModeGivesTheSameGradientsEveryTime) {
 
 // TF32 keeps 10 bits of the factors where fp32 keeps 23: seen in the gradients, and within what the
 // bits lost can do. Without the flag two runs give the same bits.
-TEST_F(GptSetupCudaTest, Tf32OnlyWhereItIsAllowed) {
+TEST_F(GptTaskCudaTest, Tf32OnlyWhereItIsAllowed) {
   const FirstMicrobatch exact = run({"--deterministic-mode"});
   const FirstMicrobatch rounded = run({"--deterministic-mode", "--allow-tf32"});
   EXPECT_FALSE(exact.options.allows_tf32);

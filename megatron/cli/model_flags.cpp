@@ -1,0 +1,43 @@
+#include "megatron/cli/model_flags.h"
+
+namespace megatron::cli {
+
+void add_model_flags(FlagTable& table, ModelFlags& flags) {
+  table.group("model");
+  table.add_optional("--load", flags.load,
+                     "Checkpoint directory of this program, or a Hugging Face model.");
+  table.add_optional("--ckpt-step", flags.ckpt_step, "Iteration to load instead of the latest.");
+  table.add_optional("--num-threads", flags.num_threads, "Threads of CPU kernels.");
+  table.add_choice(
+      "--device", flags.device,
+      {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
+      "Where to compute; auto is a GPU where there is one.");
+  table.group("parallel");
+  table.add(
+      "--tensor-model-parallel-size", flags.parallel.tensor_model_parallel_size,
+      "Ranks that share each layer, under megatron launch; those that trained do not matter.");
+  table.add("--pipeline-model-parallel-size", flags.parallel.pipeline_model_parallel_size,
+            "Stages that the layers are divided into, likewise.");
+  table.add_optional("--decoder-first-pipeline-num-layers",
+                     flags.parallel.decoder_first_pipeline_num_layers,
+                     "Layers of the first stage.");
+  table.add_optional("--decoder-last-pipeline-num-layers",
+                     flags.parallel.decoder_last_pipeline_num_layers, "Layers of the last stage.");
+  table.add("--context-parallel-size", flags.parallel.context_parallel_size,
+            "Of training; here 1 only: sequences are not divided.");
+  table.add_entry("--sequence-parallel", FlagType::kSwitch, flags.without_effect, false,
+                  "Of training; sequences of any length are generated.");
+  table.add_entry("--use-checkpoint-args", FlagType::kSwitch, flags.without_effect, false,
+                  "The model is always built as the checkpoint says.");
+  table.group("tokenizer");
+  table.add_optional("--tokenizer-type", flags.tokenizer.tokenizer_type,
+                     "What turns text into ids; that of the checkpoint if not given.");
+  table.add_optional("--vocab-file", flags.tokenizer.vocab_file, "GPT-2: vocab.json.");
+  table.add_optional("--merge-file,--merges-file", flags.tokenizer.merge_file,
+                     "GPT-2: merges.txt.");
+  table.add_optional("--tokenizer-model", flags.tokenizer.tokenizer_model,
+                     "GPT-2: a directory with vocab.json and merges.txt.");
+  table.add_optional("--vocab-size", flags.tokenizer.vocab_size, "NullTokenizer: number of ids.");
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,95 @@
+#include "megatron/cli/pretrain.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "megatron/cli/agreement.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/run/start.h"
+#include "megatron/training/console_log.h"
+#include "megatron/training/microbatch_calculator.h"
+
+namespace megatron::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What Megatron-LM prints before it builds anything.
+void print_arguments(const TrainingArgs& args) {
+  for (const std::string& note : args.notes) print_line(note);
+  for (const std::string& line : argument_dump(arg_map(args))) print_line(line);
+  for (const std::string& warning : args.warnings) warn(warning);
+}
+
+void print_batches(const TrainingConfig& config) {
+  const BatchSizeSchedule schedule = batch_size_schedule_of(config);
+  if (schedule.is_constant()) {
+    print_line(fmt::format("setting number of micro-batches to constant {}",
+                           config.global_batch_size / config.micro_batch_size));
+    return;
+  }
+  print_line(
+      fmt::format("will use batch size rampup starting from global batch size {} to global "
+                  "batch size {}",
+                  schedule.at(0), schedule.final_batch_size()));
+}
+
+// Finds what --load names, resolves the flags (with the architecture of that checkpoint, if they
+// ask for it), and adds what is wrong to `problems`.
+LoadSource resolve_with_source(TrainingArgs& args, int num_ranks,
+                               std::vector<std::string>& problems) {
+  LoadSource source;
+  const CheckpointConfig& config = args.checkpoint;
+  try {
+    source = find_load_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
+                              config.load_format);
+    if (config.use_checkpoint_args && source.exists()) take_architecture(args, source);
+  } catch (const Error& error) {  // the flags are not all known, and would be called missing
+    problems = {error.what()};
+    return source;
+  }
+  args = resolved(std::move(args), num_ranks, problems);
+  for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
+  if (!args.transformer.perform_initialization && !source.exists()) {
+    problems.emplace_back(
+        "--no-initialization leaves the weights undefined; give --load with a checkpoint or remove "
+        "the flag");
+  }
+  return source;
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKind model,
+                                             std::span<const std::string> words,
+                                             const comm::Group& world) {
+  const Clock::time_point started = Clock::now();
+  std::vector<std::string> problems;
+  TrainingArgs args = parsed_flags(words, model, problems);
+  if (args.wants_help) {
+    print_line(training_help(command));
+    return std::nullopt;
+  }
+  LoadSource source = resolve_with_source(args, world.size(), problems);
+  expect_agreement(args, problems, world);
+  if (!args.checkpoint.save.empty() && world.rank() == 0) {
+    prepare_save_directory(args.checkpoint.save);
+  }
+  print_arguments(args);
+  print_batches(args.training);
+  std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(args, source, world);
+  args.settings = arg_map(args);
+  print_line(fmt::format("> setting random seeds to {} ...", args.training.seed));
+  print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
+  print_line(datetime_text("after megatron is initialized"));
+  return Pretraining{std::move(args), std::move(source), std::move(tokenizer), started};
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "megatron/comm/group.h"
+#include "megatron/interchange/load_source.h"
+#include "megatron/settings/training_args.h"
+#include "megatron/tokenizers/tokenizer.h"
+
+namespace megatron::cli {
+
+// What a pretrain command knows when it has read its command line.
+struct Pretraining {
+  TrainingArgs args;  // resolved, with padded_vocab_size
+  LoadSource source;  // of --load
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::chrono::steady_clock::time_point started;
+};
+
+// The first half of `megatron <command>`: reads the flags, checks that all ranks have the same,
+// prepares the directory of --save, opens the tokenizer, and prints Megatron-LM's lines. Empty
+// after --help. Throws ConfigError with all problems. Every rank of `world` calls it.
+std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKind model,
+                                             std::span<const std::string> words,
+                                             const comm::Group& world);
+
+}  // namespace megatron::cli

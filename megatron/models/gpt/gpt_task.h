@@ -1,0 +1,73 @@
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/data/data_loader.h"
+#include "megatron/data/split_datasets.h"
+#include "megatron/models/gpt/gpt_step.h"
+#include "megatron/tokenizers/tokenizer.h"
+#include "megatron/training/run_config.h"
+#include "megatron/training/train_task.h"
+
+namespace megatron {
+
+// Next-token prediction on .bin/.idx data: what `megatron pretrain-gpt` trains. Derive from it to
+// change the data or the loss.
+class GptTask : public TrainTask {
+ public:
+  // `config` is resolved and has padded_vocab_size.
+  GptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
+
+  std::string_view model_name() const override { return "GPT"; }
+  std::vector<const Module*> build_model(const ModelSite& site) override;
+  ActivationType boundary() const override;
+  void open_data(const Progress& progress) override;
+  bool has_split(Split split) const override;
+  Microbatch get_batch(Split split, int64_t chunk) override;
+  MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
+                                const Variable& activations) override;
+  int64_t tokens_per_sample() const override { return config_.transformer.seq_length; }
+  double flops(int64_t batch_size) const override;
+  void close() override;
+  std::map<std::string, ArgMap> recorded() const override;
+
+ protected:
+  // Opens the datasets that the config names, with at least so many samples.
+  virtual SplitDatasets open_datasets(const SampleCounts& sizes) const;
+  // Changes a microbatch that was just read: its labels, the weights of its tokens in the loss.
+  // Runs on the threads that read ahead.
+  virtual void adjust_batch(GptBatch& batch) const;
+  // The loss of a microbatch, on the last chunk of the model, and what the log shows of it.
+  virtual MicrobatchOutput loss(const GptModel& model, const Variable& hidden,
+                                const GptTargets& targets) const;
+
+  const RunConfig& config() const { return config_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // Known once the model is built.
+  const ParallelContext& parallel() const { return *parallel_; }
+  const GptStep& step(int64_t chunk) const { return *steps_[static_cast<size_t>(chunk)]; }
+
+ private:
+  using Loader = DataLoader<Microbatch>;
+
+  void open_split(Split split, const std::shared_ptr<const SampleDataset>& dataset,
+                  int64_t consumed_samples);
+
+  const RunConfig config_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const ParallelContext* parallel_ = nullptr;
+  Stream stream_;
+  std::vector<std::unique_ptr<const GptModel>> models_;  // by chunk of this rank
+  std::vector<std::unique_ptr<const GptStep>> steps_;    // by chunk
+  std::array<bool, 3> has_split_{};
+  // By split, then by chunk: each goes through the microbatches on its own. Null where the chunk
+  // reads nothing. Their threads use steps_.
+  std::array<std::vector<std::unique_ptr<Loader>>, 3> loaders_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "megatron/comm/group.h"
+#include "megatron/device/stream.h"
+#include "megatron/inference/generate.h"
+#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/parallel/config.h"
+#include "megatron/tokenizers/tokenizer.h"
+#include "megatron/training/config.h"
+
+namespace megatron {
+
+// Which model to load, and where.
+struct ModelChoice {
+  std::string load;                // directory of a checkpoint or of a Hugging Face model
+  int64_t ckpt_step = 0;           // iteration to load; 0: the latest
+  TokenizerConfig tokenizer = {};  // empty: the model's own
+  int64_t num_threads = 0;         // of CPU kernels; 0: all that this process may use
+  DeviceChoice device = DeviceChoice::kAuto;
+  ParallelConfig parallel = {};  // layout of this process group; that of the training is no matter
+};
+
+// A model that is ready to use, or this rank's part of it.
+struct LoadedModel {
+  std::unique_ptr<OwnedStream> stream;
+  std::unique_ptr<GptModel> model;
+  ParallelContext parallel;
+  // On rank 0, which reads texts; null there if neither the choice nor the directory names one.
+  std::unique_ptr<Tokenizer> tokenizer;
+  int64_t vocab_size = 0;  // on rank 0: ids that mean something; the rest is padding
+  int64_t vocab_rows = 0;  // as the checkpoint has them, before they are made to divide
+
+  // Throws ConfigError saying which flags give a tokenizer if there is none.
+  const Tokenizer& required_tokenizer() const;
+  InferenceModel inference() const { return {*model, parallel, vocab_rows}; }
+};
+
+// Loads the weights of a checkpoint (its architecture and tokenizer are those of the run that saved
+// it) or of a Hugging Face directory (tokenizer: its vocab.json and merges.txt). A tokenizer of the
+// choice comes before both. Every rank of `world` calls it and loads its part, whatever layout
+// saved the checkpoint.
+LoadedModel load_model(const ModelChoice& choice, const comm::Group& world = {});
+
+}  // namespace megatron

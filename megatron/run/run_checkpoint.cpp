@@ -1,0 +1,312 @@
+#include "megatron/run/run_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/checkpoint/async_save.h"
+#include "megatron/checkpoint/chunks.h"
+#include "megatron/checkpoint/contents.h"
+#include "megatron/checkpoint/directory.h"
+#include "megatron/checkpoint/save.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/nn/module.h"
+
+namespace megatron {
+namespace {
+
+// Keys of CheckpointState::scalars; Megatron-LM's names where it has them.
+constexpr const char* kScheduler = "opt_param_scheduler";
+constexpr const char* kScaler = "grad_scaler";
+constexpr const char* kOptimizer = "optimizer";
+constexpr const char* kRandom = "rng";
+constexpr const char* kProgress = "progress";
+
+template <class T>
+T value_of(const std::map<std::string, ArgMap>& scalars, const char* owner, const char* name) {
+  const auto map = scalars.find(owner);
+  if (map != scalars.end()) {
+    const auto entry = map->second.find(name);
+    if (entry != map->second.end()) {
+      if (const T* value = std::get_if<T>(&entry->second)) return *value;
+      if constexpr (std::is_same_v<T, double>) {  // a whole number may be stored as one
+        if (const auto* value = std::get_if<int64_t>(&entry->second)) {
+          return static_cast<double>(*value);
+        }
+      }
+    }
+  }
+  throw FormatError(fmt::format(
+      "the checkpoint's {} has no usable value {}; start from its weights with --finetune", owner,
+      name));
+}
+
+// A rank saves each part that it is the first to hold, and loads all its parts.
+enum class Use { kSave, kLoad };
+
+void append(std::vector<CheckpointTensor>& tensors, std::vector<CheckpointTensor> more) {
+  for (CheckpointTensor& tensor : more) tensors.push_back(std::move(tensor));
+}
+
+std::map<std::string, std::vector<CheckpointTensor>> optimizer_tensors(
+    const Optimizer& optimizer, const ParallelContext& parallel, bool is_distributed, Use use) {
+  std::map<std::string, std::vector<CheckpointTensor>> tensors;
+  optimizer.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
+                            const FlatSpan& part, const Tensor& run) {
+    std::vector<CheckpointTensor>& section = tensors[std::string(state)];
+    const bool is_elsewhere =
+        !parameter.counts_in_norm || (!is_distributed && parallel.data.rank() != 0);
+    if (use == Use::kSave && is_elsewhere) return;
+    append(section, chunks_of(parameter.name, parameter.sharding, parameter.variable.shape(),
+                              part.begin, run));
+  });
+  return tensors;
+}
+
+ArgMap scheduler_map(const ParameterSchedulerState& state) {
+  ArgMap map = {{"max_lr", state.max_lr},
+                {"min_lr", state.min_lr},
+                {"lr_warmup_steps", state.lr_warmup_steps},
+                {"lr_decay_steps", state.lr_decay_steps},
+                {"lr_decay_style", std::string(name_of(state.lr_decay_style))},
+                {"num_steps", state.num_steps}};
+  if (state.weight_decay) {
+    map["start_wd"] = state.weight_decay->start;
+    map["end_wd"] = state.weight_decay->end;
+    map["wd_incr_style"] = std::string(name_of(state.weight_decay->style));
+    map["wd_incr_steps"] = state.weight_decay->steps;
+  }
+  return map;
+}
+
+ParameterSchedulerState scheduler_state(const std::map<std::string, ArgMap>& scalars) {
+  const auto number = [&](const char* name) { return value_of<double>(scalars, kScheduler, name); };
+  const auto count = [&](const char* name) { return value_of<int64_t>(scalars, kScheduler, name); };
+  const auto text = [&](const char* name) {
+    return value_of<std::string>(scalars, kScheduler, name);
+  };
+  const auto lr_style = lr_decay_style_of(text("lr_decay_style"));
+  const auto wd_style = weight_decay_incr_style_of(text("wd_incr_style"));
+  if (!lr_style || !wd_style) {
+    throw FormatError(
+        "the checkpoint's scheduler has an unknown style; use --override-opt_param-scheduler");
+  }
+  return {.max_lr = number("max_lr"),
+          .min_lr = number("min_lr"),
+          .lr_warmup_steps = number("lr_warmup_steps"),
+          .lr_decay_steps = count("lr_decay_steps"),
+          .lr_decay_style = *lr_style,
+          .num_steps = count("num_steps"),
+          .weight_decay = WeightDecaySchedule{.start = number("start_wd"),
+                                              .end = number("end_wd"),
+                                              .style = *wd_style,
+                                              .steps = count("wd_incr_steps")}};
+}
+
+void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, ArgMap>& scalars,
+                            int64_t iteration) {
+  OptimizerScalars loaded;
+  const auto known = scalars.find(kOptimizer);
+  if (known != scalars.end() && known->second.contains("group_steps")) {
+    loaded.group_steps = value_of<std::vector<int64_t>>(scalars, kOptimizer, "group_steps");
+  } else {
+    // Other systems count for all groups together, and some not at all.
+    const bool counts = known != scalars.end() && known->second.contains("step");
+    if (!counts) {
+      warn(
+          fmt::format("the checkpoint has no count of optimizer updates; {} is assumed, the number "
+                      "of iterations",
+                      iteration));
+    }
+    loaded.group_steps.assign(optimizer.groups().size(),
+                              counts ? value_of<int64_t>(scalars, kOptimizer, "step") : iteration);
+  }
+  // All groups are updated together, but not every pipeline stage has parameters of every group.
+  const std::vector<int64_t>& steps = loaded.group_steps;
+  if (!steps.empty() && std::equal(steps.begin() + 1, steps.end(), steps.begin())) {
+    loaded.group_steps.assign(optimizer.groups().size(), steps.front());
+  }
+  if (scalars.contains(kScaler)) {
+    loaded.loss_scaler = LossScalerState{
+        .scale = value_of<double>(scalars, kScaler, "scale"),
+        .growth_tracker = value_of<int64_t>(scalars, kScaler, "growth_tracker"),
+        .hysteresis_tracker = value_of<int64_t>(scalars, kScaler, "hysteresis_tracker")};
+  }
+  optimizer.load(loaded);
+}
+
+CheckpointState state_of(const RunConfig& config, const TrainingState& state, bool with_optimizer,
+                         Use use) {
+  CheckpointState made;
+  for (const Module* chunk : state.chunks) {
+    if (use == Use::kLoad) {
+      append(made.model, chunks_of(*chunk));
+    } else if (state.parallel.data.rank() == 0) {
+      append(made.model, chunks_to_save(*chunk, state.parallel.tensor.rank()));
+    }
+  }
+  if (with_optimizer) {
+    made.optimizer = optimizer_tensors(state.optimizer, state.parallel,
+                                       config.parallel.use_distributed_optimizer, use);
+  }
+  return made;
+}
+
+// All that the run needs to go on exactly.
+CheckpointState state_to_save(const RunConfig& config, const TrainingState& run,
+                              const TrainTask& task) {
+  const bool with_optimizer = !config.checkpoint.no_save_optim;
+  const Progress& progress = run.progress;
+  CheckpointState state = state_of(config, run, with_optimizer, Use::kSave);
+  state.iteration = progress.iteration;
+  state.consumed_train_samples = progress.consumed_train_samples;
+  state.consumed_valid_samples = progress.consumed_valid_samples;
+  state.args = config.settings;
+  state.scalars = task.recorded();
+  state.scalars[kProgress] = {{"floating_point_operations", progress.floating_point_operations}};
+  if (with_optimizer) {
+    const OptimizerScalars scalars = run.optimizer.scalars();
+    state.scalars[kScheduler] = scheduler_map(run.scheduler.state());
+    state.scalars[kOptimizer] = {{"group_steps", scalars.group_steps}};
+    if (scalars.loss_scaler) {
+      state.scalars[kScaler] = {{"scale", scalars.loss_scaler->scale},
+                                {"growth_tracker", scalars.loss_scaler->growth_tracker},
+                                {"hysteresis_tracker", scalars.loss_scaler->hysteresis_tracker}};
+    }
+  }
+  if (!config.checkpoint.no_save_rng) {
+    state.scalars[kRandom] = {{"seed", static_cast<int64_t>(run.random.seed())}};
+  }
+  return state;
+}
+
+SaveOptions save_options(const CheckpointConfig& config) {
+  return {.keep_last = config.keep_last, .retain_interval = config.save_retain_interval};
+}
+
+// Writes all files before save() returns.
+class DirectSaver : public RunSaver {
+ public:
+  DirectSaver(const RunConfig& config, const TrainingState& state, const TrainTask& task)
+      : config_(config), state_(state), task_(task) {}
+
+  bool save() override {
+    const CheckpointState state = state_to_save(config_, state_, task_);
+    if (config_.checkpoint.save_format != SaveFormat::kNative) {
+      save_foreign(config_, state, state_.parallel.world);
+    } else {
+      save_checkpoint(config_.checkpoint.save, state, save_options(config_.checkpoint),
+                      state_.parallel.world);
+    }
+    return true;
+  }
+  bool finish(bool) override { return true; }
+
+ private:
+  const RunConfig& config_;
+  const TrainingState& state_;
+  const TrainTask& task_;
+};
+
+// --async-save: writes while training goes on.
+class BackgroundSaver : public RunSaver {
+ public:
+  BackgroundSaver(const RunConfig& config, const TrainingState& state, const TrainTask& task)
+      : config_(config),
+        state_(state),
+        task_(task),
+        saver_(config.checkpoint.save, save_options(config.checkpoint), state.parallel.world) {}
+
+  bool save() override {
+    saver_.save(state_to_save(config_, state_, task_));
+    return false;
+  }
+  bool finish(bool waits) override {
+    return (waits ? saver_.finish() : saver_.finish_if_written()).has_value();
+  }
+
+ private:
+  const RunConfig& config_;
+  const TrainingState& state_;
+  const TrainTask& task_;
+  AsyncSaver saver_;
+};
+
+// Refuses a checkpoint that contradicts the run, or lacks what the run wants of it.
+void expect_to_continue(const RunConfig& config, const CheckpointContents& contents,
+                        const std::filesystem::path& directory) {
+  const std::vector<std::string> problems = contradictions(contents.args, config.settings);
+  if (!problems.empty()) throw ConfigError(problems);
+  if (contents.has_optimizer() || config.checkpoint.no_load_optim) return;
+  throw ConfigError(fmt::format(
+      "{} has no optimizer state (it was saved with --no-save-optim); use --no-load-optim to go on "
+      "without, or --finetune to begin at iteration 0",
+      directory.string()));
+}
+
+}  // namespace
+
+std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const TrainingState& state,
+                                         const TrainTask& task) {
+  const CheckpointConfig& c = config.checkpoint;
+  if (c.save.empty()) return nullptr;
+  if (c.async_save && c.save_format == SaveFormat::kNative) {
+    return std::make_unique<BackgroundSaver>(config, state, task);
+  }
+  return std::make_unique<DirectSaver>(config, state, task);
+}
+
+void load_run(const RunConfig& config, TrainingState& run, const LoadSource& source) {
+  const CheckpointConfig& c = config.checkpoint;
+  if (source.hf) {
+    print_line(fmt::format(" loading Hugging Face model from {}", c.load));
+    for (const Module* chunk : run.chunks) load_hf(*chunk, config.transformer, source);
+    run.optimizer.reload_main_params();
+    return;
+  }
+  if (!source.checkpoint) {
+    if (!c.load.empty()) {
+      print_line(
+          fmt::format("WARNING: could not find the metadata file {}/{} ", c.load, kTrackerFile));
+      print_line("    will not load any checkpoints and will start from random");
+    }
+    return;
+  }
+  print_line(fmt::format(" loading checkpoint from {}", source.checkpoint->string()));
+  const CheckpointContents contents = open_source(source, config.settings);
+  if (!c.finetune) expect_to_continue(config, contents, *source.checkpoint);
+  const bool with_optimizer = !c.finetune && !c.no_load_optim && contents.has_optimizer();
+  CheckpointState state = state_of(config, run, with_optimizer, Use::kLoad);
+  load_checkpoint(contents, state,
+                  {.optimizer = with_optimizer, .is_part = run.parallel.world.size() > 1});
+  if (c.finetune) {
+    run.optimizer.reload_main_params();
+    return;
+  }
+  run.progress = {.iteration = state.iteration,
+                  .consumed_train_samples = state.consumed_train_samples,
+                  .consumed_valid_samples = state.consumed_valid_samples,
+                  .floating_point_operations =
+                      value_of<double>(state.scalars, kProgress, "floating_point_operations")};
+  if (with_optimizer) {
+    load_optimizer_scalars(run.optimizer, state.scalars, state.iteration);
+    run.scheduler.load(scheduler_state(state.scalars), scheduler_load_of(config.optimizer));
+  } else {
+    run.optimizer.reload_main_params();
+  }
+  if (!c.no_load_rng && state.scalars.contains(kRandom)) {
+    const auto seed = static_cast<uint64_t>(value_of<int64_t>(state.scalars, kRandom, "seed"));
+    run.random = RandomState(seed);
+  }
+  run.microbatches.update(run.progress.consumed_train_samples, false);
+  print_line(fmt::format("  successfully loaded checkpoint from {} at iteration {}", c.load,
+                         run.progress.iteration));
+}
+
+}  // namespace megatron

@@ -1,0 +1,95 @@
+#include "megatron/run/training_run.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/transport.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/run/device_choice.h"
+#include "megatron/run/run_checkpoint.h"
+#include "megatron/training/console_log.h"
+#include "megatron/training/trainer.h"
+
+namespace megatron {
+namespace {
+
+constexpr const char* kModelTimer = "model-and-optimizer-setup";
+constexpr const char* kDataTimer = "train/valid/test-data-iterators-setup";
+
+}  // namespace
+
+TrainingRun::TrainingRun(const RunConfig& config, TrainTask& task, const comm::Group& world,
+                         Clock::time_point started)
+    : config_(config),
+      world_(world),
+      started_(started),
+      timers_(config.training.timing_log_level, config.training.timing_log_option),
+      closed_{task} {
+  const Speaking on_first(world.rank() == 0);
+  print_line(fmt::format("building {} model ...", task.model_name()));
+  const TimerScope timer(timers_, kModelTimer, 0);
+  stream_ = open_stream(config_.training, world);
+  state_ = std::make_unique<TrainingState>(config_, task, world, stream_->get());
+  saver_ = make_run_saver(config_, *state_, task);
+  print_size();
+  print_line(
+      fmt::format("> learning rate decay style: {}", name_of(config_.optimizer.lr_decay_style)));
+}
+
+// Every rank of the first copy of the model prints the size of its part.
+void TrainingRun::print_size() const {
+  const ParallelContext& parallel = state_->parallel;
+  const Speaking of_each_part(parallel.data.rank() == 0);
+  int64_t count = 0;
+  for (const Module* chunk : state_->chunks) count += num_parameters(*chunk);
+  print_line(
+      fmt::format(" > number of parameters on (tensor, pipeline) model parallel rank ({}, {}): {}",
+                  parallel.tensor.rank(), parallel.pipeline.rank(), count));
+}
+
+void TrainingRun::load(const LoadSource& source) {
+  const Speaking on_first(world_.rank() == 0);
+  const TimerScope timer(timers_, kModelTimer, 0);
+  load_run(config_, *state_, source);
+}
+
+void TrainingRun::load() {
+  const CheckpointConfig& c = config_.checkpoint;
+  if (c.load.empty()) return;
+  load(find_load_source(c.load, c.ckpt_step, c.exit_on_missing_checkpoint, c.load_format));
+}
+
+void TrainingRun::save() {
+  invariant(saver_ != nullptr, "a run that saves has --save");
+  if (!saver_->save()) saver_->finish(true);
+}
+
+void TrainingRun::train() {
+  const Speaking on_first(world_.rank() == 0);
+  print_line(datetime_text("after model, optimizer, and learning rate scheduler are built"));
+  {
+    const TimerScope timer(timers_, kDataTimer, 0);
+    task().open_data(state_->progress);
+  }
+  print_line(datetime_text("after dataloaders are built"));
+  print_line("done with setup ...");
+  print_line(timers_.report({kModelTimer, kDataTimer}, 1));
+
+  if (const int64_t seconds = config_.parallel.distributed_timeout_seconds_after_init;
+      seconds > 0) {
+    comm::barrier(world_);  // all ranks have started
+    world_.transport().context().timeout = std::chrono::seconds(seconds);
+  }
+  const std::optional<std::string> why = why_no_graph(config_);
+  if (why && config_.training.cuda_graph && !state_->stream.is_cpu()) {
+    print_line(fmt::format("microbatches run without a CUDA graph, because of {}", *why));
+  }
+  const Speaking on_last(world_.rank() == world_.size() - 1);
+  Trainer(config_, task(), *state_, {.saver = saver_.get(), .started = started_}).run();
+}
+
+}  // namespace megatron

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "megatron/comm/group.h"
+#include "megatron/device/stream.h"
+#include "megatron/interchange/load_source.h"
+#include "megatron/training/run_config.h"
+#include "megatron/training/run_saver.h"
+#include "megatron/training/timers.h"
+#include "megatron/training/train_task.h"
+#include "megatron/training/training_state.h"
+
+namespace megatron {
+
+// A training run: builds the model of a task and all that trains it, loads and saves checkpoints,
+// and trains to the end. It prints Megatron-LM's lines: rank 0 those of the start, the last rank
+// those of the training.
+//
+//   RunConfig config = ...;                       // sizes, data, optimizer
+//   config = resolved(config);                    // fills defaults, throws what is wrong
+//   const auto tokenizer = open_tokenizer(config);
+//   GptTask task(config, tokenizer);
+//   TrainingRun run(config, task);
+//   run.train();
+class TrainingRun {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `config` is resolved and the task has the same. Binds the calling thread to its device. Every
+  // rank of `world` calls each function alike. The task must outlive the run. `started` is when the
+  // process began, for --exit-duration-in-mins.
+  TrainingRun(const RunConfig& config, TrainTask& task, const comm::Group& world = {},
+              Clock::time_point started = Clock::now());
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  // Continues from a checkpoint, or starts from the weights of a model. Throws ConfigError for
+  // every setting that contradicts the source, FormatError for tensors that do not fit.
+  void load(const LoadSource& source);
+  // The same from --load, if that was given.
+  void load();
+
+  // Opens the data and trains to the last iteration or to an exit condition; saves and evaluates
+  // on the way and at the end.
+  void train();
+
+  // Saves a checkpoint now and waits until it is the latest. REQUIRES: the config names --save.
+  void save();
+
+  const RunConfig& config() const { return config_; }
+  TrainTask& task() { return closed_.task; }
+  TrainingState& state() { return *state_; }
+
+ private:
+  // Closes the task when the state is gone and the stream still lives.
+  struct ClosedTask {
+    TrainTask& task;
+    ~ClosedTask() { task.close(); }
+  };
+
+  void print_size() const;
+
+  const RunConfig config_;
+  const comm::Group world_;
+  const Clock::time_point started_;
+  Timers timers_;
+  std::unique_ptr<OwnedStream> stream_;
+  ClosedTask closed_;
+  std::unique_ptr<TrainingState> state_;
+  std::unique_ptr<RunSaver> saver_;
+};
+
+}  // namespace megatron

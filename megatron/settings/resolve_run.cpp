@@ -1,0 +1,55 @@
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/settings/training_args.h"
+
+namespace megatron {
+
+ActivationFlags activation_flags(Activation activation) {
+  ActivationFlags flags;
+  switch (activation) {
+    case Activation::kGeluTanh:
+      flags.openai_gelu = true;
+      break;
+    case Activation::kGeluErf:
+      flags.bias_gelu_fusion = false;
+      break;
+    case Activation::kGeluOnnx:
+      flags.onnx_safe = true;
+      break;
+    case Activation::kSquaredRelu:
+      flags.squared_relu = true;
+      break;
+    case Activation::kSwiglu:
+      flags.swiglu = true;
+      break;
+    case Activation::kGeglu:
+      flags.glu_activation = GluActivation::kGeglu;
+      break;
+    case Activation::kLiglu:
+      flags.glu_activation = GluActivation::kLiglu;
+      break;
+    case Activation::kReglu:
+      flags.glu_activation = GluActivation::kReglu;
+      break;
+    case Activation::kRelu:
+      throw Unsupported("the activation relu has no training flag");
+  }
+  return flags;
+}
+
+RunConfig resolved(const RunConfig& config, int64_t world_size) {
+  TrainingArgs args;
+  const FlagTable flags = training_flags(args);  // knows the defaults
+  static_cast<RunConfig&>(args) = config;
+  args.activation = activation_flags(config.transformer.activation);
+  args.given = flags.changed();
+  std::vector<std::string> problems;
+  args = resolved(std::move(args), world_size, problems);
+  for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
+  if (!problems.empty()) throw ConfigError(problems);
+  args.settings = arg_map(args);
+  return args;
+}
+
+}  // namespace megatron

@@ -1,0 +1,90 @@
+#include "megatron/training/training_state.h"
+
+#include <utility>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/device/allocator.h"
+#include "megatron/parallel/pipeline/executor.h"
+
+namespace megatron {
+namespace {
+
+std::vector<const Module*> built(const RunConfig& config, TrainTask& task,
+                                 const ParallelContext& parallel, Stream stream,
+                                 RandomState& random) {
+  std::vector<const Module*> chunks =
+      task.build_model({.parallel = parallel, .stream = stream, .random = random});
+  open_links(parallel.links, parallel.pipeline.rank(), parallel.pipeline.size(), chunks.size() > 1,
+             stream);
+  if (!config.transformer.perform_initialization) return chunks;
+  for (const Module* chunk : chunks) {
+    initialize(*chunk, static_cast<uint64_t>(config.training.seed));
+  }
+  return chunks;
+}
+
+std::vector<OptimizedParameter> parameters_of(const TrainTask& task,
+                                              const std::vector<const Module*>& chunks,
+                                              const ParallelContext& parallel) {
+  std::vector<OptimizedParameter> all;
+  for (const Module* chunk : chunks) {
+    for (OptimizedParameter& parameter : optimized_parameters(*chunk, parallel.tensor.rank())) {
+      task.adjust_parameter(parameter);
+      all.push_back(std::move(parameter));
+    }
+  }
+  return all;
+}
+
+FlatParametersOptions flat_options(const ParallelConfig& config, const ParallelContext& parallel) {
+  FlatParametersOptions options;
+  // 0: one bucket, because nothing overlaps.
+  options.layout.bucket_size = config.overlap_grad_reduce ? bucket_size(config) : 0;
+  options.accumulate_allreduce_grads_in_fp32 = config.accumulate_allreduce_grads_in_fp32;
+  if (config.use_distributed_optimizer) {
+    options.share = parallel.data.rank();
+    options.num_shares = parallel.data.size();
+  }
+  return options;
+}
+
+FlatParameters flat(std::vector<OptimizedParameter> parameters,
+                    const FlatParametersOptions& options, Device device) {
+  FlatParameters made(std::move(parameters), options);
+  // Nothing that is allocated later fits the blocks that the flat buffers replaced.
+  allocator_of(device).empty_cache();
+  return made;
+}
+
+// Adds up the numbers of the ranks that update one copy of the model.
+SumOverModel sum_over_model(const RunConfig& config, const ParallelContext& parallel) {
+  const comm::Group group =
+      config.parallel.use_distributed_optimizer ? parallel.world : parallel.model;
+  return [group](TensorView numbers, Stream stream) {
+    comm::all_reduce(numbers, comm::Reduce::kSum, group, stream);
+  };
+}
+
+}  // namespace
+
+TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const comm::Group& world,
+                             Stream on)
+    : parallel(make_parallel_context(world, config.parallel)),
+      stream(on),
+      random(static_cast<uint64_t>(config.training.seed)),
+      chunks(built(config, task, parallel, stream, random)),
+      parameters(flat(parameters_of(task, chunks, parallel),
+                      flat_options(config.parallel, parallel), stream.device)),
+      gradients(parameters, parallel,
+                {.use_distributed_optimizer = config.parallel.use_distributed_optimizer,
+                 .overlap_grad_reduce = config.parallel.overlap_grad_reduce,
+                 .overlap_param_gather = config.parallel.overlap_param_gather}),
+      optimizer(parameters, config.optimizer, sum_over_model(config, parallel)),
+      scheduler(make_parameter_scheduler(config.optimizer,
+                                         {.train_iters = config.training.train_iters,
+                                          .train_samples = config.training.train_samples,
+                                          .global_batch_size = config.training.global_batch_size})),
+      microbatches(
+          make_microbatch_calculator(config.training, config.parallel.data_parallel_size)) {}
+
+}  // namespace megatron

@@ -1,0 +1,104 @@
+#include "megatron/run/training_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "megatron/core/error.h"
+#include "megatron/models/gpt/gpt_task.h"
+#include "megatron/run/start.h"
+#include "megatron/settings/training_args.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/training/tiny_training.h"
+
+namespace megatron {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A config as a program writes it that reads no command line.
+RunConfig tiny_gpt() {
+  RunConfig config;
+  config.transformer.num_layers = 1;
+  config.transformer.hidden_size = 16;
+  config.transformer.num_attention_heads = 2;
+  config.transformer.seq_length = 8;
+  config.transformer.max_position_embeddings = 8;
+  config.optimizer.lr = 1e-2;
+  config.training.micro_batch_size = 2;
+  config.training.train_iters = 4;
+  config.training.eval_iters = 0;
+  config.training.num_threads = 1;
+  config.data.mock_data = true;
+  config.data.num_workers = 0;
+  config.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = 30};
+  return config;
+}
+
+Tensor trained_weights(RunConfig config, bool loads = false) {
+  config = resolved(config);
+  testing::internal::CaptureStdout();
+  const auto tokenizer = open_tokenizer(config);
+  GptTask task(config, tokenizer);
+  TrainingRun run(config, task);
+  if (loads) run.load();
+  run.train();
+  testing::internal::GetCapturedStdout();
+  return copied(run.state().parameters.buffers().front().params);
+}
+
+TEST(TrainingRunTest, ResumesFromItsOwnCheckpointToTheSameBits) {
+  const TemporaryDirectory directory;
+  const Tensor want = trained_weights(tiny_gpt());
+
+  RunConfig first = tiny_gpt();
+  first.checkpoint.save = directory.path().string();
+  first.checkpoint.save_interval = 2;
+  first.training.exit_interval = 2;
+  trained_weights(first);
+  RunConfig second = tiny_gpt();
+  second.checkpoint.load = directory.path().string();
+  expect_identical(trained_weights(second, true), want);
+}
+
+// The run knows the task's model by its parameters alone.
+TEST(TrainingRunTest, SavesAndLoadsAnyModule) {
+  const TemporaryDirectory directory;
+  TinyTraining tiny{Stream{}};
+  tiny.build();
+  tiny.run.checkpoint.save = directory.path().string();
+  tiny.run.checkpoint.load = directory.path().string();
+  testing::internal::CaptureStdout();
+  TinyTask task(DType::kFloat32);
+  TrainingRun run(tiny.run, task);
+  run.train();
+  TinyTask other(DType::kFloat32);
+  TrainingRun again(tiny.run, other);
+  again.load();
+  testing::internal::GetCapturedStdout();
+  EXPECT_EQ(again.state().progress.iteration, 6);
+  expect_identical(again.state().parameters.buffers().front().params,
+                   run.state().parameters.buffers().front().params);
+}
+
+TEST(ResolvedRunTest, FillsDefaultsAndRecordsSettings) {
+  const RunConfig config = resolved(tiny_gpt());
+  EXPECT_EQ(config.transformer.ffn_hidden_size, 64);
+  EXPECT_EQ(config.training.global_batch_size, 2);
+  EXPECT_EQ(std::get<int64_t>(config.settings.at("hidden_size")), 16);
+  EXPECT_EQ(std::get<double>(config.settings.at("lr")), 1e-2);
+}
+
+TEST(ResolvedRunTest, ReportsAllProblemsTogether) {
+  RunConfig config = tiny_gpt();
+  config.transformer.hidden_size = 0;
+  config.training.micro_batch_size = 0;
+  EXPECT_THAT(message_of<ConfigError>([&] { resolved(config); }),
+              AllOf(HasSubstr("--hidden-size"), HasSubstr("--micro-batch-size")));
+}
+
+}  // namespace
+}  // namespace megatron
