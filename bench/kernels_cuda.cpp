@@ -149,7 +149,7 @@ void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream
              kernels::attention_forward(y, lse.view(), in.q, in.k, in.v, chosen, forward.view(), s);
            }));
     report(std::string(name) + " backward", 2.5, us_of(s, [&] {
-             kernels::attention_backward(grad.q, grad.k, grad.v, dy, y, lse.view(), in.q, in.k,
+             kernels::attention_backward(grad.q, grad.k, grad.v, {}, dy, y, lse.view(), in.q, in.k,
                                          in.v, chosen, backward.view(), s);
            }));
   }

@@ -62,6 +62,13 @@ Kv<View> split_kv_view(Whole kv, int64_t heads) {
   return {k, shifted(k, k.d)};
 }
 
+// For the CUDA kernels, which do not add a relative bias.
+void refuse_relative_bias(const AttentionSettings& settings) {
+  if (settings.relative_bias.data == nullptr) return;
+  throw Unsupported(
+      "attention: a relative position bias has no CUDA kernel; train the model on the CPU");
+}
+
 }  // namespace
 
 HeadsView heads_of(TensorView x, int64_t heads) { return heads_view<HeadsView>(x, heads); }
@@ -106,6 +113,10 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
     expect_shape(settings.alibi_slopes.shape, {q.heads}, "attention: alibi_slopes");
     expect_dtype(settings.alibi_slopes.dtype, DType::kFloat32, "attention: alibi_slopes");
   }
+  if (settings.relative_bias.data != nullptr) {
+    expect_shape(settings.relative_bias.shape, {q.heads, q.s, k.s}, "attention: relative_bias");
+    expect_dtype(settings.relative_bias.dtype, DType::kFloat32, "attention: relative_bias");
+  }
 }
 
 int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
@@ -137,20 +148,27 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
                        Stream stream) {
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
+  refuse_relative_bias(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward(out, lse, q, k, v, settings, workspace, stream);
   }
   throw_built_without_cuda("attention");
 }
 
-void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
-                        Stream stream) {
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                        ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
+                        ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
+                        TensorView workspace, Stream stream) {
   expect_attention_inputs(q, k, v, settings);
-  if (stream.is_cpu()) {
-    return cpu::attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, stream);
+  if (drelative_bias.data != nullptr) {
+    expect_shape(drelative_bias.shape, settings.relative_bias.shape, "attention: drelative_bias");
+    expect_dtype(drelative_bias.dtype, DType::kFloat32, "attention: drelative_bias");
   }
+  if (stream.is_cpu()) {
+    return cpu::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
+                                   stream);
+  }
+  refuse_relative_bias(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, workspace,
                                     stream);

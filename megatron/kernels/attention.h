@@ -67,6 +67,7 @@ struct AttentionSettings {
   ConstView document_starts{};   // [b, sq] int32: query i sees no key before its document's start
   ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
   ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
+  ConstView relative_bias{};     // [heads, sq, sk] fp32: added to the scores of every sample
   // Of probabilities (kernels/attention_dropout.h): of head first_head + h of sequences of
   // dropout_length positions, or of sq where that is 0; query i is at position query_offset + i.
   DropoutKey dropout{};
@@ -74,9 +75,9 @@ struct AttentionSettings {
   int64_t first_head = 0;      // of this rank, among all heads of the model
 };
 
-// out = dropout(softmax(scale * q k^T + alibi, masked)) v, tile by tile with a running maximum and
-// sum (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, alg. 1):
-// no sq x sk matrix is stored. A query that sees no key has output 0.
+// out = dropout(softmax(scale * q k^T + alibi + relative_bias, masked)) v, tile by tile with a
+// running maximum and sum (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
+// arXiv:2205.14135, alg. 1): no sq x sk matrix is stored. A query that sees no key has output 0.
 //
 //   out   [sq, b, heads]  out  dtype of q; must not overlap the inputs
 //   lse   [b, heads, sq]  out  fp32 log of the sum of exponentials, +infinity where no key is seen;
@@ -95,12 +96,14 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
 // have the same bits in every run where the stream is deterministic; on the CPU always.
 //
 //   dq, dk, dv       out  shapes and dtype of q, k, v
+//   drelative_bias   out  [heads, sq, sk] fp32, summed over samples in their order; null where the
+//                         settings have no bias or its gradient is not wanted
 //   dout, out, q, k, v, lse, settings  in  as in the forward pass
 //   workspace        scratch, as large as attention_backward_workspace_bytes says
-void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
-                        Stream stream);
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                        ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
+                        ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
+                        TensorView workspace, Stream stream);
 
 // Scratch memory of the two passes; none on the CPU.
 int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
@@ -124,9 +127,10 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
 namespace cpu {
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, Stream stream);
-void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                        ConstHeadsView v, const AttentionSettings& settings, Stream stream);
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                        ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
+                        ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
+                        Stream stream);
 // What the backward pass takes from the pool by itself, with as many threads as there are now, for
 // queries [s, b, n, d].
 int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups);
@@ -134,7 +138,8 @@ int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups);
 
 namespace cuda {
 // cuDNN for what it takes (cuda/cudnn_attention.h), own kernels for the rest: on tensor cores in 16
-// bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h).
+// bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h). The dispatcher refuses a
+// relative bias, which no CUDA kernel adds.
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream);

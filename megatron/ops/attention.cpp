@@ -19,6 +19,11 @@ int64_t num_groups(const AttentionOptions& options) {
   return options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
 }
 
+AttentionSettings with_bias(AttentionSettings settings, const Tensor& relative_bias) {
+  settings.relative_bias = view_or_none(relative_bias);
+  return settings;
+}
+
 }  // namespace
 
 AttentionSettings attention_settings(const AttentionOptions& options, int64_t head_size) {
@@ -29,19 +34,21 @@ AttentionSettings attention_settings(const AttentionOptions& options, int64_t he
           .document_starts = view_or_none(options.document_starts),
           .key_padding_mask = view_or_none(options.key_padding_mask),
           .alibi_slopes = view_or_none(options.alibi_slopes),
+          .relative_bias = {},
           .dropout = options.dropout,
           .first_head = options.first_head};
 }
 
 void attention_gradients(kernels::HeadsView dq, kernels::HeadsView dk, kernels::HeadsView dv,
-                         kernels::ConstHeadsView dy, kernels::ConstHeadsView y, ConstView lse,
-                         kernels::ConstHeadsView q, kernels::ConstHeadsView k,
-                         kernels::ConstHeadsView v, const AttentionSettings& settings,
-                         Stream stream) {
+                         TensorView drelative_bias, kernels::ConstHeadsView dy,
+                         kernels::ConstHeadsView y, ConstView lse, kernels::ConstHeadsView q,
+                         kernels::ConstHeadsView k, kernels::ConstHeadsView v,
+                         const AttentionSettings& settings, Stream stream) {
   Workspace workspace(kernels::attention_backward_workspace_bytes(dq, dk, dv, dy, y, lse, q, k, v,
                                                                   settings, stream),
                       stream);
-  kernels::attention_backward(dq, dk, dv, dy, y, lse, q, k, v, settings, workspace.view(), stream);
+  kernels::attention_backward(dq, dk, dv, drelative_bias, dy, y, lse, q, k, v, settings,
+                              workspace.view(), stream);
 }
 
 void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::ConstHeadsView q,
@@ -52,26 +59,30 @@ void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::C
   kernels::attention_forward(y, lse, q, k, v, settings, workspace.view(), stream);
 }
 
-Variable attention(const Variable& qkv, const AttentionOptions& options) {
+Variable attention(const Variable& qkv, const AttentionOptions& options,
+                   const Variable& relative_bias) {
   const TraceRange range("attention", qkv.stream());
   const int64_t heads = options.num_heads;
   const auto in = kernels::split_qkv(qkv.data().view(), heads, num_groups(options));
   Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), qkv.stream());
   Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, qkv.stream());
+  const Tensor bias = relative_bias.defined() ? relative_bias.data() : Tensor();
   attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), in.q, in.k, in.v,
-                             attention_settings(options, in.q.d), y.stream());
-  return record("attention", y, {qkv},
-                [qkv = qkv.data(), y, lse, options](const Tensor& dy, const Wants&) -> Grads {
-                  const int64_t n = options.num_heads;
-                  Tensor dqkv = empty_like(qkv);
-                  const auto saved = kernels::split_qkv(qkv.view(), n, num_groups(options));
-                  const auto grad = kernels::split_qkv(dqkv.view(), n, num_groups(options));
-                  attention_gradients(grad.q, grad.k, grad.v, kernels::heads_of(dy.view(), n),
-                                      kernels::heads_of(y.view(), n), lse.view(), saved.q, saved.k,
-                                      saved.v, attention_settings(options, saved.q.d),
-                                      qkv.stream());
-                  return {std::move(dqkv)};
-                });
+                             with_bias(attention_settings(options, in.q.d), bias), y.stream());
+  return record(
+      "attention", y, {qkv, relative_bias},
+      [qkv = qkv.data(), bias, y, lse, options](const Tensor& dy, const Wants& wants) -> Grads {
+        const int64_t n = options.num_heads;
+        Tensor dqkv = empty_like(qkv);
+        Tensor dbias = wants[1] ? empty_like(bias) : Tensor();
+        const auto saved = kernels::split_qkv(qkv.view(), n, num_groups(options));
+        const auto grad = kernels::split_qkv(dqkv.view(), n, num_groups(options));
+        attention_gradients(grad.q, grad.k, grad.v, wants[1] ? dbias.view() : TensorView{},
+                            kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n),
+                            lse.view(), saved.q, saved.k, saved.v,
+                            with_bias(attention_settings(options, saved.q.d), bias), qkv.stream());
+        return {std::move(dqkv), std::move(dbias)};
+      });
 }
 
 Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options) {
@@ -92,7 +103,7 @@ Variable cross_attention(const Variable& q, const Variable& kv, const AttentionO
         const auto saved_q = kernels::heads_of(q.view(), n);
         const auto saved = kernels::split_kv(kv.view(), n);
         const auto grad = kernels::split_kv(dkv.view(), n);
-        attention_gradients(kernels::heads_of(dq.view(), n), grad.k, grad.v,
+        attention_gradients(kernels::heads_of(dq.view(), n), grad.k, grad.v, TensorView{},
                             kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n),
                             lse.view(), saved_q, saved.k, saved.v,
                             attention_settings(options, saved_q.d), q.stream());

@@ -25,11 +25,14 @@ struct AttentionOptions {
 
 // Self attention on a fused projection, whose layout per group is its query heads, key, value.
 //
-//   qkv  [s, b, (n + 2 g) d]  fp32 | fp16 | bf16
-//   y    [s, b, n d]          dtype of qkv
+//   qkv            [s, b, (n + 2 g) d]  fp32 | fp16 | bf16
+//   relative_bias  [n, s, s]            fp32, added to the scores; undefined: none
+//   y              [s, b, n d]          dtype of qkv
 //
-// Saves qkv, y and fp32 log-sum-exp [b, n, s]: recomputing attention alone would save nothing.
-Variable attention(const Variable& qkv, const AttentionOptions& options);
+// Saves qkv, relative_bias, y and fp32 log-sum-exp [b, n, s]: recomputing attention alone would
+// save nothing.
+Variable attention(const Variable& qkv, const AttentionOptions& options,
+                   const Variable& relative_bias = {});
 
 // Attention of sq queries on another sequence; not causal unless the options say so.
 //
@@ -43,10 +46,10 @@ void attention_without_gradient(kernels::HeadsView y, TensorView lse, kernels::C
 
 // kernels::attention_backward with the scratch memory it needs.
 void attention_gradients(kernels::HeadsView dq, kernels::HeadsView dk, kernels::HeadsView dv,
-                         kernels::ConstHeadsView dy, kernels::ConstHeadsView y, ConstView lse,
-                         kernels::ConstHeadsView q, kernels::ConstHeadsView k,
-                         kernels::ConstHeadsView v, const kernels::AttentionSettings& settings,
-                         Stream stream);
+                         TensorView drelative_bias, kernels::ConstHeadsView dy,
+                         kernels::ConstHeadsView y, ConstView lse, kernels::ConstHeadsView q,
+                         kernels::ConstHeadsView k, kernels::ConstHeadsView v,
+                         const kernels::AttentionSettings& settings, Stream stream);
 
 // The kernels' settings for heads of a size; they borrow the options' tensors.
 kernels::AttentionSettings attention_settings(const AttentionOptions& options, int64_t head_size);

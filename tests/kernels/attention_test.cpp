@@ -44,11 +44,15 @@ Inputs inputs_of(const Problem& p) {
 
 struct Outputs {
   Tensor out, lse, dq, dk, dv;
+  Tensor dbias;  // with a relative bias
 };
 
 Outputs run(const Problem& p, const Inputs& in) {
   Outputs y{empty_like(in.q), Tensor({p.b, p.heads, p.sq}, DType::kFloat32, Stream{}),
-            empty_like(in.q), empty_like(in.k), empty_like(in.v)};
+            empty_like(in.q), empty_like(in.k),
+            empty_like(in.v), Tensor()};
+  const bool has_bias = p.settings.relative_bias.data != nullptr;
+  if (has_bias) y.dbias = Tensor({p.heads, p.sq, p.sk}, DType::kFloat32, Stream{});
   const auto q = kernels::heads_of(in.q.view(), p.heads);
   const auto k = kernels::heads_of(in.k.view(), p.groups);
   const auto v = kernels::heads_of(in.v.view(), p.groups);
@@ -56,8 +60,9 @@ Outputs run(const Problem& p, const Inputs& in) {
   kernels::attention_forward(out, y.lse.view(), q, k, v, p.settings, {}, Stream{});
   kernels::attention_backward(
       kernels::heads_of(y.dq.view(), p.heads), kernels::heads_of(y.dk.view(), p.groups),
-      kernels::heads_of(y.dv.view(), p.groups), kernels::heads_of(in.dout.view(), p.heads), out,
-      y.lse.view(), q, k, v, p.settings, {}, Stream{});
+      kernels::heads_of(y.dv.view(), p.groups), has_bias ? y.dbias.view() : TensorView{},
+      kernels::heads_of(in.dout.view(), p.heads), out, y.lse.view(), q, k, v, p.settings, {},
+      Stream{});
   return y;
 }
 
@@ -100,6 +105,7 @@ Outputs reference(const Problem& p, const Inputs& in) {
   };
   std::vector<double> out = zero(in.q), dq = zero(in.q), dk = zero(in.k), dv = zero(in.v);
   std::vector<double> lse(static_cast<size_t>(p.b * p.heads * p.sq));
+  std::vector<double> dbias(static_cast<size_t>(p.heads * p.sq * p.sk));
   std::vector<double> score(static_cast<size_t>(p.sk));
   const std::vector<double> q = elements(in.q), k = elements(in.k), v = elements(in.v);
   const std::vector<double> dout = elements(in.dout);
@@ -118,6 +124,10 @@ Outputs reference(const Problem& p, const Inputs& in) {
           double dot = 0;
           for (int64_t c = 0; c < p.d; ++c) dot += at(q, at_q + c) * at(k, at_k(j) + c);
           score[static_cast<size_t>(j)] = settings.scale * dot + slope * static_cast<double>(j);
+          if (settings.relative_bias.data != nullptr) {
+            score[static_cast<size_t>(j)] +=
+                settings.relative_bias.as<float>()[(head * p.sq + i) * p.sk + j];
+          }
           if (!sees(settings, batch, p.sq, p.sk, i, j)) {
             score[static_cast<size_t>(j)] = -std::numeric_limits<double>::infinity();
           }
@@ -146,7 +156,9 @@ Outputs reference(const Problem& p, const Inputs& in) {
             dp += at(dout, at_q + c) * at(v, at_k(j) + c);
           }
           dp *= dropout_factor(settings, batch, p.sq, head, i, j);
-          const double ds = score[static_cast<size_t>(j)] / sum * (dp - delta) * settings.scale;
+          const double dscore = score[static_cast<size_t>(j)] / sum * (dp - delta);
+          dbias[static_cast<size_t>((head * p.sq + i) * p.sk + j)] += dscore;
+          const double ds = dscore * settings.scale;
           for (int64_t c = 0; c < p.d; ++c) {
             dq[static_cast<size_t>(at_q + c)] += ds * at(k, at_k(j) + c);
             dk[static_cast<size_t>(at_k(j) + c)] += ds * at(q, at_q + c);
@@ -156,7 +168,8 @@ Outputs reference(const Problem& p, const Inputs& in) {
     }
   }
   return {tensor_of(out, in.q.shape()), tensor_of(lse, {p.b, p.heads, p.sq}),
-          tensor_of(dq, in.q.shape()), tensor_of(dk, in.k.shape()), tensor_of(dv, in.v.shape())};
+          tensor_of(dq, in.q.shape()),  tensor_of(dk, in.k.shape()),
+          tensor_of(dv, in.v.shape()),  tensor_of(dbias, {p.heads, p.sq, p.sk})};
 }
 
 void check(const Problem& p) {
@@ -180,6 +193,8 @@ void check(const Problem& p) {
   expect_close(got.dq, want.dq, values, p.name + ": dq");
   expect_close(got.dk, want.dk, values, p.name + ": dk");
   expect_close(got.dv, want.dv, values, p.name + ": dv");
+  if (!got.dbias.defined()) return;
+  expect_close(got.dbias, want.dbias, values.for_terms(p.b), p.name + ": dbias");  // over samples
 }
 
 TEST(AttentionTest, SizesAroundTiles) {
@@ -321,6 +336,28 @@ TEST(AttentionTest, Alibi) {
          .settings = {.scale = 0.25f, .is_causal = true, .alibi_slopes = slopes.view()}});
 }
 
+TEST(AttentionTest, RelativeBias) {
+  const Tensor bias = random_normal({4, 70, 90}, {.seed = 8});
+  const Tensor mask = padding(3, 90, {90, 41, 3});
+  Problem p{.name = "relative bias",
+            .sq = 70,
+            .sk = 90,
+            .b = 3,
+            .heads = 4,
+            .groups = 2,
+            .d = 16,
+            .settings = {.scale = 0.25f, .relative_bias = bias.view()}};
+  check(p);
+  p.name = "relative bias with dropout and padding";
+  p.settings.dropout = {.key = 7, .first_sample = 5, .probability = 0.3f};
+  p.settings.key_padding_mask = mask.view();
+  check(p);
+  p.name = "causal relative bias in 16 bits";
+  p.settings.is_causal = true;
+  p.dtype = DType::kBFloat16;
+  check(p);
+}
+
 TEST(AttentionTest, Dropout) {
   check({.name = "dropout",
          .sq = 70,
@@ -420,14 +457,15 @@ TEST(AttentionTest, EmptyExtents) {
 
 #if defined(_OPENMP)
 TEST(AttentionTest, DoesNotDependOnTheNumberOfThreads) {
+  const Tensor bias = random_normal({4, 300, 300}, {.seed = 8});
   const Problem p{.name = "threads",
                   .sq = 300,
                   .sk = 300,
-                  .b = 1,
+                  .b = 3,
                   .heads = 4,
                   .groups = 2,
                   .d = 32,
-                  .settings = {.scale = 0.2f, .is_causal = true}};
+                  .settings = {.scale = 0.2f, .is_causal = true, .relative_bias = bias.view()}};
   const Inputs in = inputs_of(p);
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
@@ -439,6 +477,7 @@ TEST(AttentionTest, DoesNotDependOnTheNumberOfThreads) {
     expect_identical(got.dq, want.dq);
     expect_identical(got.dk, want.dk);
     expect_identical(got.dv, want.dv);
+    expect_identical(got.dbias, want.dbias);
   }
   omp_set_num_threads(threads);
 }
@@ -460,6 +499,11 @@ TEST(AttentionTest, RefusesWhatDoesNotFit) {
       "attention: head size 257 is above 256; lower --kv-channels");
   const auto three = kernels::heads_of(x.view(), 3);
   const auto two = kernels::heads_of(Tensor({4, 1, 16}, DType::kFloat32, Stream{}).view(), 2);
+  const Tensor bias({3, 4, 5}, DType::kFloat32, Stream{});
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              kernels::expect_attention_inputs(three, three, three, {.relative_bias = bias.view()});
+            }),
+            "attention: relative_bias has shape [3, 4, 5], expected [3, 4, 4]");
   EXPECT_EQ(message_of<ShapeError>([&] { kernels::expect_attention_inputs(three, two, two, {}); }),
             "attention: 3 query heads do not divide over 2 key heads");
 }

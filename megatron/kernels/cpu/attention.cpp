@@ -67,13 +67,26 @@ Visibility visibility_of(const AttentionSettings& settings, int64_t batch, int64
 // Rows of a tile of n keys are worked on in whole vectors: hidden scores fill the last one.
 int64_t whole_vectors(int64_t n) { return (n + simd::kLanes - 1) / simd::kLanes * simd::kLanes; }
 
-// Adds the position bias to one row of scores for keys [key, key + n) and hides what query i may
-// not see, and what fills the last vector.
+// The row of a relative bias for a query, or of its gradient; null without a bias.
+template <class View>
+auto* bias_row(const View& bias, int64_t head, int64_t query) {
+  using Element = std::conditional_t<std::is_same_v<View, TensorView>, float, const float>;
+  if (bias.data == nullptr) return static_cast<Element*>(nullptr);
+  return static_cast<Element*>(bias.data) + (head * bias.size(1) + query) * bias.size(2);
+}
+
+// Adds the position biases to one row of scores for keys [key, key + n) and hides what query i may
+// not see, and what fills the last vector. `relative`: the query's row of the relative bias, or
+// null.
 void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key, int64_t n,
-                   float slope) {
+                   float slope, const float* relative) {
   if (slope != 0) {
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) scores[j] += slope * static_cast<float>(key + j);
+  }
+  if (relative != nullptr) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) scores[j] += relative[key + j];
   }
   const int64_t first = std::clamp<int64_t>(seen.first[i] - key, 0, n);
   const int64_t last = std::clamp<int64_t>(seen.last[i] - key, first, n);
@@ -236,7 +249,7 @@ void forward_tile(ForwardTile& tile, const ForwardTask& task, int64_t head, int6
                             d * kTileCols, queries, n, d, false);
     for (int64_t i = 0; i < queries; ++i) {
       float* row = tile.scores + i * kScoreStride;
-      finish_scores(row, seen, i, key, n, slope);
+      finish_scores(row, seen, i, key, n, slope, bias_row(settings.relative_bias, head, query + i));
       accumulate_row(tile, i, n, channels);
       if (!settings.dropout.is_active()) continue;
       float factors[kKeys];
@@ -302,6 +315,9 @@ struct BackwardRows {
   int64_t position;  // of the tile's first query
   int64_t batch;
   float slope;
+  int64_t head;
+  int64_t query;              // the tile's first
+  TensorView drelative_bias;  // may be null
 };
 
 // One row: scores and gradients of dropped probabilities become dropped probabilities and gradients
@@ -310,7 +326,8 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
   const int64_t width = whole_vectors(n);
   float* p = tile.p + i * kScoreStride;
   float* ds = tile.ds + i * kScoreStride;
-  finish_scores(p, rows.seen, i, key, n, rows.slope);
+  finish_scores(p, rows.seen, i, key, n, rows.slope,
+                bias_row(rows.settings.relative_bias, rows.head, rows.query + i));
   const float lse = rows.lse[i];
   const float delta = tile.delta[i];
 #pragma omp simd
@@ -330,12 +347,24 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
   }
 }
 
-// All of one query head: writes dq, and dk and dv [padded keys, channels] of this head alone.
+// Adds the gradients of a row's scores, of keys [key, key + n), to that of the relative bias.
+void add_bias_gradient(const BackwardTile& tile, const BackwardRows& rows, int64_t i, int64_t key,
+                       int64_t n) {
+  float* const sum = bias_row(rows.drelative_bias, rows.head, rows.query + i);
+  if (sum == nullptr) return;
+  const float* const ds = tile.ds + i * kScoreStride;
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) sum[key + j] += ds[j];
+}
+
+// All of one query head: adds to drelative_bias, and writes dq, and dk and dv [padded keys,
+// channels] of this head alone.
 template <class T>
 void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
-                   const ConstHeadsView& dout, const ConstHeadsView& out, ConstView lse,
-                   const ConstHeadsView& q, const ConstHeadsView& k, const ConstHeadsView& v,
-                   const AttentionSettings& settings, int64_t batch, int64_t head) {
+                   TensorView drelative_bias, const ConstHeadsView& dout, const ConstHeadsView& out,
+                   ConstView lse, const ConstHeadsView& q, const ConstHeadsView& k,
+                   const ConstHeadsView& v, const AttentionSettings& settings, int64_t batch,
+                   int64_t head) {
   const int64_t d = q.d;
   const int64_t sk = k.s;
   const int64_t channels = padded_channels(d);
@@ -360,7 +389,10 @@ void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
                             .batch = batch,
                             .slope = settings.alibi_slopes.data == nullptr
                                          ? 0
-                                         : settings.alibi_slopes.as<float>()[head]};
+                                         : settings.alibi_slopes.as<float>()[head],
+                            .head = head,
+                            .query = query,
+                            .drelative_bias = drelative_bias};
     pack_queries(tile.q, head_data<T>(q, batch, head) + query * q.stride_s, q.stride_s, queries, d,
                  settings.scale);
     pack_queries(tile.dout, head_data<T>(dout, batch, head) + query * dout.stride_s, dout.stride_s,
@@ -384,7 +416,10 @@ void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
                               queries, n, d, false);
       product<kHeadStride, 1>(tile.ds, kScoreStride, tile.dout, tile.v_panels + key * d,
                               d * kTileCols, queries, n, d, false);
-      for (int64_t i = 0; i < queries; ++i) backward_row(tile, rows, i, key, n);
+      for (int64_t i = 0; i < queries; ++i) {
+        backward_row(tile, rows, i, key, n);
+        add_bias_gradient(tile, rows, i, key, n);
+      }
       product<1, kScoreStride>(dv + key * channels, channels, tile.p, tile.dout_panels,
                                queries * kTileCols, n, d, queries, true);
       product<1, kScoreStride>(dk + key * channels, channels, tile.ds, tile.q_panels,
@@ -484,14 +519,17 @@ int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups) {
          (heads * 2 * padded_keys(s) * padded_channels(d) + workers * BackwardTile::floats(s, d));
 }
 
-void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                        ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                        ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
+                        ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
+                        Stream stream) {
   const int64_t d = q.d;
   const int64_t sk = k.s;
   const int64_t channels = padded_channels(d);
   const int64_t heads_per_group = q.heads / k.heads;
   const int64_t pairs = q.b * k.heads;  // of a batch and a group
+  const bool has_bias_gradient = drelative_bias.data != nullptr;
+  if (has_bias_gradient) std::fill_n(drelative_bias.as<float>(), drelative_bias.numel(), 0.0f);
   if (pairs == 0) return;
   // Heads run in parallel, each into dk and dv of its own; then a group's are summed in the order
   // of the heads, so that the result does not depend on threads. A wave of groups bounds the
@@ -503,16 +541,19 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
   float* const dv_heads = dk_heads + wave * heads_per_group * head_floats;
 
   dispatch_floating(q.dtype, "attention", [&]<class T>() {
-    for (int64_t first = 0; first < pairs; first += wave) {
-      const int64_t count = std::min(wave, pairs - first);
-      for_each_task(
-          count * heads_per_group, q.s * sk * d * 5, BackwardTile::floats(sk, d), stream,
-          [&](int64_t task, float* scratch) {
-            const int64_t pair = first + task / heads_per_group;
-            const int64_t head = pair % k.heads * heads_per_group + task % heads_per_group;
-            backward_head<T>(dk_heads + task * head_floats, dv_heads + task * head_floats, scratch,
-                             dq, dout, out, lse, q, k, v, settings, pair / k.heads, head);
-          });
+    for (int64_t first = 0, count = 0; first < pairs; first += count) {
+      count = std::min(wave, pairs - first);
+      // A head adds to its gradient of the bias once in a wave, so that samples add in their order.
+      if (has_bias_gradient) count = std::min(count, k.heads - first % k.heads);
+      for_each_task(count * heads_per_group, q.s * sk * d * 5, BackwardTile::floats(sk, d), stream,
+                    [&](int64_t task, float* scratch) {
+                      const int64_t pair = first + task / heads_per_group;
+                      const int64_t head =
+                          pair % k.heads * heads_per_group + task % heads_per_group;
+                      backward_head<T>(dk_heads + task * head_floats, dv_heads + task * head_floats,
+                                       scratch, dq, drelative_bias, dout, out, lse, q, k, v,
+                                       settings, pair / k.heads, head);
+                    });
       parallel_for(count * sk, 16384 / (d * heads_per_group) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t pair = first + i / sk;

@@ -116,7 +116,7 @@ Tensor gradients(const Problem& problem, const Tensor& qkv, const Tensor& y, con
     const auto grad = kernels::split_kv(part.view(), groups);
     const auto kv = keys.of_chunk(half, problem);
     Tensor starts;
-    attention_gradients(tokens_of(out.q, at, n), grad.k, grad.v,
+    attention_gradients(tokens_of(out.q, at, n), grad.k, grad.v, TensorView{},
                         tokens_of(kernels::heads_of(dy.view(), heads), at, n),
                         tokens_of(kernels::heads_of(y.view(), heads), at, n),
                         ConstView(lse_of_chunk(lse, half).view()), tokens_of(in.q, at, n), kv.k,

@@ -130,7 +130,7 @@ Buffers run(const Problem& p, Stream stream, Path path) {
     Tensor backward = scratch(kernels::attention_backward_workspace_bytes(
                                   dq, dk, dv, dout, out, t.lse.view(), q, k, v, settings, stream),
                               stream);
-    kernels::attention_backward(dq, dk, dv, dout, out, t.lse.view(), q, k, v, settings,
+    kernels::attention_backward(dq, dk, dv, {}, dout, out, t.lse.view(), q, k, v, settings,
                                 backward.view(), stream);
   } else {
     Tensor delta = scratch(kernels::cuda::math_attention_delta_bytes(q), stream);
