@@ -22,13 +22,14 @@ Mlp::Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream strea
   add_child("linear_fc2", linear_fc2_);
 }
 
-Variable Mlp::forward_without_bias(const Variable& x) const {
+Branch Mlp::forward(const Variable& x) const {
   if (activation_ == Activation::kGeluTanh) {
-    return gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_);
+    return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_),
+            linear_fc2_.bias()};
   }
   const Variable wide = linear_fc1_.forward_without_bias(x);  // [s, b, f/tp or 2f/tp]
   const Variable y = bias_activation(wide, linear_fc1_.bias(), activation_);  // [s, b, f/tp]
-  return linear_fc2_.forward_without_bias(y);                                 // [s, b, h]
+  return {linear_fc2_.forward_without_bias(y), linear_fc2_.bias()};           // [s, b, h]
 }
 
 }  // namespace megatron

@@ -1,12 +1,13 @@
 #pragma once
 
 #include "megatron/parallel/tensor/linear.h"
+#include "megatron/transformer/branch.h"
 #include "megatron/transformer/config.h"
 
 namespace megatron {
 
-// fc2(act(fc1(x))), with the bias of fc1 added in the kernel of the activation and the bias of fc2
-// left to the caller.
+// The dense feed-forward part of a layer: fc2(act(fc1(x))). The kernel of the activation adds the
+// bias of fc1.
 //
 //   x [s, b, h]   linear_fc1 [f/tp or 2f/tp, h]   linear_fc2 [h, f/tp]   y [s, b, h]
 //
@@ -15,9 +16,7 @@ class Mlp final : public Module {
  public:
   Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream stream);
 
-  Variable forward_without_bias(const Variable& x) const;
-  // Of fc2; undefined when there is none.
-  const Variable& bias() const { return linear_fc2_.bias(); }
+  Branch forward(const Variable& x) const;
 
  private:
   TensorParallel tp_;

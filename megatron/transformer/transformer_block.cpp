@@ -10,19 +10,19 @@
 
 namespace megatron {
 
-TransformerBlock::TransformerBlock(const TransformerConfig& config, const ModelChunk& chunk,
-                                   const TensorParallel& tp, Stream stream)
+TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack& stack,
+                                   const StackSlice& slice, const TensorParallel& tp, Stream stream)
     : tp_(tp),
       distribute_saved_activations_(config.distribute_saved_activations),
       recompute_granularity_(config.recompute_granularity),
       recompute_method_(config.recompute_method),
       recompute_num_layers_(config.recompute_num_layers) {
-  for (int64_t i = 0; i < chunk.num_layers; ++i) {
-    const int64_t layer = chunk.first_layer + i;
-    layers_.push_back(std::make_unique<TransformerLayer>(config, layer, tp, stream));
+  for (int64_t i = 0; i < slice.num_layers; ++i) {
+    const int64_t layer = slice.first_layer + i;
+    layers_.push_back(std::make_unique<TransformerLayer>(config, stack, layer, tp, stream));
     add_child("layers." + std::to_string(layer), *layers_.back());
   }
-  if (!chunk.has_head) return;
+  if (!slice.has_end) return;
   final_layernorm_.emplace(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
                            placement_of(config, tp, stream));
   add_child("final_layernorm", *final_layernorm_);

@@ -4,15 +4,15 @@
 #include <optional>
 #include <vector>
 
-#include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/transformer/stack.h"
 #include "megatron/transformer/transformer_layer.h"
 
 namespace megatron {
 
-// A chunk of a stack of layers, and the norm that follows the last layer of the whole stack.
+// A slice of a stack of layers, and the norm that follows the last layer of the stack.
 class TransformerBlock final : public Module {
  public:
-  TransformerBlock(const TransformerConfig& config, const ModelChunk& chunk,
+  TransformerBlock(const TransformerConfig& config, const Stack& stack, const StackSlice& slice,
                    const TensorParallel& tp, Stream stream);
 
   // x [s, b, h] -> [s, b, h] ([s/tp, b, h] with sequence parallelism), in params_dtype after the

@@ -1,7 +1,6 @@
 #include "megatron/transformer/transformer_layer.h"
 
-#include <fmt/format.h>
-
+#include "megatron/core/error.h"
 #include "megatron/parallel/context/sequence.h"
 #include "megatron/transformer/init.h"
 
@@ -14,44 +13,60 @@ NormFlags norm_flags(const TransformerConfig& config) {
            .one_plus_weight = config.apply_layernorm_1p}};
 }
 
-TransformerLayer::TransformerLayer(const TransformerConfig& config, int64_t layer,
-                                   const TensorParallel& tp, Stream stream)
+TransformerLayer::TransformerLayer(const TransformerConfig& config, const Stack& stack,
+                                   int64_t layer, const TensorParallel& tp, Stream stream)
     : tp_(tp),
       parallel_residual_(config.parallel_residual),
       residual_is_normed_(config.apply_residual_connection_post_layernorm),
       hidden_dropout_(static_cast<float>(config.hidden_dropout)),
-      attention_site_(hash_of(fmt::format("decoder.layers.{}.self_attention.dropout", layer))),
-      mlp_site_(hash_of(fmt::format("decoder.layers.{}.mlp.dropout", layer))),
+      self_attention_site_(hash_of(stack.layer_name(layer) + ".self_attention.dropout")),
+      cross_attention_site_(hash_of(stack.layer_name(layer) + ".cross_attention.dropout")),
+      mlp_site_(hash_of(stack.layer_name(layer) + ".mlp.dropout")),
       input_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
                        placement_of(config, tp, stream)),
-      self_attention_(config, layer, tp, stream),
+      self_attention_(config, stack, layer, tp, stream),
       pre_mlp_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
                          placement_of(config, tp, stream)),
       mlp_(config, tp, stream) {
   add_child("input_layernorm", input_layernorm_);
   add_child("self_attention", self_attention_);
+  if (stack.has_cross_attention) {
+    if (parallel_residual_) {
+      throw ConfigError("a layer with parallel residuals has no place for cross-attention");
+    }
+    pre_cross_attn_layernorm_.emplace(config.hidden_size, norm_flags(config).kind,
+                                      norm_flags(config).options, placement_of(config, tp, stream));
+    cross_attention_.emplace(config, stack, layer, tp, stream);
+    add_child("pre_cross_attn_layernorm", *pre_cross_attn_layernorm_);
+    add_child("cross_attention", *cross_attention_);
+  }
   add_child("pre_mlp_layernorm", pre_mlp_layernorm_);
   add_child("mlp", mlp_);
 }
 
+ResidualSum TransformerLayer::sum(const Branch& branch, const Variable& residual,
+                                  uint64_t dropout_site, const ForwardContext& context) const {
+  return {branch.y, branch.bias, residual,
+          of_rows(context.random->dropout_key(dropout_site, hidden_dropout_), residual.size(0), tp_,
+                  context.context_parallel)};
+}
+
 ResidualSum TransformerLayer::forward(const ResidualSum& x, const ForwardContext& context) const {
-  const auto [stream, normed] = input_layernorm_.forward(x);
-  const auto sum = [&](const Variable& branch, const Variable& bias, const Variable& residual,
-                       uint64_t site) -> ResidualSum {
-    return {branch, bias, residual,
-            of_rows(context.random->dropout_key(site, hidden_dropout_), residual.size(0), tp_,
-                    context.context_parallel)};
+  const auto residual = [this](const NormedStream& at) -> const Variable& {
+    return residual_is_normed_ ? at.y : at.x;
   };
-
-  const Variable a = self_attention_.forward_without_bias(normed, context);
-  const ResidualSum x1 =
-      sum(a, self_attention_.bias(), residual_is_normed_ ? normed : stream, attention_site_);
-  const auto [stream1, normed1] =
-      parallel_residual_ ? NormedStream{computed(x1), pre_mlp_layernorm_.forward(stream)}
+  const NormedStream start = input_layernorm_.forward(x);
+  ResidualSum x1 = sum(self_attention_.forward(start.y, context), residual(start),
+                       self_attention_site_, context);
+  if (cross_attention_) {
+    const NormedStream before_cross = pre_cross_attn_layernorm_->forward(x1);
+    x1 = sum(cross_attention_->forward(before_cross.y, context), residual(before_cross),
+             cross_attention_site_, context);
+  }
+  const NormedStream before_mlp =
+      parallel_residual_ ? NormedStream{computed(x1), pre_mlp_layernorm_.forward(start.x)}
                          : pre_mlp_layernorm_.forward(x1);
-
-  const Variable z = mlp_.forward_without_bias(normed1);
-  return sum(z, mlp_.bias(), residual_is_normed_ ? normed1 : stream1, mlp_site_);
+  return sum(mlp_.forward(before_mlp.y), residual(before_mlp), mlp_site_, context);
 }
 
 }  // namespace megatron

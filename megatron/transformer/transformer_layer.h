@@ -1,10 +1,14 @@
 #pragma once
 
+#include <optional>
+
 #include "megatron/nn/layers.h"
 #include "megatron/transformer/config.h"
+#include "megatron/transformer/cross_attention.h"
 #include "megatron/transformer/forward_context.h"
 #include "megatron/transformer/mlp.h"
 #include "megatron/transformer/self_attention.h"
+#include "megatron/transformer/stack.h"
 
 namespace megatron {
 
@@ -17,30 +21,38 @@ NormFlags norm_flags(const TransformerConfig& config);
 
 // One pre-norm layer:
 //
-//   x1 = r + dropout(attention(norm(x)) + bias)         r = x, or norm(x) with
-//   y  = r1 + dropout(mlp(norm(x1)) + bias)             apply_residual_connection_post_layernorm
+//   x1 = r  + dropout(self_attention(norm(x)) + bias)       r = x, or norm(x) with
+//   x2 = r1 + dropout(cross_attention(norm(x1)) + bias) apply_residual_connection_post_layernorm y
+//   = r2 + dropout(mlp(norm(x2)) + bias)                 x2 = x1 without cross-attention
 //
 // With parallel_residual both halves read x (Wang and Komatsuzaki 2021, GPT-J).
 // x, y [s, b, h], [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32 with
-// fp32_residual_connection. Both are sums that the norm after them computes: that of x is here,
-// that of y in the layer after this one.
+// fp32_residual_connection. The norm after a sum computes it: y is computed in the next layer.
 class TransformerLayer final : public Module {
  public:
-  // `layer` counts from 0 over the whole model.
-  TransformerLayer(const TransformerConfig& config, int64_t layer, const TensorParallel& tp,
-                   Stream stream);
+  // `layer` counts from 0 over the stack. Throws ConfigError for cross-attention with
+  // parallel_residual.
+  TransformerLayer(const TransformerConfig& config, const Stack& stack, int64_t layer,
+                   const TensorParallel& tp, Stream stream);
 
   ResidualSum forward(const ResidualSum& x, const ForwardContext& context) const;
 
  private:
+  // residual + dropout(branch.y + branch.bias).
+  ResidualSum sum(const Branch& branch, const Variable& residual, uint64_t dropout_site,
+                  const ForwardContext& context) const;
+
   TensorParallel tp_;
   bool parallel_residual_;
   bool residual_is_normed_;
   float hidden_dropout_;
-  uint64_t attention_site_;  // dropout sites
+  uint64_t self_attention_site_;  // dropout sites
+  uint64_t cross_attention_site_;
   uint64_t mlp_site_;
   Norm input_layernorm_;
   SelfAttention self_attention_;
+  std::optional<Norm> pre_cross_attn_layernorm_;
+  std::optional<CrossAttention> cross_attention_;
   Norm pre_mlp_layernorm_;
   Mlp mlp_;
 };

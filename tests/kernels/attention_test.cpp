@@ -354,6 +354,7 @@ TEST(AttentionTest, RelativeBias) {
   check(p);
   p.name = "causal relative bias in 16 bits";
   p.settings.is_causal = true;
+  p.settings.dropout = {};
   p.dtype = DType::kBFloat16;
   check(p);
 }

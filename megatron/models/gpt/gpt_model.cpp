@@ -63,7 +63,8 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
       cp_(cp),
       stream_(stream),
       embedding_site_(hash_of("embedding.dropout")),
-      decoder_(config, chunk, tp, stream) {
+      decoder_(config, {.name = "decoder"}, {chunk.first_layer, chunk.num_layers, chunk.has_head},
+               tp, stream) {
   const bool is_tied = !config.untie_embeddings_and_output_weights;
   if (chunk.has_embedding || (chunk.has_head && is_tied)) {
     embedding_.emplace(config, chunk, tp, stream);

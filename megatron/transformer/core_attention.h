@@ -1,0 +1,52 @@
+#pragma once
+
+#include <string>
+
+#include "megatron/ops/attention.h"
+#include "megatron/parallel/parallel_context.h"
+#include "megatron/transformer/config.h"
+#include "megatron/transformer/forward_context.h"
+
+namespace megatron {
+
+// The heads of one tensor-parallel rank.
+struct RankHeads {
+  int64_t num_heads = 0;
+  int64_t num_groups = 0;  // of keys and values
+  int64_t first_head = 0;  // among all heads of the model
+  int64_t head_size = 0;
+
+  // n / tp heads and g / tp groups.
+  RankHeads(const TransformerConfig& config, const TensorParallel& tp);
+};
+
+// dropout(softmax(q k^T / sqrt(d))) v: what self-attention and cross-attention have in common
+// (Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.1). It has no parameters. n and g are the heads
+// and groups of this rank.
+class CoreAttention {
+ public:
+  // `site` names the place of its dropout: "decoder.layers.0.self_attention.core_attention".
+  CoreAttention(const TransformerConfig& config, const RankHeads& heads, bool is_causal,
+                const std::string& site, Stream stream);
+
+  // Tokens attend to their own sequence, as the context's masks and relative bias allow.
+  //   qkv [s, b, (n + 2g) d], rows by group: its n/g query heads, its key, its value
+  //   -> [s, b, n d]
+  Variable self(const Variable& qkv, const ForwardContext& context) const;
+  // For generation: appends to the cache of a layer and attends to all of it.
+  Variable self_cached(const Variable& qkv, int64_t layer, const ForwardContext& context) const;
+  // Tokens attend to the encoder's output. g is n.
+  //   q [s, b, n d]   kv [se, b, n 2 d], per head its key, then its value   -> [s, b, n d]
+  Variable cross(const Variable& q, const Variable& kv, const ForwardContext& context) const;
+
+ private:
+  AttentionOptions options(const ForwardContext& context) const;
+
+  RankHeads heads_;
+  bool is_causal_;
+  float dropout_;
+  uint64_t dropout_site_;
+  Tensor alibi_slopes_;  // of this rank's heads, fp32; undefined without ALiBi
+};
+
+}  // namespace megatron

@@ -1,0 +1,38 @@
+#include "megatron/transformer/cross_attention.h"
+
+#include "megatron/core/error.h"
+#include "megatron/transformer/init.h"
+
+namespace megatron {
+
+CrossAttention::CrossAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
+                               const TensorParallel& tp, Stream stream)
+    : core_attention_(config, RankHeads(config, tp), false,
+                      stack.layer_name(layer) + ".cross_attention.core_attention", stream),
+      linear_q_(config.hidden_size, config.num_attention_heads * config.kv_channels, tp,
+                {.has_bias = config.add_bias_linear, .init = input_init(config)},
+                placement_of(config, tp, stream)),
+      linear_kv_(config.hidden_size, 2 * config.num_attention_heads * config.kv_channels, tp,
+                 {.has_bias = config.add_bias_linear, .init = input_init(config)},
+                 placement_of(config, tp, stream)),
+      linear_proj_(config.num_attention_heads * config.kv_channels, config.hidden_size, tp,
+                   {.has_bias = config.add_bias_linear, .init = output_init(config)},
+                   placement_of(config, tp, stream)) {
+  if (config.num_query_groups != config.num_attention_heads) {
+    throw ConfigError(
+        "--group-query-attention does not work with cross-attention, whose heads have keys and "
+        "values of their own; remove it");
+  }
+  add_child("linear_q", linear_q_);
+  add_child("linear_kv", linear_kv_);
+  add_child("linear_proj", linear_proj_);
+}
+
+Branch CrossAttention::forward(const Variable& x, const ForwardContext& context) const {
+  const Variable q = linear_q_.forward(x);                         // [s, b, n d]
+  const Variable kv = linear_kv_.forward(context.encoder_output);  // [se, b, n 2 d]
+  const Variable y = core_attention_.cross(q, kv, context);        // [s, b, n d]
+  return {linear_proj_.forward_without_bias(y), linear_proj_.bias()};
+}
+
+}  // namespace megatron

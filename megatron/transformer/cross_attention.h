@@ -1,0 +1,36 @@
+#pragma once
+
+#include "megatron/parallel/tensor/linear.h"
+#include "megatron/transformer/branch.h"
+#include "megatron/transformer/config.h"
+#include "megatron/transformer/core_attention.h"
+#include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/stack.h"
+
+namespace megatron {
+
+// Attention of a decoder's tokens to the output of an encoder (Vaswani et al. 2017,
+// arXiv:1706.03762, sec. 3.2.3), with n heads that each have keys and values of their own.
+//
+//   x            [s, b, h]      [s/tp, b, h] with sequence parallelism
+//   context.encoder_output      [se, b, h], likewise
+//   linear_q     [n d / tp, h]
+//   linear_kv    [2 n d / tp, h]  rows by head: its key, its value
+//   linear_proj  [h, n d / tp]
+//   y            as x
+class CrossAttention final : public Module {
+ public:
+  // `layer` counts from 0 over the stack. Throws ConfigError when heads share keys and values.
+  CrossAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
+                 const TensorParallel& tp, Stream stream);
+
+  Branch forward(const Variable& x, const ForwardContext& context) const;
+
+ private:
+  CoreAttention core_attention_;
+  ColumnParallelLinear linear_q_;
+  ColumnParallelLinear linear_kv_;
+  RowParallelLinear linear_proj_;
+};
+
+}  // namespace megatron
