@@ -172,10 +172,17 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
                           "use one of {} groups",
                           heads, c.num_query_groups, divisors(heads, heads)));
       require(
-          c.num_query_groups % tp == 0,
-          fmt::format("--num-query-groups {} must be a multiple of "
+          c.num_query_groups % tp == 0 || tp % c.num_query_groups == 0,
+          fmt::format("--num-query-groups {} must be a multiple or a divisor of "
                       "--tensor-model-parallel-size {}; use one of {}",
                       c.num_query_groups, tp, divisors(c.num_query_groups, c.num_query_groups)));
+      require(
+          c.num_query_groups % tp == 0 ||
+              (heads + 2 * c.num_query_groups) * c.kv_channels % tp == 0,
+          fmt::format("--num-query-groups {} and --kv-channels {} give a projection of {} rows, "
+                      "which do not divide among --tensor-model-parallel-size {} ranks",
+                      c.num_query_groups, c.kv_channels,
+                      (heads + 2 * c.num_query_groups) * c.kv_channels, tp));
     }
   }
   if (has_hidden && c.ffn_hidden_size > 0) {

@@ -118,6 +118,11 @@ struct TransformerConfig {
   // The d of the rotary frequencies base^(-2i/d), i < ceil(d/2): the part of a head that
   // rotary_percent asks for. Rotary embeddings turn d channels, d + 1 when d is odd.
   int64_t rotary_dim() const;
+  // Groups of keys and values that a tensor-parallel rank has: one, shared with other ranks, where
+  // there are more ranks than groups.
+  int64_t query_groups_of_rank(int64_t tensor_parallel_size) const {
+    return num_query_groups > tensor_parallel_size ? num_query_groups / tensor_parallel_size : 1;
+  }
   // Has the QKV projection a bias?
   bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }
 };

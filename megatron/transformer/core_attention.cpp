@@ -12,7 +12,7 @@ namespace megatron {
 
 RankHeads::RankHeads(const TransformerConfig& config, const TensorParallel& tp)
     : num_heads(config.num_attention_heads / tp.size()),
-      num_groups(config.num_query_groups / tp.size()),
+      num_groups(config.query_groups_of_rank(tp.size())),
       first_head(num_heads * tp.rank()),
       head_size(config.kv_channels) {}
 

@@ -16,7 +16,7 @@ struct RankHeads {
   int64_t first_head = 0;  // among all heads of the model
   int64_t head_size = 0;
 
-  // n / tp heads and g / tp groups.
+  // n / tp heads and g / tp groups, but at least one.
   RankHeads(const TransformerConfig& config, const TensorParallel& tp);
 };
 

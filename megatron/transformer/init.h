@@ -14,6 +14,13 @@ inline Placement placement_of(const TransformerConfig& config, const TensorParal
   return {config.params_dtype, stream, tp.sequence_parallel};
 }
 
+// The same of norms of heads: each tensor-parallel rank applies them to heads of its own, so that
+// gradients are partial sums without sequence parallelism, too.
+inline Placement placement_of_head_norms(const TransformerConfig& config, const TensorParallel& tp,
+                                         Stream stream) {
+  return {config.params_dtype, stream, tp.size() > 1};
+}
+
 // Of QKV, fc1 and the output layer.
 inline Init input_init(const TransformerConfig& config) {
   if (config.init_method_xavier_uniform) return Init::xavier_uniform();

@@ -1,14 +1,20 @@
 #include "megatron/transformer/self_attention.h"
 
+#include "megatron/ops/heads.h"
 #include "megatron/ops/rotary.h"
+#include "megatron/parallel/tensor/query_group.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/kv_cache.h"
+#include "megatron/transformer/norm_flags.h"
 
 namespace megatron {
 
 SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack, int64_t layer,
                              const TensorParallel& tp, Stream stream)
     : layer_(layer),
+      tp_(tp),
+      num_heads_(config.num_attention_heads),
+      num_groups_(config.num_query_groups),
       heads_(config, tp),
       rotary_pairs_(config.rotary_interleaved ? kernels::RotaryPairs::kInterleaved
                                               : kernels::RotaryPairs::kHalves),
@@ -23,10 +29,27 @@ SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack
                    placement_of(config, tp, stream)) {
   add_child("linear_qkv", linear_qkv_);
   add_child("linear_proj", linear_proj_);
+  if (!config.qk_layernorm) return;
+  for (std::optional<Norm>* norm : {&q_layernorm_, &k_layernorm_}) {
+    norm->emplace(config.kv_channels, norm_flags(config).kind, norm_flags(config).options,
+                  placement_of_head_norms(config, tp, stream));
+  }
+  add_child("q_layernorm", *q_layernorm_);
+  add_child("k_layernorm", *k_layernorm_);
+}
+
+Variable SelfAttention::projected(const Variable& x) const {
+  Variable qkv = linear_qkv_.forward(x);
+  if (num_groups_ < tp_.size()) qkv = gather_query_group(qkv, num_heads_, num_groups_, tp_);
+  if (!q_layernorm_) return qkv;
+  Heads heads = split_heads(qkv, heads_.num_heads, heads_.num_groups);
+  heads.q = q_layernorm_->forward(heads.q);
+  heads.k = k_layernorm_->forward(heads.k);
+  return join_heads(heads);
 }
 
 Branch SelfAttention::forward(const Variable& x, const ForwardContext& context) const {
-  Variable qkv = linear_qkv_.forward(x);  // [s, b, (n + 2g) d]
+  Variable qkv = projected(x);  // [s, b, (n + 2g) d]
   if (context.rotary_table.defined()) {
     const int64_t offset = context.cache == nullptr ? 0 : context.cache->length();
     qkv = rotary_inplace(qkv, heads_.num_heads, heads_.num_groups, context.rotary_table,

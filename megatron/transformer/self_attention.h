@@ -1,6 +1,9 @@
 #pragma once
 
+#include <optional>
+
 #include "megatron/kernels/rotary.h"
+#include "megatron/nn/layers.h"
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/transformer/branch.h"
 #include "megatron/transformer/config.h"
@@ -15,10 +18,12 @@ namespace megatron {
 //
 //   x            [s, b, h]             [s/tp, b, h] with sequence parallelism
 //   linear_qkv   [(n + 2g) d / tp, h]  rows by group: its n/g query heads, its key, its value
+//   q_layernorm, k_layernorm  [d]      --qk-layernorm: norms of each head, before rotation
 //   linear_proj  [h, n d / tp]
 //   y            as x
 //
-// A tensor-parallel rank has the heads of g/tp groups.
+// A tensor-parallel rank has the heads of g/tp groups, or some of the heads of one group
+// (gather_query_group).
 class SelfAttention final : public Module {
  public:
   // `layer` counts from 0 over the stack.
@@ -28,12 +33,20 @@ class SelfAttention final : public Module {
   Branch forward(const Variable& x, const ForwardContext& context) const;
 
  private:
+  // The fused projection of this rank's heads, not rotated.
+  Variable projected(const Variable& x) const;
+
   int64_t layer_;
+  TensorParallel tp_;
+  int64_t num_heads_;   // of the model
+  int64_t num_groups_;  // of the model
   RankHeads heads_;
   kernels::RotaryPairs rotary_pairs_;
   CoreAttention core_attention_;
   ColumnParallelLinear linear_qkv_;
   RowParallelLinear linear_proj_;
+  std::optional<Norm> q_layernorm_;
+  std::optional<Norm> k_layernorm_;
 };
 
 }  // namespace megatron

@@ -6,13 +6,6 @@
 
 namespace megatron {
 
-NormFlags norm_flags(const TransformerConfig& config) {
-  return {config.normalization == Normalization::kRmsNorm ? Norm::Kind::kRmsNorm
-                                                          : Norm::Kind::kLayerNorm,
-          {.epsilon = static_cast<float>(config.norm_epsilon),
-           .one_plus_weight = config.apply_layernorm_1p}};
-}
-
 TransformerLayer::TransformerLayer(const TransformerConfig& config, const Stack& stack,
                                    int64_t layer, const TensorParallel& tp, Stream stream)
     : tp_(tp),

@@ -7,17 +7,11 @@
 #include "megatron/transformer/cross_attention.h"
 #include "megatron/transformer/forward_context.h"
 #include "megatron/transformer/mlp.h"
+#include "megatron/transformer/norm_flags.h"
 #include "megatron/transformer/self_attention.h"
 #include "megatron/transformer/stack.h"
 
 namespace megatron {
-
-// The Norm that the config's flags describe.
-struct NormFlags {
-  Norm::Kind kind;
-  NormOptions options;
-};
-NormFlags norm_flags(const TransformerConfig& config);
 
 // One pre-norm layer:
 //

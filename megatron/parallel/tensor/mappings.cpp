@@ -81,6 +81,25 @@ Tensor gathered_last_axis(const Tensor& x, const comm::Group& group) {
   return y;
 }
 
+Tensor scattered_sum_of_last_axis(const Tensor& x, const comm::Group& group) {
+  const int ranks = group.size();
+  if (ranks == 1) return x;
+  const int64_t columns = x.size(-1) / ranks;
+  const int64_t rows = x.numel() / x.size(-1);
+  Tensor parts({ranks, rows, columns}, x.dtype(), x.stream());
+  const kernels::ConstHeadsView from =
+      kernels::heads_of(x.reshape({rows, 1, x.size(-1)}).view(), ranks);
+  kernels::HeadsView to = kernels::heads_of(parts.reshape({rows, 1, x.size(-1)}).view(), ranks);
+  to.stride_s = columns;
+  to.stride_head = rows * columns;
+  to.heads_per_group = ranks;
+  kernels::copy_heads(to, from, x.stream());
+  Tensor y(x.shape().with(-1, columns), x.dtype(), x.stream());
+  comm::reduce_scatter(y.view(), std::as_const(parts).view(), comm::Reduce::kSum, group,
+                       x.stream());
+  return y;
+}
+
 Variable copy_to_tensor_region(const Variable& x, const TensorParallel& tp) {
   if (tp.size() == 1) return x;
   return record("copy_to_tensor_region", x.data(), {x},

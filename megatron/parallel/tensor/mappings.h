@@ -29,12 +29,14 @@ Variable gather_from_sequence_region(const Variable& x, const TensorParallel& tp
 //   gathered_sequence    [s/tp, ..]  -> [s, ..]
 //   scattered_sum        [s, ..]     -> [s/tp, ..]
 //   gathered_last_axis   [.., v/tp]  -> [.., v]
+//   scattered_sum_of_last_axis  [.., v] -> [.., v/tp]
 //   own_part             [..]        -> [n/tp]: a copy of this rank's part of the n elements
 //   gathered_parts       [n/tp]      -> [..]
 Tensor all_reduced(const Tensor& x, const comm::Group& group);
 Tensor gathered_sequence(const Tensor& x, const comm::Group& group);
 Tensor scattered_sum(const Tensor& x, const comm::Group& group);
 Tensor gathered_last_axis(const Tensor& x, const comm::Group& group);
+Tensor scattered_sum_of_last_axis(const Tensor& x, const comm::Group& group);
 // Throws ShapeError unless n is a multiple of the group's size.
 Tensor own_part(const Tensor& x, const comm::Group& group);
 Tensor gathered_parts(const Tensor& part, const Shape& shape, const comm::Group& group);
