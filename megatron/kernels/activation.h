@@ -5,15 +5,16 @@ namespace megatron {
 // The function between the two linear layers of an MLP. The gated ones split the output of fc1 into
 // halves x1, x2 along its last axis.
 enum class Activation {
-  kGeluTanh,     // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-  kGeluErf,      // 0.5 x (1 + erf(x / sqrt(2)))
-  kGeluOnnx,     // 0.5 x (1 + erf(x / 1.41421))
-  kSquaredRelu,  // max(x, 0)^2
-  kRelu,         // max(x, 0)
-  kSwiglu,       // silu(x1) * x2: the gate is the first half
-  kGeglu,        // x1 * gelu_erf(x2): the gates of the next three are the second half
-  kLiglu,        // x1 * x2
-  kReglu,        // x1 * relu(x2)
+  kGeluTanh,      // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+  kGeluErf,       // 0.5 x (1 + erf(x / sqrt(2)))
+  kGeluOnnx,      // 0.5 x (1 + erf(x / 1.41421))
+  kSquaredRelu,   // max(x, 0)^2
+  kRelu,          // max(x, 0)
+  kSwiglu,        // silu(x1) * x2: the gate is the first half
+  kGeglu,         // x1 * gelu_erf(x2): the gates of the next four are the second half
+  kLiglu,         // x1 * x2
+  kReglu,         // x1 * relu(x2)
+  kSwigluSecond,  // x1 * silu(x2)
 };
 
 // True for the activations that halve the width of their input.

@@ -32,6 +32,9 @@ ActivationFlags activation_flags(Activation activation) {
     case Activation::kReglu:
       flags.glu_activation = GluActivation::kReglu;
       break;
+    case Activation::kSwigluSecond:
+      flags.glu_activation = GluActivation::kSwiglu;
+      break;
     case Activation::kRelu:
       throw Unsupported("the activation relu has no training flag");
   }

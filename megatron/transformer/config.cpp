@@ -42,6 +42,8 @@ std::string_view name_of(Activation activation) {
       return "liglu";
     case Activation::kReglu:
       return "reglu";
+    case Activation::kSwigluSecond:
+      return "swiglu_second";
   }
   throw InternalError("name_of: unknown activation");
 }
@@ -59,6 +61,7 @@ Activation activation_of(const ActivationFlags& flags, bool add_bias_linear) {
     case GluActivation::kReglu:
       return Activation::kReglu;
     case GluActivation::kSwiglu:
+      return Activation::kSwigluSecond;
     case GluActivation::kNone:
       break;
   }
@@ -81,11 +84,6 @@ std::vector<std::string> problems(const ActivationFlags& flags) {
   choose(flags.glu_activation != GluActivation::kNone, "--glu-activation");
   if (count > 1) {
     found.push_back(fmt::format("{}: a model has one activation; keep one of these flags", chosen));
-  }
-  if (flags.glu_activation == GluActivation::kSwiglu) {
-    found.emplace_back(
-        "--glu-activation swiglu gates with the second half, which is not available; use --swiglu, "
-        "which gates with the first half");
   }
   return found;
 }
@@ -177,10 +175,11 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
                       "--tensor-model-parallel-size {}; use one of {}",
                       c.num_query_groups, tp, divisors(c.num_query_groups, c.num_query_groups)));
       require(
-          c.num_query_groups % tp == 0 ||
+          c.num_query_groups % tp == 0 || tp % c.num_query_groups != 0 ||
               (heads + 2 * c.num_query_groups) * c.kv_channels % tp == 0,
-          fmt::format("--num-query-groups {} and --kv-channels {} give a projection of {} rows, "
-                      "which do not divide among --tensor-model-parallel-size {} ranks",
+          fmt::format("--num-query-groups {} with --kv-channels {} gives a projection of {} rows, "
+                      "which do not divide among --tensor-model-parallel-size {} ranks; choose "
+                      "another --kv-channels",
                       c.num_query_groups, c.kv_channels,
                       (heads + 2 * c.num_query_groups) * c.kv_channels, tp));
     }

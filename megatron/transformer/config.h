@@ -14,8 +14,7 @@ namespace megatron {
 // "gelu_tanh", "swiglu", ...
 std::string_view name_of(Activation activation);
 
-// --glu-activation: a gated activation whose gate is the second half, except swiglu's (see
-// activation_of).
+// --glu-activation: a gated activation whose gate is the second half.
 enum class GluActivation { kNone, kGeglu, kLiglu, kReglu, kSwiglu };
 
 // The flags that choose an activation in Megatron-LM, one Activation once resolved.

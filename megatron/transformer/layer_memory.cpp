@@ -42,7 +42,12 @@ struct Tensors {
   int64_t residual;        // x and every gradient of a residual stream  [s, b, h]
   int64_t hidden;          // the same in params_dtype
   int64_t norm;            // statistics of one norm
-  int64_t qkv;             // [s, b, (n + 2g) d / tp]
+  int64_t qkv;             // [s, b, (n + 2g) d / tp], with g at least tp
+  int64_t queries;         // [s, b, n d / tp]
+  int64_t keys;            // [s, b, g d / tp], with g at least tp
+  int64_t head_norms;      // --qk-layernorm: statistics of the norms of queries and keys
+  int64_t all_groups = 0;  // with more ranks than groups: the projection of all [s, b, (n + 2g) d]
+  int64_t rank_part = 0;   // and this rank's part of that
   int64_t heads;           // [s, b, n d / tp]
   int64_t lse;             // [b, n / tp, s] fp32
   int64_t wide;            // fc1's output [s, b, f or 2f / tp]
@@ -58,17 +63,27 @@ struct Tensors {
     hidden = m.block(stream, dtype);
     norm = norm_statistics_bytes(c, m);
     const int64_t n = c.num_attention_heads;
-    const int64_t g = c.num_query_groups;
+    const int64_t g = c.query_groups_of_rank(m.tp) * m.tp;
     qkv = m.block(tokens * (n + 2 * g) * c.kv_channels / m.tp, dtype);
+    queries = m.block(tokens * n * c.kv_channels / m.tp, dtype);
+    keys = m.block(tokens * g * c.kv_channels / m.tp, dtype);
+    const int64_t statistics = c.normalization == Normalization::kLayerNorm ? 2 : 1;
+    head_norms = statistics * (m.block(tokens * n / m.tp, DType::kFloat32) +
+                               m.block(tokens * g / m.tp, DType::kFloat32));
+    if (c.num_query_groups < m.tp) {
+      const int64_t all = tokens * (n + 2 * c.num_query_groups) * c.kv_channels;
+      all_groups = m.block(all, dtype);
+      rank_part = m.block(all / m.tp, dtype);
+    }
     heads = m.block(tokens * n * c.kv_channels / m.tp, dtype);
     lse = m.block(tokens * n / m.tp, DType::kFloat32);
     wide = m.block(tokens * c.ffn_hidden_size * (c.is_gated() ? 2 : 1) / m.tp, dtype);
     activated = m.block(tokens * c.ffn_hidden_size / m.tp, dtype);
     if (m.cp == 1) return;
-    const int64_t keys = tokens * 2 * g * c.kv_channels / m.tp;
-    own_keys = m.block(keys, dtype);
+    const int64_t both = tokens * 2 * g * c.kv_channels / m.tp;
+    own_keys = m.block(both, dtype);
     // The first chunk of the last rank sees half of all keys.
-    other_keys = own_keys + 2 * m.block(keys * m.cp, dtype) + m.block(keys * m.cp / 2, dtype);
+    other_keys = own_keys + 2 * m.block(both * m.cp, dtype) + m.block(both * m.cp / 2, dtype);
   }
 };
 
@@ -102,7 +117,7 @@ int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, co
     return kernels::kCudaMatmulWorkspaceBytes + gradients;
   }
   const Shape q = {c.seq_length, m.micro_batch_size, heads, c.kv_channels};
-  const int64_t groups = std::max<int64_t>(1, c.num_query_groups / m.tp);
+  const int64_t groups = c.query_groups_of_rank(m.tp);
   return std::max(kernels::cpu::attention_backward_workspace_bytes(q, groups),
                   kernels::cpu::gemm_workspace_bytes(c.params_dtype));
 }
@@ -122,6 +137,10 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   // Of two parallel halves both norms keep the one input.
   if (!is_parallel) memory.kept.push_back({"residual after attention", t.residual});
 
+  if (config.qk_layernorm) {
+    memory.kept.push_back({"queries and keys before their norms", t.queries + t.keys});
+    memory.kept.push_back({"their statistics", t.head_norms});
+  }
   const int64_t whole = gathered_bytes(config, sizes);
   const int64_t own = has_own_gradient(config) ? t.hidden : 0;
   std::vector<MemoryStep>& steps = memory.backward;
@@ -143,7 +162,18 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   steps.push_back({"linear_proj", whole + t.heads, whole + own});
   const int64_t keys = t.own_keys + t.other_keys;
   steps.push_back({"attention", t.qkv + keys, 2 * t.heads + t.qkv + t.lse + keys});
-  steps.push_back({"linear_qkv", 2 * whole + t.hidden, 2 * whole + t.qkv + t.hidden});
+  if (config.qk_layernorm) {
+    steps.push_back({"joined heads", t.queries + 2 * t.keys, t.qkv});
+    steps.push_back({"norm of keys", t.keys, 2 * t.keys});
+    steps.push_back({"norm of queries", t.queries, 2 * t.queries + t.head_norms});
+    steps.push_back({"split heads", t.qkv, t.queries + 2 * t.keys});
+  }
+  int64_t projected = t.qkv;
+  if (t.all_groups > 0) {
+    projected = t.rank_part;
+    steps.push_back({"shared groups", 2 * t.all_groups + t.rank_part, 2 * t.all_groups + t.qkv});
+  }
+  steps.push_back({"linear_qkv", 2 * whole + t.hidden, 2 * whole + projected + t.hidden});
   steps.push_back({"input norm", t.residual, 2 * t.residual + t.hidden + t.norm});
   memory.workspace = workspace_bytes(config, sizes, t);
   return memory;

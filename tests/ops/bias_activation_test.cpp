@@ -33,6 +33,8 @@ double defined(Activation activation, double x, double x2) {
       return x * x2;
     case Activation::kReglu:
       return x2 > 0 ? x * x2 : 0;
+    case Activation::kSwigluSecond:
+      return x * x2 / (1 + std::exp(-x2));
   }
   return NAN;
 }
@@ -112,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(Activations, BiasActivationTest,
                          testing::Values(Activation::kGeluTanh, Activation::kGeluErf,
                                          Activation::kGeluOnnx, Activation::kSquaredRelu,
                                          Activation::kRelu, Activation::kSwiglu, Activation::kGeglu,
-                                         Activation::kLiglu, Activation::kReglu));
+                                         Activation::kLiglu, Activation::kReglu,
+                                         Activation::kSwigluSecond));
 
 TEST(BiasActivationErrorTest, RefusesAnOddWidthForGatedActivations) {
   const Variable x(random_normal({2, 5}, {.seed = 1}));

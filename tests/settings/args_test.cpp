@@ -326,7 +326,8 @@ TEST(ResolveTest, ActivationFollowsTheFlags) {
                                    {"--swiglu", Activation::kSwiglu},
                                    {"--glu-activation geglu", Activation::kGeglu},
                                    {"--glu-activation liglu", Activation::kLiglu},
-                                   {"--glu-activation reglu", Activation::kReglu}}) {
+                                   {"--glu-activation reglu", Activation::kReglu},
+                                   {"--glu-activation swiglu", Activation::kSwigluSecond}}) {
     const TransformerConfig config =
         parsed(std::string("--ffn-hidden-size 16 ") + flags).transformer;
     EXPECT_EQ(config.activation, want) << flags;

@@ -136,7 +136,7 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
   contents.consumed_train_samples = value_or<int64_t>(contents.args, "consumed_train_samples", 0);
   contents.consumed_valid_samples = value_or<int64_t>(contents.args, "consumed_valid_samples", 0);
   contents.scalars["progress"] = {{"floating_point_operations", 0.0}};
-  const bool is_gated = !value_or<std::string>(contents.args, "glu_activation", "").empty();
+  const bool has_gate = is_gated(contents.args);
 
   const std::map<int, Shards> layers = open_layers(directory);
   const int last = layers.empty() ? 0 : layers.rbegin()->first;
@@ -165,7 +165,7 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
         }
         shards.push_back({rank, tensor});
       }
-      add_tensor(weights, name->layer ? with_layer(name->ours, *name->layer) : name->ours, is_gated,
+      add_tensor(weights, name->layer ? with_layer(name->ours, *name->layer) : name->ours, has_gate,
                  shards);
     }
   }

@@ -105,4 +105,9 @@ std::optional<double> number_in(const TorchFile& file, const PyValue* value) {
   return value->number();
 }
 
+bool is_gated(const ArgMap& args) {
+  return value_or(args, "swiglu", false) ||
+         !value_or<std::string>(args, "glu_activation", "").empty();
+}
+
 }  // namespace megatron

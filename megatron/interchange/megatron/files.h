@@ -61,4 +61,8 @@ T value_or(const ArgMap& args, const char* name, T otherwise) {
   return otherwise;
 }
 
+// Do these settings ask for a gated activation, which doubles the rows of fc1: --swiglu of
+// Megatron-LM or --glu-activation of BigScience?
+bool is_gated(const ArgMap& args);
+
 }  // namespace megatron

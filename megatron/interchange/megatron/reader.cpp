@@ -80,8 +80,7 @@ void MegatronReader::read_settings(const ArgMap& fallback) {
   }
   const PyValue* version = root.find("checkpoint_version");
   version_ = version != nullptr ? static_cast<int64_t>(version->number().value_or(0.0)) : 0;
-  is_gated_ = value_or(settings, "swiglu", false) ||
-              !value_or<std::string>(settings, "glu_activation", "").empty();
+  is_gated_ = is_gated(settings);
   is_untied_ = value_or(settings, "untie_embeddings_and_output_weights", false);
 
   const PyValue* iteration = root.find("iteration");

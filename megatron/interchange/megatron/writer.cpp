@@ -56,8 +56,7 @@ class RankWriter {
         pipeline_(pipeline),
         writer_(file),
         pickle_(writer_.pickle()) {
-    is_gated_ = value_or(contents.args, "swiglu", false) ||
-                !value_or<std::string>(contents.args, "glu_activation", "").empty();
+    is_gated_ = is_gated(contents.args);
     weights_dtype_ = layout.params_dtype.value_or(weights_.at(kWords).dtype);
     for (int64_t chunk = 0; chunk < layout.virtual_pipeline_model_parallel_size; ++chunk) {
       chunks_.push_back(chunk_of(chunk));
@@ -568,14 +567,13 @@ std::vector<std::string> problems(const CheckpointContents& contents,
     found.push_back(fmt::format("{} query groups cannot be divided among {} tensor parallel ranks",
                                 groups, ranks));
   }
-  const bool is_gated = value_or(args, "swiglu", false);
   for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) {
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(name, layer);
     if (layer && *layer > 0) continue;
     try {
       megatron_name(layout.naming, pattern);
-      shard_shape(shard_kind_of(name, is_gated), tensor.shape, ranks);
+      shard_shape(shard_kind_of(name, is_gated(args)), tensor.shape, ranks);
     } catch (const Error& error) {
       found.push_back(fmt::format("{}: {}", name, error.what()));
     }

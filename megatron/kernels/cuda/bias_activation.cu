@@ -162,6 +162,8 @@ void dispatch(Activation activation, const F& f) {
       return f.template operator()<Identity, Gate::kSecondHalf>();
     case Activation::kReglu:
       return f.template operator()<Relu, Gate::kSecondHalf>();
+    case Activation::kSwigluSecond:
+      return f.template operator()<Silu, Gate::kSecondHalf>();
   }
 }
 

@@ -95,8 +95,7 @@ Tensor scattered_sum_of_last_axis(const Tensor& x, const comm::Group& group) {
   to.heads_per_group = ranks;
   kernels::copy_heads(to, from, x.stream());
   Tensor y(x.shape().with(-1, columns), x.dtype(), x.stream());
-  comm::reduce_scatter(y.view(), std::as_const(parts).view(), comm::Reduce::kSum, group,
-                       x.stream());
+  comm::reduce_scatter(y.view(), ConstView(parts.view()), comm::Reduce::kSum, group, x.stream());
   return y;
 }
 

@@ -5,10 +5,11 @@
 namespace megatron {
 namespace {
 
-constexpr Activation kActivations[] = {
-    Activation::kGeluTanh,    Activation::kGeluErf, Activation::kGeluOnnx,
-    Activation::kSquaredRelu, Activation::kRelu,    Activation::kSwiglu,
-    Activation::kGeglu,       Activation::kLiglu,   Activation::kReglu};
+constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGeluErf,
+                                       Activation::kGeluOnnx, Activation::kSquaredRelu,
+                                       Activation::kRelu,     Activation::kSwiglu,
+                                       Activation::kGeglu,    Activation::kLiglu,
+                                       Activation::kReglu,    Activation::kSwigluSecond};
 
 // Rows and width of y.
 const Shape kShapes[] = {{0, 8}, {8, 0},       {1, 1},     {5, 3},      {7, 127},

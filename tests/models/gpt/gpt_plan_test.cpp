@@ -78,6 +78,17 @@ const Variant kVariants[] = {
        c.position_embedding_type = PositionEmbedding::kAlibi;
        c.embed_layernorm = true;
      }},
+    {"qk_layernorm",
+     [](TransformerConfig& c) {
+       c.qk_layernorm = true;
+       c.padded_vocab_size = 32;
+     }},
+    {"qk_layernorm_llama",
+     [](TransformerConfig& c) {
+       make_llama(c);
+       c.qk_layernorm = true;
+       c.padded_vocab_size = 32;
+     }},
     {"selective",
      [](TransformerConfig& c) { c.recompute_granularity = RecomputeGranularity::kSelective; }},
     {"full_uniform_1", [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }},
@@ -248,6 +259,24 @@ constexpr RanksVariant kRanksVariants[] = {
        c.padded_vocab_size = 32;
        c.distribute_saved_activations = true;
      }},
+    {"qk_layernorm", true, false,
+     [](TransformerConfig& c) {
+       c.qk_layernorm = true;
+       c.padded_vocab_size = 32;
+     }},
+    {"multi_query", false, false,
+     [](TransformerConfig& c) {
+       c.group_query_attention = true;
+       c.num_query_groups = 1;
+       c.padded_vocab_size = 32;
+     }},
+    {"shared_groups", true, false,
+     [](TransformerConfig& c) {
+       make_llama(c);
+       c.qk_layernorm = true;
+       c.padded_vocab_size = 32;
+     },
+     4},
     {"context", false, false, [](TransformerConfig&) {}, 1, 2},
     {"context_grouped", false, false, make_llama, 1, 2},
     {"context_recomputed", false, false,

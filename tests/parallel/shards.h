@@ -1,0 +1,58 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "megatron/nn/module.h"
+#include "megatron/parallel/tensor/mappings.h"
+#include "tests/support/tensors.h"
+
+// Comparing what tensor-parallel ranks have with the whole.
+namespace megatron {
+
+// This rank's part of a whole tensor.
+inline Tensor shard_of(const Tensor& whole, const Sharding& sharding) {
+  if (sharding.is_whole()) return whole;
+  const Shape local = whole.shape().with(sharding.axis, whole.size(sharding.axis) / sharding.count);
+  Tensor part(local, whole.dtype(), whole.stream());
+  const int64_t rows = sharding.axis == 0 ? 1 : whole.numel() / whole.size(-1);
+  const int64_t inner = sharding.axis == 0 ? whole.numel() / whole.size(0) : 1;
+  const int64_t to_extent = local[sharding.axis] * inner;
+  const int64_t from_extent = whole.size(sharding.axis) * inner;
+  for (const Sharding::Block& block : sharding.blocks(local)) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto from = whole.span<float>().subspan(
+          static_cast<size_t>(row * from_extent + block.whole_begin * inner),
+          static_cast<size_t>(block.size * inner));
+      std::copy(from.begin(), from.end(),
+                part.span<float>().begin() + row * to_extent + block.local_begin * inner);
+    }
+  }
+  return part;
+}
+
+inline Tensor own_slice(const Tensor& x, const TensorParallel& tp) {
+  if (!tp.sequence_parallel) return x;
+  const int64_t count = x.size(0) / tp.size();
+  return copied(x.slice(tp.rank() * count, count));
+}
+
+// Gradients of the parameters of a layer on this rank are those of the whole layer. With sequence
+// parallelism what every rank has gets a partial sum.
+inline void expect_gradients(const Module& got, const Module& want, const TensorParallel& tp) {
+  const std::vector<NamedParameter> wanted = named_parameters(want);
+  const std::vector<NamedParameter> here = named_parameters(got);
+  ASSERT_EQ(here.size(), wanted.size());
+  for (size_t i = 0; i < here.size(); ++i) {
+    Tensor grad = here[i].variable.grad();
+    ASSERT_EQ(grad.defined(), wanted[i].variable.grad().defined());
+    if (!grad.defined()) continue;  // nobody adds the bias of a row-parallel layer here
+    if (here[i].info.sequence_parallel) grad = all_reduced(grad, tp.group);
+    expect_close(grad, shard_of(wanted[i].variable.grad(), here[i].info.sharding),
+                 Tolerance{1e-5, 1e-5}, here[i].name);
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,118 @@
+#include "megatron/transformer/transformer_layer.h"
+
+#include "megatron/core/error.h"
+#include "tests/ops/op_case.h"
+#include "tests/transformer/tiny_stack.h"
+
+namespace megatron {
+namespace {
+
+TransformerConfig small_layer() {
+  TransformerConfig c = tiny_config();
+  c.hidden_size = 8;
+  c.num_attention_heads = 2;
+  c.num_query_groups = 2;
+  c.kv_channels = 4;
+  c.ffn_hidden_size = 12;
+  return c;
+}
+
+// Central differences through a whole layer. Inputs: x, then what the context gets.
+OpCase layer_case(const TransformerLayer& layer, std::vector<Tensor> inputs,
+                  void (*fill)(ForwardContext& context, const std::vector<Variable>& in)) {
+  return {.name = "layer",
+          .inputs = std::move(inputs),
+          .op =
+              [&layer, fill](const std::vector<Variable>& in) {
+                RandomState random(1);
+                ForwardContext context;
+                context.random = &random;
+                fill(context, in);
+                return computed(layer.forward({.residual = in[0]}, context));
+              },
+          .terms = 256,
+          .dtypes = {},
+          .step = 0x1p-7,
+          .gradient_tolerance = 2e-3};
+}
+
+void check_layer(const TransformerConfig& config, const Stack& stack, std::vector<Tensor> inputs,
+                 void (*fill)(ForwardContext& context, const std::vector<Variable>& in)) {
+  const TransformerLayer layer(config, stack, 1, {}, Stream{});
+  initialize(layer, 3);
+  check(layer_case(layer, std::move(inputs), fill));
+}
+
+TEST(TransformerLayerTest, DecoderHasTheRightGradients) {
+  check_layer(small_layer(), kDecoder, {random_hidden(5, 8, 1)},
+              [](ForwardContext&, const std::vector<Variable>&) {});
+}
+
+TEST(TransformerLayerTest, NormedQueriesAndKeysHaveTheRightGradients) {
+  for (const Normalization normalization : {Normalization::kLayerNorm, Normalization::kRmsNorm}) {
+    TransformerConfig c = small_layer();
+    c.qk_layernorm = true;
+    c.normalization = normalization;
+    c.num_query_groups = 1;
+    check_layer(c, kDecoder, {random_hidden(5, 8, 1)},
+                [](ForwardContext&, const std::vector<Variable>&) {});
+  }
+}
+
+TEST(TransformerLayerTest, EncoderWithPaddingAndRelativeBiasHasTheRightGradients) {
+  check_layer(small_layer(), kEncoder,
+              {random_hidden(5, 8, 1), random_normal({2, 5, 5}, {.seed = 2})},
+              [](ForwardContext& context, const std::vector<Variable>& in) {
+                context.key_padding_mask = padding_mask({5, 3}, 5);
+                context.relative_bias = in[1];
+              });
+}
+
+TEST(TransformerLayerTest, CrossAttentionHasTheRightGradients) {
+  TransformerConfig c = small_layer();
+  c.hidden_dropout = c.attention_dropout = 0.2;
+  for (const bool residual_is_normed : {false, true}) {
+    c.apply_residual_connection_post_layernorm = residual_is_normed;
+    check_layer(c, kCrossDecoder, {random_hidden(4, 8, 1), random_hidden(6, 8, 2)},
+                [](ForwardContext& context, const std::vector<Variable>& in) {
+                  context.encoder_output = in[1];
+                  context.encoder_padding_mask = padding_mask({6, 2}, 6);
+                });
+  }
+}
+
+std::vector<std::string> names_of(const Module& module) {
+  std::vector<std::string> names;
+  for (const NamedParameter& parameter : named_parameters(module)) names.push_back(parameter.name);
+  return names;
+}
+
+TEST(TransformerLayerTest, PartsHaveMegatronCoresNames) {
+  TransformerConfig c = small_layer();
+  c.add_bias_linear = false;
+  c.normalization = Normalization::kRmsNorm;
+  c.qk_layernorm = true;
+  EXPECT_EQ(names_of(TransformerLayer(c, kCrossDecoder, 0, {}, Stream{})),
+            (std::vector<std::string>{
+                "input_layernorm.weight", "self_attention.linear_qkv.weight",
+                "self_attention.linear_proj.weight", "self_attention.q_layernorm.weight",
+                "self_attention.k_layernorm.weight", "pre_cross_attn_layernorm.weight",
+                "cross_attention.linear_q.weight", "cross_attention.linear_kv.weight",
+                "cross_attention.linear_proj.weight", "pre_mlp_layernorm.weight",
+                "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"}));
+}
+
+TEST(TransformerLayerTest, CrossAttentionRefusesWhatItCannotDo) {
+  TransformerConfig c = small_layer();
+  c.num_query_groups = 1;
+  EXPECT_EQ(message_of<ConfigError>([&] { TransformerLayer(c, kCrossDecoder, 0, {}, Stream{}); }),
+            "--group-query-attention does not work with cross-attention, whose heads have keys and "
+            "values of their own; remove it");
+  c = small_layer();
+  c.parallel_residual = true;
+  EXPECT_EQ(message_of<ConfigError>([&] { TransformerLayer(c, kCrossDecoder, 0, {}, Stream{}); }),
+            "a layer with parallel residuals has no place for cross-attention");
+}
+
+}  // namespace
+}  // namespace megatron
