@@ -170,5 +170,44 @@ TEST_F(LayoutTest, ACheckpointIsGoneOnFromInAnyOtherLayout) {
   }
 }
 
+// Keys and values that several ranks share, and norms of heads, whose gradients each rank has a
+// part of.
+TEST_F(LayoutTest, SharedGroupsAndNormedHeadsTrainAsOneRank) {
+  const Layout layouts[] = {{.tp = 2},
+                            {.tp = 2, .pp = 2, .dp = 2, .distributed_optimizer = true},
+                            {.tp = 4},
+                            {.tp = 4, .sequence_parallel = true}};
+  for (const char* groups : {"1", "2"}) {
+    const Flags flags = model(true).with("--num-query-groups", groups).with("--qk-layernorm");
+    const std::string style = std::string(groups) + "_groups_";
+    const std::vector<Metrics> want = trained(flags, {}, style + "one");
+    for (const Layout& layout : layouts) {
+      const std::string name = style + name_of(layout);
+      expect_equal(trained(flags, layout, name), want, name);
+    }
+    const Flags plain = model(true).with("--num-query-groups", groups);
+    EXPECT_NE(trained(plain, {}, style + "without_norms").back(), want.back());
+  }
+}
+
+TEST_F(LayoutTest, ACheckpointOfSharedGroupsIsGoneOnFrom) {
+  const Flags flags = model(true).with("--num-query-groups", "1").with("--qk-layernorm");
+  const std::vector<Metrics> want = trained(flags, {}, "straight");
+  const std::vector<Metrics> begun =
+      trained(flags.with("--save", path("saved").string())
+                  .with("--save-interval", "1000")
+                  .with("--exit-interval", "10"),
+              {.tp = 4, .sequence_parallel = true, .distributed_optimizer = true}, "begun");
+  for (const Layout& layout : {Layout{}, Layout{.tp = 2}, Layout{.tp = 4, .dp = 2}}) {
+    const std::string name = "resumed_" + name_of(layout);
+    std::vector<Metrics> all = begun;
+    for (const Metrics& line :
+         trained(flags.with("--load", path("saved").string()), layout, name)) {
+      all.push_back(line);
+    }
+    expect_equal(all, want, name);
+  }
+}
+
 }  // namespace
 }  // namespace megatron::program

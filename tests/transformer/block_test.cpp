@@ -119,16 +119,18 @@ TEST_P(TransformerBlockTest, RanksComputeWhatOneComputes) {
   });
 }
 
+std::string name_of_case(const testing::TestParamInfo<std::tuple<Variant, Layout>>& one) {
+  const auto& [variant, layout] = one.param;
+  return std::string(variant.name) + "_tp" + std::to_string(layout.ranks) +
+         (layout.sequence_parallel ? "_sp" : "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, TransformerBlockTest,
                          testing::Combine(testing::ValuesIn(kVariants),
                                           testing::Values(Layout{1, false}, Layout{2, false},
                                                           Layout{2, true}, Layout{4, false},
                                                           Layout{4, true})),
-                         [](const auto& info) {
-                           const auto& [variant, layout] = info.param;
-                           return std::string(variant.name) + "_tp" + std::to_string(layout.ranks) +
-                                  (layout.sequence_parallel ? "_sp" : "");
-                         });
+                         name_of_case);
 
 // The sites of the dropouts of stacks differ by name, and those of GPT are fixed: a resumed run
 // must drop the same elements.

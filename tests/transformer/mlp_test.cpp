@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Gate{Activation::kLiglu, [](double a, double b) { return a * b; }},
                     Gate{Activation::kReglu,
                          [](double a, double b) { return a * std::max(b, 0.0); }}),
-    [](const auto& info) { return std::string(name_of(info.param.activation)); });
+    [](const auto& one) { return std::string(name_of(one.param.activation)); });
 
 }  // namespace
 }  // namespace megatron
