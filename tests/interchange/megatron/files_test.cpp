@@ -171,6 +171,21 @@ TEST(MegatronWriterTest, ReportsAllProblems) {
                ConfigError);
 }
 
+// fc1 of a gated activation is cut half by half, however the settings ask for the gate.
+TEST(MegatronWriterTest, NoticesHalvesThatDoNotDivide) {
+  CheckpointContents run = sample_run({});
+  const std::string fc1 = "decoder.layers.0.mlp.linear_fc1.weight";
+  run.sections.at(kWeightsSection).at(fc1).shape = {6, 8};
+  const MegatronLayout layout{.tensor_model_parallel_size = 2};
+  EXPECT_THAT(problems(run, layout), testing::IsEmpty());
+  const ArgMap gated[] = {{{"swiglu", true}}, {{"glu_activation", std::string("geglu")}}};
+  for (const ArgMap& setting : gated) {
+    CheckpointContents with_gate = run;
+    with_gate.args.insert(setting.begin(), setting.end());
+    EXPECT_THAT(problems(with_gate, layout), testing::ElementsAre(HasSubstr(fc1)));
+  }
+}
+
 TEST(MegatronReaderTest, NoticesMissingRanks) {
   TemporaryDirectory directory;
   write_megatron_files(directory.path(), sample_run({}),
