@@ -8,27 +8,27 @@
 
 namespace megatron {
 
-// Of everything between the embedding and the logits.
+// For parameters between the embedding and the logits.
 inline Placement placement_of(const TransformerConfig& config, const TensorParallel& tp,
                               Stream stream) {
   return {config.params_dtype, stream, tp.sequence_parallel};
 }
 
-// The same of norms of heads: each tensor-parallel rank applies them to heads of its own, so that
-// gradients are partial sums without sequence parallelism, too.
+// For norms of heads. Each tensor-parallel rank applies them to its own heads, so that gradients
+// are partial sums without sequence parallelism, too.
 inline Placement placement_of_head_norms(const TransformerConfig& config, const TensorParallel& tp,
                                          Stream stream) {
   return {config.params_dtype, stream, tp.size() > 1};
 }
 
-// Of QKV, fc1 and the output layer.
+// For QKV, fc1 and the output layer.
 inline Init input_init(const TransformerConfig& config) {
   if (config.init_method_xavier_uniform) return Init::xavier_uniform();
   return Init::normal(config.init_method_std);
 }
 
-// Of the projections that end in the residual stream: smaller with depth, so that its variance does
-// not grow with the number of layers (Radford et al. 2019, sec. 2.3).
+// For the projections that end in the residual stream. It shrinks with depth, so that the variance
+// of the stream does not grow with the number of layers (Radford et al. 2019, sec. 2.3).
 inline Init output_init(const TransformerConfig& config) {
   if (config.init_method_xavier_uniform) return Init::xavier_uniform();
   return Init::normal(config.init_method_std /

@@ -19,9 +19,9 @@ class KvCache {
 
   int64_t batch() const { return batch_; }
   int64_t capacity() const { return capacity_; }
-  // Tokens per row held now: what attention sees before the tokens of the running forward pass.
+  // Tokens of each row in the cache. Attention sees them before those of the running forward pass.
   int64_t length() const { return length_; }
-  // After a forward pass of `tokens` more. REQUIRES: length() + tokens <= capacity().
+  // Call it after a forward pass of `tokens` tokens. REQUIRES: length() + tokens <= capacity().
   void advance(int64_t tokens);
 
   // [capacity, b, groups, d]; rows [0, length) are valid. `layer` counts from 0 over the whole

@@ -11,7 +11,7 @@
 
 namespace megatron {
 
-// The tokens of a microbatch and where they stand, on the host or on the model's device. A chunk in
+// The tokens of a microbatch and their positions, on the host or on the model's device. A chunk in
 // the middle of the model needs no tokens.
 struct GptInput {
   RowIds tokens = {};           // [b, s]
@@ -29,15 +29,15 @@ struct GptInput {
 class GptModel final : public Module {
  public:
   // `config` is resolved and has padded_vocab_size. Parameters are undefined until initialize() or
-  // a checkpoint fills them. Where embeddings are tied, a chunk with the head alone has a copy.
+  // a checkpoint fills them. With tied embeddings, a chunk that has only the head has a copy.
   GptModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
            Stream stream, const ContextParallel& cp = {});
-  // All of it on one rank.
+  // The whole model on one rank.
   GptModel(const TransformerConfig& config, Stream stream);
 
-  // What this chunk makes of the activations of the one before (undefined where the model begins):
-  // [s, b, h], [s/tp, b, h] with sequence parallelism, after the final norm where the model ends.
-  // With a cache (no grad mode) the tokens continue what it holds, and it grows by s.
+  // Runs this chunk on the activations of the chunk before; the first chunk gets none. Returns
+  // [s, b, h], [s/tp, b, h] with sequence parallelism; the last chunk ends with the final norm.
+  // With a cache, outside grad mode, the tokens follow those in the cache, which grows by s.
   Variable forward(const GptInput& input, const Variable& activations, RandomState& random,
                    KvCache* cache = nullptr) const;
   // The same for the whole model.
@@ -45,8 +45,8 @@ class GptModel final : public Module {
                          KvCache* cache = nullptr) const {
     return forward(input, Variable(), random, cache);
   }
-  // This rank's columns: hidden as forward() made it -> [s, b, v/tp]. Also for a part of the
-  // positions where the sequence is whole.
+  // This rank's columns of the logits: the output of forward() -> [s, b, v/tp]. Without sequence
+  // parallelism hidden may be a part of the positions.
   Variable logits(const Variable& hidden) const;
 
   const TransformerConfig& config() const { return config_; }
@@ -57,7 +57,7 @@ class GptModel final : public Module {
   Stream stream() const { return stream_; }
 
  private:
-  // `offset` is the position of the first token where the input does not say.
+  // `offset` is the position of the first token if the input has no position_ids.
   Variable embed(const GptInput& input, int64_t offset, RandomState& random) const;
 
   TransformerConfig config_;
@@ -86,10 +86,10 @@ class GptModel final : public Module {
 std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config);
 std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config, const ModelChunk& chunk);
 
-// What a language model is trained on: sum over the microbatch of loss_mask * loss, divided by the
-// divisor: if that is undefined, the sum of loss_mask (1 where it is 0). The same on every
+// The training loss: the sum over the microbatch of loss_mask * loss, divided by the divisor. If
+// that is undefined, it is the sum of loss_mask, or 1 if the sum is 0. The same on every
 // tensor-parallel rank.
-//   hidden as the chunk with the head made it
+//   hidden from the chunk with the head
 //   labels [b, s] int64 (see cross_entropy), loss_mask [b, s] and divisor [] fp32 on any device
 //   -> fp32 []
 Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,

@@ -10,8 +10,8 @@
 // outside the pair of a column- and a row-parallel layer. In a group of one both are plain linear
 // layers.
 //
-// What travels, and what is computed meanwhile: with TensorParallel::overlaps_products (P), with
-// overlaps_gradients (G); the rank waits for everything else.
+// The collectives of each pass, and the products that run beside them with
+// TensorParallel::overlaps_products (P) or overlaps_gradients (G). The rank waits for the others.
 //
 //   layer    pass      without                     with sequence parallelism   beside
 //   column   forward                               all-gather of x             P: product
@@ -28,7 +28,7 @@ struct LinearOptions {
   Init init;
   ParameterRole role = ParameterRole::kMatrix;  // of the weight
   bool has_vocabulary_rows = false;             // the output features are logits, one a token id
-  // Of the output features of a column-parallel layer: 2 for a gate stacked on what it gates.
+  // Parts of a column-parallel layer's output features: 2 for a gate stacked on what it multiplies.
   int64_t stacked_parts = 1;
 };
 
@@ -39,8 +39,8 @@ struct LinearOptions {
 //   bias    [out/tp]
 //   y       [s, b, out/tp]
 //
-// Saves x as it is given. In the backward pass x is gathered again beside the product that makes
-// dx, and the collective on dx runs beside the product that makes the gradient of weight
+// Saves x as given. The backward pass gathers x again beside the product that makes dx, and runs
+// the collective on dx beside the product that makes the gradient of weight
 // (TensorParallel::overlaps_gradients).
 class ColumnParallelLinear final : public Module {
  public:
@@ -83,17 +83,17 @@ class RowParallelLinear final : public Module {
   Variable bias_;
 };
 
-// x weight^T + bias as ColumnParallelLinear computes it, for a weight that is another's (tied
-// embeddings).   bias may be undefined
+// What ColumnParallelLinear computes, with the weight of another module (tied embeddings).
+//   bias may be undefined
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp);
 
-// The parts of the two layers, for ops that hold several.
+// Parts of the two layers, for fused ops.
 
-// Calls product() for all rows of x [s/tp, b, ..], gathered with sequence parallelism: once, or as
-// they come.
+// Calls product() for all rows of x [s/tp, b, ..], which sequence parallelism gathers: once, or for
+// each piece as it arrives.
 void for_whole_rows(const Tensor& x, const TensorParallel& tp, const UseRows& product);
-// The shape of x gathered.
+// The shape of the gathered x.
 Shape whole_shape(const Tensor& x, const TensorParallel& tp);
 
 // The gradients of x, weight and bias of a column-parallel layer; dy [s, b, out/tp].
@@ -102,8 +102,9 @@ Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearS
 
 // x [s, b, in/tp] -> x weight^T, summed over ranks.
 Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp);
-// The gradient of its weight (undefined if it is not wanted, or added to a main gradient), while
-// input_gradient() is called with all rows of dy, gathered.   dy like the sum   x [s, b, in/tp]
+// Calls input_gradient() with all rows of dy, gathered, and returns the gradient of the weight:
+// undefined if it is not wanted, or was added to a main gradient.
+//   dy like the output of row_parallel_forward   x [s, b, in/tp]
 Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
                               bool wants_weight, const TensorParallel& tp,
                               const UseRows& input_gradient);

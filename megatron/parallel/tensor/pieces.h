@@ -7,37 +7,37 @@
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/tensor/tensor.h"
 
-// Collectives cut in pieces, so that a product works on one piece while another one travels
+// Collectives cut into pieces: a product works on one piece while another travels
 // (Wang et al. 2023, "Overlap Communication with Dependent Computation via Decomposition", ASPLOS,
-// sec. 3). Of a sequence that is spread over ranks, a piece is what belongs to one rank: slice
-// `rank` of the first axis. Pieces go straight from rank to rank.
+// sec. 3). The sequence, the first axis, is spread over ranks; a piece is the slice of one rank.
+// Pieces go directly from rank to rank.
 namespace megatron {
 
-// Rows of a product that is worth a kernel of its own: with fewer, a GPU computes slower than the
-// transfers beside it save. The CPU takes any number.
+// The fewest rows that a GPU multiplies in a kernel of their own: with fewer, the kernel loses more
+// time than the transfers beside it save. The CPU takes any number.
 inline constexpr int64_t kFewestPieceRows = 1024;
 
-// Of a slice [s/tp, .., features] of the sequence, on the stream's device.
+// Has a slice [s/tp, .., features] of the sequence enough rows, on the stream's device?
 bool is_worth_a_piece(const Shape& slice, Stream stream);
 
-// Uses or makes rows [first, first + n) of the whole sequence, n those of one or more pieces.
+// Uses or makes rows [first, first + n) of the whole sequence: one piece or several.
 using UseRows = std::function<void(int64_t first, const Tensor& rows)>;
 using MakeRows = std::function<void(int64_t first, Tensor& rows)>;
 
-// The x of all ranks, on their way from the start: of the next rank, then of two more, of four, so
-// that there are few messages and the first is soon there.
+// Starts fetching every rank's x on construction: from the next rank, then from two more, then from
+// four. There are few messages, and the first arrives early.
 //
-//   x [s/tp, ..]   ->   [s, ..], where the slice of this rank is never written: that is x
+//   x [s/tp, ..]   ->   [s, ..]; this rank's slice is not written, since it is x
 class GatheredPieces {
  public:
   GatheredPieces(const Tensor& x, const comm::Group& group);
 
-  // For all rows: this rank's own first, then the others as they come.
+  // Calls use() for all rows: this rank's first, then the others as they arrive.
   void for_each(const UseRows& use);
-  // The same in as few stretches as lie together: this rank's own, those before and those after.
+  // The same with at most three calls: this rank's rows, those before and those after.
   void for_stretches(const UseRows& use);
-  // The stream's later work comes after all arrivals. A piece may be fetched only now: what is
-  // started later in the group comes after it.
+  // Later work of the stream waits for all pieces. A transport may fetch a piece only now;
+  // collectives that the group starts later come after it.
   void wait();
 
  private:
@@ -47,8 +47,9 @@ class GatheredPieces {
   std::vector<comm::Pending> arrivals_;
 };
 
-// The sum over ranks of what they make for this one. make() writes the rows of every rank, this
-// rank's own last, while the others travel. fp32 sums in the order of ranks, rounded once.
+// The sum over ranks of the rows that they make for this rank. make() writes the rows of every
+// rank, this rank's last, while the others travel. Sums in fp32, in the order of ranks, and rounds
+// once.
 //
 //   shape [s, ..]   ->   [s/tp, ..]
 Tensor summed_by_pieces(const Shape& shape, DType dtype, Stream stream, const comm::Group& group,

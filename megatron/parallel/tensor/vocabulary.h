@@ -22,8 +22,8 @@ class VocabParallelEmbedding final : public Module {
   VocabParallelEmbedding(int64_t rows, int64_t size, const TensorParallel& tp,
                          const Options& options, const Placement& placement);
 
-  // ids [b, s] -> [s, b, h], zero where another rank has the row: the sum over ranks is the
-  // embedding, and that of positions (ops/embedding.h) where there are any.
+  // ids [b, s] -> [s, b, h], zero where another rank has the row. The sum over ranks is the
+  // embedding of words plus, if given, of positions (ops/embedding.h).
   Variable forward_partial(const RowIds& ids, const Variable& position = {},
                            const RowIds& position_ids = {}) const;
   const Variable& weight() const { return weight_; }
@@ -33,8 +33,9 @@ class VocabParallelEmbedding final : public Module {
   Variable weight_;
 };
 
-// Of logits [s, b, v/tp] whose columns are spread like the rows of a VocabParallelEmbedding, for
-// cross_entropy() and log_probabilities(): one gather of four numbers a token.
+// Describes logits [s, b, v/tp], whose columns are spread like the rows of a
+// VocabParallelEmbedding, to cross_entropy() and log_probabilities(). They gather four numbers a
+// token, once.
 VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp);
 
 }  // namespace megatron
