@@ -24,7 +24,9 @@ std::vector<TransformerConfig> variants() {
   TransformerConfig bloom = small_config(2);
   bloom.position_embedding_type = PositionEmbedding::kAlibi;
   bloom.embed_layernorm = true;
-  return {resolved(gpt), resolved(llama), resolved(bloom)};
+  TransformerConfig normed_heads = small_config(2);
+  normed_heads.qk_layernorm = true;
+  return {resolved(gpt), resolved(llama), resolved(bloom), resolved(normed_heads)};
 }
 
 std::vector<ModelChunk> chunks_of(int64_t num_layers) {
