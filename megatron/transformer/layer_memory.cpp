@@ -46,8 +46,8 @@ struct Tensors {
   int64_t queries;         // [s, b, n d / tp]
   int64_t keys;            // [s, b, g d / tp], with g at least tp
   int64_t head_norms;      // --qk-layernorm: statistics of the norms of queries and keys
-  int64_t all_groups = 0;  // with more ranks than groups: the projection of all [s, b, (n + 2g) d]
-  int64_t rank_part = 0;   // and this rank's part of that
+  int64_t all_groups = 0;  // more ranks than groups: the gathered projection [s, b, (n + 2g) d]
+  int64_t rank_part = 0;   // and this rank's part of it
   int64_t heads;           // [s, b, n d / tp]
   int64_t lse;             // [b, n / tp, s] fp32
   int64_t wide;            // fc1's output [s, b, f or 2f / tp]
@@ -93,13 +93,13 @@ bool has_own_gradient(const TransformerConfig& config) {
          (config.fp32_residual_connection && config.params_dtype != DType::kFloat32);
 }
 
-// Scratch memory. The CPU's products pack blocks for each thread, and its attention gives each head
-// that is in work gradients of its own; cuBLASLt has a workspace for good, and attention sums the
-// gradients of queries in fp32, where cuDNN may keep those of the scores to add them in one order.
+// Scratch memory. On the CPU, products pack blocks for each thread, and attention keeps separate
+// gradients for each head in work. On a GPU, cuBLASLt owns a workspace, and attention sums the
+// gradients of queries in fp32; cuDNN may keep those of the scores to add them in one order.
 int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, const Tensors& t) {
   const int64_t heads = c.num_attention_heads / m.tp;
   if (m.device == DeviceType::kCuda) {
-    // With context parallelism the queries of a chunk at a time meet up to all keys.
+    // With context parallelism, attention runs on one chunk's queries and up to all keys at a time.
     const int64_t queries = m.cp == 1 ? c.seq_length : c.seq_length / (2 * m.cp);
     const int64_t keys = c.seq_length;
     const auto tiled = [](int64_t s) { return (s + 63) / 64 * 64; };  // cuDNN's tiles
@@ -134,7 +134,7 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
                  {"queries, keys, values", t.qkv}, {"attention output", t.heads},
                  {"softmax log-sum-exp", t.lse},   {"pre-MLP norm, output", t.hidden},
                  {"fc1 output", t.wide},           {"activation output", t.activated}};
-  // Of two parallel halves both norms keep the one input.
+  // Parallel halves have one input, which both norms keep.
   if (!is_parallel) memory.kept.push_back({"residual after attention", t.residual});
 
   if (config.qk_layernorm) {
@@ -144,18 +144,18 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   const int64_t whole = gathered_bytes(config, sizes);
   const int64_t own = has_own_gradient(config) ? t.hidden : 0;
   std::vector<MemoryStep>& steps = memory.backward;
-  // recompute() holds the output, and its gradient, which the layer then must not change.
+  // recompute() holds the output and its gradient, so that the layer may not write over them.
   if (is_recomputed) steps.push_back({"output", t.residual, 0});
   steps.push_back({"MLP dropout", own, 0});
   steps.push_back({"fc2", whole + t.activated, whole + own + t.activated});  // the activation goes
-  // bias_activation writes its gradient over its input; gelu_mlp gives the value up with it.
+  // bias_activation writes its gradient over its input; gelu_mlp frees both.
   steps.push_back({"activation", 0, t.activated});
   steps.push_back({"fc1", 2 * whole + t.hidden, 2 * whole + t.wide + t.hidden});
   if (is_parallel) {
     steps.push_back({"pre-MLP norm", t.residual, t.hidden + t.norm});
     steps.push_back({"attention dropout", own, 0});
   } else {
-    // One kernel with attention's dropout; it adds the gradient that came past the MLP.
+    // One kernel with attention's dropout; it adds the gradient of the residual stream.
     const int64_t gradient = is_recomputed ? 0 : t.residual;  // recompute() holds that
     steps.push_back({"pre-MLP norm", t.residual + own, gradient + t.residual + t.hidden + t.norm});
   }

@@ -16,7 +16,7 @@
 namespace megatron {
 namespace {
 
-// Of the embedding and the output layer.
+// For the embedding and the output layer.
 Placement outer_placement(const TransformerConfig& config, Stream stream) {
   return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
 }
@@ -39,7 +39,7 @@ GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const 
                        .is_copy = !chunk.has_embedding},
                       outer_placement(config, stream)) {
   add_child("word_embeddings", word_embeddings);
-  if (!chunk.has_embedding) return;  // a copy, for the logits alone
+  if (!chunk.has_embedding) return;  // a copy that only makes logits
   if (config.position_embedding_type == PositionEmbedding::kLearnedAbsolute) {
     position_embeddings.emplace(config.max_position_embeddings, config.hidden_size,
                                 embedding_init(config), outer_placement(config, stream));
@@ -111,7 +111,7 @@ Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& ran
   Variable x;  // [s, b, h]
   if (embedding_->norm) {
     x = reduce_from_tensor_region(words.forward_partial(input.tokens), tp_);
-    x = embedding_->norm->forward(x);  // sees the words alone
+    x = embedding_->norm->forward(x);  // of the words, without positions
     if (positions) x = add(x, embedding(positions->weight(), position_ids));
     if (tp_.sequence_parallel) x = scatter_to_sequence_region(x, tp_);
   } else {

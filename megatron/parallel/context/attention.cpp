@@ -75,7 +75,7 @@ class GatheredKeys {
         comm::start_all_gather(all_.slice(half, half).view(), second.view(), cp.mirrored, stream);
   }
 
-  // Those that a chunk sees; chunks in their order.
+  // The keys and values that a chunk sees. Call it for the first chunk first.
   kernels::Kv<ConstHeadsView> of_chunk(size_t half, const Problem& problem) {
     pending_[half].wait();
     const Tensor seen = all_.slice(0, problem.num_keys(half));
@@ -109,7 +109,8 @@ Tensor gradients(const Problem& problem, const Tensor& qkv, const Tensor& y, con
     const int64_t at = static_cast<int64_t>(half) * n;
     const int64_t seen = half == 0 ? problem.num_keys(0) : problem.whole();
     const Shape shape = {seen, in.q.b, 2 * groups * in.q.d};
-    // The second chunk's has room for all keys, 0 where it sees none: what is summed over ranks.
+    // The second chunk's gradient is summed over ranks: it has room for all keys, and is 0 for keys
+    // that the chunk does not see.
     dkv[half] = problem.num_keys(half) == seen ? Tensor(shape, qkv.dtype(), stream)
                                                : zeros(shape, qkv.dtype(), stream);
     Tensor part = dkv[half].slice(0, problem.num_keys(half));

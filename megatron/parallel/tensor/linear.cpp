@@ -27,7 +27,7 @@ Sharding sharded(const TensorParallel& tp, int axis, int64_t parts = 1) {
   return {.axis = axis, .index = tp.rank(), .count = tp.size(), .parts = parts};
 }
 
-// The collective that makes dx whole, begun at once and waited for by finish().
+// The collective that makes dx whole. The constructor starts it; finish() waits for it.
 class InputGradient {
  public:
   InputGradient(Tensor partial, const TensorParallel& tp) : partial_(std::move(partial)) {
@@ -56,7 +56,7 @@ class InputGradient {
   comm::Pending pending_;
 };
 
-// Whether slices of the sequence, of which x is one, travel beside products.
+// Do slices of the sequence, such as x, travel beside products?
 bool goes_by_pieces(const Shape& slice, Stream stream, const TensorParallel& tp) {
   return tp.sequence_parallel && tp.overlaps_products && tp.size() > 1 &&
          is_worth_a_piece(slice, stream);
@@ -94,7 +94,7 @@ Variable column_parallel_linear(const Variable& x, const Variable& weight, const
 
 namespace {
 
-// The whole x of a column-parallel layer for the gradient of its weight: on its way from the start.
+// Starts fetching the whole x of a column-parallel layer, for the gradient of its weight.
 class GatheredInput {
  public:
   GatheredInput(const Tensor& x, const TensorParallel& tp) : x_(x) {
@@ -130,7 +130,7 @@ Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearS
   std::optional<GatheredInput> input;
   if (wants[1]) input.emplace(x, tp);  // beside the product that makes dx
   Tensor partial = wants[0] ? linear_input_gradient(dy, saved) : Tensor();
-  if (input) input->wait();  // before the next transfer begins: they come one after the other
+  if (input) input->wait();  // before the next transfer begins: transfers take turns
   InputGradient dx(std::move(partial), tp);
   WeightGradient dweight(saved, wants[1]);
   if (input) {

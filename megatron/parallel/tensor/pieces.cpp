@@ -14,7 +14,7 @@ struct Batch {
   int first_step;
   int count;
 };
-// All others, in rising order: 1, 2, 4, .. at a time.
+// All other ranks, in rising order: 1, 2, 4, .. at a time.
 std::vector<Batch> batches_of(int ranks) {
   std::vector<Batch> batches;
   int size = 1;
@@ -24,7 +24,7 @@ std::vector<Batch> batches_of(int ranks) {
   return batches;
 }
 
-// Stretches of ranks that lie together: use(rank, count), once, or twice across the ring's end.
+// Calls use(rank, count) for each stretch of adjacent ranks: once, or twice across the ring's end.
 template <class F>
 void for_neighbours(const Batch& batch, const comm::Group& group, const F& use) {
   const int first = (group.rank() + batch.first_step) % group.size();
@@ -94,7 +94,7 @@ Tensor summed_by_pieces(const Shape& shape, DType dtype, Stream stream, const co
   std::vector<Tensor> sent;
   std::vector<comm::Pending> arrivals;
   std::vector<Batch> batches = batches_of(ranks);
-  std::reverse(batches.begin(), batches.end());  // the last, a small one, is soon gone
+  std::reverse(batches.begin(), batches.end());  // the last one is small and travels fast
   for (const Batch& batch : batches) {
     const Tensor& pieces = sent.emplace_back(shape.with(0, batch.count * rows), dtype, stream);
     int place = 0;
