@@ -6,13 +6,13 @@
 
 #include <chrono>
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "megatron/comm/nccl/flights.h"
 #include "megatron/comm/nccl/library.h"
 #include "megatron/comm/nccl/watchdog.h"
 #include "megatron/core/error.h"
@@ -67,13 +67,6 @@ class NcclTransport final : public DeviceTransport, private Watched {
   Stream own_stream() override { return {device_, own_stream_}; }
 
  private:
-  // A collective on a stream, until it is known to be done.
-  struct Flight {
-    Call call;
-    cudaEvent_t end = nullptr;
-    Clock::time_point since;  // when it was queued
-  };
-
   std::optional<std::string> problem() override;
   void abort(const std::string& reason) override;
 
@@ -85,8 +78,10 @@ class NcclTransport final : public DeviceTransport, private Watched {
   // Waits until NCCL has accepted a call. `lock` holds mutex_.
   void settle(ncclResult_t result, const Call& call, std::unique_lock<std::timed_mutex>& lock);
   [[noreturn]] void fail(const Call& call, const std::string& reason);
-  void record(const Call& call, cudaStream_t stream, unsigned long long capture);
+  void record(const Call& call, cudaStream_t stream, unsigned long long capture, cudaEvent_t begin);
+  // Forgets the flights that have ended.
   void retire();
+  cudaEvent_t spare_event();
   void close() noexcept;
 
   const Library& nccl_;
@@ -98,9 +93,9 @@ class NcclTransport final : public DeviceTransport, private Watched {
   std::timed_mutex mutex_;  // of what follows
   ncclComm_t communicator_ = nullptr;
   std::string failure_;  // once it was aborted
-  std::deque<Flight> flights_;
-  Clock::time_point last_end_;  // the last flight that ended was seen to
-  std::vector<cudaEvent_t> spare_events_;
+  Flights<cudaEvent_t> flights_;
+  std::vector<cudaEvent_t> events_;        // all that were made
+  std::vector<cudaEvent_t> spare_events_;  // those of them that nothing uses
   // The end of the last call: one on another stream comes after it.
   cudaStream_t last_stream_ = nullptr;
   cudaEvent_t last_event_ = nullptr;  // null: it is done
@@ -132,7 +127,7 @@ NcclTransport::NcclTransport(Transport& host, Device device)
   MG_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   try {
     MG_CUDA(cudaStreamCreateWithPriority(&own_stream_, cudaStreamNonBlocking, greatest));
-    MG_CUDA(cudaEventCreateWithFlags(&captured_event_, cudaEventDisableTiming));
+    captured_event_ = spare_event();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     std::unique_lock lock(mutex_);
@@ -167,11 +162,7 @@ NcclTransport::~NcclTransport() {
 void NcclTransport::close() noexcept {
   if (communicator_ != nullptr) nccl_.abort(communicator_);
   communicator_ = nullptr;
-  for (const Flight& flight : flights_) spare_events_.push_back(flight.end);
-  spare_events_.push_back(captured_event_);
-  for (cudaEvent_t const event : spare_events_) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
+  for (cudaEvent_t const event : events_) cudaEventDestroy(event);
   if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
 }
 
@@ -220,11 +211,18 @@ void NcclTransport::queue(const Call& call, cudaStream_t stream, const Issue& is
   if (stream != last_stream_ && last_event_ != nullptr && capture == last_capture_) {
     MG_CUDA(cudaStreamWaitEvent(stream, last_event_, 0));
   }
+  cudaEvent_t begin = nullptr;
+  if (capture == 0) {
+    if (flights_.all().size() >= kManyFlights) retire();
+    begin = spare_event();
+    MG_CUDA(cudaEventRecord(begin, stream));
+  }
   settle(issue(), call, lock);
-  record(call, stream, capture);
+  record(call, stream, capture, begin);
 }
 
-void NcclTransport::record(const Call& call, cudaStream_t stream, unsigned long long capture) {
+void NcclTransport::record(const Call& call, cudaStream_t stream, unsigned long long capture,
+                           cudaEvent_t begin) {
   last_stream_ = stream;
   last_capture_ = capture;
   if (capture != 0) {  // it runs with the graph, as often as that is launched
@@ -232,29 +230,31 @@ void NcclTransport::record(const Call& call, cudaStream_t stream, unsigned long 
     last_event_ = captured_event_;
     return;
   }
-  if (flights_.size() >= kManyFlights) retire();
-  cudaEvent_t end = nullptr;
-  if (spare_events_.empty()) {
-    MG_CUDA(cudaEventCreateWithFlags(&end, cudaEventDisableTiming));
-  } else {
-    end = spare_events_.back();
-    spare_events_.pop_back();
-  }
-  flights_.push_back({call, end, Clock::now()});
+  cudaEvent_t const end = spare_event();
+  flights_.add(call, begin, end);
   last_event_ = end;
   MG_CUDA(cudaEventRecord(end, stream));
 }
 
-// Forgets the flights that have ended.
-void NcclTransport::retire() {
-  while (!flights_.empty()) {
-    cudaEvent_t const end = flights_.front().end;
-    if (cudaEventQuery(end) == cudaErrorNotReady) return;
-    if (last_event_ == end) last_event_ = nullptr;
-    spare_events_.push_back(end);
-    flights_.pop_front();
-    last_end_ = Clock::now();
+cudaEvent_t NcclTransport::spare_event() {
+  if (spare_events_.empty()) {
+    cudaEvent_t event = nullptr;
+    MG_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    events_.push_back(event);
+    return event;
   }
+  cudaEvent_t const event = spare_events_.back();
+  spare_events_.pop_back();
+  return event;
+}
+
+void NcclTransport::retire() {
+  const auto is_done = [](cudaEvent_t event) { return cudaEventQuery(event) != cudaErrorNotReady; };
+  flights_.look(Clock::now(), is_done, [&](const Flights<cudaEvent_t>::Flight& flight) {
+    if (last_event_ == flight.end) last_event_ = nullptr;
+    spare_events_.push_back(flight.begin);
+    spare_events_.push_back(flight.end);
+  });
 }
 
 void NcclTransport::run(const Call& call, const void* in, void* out, Stream stream) {
@@ -324,9 +324,8 @@ std::optional<std::string> NcclTransport::problem() {
     return fmt::format("NCCL: {}: {}", nccl_.error_string(state), nccl_.last_error(communicator_));
   }
   retire();
-  if (flights_.empty()) return {};
-  const Flight& oldest = flights_.front();
-  if (Clock::now() - std::max(oldest.since, last_end_) < host_.context().timeout.load()) return {};
+  const Call* const late = flights_.late(Clock::now(), host_.context().timeout.load());
+  if (late == nullptr) return {};
   std::string members;
   for (int member = 0; member < host_.size(); ++member) {
     if (member == host_.rank()) continue;
@@ -334,7 +333,7 @@ std::optional<std::string> NcclTransport::problem() {
   }
   host_.print_flight_records();
   return fmt::format("{} was not done after {} s. The last calls of the other members{}",
-                     host_.name_of(oldest.call),
+                     host_.name_of(*late),
                      static_cast<double>(host_.context().timeout.load().count()) / 1000, members);
 }
 

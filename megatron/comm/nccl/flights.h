@@ -1,0 +1,54 @@
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <optional>
+
+#include "megatron/comm/call.h"
+
+namespace megatron::comm::nccl {
+
+// The collectives of one communicator that are queued on streams, in the order in which they run.
+// Each has two events: `begin` is done when everything before the collective is done, so that it
+// can run, and `end` when the collective is. How long a collective takes counts from the moment at
+// which its begin was first seen: a stream may have minutes of other work to do before.
+template <class Event>
+class Flights {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  struct Flight {
+    Call call;
+    Event begin;
+    Event end;
+    std::optional<Clock::time_point> running_since = std::nullopt;
+  };
+
+  void add(const Call& call, Event begin, Event end) { flights_.push_back({call, begin, end}); }
+
+  // Asks is_done(event) and forgets what has ended: landed(flight).
+  template <class IsDone, class Landed>
+  void look(Clock::time_point now, const IsDone& is_done, const Landed& landed) {
+    while (!flights_.empty() && is_done(flights_.front().end)) {
+      landed(flights_.front());
+      flights_.pop_front();
+    }
+    if (flights_.empty()) return;
+    Flight& oldest = flights_.front();
+    if (!oldest.running_since && is_done(oldest.begin)) oldest.running_since = now;
+  }
+
+  // The collective that had `limit` to run and is not done; null if there is none.
+  const Call* late(Clock::time_point now, Clock::duration limit) const {
+    if (flights_.empty()) return nullptr;
+    const Flight& oldest = flights_.front();
+    return oldest.running_since && now - *oldest.running_since >= limit ? &oldest.call : nullptr;
+  }
+
+  const std::deque<Flight>& all() const { return flights_; }
+
+ private:
+  std::deque<Flight> flights_;
+};
+
+}  // namespace megatron::comm::nccl
