@@ -2,12 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <functional>
 #include <utility>
 #include <vector>
 
+#include "megatron/comm/pending_state.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
 #include "megatron/device/trace.h"
@@ -156,14 +157,6 @@ void connect(const Group& group, Stream stream) {
   if (group.size() > 1 && !stream.is_cpu()) group.device_transport(stream.device);
 }
 
-struct Pending::State {
-  explicit State(Stream started_by) : stream(started_by), done(started_by.device) {}
-
-  Stream stream;
-  Event done;
-  std::function<void()> finish = nullptr;  // what the host does for messages, if anything
-};
-
 Pending::Pending() = default;
 Pending::Pending(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Pending::Pending(Pending&& other) noexcept = default;
@@ -173,34 +166,49 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 }
 
 Pending::~Pending() {
-  if (state_ != nullptr && state_->finish) return;  // nobody waits for the message: an exception
+  // An exception: nobody waits for the messages.
+  if (state_ != nullptr && (state_->rest != nullptr || !state_->receives.empty())) return;
   try {
     wait();
-  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): whoever waits for the stream is
-                                  // told of the same error
+  } catch (const DeviceError&) {  // NOLINT(bugprone-empty-catch): the next wait for the stream
+                                  // throws the same error
   }
 }
 
 void Pending::wait() {
   if (state_ == nullptr) return;
-  const std::unique_ptr<State> state = std::move(state_);
+  std::unique_ptr<State> state = std::move(state_);
   const TraceRange range("wait_for_collective", state->stream);
-  if (state->finish) state->finish();
-  state->done.hold_back(state->stream);
+  if (state->stream.is_cpu()) {
+    exchange(state->receives, *state->group, state->stream);
+    return;
+  }
+  if (state->rest != nullptr) {
+    state->rest->finish();
+    cuda::record(state->done, state->own.native);
+  }
+  cuda::wait(state->stream.native, state->done);
+  const Group group = *state->group;  // outlives the state
+  group.device_transport(state->stream.device).pending_states().give_back(std::move(state));
 }
 
 namespace {
 
-// f(own, done) on the group's own stream beside the other work of `stream`, after what it holds
-// now. f records `done` at its end, or returns what the host does before that at wait().
+// f(own) on the group's own stream, beside the other work of `stream` and after what it holds now.
+// f returns what the host does at wait(), if anything.
 template <class F>
-Pending start_beside(const Group& group, Stream stream, const F& f) {
-  const Stream own = group.device_transport(stream.device).own_stream();
-  auto state = std::make_unique<Pending::State>(stream);
-  state->done.record(stream);
-  state->done.hold_back(own);
-  state->finish = f(own, state->done);
-  return Pending(std::move(state));
+std::unique_ptr<Pending::State> start_beside(const Group& group, Stream stream, const F& f) {
+  DeviceTransport& transport = group.device_transport(stream.device);
+  const Stream own = transport.own_stream();
+  std::unique_ptr<Pending::State> state = transport.pending_states().take(stream.device);
+  state->stream = stream;
+  state->own = own;
+  state->group = group;
+  cuda::record(state->done, stream.native);
+  cuda::wait(own.native, state->done);
+  state->rest = f(own);
+  if (state->rest == nullptr) cuda::record(state->done, own.native);
+  return state;
 }
 
 template <class F>
@@ -209,11 +217,10 @@ Pending start(const Group& group, Stream stream, const F& f) {
     f(stream);
     return {};
   }
-  return start_beside(group, stream, [&](Stream own, Event& done) {
+  return Pending(start_beside(group, stream, [&](Stream own) -> UnfinishedExchange* {
     f(own);
-    done.record(own);
     return nullptr;
-  });
+  }));
 }
 
 }  // namespace
@@ -240,26 +247,21 @@ Pending start_exchange(std::span<const Transfer> transfers, const Group& group, 
     }
     exchange(sends, group, stream);
     if (receives.empty()) return {};
-    auto state = std::make_unique<Pending::State>(stream);
-    state->finish = [receives, group, stream] { exchange(receives, group, stream); };
+    auto state = std::make_unique<Pending::State>();
+    state->stream = stream;
+    state->receives = std::move(receives);
+    state->group = group;
     return Pending(std::move(state));
   }
   if (transfers.empty()) return {};
   check_peers(transfers, group);
-  return start_beside(group, stream, [&](Stream own, Event& done) -> std::function<void()> {
-    std::function<void()> rest;
+  return Pending(start_beside(group, stream, [&](Stream own) {
+    UnfinishedExchange* rest = nullptr;
     dispatch(
         call_of_all(transfers), group, own, [](Transport&) {},
         [&](DeviceTransport& transport) { rest = transport.start_exchange(transfers, own); });
-    if (!rest) {
-      done.record(own);
-      return nullptr;
-    }
-    return [rest, group, own, &done] {
-      rest();
-      done.record(own);
-    };
-  });
+    return rest;
+  }));
 }
 
 }  // namespace megatron::comm

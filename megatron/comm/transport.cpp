@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "megatron/comm/pending_state.h"
 #include "megatron/comm/reduce.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -25,6 +26,9 @@ class SelfTransport final : public Transport {
 };
 
 }  // namespace
+
+DeviceTransport::DeviceTransport() : pending_states_(std::make_unique<PendingStates>()) {}
+DeviceTransport::~DeviceTransport() = default;
 
 Call call_of(const Transfer& transfer) {
   return {transfer.is_send ? Operation::kSend : Operation::kRecv, transfer.view.dtype,

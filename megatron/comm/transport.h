@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -27,6 +26,7 @@ struct Membership {
 // A message as the rank calls it that sends or receives it.
 Call call_of(const Transfer& transfer);
 
+class PendingStates;
 class ThreadGroup;
 
 namespace nccl {
@@ -89,20 +89,31 @@ class Transport {
   const std::shared_ptr<RankContext> context_;
 };
 
+// What the host has yet to do for an exchange of messages. Belongs to its transport.
+class UnfinishedExchange {
+ public:
+  // Once, when the messages are needed. Afterwards the transport may use the object for another
+  // exchange.
+  virtual void finish() = 0;
+
+ protected:
+  ~UnfinishedExchange() = default;
+};
+
 // What moves a GPU's memory between the members of a group of two or more. Calls are queued on a
 // stream and return.
 class DeviceTransport {
  public:
-  DeviceTransport() = default;
-  virtual ~DeviceTransport() = default;
+  DeviceTransport();
+  virtual ~DeviceTransport();
   DeviceTransport(const DeviceTransport&) = delete;
   DeviceTransport& operator=(const DeviceTransport&) = delete;
 
   virtual void run(const Call& call, const void* in, void* out, Stream stream) = 0;
   virtual void exchange(std::span<const Transfer> transfers, Stream stream) = 0;
-  // Queues of an exchange what can be queued before the other members come. Returns what the host
-  // does for the rest, once, when the messages are needed; nothing where all is queued.
-  virtual std::function<void()> start_exchange(std::span<const Transfer> transfers, Stream stream) {
+  // Queues the part of an exchange that can be queued before the other members come. Returns the
+  // rest; null where all is queued.
+  virtual UnfinishedExchange* start_exchange(std::span<const Transfer> transfers, Stream stream) {
     exchange(transfers, stream);
     return nullptr;
   }
@@ -110,6 +121,11 @@ class DeviceTransport {
   virtual const char* name() const = 0;
   // The group's own stream, for what runs beside the rank's: of high priority.
   virtual Stream own_stream() = 0;
+  // Of the collectives that this rank starts (Pending).
+  PendingStates& pending_states() { return *pending_states_; }
+
+ private:
+  const std::unique_ptr<PendingStates> pending_states_;
 };
 
 // The transport of a rank alone: collectives are the identity, messages a bug.

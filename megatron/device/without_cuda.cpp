@@ -30,7 +30,7 @@ void* create_stream(int) { throw_unsupported(); }
 void destroy_stream(void*) noexcept {}
 void synchronize(void*) { throw_unsupported(); }
 
-void* create_event(int) { throw_unsupported(); }
+void* create_event(int, bool) { throw_unsupported(); }
 void destroy_event(void*) noexcept {}
 void record(void*, void*) { throw_unsupported(); }
 void wait(void*, void*) { throw_unsupported(); }

@@ -142,7 +142,7 @@ class PeerTransport final : public DeviceTransport {
 
   void run(const Call& call, const void* in, void* out, Stream stream) override;
   void exchange(std::span<const Transfer> transfers, Stream stream) override;
-  std::function<void()> start_exchange(std::span<const Transfer> transfers, Stream stream) override;
+  UnfinishedExchange* start_exchange(std::span<const Transfer> transfers, Stream stream) override;
   const char* name() const override { return "peer copies"; }
   Stream own_stream() override { return {device_, own_stream_}; }
 
@@ -162,6 +162,19 @@ class PeerTransport final : public DeviceTransport {
   struct Lent {
     Ticket* ticket = nullptr;
     Call call;
+  };
+  // A batch of messages that the host has yet to receive, and of memory that it has lent.
+  class Batch final : public UnfinishedExchange {
+   public:
+    explicit Batch(PeerTransport& owner) : transport_(owner) {}
+    void finish() override;
+
+    std::vector<Transfer> receives;
+    std::vector<Lent> lent;
+    cudaStream_t stream = nullptr;
+
+   private:
+    PeerTransport& transport_;
   };
 
   int size() const { return host_.size(); }
@@ -183,13 +196,15 @@ class PeerTransport final : public DeviceTransport {
                        cudaStream_t stream);
   Slice slice_of(const Call& call, int member) const;
   std::byte* small();
-  // The next slot, of as many bytes at least. The host waits when it grows.
+  // The next slot, of as many bytes at least. The host waits when it grows, and the pulls wait for
+  // this rank's stream when its memory is new.
   Slot& taken_slot(int64_t bytes);
 
   Ticket& new_ticket(int receiver);
   void hand_over(Ticket& ticket, const Call& call, const void* data, cudaStream_t stream);
   void send_copy(const Transfer& transfer, cudaStream_t stream);
   Lent lend(const Transfer& transfer, cudaStream_t stream);
+  Batch& idle_batch();
   void receive(const Transfer& transfer, cudaStream_t stream);
   void take_back(const Lent& lent, cudaStream_t stream);
 
@@ -210,6 +225,8 @@ class PeerTransport final : public DeviceTransport {
     std::vector<Ticket*> copies;
   };
   std::vector<Tickets> tickets_;  // by receiver
+  std::deque<Batch> batches_;
+  std::vector<Batch*> idle_batches_;
 };
 
 PeerTransport::PeerTransport(Transport& host, Device device, Boards boards)
@@ -376,6 +393,8 @@ PeerTransport::Slot& PeerTransport::taken_slot(int64_t bytes) {
   }
   slot.data = static_cast<std::byte*>(memory.allocate(bytes, MemoryCategory::kWorkspace));
   slot.bytes = bytes;
+  // Whoever released this memory may have queued work on it, all of it before `ready`.
+  wait(pulls_, board(rank()).ready.get());
   return slot;
 }
 
@@ -418,31 +437,43 @@ void PeerTransport::reduce(void* out, const Memories& theirs, Slice from, const 
 }
 
 void PeerTransport::exchange(std::span<const Transfer> transfers, Stream stream) {
-  if (const std::function<void()> rest = start_exchange(transfers, stream)) rest();
+  if (UnfinishedExchange* const rest = start_exchange(transfers, stream)) rest->finish();
 }
 
-std::function<void()> PeerTransport::start_exchange(std::span<const Transfer> transfers,
-                                                    Stream stream) {
+UnfinishedExchange* PeerTransport::start_exchange(std::span<const Transfer> transfers,
+                                                  Stream stream) {
   cudaStream_t const native = native_of(stream);
   refuse_record(call_of(transfers[0]), native);
-  std::vector<Transfer> receives;
-  for (const Transfer& transfer : transfers) {
-    if (!transfer.is_send) receives.push_back(transfer);
+  const auto is_receive = [](const Transfer& transfer) { return !transfer.is_send; };
+  if (std::none_of(transfers.begin(), transfers.end(), is_receive)) {
+    for (const Transfer& transfer : transfers) send_copy(transfer, native);
+    return nullptr;
   }
-  std::vector<Lent> lent;
+  Batch& batch = idle_batch();
+  batch.stream = native;
   for (const Transfer& transfer : transfers) {
-    if (!transfer.is_send) continue;
-    if (receives.empty()) {
-      send_copy(transfer, native);
+    if (transfer.is_send) {
+      batch.lent.push_back(lend(transfer, native));
     } else {
-      lent.push_back(lend(transfer, native));
+      batch.receives.push_back(transfer);
     }
   }
-  if (receives.empty()) return nullptr;
-  return [this, receives, lent, native] {
-    for (const Transfer& transfer : receives) receive(transfer, native);
-    for (const Lent& loan : lent) take_back(loan, native);
-  };
+  return &batch;
+}
+
+void PeerTransport::Batch::finish() {
+  for (const Transfer& transfer : receives) transport_.receive(transfer, stream);
+  for (const Lent& loan : lent) transport_.take_back(loan, stream);
+  receives.clear();
+  lent.clear();
+  transport_.idle_batches_.push_back(this);
+}
+
+PeerTransport::Batch& PeerTransport::idle_batch() {
+  if (idle_batches_.empty()) return batches_.emplace_back(*this);
+  Batch& batch = *idle_batches_.back();
+  idle_batches_.pop_back();
+  return batch;
 }
 
 Ticket& PeerTransport::new_ticket(int receiver) {

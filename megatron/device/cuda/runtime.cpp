@@ -8,16 +8,13 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/device/architectures.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/cuda/check.h"
 #include "megatron/device/driver_message.h"
 
 namespace megatron::cuda {
 namespace {
-
-// The compute capability that the kernels are compiled for.
-constexpr int kMajor = 9;
-constexpr int kMinor = 0;
 
 // Makes a device the thread's current one while it lives.
 class DeviceScope {
@@ -100,10 +97,11 @@ Properties properties(int device) {
   }
   cudaDeviceProp found{};
   MG_CUDA(cudaGetDeviceProperties(&found, device));
-  if (found.major != kMajor || found.minor != kMinor) {
+  if (!has_code_for(MG_ARCHITECTURES, found.major, found.minor)) {
     throw DeviceError(fmt::format(
-        "cuda:{} ({}) has compute capability {}.{}, this binary needs {}.{}; use --device cpu",
-        device, found.name, found.major, found.minor, kMajor, kMinor));
+        "cuda:{} ({}) has compute capability {}.{}, this binary has code for {}; use --device cpu, "
+        "or build with -DMG_CUDA_ARCHITECTURES=all, which serves 8.0 and all later ones",
+        device, found.name, found.major, found.minor, gpus_of(MG_ARCHITECTURES)));
   }
   return {.name = found.name,
           .major = found.major,
@@ -162,10 +160,10 @@ void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)
 
 void synchronize(void* stream) { MG_CUDA(cudaStreamSynchronize(stream_of(stream))); }
 
-void* create_event(int device) {
+void* create_event(int device, bool is_timed) {
   const DeviceScope scope(device);
   cudaEvent_t event = nullptr;
-  MG_CUDA(cudaEventCreate(&event));
+  MG_CUDA(cudaEventCreateWithFlags(&event, is_timed ? 0 : cudaEventDisableTiming));
   return event;
 }
 

@@ -20,12 +20,35 @@
 #include "megatron/comm/threads.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/half.h"
+#include "megatron/device/allocator.h"
 #include "megatron/device/cuda/check.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
 #include "tests/comm/cuda/on_gpu.h"
 #include "tests/comm/values.h"
 #include "tests/support/message_of.h"
+
+// The linker hands every call of these functions in this program to those below.
+extern "C" {
+cudaError_t __real_cudaEventCreate(cudaEvent_t* event);
+cudaError_t __wrap_cudaEventCreate(cudaEvent_t* event);
+cudaError_t __real_cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t __wrap_cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+}
+
+namespace {
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+std::atomic<int> num_events_made{0};
+}  // namespace
+
+cudaError_t __wrap_cudaEventCreate(cudaEvent_t* event) {
+  ++num_events_made;
+  return __real_cudaEventCreate(event);
+}
+cudaError_t __wrap_cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  ++num_events_made;
+  return __real_cudaEventCreateWithFlags(event, flags);
+}
 
 // Ranks that are threads: what GPUs do by peer copies has the bits of what ranks do on the CPU.
 namespace megatron::comm {
@@ -530,6 +553,82 @@ TEST_P(PeerTest, DifferentCallsAreNamed) {
   });
 }
 
+// Pending collectives use events again: making one takes longer than to queue a copy.
+TEST_P(PeerTest, StartedOnesMakeNoNewEvents) {
+  run_on_gpus([](const Group& world, Stream stream) {
+    const int size = world.size();
+    const int64_t count = 5000;
+    const OnGpu<float> x(std::vector<float>(static_cast<size_t>(count)), stream);
+    const OnGpu<float> all(std::vector<float>(static_cast<size_t>(count * size)), stream);
+    const auto round = [&] {
+      const std::array<Transfer, 2> transfers = {
+          {{x.view(), (world.rank() + 1) % size, true},
+           {all.part(0, size), (world.rank() + size - 1) % size, false}}};
+      start_exchange(transfers, world, stream).wait();
+      Pending gathering = start_all_gather(all.view(), x.view(), world, stream);
+      Pending sum = start_all_reduce(x.view(), Reduce::kSum, world, stream);
+      gathering.wait();
+      sum.wait();
+    };
+    for (int i = 0; i < 2; ++i) round();
+    barrier(world);
+    const int before = num_events_made;
+    barrier(world);
+    for (int i = 0; i < 10; ++i) round();
+    barrier(world);
+    EXPECT_EQ(num_events_made, before);
+  });
+}
+
+class PeerPairTest : public PeerTest {};
+
+// The first slots of a large sum may be memory that this rank has released while its stream still
+// reads it. Rank 0 is late with that; rank 1, which is not, must not fill it too early.
+TEST_P(PeerPairTest, NewSlotsAreFilledAfterTheWorkThatHadTheirMemory) {
+  constexpr int64_t kPiece = int64_t{8} << 20;  // of a sum that does not run beside other work
+  run_on_gpus([](const Group& world, Stream stream) {
+    connect(world, stream);
+    CachingAllocator& memory = allocator_of(stream.device);
+    const auto take = [&] { return memory.allocate(kPiece, MemoryCategory::kWorkspace); };
+    const OnGpu<uint8_t> x(std::vector<uint8_t>(6 * kPiece, 1), stream);
+    const OnGpu<uint8_t> seen(std::vector<uint8_t>(kPiece), stream);
+    const TensorView numbers{x.view().data, {6 * kPiece / 4}, DType::kInt32};
+    const std::vector<uint8_t> pattern(kPiece, 0x5a);
+    Delay delay(stream);
+    if (world.rank() == 0) {
+      memory.empty_cache();
+      // Held on both sides, the block stays of its size: no larger request gets it.
+      void* const below = take();
+      void* const block = take();
+      void* const above = take();
+      copy_bytes(block, pattern.data(), kPiece, stream);
+      synchronize(stream);
+      barrier(world);
+      delay.queue(700, stream);
+      copy_bytes(seen.view().data, block, kPiece, stream);
+      memory.release(block);
+      all_reduce(numbers, Reduce::kSum, world, stream);
+      EXPECT_EQ(seen.read(), pattern);
+      std::vector<uint8_t> now(kPiece);
+      copy_bytes(now.data(), block, kPiece, stream);
+      synchronize(stream);
+      EXPECT_NE(now, pattern) << "the block did not become a slot: the test shows nothing";
+      barrier(world);
+      memory.release(below);
+      memory.release(above);
+    } else {
+      barrier(world);
+      // Beside other work pieces are larger: this rank's slots are no blocks of that size.
+      start_all_reduce(numbers, Reduce::kSum, world, stream).wait();
+      synchronize(stream);
+      barrier(world);
+    }
+    EXPECT_EQ(x.read(), std::vector<uint8_t>(6 * kPiece, 2));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PeerPairTest, testing::Values(Ranks{2, true}, Ranks{2, false}),
+                         testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(Layouts, PeerTest,
                          testing::Values(Ranks{2, true}, Ranks{3, true}, Ranks{4, true},
                                          Ranks{8, true}, Ranks{2, false}, Ranks{3, false},
