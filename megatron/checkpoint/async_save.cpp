@@ -66,7 +66,8 @@ CheckpointContents AsyncSaver::staged(const CheckpointState& state) {
           at += aligned(tensor.data.bytes());
         }
       });
-  copied_.emplace(stream.device);
+  device_ = stream.device;
+  copied_.emplace(device_);
   copied_->record(stream);
   return contents;
 }
@@ -79,6 +80,7 @@ void AsyncSaver::save(const CheckpointState& state) {
   writer_ = std::thread([this] {
     comm::use_threads(1);  // the others are for training
     try {
+      use_device(device_);  // the driver would take memory of the first GPU for another one's event
       copied_->synchronize();
       writing_->write();
     } catch (...) {

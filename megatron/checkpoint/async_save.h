@@ -48,7 +48,8 @@ class AsyncSaver {
   const SaveOptions options_;
   const comm::Group world_;
   std::shared_ptr<PinnedBuffer> buffer_;
-  std::optional<Event> copied_;  // the last copy into it
+  Device device_;                // of the tensors
+  std::optional<Event> copied_;  // the last copy into the buffer
   std::unique_ptr<CheckpointWriting> writing_;
   std::exception_ptr error_;
   std::atomic<bool> is_written_{false};
