@@ -5,7 +5,10 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <fstream>
+#include <thread>
 #include <utility>
 
 #include "megatron/core/error.h"
@@ -17,12 +20,22 @@ namespace megatron::kernels {
 namespace {
 
 // Other processes wait while one adds to the file. Where the file system knows no locks, an answer
-// may be lost, and is then found again.
+// may be lost, and is then found again. Throws IoError when another process, which may have been
+// stopped, holds the lock for longer than `patience`.
 class FileLock {
  public:
-  explicit FileLock(const std::filesystem::path& path)
+  FileLock(const std::filesystem::path& path, std::chrono::milliseconds patience)
       : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    if (descriptor_ >= 0) ::flock(descriptor_, LOCK_EX);
+    if (descriptor_ < 0) return;
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      if (std::chrono::steady_clock::now() >= deadline) {
+        ::close(descriptor_);
+        throw IoError(fmt::format("{}: another process has held this lock for {} ms", path.string(),
+                                  patience.count()));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   ~FileLock() {
     if (descriptor_ >= 0) ::close(descriptor_);
@@ -35,6 +48,11 @@ class FileLock {
 };
 
 std::string checksum_of(std::string_view text) { return fmt::format("{:016x}", hash_of(text)); }
+
+std::string line_of(const std::string& question, const std::string& answer) {
+  const std::string body = question + '\t' + answer;
+  return checksum_of(body) + '\t' + body + '\n';
+}
 
 using Answer = std::pair<std::string, std::string>;
 
@@ -50,7 +68,8 @@ std::optional<Answer> parsed(std::string_view line) {
 
 }  // namespace
 
-ChoiceFile::ChoiceFile(std::filesystem::path path) : path_(std::move(path)) {
+ChoiceFile::ChoiceFile(std::filesystem::path path, std::chrono::milliseconds patience)
+    : path_(std::move(path)), patience_(patience) {
   try {
     merge();
   } catch (const IoError& error) {
@@ -71,10 +90,14 @@ std::string ChoiceFile::remember(const std::string& question, const std::string&
   try {
     std::error_code ignored;  // the write below names the reason
     std::filesystem::create_directories(path_.parent_path(), ignored);
-    const FileLock others_wait(path_.string() + ".lock");
+    const FileLock others_wait(path_.string() + ".lock", patience_);
     merge();
     const auto [place, is_new] = answers_.try_emplace(question, answer);
-    if (is_new) save();
+    if (is_damaged_) {
+      rewrite();
+    } else if (is_new) {
+      append(question, answer);
+    }
     return place->second;
   } catch (const IoError& error) {
     if (!std::exchange(has_warned_, true)) {
@@ -85,6 +108,7 @@ std::string ChoiceFile::remember(const std::string& question, const std::string&
 }
 
 void ChoiceFile::merge() {
+  is_damaged_ = false;
   std::error_code ignored;  // reading names the reason
   if (!std::filesystem::exists(path_, ignored) && !ignored) return;
   const std::string text = read_text(path_);
@@ -100,17 +124,21 @@ void ChoiceFile::merge() {
     }
     rest.remove_prefix(length == rest.npos ? rest.size() : length + 1);
   }
+  is_damaged_ = num_damaged > 0 || (!text.empty() && text.back() != '\n');
   if (num_damaged > 0) {
     warn(fmt::format("{}: {} damaged lines are ignored", path_.string(), num_damaged));
   }
 }
 
-void ChoiceFile::save() const {
+void ChoiceFile::append(const std::string& question, const std::string& answer) const {
+  std::ofstream file(path_, std::ios::app | std::ios::binary);
+  file << line_of(question, answer) << std::flush;
+  if (!file) throw IoError(path_.string() + ": cannot add a line");
+}
+
+void ChoiceFile::rewrite() const {
   std::string text;
-  for (const auto& [question, answer] : answers_) {
-    const std::string body = question + '\t' + answer;
-    text += checksum_of(body) + '\t' + body + '\n';
-  }
+  for (const auto& [question, answer] : answers_) text += line_of(question, answer);
   write_text_atomically(path_, text);
 }
 

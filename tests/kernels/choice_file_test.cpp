@@ -1,8 +1,12 @@
 #include "megatron/kernels/choice_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -59,6 +63,52 @@ TEST_F(ChoiceFileTest, DamagedLinesAreIgnoredAndLeftOut) {
   EXPECT_EQ(file.remember("2x2", "7"), "7");
   testing::internal::GetCapturedStderr();
   EXPECT_EQ(read_text(path()), good);
+}
+
+// A search of algorithms does not wait for the disk: the file is not written anew for each answer.
+TEST_F(ChoiceFileTest, AnAnswerIsALineMore) {
+  ChoiceFile file(path());
+  file.remember("2x2", "7");
+  const std::string first = read_text(path());
+  const auto inode = [&] {
+    struct stat status {};
+    EXPECT_EQ(::stat(path().c_str(), &status), 0);
+    return status.st_ino;
+  };
+  const ino_t before = inode();
+  file.remember("1x1", "8");
+  EXPECT_EQ(inode(), before);
+  EXPECT_EQ(read_text(path()).substr(0, first.size()), first);
+  EXPECT_THAT(ChoiceFile(path()).find("1x1"), Optional(std::string("8")));
+}
+
+TEST_F(ChoiceFileTest, ALineWithoutItsEndDoesNotSpoilTheNext) {
+  ChoiceFile(path()).remember("2x2", "7");
+  std::filesystem::resize_file(path(), std::filesystem::file_size(path()) - 1);
+  ChoiceFile(path()).remember("3x3", "8");
+  const ChoiceFile file(path());
+  EXPECT_THAT(file.find("2x2"), Optional(std::string("7")));
+  EXPECT_THAT(file.find("3x3"), Optional(std::string("8")));
+}
+
+// As one that was stopped while it added an answer.
+TEST_F(ChoiceFileTest, AProcessThatKeepsTheLockStopsNobody) {
+  std::filesystem::create_directories(path().parent_path());
+  const std::string lock = path().string() + ".lock";
+  const int descriptor = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  ASSERT_GE(descriptor, 0);
+  ASSERT_EQ(::flock(descriptor, LOCK_EX), 0);
+  ChoiceFile file(path(), std::chrono::milliseconds(20));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(file.remember("2x2", "7"), "7");
+  EXPECT_EQ(file.remember("3x3", "8"), "8");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr(".lock: another process has held this lock for 20 ms; what this run "
+                        "measures is not kept for the next"));
+  EXPECT_THAT(file.find("2x2"), Optional(std::string("7")));
+  ::close(descriptor);
+  file.remember("4x4", "9");
+  EXPECT_THAT(ChoiceFile(path()).find("4x4"), Optional(std::string("9")));
 }
 
 TEST_F(ChoiceFileTest, WithoutAPlaceAnswersLiveAsLongAsTheObject) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
@@ -41,12 +42,15 @@ bool is_small(const MatmulKey& key) {
          kSmallFlops;
 }
 
-// May this call wait for the device?
-bool may_search(Stream stream) {
-  if (!stream.options.searches_algorithms) return false;
+bool is_recorded(Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   MG_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &status));
-  return status == cudaStreamCaptureStatusNone;
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// May this call wait for the device?
+bool may_search(Stream stream) {
+  return stream.options.searches_algorithms && !is_recorded(stream);
 }
 
 // A block of the device's memory, given back in the order of the stream's work.
@@ -178,9 +182,14 @@ void* MatmulPlans::results(Stream stream, int64_t bytes) {
   const std::unique_lock lock(mutex_);
   Block& block = results_[stream.native];
   if (block.bytes < bytes) {
-    // A smaller block before it stays: a recorded graph may write to it.
-    block = {allocator_of(device_).allocate(bytes, MemoryCategory::kWorkspace), bytes};
+    CachingAllocator& memory = allocator_of(device_);
+    const int64_t size = std::max(bytes, block.is_recorded ? 2 * block.bytes : 0);
+    if (block.data != nullptr && !block.is_recorded) memory.release(block.data);
+    block = {};
+    block.data = memory.allocate(size, MemoryCategory::kWorkspace);
+    block.bytes = size;
   }
+  block.is_recorded = block.is_recorded || is_recorded(stream);
   return block.data;
 }
 

@@ -40,7 +40,9 @@ class MatmulPlans {
                                  Stream stream);
   // kCudaMatmulWorkspaceBytes for work on the stream, allocated at its first use.
   void* workspace(Stream stream);
-  // At least `bytes` for a result on its way, for work on the stream.
+  // At least `bytes` for a result on its way, for work on the stream. A block that was too small is
+  // given back, unless a recorded graph may write to it; such blocks together are smaller than the
+  // one in use.
   void* results(Stream stream, int64_t bytes);
 
  private:
@@ -57,6 +59,7 @@ class MatmulPlans {
   struct Block {
     void* data = nullptr;
     int64_t bytes = 0;
+    bool is_recorded = false;  // a graph has it
   };
 
   Device device_;

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "megatron/device/allocator.h"
+#include "megatron/device/cuda.h"
 #include "megatron/kernels/cuda/matmul_plans.h"
 #include "tests/kernels/cuda/twin.h"
 #include "tests/support/temporary_directory.h"
@@ -125,6 +127,26 @@ TEST_F(MatmulSearchCudaTest, EveryOfferGivesTheSameBitsEveryTime) {
     const Tensor first = product(plans, plan);
     for (int i = 0; i < 3; ++i) expect_identical(product(plans, plan), first, encoded(offer));
   }
+}
+
+TEST_F(MatmulSearchCudaTest, SmallerBlocksAreGivenBackUnlessAGraphHasThem) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  const CachingAllocator& memory = allocator_of(gpu());
+  const int64_t before = memory.stats().allocated_bytes;
+  const auto more_mib = [&] { return (memory.stats().allocated_bytes - before) / kMiB; };
+  MatmulPlans plans(gpu(), nullptr);
+  plans.results(stream(), 2 * kMiB);
+  EXPECT_EQ(more_mib(), 2);
+  plans.results(stream(), 8 * kMiB);
+  EXPECT_EQ(more_mib(), 8);
+  megatron::cuda::begin_capture(stream().native);
+  plans.results(stream(), 4 * kMiB);
+  megatron::cuda::abandon_capture(stream().native);
+  EXPECT_EQ(more_mib(), 8);
+  plans.results(stream(), 10 * kMiB);  // twice the block that stays
+  EXPECT_EQ(more_mib(), 8 + 16);
+  plans.results(stream(), 20 * kMiB);
+  EXPECT_EQ(more_mib(), 8 + 20);
 }
 
 }  // namespace
