@@ -5,11 +5,12 @@
 
 #include "megatron/kernels/cuda/cudnn_attention.h"
 #include "megatron/kernels/cuda/math_attention.h"
+#include "megatron/kernels/cuda/shared_memory.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
 namespace megatron::kernels::cuda {
 
-bool tensor_attention_takes(std::initializer_list<ConstHeadsView> views) {
+bool tensor_forward_takes(std::initializer_list<ConstHeadsView> views) {
   const ConstHeadsView& q = *views.begin();
   const auto is_aligned = [](const ConstHeadsView& x) {
     return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride_s % 8 == 0 &&
@@ -17,6 +18,11 @@ bool tensor_attention_takes(std::initializer_list<ConstHeadsView> views) {
   };
   return (q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16) && q.d <= 128 &&
          q.d % 8 == 0 && q.s >= 16 && std::all_of(views.begin(), views.end(), is_aligned);
+}
+
+bool tensor_backward_takes(std::initializer_list<ConstHeadsView> views, Device device) {
+  return tensor_forward_takes(views) &&
+         tensor_backward_shared_bytes(views.begin()->d) <= max_shared_bytes(device);
 }
 
 int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
@@ -30,7 +36,7 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream) {
   return cudnn_backward_workspace_bytes(dq, dk, dv, dout, out, lse, q, k, v, settings, stream)
-      .value_or(tensor_attention_takes({q, k, v, out, dout, dq, dk, dv})
+      .value_or(tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, stream.device)
                     ? BackwardBytes(q.b, q.heads, q.s, q.d).total()
                     : math_attention_delta_bytes(q));
 }
@@ -39,7 +45,7 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream) {
   if (cudnn_attention_forward(out, lse, q, k, v, settings, workspace.data, stream)) return;
-  if (tensor_attention_takes({q, k, v, out})) {
+  if (tensor_forward_takes({q, k, v, out})) {
     return tensor_attention_forward(out, lse, q, k, v, settings, stream);
   }
   math_attention_forward(out, lse, q, k, v, settings, stream);
@@ -53,7 +59,7 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView
                                stream)) {
     return;
   }
-  if (tensor_attention_takes({q, k, v, out, dout, dq, dk, dv})) {
+  if (tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, stream.device)) {
     return tensor_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, workspace.data,
                                      stream);
   }

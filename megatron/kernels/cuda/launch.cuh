@@ -44,7 +44,15 @@ inline AnyOutput any_output(TensorView y, const char* who) {
   return {y.data, y.dtype};
 }
 
-// The sum, or the maximum, over the lanes of a warp; every lane gets it. Order fixed.
+// The larger one; NaN if one is.
+template <class T>
+__device__ __forceinline__ T larger(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+
+// The sum, or the maximum, over the lanes of a warp; every lane gets it. Order fixed. A maximum
+// with a NaN is a NaN on every lane: lanes that got different answers could part ways before they
+// shuffle again.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
 #pragma unroll
@@ -58,7 +66,7 @@ __device__ __forceinline__ T warp_max(T value) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) {
     const T other = __shfl_xor_sync(kFullMask, value, step);
-    value = other > value ? other : value;
+    value = larger(value, other);
   }
   return value;
 }

@@ -1,11 +1,15 @@
 #include "megatron/kernels/cuda/math_attention.h"
 
 #include "megatron/kernels/cuda/attention_problem.cuh"
+#include "megatron/kernels/cuda/shared_memory.h"
 
 // Scores are computed in tiles of 32 x 32. A block has eight warps, each with four rows of the tile
 // (queries in the forward pass and for dq, keys for dk and dv), and the other side of the tile
 // spread over its lanes. The sums over a tile's columns are warp shuffles; products with a tile of
 // values, keys or queries spread the channels over the lanes.
+//
+// The backward pass has four tiles in shared memory. Where a GPU has no room for them, the two that
+// change take turns in one place: read more often, with the same results.
 namespace megatron::kernels::cuda {
 namespace {
 
@@ -178,8 +182,8 @@ __global__ void __launch_bounds__(kThreads)
       if (is_hidden || own_key < p.first_key(block.batch, query) || own_key >= p.last_key(query)) {
         score = -infinity();
       }
-      const float now_largest = fmaxf(largest[r], warp_max(score));
-      if (now_largest == -infinity()) {  // nothing seen so far
+      const float now_largest = larger(largest[r], warp_max(score));  // the same on every lane
+      if (now_largest == -infinity()) {                               // nothing seen so far
         weights[r] = 0;
         continue;
       }
@@ -199,11 +203,12 @@ __global__ void __launch_bounds__(kThreads)
   float factors[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    factors[r] = total[r] > 0 ? 1.0f / total[r] : 0.0f;
+    const bool sees_nothing = total[r] == 0;  // a NaN is not nothing
+    factors[r] = sees_nothing ? 0.0f : 1.0f / total[r];
     const int64_t query = first_query + r;
     if (lse == nullptr || lane != 0 || query >= p.sq) continue;
     lse[(block.batch * p.heads + block.head) * p.sq + query] =
-        total[r] > 0 ? largest[r] + logf(total[r]) : infinity();
+        sees_nothing ? infinity() : largest[r] + logf(total[r]);
   }
   store_rows<T, kChannels>(out, block.batch, block.head, first_query, p.sq, p.d, sums, factors,
                            lane);
@@ -212,7 +217,7 @@ __global__ void __launch_bounds__(kThreads)
 // --- Backward ---
 
 // dq, and delta = sum over channels of dout * out, which the other kernel reads.
-template <class T, int kChannels>
+template <class T, int kChannels, bool kTakesTurns>
 __global__ void __launch_bounds__(kThreads)
     backward_queries_kernel(Heads<T> dq, float* delta, Heads<const T> dout, Heads<const T> out,
                             const float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
@@ -222,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<kChannels> q_tile{memory};
   const Tile<kChannels> dout_tile{memory + Tile<kChannels>::kFloats};
   const Tile<kChannels> k_tile{memory + 2 * Tile<kChannels>::kFloats};
-  const Tile<kChannels> v_tile{memory + 3 * Tile<kChannels>::kFloats};
+  const Tile<kChannels> v_tile{memory + (kTakesTurns ? 2 : 3) * Tile<kChannels>::kFloats};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
   const QueryBlock<kTile> block(p);
@@ -254,17 +259,22 @@ __global__ void __launch_bounds__(kThreads)
 
   const int64_t last_key = block.last_key(p);
   for (int64_t key = block.first_tile(p, lane); key < last_key; key += kTile) {
+    float scores[kRows];
+    float dscores[kRows];
     __syncthreads();  // the tiles are no longer read
-    k_tile.load(k, block.batch, block.group, key, p.sk, p.d, 1.0f);
     v_tile.load(v, block.batch, block.group, key, p.sk, p.d, 1.0f);
+    if constexpr (kTakesTurns) {
+      __syncthreads();
+      row_products(dscores, dout_tile, first_row, v_tile, lane);
+      __syncthreads();
+    }
+    k_tile.load(k, block.batch, block.group, key, p.sk, p.d, 1.0f);
     __syncthreads();
+    row_products(scores, q_tile, first_row, k_tile, lane);
+    if constexpr (!kTakesTurns) row_products(dscores, dout_tile, first_row, v_tile, lane);
 
     const int64_t own_key = key + lane;
     const bool is_hidden = own_key >= p.sk || p.is_hidden(block.batch, own_key);
-    float scores[kRows];
-    float dscores[kRows];
-    row_products(scores, q_tile, first_row, k_tile, lane);
-    row_products(dscores, dout_tile, first_row, v_tile, lane);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int64_t query = first_query + r;
@@ -289,7 +299,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // dk and dv of a tile of keys: the sum over the group's heads in their order, and over queries in
 // theirs.
-template <class T, int kChannels>
+template <class T, int kChannels, bool kTakesTurns>
 __global__ void __launch_bounds__(kThreads)
     backward_keys_kernel(Heads<T> dk, Heads<T> dv, const float* delta, Heads<const T> dout,
                          const float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
@@ -299,7 +309,7 @@ __global__ void __launch_bounds__(kThreads)
   const Tile<kChannels> k_tile{memory};
   const Tile<kChannels> v_tile{memory + Tile<kChannels>::kFloats};
   const Tile<kChannels> q_tile{memory + 2 * Tile<kChannels>::kFloats};
-  const Tile<kChannels> dout_tile{memory + 3 * Tile<kChannels>::kFloats};
+  const Tile<kChannels> dout_tile{memory + (kTakesTurns ? 2 : 3) * Tile<kChannels>::kFloats};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
   const int64_t pair = blockIdx.x % (p.b * p.groups);
@@ -325,18 +335,23 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t query_first_key = is_query ? p.first_key(batch, query) : p.sk;
       const int64_t query_last_key = is_query ? p.last_key(query) : 0;
       if (warp_min(query_first_key) >= tile_key + kTile) continue;  // the same in every warp
-      __syncthreads();                                              // the tiles are no longer read
-      q_tile.load(q, batch, head, tile_query, p.sq, p.d, p.scale);
+      float probabilities[kRows];
+      float dscores[kRows];
+      __syncthreads();  // the tiles are no longer read
       dout_tile.load(dout, batch, head, tile_query, p.sq, p.d, 1.0f);
+      if constexpr (kTakesTurns) {
+        __syncthreads();
+        row_products(dscores, v_tile, first_row, dout_tile, lane);
+        __syncthreads();
+      }
+      q_tile.load(q, batch, head, tile_query, p.sq, p.d, p.scale);
       __syncthreads();
+      row_products(probabilities, k_tile, first_row, q_tile, lane);
+      if constexpr (!kTakesTurns) row_products(dscores, v_tile, first_row, dout_tile, lane);
 
       const int64_t at = (batch * p.heads + head) * p.sq + query;
       const float query_lse = is_query ? lse[at] : infinity();
       const float query_delta = is_query ? delta[at] : 0.0f;
-      float probabilities[kRows];
-      float dscores[kRows];
-      row_products(probabilities, k_tile, first_row, q_tile, lane);
-      row_products(dscores, v_tile, first_row, dout_tile, lane);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int64_t key = first_key + r;
@@ -349,8 +364,13 @@ __global__ void __launch_bounds__(kThreads)
         dscores[r] = probability * (factor * dscores[r] - query_delta);
         probabilities[r] = probability * factor;
       }
-      add_weighted_rows(dv_sums, probabilities, dout_tile, lane);
       add_weighted_rows(dk_sums, dscores, q_tile, lane);
+      if constexpr (kTakesTurns) {
+        __syncthreads();
+        dout_tile.load(dout, batch, head, tile_query, p.sq, p.d, 1.0f);
+        __syncthreads();
+      }
+      add_weighted_rows(dv_sums, probabilities, dout_tile, lane);
     }
   }
 
@@ -372,14 +392,31 @@ void dispatch(const ConstHeadsView& q, const F& f) {
   });
 }
 
+template <int kChannels>
+constexpr int shared_bytes(int num_tiles) {
+  return num_tiles * Tile<kChannels>::kFloats * static_cast<int>(sizeof(float));
+}
+
 template <int kChannels, class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), int64_t blocks, int num_tiles, Stream stream,
             Arguments... arguments) {
-  const int shared_bytes = num_tiles * Tile<kChannels>::kFloats * static_cast<int>(sizeof(float));
-  MG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-  kernel<<<static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(shared_bytes),
-           native(stream)>>>(arguments...);
+  const int bytes = shared_bytes<kChannels>(num_tiles);
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes, stream.device);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), native(stream)>>>(
+      arguments...);
   MG_CUDA(cudaGetLastError());
+}
+
+// f.operator()<kTakesTurns>(number of tiles), by the shared memory that the device has.
+template <int kChannels, class F>
+void with_room(Stream stream, const F& f) {
+  if constexpr (shared_bytes<kChannels>(4) > kLeastSharedBytes) {
+    static_assert(shared_bytes<kChannels>(3) <= kLeastSharedBytes);
+    if (shared_bytes<kChannels>(4) > max_shared_bytes(stream.device)) {
+      return f.template operator()<true>(3);
+    }
+  }
+  f.template operator()<false>(4);
 }
 
 int64_t num_tiles_of(int64_t rows) { return (rows + kTile - 1) / kTile; }
@@ -410,17 +447,20 @@ void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHead
     const auto k_heads = heads_on_device<const T>(k);
     const auto v_heads = heads_on_device<const T>(v);
     const auto dout_heads = heads_on_device<const T>(dout);
-    if (query_blocks > 0) {
-      launch<kChannels>(backward_queries_kernel<T, kChannels>, query_blocks, 4, stream,
-                        heads_on_device<T>(dq), delta, dout_heads, heads_on_device<const T>(out),
-                        lse.as<float>(), q_heads, k_heads, v_heads, problem);
-    }
-    if (key_blocks > 0) {
-      launch<kChannels>(backward_keys_kernel<T, kChannels>, key_blocks, 4, stream,
-                        heads_on_device<T>(dk), heads_on_device<T>(dv),
-                        static_cast<const float*>(delta), dout_heads, lse.as<float>(), q_heads,
-                        k_heads, v_heads, problem);
-    }
+    with_room<kChannels>(stream, [&]<bool kTakesTurns>(int num_tiles) {
+      if (query_blocks > 0) {
+        launch<kChannels>(backward_queries_kernel<T, kChannels, kTakesTurns>, query_blocks,
+                          num_tiles, stream, heads_on_device<T>(dq), delta, dout_heads,
+                          heads_on_device<const T>(out), lse.as<float>(), q_heads, k_heads, v_heads,
+                          problem);
+      }
+      if (key_blocks > 0) {
+        launch<kChannels>(backward_keys_kernel<T, kChannels, kTakesTurns>, key_blocks, num_tiles,
+                          stream, heads_on_device<T>(dk), heads_on_device<T>(dv),
+                          static_cast<const float*>(delta), dout_heads, lse.as<float>(), q_heads,
+                          k_heads, v_heads, problem);
+      }
+    });
   });
 }
 

@@ -13,12 +13,17 @@ namespace megatron::kernels::cuda {
 // runs have the same bits.
 //
 // views: everything that the pass reads or writes, but the log-sum-exp; the first is q.
-bool tensor_attention_takes(std::initializer_list<ConstHeadsView> views);
+bool tensor_forward_takes(std::initializer_list<ConstHeadsView> views);
+// Heads of more than 64 channels need more shared memory than GPUs of compute capability 8.6, 8.9
+// and 12.0 have.
+bool tensor_backward_takes(std::initializer_list<ConstHeadsView> views, Device device);
+// Of a block, for heads of d channels.
+int tensor_backward_shared_bytes(int64_t d);
 
-// REQUIRES: tensor_attention_takes() of the views.
+// REQUIRES: tensor_forward_takes() of the views.
 void tensor_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                               ConstHeadsView v, const AttentionSettings& settings, Stream stream);
-// workspace: BackwardBytes.
+// workspace: BackwardBytes. REQUIRES: tensor_backward_takes() of the views.
 void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
                                ConstHeadsView out, ConstView lse, ConstHeadsView q,
                                ConstHeadsView k, ConstHeadsView v,

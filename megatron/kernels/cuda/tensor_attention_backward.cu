@@ -1,4 +1,5 @@
 #include "megatron/kernels/cuda/attention_tile.cuh"
+#include "megatron/kernels/cuda/shared_memory.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
 // FlashAttention-2's backward pass (Dao 2023, arXiv:2307.08691, alg. 2) on tensor cores, the same
@@ -517,6 +518,14 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
 
 // --- Launching ---
 
+// f.operator()<Shape>() of heads of d channels.
+template <class F>
+void for_shape(int64_t d, const F& f) {
+  if (d <= 64) return f.template operator()<BackwardShape<64, 2, 4, 16, 2>>();
+  if (d <= 96) return f.template operator()<BackwardShape<96, 1, 8, 32, 1>>();
+  f.template operator()<BackwardShape<128, 1, 8, 32, 1>>();
+}
+
 struct Arguments {
   HeadsView dq, dk, dv;
   ConstHeadsView dout, out;
@@ -536,7 +545,7 @@ void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, 
   if (blocks == 0) return;
   constexpr int kBytes = Shape::template kBytes<T>;
   const auto kernel = tensor_backward_kernel<T, Shape, kHasDropout>;
-  MG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, stream.device);
   kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
       heads_on_device<T>(a.dq), heads_on_device<T>(a.dk), heads_on_device<T>(a.dv),
       heads_on_device<const T>(a.dout), heads_on_device<const T>(a.q),
@@ -545,6 +554,12 @@ void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, 
 }
 
 }  // namespace
+
+int tensor_backward_shared_bytes(int64_t d) {
+  int bytes = 0;
+  for_shape(d, [&]<class Shape>() { bytes = Shape::template kBytes<BFloat16>; });
+  return bytes;
+}
 
 void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
                                ConstHeadsView out, ConstView lse, ConstHeadsView q,
@@ -568,9 +583,7 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHe
                         : launch<T, Shape, false>(arguments, problem, scratch, stream);
   };
   const auto with_type = [&]<class T>() {
-    if (q.d <= 64) return with_shape.template operator()<T, BackwardShape<64, 2, 4, 16, 2>>();
-    if (q.d <= 96) return with_shape.template operator()<T, BackwardShape<96, 1, 8, 32, 1>>();
-    with_shape.template operator()<T, BackwardShape<128, 1, 8, 32, 1>>();
+    for_shape(q.d, [&]<class Shape>() { with_shape.template operator()<T, Shape>(); });
   };
   if (q.dtype == DType::kBFloat16) return with_type.template operator()<BFloat16>();
   with_type.template operator()<Float16>();

@@ -1,4 +1,5 @@
 #include "megatron/kernels/cuda/attention_tile.cuh"
+#include "megatron/kernels/cuda/shared_memory.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, alg. 1) on tensor cores. A warp has 16 kUnits
@@ -273,11 +274,12 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       const int own_query = query + u * kUnit + at.row + h * 8;
       const float total = row_sum(rows.total[u][h]);
       if (own_query < 0 || own_query >= p.sq) continue;
+      const bool sees_nothing = total == 0;  // a NaN is not nothing
       if (lse != nullptr && at.column == 0) {
         lse[pair * p.sq + own_query] =
-            total > 0 ? (rows.largest[u][h] + log2f(total)) * kLn2 : infinity();
+            sees_nothing ? infinity() : (rows.largest[u][h] + log2f(total)) * kLn2;
       }
-      const float factor = total > 0 ? p.kept / total : 0.0f;
+      const float factor = sees_nothing ? 0.0f : p.kept / total;
       T* const to = out.row(batch, head, own_query);
 #pragma unroll
       for (int t = 0; t < Shape::kChannelTiles; ++t) {
@@ -297,7 +299,8 @@ void launch(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q
   const int64_t blocks = (rows + Shape::kQueries - 1) / Shape::kQueries * q.b * q.heads;
   constexpr int kBytes = Shape::template kBytes<T>;
   const auto kernel = tensor_forward_kernel<T, Shape, kHasDropout>;
-  MG_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  static_assert(kBytes <= kLeastSharedBytes);
+  allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, stream.device);
   kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
       heads_on_device<T>(out), lse.is_null() ? nullptr : lse.as<float>(),
       heads_on_device<const T>(q), heads_on_device<const T>(k), heads_on_device<const T>(v),

@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "megatron/core/error.h"
 #include "megatron/kernels/cuda/cudnn_attention.h"
 #include "megatron/kernels/cuda/math_attention.h"
+#include "megatron/kernels/cuda/shared_memory.h"
 #include "tests/kernels/cuda/twin.h"
 
 // Attention on a GPU against attention on the CPU: through the entry point, which chooses between
@@ -34,6 +39,7 @@ struct Problem {
   bool is_deterministic = false;
   Tensor document_starts{}, key_padding_mask{}, alibi_slopes{};  // on the CPU
   Tensor more_samples{};                                         // [1] int64 on the CPU, of dropout
+  int64_t nan_key = -1;  // whose channels are NaN, where keys are not fused with queries
 };
 
 std::string text_of(const Problem& p) {
@@ -49,8 +55,11 @@ struct Buffers {
 };
 
 Buffers buffers_of(const Problem& p, Stream stream) {
+  const auto random_on_cpu = [&](int64_t s, int64_t width, uint64_t seed) {
+    return random_normal({s, p.b, width * p.d}, {.seed = seed, .dtype = p.dtype});
+  };
   const auto random = [&](int64_t s, int64_t width, uint64_t seed) {
-    return random_normal({s, p.b, width * p.d}, {.seed = seed, .dtype = p.dtype}).to(stream);
+    return random_on_cpu(s, width, seed).to(stream);
   };
   // Marks, so that an element that is not written is seen.
   const auto marked = [](const Tensor& x) {
@@ -61,7 +70,13 @@ Buffers buffers_of(const Problem& p, Stream stream) {
     t.q = random(p.sq, p.heads + 2 * p.groups, 1);
   } else {
     t.q = random(p.sq, p.heads, 1);
-    t.k = random(p.sk, p.groups, 2);
+    Tensor k = random_on_cpu(p.sk, p.groups, 2);
+    if (p.nan_key >= 0) {  // all bits set are a NaN in every floating type
+      const int64_t row_bytes = k.bytes() / p.sk;
+      std::memset(static_cast<std::byte*>(k.view().data) + p.nan_key * row_bytes, 0xff,
+                  static_cast<size_t>(row_bytes));
+    }
+    t.k = k.to(stream);
     t.v = random(p.sk, p.groups, 3);
     t.dk = marked(t.k);
     t.dv = marked(t.v);
@@ -492,6 +507,109 @@ TEST_F(AttentionCudaTest, DeterministicGradientsHaveTheSameBits) {
       }
     }
   }
+}
+
+// A query that sees a NaN has a NaN for every result, also where the key that holds it is the only
+// one the query sees, so that a single lane of a warp has a score. Other queries keep their bits.
+TEST_F(AttentionCudaTest, NanReachesWhoSeesIt) {
+  constexpr int kNanKey = 40;
+  constexpr int kLength = 70;
+  std::vector<int32_t> only_it;  // its own query sees nothing else, and no later query sees it
+  for (int i = 0; i < kLength; ++i) {
+    only_it.push_back(i < kNanKey ? 0 : i == kNanKey ? kNanKey : kNanKey + 1);
+  }
+  const std::vector<int32_t> all_before(kLength, 0);
+  for (const std::vector<int32_t>& starts : {only_it, all_before}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const float probability : {0.0f, 0.5f}) {
+        for (const Path path : {Path::kMath, Path::kChosen}) {
+          Problem p = self_attention("NaN", kLength, 1, 2, 2, 16);
+          p.is_fused = false;
+          p.dtype = dtype;
+          p.document_starts = tensor_of(starts, {1, kLength});
+          p.dropout = {.key = 3, .probability = probability};
+          EXPECT_FALSE(is_served_by_cudnn(p));
+          const Buffers clean = run(p, stream(), path);
+          p.nan_key = kNanKey;
+          const Buffers got = run(p, stream(), path);
+          const std::string what = text_of(p) + (path == Path::kMath ? " plain" : " chosen");
+          const int64_t width = p.heads * p.d;
+          for (int64_t query = 0; query < kLength; ++query) {
+            const bool sees_it = query >= kNanKey && starts[static_cast<size_t>(query)] <= kNanKey;
+            const auto expect = [&](const Tensor& x, const Tensor& of_clean, int64_t i,
+                                    const char* name) {
+              const double value = element(x, i);
+              if (sees_it) {
+                ASSERT_TRUE(std::isnan(value)) << what << ": " << name << " of query " << query;
+              } else {
+                ASSERT_EQ(value, element(of_clean, i))
+                    << what << ": " << name << " of query " << query;
+              }
+            };
+            for (int64_t c = 0; c < width; ++c)
+              expect(got.out, clean.out, query * width + c, "out");
+            for (int64_t head = 0; head < p.heads; ++head) {
+              expect(got.lse, clean.lse, head * kLength + query, "lse");
+            }
+            for (int64_t c = 0; sees_it && c < width; ++c) {
+              expect(got.dq, clean.dq, query * width + c, "dq");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// What a GPU of another compute capability would choose.
+class AsOnAnotherGpu {
+ public:
+  explicit AsOnAnotherGpu(const char* capability) { ::setenv("MEGATRON_GPU_AS", capability, 1); }
+  ~AsOnAnotherGpu() { ::unsetenv("MEGATRON_GPU_AS"); }
+  AsOnAnotherGpu(const AsOnAnotherGpu&) = delete;
+  AsOnAnotherGpu& operator=(const AsOnAnotherGpu&) = delete;
+};
+
+// 99 KiB of shared memory do not hold four tiles of 256 channels: two take turns.
+TEST_F(AttentionCudaTest, TilesThatTakeTurnsGiveTheSameBits) {
+  std::vector<int32_t> starts;
+  for (int i = 0; i < 100; ++i) starts.push_back(i / 30 * 30);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const float probability : {0.0f, 0.2f}) {
+      Problem p = self_attention("turns", 100, 1, 4, 2, 256);
+      p.is_fused = false;
+      p.dtype = dtype;
+      p.document_starts = tensor_of(starts, {1, 100});
+      p.dropout = {.key = 11, .probability = probability};
+      const Buffers want = run(p, stream(), Path::kMath);
+      const AsOnAnotherGpu smaller("8.6");
+      const Buffers got = run(p, stream(), Path::kMath);
+      expect_identical(got.dq, want.dq, text_of(p) + ": dq");
+      expect_identical(got.dk, want.dk, text_of(p) + ": dk");
+      expect_identical(got.dv, want.dv, text_of(p) + ": dv");
+    }
+  }
+}
+
+// On GPUs with less shared memory, plain kernels take the backward pass of heads of more than 64
+// channels.
+TEST_F(AttentionCudaTest, EveryGpuHasAWay) {
+  for (const char* const capability : {"8.0", "8.6", "8.9", "9.0", "10.0", "12.0"}) {
+    const AsOnAnotherGpu other(capability);
+    for (const int64_t d : {64, 96, 128, 256}) {
+      Problem p = self_attention(capability, 70, 1, 2, 2, d);
+      p.dtype = DType::kBFloat16;
+      p.document_starts = zeros({1, 70}, DType::kInt32, Stream{});
+      p.dropout = {.key = 5, .probability = 0.1f};
+      check(p);
+    }
+  }
+  EXPECT_EQ(message_of<ConfigError>([&] {
+              const AsOnAnotherGpu unknown("7.5");
+              kernels::cuda::max_shared_bytes(gpu());
+            }),
+            "MEGATRON_GPU_AS=7.5 is not a compute capability that kernels know; use 8.0, 8.6, 8.9, "
+            "9.0, 10.0 or 12.0");
 }
 
 }  // namespace
