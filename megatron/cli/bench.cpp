@@ -20,6 +20,7 @@
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/cuda.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/device/trace.h"
 #include "megatron/models/gpt/gpt_task.h"
@@ -28,6 +29,7 @@
 #include "megatron/settings/flag_table.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/flops.h"
+#include "megatron/training/gpu_roof.h"
 #include "megatron/training/trainer.h"
 
 namespace megatron::cli {
@@ -201,6 +203,14 @@ nlohmann::ordered_json breakdown(Trainer& trainer, Stream stream, int64_t steps,
   return report;
 }
 
+// A second, of the GPU's bf16 products; nothing where it is not known.
+std::optional<double> peak_flops(Device device) {
+  if (device.is_cpu()) return std::nullopt;
+  const GpuRoof* const gpu = gpu_roof_of_device(cuda::properties(device.index).name);
+  if (gpu == nullptr) return std::nullopt;
+  return gpu->matmul_flops;
+}
+
 // Trains the workload and says how fast that was, and in how much memory.
 nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& world) {
   const Clock::time_point started = Clock::now();
@@ -279,6 +289,11 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   report["step_ms"] = median * 1000;
   report["tflops_standard"] = standard_flops(args.transformer, batch) / median / 1e12;
   report["tflops_causal"] = causal_flops(args.transformer, batch) / median / 1e12;
+  if (const std::optional<double> peak = peak_flops(device)) {
+    report["gpu"] = cuda::properties(device.index).name;
+    report["percent_of_peak"] =
+        100 * report["tflops_causal"].get<double>() * 1e12 / (*peak * world.size());
+  }
   report["cuda_graph"] = trainer.has_recorded_microbatch();
   report["start_to_first_step_s"] = first_step_at;
   report["start_s"] = phases;

@@ -10,11 +10,13 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
+#include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/training/flops.h"
+#include "megatron/training/gpu_roof.h"
 #include "megatron/training/step_estimate.h"
 
 namespace megatron::cli {
@@ -23,6 +25,7 @@ namespace {
 struct PlanFlags {
   std::string workload;
   int64_t world_size = 1;
+  std::string gpu;
   bool json = false;
 };
 
@@ -31,6 +34,10 @@ FlagTable flags_of(PlanFlags& flags) {
   table.group("plan");
   table.add("--workload", flags.workload, "A known model: " + workload_names() + ".");
   table.add("--world-size", flags.world_size, "Ranks of the run.");
+  table.add("--gpu", flags.gpu,
+            "The GPU to plan for: " + gpu_names() +
+                ". Default: this machine's, or else h200, whose times were measured; those of "
+                "others follow from their peak rates.");
   table.add_switch("--json", flags.json, "One JSON object instead of tables.");
   return table;
 }
@@ -38,6 +45,7 @@ FlagTable flags_of(PlanFlags& flags) {
 struct Plan {
   TrainingArgs args;
   DeviceType device = DeviceType::kCpu;
+  const GpuRoof* gpu = &measured_gpu();
   std::vector<RankMemory> stages;
   std::vector<Traffic> traffic;
   std::vector<Traffic> exposed;  // of it
@@ -64,7 +72,18 @@ void find_vocabulary(TrainingArgs& args) {
                              args.parallel.tensor_model_parallel_size);
 }
 
-Plan plan_of(TrainingArgs args) {
+// Of --gpu, or of this machine, or the one that was measured.
+const GpuRoof& chosen_gpu(const std::string& flag) {
+  if (const GpuRoof* const named = gpu_roof(flag)) return *named;
+  if (num_cuda_devices() == 0) return measured_gpu();
+  const std::string here = cuda::properties(0).name;
+  if (const GpuRoof* const gpu = gpu_roof_of_device(here)) return *gpu;
+  warn(fmt::format("the peak rates of {} are not known: the plan is for an {}; --gpu names another",
+                   here, measured_gpu().name));
+  return measured_gpu();
+}
+
+Plan plan_of(TrainingArgs args, const std::string& gpu) {
   Plan plan;
   plan.args = std::move(args);
   // A plan for GPUs needs none; auto means what training here would take.
@@ -72,6 +91,7 @@ Plan plan_of(TrainingArgs args) {
   const bool has_gpu =
       choice == DeviceChoice::kCuda || (choice == DeviceChoice::kAuto && num_cuda_devices() > 0);
   plan.device = has_gpu ? DeviceType::kCuda : DeviceType::kCpu;
+  if (has_gpu) plan.gpu = &chosen_gpu(gpu);
   const PlannedTraining training = planned_training(plan.args, plan.device);
   plan.num_microbatches = training.num_microbatches;
   plan.batch = plan.args.training.global_batch_size;
@@ -87,7 +107,8 @@ Plan plan_of(TrainingArgs args) {
                              {.exposed_bytes = plan.exposed[plan.largest()].total(),
                               .exposed_transfers = plan.exposed[plan.largest()].transfers,
                               .hidden_transfers = plan.traffic[plan.largest()].transfers -
-                                                  plan.exposed[plan.largest()].transfers});
+                                                  plan.exposed[plan.largest()].transfers},
+                             *plan.gpu);
   return plan;
 }
 
@@ -153,7 +174,8 @@ void print_work(const Plan& plan) {
       "about {:.4g} s an iteration on {}: {:.0f} tokens/s, {:.1f} TFLOP/s a rank", seconds,
       plan.device == DeviceType::kCpu
           ? fmt::format("{} CPU threads of {:.0f} GFLOP/s", num_threads(), kCpuFlopsPerThread / 1e9)
-          : "H200 GPUs",
+          : fmt::format("{} GPUs{}", plan.gpu->name,
+                        plan.gpu == &measured_gpu() ? "" : " (from H200's times and peak rates)"),
       static_cast<double>(plan.batch * plan.model().seq_length) / seconds,
       tflops_per_device(flops, seconds, ranks)));
   for (const auto& [what, part] : times_of(plan.time)) {
@@ -177,6 +199,7 @@ nlohmann::ordered_json json_of(const Plan& plan) {
   nlohmann::ordered_json report;
   report["parameters"] = plan.num_parameters;
   report["device"] = plan.device == DeviceType::kCpu ? "cpu" : "cuda";
+  if (plan.device == DeviceType::kCuda) report["gpu"] = plan.gpu->name;
   report["world_size"] = plan.args.parallel.world_size;
   report["global_batch_size"] = plan.batch;
   report["num_microbatches"] = plan.num_microbatches;
@@ -227,12 +250,15 @@ int plan(std::span<const std::string> argv) {
   if (flags.world_size < 1) {
     problems.push_back(fmt::format("--world-size {} must be at least 1", flags.world_size));
   }
+  if (!flags.gpu.empty() && gpu_roof(flags.gpu) == nullptr) {
+    problems.push_back(fmt::format("--gpu {} is not known; use one of {}", flags.gpu, gpu_names()));
+  }
   args = resolved(std::move(args), std::max<int64_t>(flags.world_size, 1), problems);
   if (!problems.empty()) throw ConfigError(problems);
   find_vocabulary(args);
   comm::use_threads(args.training.num_threads);
 
-  const Plan plan = plan_of(std::move(args));
+  const Plan plan = plan_of(std::move(args), flags.gpu);
   if (flags.json) {
     print_line(json_of(plan).dump());
     return 0;

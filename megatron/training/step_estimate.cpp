@@ -11,7 +11,8 @@ namespace megatron {
 namespace {
 
 // Constants of one H200, from what whole iterations took (docs/performance.md): the test of
-// tests/cli/plan_test.cpp compares each of those with its estimate.
+// tests/cli/plan_test.cpp compares each of those with its estimate. Of other GPUs nothing was
+// measured: their rates are these times the ratio of the peaks (gpu_roof.h).
 constexpr double kMatmulFlops = 660e12;     // bf16, as many products in a row as an iteration has
 constexpr double kCopyBytes = 4.3e12;       // read and written
 constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
@@ -66,7 +67,10 @@ double elementwise_bytes(const TransformerConfig& c, double h, double f, double 
 }
 
 // Seconds of one token on one tensor-parallel rank with all layers.
-StepEstimate token_on_h200(const TransformerConfig& c, const ParallelConfig& parallel) {
+StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& parallel,
+                          const GpuRoof& gpu) {
+  const double products = gpu.matmul_flops / measured_gpu().matmul_flops;
+  const double copies = gpu.memory_bytes / measured_gpu().memory_bytes;
   const auto ranks = static_cast<double>(parallel.tensor_model_parallel_size);
   const auto h = static_cast<double>(c.hidden_size);
   const auto s = static_cast<double>(c.seq_length);
@@ -78,12 +82,12 @@ StepEstimate token_on_h200(const TransformerConfig& c, const ParallelConfig& par
   const double weights = layers * (h * (q + 2 * k) + q * h + mlp);
 
   StepEstimate token;
-  token.linear = 6 * weights / ranks / kMatmulFlops;
-  token.head = 6 * h * v / ranks / kMatmulFlops;
+  token.linear = 6 * weights / ranks / (products * kMatmulFlops);
+  token.head = 6 * h * v / ranks / (products * kMatmulFlops);
   // Two products of half a square forward, five backward.
   const double forward = 2 * layers * q * s / ranks;
   const bool is_small = c.kv_channels < 128;
-  double rate = is_small ? kSmallHeads : 1;
+  double rate = is_small ? products * kSmallHeads : products;
   if (c.attention_dropout > 0 || c.position_embedding_type == PositionEmbedding::kAlibi) {
     rate *= is_small ? kOwnAttentionOfSmallHeads : kOwnAttention;
   }
@@ -92,7 +96,7 @@ StepEstimate token_on_h200(const TransformerConfig& c, const ParallelConfig& par
   const double bytes = layers * elementwise_bytes(c, parallel.sequence_parallel ? h / ranks : h,
                                                   static_cast<double>(c.ffn_hidden_size) / ranks,
                                                   q / ranks, k / ranks);
-  token.elementwise = (bytes + 6 * v / ranks) / (kCopyBytes * kStreamEfficiency);
+  token.elementwise = (bytes + 6 * v / ranks) / (copies * kCopyBytes * kStreamEfficiency);
   return token;
 }
 
@@ -148,13 +152,13 @@ StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& p
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             int64_t num_parameters, DeviceType device, double flops_per_second,
-                            const SentTraffic& sent) {
+                            const SentTraffic& sent, const GpuRoof& gpu) {
   const bool is_cpu = device == DeviceType::kCpu;
   const auto stages = static_cast<double>(parallel.pipeline_model_parallel_size);
   const auto chunks =
       static_cast<double>(std::max<int64_t>(1, parallel.virtual_pipeline_model_parallel_size));
   StepEstimate step =
-      is_cpu ? token_at_rate(config, flops_per_second) : token_on_h200(config, parallel);
+      is_cpu ? token_at_rate(config, flops_per_second) : token_on_gpu(config, parallel, gpu);
   const double tokens = static_cast<double>(micro_batch_size * config.seq_length) /
                         static_cast<double>(parallel.context_parallel_size);
   const StageWork work = slowest_stage(config, parallel, step);
@@ -168,11 +172,13 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.bubble = busy * (stages - 1) / (chunks * static_cast<double>(num_microbatches));
   const auto parameters = static_cast<double>(num_parameters);
   if (!is_cpu) {
-    step.communication = static_cast<double>(sent.exposed_bytes) / kLinkBytes +
+    const double links = gpu.link_bytes / measured_gpu().link_bytes;
+    step.communication = static_cast<double>(sent.exposed_bytes) / (links * kLinkBytes) +
                          static_cast<double>(sent.exposed_transfers) * kTransferSeconds +
                          static_cast<double>(sent.hidden_transfers) * kHiddenTransferSeconds;
   }
-  step.optimizer = is_cpu ? 0 : parameters * kAdamBytes / (kCopyBytes * kAdamEfficiency);
+  const double copies = gpu.memory_bytes / measured_gpu().memory_bytes;
+  step.optimizer = is_cpu ? 0 : parameters * kAdamBytes / (copies * kCopyBytes * kAdamEfficiency);
   return step;
 }
 

@@ -4,6 +4,7 @@
 
 #include "megatron/device/device.h"
 #include "megatron/parallel/config.h"
+#include "megatron/training/gpu_roof.h"
 #include "megatron/transformer/config.h"
 
 namespace megatron {
@@ -32,13 +33,13 @@ struct SentTraffic {
   int64_t hidden_transfers = 0;  // beside products
 };
 
-// CUDA: H200s of one host, bf16, the products, attention and memory traffic of an iteration at the
-// rates that whole iterations reached. CPU: `flops_per_second` for everything that multiplies, and
-// nothing else.
+// CUDA: GPUs of one host, bf16, the products, attention and memory traffic of an iteration at the
+// rates that whole iterations reached on an H200; of another GPU at as much of its peaks. CPU:
+// `flops_per_second` for everything that multiplies, and nothing else.
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             int64_t num_parameters, DeviceType device, double flops_per_second,
-                            const SentTraffic& sent = {});
+                            const SentTraffic& sent = {}, const GpuRoof& gpu = measured_gpu());
 
 // What a thread of the CPU kernels multiplies, fp32 or bf16: docs/performance.md, rounded down.
 inline constexpr double kCpuFlopsPerThread = 120e9;

@@ -1,11 +1,15 @@
 #include "megatron/cli/plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "megatron/core/error.h"
+#include "tests/support/message_of.h"
 
 namespace megatron::cli {
 namespace {
@@ -86,6 +90,28 @@ TEST(PlanTest, TimesAreWithinFivePercentOfWhatGpusTook) {
                 0.05 * row.tokens_per_second)
         << row.flags;
   }
+}
+
+// The rates of a GPU that was not measured follow its peaks.
+TEST(PlanTest, KnowsTheRoofsOfOtherGpus) {
+  const std::string flags = "--workload 1.3b --micro-batch-size 8 --global-batch-size 16";
+  const nlohmann::json h200 = planned(flags);
+  EXPECT_EQ(h200["gpu"], "H200");
+  EXPECT_EQ(planned(flags + " --gpu h200")["seconds"], h200["seconds"]);
+  const auto part = [&](const std::string& gpu, const char* what) {
+    const nlohmann::json plan = planned(flags + " --gpu " + gpu);
+    return plan["seconds_by_part"][what].get<double>() /
+           h200["seconds_by_part"][what].get<double>();
+  };
+  EXPECT_NEAR(part("a100", "linear layers"), 989.4 / 312, 1e-6);
+  EXPECT_NEAR(part("a100", "attention"), 989.4 / 312, 1e-6);
+  EXPECT_NEAR(part("h100", "linear layers"), 1, 1e-6);
+  EXPECT_NEAR(part("h100", "optimizer"), 4800.0 / 3350, 1e-6);
+  EXPECT_NEAR(part("B200", "elementwise"), 4800.0 / 8000, 1e-6);
+  const std::vector<std::string> unknown = {"--workload", "1.3b", "--gpu", "v100"};
+  EXPECT_THAT(message_of<ConfigError>([&] { plan(unknown); }),
+              testing::HasSubstr("--gpu v100 is not known; use one of a100, a6000, 3090, l40s, "
+                                 "4090, h100, h200, b200, 5090"));
 }
 
 TEST(PlanTest, OverlapHidesWhatTensorRanksSend) {
