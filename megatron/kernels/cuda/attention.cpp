@@ -5,7 +5,7 @@
 
 #include "megatron/kernels/cuda/cudnn_attention.h"
 #include "megatron/kernels/cuda/math_attention.h"
-#include "megatron/kernels/cuda/shared_memory.h"
+#include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
 namespace megatron::kernels::cuda {

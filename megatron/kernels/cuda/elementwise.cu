@@ -3,6 +3,7 @@
 #include <cooperative_groups.h>
 
 #include "megatron/device/memory.h"
+#include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/launch.cuh"
 
 namespace megatron::kernels::cuda {
@@ -79,28 +80,24 @@ struct SumFewRows {
   }
 };
 
-// A cluster of blocks owns kSumColumns columns and shares their rows: block b takes rows b, b +
-// kSumBlocks, ... of every kSumBlocks * kSumLanes rows. The first block adds up the others' sums,
-// which lie in their shared memory, in the order of the blocks: no scratch, and an order that the
-// shape alone fixes.
-constexpr int kSumBlocks = 8;  // of a cluster
+// Sums of kSumColumns columns. Their rows are dealt to kSumParts parts: part b has rows b, b +
+// kSumParts, ... of every kSumParts * kSumLanes rows. The sums of the parts are added in their
+// order: no scratch, and an order that the shape alone fixes.
+constexpr int kSumParts = 8;
 constexpr int kSumColumns = 64;
 constexpr int kSumLanes = 32;  // rows that a block reads at a time
+constexpr int kSumThreads = kSumColumns / kVector * kSumLanes;
+using ColumnSums = float[kSumLanes][kSumColumns];  // in shared memory; the first row is the result
 
+// The sum of one part, of columns from `first` on. REQUIRES: a barrier before the result is read.
 template <int N>
-__global__ void __cluster_dims__(kSumBlocks, 1, 1)
-    __launch_bounds__(kSumColumns / kVector * kSumLanes)
-        sum_rows_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
-  __shared__ float sums[kSumLanes][kSumColumns];
-  const auto cluster = cooperative_groups::this_cluster();
-  const unsigned block = cluster.block_rank();
+__device__ __forceinline__ void sum_part(ColumnSums& sums, const AnyInput& x, int64_t rows,
+                                         int64_t cols, int64_t first, unsigned part) {
   const unsigned slot = threadIdx.x % (kSumColumns / kVector) * kVector;
   const unsigned lane = threadIdx.x / (kSumColumns / kVector);
-  const int64_t first = static_cast<int64_t>(blockIdx.x / kSumBlocks) * kSumColumns;
   const int64_t column = first + slot;
-
   float total[kVector] = {};
-  for (int64_t i = block * kSumLanes + lane; i < rows; i += kSumBlocks * kSumLanes) {
+  for (int64_t i = part * kSumLanes + lane; i < rows; i += kSumParts * kSumLanes) {
     if constexpr (N == kVector) {
       if (column >= cols) break;
       float values[N];
@@ -125,20 +122,70 @@ __global__ void __cluster_dims__(kSumBlocks, 1, 1)
     for (int i = 0; i < kSumLanes; ++i) sum += sums[i][threadIdx.x];
     sums[0][threadIdx.x] = sum;
   }
+}
+
+__device__ __forceinline__ void store_sum(const AnyOutput& y, float beta, int64_t column,
+                                          float total) {
+  float sum[1] = {total};
+  if (beta != 0) {
+    float before[1];
+    y.read(before, column);
+    sum[0] = fmaf(beta, before[0], sum[0]);
+  }
+  y.write(column, sum);
+}
+
+// A cluster of blocks, each with a part. The first adds up the sums of the others, which lie in
+// their shared memory.
+template <int N>
+__global__ void __cluster_dims__(kSumParts, 1, 1) __launch_bounds__(kSumThreads)
+    sum_rows_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  __shared__ ColumnSums sums;
+  const auto cluster = cooperative_groups::this_cluster();
+  const unsigned part = cluster.block_rank();
+  const int64_t first = static_cast<int64_t>(blockIdx.x / kSumParts) * kSumColumns;
+  sum_part<N>(sums, x, rows, cols, first, part);
   cluster.sync();
-  if (block == 0 && threadIdx.x < kSumColumns && first + threadIdx.x < cols) {
-    float sum[1] = {0};
-    for (unsigned b = 0; b < kSumBlocks; ++b) {
-      sum[0] += *cluster.map_shared_rank(&sums[0][threadIdx.x], b);
+  if (part == 0 && threadIdx.x < kSumColumns && first + threadIdx.x < cols) {
+    float sum = 0;
+    for (unsigned b = 0; b < kSumParts; ++b) {
+      sum += *cluster.map_shared_rank(&sums[0][threadIdx.x], b);
     }
-    if (beta != 0) {
-      float before[1];
-      y.read(before, first + threadIdx.x);
-      sum[0] = fmaf(beta, before[0], sum[0]);
-    }
-    y.write(first + threadIdx.x, sum);
+    store_sum(y, beta, first + threadIdx.x, sum);
   }
   cluster.sync();  // the other blocks' shared memory must outlive the reads
+#endif
+}
+
+// The same where there are no clusters: one block takes part after part.
+template <int N>
+__global__ void __launch_bounds__(kSumThreads)
+    sum_rows_alone_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
+  __shared__ ColumnSums sums;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kSumColumns;
+  float sum = 0;
+  for (unsigned part = 0; part < kSumParts; ++part) {
+    sum_part<N>(sums, x, rows, cols, first, part);
+    if (threadIdx.x < kSumColumns) sum += sums[0][threadIdx.x];  // which this thread wrote
+    __syncthreads();
+  }
+  if (threadIdx.x < kSumColumns && first + threadIdx.x < cols) {
+    store_sum(y, beta, first + threadIdx.x, sum);
+  }
+}
+
+template <int N>
+void launch_sum_rows(const AnyOutput& y, const AnyInput& x, int64_t rows, int64_t cols, float beta,
+                     Stream stream) {
+  const auto groups = static_cast<unsigned>((cols + kSumColumns - 1) / kSumColumns);
+  if (has_clusters(reinterpret_cast<const void*>(sum_rows_kernel<N>), stream.device)) {
+    sum_rows_kernel<N>
+        <<<groups * kSumParts, kSumThreads, 0, native(stream)>>>(y, x, rows, cols, beta);
+  } else {
+    sum_rows_alone_kernel<N><<<groups, kSumThreads, 0, native(stream)>>>(y, x, rows, cols, beta);
+  }
+  MG_CUDA(cudaGetLastError());
 }
 
 // for_each_element with one 16-byte access of the widest operand: half the vector where one is
@@ -196,16 +243,11 @@ void sum_rows(TensorView y, ConstView x, float beta, Stream stream) {
     if (cols % kVector == 0) return run(cols, sum, stream, out, in);
     return for_each_element(cols, false, sum, stream);
   }
-  const auto groups = static_cast<unsigned>((cols + kSumColumns - 1) / kSumColumns);
-  constexpr int threads = kSumColumns / kVector * kSumLanes;
   if (is_aligned(x.data) && cols % kVector == 0) {
-    sum_rows_kernel<kVector>
-        <<<groups * kSumBlocks, threads, 0, native(stream)>>>(out, in, rows, cols, beta);
+    launch_sum_rows<kVector>(out, in, rows, cols, beta, stream);
   } else {
-    sum_rows_kernel<1>
-        <<<groups * kSumBlocks, threads, 0, native(stream)>>>(out, in, rows, cols, beta);
+    launch_sum_rows<1>(out, in, rows, cols, beta, stream);
   }
-  MG_CUDA(cudaGetLastError());
 }
 
 }  // namespace megatron::kernels::cuda

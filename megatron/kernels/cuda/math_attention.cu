@@ -1,7 +1,7 @@
 #include "megatron/kernels/cuda/math_attention.h"
 
 #include "megatron/kernels/cuda/attention_problem.cuh"
-#include "megatron/kernels/cuda/shared_memory.h"
+#include "megatron/kernels/cuda/capability.h"
 
 // Scores are computed in tiles of 32 x 32. A block has eight warps, each with four rows of the tile
 // (queries in the forward pass and for dq, keys for dk and dv), and the other side of the tile

@@ -1,5 +1,5 @@
 #include "megatron/kernels/cuda/attention_tile.cuh"
-#include "megatron/kernels/cuda/shared_memory.h"
+#include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
 // FlashAttention-2's backward pass (Dao 2023, arXiv:2307.08691, alg. 2) on tensor cores, the same

@@ -4,16 +4,15 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/cudnn_attention.h"
 #include "megatron/kernels/cuda/math_attention.h"
-#include "megatron/kernels/cuda/shared_memory.h"
 #include "tests/kernels/cuda/twin.h"
 
 // Attention on a GPU against attention on the CPU: through the entry point, which chooses between
@@ -560,15 +559,6 @@ TEST_F(AttentionCudaTest, NanReachesWhoSeesIt) {
     }
   }
 }
-
-// What a GPU of another compute capability would choose.
-class AsOnAnotherGpu {
- public:
-  explicit AsOnAnotherGpu(const char* capability) { ::setenv("MEGATRON_GPU_AS", capability, 1); }
-  ~AsOnAnotherGpu() { ::unsetenv("MEGATRON_GPU_AS"); }
-  AsOnAnotherGpu(const AsOnAnotherGpu&) = delete;
-  AsOnAnotherGpu& operator=(const AsOnAnotherGpu&) = delete;
-};
 
 // 99 KiB of shared memory do not hold four tiles of 256 channels: two take turns.
 TEST_F(AttentionCudaTest, TilesThatTakeTurnsGiveTheSameBits) {

@@ -79,6 +79,21 @@ TEST_P(ElementwiseCudaTest, SumRows) {
   }
 }
 
+// GPUs before compute capability 9.0 have no clusters of blocks.
+TEST_P(ElementwiseCudaTest, SumRowsHasTheSameBitsWithoutClusters) {
+  for (const Shape& shape : {Shape{1'000, 7}, Shape{777, 1'025}, Shape{4'096, 1'024}}) {
+    const Tensor x = random_normal(shape, {.seed = 5, .dtype = GetParam()}).to(stream());
+    const auto sum = [&] {
+      Tensor y = random_normal({shape[1]}, {.seed = 6, .dtype = GetParam()}).to(stream());
+      kernels::sum_rows(y.view(), x.view(), 0.5f, stream());
+      return y.to(Stream{});
+    };
+    const Tensor want = sum();
+    const AsOnAnotherGpu older("8.0");
+    expect_identical(sum(), want, shape.str());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, ElementwiseCudaTest, kTrainingDtypes, dtype_name);
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <functional>
 #include <optional>
@@ -53,6 +54,15 @@ class CudaTest : public testing::Test {
 
  private:
   std::optional<OwnedStream> queue_;
+};
+
+// While it lives, kernels choose as on a GPU of another compute capability.
+class AsOnAnotherGpu {
+ public:
+  explicit AsOnAnotherGpu(const char* capability) { ::setenv("MEGATRON_GPU_AS", capability, 1); }
+  ~AsOnAnotherGpu() { ::unsetenv("MEGATRON_GPU_AS"); }
+  AsOnAnotherGpu(const AsOnAnotherGpu&) = delete;
+  AsOnAnotherGpu& operator=(const AsOnAnotherGpu&) = delete;
 };
 
 // Parameter: dtype.

@@ -1,4 +1,4 @@
-#include "megatron/kernels/cuda/shared_memory.h"
+#include "megatron/kernels/cuda/capability.h"
 
 #include <cuda_runtime_api.h>
 
@@ -26,9 +26,9 @@ cudaError_t __wrap_cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute wh
 namespace megatron {
 namespace {
 
-class SharedMemoryCudaTest : public CudaTest {};
+class CapabilityCudaTest : public CudaTest {};
 
-TEST_F(SharedMemoryCudaTest, TheDriverIsAskedOnceForAKernel) {
+TEST_F(CapabilityCudaTest, TheDriverIsAskedOnceForAKernel) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const Tensor q = random_normal({64, 1, 3 * 2 * 32}, {.seed = 1, .dtype = dtype}).to(stream());
     Tensor out({64, 1, 2 * 32}, dtype, stream());
