@@ -224,6 +224,7 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
     phase = now;
   };
   phases["process"] = before_main;
+  warn_of_device(args.training.device, world);
   const Device device = chosen_device(args.training.device, world);
   end_phase("device");
   expect_to_fit(args, device, free_memory_bytes(device));

@@ -14,6 +14,7 @@ namespace megatron::cli {
 namespace {
 
 void check_memory(const TrainingArgs& args, const comm::Group& world) {
+  warn_of_device(args.training.device, world);
   const Device device = chosen_device(args.training.device, world);
   const RankMemory needed = largest_rank_memory(planned_training(args, device.type));
   for (const std::string& line : summary_of(needed)) print_line(line);

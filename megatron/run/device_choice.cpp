@@ -9,38 +9,40 @@
 #include "megatron/device/cuda.h"
 
 namespace megatron {
+namespace {
+
+bool takes_gpu(DeviceChoice choice) {
+  return choice != DeviceChoice::kCpu && num_cuda_devices() > 0;
+}
+
+}  // namespace
+
+void warn_of_device(DeviceChoice choice, const comm::Group& world) {
+  const comm::RankContext& context = world.transport().context();
+  if (context.local_rank != 0) return;
+  if (choice == DeviceChoice::kAuto && !takes_gpu(choice) && cuda::has_old_driver()) {
+    warn("--device auto takes the CPU: " + cuda::why_no_device());
+  }
+  const int gpus = num_cuda_devices();
+  if (takes_gpu(choice) && context.local_size > gpus) {
+    warn(fmt::format("{} ranks share {} GPU{}: a way to test layouts, not to train fast",
+                     context.local_size, gpus, gpus == 1 ? "" : "s"));
+  }
+}
 
 Device chosen_device(DeviceChoice choice, const comm::Group& world) {
   const int local_rank = world.transport().context().local_rank;
   const int ranks = world.transport().context().local_size;
-  const bool has_gpu = choice != DeviceChoice::kCpu && num_cuda_devices() > 0;
+  const bool has_gpu = takes_gpu(choice);
   if (choice == DeviceChoice::kCuda && !has_gpu) {
     throw ConfigError("--device cuda: " + cuda::why_no_device());
   }
-  if (choice == DeviceChoice::kAuto && !has_gpu && cuda::has_old_driver()) {
-    // Of all ranks and calls one tells it.
-    static const bool is_told = [] {
-      warn("--device auto takes the CPU: " + cuda::why_no_device());
-      return true;
-    }();
-    static_cast<void>(is_told);
-  }
   const int gpus = num_cuda_devices();
-  if (has_gpu && ranks > gpus) {
-    if (world.transport().threads() == nullptr) {
-      throw ConfigError(fmt::format(
-          "{} ranks on a host with {} GPUs, which only threads can share; start as many ranks as "
-          "GPUs, or use launch --ranks threads or --device cpu",
-          ranks, gpus));
-    }
-    if (world.rank() == 0) {
-      static const bool is_told = [&] {
-        warn(fmt::format("{} ranks share {} GPU{}: a way to test layouts, not to train fast", ranks,
-                         gpus, gpus == 1 ? "" : "s"));
-        return true;
-      }();
-      static_cast<void>(is_told);
-    }
+  if (has_gpu && ranks > gpus && world.transport().threads() == nullptr) {
+    throw ConfigError(fmt::format(
+        "{} ranks on a host with {} GPUs, which only threads can share; start as many ranks as "
+        "GPUs, or use launch --ranks threads or --device cpu",
+        ranks, gpus));
   }
   const Device device{has_gpu ? DeviceType::kCuda : DeviceType::kCpu,
                       has_gpu ? local_rank % gpus : local_rank};

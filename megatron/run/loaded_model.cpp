@@ -102,6 +102,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
   result.vocab_rows = config.padded_vocab_size;
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;
+  warn_of_device(choice.device, world);
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
