@@ -44,6 +44,7 @@ FreeMemory free_memory(int device);
 
 // Null when the device has no memory left.
 void* allocate(int64_t bytes, int device);
+// Waits for all work of the device, unless this process records a graph (begin_capture()).
 void release(void* block, int device) noexcept;
 // Page-locked host memory, which copies reach at full speed and without waiting for the host.
 void* allocate_pinned(int64_t bytes);

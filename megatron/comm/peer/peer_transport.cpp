@@ -393,7 +393,7 @@ PeerTransport::Slot& PeerTransport::taken_slot(int64_t bytes) {
   }
   slot.data = static_cast<std::byte*>(memory.allocate(bytes, MemoryCategory::kWorkspace));
   slot.bytes = bytes;
-  // Whoever released this memory may have queued work on it, all of it before `ready`.
+  // Work of this rank's stream that used the memory before may still be queued, all before `ready`.
   wait(pulls_, board(rank()).ready.get());
   return slot;
 }

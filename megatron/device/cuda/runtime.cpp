@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -30,6 +31,22 @@ class DeviceScope {
  private:
   int previous_ = 0;
 };
+
+// How many graphs this process records now, which make waiting for a whole device an error.
+struct Captures {
+  std::mutex mutex;
+  int count = 0;
+};
+Captures& captures() {
+  // Never destroyed: memory is released until the process ends.
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+  static auto* const all = new Captures();
+  return *all;
+}
+void end_of_capture() {
+  const std::lock_guard lock(captures().mutex);
+  --captures().count;
+}
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
@@ -137,6 +154,12 @@ void release(void* block, int device) noexcept {
   int previous = 0;
   cudaGetDevice(&previous);
   cudaSetDevice(device);
+  {
+    // cudaFree does not always wait for the device's work, such as a stream that waits until
+    // another GPU has read the block.
+    const std::lock_guard no_capture_begins(captures().mutex);
+    if (captures().count == 0) cudaDeviceSynchronize();
+  }
   cudaFree(block);
   cudaSetDevice(previous);
 }
@@ -193,12 +216,16 @@ double elapsed_ms(void* begin, void* end) {
 }
 
 void begin_capture(void* stream) {
+  const std::lock_guard lock(captures().mutex);
   MG_CUDA(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeRelaxed));
+  ++captures().count;
 }
 
 void* end_capture(void* stream) {
   cudaGraph_t captured = nullptr;
-  MG_CUDA(cudaStreamEndCapture(stream_of(stream), &captured));
+  const cudaError_t ended = cudaStreamEndCapture(stream_of(stream), &captured);
+  end_of_capture();
+  check(ended, "cudaStreamEndCapture", __FILE__, __LINE__);
   const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> graph(captured, cudaGraphDestroy);
   if (copies_from_host(graph.get())) {
     throw DeviceError(
@@ -214,6 +241,7 @@ void* end_capture(void* stream) {
 void abandon_capture(void* stream) noexcept {
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(stream_of(stream), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+  end_of_capture();
   cudaGetLastError();  // what made the record invalid was told when it happened
 }
 

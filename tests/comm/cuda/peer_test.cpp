@@ -21,7 +21,7 @@
 #include "megatron/comm/transport.h"
 #include "megatron/core/half.h"
 #include "megatron/device/allocator.h"
-#include "megatron/device/cuda/check.h"
+#include "megatron/device/cuda.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
 #include "tests/comm/cuda/on_gpu.h"
@@ -468,13 +468,33 @@ TEST_P(PeerTest, CannotBeRecordedInAGraph) {
     const OnGpu<float> x(std::vector<float>(4, 1), stream);
     all_reduce(x.view(), Reduce::kSum, world, stream);
     synchronize(stream);
-    cudaStream_t const native = static_cast<cudaStream_t>(stream.native);
-    cudaGraph_t graph = nullptr;
-    MG_CUDA(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));
+    cuda::begin_capture(stream.native);
     EXPECT_THAT(message_of<Unsupported>([&] { all_reduce(x.view(), Reduce::kSum, world, stream); }),
                 HasSubstr("peer copies cannot be recorded in a CUDA graph"));
-    MG_CUDA(cudaStreamEndCapture(native, &graph));
-    MG_CUDA(cudaGraphDestroy(graph));
+    cuda::abandon_capture(stream.native);
+  });
+}
+
+// Rank 0's GPU is late and reads rank 1's memory after rank 1 has given that back to the driver's
+// allocator, unless that waits.
+TEST_P(PeerTest, MemoryIsFreedWhenTheOthersHaveReadIt) {
+  run_on_gpus([](const Group& world, Stream stream) {
+    const int64_t count = int64_t{4} << 20;  // no part of a block that the driver keeps
+    connect(world, stream);
+    Delay delay(stream);
+    const OnGpu<int32_t> all(std::vector<int32_t>(static_cast<size_t>(count * world.size())),
+                             stream);
+    {
+      const OnGpu<int32_t> mine(std::vector<int32_t>(static_cast<size_t>(count), world.rank()),
+                                stream);
+      if (world.rank() == 0) delay.queue(300, stream);
+      all_gather(all.view(), mine.view(), world, stream);
+    }
+    const std::vector<int32_t> got = all.read();
+    for (int rank = 0; rank < world.size(); ++rank) {
+      const auto begin = got.begin() + rank * count;
+      EXPECT_EQ(std::count(begin, begin + count, rank), count);
+    }
   });
 }
 
