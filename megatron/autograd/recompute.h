@@ -1,23 +1,34 @@
 #pragma once
 
 #include <functional>
+#include <span>
+#include <vector>
 
 #include "megatron/autograd/variable.h"
 #include "megatron/device/random.h"
 
 namespace megatron {
 
-// How x is stored: pack(x) is kept, and unpack() of it gives x back. Null: as it is.
+// How a tensor is stored: pack(x) is kept, and unpack() of that gives x back. Null: as it is.
 struct StoredForm {
   std::function<Tensor(const Tensor& x)> pack;
   std::function<Tensor(const Tensor& packed)> unpack;
 };
 
-// fn(x), storing x alone: the activations inside are computed again in the backward pass
-// (Chen et al. 2016, arXiv:1604.06174). `random` is the state that dropouts inside fn use; its
-// position is put back for the replay. fn must be a pure function of x, parameters and `random`;
-// it is kept until the backward pass.
+using RecomputedFunction = std::function<std::vector<Variable>(std::span<const Variable> xs)>;
+
+// fn(xs), storing only xs, the first of them in the form `first_form`: the activations inside are
+// computed again in the backward pass (Chen et al. 2016, arXiv:1604.06174). Inputs after the
+// first may be undefined. `random` is the state that dropouts inside fn use; the
+// replay puts its position back.
+//
+// fn is kept until the backward pass. It must be a pure function of xs, parameters and `random`:
+// what other ops have made is an input, never a capture, for its graph would run once in each
+// region.
+std::vector<Variable> recompute(RecomputedFunction fn, const std::vector<Variable>& xs,
+                                RandomState& random, const StoredForm& first_form = {});
+// The same for one input and one output.
 Variable recompute(std::function<Variable(const Variable&)> fn, const Variable& x,
-                   RandomState& random, StoredForm form = {});
+                   RandomState& random, const StoredForm& form = {});
 
 }  // namespace megatron

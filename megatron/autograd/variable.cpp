@@ -192,13 +192,11 @@ std::vector<Variable> record_outputs(const char* name, std::vector<Tensor> ys,
   return results;
 }
 
-void backward(const Variable& y, const Tensor& dy) {
+void backward(std::span<const Variable> ys, std::span<const Tensor> dys) {
   using Node = Variable::Node;
-  if (!y.requires_grad()) return;
+  invariant(ys.size() == dys.size(), "a backward pass has one gradient per root");
+  if (std::ranges::none_of(ys, &Variable::requires_grad)) return;
   const TraceRange whole_pass("backward");
-  const Node::Output& end = y.impl_->node->outputs[y.impl_->output];
-  expect_shape(dy.shape(), end.shape, "backward: dy");
-  expect_dtype(dy.dtype(), end.dtype, "backward: dy");
 
   const auto earlier = [](const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) {
     return a->order < b->order;
@@ -227,7 +225,14 @@ void backward(const Variable& y, const Tensor& dy) {
     if (is_first) ready.push(node);
   };
 
-  deliver({y.impl_->node, y.impl_->output}, dy);
+  for (size_t i = 0; i < ys.size(); ++i) {
+    if (!ys[i].requires_grad() || !dys[i].defined()) continue;
+    const Variable::Impl& root = *ys[i].impl_;
+    const Node::Output& end = root.node->outputs[root.output];
+    expect_shape(dys[i].shape(), end.shape, "backward: dy");
+    expect_dtype(dys[i].dtype(), end.dtype, "backward: dy");
+    deliver({root.node, root.output}, dys[i]);
+  }
   while (!ready.empty()) {
     const std::shared_ptr<Node> node = ready.top();
     ready.pop();
@@ -236,16 +241,16 @@ void backward(const Variable& y, const Tensor& dy) {
     std::vector<bool> wanted;
     for (const Node::Input& input : node->inputs) wanted.push_back(input.node != nullptr);
     const JointBackwardFunction run = std::exchange(node->backward, nullptr);
-    std::vector<Tensor> dys;
+    std::vector<Tensor> complete;  // gradients of its outputs
     Stream stream;
     for (Node::Output& output : node->outputs) {
-      dys.push_back(std::exchange(output.dy, Tensor()));
-      if (dys.back().defined()) stream = dys.back().stream();
+      complete.push_back(std::exchange(output.dy, Tensor()));
+      if (complete.back().defined()) stream = complete.back().stream();
     }
     const TraceRange whole(node->enclosing_work);
     const TraceRange range(node->name, stream);
-    Grads grads = run(dys, Wants(std::move(wanted)));
-    dys.clear();
+    Grads grads = run(complete, Wants(std::move(wanted)));
+    complete.clear();
     invariant(grads.size() == node->inputs.size(), "an op returns one gradient per input");
     for (size_t i = 0; i < grads.size(); ++i) {
       if (node->inputs[i].node == nullptr || !grads[i].defined()) continue;
@@ -257,6 +262,10 @@ void backward(const Variable& y, const Tensor& dy) {
       if (input.node->leaf->done) input.node->leaf->done();
     }
   }
+}
+
+void backward(const Variable& y, const Tensor& dy) {
+  backward(std::span(&y, 1), std::span(&dy, 1));
 }
 
 void backward(const Variable& y) { backward(y, full(y.shape(), 1.0f, y.dtype(), y.stream())); }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -95,7 +96,7 @@ class Variable {
  private:
   friend std::vector<Variable> record_outputs(const char*, std::vector<Tensor>,
                                               const std::vector<Variable>&, JointBackwardFunction);
-  friend void backward(const Variable&, const Tensor&);
+  friend void backward(std::span<const Variable>, std::span<const Tensor>);
   struct Node;
   struct Impl;
   std::shared_ptr<Impl> impl_;
@@ -110,9 +111,13 @@ std::vector<Variable> record_outputs(const char* name, std::vector<Tensor> ys,
                                      const std::vector<Variable>& inputs,
                                      JointBackwardFunction backward);
 
-// Runs the graph from y with gradient dy (same shape and dtype), in the reverse of the order of
-// recording; the result does not depend on threads. Closures, and so saved activations, are freed
-// as they are used: a graph runs once. Re-entrant.
+// Runs the graph from the roots `ys` in the reverse of the order of recording: one pass, in which
+// every op runs once, after the gradients of all its outputs are complete. dys[i] has the shape and
+// dtype of ys[i]; undefined: no gradient. A root may be a leaf, and may occur twice. The result
+// does not depend on threads. Closures, and so saved activations, are freed as they are used: a
+// graph runs once. Re-entrant.
+void backward(std::span<const Variable> ys, std::span<const Tensor> dys);
+// The same from one root.
 void backward(const Variable& y, const Tensor& dy);
 // For a scalar y, dy = 1.
 void backward(const Variable& y);

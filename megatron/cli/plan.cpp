@@ -53,6 +53,7 @@ struct Plan {
   int64_t num_parameters = 0;
   int64_t num_microbatches = 1;
   int64_t batch = 1;
+  double bubble = 0;  // part of an iteration
 
   const TransformerConfig& model() const { return args.transformer; }
   size_t largest() const {
@@ -94,6 +95,7 @@ Plan plan_of(TrainingArgs args, const std::string& gpu) {
   if (has_gpu) plan.gpu = &chosen_gpu(gpu);
   const PlannedTraining training = planned_training(plan.args, plan.device);
   plan.num_microbatches = training.num_microbatches;
+  plan.bubble = pipeline_bubble(training);
   plan.batch = plan.args.training.global_batch_size;
   plan.num_parameters = num_gpt_parameters(plan.model());
   for (int64_t stage = 0; stage < plan.args.parallel.pipeline_model_parallel_size; ++stage) {
@@ -182,8 +184,7 @@ void print_work(const Plan& plan) {
     if (part > 0) print_line(fmt::format("  {:<22} {:>6.1f} %", what, 100 * part / seconds));
   }
   if (ranks == 1) return;
-  print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration",
-                         100 * pipeline_bubble(plan.args.parallel, plan.num_microbatches)));
+  print_line(fmt::format("pipeline bubble: {:.1f} % of an iteration", 100 * plan.bubble));
   const auto print_traffic = [](const char* what, const Traffic& t) {
     print_line(
         fmt::format("{}, GiB: data parallel {:.3f}, tensor parallel {:.3f}, context parallel "
@@ -227,7 +228,7 @@ nlohmann::ordered_json json_of(const Plan& plan) {
   }
   report["flops_standard"] = standard_flops(plan.model(), plan.batch);
   report["flops_causal"] = causal_flops(plan.model(), plan.batch);
-  report["bubble"] = pipeline_bubble(plan.args.parallel, plan.num_microbatches);
+  report["bubble"] = plan.bubble;
   report["seconds"] = plan.time.total();
   for (const auto& [what, part] : times_of(plan.time)) report["seconds_by_part"][what] = part;
   return report;

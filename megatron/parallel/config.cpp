@@ -69,9 +69,9 @@ std::vector<std::string> problems(const ParallelConfig& c) {
           "--num-layers-per-virtual-pipeline-stage and --num-virtual-stages-per-pipeline-rank say "
           "the same thing; give one of them");
   if (layers_a_chunk > 0) {
-    require(c.pipeline_model_parallel_size > 2,
+    require(c.pipeline_model_parallel_size > 1,
             fmt::format("--num-layers-per-virtual-pipeline-stage needs "
-                        "--pipeline-model-parallel-size above 2, not {}",
+                        "--pipeline-model-parallel-size above 1, not {}",
                         c.pipeline_model_parallel_size));
   }
   require(chunks <= 1 || c.pipeline_model_parallel_size > 1,

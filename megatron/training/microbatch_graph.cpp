@@ -68,10 +68,9 @@ MicrobatchOutput MicrobatchGraph::run(const Microbatch& batch, int64_t first_sam
 
 MicrobatchOutput MicrobatchGraph::both_passes(const Microbatch& batch, const Tensor& seed) {
   const PoolScope scope(&pool_);
-  MicrobatchOutput output = task_.forward_step(Split::kTrain, 0, batch, Variable());
-  backward(output.output, seed);
-  output.output = Variable();
-  return output;
+  MicrobatchOutput output = task_.forward_step(Split::kTrain, 0, batch, {});
+  run_backward({.activations = {}, .losses = std::move(output.losses)}, {}, seed);
+  return {.logged = std::move(output.logged)};
 }
 
 void MicrobatchGraph::record(const Microbatch& batch, const Tensor& seed) {

@@ -6,6 +6,7 @@
 
 #include "megatron/kernels/gelu_matmul.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/parallel/pipeline/schedule.h"
 
 namespace megatron {
 namespace {
@@ -154,9 +155,6 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
                             int64_t num_parameters, DeviceType device, double flops_per_second,
                             const SentTraffic& sent, const GpuRoof& gpu) {
   const bool is_cpu = device == DeviceType::kCpu;
-  const auto stages = static_cast<double>(parallel.pipeline_model_parallel_size);
-  const auto chunks =
-      static_cast<double>(std::max<int64_t>(1, parallel.virtual_pipeline_model_parallel_size));
   StepEstimate step =
       is_cpu ? token_at_rate(config, flops_per_second) : token_on_gpu(config, parallel, gpu);
   const double tokens = static_cast<double>(micro_batch_size * config.seq_length) /
@@ -169,7 +167,11 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.elementwise *= all * work.layers;
   step.recompute = recomputed_part(config) * (step.linear + step.attention) / 3;
   const double busy = step.total();
-  step.bubble = busy * (stages - 1) / (chunks * static_cast<double>(num_microbatches));
+  const double waiting = bubble_fraction({.stage = 0,
+                                          .stages = parallel.pipeline_model_parallel_size,
+                                          .chunks = num_model_chunks(parallel, config.num_layers),
+                                          .microbatches = num_microbatches});
+  step.bubble = busy * waiting / (1 - waiting);
   const auto parameters = static_cast<double>(num_parameters);
   if (!is_cpu) {
     const double links = gpu.link_bytes / measured_gpu().link_bytes;

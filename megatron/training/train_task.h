@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,12 +22,15 @@ namespace megatron {
 // The tensors of a microbatch, in an order of the task's choice; undefined where there is nothing.
 using Microbatch = std::vector<Tensor>;
 
-// Result of a chunk's forward pass on a microbatch.
+// Result of a chunk's forward pass on a microbatch. Training minimizes the sum of all losses of all
+// chunks.
 struct MicrobatchOutput {
-  // The last chunk of the model: the loss to differentiate, fp32 [], a mean over what counts. Other
-  // chunks: the activations for the next chunk.
-  Variable output;
-  // With a loss: "lm loss", ..., fp32 []. The same names in every microbatch.
+  // For the next chunk, as the boundary declares; empty on the last chunk of the model.
+  Activations activations = {};
+  // To differentiate, each fp32 [] and a mean over what counts: the model's loss on its last chunk,
+  // an auxiliary loss on the chunk that computes it.
+  std::vector<Variable> losses = {};
+  // On the last chunk: "lm loss", ..., fp32 []. The same names in every microbatch.
   std::vector<std::pair<std::string, Tensor>> logged = {};
 };
 
@@ -52,8 +56,8 @@ class TrainTask {
   virtual std::vector<const Module*> build_model(const ModelSite& site) = 0;
   // Changes how the optimizer treats a parameter: weight decay, learning rate.
   virtual void adjust_parameter(OptimizedParameter& /*parameter*/) const {}
-  // What travels between chunks.
-  virtual ActivationType boundary() const = 0;
+  // What each of this rank's chunks receives from the chunk before it and sends to the one after.
+  virtual std::vector<ChunkBoundary> boundaries() const = 0;
 
   // Opens the data at the samples that the run has consumed. Throws what the data throws.
   virtual void open_data(const Progress& progress) = 0;
@@ -65,14 +69,14 @@ class TrainTask {
   virtual Microbatch get_batch(Split split, int64_t chunk) = 0;
 
   // Runs a chunk on such a microbatch, which has been copied to the device of the model; in grad
-  // mode when a backward pass follows. `activations` come from the chunk before and are undefined
+  // mode when a backward pass follows. `activations` come from the chunk before; there are none
   // for the first chunk of the model.
   //
   // The work must be the same for every microbatch of equal shapes: on a GPU the run may call this
   // for one microbatch and repeat its kernels for others, whose tensors it puts into the same
   // places (--cuda-graph).
   virtual MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
-                                        const Variable& activations) = 0;
+                                        std::span<const Variable> activations) = 0;
 
   virtual int64_t tokens_per_sample() const = 0;
   // Model FLOPs of an iteration: forward and backward, without recomputation.

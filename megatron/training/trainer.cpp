@@ -172,7 +172,7 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
                             .stages = parallel.pipeline.size(),
                             .chunks = static_cast<int64_t>(state_.chunks.size()),
                             .microbatches = num_microbatches};
-  const auto run_forward = [&](const PipelineStep& step, const Variable& activations) {
+  const auto run_forward = [&](const PipelineStep& step, const Activations& activations) {
     const TimerScope timer(log_.timers(), "forward-compute", 2);
     const PoolScope scope(graph_ ? &graph_->pool() : nullptr);
     state_.random.set_first_sample(first_sample_of(step.microbatch));
@@ -181,19 +181,19 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
   };
   LossSums losses;
   StageWork work;
-  work.forward = [&](const PipelineStep& step, const Variable& activations) {
+  work.forward = [&](const PipelineStep& step, const Activations& activations) -> ChunkOutput {
     MicrobatchOutput made = run_forward(step, activations);
     losses.add(made);
-    return std::move(made.output);
+    return {std::move(made.activations), std::move(made.losses)};
   };
   if (seed.defined()) {
-    work.backward = [&](const Variable& output, const Tensor& gradient) {
+    work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
       const TimerScope timer(log_.timers(), "backward-compute", 2);
-      backward(output, gradient.defined() ? gradient : seed);
+      run_backward(output, gradients, seed);
     };
   }
   run_pipeline(seed.defined() ? training_steps(shape) : evaluation_steps(shape), shape,
-               parallel.links, task_.boundary(), work);
+               parallel.links, task_.boundaries(), state_.stream, work);
   return losses;
 }
 

@@ -82,6 +82,67 @@ TEST(RecomputeTest, TrainsParametersBelowAConstantInput) {
   EXPECT_THAT(w.grad().span<float>(), ElementsAre(2));
 }
 
+// y = x z and x, both scaled: what a decoder layer does with an encoder's output.
+std::vector<Variable> product_and_first(std::span<const Variable> xs, const Variable& w,
+                                        const RandomState& random, int& calls) {
+  const Variable first = scaled(xs[0], w, random, calls);
+  return {scaled(first, xs[1], random, calls), first};
+}
+
+TEST(RecomputeTest, SeveralInputsAndOutputsAreThoseOfThePlainCall) {
+  RandomState random(1);
+  random.set_first_sample(5);
+  struct Leaves {
+    Variable x = Variable::leaf(one_value(1.3f));
+    Variable encoded = Variable::leaf(one_value(0.7f));
+    Variable w = Variable::leaf(one_value(3.1f));
+  };
+  // The encoder's output goes into two regions, and its gradient is the sum of both.
+  const auto train = [&](const Leaves& leaves, bool recomputes, int& calls) {
+    const Variable encoded = scaled(leaves.encoded, leaves.w, random, calls);
+    const RecomputedFunction layer = [&](std::span<const Variable> xs) {
+      return product_and_first(xs, leaves.w, random, calls);
+    };
+    const auto run = [&](const std::vector<Variable>& xs) {
+      return recomputes ? recompute(layer, xs, random) : layer(xs);
+    };
+    const std::vector<Variable> first = run({leaves.x, encoded});
+    const std::vector<Variable> second = run({first[0], encoded});
+    const std::vector<Variable> roots = {second[0], first[1], second[1]};
+    backward(roots, std::vector<Tensor>{one_value(0.3f), one_value(1.7f), Tensor()});
+  };
+  int plain_calls = 0;
+  const Leaves plain;
+  train(plain, false, plain_calls);
+  EXPECT_EQ(plain_calls, 5);
+  int calls = 0;
+  const Leaves recomputed;
+  train(recomputed, true, calls);
+  EXPECT_EQ(calls, 9);  // the two layers of two ops twice, the encoder once
+  const auto expect_same = [](const Variable& got, const Variable& want) {
+    EXPECT_EQ(got.grad().span<float>()[0], want.grad().span<float>()[0]);
+  };
+  expect_same(recomputed.x, plain.x);
+  expect_same(recomputed.encoded, plain.encoded);
+  expect_same(recomputed.w, plain.w);
+}
+
+TEST(RecomputeTest, InputsWithoutGradientStayConstants) {
+  RandomState random(1);
+  random.set_first_sample(1);
+  const Variable x = Variable::leaf(one_value(2));
+  const Variable mask(one_value(3));
+  std::vector<bool> required;
+  const RecomputedFunction fn = [&](std::span<const Variable> xs) -> std::vector<Variable> {
+    required = {xs[0].requires_grad(), xs[1].requires_grad(), xs[2].defined()};
+    int calls = 0;
+    return {scaled(xs[0], xs[1], random, calls)};
+  };
+  backward(recompute(fn, {x, mask, Variable()}, random)[0], one_value(1));
+  EXPECT_THAT(required, ElementsAre(true, false, false));
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(3));
+}
+
 TEST(RecomputeTest, IsThePlainCallWithoutGradients) {
   RandomState random(1);
   random.set_first_sample(1);

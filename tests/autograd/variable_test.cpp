@@ -95,6 +95,41 @@ TEST(BackwardTest, SeveralOutputsOfConstantsAreConstants) {
   EXPECT_FALSE(both[1].requires_grad());
 }
 
+// Backward from all roots at once: an op below both runs once, with the sum of what comes.
+TEST(BackwardTest, RunsFromSeveralRoots) {
+  const Variable x = Variable::leaf(vector_of({3}));
+  int calls = 0;
+  const Variable shared =
+      record("shared", copied(x.data()), {x}, [&calls](const Tensor& dy, const Wants&) -> Grads {
+        ++calls;
+        return {dy};
+      });
+  const std::vector<Variable> roots = {square(shared), sum(shared, shared)};
+  const std::vector<Tensor> dys = {vector_of({1}), vector_of({10})};
+  backward(roots, dys);
+  EXPECT_EQ(calls, 1);
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(26));  // 2 * 3 + 2 * 10
+  EXPECT_THAT(dys[1].span<float>(), ElementsAre(10));
+}
+
+TEST(BackwardTest, ARootMayLieBelowAnother) {
+  const Variable x = Variable::leaf(vector_of({3}));
+  const Variable y = square(x);
+  const std::vector<Variable> roots = {y, sum(y, y), y, x};
+  backward(roots,
+           std::vector<Tensor>{vector_of({1}), vector_of({10}), vector_of({100}), vector_of({5})});
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(6 * 121 + 5));
+}
+
+TEST(BackwardTest, RootsWithoutGradientAreLeftOut) {
+  const Variable x = Variable::leaf(vector_of({3}));
+  const Variable constant(vector_of({7}));
+  const std::vector<Variable> roots = {square(x), constant, Variable(), square(x)};
+  backward(roots, std::vector<Tensor>{vector_of({1}), vector_of({1}), Tensor(), Tensor()});
+  EXPECT_THAT(x.grad().span<float>(), ElementsAre(6));
+  backward(std::vector<Variable>{constant}, std::vector<Tensor>{vector_of({1})});  // nothing to do
+}
+
 TEST(BackwardTest, AccumulatesOverGraphs) {
   const Variable x = Variable::leaf(vector_of({3}));
   backward(square(x), vector_of({1}));

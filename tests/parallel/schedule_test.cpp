@@ -117,8 +117,9 @@ TEST(ScheduleTest, EvaluationIsAllForwardPasses) {
 }
 
 TEST(ScheduleTest, TheBubbleShrinksWithMicrobatchesAndChunks) {
-  EXPECT_DOUBLE_EQ(bubble_fraction({0, 4, 1, 8}), 3.0 / 8);
-  EXPECT_DOUBLE_EQ(bubble_fraction({0, 4, 2, 8}), 3.0 / 16);
+  EXPECT_DOUBLE_EQ(bubble_fraction({0, 4, 1, 8}), 3.0 / 11);
+  EXPECT_DOUBLE_EQ(bubble_fraction({0, 4, 2, 8}), 3.0 / 19);
+  EXPECT_EQ(bubble_fraction({0, 1, 1, 8}), 0);
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ inline std::vector<Layout> layouts() {
     return {{.tp = 2},
             {.tp = 4, .sequence_parallel = true},
             {.pp = 2},
+            {.pp = 2, .layers_a_chunk = 1},
             {.pp = 4, .layers_a_chunk = 1},
             {.dp = 2, .distributed_optimizer = true, .overlap = true},
             {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}};
@@ -75,7 +76,7 @@ inline std::vector<Layout> layouts() {
             for (const bool distributed : {false, true}) {
               const Layout layout{tp, pp, layers_a_chunk, dp, sp, distributed, distributed};
               const bool is_sensible =
-                  layout.ranks() <= 8 && (tp > 1 || !sp) && (pp > 2 || layers_a_chunk == 0);
+                  layout.ranks() <= 8 && (tp > 1 || !sp) && (pp > 1 || layers_a_chunk == 0);
               if (is_sensible) all.push_back(layout);
             }
           }

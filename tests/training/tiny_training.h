@@ -36,7 +36,7 @@ class TinyTask final : public TrainTask {
     return {model_.get()};
   }
 
-  ActivationType boundary() const override { return {}; }
+  std::vector<ChunkBoundary> boundaries() const override { return {{}}; }
   int64_t tokens_per_sample() const override { return kLength; }
   double flops(int64_t batch_size) const override { return static_cast<double>(batch_size); }
   void open_data(const Progress&) override {}
@@ -52,7 +52,8 @@ class TinyTask final : public TrainTask {
     return {ids.ids, ids.order, mask};
   }
 
-  MicrobatchOutput forward_step(Split, int64_t, const Microbatch& batch, const Variable&) override {
+  MicrobatchOutput forward_step(Split, int64_t, const Microbatch& batch,
+                                std::span<const Variable>) override {
     Variable x = embedding(model_->table.weight, {batch[0], batch[1]});  // [s, b, h]
     if (waits_for_device) synchronize(x.stream());
     if (calls == poisoned_gradient && grad_enabled()) {
@@ -62,7 +63,7 @@ class TinyTask final : public TrainTask {
     }
     const Variable loss = masked_mean(
         cross_entropy(linear(x, model_->output.weight, Variable()), batch[0], 0.0f), batch[2]);
-    return {loss, {{"lm loss", loss.data()}}};
+    return {.losses = {loss}, .logged = {{"lm loss", loss.data()}}};
   }
 
   int64_t calls = 0;              // microbatches trained on so far

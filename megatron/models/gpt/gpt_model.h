@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "megatron/nn/layers.h"
+#include "megatron/parallel/pipeline/boundary.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/parallel/tensor/vocabulary.h"
@@ -48,6 +49,9 @@ class GptModel final : public Module {
   // This rank's columns of the logits: the output of forward() -> [s, b, v/tp]. Without sequence
   // parallelism hidden may be a part of the positions.
   Variable logits(const Variable& hidden) const;
+
+  // What this chunk receives from the one before and sends to the one after: hidden states.
+  ChunkBoundary boundary(int64_t micro_batch_size) const;
 
   const TransformerConfig& config() const { return config_; }
   const ModelChunk& chunk() const { return chunk_; }

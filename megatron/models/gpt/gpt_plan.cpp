@@ -7,6 +7,7 @@
 #include "megatron/models/gpt/gpt_parameters.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/parallel/pipeline/schedule.h"
 #include "megatron/parallel/tensor/pieces.h"
 
 namespace megatron {
@@ -362,11 +363,11 @@ int64_t largest_micro_batch_size(PlannedTraining training, int64_t bytes, int64_
   return 0;
 }
 
-double pipeline_bubble(const ParallelConfig& parallel, int64_t num_microbatches) {
-  const auto idle = static_cast<double>(parallel.pipeline_model_parallel_size - 1);
-  const auto chunks =
-      static_cast<double>(std::max<int64_t>(1, parallel.virtual_pipeline_model_parallel_size));
-  return idle / (chunks * static_cast<double>(num_microbatches) + idle);
+double pipeline_bubble(const PlannedTraining& t) {
+  return bubble_fraction({.stage = 0,
+                          .stages = num_stages(t),
+                          .chunks = num_model_chunks(t.parallel, t.transformer.num_layers),
+                          .microbatches = t.num_microbatches});
 }
 
 namespace {

@@ -54,9 +54,8 @@ int64_t num_gpt_parameters(const TransformerConfig& config);
 // `bytes`; 0 when none does. The other numbers stay.
 int64_t largest_micro_batch_size(PlannedTraining training, int64_t bytes, int64_t at_most);
 
-// The part of an iteration in which a stage waits for others: (p - 1) / (v m + p - 1)
-// (Narayanan et al. 2021, arXiv:2104.04473, sec. 2.2).
-double pipeline_bubble(const ParallelConfig& parallel, int64_t num_microbatches);
+// bubble_fraction() of the pipeline.
+double pipeline_bubble(const PlannedTraining& training);
 
 // Bytes that a rank sends in an iteration, with rings: an all-reduce of n bytes over d ranks sends
 // 2 n (d - 1) / d, a reduce-scatter or an all-gather half of it.

@@ -34,13 +34,12 @@ std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
   return chunks;
 }
 
-ActivationType GptTask::boundary() const {
-  const TransformerConfig& c = config_.transformer;
-  const int64_t slices = parallel_->tensor.sequence_parallel ? parallel_->tensor.size() : 1;
-  return {.shape = {c.seq_length / slices / parallel_->context.size(),
-                    config_.training.micro_batch_size, c.hidden_size},
-          .dtype = c.fp32_residual_connection ? DType::kFloat32 : c.params_dtype,
-          .stream = stream_};
+std::vector<ChunkBoundary> GptTask::boundaries() const {
+  std::vector<ChunkBoundary> all;
+  for (const auto& model : models_) {
+    all.push_back(model->boundary(config_.training.micro_batch_size));
+  }
+  return all;
 }
 
 SplitDatasets GptTask::open_datasets(const SampleCounts& sizes) const {
@@ -128,17 +127,18 @@ Microbatch GptTask::get_batch(Split split, int64_t chunk) {
 }
 
 MicrobatchOutput GptTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
-                                       const Variable& activations) {
+                                       std::span<const Variable> activations) {
   const GptModel& model = *models_[static_cast<size_t>(chunk)];
-  const Variable hidden = step(chunk).forward(batch, activations);
-  if (!model.chunk().has_head) return {hidden};
+  const Variable hidden =
+      step(chunk).forward(batch, activations.empty() ? Variable() : activations[0]);
+  if (!model.chunk().has_head) return {.activations = {hidden}};
   return loss(model, hidden, step(chunk).targets(batch));
 }
 
 MicrobatchOutput GptTask::loss(const GptModel& model, const Variable& hidden,
                                const GptTargets& targets) const {
   const Variable mean = gpt_loss(model, hidden, targets.labels, targets.loss_mask, targets.divisor);
-  return {mean, {{"lm loss", mean.data()}}};
+  return {.losses = {mean}, .logged = {{"lm loss", mean.data()}}};
 }
 
 double GptTask::flops(int64_t batch_size) const {

@@ -25,12 +25,12 @@ class GptTask : public TrainTask {
 
   std::string_view model_name() const override { return "GPT"; }
   std::vector<const Module*> build_model(const ModelSite& site) override;
-  ActivationType boundary() const override;
+  std::vector<ChunkBoundary> boundaries() const override;
   void open_data(const Progress& progress) override;
   bool has_split(Split split) const override;
   Microbatch get_batch(Split split, int64_t chunk) override;
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
-                                const Variable& activations) override;
+                                std::span<const Variable> activations) override;
   int64_t tokens_per_sample() const override { return config_.transformer.seq_length; }
   double flops(int64_t batch_size) const override;
   void close() override;

@@ -12,23 +12,23 @@
 namespace megatron {
 namespace {
 
-// A message between two chunks, and its memory.
+// Tensors on their way between two chunks.
 struct Message {
-  Tensor tensor;
+  std::vector<Tensor> tensors;
   comm::Pending pending;
 };
 
 // A microbatch between its forward and its backward pass in a chunk.
 struct InFlight {
-  Variable input;  // a leaf; undefined where the model begins
-  Variable output;
+  Activations inputs;  // leaves, and constants for tensors without gradient
+  ChunkOutput output;
 };
 
 class Stage {
  public:
-  Stage(const PipelineShape& shape, const PipelineLinks& links, const ActivationType& type,
-        const StageWork& work)
-      : shape_(shape), links_(links), type_(type), work_(work) {}
+  Stage(const PipelineShape& shape, const PipelineLinks& links,
+        std::span<const ChunkBoundary> boundaries, Stream stream, const StageWork& work)
+      : shape_(shape), links_(links), boundaries_(boundaries), stream_(stream), work_(work) {}
 
   void run(std::span<const PipelineStep> steps) {
     std::optional<Message> incoming;
@@ -37,7 +37,7 @@ class Stage {
       std::optional<Message> now = std::exchange(incoming, std::nullopt);
       if (i + 1 < steps.size()) incoming = receive_for(steps[i + 1]);
       if (now) wait_for(*now);
-      Tensor received = now ? std::move(now->tensor) : Tensor();
+      std::vector<Tensor> received = now ? std::move(now->tensors) : std::vector<Tensor>();
       if (steps[i].pass == Pass::kForward) {
         forward(steps[i], std::move(received));
       } else {
@@ -52,23 +52,40 @@ class Stage {
   bool ends_model(const PipelineStep& step) const {
     return shape_.stage == shape_.stages - 1 && step.chunk == shape_.chunks - 1;
   }
+  const Boundary& in(const PipelineStep& step) const {
+    return boundaries_[static_cast<size_t>(step.chunk)].in;
+  }
+  const Boundary& out(const PipelineStep& step) const {
+    return boundaries_[static_cast<size_t>(step.chunk)].out;
+  }
+
+  // The pending exchange of `tensors` with the other end of a link; undefined ones do not travel.
+  comm::Pending start(const comm::Group& link, std::vector<Tensor>& tensors, bool is_send) const {
+    std::vector<comm::Transfer> transfers;
+    for (Tensor& tensor : tensors) {
+      if (tensor.defined()) transfers.push_back({tensor.view(), 1 - link.rank(), is_send});
+    }
+    return comm::start_exchange(transfers, link, stream_);
+  }
 
   std::optional<Message> receive_for(const PipelineStep& step) {
     const bool is_forward = step.pass == Pass::kForward;
     if (is_forward ? begins_model(step) : ends_model(step)) return std::nullopt;
+    Message message;
+    for (const BoundaryTensor& tensor : is_forward ? in(step) : out(step)) {
+      const bool travels = is_forward || tensor.needs_gradient;
+      message.tensors.push_back(travels ? Tensor(tensor.shape, tensor.dtype, stream_) : Tensor());
+    }
     const comm::Group& link = is_forward ? links_.from_previous : links_.from_next;
-    Message message{Tensor(type_.shape, type_.dtype, type_.stream), {}};
-    const comm::Transfer transfer{message.tensor.view(), 1 - link.rank(), false};
-    message.pending = comm::start_exchange({&transfer, 1}, link, type_.stream);
+    message.pending = start(link, message.tensors, false);
     return message;
   }
 
-  void send(const comm::Group& link, Tensor tensor) {
+  void send(const comm::Group& link, std::vector<Tensor> tensors) {
     constexpr size_t kMaxUnderWay = 2;  // older messages have long been received
     if (sent_.size() == kMaxUnderWay) forget_oldest();
-    const comm::Transfer transfer{tensor.view(), 1 - link.rank(), true};
-    comm::Pending pending = comm::start_exchange({&transfer, 1}, link, type_.stream);
-    sent_.push_back({std::move(tensor), std::move(pending)});
+    comm::Pending pending = start(link, tensors, true);
+    sent_.push_back({std::move(tensors), std::move(pending)});
   }
 
   void forget_oldest() {
@@ -77,31 +94,42 @@ class Stage {
   }
 
   void wait_for(Message& message) {
-    const TraceRange range("wait_for_stage", type_.stream);
+    const TraceRange range("wait_for_stage", stream_);
     message.pending.wait();
   }
 
-  void forward(const PipelineStep& step, Tensor received) {
+  void forward(const PipelineStep& step, std::vector<Tensor> received) {
     InFlight flight;
-    if (received.defined()) {
-      flight.input =
-          grad_enabled() ? Variable::leaf(std::move(received)) : Variable(std::move(received));
+    for (size_t i = 0; i < received.size(); ++i) {
+      const bool is_leaf = grad_enabled() && in(step)[i].needs_gradient;
+      flight.inputs.push_back(is_leaf ? Variable::leaf(std::move(received[i]))
+                                      : Variable(std::move(received[i])));
     }
     {
       const TraceRange range("forward_step", {step.microbatch, step.chunk});
-      flight.output = work_.forward(step, flight.input);
+      flight.output = work_.forward(step, flight.inputs);
     }
-    if (!ends_model(step)) {
-      expect_shape(flight.output.shape(), type_.shape, "pipeline: activations");
-      send(links_.to_next, flight.output.data());
-      flight.output.release_data();
-    }
+    if (!ends_model(step)) send_activations(step, flight.output.activations);
     if (work_.backward) {
       in_flight_.emplace(std::pair(step.chunk, step.microbatch), std::move(flight));
     }
   }
 
-  void backward(const PipelineStep& step, Tensor received) {
+  void send_activations(const PipelineStep& step, Activations& activations) {
+    const Boundary& boundary = out(step);
+    invariant(activations.size() == boundary.size(),
+              "a chunk gives the activations that its boundary declares");
+    std::vector<Tensor> tensors;
+    for (size_t i = 0; i < boundary.size(); ++i) {
+      expect_shape(activations[i].shape(), boundary[i].shape, "pipeline: activations");
+      expect_dtype(activations[i].dtype(), boundary[i].dtype, "pipeline: activations");
+      tensors.push_back(activations[i].data());
+    }
+    send(links_.to_next, std::move(tensors));
+    for (Variable& sent : activations) sent.release_data();
+  }
+
+  void backward(const PipelineStep& step, std::vector<Tensor> received) {
     const auto found = in_flight_.find({step.chunk, step.microbatch});
     invariant(found != in_flight_.end(), "a plan runs each microbatch forward before backward");
     InFlight flight = std::move(found->second);
@@ -111,18 +139,41 @@ class Stage {
       const TraceRange range("backward_step", {step.microbatch, step.chunk});
       work_.backward(flight.output, received);
     }
-    if (!begins_model(step)) send(links_.to_previous, flight.input.grad());
+    if (!begins_model(step)) send(links_.to_previous, gradients_of(flight.inputs, in(step)));
+  }
+
+  // Of what the chunk has received; zeros for a tensor that it did not use.
+  std::vector<Tensor> gradients_of(const Activations& inputs, const Boundary& boundary) const {
+    std::vector<Tensor> gradients(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!boundary[i].needs_gradient) continue;
+      const Tensor& gradient = inputs[i].grad();
+      gradients[i] =
+          gradient.defined() ? gradient : zeros(boundary[i].shape, boundary[i].dtype, stream_);
+    }
+    return gradients;
   }
 
   const PipelineShape shape_;
   const PipelineLinks& links_;
-  const ActivationType& type_;
+  const std::span<const ChunkBoundary> boundaries_;  // by chunk of this stage
+  const Stream stream_;
   const StageWork& work_;
   std::map<std::pair<int64_t, int64_t>, InFlight> in_flight_;  // by chunk and microbatch
   std::deque<Message> sent_;
 };
 
 }  // namespace
+
+void run_backward(const ChunkOutput& output, const Grads& gradients, const Tensor& seed) {
+  std::vector<Variable> roots = output.activations;
+  std::vector<Tensor> dys = gradients;
+  for (const Variable& loss : output.losses) {
+    roots.push_back(loss);
+    dys.push_back(seed);
+  }
+  backward(roots, dys);
+}
 
 void open_links(const PipelineLinks& links, int stage, int stages, bool is_ring, Stream stream) {
   if (stages == 1) return;
@@ -148,8 +199,9 @@ void open_links(const PipelineLinks& links, int stage, int stages, bool is_ring,
 }
 
 void run_pipeline(std::span<const PipelineStep> steps, const PipelineShape& shape,
-                  const PipelineLinks& links, const ActivationType& type, const StageWork& work) {
-  Stage(shape, links, type, work).run(steps);
+                  const PipelineLinks& links, std::span<const ChunkBoundary> boundaries,
+                  Stream stream, const StageWork& work) {
+  Stage(shape, links, boundaries, stream, work).run(steps);
 }
 
 }  // namespace megatron

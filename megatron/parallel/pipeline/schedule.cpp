@@ -58,8 +58,8 @@ std::vector<PipelineStep> evaluation_steps(const PipelineShape& shape) {
 }
 
 double bubble_fraction(const PipelineShape& shape) {
-  return static_cast<double>(shape.stages - 1) /
-         static_cast<double>(shape.chunks * shape.microbatches);
+  const int64_t idle = shape.stages - 1;
+  return static_cast<double>(idle) / static_cast<double>(shape.chunks * shape.microbatches + idle);
 }
 
 }  // namespace megatron

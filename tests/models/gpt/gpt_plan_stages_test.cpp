@@ -87,28 +87,27 @@ class TrainedStage {
                               .stages = context_.pipeline.size(),
                               .chunks = static_cast<int64_t>(chunks_.size()),
                               .microbatches = num_microbatches};
-    const int64_t slices = context_.tensor.sequence_parallel ? context_.tensor.size() : 1;
-    const ActivationType type{
-        .shape = {config_.seq_length / slices, kMicroBatch, config_.hidden_size},
-        .dtype = config_.params_dtype,
-        .stream = stream_};
+    std::vector<ChunkBoundary> boundaries;
+    for (const auto& chunk : chunks_) boundaries.push_back(chunk->boundary(kMicroBatch));
     const Shape ids_shape = {kMicroBatch, config_.seq_length};
     const Tensor mask = full(ids_shape, 1, DType::kFloat32, {});
     const Tensor ids =
         tensor_of(std::vector<int64_t>(static_cast<size_t>(ids_shape.numel()), 3), ids_shape);
     StageWork work;
-    work.forward = [&](const PipelineStep& step, const Variable& activations) {
+    work.forward = [&](const PipelineStep& step, const Activations& activations) -> ChunkOutput {
       const GptModel& model = *chunks_[static_cast<size_t>(step.chunk)];
       const Variable hidden =
-          model.forward({.tokens = ids, .position_ids = ids}, activations, random_);
-      return model.chunk().has_head ? gpt_loss(model, hidden, ids, mask) : hidden;
+          model.forward({.tokens = ids, .position_ids = ids},
+                        activations.empty() ? Variable() : activations[0], random_);
+      if (!model.chunk().has_head) return {{hidden}};
+      return {.activations = {}, .losses = {gpt_loss(model, hidden, ids, mask)}};
     };
-    work.backward = [](const Variable& output, const Tensor& gradient) {
-      if (gradient.defined()) return backward(output, gradient);
-      backward(output);
+    const Tensor seed = full({}, 1, DType::kFloat32, stream_);
+    work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
+      run_backward(output, gradients, seed);
     };
     flat_->zero_grads();
-    run_pipeline(training_steps(shape), shape, context_.links, type, work);
+    run_pipeline(training_steps(shape), shape, context_.links, boundaries, stream_, work);
   }
 
  private:

@@ -321,16 +321,16 @@ TEST(GptPlan, IsWhatTheGpuTook) {
 
 class GptPlanLayoutTest : public testing::Test {
  protected:
-  RankMemory plan(int64_t stage) const {
-    return rank_memory({.transformer = config_,
-                        .parallel = parallel_,
-                        .optimizer = adam_,
-                        .micro_batch_size = 16,
-                        .num_microbatches = num_microbatches_,
-                        .device = DeviceType::kCuda,
-                        .is_deterministic = is_deterministic_},
-                       stage);
+  PlannedTraining training() const {
+    return {.transformer = config_,
+            .parallel = parallel_,
+            .optimizer = adam_,
+            .micro_batch_size = 16,
+            .num_microbatches = num_microbatches_,
+            .device = DeviceType::kCuda,
+            .is_deterministic = is_deterministic_};
   }
+  RankMemory plan(int64_t stage) const { return rank_memory(training(), stage); }
   static int64_t activations(const RankMemory& memory) {
     return memory.bytes(MemoryCategory::kActivations);
   }
@@ -377,7 +377,7 @@ TEST_F(GptPlanLayoutTest, StagesHoldTheLayersAndWhatIsInFlight) {
   }
   // The last stage has a copy of the tied embedding.
   EXPECT_EQ(parameters, num_gpt_parameters(config_) + 50304 * 1024);
-  EXPECT_DOUBLE_EQ(pipeline_bubble(parallel_, num_microbatches_), 3.0 / 11.0);
+  EXPECT_DOUBLE_EQ(pipeline_bubble(training()), 3.0 / 11.0);
 
   num_microbatches_ = 2;
   EXPECT_EQ(plan(0).microbatches_in_flight, 2);
@@ -389,7 +389,7 @@ TEST_F(GptPlanLayoutTest, InterleavingHoldsMoreOnTheFirstStage) {
   parallel_.virtual_pipeline_model_parallel_size = 2;
   // p (1 + (p - 1) / (p v)), Narayanan et al. 2021, sec. 2.2.
   EXPECT_DOUBLE_EQ(plan(0).microbatches_in_flight, 4 * (1 + 3.0 / 8.0));
-  EXPECT_DOUBLE_EQ(pipeline_bubble(parallel_, num_microbatches_), 3.0 / 19.0);
+  EXPECT_DOUBLE_EQ(pipeline_bubble(training()), 3.0 / 19.0);
 }
 
 TEST_F(GptPlanLayoutTest, DistributedOptimizerSharesItsState) {
