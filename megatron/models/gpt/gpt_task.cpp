@@ -19,7 +19,6 @@ GptTask::GptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> token
 
 std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
   parallel_ = &site.parallel;
-  stream_ = site.stream;
   std::vector<const Module*> chunks;
   for (const ModelChunk& chunk : model_chunks(config_.parallel, config_.transformer.num_layers,
                                               site.parallel.pipeline.rank())) {

@@ -61,7 +61,6 @@ class GptTask : public TrainTask {
   const RunConfig config_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const ParallelContext* parallel_ = nullptr;
-  Stream stream_;
   std::vector<std::unique_ptr<const GptModel>> models_;  // by chunk of this rank
   std::vector<std::unique_ptr<const GptStep>> steps_;    // by chunk
   std::array<bool, 3> has_split_{};
