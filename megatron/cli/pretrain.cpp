@@ -74,7 +74,7 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
   std::vector<std::string> problems;
   TrainingArgs args = parsed_flags(words, model, problems);
   if (args.wants_help) {
-    print_line(training_help(command));
+    print_line(training_help(command, args.model, args.help_scope));
     return std::nullopt;
   }
   LoadSource source = resolve_with_source(args, world.size(), problems);

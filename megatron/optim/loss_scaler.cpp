@@ -25,12 +25,8 @@ void LossScaler::load(const LossScalerState& state) {
   }
 }
 
-std::optional<LossScaler> make_loss_scaler(const OptimizerConfig& config,
-                                           bool use_distributed_optimizer) {
-  const bool is_16_bit = config.params_dtype != DType::kFloat32;
-  if (config.loss_scale > 0.0 && (is_16_bit || use_distributed_optimizer)) {
-    return LossScaler::constant(config.loss_scale);
-  }
+std::optional<LossScaler> make_loss_scaler(const OptimizerConfig& config) {
+  if (config.loss_scale > 0.0) return LossScaler::constant(config.loss_scale);
   if (config.params_dtype == DType::kFloat16) {
     return LossScaler::dynamic(config.initial_loss_scale, config.min_loss_scale,
                                config.loss_scale_window, config.hysteresis);

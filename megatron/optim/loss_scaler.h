@@ -35,9 +35,8 @@ class LossScaler {
   kernels::LossScaleRule rule_;
 };
 
-// The scaler a config asks for: constant with --loss-scale (for 16-bit parameters, or any with the
-// distributed optimizer), dynamic for other fp16 runs, none otherwise.
-std::optional<LossScaler> make_loss_scaler(const OptimizerConfig& config,
-                                           bool use_distributed_optimizer = false);
+// The scaler a config asks for: constant with --loss-scale, dynamic for other fp16 runs, none
+// otherwise.
+std::optional<LossScaler> make_loss_scaler(const OptimizerConfig& config);
 
 }  // namespace megatron

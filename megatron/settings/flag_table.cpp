@@ -65,14 +65,32 @@ bool is_negative_number(std::string_view word) {
   return error == std::errc() && end == word.data() + word.size();
 }
 
-// Words that end a list of values. A word with a space inside is text, whatever it begins with.
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Words that end a list of values. A word with a space inside is text, whatever it begins with, and
+// no flag begins with a digit: "-1,2,3" is a value.
 bool is_flag_like(std::string_view word) {
-  return word.size() > 1 && word.front() == '-' && !is_negative_number(word) &&
-         word.find(' ') == std::string_view::npos;
+  return word.size() > 1 && word.front() == '-' && !is_digit(word[1]) &&
+         !is_negative_number(word) && word.find(' ') == std::string_view::npos;
+}
+
+// "1_000" -> "1000": Python's grouping of digits. A word with another '_' stays as it is.
+std::string without_grouping(std::string_view word) {
+  std::string digits;
+  for (size_t i = 0; i < word.size(); ++i) {
+    if (word[i] != '_') {
+      digits += word[i];
+    } else if (i == 0 || i + 1 == word.size() || !is_digit(word[i - 1]) || !is_digit(word[i + 1])) {
+      return std::string(word);
+    }
+  }
+  return digits;
 }
 
 template <class Number>
-std::optional<Number> number_of(std::string_view word) {
+std::optional<Number> number_of(std::string_view typed) {
+  const std::string plain = without_grouping(typed);
+  std::string_view word = plain;
   if (word.size() > 1 && word.front() == '+' && word[1] != '-') word.remove_prefix(1);
   Number value{};
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
@@ -230,7 +248,11 @@ std::string wrapped(std::string_view text) {
 
 std::string described(const Flag& flag) {
   std::string text = flag.help;
-  if (flag.status == FlagStatus::kIgnored) text += " Accepted, no effect here.";
+  if (flag.status == FlagStatus::kIgnored) {
+    text += flag.reason.empty() ? " Accepted, no effect here."
+                                : fmt::format(" No effect here: {}.", flag.reason);
+  }
+  if (!flag.models.empty()) text += fmt::format(" For {} only.", fmt::join(flag.models, " and "));
   if (flag.status == FlagStatus::kRefused) text += " Not available yet.";
   if (flag.takes_value() && flag.fallback.index() != 0) {
     text += fmt::format(" (default: {})", text_of(flag.fallback));
@@ -286,6 +308,33 @@ Flag& Flag::architecture(FromCheckpoint taken) {
 
 Flag& Flag::from_checkpoint(FromCheckpoint taken) {
   taken_from_checkpoint = taken;
+  return *this;
+}
+
+Flag& Flag::no_effect(std::string why) {
+  status = FlagStatus::kIgnored;
+  reason = std::move(why);
+  return *this;
+}
+
+Flag& Flag::refused(std::string missing) {
+  status = FlagStatus::kRefused;
+  feature = std::move(missing);
+  return *this;
+}
+
+Flag& Flag::only_for(std::vector<std::string> kinds) {
+  models = std::move(kinds);
+  return *this;
+}
+
+Flag& Flag::becomes(std::string field_name) {
+  carrier = std::move(field_name);
+  return *this;
+}
+
+Flag& Flag::nickname(std::vector<std::string> spellings) {
+  nicknames = std::move(spellings);
   return *this;
 }
 
@@ -365,11 +414,19 @@ const Flag* FlagTable::find(std::string_view dest) const {
   return nullptr;
 }
 
-// "--hiden-size is not a flag; did you mean --hidden-size?"
+// "--hiden-size is not a flag; did you mean --hidden-size?" A short name may differ in one letter:
+// with two, it is as near to any other.
 std::string FlagTable::unknown(const std::string& typed) const {
   const std::string name = with_hyphens(typed);
-  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+  size_t best_distance = (name.size() <= 6 ? 1 : std::max<size_t>(2, name.size() / 3)) + 1;
   std::string nearest;
+  for (const Flag& flag : rows_) {
+    for (const std::string& nickname : flag.nicknames) {
+      if (nickname == name) {
+        return fmt::format("{} is not a flag; did you mean {}?", typed, flag.names.front());
+      }
+    }
+  }
   for (const auto& [known, flag] : by_name_) {
     if (flag->status == FlagStatus::kRemoved) continue;
     const bool is_abbreviated = name.size() > 4 && known.starts_with(name);
@@ -406,7 +463,14 @@ void FlagTable::set(const Flag& flag, std::span<const std::string> words, const 
         fmt::format("{}: {} is not available yet; remove the flag", shown, flag.feature));
     return;
   }
-  if (flag.status == FlagStatus::kIgnored) parsed.ignored.push_back(flag.names.front());
+  if (flag.status == FlagStatus::kIgnored) {
+    if (flag.reason.empty()) {
+      parsed.ignored.push_back(flag.names.front());
+    } else {
+      parsed.warnings.push_back(
+          fmt::format("{} has no effect: {}", flag.names.front(), flag.reason));
+    }
+  }
   invariant(std::visit(AssignTo{value}, flag.field), "a flag's type is its field's type");
   parsed.given.insert(flag.dest);
 }
@@ -416,8 +480,9 @@ ParsedFlags FlagTable::parse(std::span<const std::string> words) {
   const size_t count = words.size();
   for (size_t i = 0; i < count;) {
     const std::string& word = words[i++];
-    if (word == "-h" || word == "--help") {
+    if (word == "-h" || word == "--help" || word == "--help-all" || word == "--help_all") {
       parsed.wants_help = true;
+      if (word.size() > 6) parsed.wants_all_help = true;
       continue;
     }
     if (!is_flag_like(word)) {
@@ -500,18 +565,26 @@ std::set<std::string> FlagTable::changed() const {
   return dests;
 }
 
-std::string FlagTable::help() const {
+std::string FlagTable::help(HelpScope scope, std::string_view model) const {
   std::string text;
+  const auto shows = [&](const Flag& flag) {
+    if (flag.status == FlagStatus::kRemoved) return false;
+    if (scope == HelpScope::kAll) return true;
+    const std::vector<std::string>& models = flag.models;
+    const bool is_for_model =
+        models.empty() || std::find(models.begin(), models.end(), model) != models.end();
+    return flag.status == FlagStatus::kUsed && is_for_model;
+  };
   std::vector<std::string> groups;
   for (const Flag& flag : rows_) {
-    if (std::find(groups.begin(), groups.end(), flag.group) == groups.end()) {
+    if (shows(flag) && std::find(groups.begin(), groups.end(), flag.group) == groups.end()) {
       groups.push_back(flag.group);
     }
   }
   for (const std::string& group : groups) {
     text += fmt::format("\n{}:\n", group);
     for (const Flag& flag : rows_) {
-      if (flag.group != group || flag.status == FlagStatus::kRemoved) continue;
+      if (flag.group != group || !shows(flag)) continue;
       const std::string left = "  " + synopsis(flag);
       text += left;
       text += left.size() + 2 > kHelpColumn ? "\n" + std::string(kHelpColumn, ' ')

@@ -32,7 +32,7 @@ enum class FlagType {
 // What giving a flag does.
 enum class FlagStatus {
   kUsed,
-  kIgnored,  // accepted with a warning: it has no effect here
+  kIgnored,  // accepted with a warning: it has no effect here, for the reason given
   kRefused,  // a problem, unless the value is the default: its feature is not available
   kRemoved,  // a problem: the name is gone; the remedy says what replaced it
 };
@@ -74,8 +74,12 @@ struct Flag {
   ArgValue initial;   // what the field holds before parsing
   ArgValue fallback;  // what values() and --help show for that; none(), prints()
   std::vector<std::string> choices;
-  std::string feature;    // kRefused: what is not available; kRemoved: the remedy
-  bool is_listed = true;  // listed by values() even when it is not given
+  std::string feature;  // kRefused: what is not available; kRemoved: the remedy
+  std::string reason;   // kIgnored: why the flag has no effect, as the end of a sentence
+  std::vector<std::string> models;     // the only models that read the setting; empty: all
+  std::string carrier;                 // field of a resolved config that holds it; empty: dest
+  std::vector<std::string> nicknames;  // unknown spellings that mean this flag
+  bool is_listed = true;               // listed by values() even when it is not given
   // The weights of a checkpoint have another shape or another meaning with another value.
   bool is_architecture = false;
   FromCheckpoint taken_from_checkpoint = FromCheckpoint::kNever;
@@ -85,6 +89,12 @@ struct Flag {
   Flag& among(std::vector<std::string> words);  // the choices of a kChoice entry
   Flag& architecture(FromCheckpoint taken = FromCheckpoint::kUnlessGiven);
   Flag& from_checkpoint(FromCheckpoint taken = FromCheckpoint::kUnlessGiven);
+  // What giving the flag means, if it is not what its status says.
+  Flag& no_effect(std::string why);          // accepted: "--flag has no effect: <why>"
+  Flag& refused(std::string missing);        // only the default value is accepted
+  Flag& only_for(std::vector<std::string>);  // no effect in a program of another model
+  Flag& becomes(std::string field);          // the field that constructors read instead of dest
+  Flag& nickname(std::vector<std::string>);  // "--tp": `did you mean ...?` answers with this flag
 
   bool takes_value() const { return type != FlagType::kSwitch && type != FlagType::kOff; }
   bool takes_list() const { return type == FlagType::kInts || type == FlagType::kTexts; }
@@ -94,9 +104,16 @@ struct Flag {
 struct ParsedFlags {
   std::set<std::string> given;        // dests
   std::vector<std::string> words;     // neither flags nor their values
-  std::vector<std::string> ignored;   // flags without effect, as typed
+  std::vector<std::string> ignored;   // flags without effect, by their first name
+  std::vector<std::string> warnings;  // a sentence for each flag whose row says why
   std::vector<std::string> problems;  // one sentence each
   bool wants_help = false;
+  bool wants_all_help = false;  // --help-all: flags without effect, too
+};
+
+enum class HelpScope {
+  kUseful,  // flags that do something
+  kAll,
 };
 
 // The flags of a program, bound to its config structs. Parsing follows Megatron-LM's argument
@@ -166,8 +183,9 @@ class FlagTable {
   std::set<std::string> changed() const;
 
   const std::deque<Flag>& rows() const { return rows_; }
-  // The text of --help below the usage line: every group and flag, 100 columns.
-  std::string help() const;
+  // The text of --help below the usage line: groups and their flags, 100 columns. `model` names the
+  // model of the program; flags of other models only show with kAll.
+  std::string help(HelpScope scope = HelpScope::kAll, std::string_view model = {}) const;
 
  private:
   static FlagType value_type_of(const int64_t&) { return FlagType::kInt; }

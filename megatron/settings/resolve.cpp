@@ -26,6 +26,8 @@ class Resolver {
 
   void run(int64_t world_size) {
     script_defaults();
+    sizes();
+    if (!sizes_are_sane_) return;
     ranks(world_size);
     recomputation();
     layers_and_lengths();
@@ -75,6 +77,72 @@ class Resolver {
                     parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size));
   }
 
+  // Sizes beyond any machine are slips of the keyboard. Everything after this may multiply them.
+  void sizes() {
+    const TransformerConfig& c = args_.transformer;
+    const TrainingConfig& training = args_.training;
+    constexpr int64_t kLayers = 100'000;
+    constexpr int64_t kWidth = int64_t{1} << 24;
+    constexpr int64_t kRows = int64_t{1} << 31;
+    constexpr int64_t kCount = int64_t{1} << 48;
+    struct Limit {
+      const char* flag;
+      int64_t value;
+      int64_t most;
+    };
+    const Limit limits[] = {
+        {"--num-layers", c.num_layers, kLayers},
+        {"--encoder-num-layers", c.encoder_num_layers, kLayers},
+        {"--decoder-num-layers", c.decoder_num_layers, kLayers},
+        {"--hidden-size", c.hidden_size, kWidth},
+        {"--ffn-hidden-size", c.ffn_hidden_size, kWidth},
+        {"--num-attention-heads", c.num_attention_heads, kWidth},
+        {"--num-query-groups", c.num_query_groups, kWidth},
+        {"--kv-channels", c.kv_channels, kWidth},
+        {"--seq-length", c.seq_length, kRows},
+        {"--encoder-seq-length", c.encoder_seq_length, kRows},
+        {"--decoder-seq-length", c.decoder_seq_length, kRows},
+        {"--max-position-embeddings", c.max_position_embeddings, kRows},
+        {"--make-vocab-size-divisible-by", c.make_vocab_size_divisible_by, kRows},
+        {"--pad-vocab-size-to", c.pad_vocab_size_to, kRows},
+        {"padded_vocab_size", c.padded_vocab_size, kRows},
+        {"--vocab-size", args_.tokenizer.vocab_size, kRows},
+        {"--micro-batch-size", training.micro_batch_size, kRows},
+        {"--global-batch-size", training.global_batch_size, kRows},
+        {"--train-iters", training.train_iters, kCount},
+        {"--train-samples", training.train_samples, kCount},
+    };
+    for (const auto& [flag, value, most] : limits) {
+      require(value <= most, fmt::format("{} {} must be at most {}", flag, value, most));
+    }
+    const auto product = [](std::initializer_list<int64_t> factors) {
+      double result = 1;
+      for (const int64_t factor : factors)
+        result *= static_cast<double>(std::max<int64_t>(factor, 1));
+      return result;
+    };
+    const int64_t rows = std::max(args_.tokenizer.vocab_size, c.padded_vocab_size);
+    const double parameters =
+        product({c.num_layers, c.hidden_size, 3 * std::max(c.hidden_size, c.ffn_hidden_size)}) +
+        product({c.hidden_size, rows});
+    const double activations =
+        product({c.num_layers, c.hidden_size, c.seq_length, training.micro_batch_size});
+    constexpr double kMost = 1e15;
+    require(
+        parameters <= kMost,
+        fmt::format("these sizes make a model of {:.1e} parameters, more than any machine holds; "
+                    "check --num-layers, --hidden-size and the vocabulary",
+                    parameters));
+    require(
+        activations <= kMost,
+        fmt::format(
+            "the inputs of the layers have {:.1e} elements a micro-batch, more than any machine "
+            "holds; check --micro-batch-size, --seq-length and --hidden-size",
+            activations));
+    sizes_are_sane_ = std::all_of(std::begin(limits), std::end(limits),
+                                  [](const Limit& limit) { return limit.value <= limit.most; });
+  }
+
   void recomputation() {
     TransformerConfig& c = args_.transformer;
     if (args_.legacy.recompute_activations) {
@@ -111,7 +179,12 @@ class Resolver {
     ParallelConfig& parallel = args_.parallel;
     args_.optimizer.check_for_nan_in_loss_and_grad = args_.training.check_for_nan_in_loss_and_grad;
     args_.optimizer.log_num_zeros_in_grad = args_.training.log_num_zeros_in_grad;
-    args_.optimizer = megatron::resolved(args_.optimizer);
+    // Compat: Megatron-LM core_r0.5.0 scales fp32 losses with the distributed optimizer only.
+    OptimizerConfig& optimizer = args_.optimizer;
+    if (!optimizer.fp16 && !optimizer.bf16 && !parallel.use_distributed_optimizer) {
+      optimizer.loss_scale = 0.0;
+    }
+    optimizer = megatron::resolved(optimizer);
     args_.transformer.params_dtype = args_.optimizer.params_dtype;
     if (args_.optimizer.bf16 && !parallel.accumulate_allreduce_grads_in_fp32 &&
         !parallel.grad_reduce_in_bf16) {
@@ -267,8 +340,6 @@ class Resolver {
     append(problems_, megatron::problems(args_.checkpoint));
     append(problems_, megatron::problems(args_.data));
     tokenizer();
-    require(args_.training.megatron_compat.empty() || args_.training.megatron_compat == "0.5",
-            fmt::format("--megatron-compat {} must be 0.5", args_.training.megatron_compat));
   }
 
   void tokenizer() {
@@ -303,7 +374,21 @@ class Resolver {
     overlap_in_vain();
     warn_if(given("loss_scale") && !optimizer.fp16 && !optimizer.bf16 &&
                 !args_.parallel.use_distributed_optimizer,
-            "--loss-scale has no effect with fp32 parameters");
+            "--loss-scale has no effect with fp32 parameters without --use-distributed-optimizer");
+    warn_if(!optimizer.fp16 && (given("initial_loss_scale") || given("min_loss_scale") ||
+                                given("loss_scale_window") || given("hysteresis")),
+            "--initial-loss-scale, --min-loss-scale, --loss-scale-window and --hysteresis have no "
+            "effect without --fp16");
+    warn_if(optimizer.fp16 && optimizer.loss_scale > 0 &&
+                (given("initial_loss_scale") || given("min_loss_scale") ||
+                 given("loss_scale_window") || given("hysteresis")),
+            "--initial-loss-scale, --min-loss-scale, --loss-scale-window and --hysteresis have no "
+            "effect with a fixed --loss-scale");
+    warn_if(optimizer.optimizer == OptimizerKind::kSgd &&
+                (given("adam_beta1") || given("adam_beta2") || given("adam_eps")),
+            "--adam-beta1, --adam-beta2 and --adam-eps have no effect with --optimizer sgd");
+    warn_if(optimizer.optimizer == OptimizerKind::kAdam && given("sgd_momentum"),
+            "--sgd-momentum has no effect with --optimizer adam");
     warn_if(c.position_embedding_type != PositionEmbedding::kRope &&
                 (given("rotary_percent") || given("rotary_base") || given("rotary_interleaved") ||
                  given("rotary_seq_len_interpolation_factor") || given("use_rope_scaling")),
@@ -321,10 +406,6 @@ class Resolver {
     warn_if(given("cuda_graph") && args_.training.cuda_graph &&
                 args_.training.device == DeviceChoice::kCpu,
             "--cuda-graph has no effect with --device cpu");
-    warn_if(args_.training.data_parallel_random_init,
-            "--data-parallel-random-init has no effect: first values go by the seed and the place");
-    warn_if(given("overlap_p2p_comm"),
-            "--no-overlap-p2p-communication has no effect: stages receive while they compute");
     const int64_t pp = args_.parallel.pipeline_model_parallel_size;
     warn_if(pp == 1 && (given("decoder_first_pipeline_num_layers") ||
                         given("decoder_last_pipeline_num_layers")),
@@ -336,8 +417,10 @@ class Resolver {
             "--pipeline-model-parallel-size here");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
-    warn_if(args_.training.log_timers_to_tensorboard,
-            "--log-timers-to-tensorboard has no effect yet");
+    warn_if(given("save") && args_.checkpoint.save.empty(),
+            "--save is empty: this run saves nothing");
+    warn_if(given("load") && args_.checkpoint.load.empty(),
+            "--load is empty: this run starts from random weights");
   }
 
   void overlap_in_vain() {
@@ -364,18 +447,24 @@ class Resolver {
 
   TrainingArgs& args_;
   std::vector<std::string>& problems_;
+  bool sizes_are_sane_ = true;
 };
 
 // A value that was not understood leaves its field unset: drops the sentences that call a flag
-// missing when an earlier one is about its value.
-void drop_echoes(std::vector<std::string>& problems) {
+// missing when an earlier one is about its value. A flag that was given as 0 is not missing.
+void drop_echoes(std::vector<std::string>& problems, const std::set<std::string>& given) {
   constexpr std::string_view kRequired = " is required";
   std::set<std::string> mentioned;
-  std::erase_if(problems, [&](const std::string& problem) {
+  std::erase_if(problems, [&](std::string& problem) {
     const std::string flag = problem.substr(0, problem.find(' '));
     const bool is_missing = problem.compare(flag.size(), kRequired.size(), kRequired) == 0;
     const bool is_echo = is_missing && mentioned.contains(flag);
     mentioned.insert(flag);
+    std::string dest = flag.substr(std::min<size_t>(2, flag.size()));
+    std::replace(dest.begin(), dest.end(), '-', '_');
+    if (is_missing && given.contains(dest)) {
+      problem = fmt::format("{} 0 must be greater than 0", flag);
+    }
     return is_echo;
   });
 }
@@ -384,7 +473,7 @@ void drop_echoes(std::vector<std::string>& problems) {
 
 TrainingArgs resolved(TrainingArgs args, int64_t world_size, std::vector<std::string>& problems) {
   Resolver(args, problems).run(world_size);
-  drop_echoes(problems);
+  drop_echoes(problems, args.given);
   return args;
 }
 
@@ -393,11 +482,6 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
   const auto refuse_if = [&](bool asked, std::string what) {
     if (asked) found.push_back(std::move(what) + " is not available yet; remove the flag");
   };
-  const ParallelConfig& parallel = args.parallel;
-  const auto size = [&](int64_t value, const char* flag, const char* what) {
-    refuse_if(value > 1, fmt::format("{} {}: {}", flag, value, what));
-  };
-  size(parallel.expert_model_parallel_size, "--expert-model-parallel-size", "mixture of experts");
   const std::vector<std::string> types = known_tokenizer_types();
   if (std::find(types.begin(), types.end(), args.tokenizer.tokenizer_type) == types.end()) {
     found.push_back(fmt::format("--tokenizer-type {} is not available; use one of {}",
@@ -405,8 +489,6 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
   }
   refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative,
             "--position-embedding-type relative: a relative position bias");
-  refuse_if(args.training.calculate_per_token_loss, "--calculate-per-token-loss");
-  refuse_if(!args.training.megatron_compat.empty(), "--megatron-compat");
   return found;
 }
 

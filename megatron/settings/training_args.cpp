@@ -50,6 +50,7 @@ TrainingArgs parsed_flags(std::span<const std::string> argv, ModelKind model,
   args.model = model;
   args.given = std::move(parsed.given);
   args.wants_help = parsed.wants_help;
+  if (parsed.wants_all_help) args.help_scope = HelpScope::kAll;
   problems.insert(problems.end(), parsed.problems.begin(), parsed.problems.end());
   for (const std::string& word : parsed.words) {
     problems.push_back(
@@ -57,6 +58,15 @@ TrainingArgs parsed_flags(std::span<const std::string> argv, ModelKind model,
   }
   if (!parsed.ignored.empty()) {
     args.warnings.push_back(fmt::format("no effect here: {}", fmt::join(parsed.ignored, " ")));
+  }
+  for (std::string& warning : parsed.warnings) args.warnings.push_back(std::move(warning));
+  for (const Flag& flag : flags.rows()) {
+    const std::vector<std::string>& models = flag.models;
+    if (models.empty() || !args.given.contains(flag.dest)) continue;
+    if (std::find(models.begin(), models.end(), name_of(model)) != models.end()) continue;
+    args.warnings.push_back(fmt::format("{} has no effect with {}: it is for {}",
+                                        flag.names.front(), name_of(model),
+                                        fmt::join(models, " and ")));
   }
   return args;
 }
@@ -128,12 +138,28 @@ std::vector<std::string> argument_dump(const ArgMap& args) {
   return lines;
 }
 
-std::string training_help(const std::string& command) {
+std::string training_help(const std::string& command, ModelKind model, HelpScope scope) {
   TrainingArgs args;
   return fmt::format(
       "usage: megatron {} [flags]\n\n"
-      "- and _ are the same inside a flag; the last occurrence of a flag wins.\n{}",
-      command, training_flags(args).help());
+      "- and _ are the same inside a flag; the last occurrence of a flag wins.\n{}{}",
+      command,
+      scope == HelpScope::kAll ? ""
+                               : "--help-all also lists the flags that are accepted without effect "
+                                 "or refused.\n",
+      training_flags(args).help(scope, name_of(model)));
+}
+
+std::string_view name_of(ModelKind model) {
+  switch (model) {
+    case ModelKind::kGpt:
+      return "GPT";
+    case ModelKind::kBert:
+      return "BERT";
+    case ModelKind::kT5:
+      return "T5";
+  }
+  throw InternalError("name_of: unknown model");
 }
 
 }  // namespace megatron

@@ -35,6 +35,7 @@ struct TrainingArgs : RunConfig {
   std::vector<std::string> warnings;  // one sentence each, for standard error
   std::vector<std::string> notes;     // lines that Megatron-LM prints before the argument dump
   bool wants_help = false;            // --help was given; nothing else was checked
+  HelpScope help_scope = HelpScope::kUseful;
 };
 
 // All training flags, bound to `args`, which must outlive the table and stay where it is.
@@ -74,7 +75,9 @@ ArgMap arg_map(const TrainingArgs& args);
 // Megatron-LM's list of arguments, a line each, without line ends.
 std::vector<std::string> argument_dump(const ArgMap& args);
 
-// The text of --help for `megatron <command>`.
-std::string training_help(const std::string& command);
+// The text of --help for `megatron <command>`, a program of this model.
+std::string training_help(const std::string& command, ModelKind model, HelpScope scope);
+// "GPT", "BERT", "T5": as rows of the table name them.
+std::string_view name_of(ModelKind model);
 
 }  // namespace megatron

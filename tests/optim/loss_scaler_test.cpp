@@ -65,8 +65,8 @@ TEST(LossScalerTest, ContinuesFromItsState) {
 TEST(LossScalerTest, DependsOnPrecisionAndFlags) {
   OptimizerConfig config;
   config.loss_scale = 128;
-  EXPECT_FALSE(make_loss_scaler(config)) << "fp32 has no scaler";
-  EXPECT_EQ(make_loss_scaler(config, true)->scale(), 128);
+  EXPECT_FALSE(make_loss_scaler(config)->is_dynamic());
+  EXPECT_EQ(make_loss_scaler(config)->scale(), 128) << "fp32 with the distributed optimizer";
   config.params_dtype = DType::kBFloat16;
   EXPECT_FALSE(make_loss_scaler(config)->is_dynamic());
   config.loss_scale = 0;

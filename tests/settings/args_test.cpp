@@ -197,7 +197,7 @@ TEST(FlagListTest, IsTheGoldenList) {
 }
 
 TEST(FlagListTest, EveryFlagIsDescribed) {
-  const std::string help = training_help("pretrain-gpt");
+  const std::string help = training_help("pretrain-gpt", ModelKind::kGpt, HelpScope::kAll);
   EXPECT_THAT(help, HasSubstr("usage: megatron pretrain-gpt [flags]"));
   for (const char* group : {"network size", "regularization", "training", "initialization",
                             "learning rate", "checkpointing", "mixed precision", "distributed",
@@ -217,6 +217,33 @@ TEST(FlagListTest, EveryFlagIsDescribed) {
     const bool is_long_choice = line.find('{') != std::string::npos;
     EXPECT_TRUE(line.size() <= 100 || is_long_choice) << line;
   }
+}
+
+TEST(FlagListTest, HelpShowsWhatWorks) {
+  const std::string help = training_help("pretrain-gpt", ModelKind::kGpt, HelpScope::kUseful);
+  for (const char* flag : {"--num-layers", "--lr", "--tensor-model-parallel-size", "--save"}) {
+    EXPECT_THAT(help, HasSubstr(std::string("\n  ") + flag + " "));
+  }
+  for (const char* flag : {"--num-experts", "--retro-workdir", "--use-flash-attn", "--mask-prob",
+                           "--ddp-num-buckets", "\nvision:"}) {
+    EXPECT_THAT(help, testing::Not(HasSubstr(flag)));
+  }
+  EXPECT_THAT(help, HasSubstr("--help-all also lists"));
+  EXPECT_THAT(training_help("pretrain-bert", ModelKind::kBert, HelpScope::kUseful),
+              HasSubstr("\n  --mask-prob "));
+}
+
+TEST(ParseTest, DigitsMayBeGrouped) {
+  EXPECT_EQ(parsed("--hidden-size 1_024").transformer.hidden_size, 1024);
+  EXPECT_EQ(parsed("--adam-eps 1_0e-8").optimizer.adam_eps, 1e-7);
+  EXPECT_THAT(parsed("--iterations-to-skip 1_000 -2_0").training.iterations_to_skip,
+              ElementsAre(1000, -20));
+}
+
+TEST(ParseTest, AValueMayBeginWithAMinus) {
+  std::vector<std::string> problems;
+  EXPECT_EQ(parsed_flags(words("--split -1,2,3"), ModelKind::kGpt, problems).data.split, "-1,2,3");
+  EXPECT_THAT(problems, IsEmpty());
 }
 
 TEST(ParseTest, LastOccurrenceWinsInEitherForm) {
@@ -373,6 +400,38 @@ TEST(ResolveTest, NotesAreMegatronsLines) {
                           "tensor-model-parallel size: 1, pipeline-model-parallel size: 1 ",
                           "accumulate and all-reduce gradients in fp32 for bfloat16 data type.",
                           "using torch.bfloat16 for parameters ..."));
+}
+
+// Compat: Megatron-LM core_r0.5.0 scales fp32 losses with the distributed optimizer only.
+TEST(ResolveTest, AFixedLossScaleOfFp32NeedsTheDistributedOptimizer) {
+  const TrainingArgs distributed = parsed("--loss-scale 128 --use-distributed-optimizer");
+  EXPECT_EQ(distributed.optimizer.loss_scale, 128);
+  EXPECT_THAT(distributed.warnings, IsEmpty());
+  const TrainingArgs plain = parsed("--loss-scale 128");
+  EXPECT_EQ(plain.optimizer.loss_scale, 0);
+  EXPECT_THAT(plain.warnings, ElementsAre("--loss-scale has no effect with fp32 parameters without "
+                                          "--use-distributed-optimizer"));
+}
+
+TEST(ResolveTest, SettingsOfTheOtherKindOfScaleOrOptimizerAreWarnings) {
+  EXPECT_THAT(parsed("--fp16 --loss-scale 128 --hysteresis 3").warnings,
+              ElementsAre(HasSubstr("have no effect with a fixed --loss-scale")));
+  EXPECT_THAT(parsed("--bf16 --initial-loss-scale 128").warnings,
+              ElementsAre(HasSubstr("have no effect without --fp16")));
+  EXPECT_THAT(parsed("--fp16 --initial-loss-scale 128").warnings, IsEmpty());
+  EXPECT_THAT(parsed("--optimizer sgd --adam-eps 1e-6").warnings,
+              ElementsAre(HasSubstr("have no effect with --optimizer sgd")));
+  EXPECT_THAT(parsed("--sgd-momentum 0.5").warnings,
+              ElementsAre("--sgd-momentum has no effect with --optimizer adam"));
+}
+
+TEST(ResolveTest, EmptyDirectoriesAreWarnings) {
+  const std::vector<std::string> words_of_line = words(kMinimal);
+  std::vector<std::string> line = words_of_line;
+  for (const char* word : {"--save", "", "--load", ""}) line.emplace_back(word);
+  EXPECT_THAT(parse_training_args(line, ModelKind::kGpt, 1).warnings,
+              ElementsAre("--save is empty: this run saves nothing",
+                          "--load is empty: this run starts from random weights"));
 }
 
 TEST(ResolveTest, SizesAreLoweredToTheRanksWithAWarning) {

@@ -29,15 +29,21 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
                      "Directory of index caches; beside the data if not given.");
   flags.add_switch("--mock-data", c.mock_data, "Synthetic samples instead of data files.");
   flags.add_optional("--seq-length", transformer.seq_length, "Tokens in a sample.")
-      .from_checkpoint();
-  flags.add_optional("--encoder-seq-length", transformer.encoder_seq_length,
-                     "The same as --seq-length.");
+      .from_checkpoint()
+      .nickname({"--sequence-length", "--seq-len"});
+  flags
+      .add_optional("--encoder-seq-length", transformer.encoder_seq_length,
+                    "The same as --seq-length.")
+      .becomes("seq_length");
   flags
       .add_optional("--decoder-seq-length", transformer.decoder_seq_length,
                     "Tokens in a sample of T5's decoder.")
-      .from_checkpoint();
-  flags.add("--mask-prob", c.mask_prob, "Fraction of tokens that BERT and T5 mask.");
-  flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of samples that are cut short.");
+      .from_checkpoint()
+      .only_for({"T5"});
+  flags.add("--mask-prob", c.mask_prob, "Fraction of tokens that BERT and T5 mask.")
+      .only_for({"BERT", "T5"});
+  flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of samples that are cut short.")
+      .only_for({"BERT", "T5"});
   flags.add("--num-workers", c.num_workers, "Threads that read samples ahead.");
   flags.add_off("--no-data-sharding", c.data_sharding,
                 "Cyclic order over all samples instead of each rank's part.");
@@ -61,8 +67,10 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
                      "Model file of the tokenizer.");
   flags.add_optional("--vocab-size", tokenizer.vocab_size,
                      "Size of the NullTokenizer's vocabulary.");
-  flags.add("--vocab-extra-ids", tokenizer.vocab_extra_ids,
-            "Sentinel tokens added to the vocabulary; T5 uses 100.");
+  flags
+      .add("--vocab-extra-ids", tokenizer.vocab_extra_ids,
+           "Sentinel tokens added to the vocabulary; T5 uses 100.")
+      .only_for({"T5"});
 
   flags.add_entry("--sample-rate", T::kFloat, other, 1.0, "Fraction of documents retrieved from.");
   flags.add_entry("--retriever-seq-length", T::kInt, other, int64_t{256},

@@ -9,18 +9,26 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   const ArgValue none;
 
   flags.group("distributed");
-  flags.add("--tensor-model-parallel-size", c.tensor_model_parallel_size,
-            "Ranks that share each layer.");
-  flags.add("--pipeline-model-parallel-size", c.pipeline_model_parallel_size,
-            "Stages that the layers are divided into.");
-  flags.add_optional("--pipeline-model-parallel-split-rank", c.pipeline_model_parallel_split_rank,
-                     "Stage at which T5's decoder begins.");
+  flags
+      .add("--tensor-model-parallel-size", c.tensor_model_parallel_size,
+           "Ranks that share each layer.")
+      .nickname({"--tp", "--tp-size", "--tensor-parallel-size"});
+  flags
+      .add("--pipeline-model-parallel-size", c.pipeline_model_parallel_size,
+           "Stages that the layers are divided into.")
+      .nickname({"--pp", "--pp-size", "--pipeline-parallel-size"});
+  flags
+      .add_optional("--pipeline-model-parallel-split-rank", c.pipeline_model_parallel_split_rank,
+                    "Stage at which T5's decoder begins.")
+      .only_for({"T5"});
   flags.add_optional("--num-layers-per-virtual-pipeline-stage",
                      c.num_layers_per_virtual_pipeline_stage,
                      "Layers in one chunk of a stage; chunks of all stages take turns.");
-  flags.add_optional("--num-virtual-stages-per-pipeline-rank",
-                     c.num_virtual_stages_per_pipeline_rank,
-                     "The same, as the number of chunks of a stage.");
+  flags
+      .add_optional("--num-virtual-stages-per-pipeline-rank",
+                    c.num_virtual_stages_per_pipeline_rank,
+                    "The same, as the number of chunks of a stage.")
+      .nickname({"--vp", "--vpp"});
   flags.add_optional(
       "--microbatch-group-size-per-virtual-pipeline-stage,"
       "--microbatch-group-size-per-vp-stage",
@@ -37,34 +45,52 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                    "The loss counts as a layer when layers are divided.");
   flags.add_switch("--standalone-embedding-stage", c.standalone_embedding_stage,
                    "The first stage holds only the embedding.");
-  flags.add_off("--no-overlap-p2p-communication -> overlap_p2p_comm", c.overlap_p2p_comm,
-                "Do not overlap communication between stages with work.");
-  flags.add("--context-parallel-size", c.context_parallel_size, "Ranks that share each sequence.");
-  flags.add("--expert-model-parallel-size", c.expert_model_parallel_size,
-            "Ranks that share the experts.");
+  flags
+      .add_off("--no-overlap-p2p-communication -> overlap_p2p_comm", c.overlap_p2p_comm,
+               "Do not overlap communication between stages with work.")
+      .no_effect("stages always receive while they compute");
+  flags.add("--context-parallel-size", c.context_parallel_size, "Ranks that share each sequence.")
+      .nickname({"--cp", "--cp-size"});
+  flags
+      .add("--expert-model-parallel-size", c.expert_model_parallel_size,
+           "Ranks that share the experts.")
+      .refused("mixture of experts");
   flags.add_switch("--use-tp-pp-dp-mapping", c.use_tp_pp_dp_mapping,
                    "Pipeline neighbours sit closer together than data parallel ones.");
-  flags.add_switch("--use-distributed-optimizer", c.use_distributed_optimizer,
-                   "Divide the optimizer's state among the data parallel ranks.");
+  flags
+      .add_switch("--use-distributed-optimizer", c.use_distributed_optimizer,
+                  "Divide the optimizer's state among the data parallel ranks.")
+      .nickname({"--zero"});
   flags.add_switch("--overlap-grad-reduce", c.overlap_grad_reduce,
                    "Reduce gradients while the backward pass runs.");
-  flags.add_off("--no-delay-grad-reduce,--no-align-grad-reduce,--disable-align-grad-reduce",
-                c.delay_grad_reduce,
-                "Stages reduce their gradients as soon as they can, not together.");
+  flags
+      .add_off("--no-delay-grad-reduce,--no-align-grad-reduce,--disable-align-grad-reduce",
+               c.delay_grad_reduce,
+               "Stages reduce their gradients as soon as they can, not together.")
+      .no_effect("a stage reduces a bucket of gradients as soon as it is complete");
   flags.add_switch("--overlap-param-gather", c.overlap_param_gather,
                    "Gather parameters while the forward pass runs.");
-  flags.add_switch("--delay-param-gather", c.delay_param_gather,
-                   "Stages gather their parameters together.");
-  flags.add_optional(
-      "--ddp-bucket-size", c.ddp_bucket_size,
-      "Elements of a gradient bucket; the larger of 40 million and a million a rank if not "
-      "given.");
-  flags.add_optional("--ddp-num-buckets", c.ddp_num_buckets, "Number of gradient buckets.");
-  flags.add_switch("--ddp-average-in-collective", c.ddp_average_in_collective,
-                   "The collective averages gradients instead of a scaling before it.");
-  flags.add_choice("--distributed-backend", c.distributed_backend,
-                   {{"nccl", DistributedBackend::kNccl}, {"gloo", DistributedBackend::kGloo}},
-                   "Transport of GPU ranks; CPU ranks choose their own.");
+  flags
+      .add_switch("--delay-param-gather", c.delay_param_gather,
+                  "Stages gather their parameters together.")
+      .no_effect("a stage gathers its parameters shortly before it needs them");
+  flags
+      .add_optional(
+          "--ddp-bucket-size", c.ddp_bucket_size,
+          "Elements of a gradient bucket; the larger of 40 million and a million a rank if not "
+          "given.")
+      .becomes("bucket_size");
+  flags.add_optional("--ddp-num-buckets", c.ddp_num_buckets, "Number of gradient buckets.")
+      .no_effect("the size of buckets is given, with --ddp-bucket-size");
+  flags
+      .add_switch("--ddp-average-in-collective", c.ddp_average_in_collective,
+                  "The collective averages gradients instead of a scaling before it.")
+      .no_effect("gradients are averaged before they are summed");
+  flags
+      .add_choice("--distributed-backend", c.distributed_backend,
+                  {{"nccl", DistributedBackend::kNccl}, {"gloo", DistributedBackend::kGloo}},
+                  "Transport of GPU ranks; CPU ranks choose their own.")
+      .no_effect("the transport follows from the devices and from how the ranks were started");
   flags.add("--distributed-timeout-minutes", c.distributed_timeout_minutes,
             "Minutes after which a collective without an answer is an error.");
   flags.add_optional("--distributed-timeout-seconds-after-init",
@@ -73,7 +99,8 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--use-cpu-initialization", args.transformer.use_cpu_initialization,
                   "Draw initial weights on the host; they never depend on the layout here.")
-      .none();
+      .none()
+      .no_effect("first values are the same on every device and in every layout");
 
   flags.add_removed("--model-parallel-size", T::kInt, "use --tensor-model-parallel-size");
   flags.add_entry("--no-scatter-gather-tensors-in-pipeline", T::kOff, other, true,

@@ -19,19 +19,25 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
                      "Append one JSON object per log line to this file.");
   flags.add("--timing-log-level", c.timing_log_level,
             "0: time of an iteration; 1: of its phases; 2: of every operation in them.");
-  flags.add_off("--no-barrier-with-level-1-timing -> barrier_with_L1_time",
-                c.barrier_with_level_1_timing,
-                "Ranks do not wait for each other before level 1 timers.");
+  flags
+      .add_off("--no-barrier-with-level-1-timing -> barrier_with_L1_time",
+               c.barrier_with_level_1_timing,
+               "Ranks do not wait for each other before level 1 timers.")
+      .no_effect("ranks do not wait for each other before timers");
   using O = TimingLogOption;
   flags.add_choice("--timing-log-option", c.timing_log_option,
                    {{"max", O::kMax}, {"minmax", O::kMinMax}, {"all", O::kAll}},
                    "Which ranks' times are logged.");
   flags.add("--tensorboard-log-interval", c.tensorboard_log_interval,
             "Iterations between TensorBoard entries.");
-  flags.add("--tensorboard-queue-size", c.tensorboard_queue_size,
-            "TensorBoard entries kept before they are written.");
-  flags.add_switch("--log-timers-to-tensorboard", c.log_timers_to_tensorboard,
-                   "Timers in TensorBoard.");
+  flags
+      .add("--tensorboard-queue-size", c.tensorboard_queue_size,
+           "TensorBoard entries kept before they are written.")
+      .no_effect("entries wait in no queue");
+  flags
+      .add_switch("--log-timers-to-tensorboard", c.log_timers_to_tensorboard,
+                  "Timers in TensorBoard.")
+      .no_effect("timers are only printed");
   flags.add_switch("--log-batch-size-to-tensorboard", c.log_batch_size_to_tensorboard,
                    "Batch size in TensorBoard.");
   // Compat: the misspelt name is Megatron-LM core_r0.5.0's.

@@ -22,8 +22,10 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
                    "Equal runs give equal bits, also where a faster way exists.");
   flags.add_switch("--allow-tf32", c.allow_tf32,
                    "Products of fp32 on a GPU may round their factors to TF32, 10 bits; faster.");
-  flags.add_optional("--megatron-compat", c.megatron_compat,
-                     "Keep the accidents of this Megatron-LM version: 0.5.");
+  flags
+      .add_optional("--megatron-compat", c.megatron_compat,
+                    "Keep the accidents of this Megatron-LM version: 0.5.")
+      .refused("keeping the accidents of another version");
   flags
       .add_entry("--transformer-impl", T::kChoice, args.other, "local",
                  "Layer implementation; there is one here.")

@@ -24,17 +24,24 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--hysteresis", c.hysteresis, "Overflows after which the loss scale halves.");
   flags.add_switch("--fp32-residual-connection", transformer.fp32_residual_connection,
                    "The residual stream in fp32.");
-  flags.add_switch("--apply-query-key-layer-scaling", transformer.apply_query_key_layer_scaling,
-                   "Scale attention scores by the layer number, so that they fit fp16.");
-  flags.add_switch("--attention-softmax-in-fp32", transformer.attention_softmax_in_fp32,
-                   "Softmax of attention in fp32.");
+  flags
+      .add_switch("--apply-query-key-layer-scaling", transformer.apply_query_key_layer_scaling,
+                  "Scale attention scores by the layer number, so that they fit fp16.")
+      .no_effect("attention scores are computed in fp32, which they cannot overflow");
+  flags
+      .add_switch("--attention-softmax-in-fp32", transformer.attention_softmax_in_fp32,
+                  "Softmax of attention in fp32.")
+      .no_effect("the softmax of attention is always computed in fp32");
   flags.add_switch("--accumulate-allreduce-grads-in-fp32",
                    args.parallel.accumulate_allreduce_grads_in_fp32,
                    "Gradients are summed in fp32; --bf16 implies it.");
-  flags.add_switch("--grad-reduce-in-bf16", args.parallel.grad_reduce_in_bf16,
-                   "Gradients are summed in bf16 even so.");
-  flags.add_switch("--fp16-lm-cross-entropy", transformer.fp16_lm_cross_entropy,
-                   "The loss in fp16.");
+  flags
+      .add_switch("--grad-reduce-in-bf16", args.parallel.grad_reduce_in_bf16,
+                  "Gradients are summed in bf16 even so.")
+      .becomes("accumulate_allreduce_grads_in_fp32");
+  flags
+      .add_switch("--fp16-lm-cross-entropy", transformer.fp16_lm_cross_entropy, "The loss in fp16.")
+      .no_effect("the loss is always computed in fp32");
 
   flags.add_later_entry("--no-query-key-layer-scaling", T::kSwitch, other, false,
                         "Already off unless --apply-query-key-layer-scaling is given.");

@@ -14,12 +14,15 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags.group("network size");
   flags.add_optional("--num-layers", c.num_layers, "Number of transformer layers; of T5's encoder.")
-      .architecture();
-  flags.add_optional("--encoder-num-layers", c.encoder_num_layers, "The same as --num-layers.");
+      .architecture()
+      .nickname({"--layers"});
+  flags.add_optional("--encoder-num-layers", c.encoder_num_layers, "The same as --num-layers.")
+      .becomes("num_layers");
   flags
       .add_optional("--decoder-num-layers", c.decoder_num_layers,
                     "Number of T5 decoder layers; as many as the encoder has if not given.")
-      .architecture();
+      .architecture()
+      .only_for({"T5"});
   flags.add_optional("--hidden-size", c.hidden_size, "Size of the hidden state.").architecture();
   flags
       .add_optional(
@@ -28,7 +31,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
           "rounded down to a multiple of 64.")
       .architecture();
   flags.add_optional("--num-attention-heads", c.num_attention_heads, "Number of attention heads.")
-      .architecture();
+      .architecture()
+      .nickname({"--heads", "--num-heads"});
   flags
       .add_optional("--kv-channels", c.kv_channels,
                     "Size of one attention head; hidden size / heads if not given.")
@@ -60,7 +64,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--use-rotary-position-embeddings", args.legacy.use_rotary_position_embeddings,
                   "The same as --position-embedding-type rope.")
-      .architecture(FromCheckpoint::kAlways);
+      .architecture(FromCheckpoint::kAlways)
+      .becomes("position_embedding_type");
   flags.add("--rotary-base", c.rotary_base, "Base of the rotary frequencies.")
       .prints(int64_t{10000})
       .architecture(FromCheckpoint::kAlways);
@@ -83,11 +88,13 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add("--relative-attention-num-buckets", c.relative_attention_num_buckets,
            "Buckets of --position-embedding-type relative.")
-      .architecture();
+      .architecture()
+      .only_for({"T5"});
   flags
       .add("--relative-attention-max-distance", c.relative_attention_max_distance,
            "Distance from which on positions share the last bucket.")
-      .architecture();
+      .architecture()
+      .only_for({"T5"});
   flags
       .add_off("--no-position-embedding -> add_position_embedding",
                args.legacy.add_position_embedding,
@@ -95,8 +102,10 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture(FromCheckpoint::kAlways);
   flags.add("--make-vocab-size-divisible-by", c.make_vocab_size_divisible_by,
             "Pad the vocabulary to a multiple of this times the tensor parallel size.");
-  flags.add_optional("--pad-vocab-size-to,--padded-vocab-size", c.pad_vocab_size_to,
-                     "Pad the vocabulary to exactly this size.");
+  flags
+      .add_optional("--pad-vocab-size-to,--padded-vocab-size", c.pad_vocab_size_to,
+                    "Pad the vocabulary to exactly this size.")
+      .becomes("padded_vocab_size");
   flags
       .add_choice("--normalization", c.normalization,
                   {{"LayerNorm", Normalization::kLayerNorm}, {"RMSNorm", Normalization::kRmsNorm}},
@@ -111,7 +120,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--qk-layernorm", c.qk_layernorm,
                   "Normalize queries and keys of each head before rotation.")
-      .architecture();
+      .architecture()
+      .refused("normalizing queries and keys");
   flags
       .add_switch("--embed-layernorm", c.embed_layernorm,
                   "LayerNorm on the word embeddings, as BLOOM has.")
@@ -151,7 +161,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_off("--bert-no-binary-head -> bert_binary_head", c.bert_binary_head,
                "BERT without its next-sentence head.")
-      .architecture();
+      .architecture()
+      .only_for({"BERT"});
   flags
       .add_switch("--untie-embeddings-and-output-weights", c.untie_embeddings_and_output_weights,
                   "The output layer has its own matrix.")

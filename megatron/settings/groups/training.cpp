@@ -14,12 +14,16 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   const ArgValue none;
 
   flags.group("training");
-  flags.add_optional("--micro-batch-size", c.micro_batch_size,
-                     "Samples that one model replica processes at once.");
-  flags.add_optional(
-      "--global-batch-size", c.global_batch_size,
-      "Samples of one iteration, over all replicas; micro batch size * data parallel size if "
-      "not given.");
+  flags
+      .add_optional("--micro-batch-size", c.micro_batch_size,
+                    "Samples that one model replica processes at once.")
+      .nickname({"--mbs", "--bs"});
+  flags
+      .add_optional(
+          "--global-batch-size", c.global_batch_size,
+          "Samples of one iteration, over all replicas; micro batch size * data parallel size if "
+          "not given.")
+      .nickname({"--gbs"});
   flags.add_optional(
       "--rampup-batch-size", c.rampup_batch_size,
       "Three numbers: first global batch size, its increment, and the samples over which it "
@@ -27,7 +31,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--decrease-batch-size-if-needed", c.decrease_batch_size_if_needed,
                    "Round the global batch size down to a multiple of micro batch size * data "
                    "parallel size.");
-  flags.add_optional("--train-iters", c.train_iters, "Iterations over all runs of this training.");
+  flags.add_optional("--train-iters", c.train_iters, "Iterations over all runs of this training.")
+      .nickname({"--iters", "--max-steps"});
   flags.add_optional("--train-samples", c.train_samples, "Samples over all runs of this training.");
   flags.add("--iterations-to-skip", c.iterations_to_skip,
             "Iterations, counted from 1, whose data are read but not trained on.");
@@ -37,8 +42,10 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                      "End the program after this many minutes.");
   flags.add_switch("--exit-signal-handler", c.exit_signal_handler,
                    "Save a checkpoint and end the program on SIGTERM.");
-  flags.add_switch("--calculate-per-token-loss", c.calculate_per_token_loss,
-                   "Weight every token of the global batch equally instead of every microbatch.");
+  flags
+      .add_switch("--calculate-per-token-loss", c.calculate_per_token_loss,
+                  "Weight every token of the global batch equally instead of every microbatch.")
+      .refused("weighting every token of a global batch equally");
   flags.add_off("--no-check-for-nan-in-loss-and-grad", c.check_for_nan_in_loss_and_grad,
                 "Do not stop at a loss or gradient norm that is not a number.");
 
@@ -46,6 +53,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--recompute-activations", args.legacy.recompute_activations,
                   "The same as --recompute-granularity selective.")
+      .becomes("recompute_granularity")
       .is_listed = false;
   flags.add_choice("--recompute-granularity", transformer.recompute_granularity,
                    {{"full", G::kFull}, {"selective", G::kSelective}},
@@ -63,10 +71,12 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--checkpoint-activations", args.legacy.checkpoint_activations,
                   "Old name of full, uniform recomputation.")
+      .becomes("recompute_granularity")
       .is_listed = false;
   flags
       .add("--checkpoint-num-layers", args.legacy.checkpoint_num_layers,
            "Old name of --recompute-num-layers.")
+      .becomes("recompute_num_layers")
       .is_listed = false;
 
   flags.add_choice("--optimizer", args.optimizer.optimizer,
@@ -92,8 +102,10 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_off("--no-async-tensor-model-parallel-allreduce",
                 parallel.async_tensor_model_parallel_allreduce,
                 "Do not overlap the all-reduce of input gradients with weight gradients.");
-  flags.add_off("--no-gradient-accumulation-fusion", parallel.gradient_accumulation_fusion,
-                "Weight gradients are computed apart and then added to the gradient buffer.");
+  flags
+      .add_off("--no-gradient-accumulation-fusion", parallel.gradient_accumulation_fusion,
+               "Weight gradients are computed apart and then added to the gradient buffer.")
+      .no_effect("products always add weight gradients to the gradient buffer");
   // Compat: Megatron-LM refuses it without --sequence-parallel.
   flags.add_switch("--tp-comm-overlap", parallel.tp_comm_overlap,
                    "Overlap tensor parallel communication with matrix products.");
