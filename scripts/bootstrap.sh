@@ -12,7 +12,7 @@ readonly needed=(
   libdnnl-dev                              # matrix products on the CPU
   libfmt-dev libspdlog-dev                 # text, log
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
-  zlib1g-dev                               # compressed corpora
+  zlib1g-dev liblzma-dev                   # compressed corpora
   libopenmpi-dev openmpi-bin               # ranks that are processes
   libutf8proc-dev                          # Unicode classes of the tokenizers
   libprotobuf-dev protobuf-compiler        # TensorBoard files

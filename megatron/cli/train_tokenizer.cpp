@@ -38,7 +38,8 @@ std::vector<std::string> problems(const Args& args) {
 
 // Compressed or not, as preprocess-data reads them.
 bool holds_json_lines(const std::filesystem::path& file) {
-  const std::filesystem::path name = file.extension() == ".gz" ? file.stem() : file.filename();
+  const bool is_packed = file.extension() == ".gz" || file.extension() == ".xz";
+  const std::filesystem::path name = is_packed ? file.stem() : file.filename();
   return name.extension() == ".jsonl" || name.extension() == ".json";
 }
 
@@ -61,9 +62,11 @@ void add_json_lines(const std::string& file, const std::vector<std::string>& key
 }
 
 void add_plain_text(const std::string& file, BpeTrainer& trainer) {
-  if (file.ends_with(".gz")) {
+  if (file.ends_with(".gz") || file.ends_with(".xz")) {
     throw ConfigError(fmt::format(
-        "--input {}: compressed text is read only as .jsonl.gz; unpack the file first", file));
+        "--input {}: of compressed files only .jsonl.gz and .jsonl.xz are read; unpack the file "
+        "first",
+        file));
   }
   const MappedFile text(file);
   trainer.add_text({reinterpret_cast<const char*>(text.bytes().data()), text.bytes().size()});
@@ -77,7 +80,8 @@ int train_tokenizer(std::span<const std::string> words) {
   flags.group("flags");
   flags.add(
       "--input", args.input,
-      "Files to learn from: JSON lines if named .jsonl or .json (also .gz), else plain text.");
+      "Files to learn from: JSON lines if named .jsonl or .json (also packed as .gz or .xz), else "
+      "plain text.");
   flags.add("--output-dir", args.output_dir, "Directory of vocab.json and merges.txt.");
   flags.add("--vocab-size", args.vocab_size, "Number of ids, with the 256 bytes and <|endoftext|>.")
       .none();

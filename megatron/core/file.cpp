@@ -5,14 +5,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
+#include <random>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "megatron/core/error.h"
+#include "megatron/core/signal_cleanup.h"
 
 namespace megatron {
 namespace {
@@ -35,10 +36,13 @@ struct Closer {
   ~Closer() { ::close(descriptor); }
 };
 
+// Random, because process ids repeat: in containers on several hosts, every program may be
+// number 1.
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
-  static std::atomic<int> counter{0};
+  std::random_device random;
+  const uint64_t bits = (uint64_t{random()} << 32) | random();
   std::filesystem::path name = path;
-  name += ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1));
+  name += fmt::format(".tmp-{:016x}", bits);
   return name;
 }
 
@@ -59,10 +63,13 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED) fail(path, "map into memory");
   data_ = static_cast<const std::byte*>(mapped);
+  remember_mapping(bytes(), path_);
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  forget_mapping(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -82,17 +89,25 @@ std::string read_text(const std::filesystem::path& path) {
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }
 
-FileWriter::FileWriter(std::filesystem::path path)
-    : path_(std::move(path)), temporary_(temporary_name(path_)) {
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail(path_, "create");
+FileWriter::FileWriter(std::filesystem::path path) : path_(std::move(path)) {
+  create();
   buffer_.reserve(kBufferBytes);
 }
 
+void FileWriter::create() {
+  do {
+    temporary_ = temporary_name(path_);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ < 0) fail(path_, "create");
+  remember_unfinished(temporary_);
+}
+
 FileWriter::~FileWriter() {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (temporary_.empty()) return;
   ::unlink(temporary_.c_str());
+  forget_unfinished(temporary_);
 }
 
 void FileWriter::write(std::span<const std::byte> bytes) {
@@ -127,16 +142,17 @@ void FileWriter::write_through(std::string_view bytes) {
 #endif
 }
 
-void FileWriter::commit() {
+void FileWriter::sync() {
   flush();
   if (::fsync(descriptor_) != 0) fail(path_, "sync");
-  ::close(std::exchange(descriptor_, -1));
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(temporary_.c_str());
-    errno = reason;
-    fail(path_, "rename into place");
-  }
+  // Some file systems report a failed write here only.
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "close");
+}
+
+void FileWriter::commit() {
+  if (descriptor_ >= 0) sync();
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "rename into place");
+  forget_unfinished(std::exchange(temporary_, {}));
 }
 
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {

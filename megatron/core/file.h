@@ -32,7 +32,7 @@ class MappedFile {
 std::string read_text(const std::filesystem::path& path);
 
 // A new file, written in order through a buffer, that appears under its name only when commit()
-// succeeds: until then the bytes are in "<path>.tmp-<pid>-<n>", which the destructor removes.
+// succeeds: until then the bytes are in "<path>.tmp-<random>", which the destructor removes.
 // Every call throws IoError with path and reason (a full disk, a missing directory). The system
 // begins to move bytes to the device while later ones are still written.
 class FileWriter {
@@ -45,10 +45,14 @@ class FileWriter {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
   int64_t bytes_written() const { return bytes_written_; }
-  // Flushes, syncs to the device and renames into place.
+  // Brings all bytes to the device; nothing may be written afterwards. Of several files that
+  // replace others together, sync all before the first commit.
+  void sync();
+  // Syncs, unless that is done, and renames into place.
   void commit();
 
  private:
+  void create();
   void flush();
   void write_through(std::string_view bytes);
 

@@ -11,12 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/core/start_threads.h"
 #include "megatron/data/sampler.h"
 
 namespace megatron {
 
 // Makes batches ahead of the consumer on worker threads and hands them out in the sampler's order,
-// whatever the number of workers. With no workers each batch is made when it is asked for.
+// whatever the number of workers. With no workers each batch is made when it is asked for, also if
+// the system allows no thread.
 // One consumer thread. The destructor waits for the batches being made, not for those planned.
 template <class Batch>
 class DataLoader {
@@ -30,7 +32,8 @@ class DataLoader {
       : sampler_(std::move(sampler)),
         make_batch_(std::move(make_batch)),
         slots_(static_cast<size_t>(num_workers * batches_per_worker)) {
-    for (int64_t i = 0; i < num_workers; ++i) workers_.emplace_back([this] { work(); });
+    workers_ = start_threads(
+        num_workers, [this] { work(); }, "reading samples ahead");
   }
 
   ~DataLoader() {

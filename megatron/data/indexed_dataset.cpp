@@ -467,7 +467,10 @@ void IndexedDatasetBuilder::finalize() {
   index.write(bytes_of(document_index_));
   index.write(bytes_of(modes_));
 
-  // An old index must never stand beside new tokens, even if the power fails between the renames.
+  // An old dataset stays until the new one is on the device. An old index must never stand beside
+  // new tokens, even if the power fails between the renames.
+  tokens_->sync();
+  index.sync();
   std::error_code ignored;
   std::filesystem::remove(index_file(prefix_), ignored);
   tokens_->commit();

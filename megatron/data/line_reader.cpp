@@ -2,13 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <lzma.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "megatron/core/error.h"
 
@@ -24,6 +27,39 @@ int open_for_reading(const std::filesystem::path& path) {
   if (descriptor >= 0) ::close(descriptor);
   throw IoError(
       fmt::format("{}: cannot open: {}; check the path", path.string(), std::strerror(reason)));
+}
+
+// How the bytes of a text file are packed.
+enum class Packing { kNone, kGzip, kXz };
+
+// What the first bytes of a file say. A pipe cannot be read twice; its name decides.
+Packing packing_of(const std::filesystem::path& path) {
+  using namespace std::string_view_literals;
+  struct Kind {
+    std::string_view first_bytes;
+    const char* extension;
+    const char* name;
+  };
+  constexpr std::array kKinds = {
+      Kind{"\x1f\x8b"sv, ".gz", "gzip"}, Kind{"\xfd\x37zXZ\0"sv, ".xz", "xz"},
+      Kind{"BZh9"sv, ".bz2", "bzip2"}, Kind{"\x28\xb5\x2f\xfd"sv, ".zst", "Zstandard"},
+      Kind{"PK\x03\x04"sv, ".zip", "zip"}};
+  std::array<char, 6> first{};
+  const int descriptor = open_for_reading(path);
+  const ssize_t got = ::pread(descriptor, first.data(), first.size(), 0);
+  ::close(descriptor);
+  const bool is_pipe = got < 0;
+  const std::string_view start(first.data(), is_pipe ? 0 : static_cast<size_t>(got));
+  for (const Kind& kind : kKinds) {
+    const bool is_it =
+        is_pipe ? path.extension() == kind.extension : start.starts_with(kind.first_bytes);
+    if (!is_it) continue;
+    if (kind.name == "gzip"sv) return Packing::kGzip;
+    if (kind.name == "xz"sv) return Packing::kXz;
+    throw FormatError(fmt::format("{}: this is a {} file; unpack it, or pack it with gzip or xz",
+                                  path.string(), kind.name));
+  }
+  return Packing::kNone;
 }
 
 // One past the last line end in `text`; 0 if there is none. A \r that ends the text may be half of
@@ -109,12 +145,58 @@ class LineReader::GzipSource final : public Source {
   gzFile file_;
 };
 
+class LineReader::XzSource final : public Source {
+ public:
+  explicit XzSource(const std::filesystem::path& path) : path_(path), packed_(path) {
+    // Several streams in one file follow each other, as `cat a.xz b.xz` makes them.
+    if (::lzma_stream_decoder(&stream_, UINT64_MAX, LZMA_CONCATENATED) != LZMA_OK) {
+      throw IoError(path.string() + ": cannot open: out of memory");
+    }
+  }
+  ~XzSource() override { ::lzma_end(&stream_); }
+
+  size_t read(char* to, size_t size) override {
+    stream_.next_out = reinterpret_cast<uint8_t*>(to);
+    stream_.avail_out = size;
+    while (stream_.avail_out == size && !at_end_) {
+      if (stream_.avail_in == 0) {
+        stream_.avail_in = packed_.read(input_.data(), input_.size());
+        stream_.next_in = reinterpret_cast<const uint8_t*>(input_.data());
+      }
+      const bool has_all = stream_.avail_in == 0;
+      const lzma_ret result = ::lzma_code(&stream_, has_all ? LZMA_FINISH : LZMA_RUN);
+      at_end_ = result == LZMA_STREAM_END;
+      if (result == LZMA_OK || at_end_) continue;
+      throw FormatError(
+          fmt::format("{}: damaged xz file: {}; unpack it by hand to see how far it is readable",
+                      path_.string(),
+                      result == LZMA_BUF_ERROR   ? "it ends too early"
+                      : result == LZMA_MEM_ERROR ? "there is not enough memory to unpack it"
+                                                 : "its data or checksums are wrong"));
+    }
+    return size - stream_.avail_out;
+  }
+
+ private:
+  std::filesystem::path path_;
+  PlainSource packed_;
+  std::vector<char> input_ = std::vector<char>(size_t{1} << 18);
+  lzma_stream stream_ = LZMA_STREAM_INIT;
+  bool at_end_ = false;
+};
+
 LineReader::LineReader(std::filesystem::path path, size_t chunk_bytes)
     : path_(std::move(path)), chunk_bytes_(chunk_bytes) {
-  if (path_.extension() == ".gz") {
-    source_ = std::make_unique<GzipSource>(path_);
-  } else {
-    source_ = std::make_unique<PlainSource>(path_);
+  switch (packing_of(path_)) {
+    case Packing::kNone:
+      source_ = std::make_unique<PlainSource>(path_);
+      break;
+    case Packing::kGzip:
+      source_ = std::make_unique<GzipSource>(path_);
+      break;
+    case Packing::kXz:
+      source_ = std::make_unique<XzSource>(path_);
+      break;
   }
 }
 

@@ -17,27 +17,30 @@ struct LineChunk {
 };
 
 // Reads a text file in chunks of whole lines. As in Python, \n, \r\n and a lone \r end a line, and
-// a last line needs no end. Files whose names end in .gz are unpacked on the way. One thread.
+// a last line needs no end. Files that begin as gzip or xz files do are unpacked on the way,
+// whatever their names. One thread.
 class LineReader {
  public:
   // Bytes that may be read behind each line of a chunk.
   static constexpr size_t kPadding = 64;
   static constexpr size_t kDefaultChunkBytes = size_t{1} << 20;
 
-  // Chunks hold about chunk_bytes, more if one line does. Throws IoError.
+  // Chunks hold about chunk_bytes, more if one line does. Throws IoError, and FormatError for
+  // another kind of compressed file.
   explicit LineReader(std::filesystem::path path, size_t chunk_bytes = kDefaultChunkBytes);
   ~LineReader();
   LineReader(const LineReader&) = delete;
   LineReader& operator=(const LineReader&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  // False at the end of the file. Throws IoError, and FormatError if a .gz file is damaged.
+  // False at the end of the file. Throws IoError, and FormatError if a compressed file is damaged.
   bool next(LineChunk& chunk);
 
  private:
   class Source;
   class PlainSource;
   class GzipSource;
+  class XzSource;
 
   std::filesystem::path path_;
   size_t chunk_bytes_;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "megatron/core/error.h"
+#include "megatron/core/start_threads.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/json_line.h"
 #include "megatron/data/line_reader.h"
@@ -368,8 +369,7 @@ PreprocessStats preprocess(const PreprocessConfig& config, const Tokenizer& toke
       turnstile.break_down();
     }
   };
-  std::vector<std::thread> threads;
-  for (int64_t i = 1; i < config.workers; ++i) threads.emplace_back(work_off);
+  std::vector<std::thread> threads = start_threads(config.workers - 1, work_off, "tokenizing");
   work_off();
   for (std::thread& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);

@@ -13,7 +13,7 @@ namespace megatron {
 // Turns loose JSON (one object per line) into datasets of token ids, one dataset per key:
 // <output_prefix>_<key>_document.bin and .idx. Names are Megatron's flag names without the dashes.
 struct PreprocessConfig {
-  std::string input = {};  // a file, also .gz; a glob pattern if partitions > 1
+  std::string input = {};  // a file, also of gzip or xz; a glob pattern if partitions > 1
   std::vector<std::string> json_keys = {"text"};
   bool split_sentences = false;
   bool append_eod = false;

@@ -2,7 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -141,6 +143,28 @@ TEST_F(IndexedDatasetTest, LeavesNothingBehindUnlessFinalized) {
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
   EXPECT_FALSE(dataset_exists(prefix("lost")));
+}
+
+// A dataset of the same name stays whole until the new one is on the disk.
+TEST_F(IndexedDatasetTest, AFailedWriteLeavesTheOldDataset) {
+  const std::string old = write_small("a");
+  IndexedDatasetBuilder builder(old, {.dtype = TokenDtype::kInt32});
+  builder.add_sequence(std::vector<int32_t>(5000, 7));
+  builder.end_document();
+
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit small = before;
+  small.rlim_cur = 1000;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(builder.finalize(), IoError);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+
+  const IndexedDataset dataset(old);
+  EXPECT_EQ(dataset.num_tokens(), 6);
+  EXPECT_THAT(values(dataset.sequence(2)), ElementsAre(9, 10));
 }
 
 TEST_F(IndexedDatasetTest, EmptyDatasetIsValid) {

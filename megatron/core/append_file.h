@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace megatron {
+
+// A log beside a run, which grows by whole records that readers see at once. A record that cannot
+// be written (a full disk) is left out and never ends the run: the first loss is a warning, later
+// records are tried again, and a second warning counts what is missing.
+class AppendFile {
+ public:
+  // Opens or creates `path` and the directories above it. Throws IoError that begins with `flag`
+  // ("--metrics-jsonl") if that is impossible.
+  AppendFile(std::filesystem::path path, std::string flag);
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  void append(std::string_view record);
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  bool open();
+  bool write(std::string_view record);
+
+  std::filesystem::path path_;
+  std::string flag_;
+  int descriptor_ = -1;
+  int64_t lost_ = 0;  // records since the last one that was written
+};
+
+}  // namespace megatron
