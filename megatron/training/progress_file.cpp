@@ -11,8 +11,6 @@
 #include <sstream>
 #include <vector>
 
-#include "megatron/core/error.h"
-
 namespace megatron {
 namespace {
 
@@ -33,14 +31,12 @@ std::optional<double> number_of(const std::string& field) {
 }  // namespace
 
 ProgressFile::ProgressFile(std::filesystem::path path, int64_t world_size, const Progress& now)
-    : path_(std::move(path)),
+    : file_(std::move(path), "--log-progress"),
       world_size_(world_size),
       job_started_(Clock::now()),
       job_flops_(now.floating_point_operations),
       first_started_(job_started_),
       first_flops_(job_flops_) {
-  std::error_code ignored;  // append() reports what matters
-  std::filesystem::create_directories(path_.parent_path(), ignored);
   append("Starting job");
   find_first_job();
 }
@@ -59,23 +55,15 @@ void ProgressFile::saved_checkpoint(const Progress& now, int64_t tokens_per_samp
       now.floating_point_operations, tokens / 1e9));
 }
 
-void ProgressFile::append(const std::string& fields) const {
+void ProgressFile::append(const std::string& fields) {
   const char* job = std::getenv("SLURM_JOB_ID");
-  std::ofstream file(path_, std::ios::app);
-  file << fmt::format("{:%Y-%m-%d %H:%M:%S}\tJob ID: {}\t# GPUs: {}\t{}\n",
-                      fmt::localtime(std::time(nullptr)), job == nullptr ? "" : job, world_size_,
-                      fields);
-  file.close();
-  if (!file) {
-    throw IoError(
-        fmt::format("{}: cannot write; check the directory and its free space, or remove "
-                    "--log-progress",
-                    path_.string()));
-  }
+  file_.append(fmt::format("{:%Y-%m-%d %H:%M:%S}\tJob ID: {}\t# GPUs: {}\t{}\n",
+                           fmt::localtime(std::time(nullptr)), job == nullptr ? "" : job,
+                           world_size_, fields));
 }
 
 void ProgressFile::find_first_job() {
-  std::ifstream file(path_);
+  std::ifstream file(file_.path());
   std::optional<Clock::time_point> started;
   double latest_flops = 0;
   for (std::string line; std::getline(file, line);) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "megatron/core/append_file.h"
 #include "megatron/training/progress.h"
 
 namespace megatron {
@@ -13,7 +14,8 @@ namespace megatron {
 // trained one model, with tabs between its fields as Megatron-LM writes them.
 class ProgressFile {
  public:
-  // Adds the line of a start. Throws IoError.
+  // Adds the line of a start. Throws IoError when the file cannot be opened; a line that cannot be
+  // written later is left out.
   ProgressFile(std::filesystem::path path, int64_t world_size, const Progress& now);
 
   // Adds the line of a checkpoint: FLOP/s per device of this job, and since the first job that ran
@@ -23,10 +25,10 @@ class ProgressFile {
  private:
   using Clock = std::chrono::system_clock;
 
-  void append(const std::string& fields) const;
+  void append(const std::string& fields);
   void find_first_job();
 
-  std::filesystem::path path_;
+  AppendFile file_;
   int64_t world_size_;
   Clock::time_point job_started_;
   double job_flops_;                 // before this job

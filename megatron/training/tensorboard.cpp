@@ -4,12 +4,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <span>
 
-#include "megatron/core/error.h"
 #include "megatron/formats/crc32c.h"
 #include "megatron/training/event.pb.h"
 
@@ -41,28 +38,20 @@ void append_little_endian(std::string& text, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
 }
 
-[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
-  throw IoError(fmt::format("{}: cannot {}: {}; check --tensorboard-dir", path.string(), what,
-                            std::strerror(errno)));
+std::string file_name() {
+  return fmt::format("events.out.tfevents.{}.{}.{}", static_cast<int64_t>(wall_time()), host_name(),
+                     ::getpid());
 }
 
 }  // namespace
 
-TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory) {
-  std::error_code ignored;  // the open below reports what matters
-  std::filesystem::create_directories(directory, ignored);
-  path_ = directory / fmt::format("events.out.tfevents.{}.{}.{}", static_cast<int64_t>(wall_time()),
-                                  host_name(), ::getpid());
-  file_ = std::fopen(path_.c_str(), "ab");
-  if (file_ == nullptr) fail(path_, "create");
-
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory)
+    : file_(directory / file_name(), "--tensorboard-dir") {
   tensorboard::Event event;
   event.set_wall_time(wall_time());
   event.set_file_version("brain.Event:2");
   append_record(event.SerializeAsString());
 }
-
-TensorBoardWriter::~TensorBoardWriter() { std::fclose(file_); }
 
 void TensorBoardWriter::add_scalar(std::string_view tag, double value, int64_t step) {
   tensorboard::Event event;
@@ -93,11 +82,7 @@ void TensorBoardWriter::append_record(const std::string& event) {
   append_little_endian(record, masked_crc(record));
   record += event;
   append_little_endian(record, masked_crc(event));
-  if (std::fwrite(record.data(), 1, record.size(), file_) != record.size()) fail(path_, "write");
-}
-
-void TensorBoardWriter::flush() {
-  if (std::fflush(file_) != 0) fail(path_, "write");
+  file_.append(record);
 }
 
 }  // namespace megatron

@@ -63,7 +63,6 @@ void Trainer::run() {
     }
     profile_.finish();
     log_.pause();
-    log_.flush();
     if (left_early) return finish_save(true);
     log_.line(datetime_text("after training is done"));
     if (state_.progress.iteration != 0) save();
@@ -73,7 +72,6 @@ void Trainer::run() {
   const std::string prefix = fmt::format("iteration {} on ", state_.progress.iteration);
   evaluate_and_print(Split::kValid, prefix + "validation set", true);
   evaluate_and_print(Split::kTest, prefix + "test set", true);
-  log_.flush();
 }
 
 bool Trainer::train() {

@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 
-#include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
 
@@ -34,15 +31,7 @@ std::string memory_text(const Progress& progress, Device device) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)) {
-  file_ = std::fopen(path_.c_str(), "ab");
-  if (file_ == nullptr) {
-    throw IoError(fmt::format("--metrics-jsonl {}: cannot open: {}; check the directory",
-                              path_.string(), std::strerror(errno)));
-  }
-}
-
-MetricsFile::~MetricsFile() { std::fclose(file_); }
+MetricsFile::MetricsFile(std::filesystem::path path) : file_(std::move(path), "--metrics-jsonl") {}
 
 void MetricsFile::write(const NamedValues& values) {
   std::string line = "{";
@@ -52,13 +41,7 @@ void MetricsFile::write(const NamedValues& values) {
     line += std::isfinite(value) ? fmt::format("{}", value) : "null";
   }
   line += "}\n";
-  const bool is_written =
-      std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fflush(file_) == 0;
-  if (!is_written && !has_failed_) {
-    warn(fmt::format("--metrics-jsonl {}: cannot write: {}; lines are missing from here on",
-                     path_.string(), std::strerror(errno)));
-  }
-  has_failed_ = !is_written;
+  file_.append(line);
 }
 
 TrainingLog::TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first,
@@ -199,10 +182,6 @@ void TrainingLog::line(const std::string& text) {
   if (!is_kept_) return;
   bar_.clear();
   print_line(text);
-}
-
-void TrainingLog::flush() {
-  if (tensorboard_) tensorboard_->flush();
 }
 
 }  // namespace megatron

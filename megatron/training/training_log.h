@@ -1,12 +1,12 @@
 #pragma once
 
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "megatron/core/append_file.h"
 #include "megatron/device/device.h"
 #include "megatron/training/config.h"
 #include "megatron/training/console_log.h"
@@ -31,23 +31,17 @@ struct IterationResult {
   double floating_point_operations = 0;
 };
 
-// One JSON object per line, appended and flushed, so that a run can be watched with any tool. A
-// line that cannot be written (a full disk) costs a warning, never the run.
+// One JSON object per line, so that a run can be watched with any tool.
 class MetricsFile {
  public:
   // Throws IoError when the file cannot be opened.
   explicit MetricsFile(std::filesystem::path path);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
 
   // values are numbers; NaN and infinity become null, as JSON has neither.
   void write(const NamedValues& values);
 
  private:
-  std::filesystem::path path_;
-  std::FILE* file_ = nullptr;
-  bool has_failed_ = false;
+  AppendFile file_;
 };
 
 // Everything a run says while it trains: Megatron-LM's lines on the console, TensorBoard events,
@@ -74,7 +68,6 @@ class TrainingLog {
   // The clock of "elapsed time per iteration" stands still during evaluation and saving.
   void pause() { timers_.stop(kInterval, 0); }
   void resume() { timers_.start(kInterval, 0); }
-  void flush();
 
  private:
   static constexpr const char* kInterval = "interval-time";
