@@ -1,16 +1,21 @@
 #include "megatron/cli/command.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <optional>
 #include <vector>
 
+#include "megatron/core/build_id.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/signal_cleanup.h"
 #include "megatron/settings/edit_distance.h"
 #include "megatron/settings/flag_table.h"
 
@@ -45,25 +50,61 @@ const Command& command_named(std::string_view typed, std::span<const Command> co
                         : fmt::format("{} is not a command; --help lists them all", typed));
 }
 
+std::string version() {
+  const std::string build = build_id();
+  return build.empty() ? fmt::format("megatron {}", MG_VERSION)
+                       : fmt::format("megatron {} (build {})", MG_VERSION, build.substr(0, 12));
+}
+
+// A standard stream that the caller closed gets a descriptor on which reading and writing fail:
+// else the next file that is opened would take its number, and messages would go into that file.
+void occupy_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) >= 0) continue;
+    // The lowest free number is this one.
+    if (::open("/dev/null", descriptor == 0 ? O_WRONLY : O_RDONLY) != descriptor) return;
+  }
+}
+
+int run_command(std::span<const std::string> words, std::span<const Command> commands) {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    print_line(overview(commands));
+    return 0;
+  }
+  if (words[0] == "--version" || words[0] == "version") {
+    print_line(version());
+    return 0;
+  }
+  return command_named(words[0], commands).run(words.subspan(1));
+}
+
+// Whoever reads the output must learn that a part is missing; what the command did besides is done.
+int code_of_output(int code) {
+  const bool is_flushed = std::fflush(stdout) == 0;
+  if (is_flushed && std::ferror(stdout) == 0) return code;
+  print_error(
+      "standard output cannot be written: a part of it is missing; check the disk or the program "
+      "that it goes to");
+  return code == 0 ? 1 : code;
+}
+
 }  // namespace
 
 int run_program(int argc, const char* const* argv, std::span<const Command> commands) {
+  occupy_standard_descriptors();
+  clean_up_on_signals();
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   try {
-    if (words.empty()) {
-      fmt::print(stderr, "{}\n", overview(commands));
-      return 2;
-    }
-    if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
-      print_line(overview(commands));
-      return 0;
-    }
-    return command_named(words[0], commands).run(std::span(words).subspan(1));
+    return code_of_output(run_command(words, commands));
   } catch (const Error& error) {
     print_error(error.what());
     return 2;
   } catch (const std::bad_alloc&) {
     print_error(kOutOfMemory);
+    return 2;
+  } catch (const std::filesystem::filesystem_error& error) {
+    print_error(fmt::format("{}: {}; check the path and its permissions", error.path1().string(),
+                            error.code().message()));
     return 2;
   } catch (const std::exception& error) {
     print_error(error.what());
@@ -85,6 +126,7 @@ bool parse_flags(FlagTable& flags, std::string_view usage, std::span<const std::
   for (const std::string& flag : parsed.ignored) {
     warn(fmt::format("{} has no effect in this command", flag));
   }
+  for (const std::string& warning : parsed.warnings) warn(warning);
   return true;
 }
 

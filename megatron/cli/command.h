@@ -21,12 +21,12 @@ struct Command {
 };
 
 // Runs the command that argv[1] names and returns the program's exit code: 2 with "error: ..."
-// lines on standard error if it threw Error, 1 if it threw anything else. Without a command, or
-// with
-// --help, lists all of them.
+// lines on standard error if it threw Error, 1 if it threw anything else or if standard output
+// could not be written. Without a command, or with --help, lists all of them; --version names the
+// program.
 int run_program(int argc, const char* const* argv, std::span<const Command> commands);
 
-// What there is to say when memory runs out.
+// The message for exhausted memory.
 inline constexpr const char* kOutOfMemory =
     "out of memory; use a smaller model, batch or sequence, or train for fewer iterations";
 

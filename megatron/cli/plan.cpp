@@ -65,6 +65,33 @@ struct Plan {
   }
 };
 
+// A plan needs the sizes of a model. What else training needs, and memory and time do not depend on
+// or have a usual value for, is filled in.
+void fill_for_plan(TrainingArgs& args) {
+  TransformerConfig& model = args.transformer;
+  TrainingConfig& training = args.training;
+  if (!args.given.contains("lr")) {
+    args.optimizer.lr = 1e-4;
+    args.given.insert("lr");
+  }
+  if (training.train_iters == 0 && training.train_samples == 0) training.train_iters = 1000;
+  if (!args.given.contains("micro_batch_size")) training.micro_batch_size = 1;
+  if (!args.given.contains("max_position_embeddings")) {
+    model.max_position_embeddings = model.seq_length;
+  }
+  const TokenizerConfig& tokenizer = args.tokenizer;
+  const bool has_files = !tokenizer.vocab_file.empty() || !tokenizer.merge_file.empty() ||
+                         !tokenizer.tokenizer_model.empty();
+  if (has_files || !tokenizer.tokenizer_type.empty()) return;
+  args.tokenizer.tokenizer_type = "NullTokenizer";
+  if (tokenizer.vocab_size > 0) return;
+  constexpr int64_t kGpt2Ids = 50257;
+  args.tokenizer.vocab_size = kGpt2Ids - 1;  // the null tokenizer adds the end of document
+  args.warnings.push_back(fmt::format(
+      "no tokenizer: planned with the {} ids of GPT-2; give --vocab-size for another number",
+      kGpt2Ids));
+}
+
 void find_vocabulary(TrainingArgs& args) {
   int64_t& padded = args.transformer.padded_vocab_size;
   if (padded > 0) return;
@@ -245,7 +272,11 @@ int plan(std::span<const std::string> argv) {
   std::vector<std::string> problems = own.problems;
   TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
   if (args.wants_help) {
-    print_line("usage: megatron plan [flags of pretrain-gpt] [flags]\n\n" + table.help());
+    print_line(
+        "usage: megatron plan [flags of pretrain-gpt] [flags]\n\nNeeds --workload, or the "
+        "sizes of a model: --num-layers, --hidden-size, --num-attention-heads and "
+        "--seq-length.\n" +
+        table.help());
     return 0;
   }
   if (flags.world_size < 1) {
@@ -254,8 +285,10 @@ int plan(std::span<const std::string> argv) {
   if (!flags.gpu.empty() && gpu_roof(flags.gpu) == nullptr) {
     problems.push_back(fmt::format("--gpu {} is not known; use one of {}", flags.gpu, gpu_names()));
   }
+  fill_for_plan(args);
   args = resolved(std::move(args), std::max<int64_t>(flags.world_size, 1), problems);
   if (!problems.empty()) throw ConfigError(problems);
+  for (const std::string& warning : args.warnings) warn(warning);
   find_vocabulary(args);
   comm::use_threads(args.training.num_threads);
 

@@ -28,7 +28,8 @@ FlagTable flags_of(Args& args) {
   flags.group("input");
   flags
       .add("--input", args.run.input,
-           "File with one JSON object per line, also .gz; a glob pattern if --partitions > 1.")
+           "File with one JSON object per line, also packed with gzip or xz; a glob pattern if "
+           "--partitions > 1.")
       .none();
   flags.add("--json-keys", args.run.json_keys, "Keys whose texts are taken; one dataset each.");
   flags.add_switch("--skip-bad-lines", args.run.skip_bad_lines,
@@ -83,9 +84,11 @@ int64_t all_cores(int64_t partitions) {
 }
 
 void report_progress(const PreprocessStats& stats) {
-  fmt::print(stderr, "Processed {} documents ({:.0f} docs/s, {:.2f} MB/s).\n", stats.documents,
-             static_cast<double>(stats.documents) / stats.seconds,
-             static_cast<double>(stats.input_bytes) / stats.seconds / 1e6);
+  const std::string line =
+      fmt::format("Processed {} documents ({:.0f} docs/s, {:.2f} MB/s).\n", stats.documents,
+                  static_cast<double>(stats.documents) / stats.seconds,
+                  static_cast<double>(stats.input_bytes) / stats.seconds / 1e6);
+  std::fputs(line.c_str(), stderr);  // unlike fmt::print, this never throws
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <stdexcept>
 
 #include "megatron/cli/workloads.h"
@@ -23,6 +24,10 @@ int greet(std::span<const std::string> words) {
   flags.add("--first-name", name, "Who is greeted.");
   if (!parse_flags(flags, "megatron greet --first-name NAME", words)) return 0;
   if (name == "broken") throw std::runtime_error("out of paper");
+  if (name == "locked") {
+    throw std::filesystem::filesystem_error("status", "/locked/door",
+                                            std::make_error_code(std::errc::permission_denied));
+  }
   if (name == "two") throw ConfigError(std::vector<std::string>{"one problem", "another"});
   return name == "Ada" ? 0 : 7;
 }
@@ -56,8 +61,21 @@ TEST(RunProgram, ListsItsCommands) {
   EXPECT_EQ(help.code, 0);
   EXPECT_THAT(help.out, HasSubstr("  greet         say hello\n  bid-farewell  say bye\n"));
   EXPECT_EQ(run({"help"}).out, help.out);
-  EXPECT_EQ(run({}).code, 2);
-  EXPECT_THAT(run({}).err, HasSubstr("usage: megatron <command>"));
+  EXPECT_EQ(run({}).code, 0);
+  EXPECT_EQ(run({}).out, help.out);
+}
+
+TEST(RunProgram, NamesItsVersion) {
+  const Outcome outcome = run({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, testing::StartsWith("megatron 0."));
+}
+
+TEST(RunProgram, AnErrorOfTheFileSystemIsASentence) {
+  const Outcome outcome = run({"greet", "--first-name", "locked"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err,
+            "error: /locked/door: Permission denied; check the path and its permissions\n");
 }
 
 TEST(RunProgram, HelpOfACommandShowsItsFlags) {

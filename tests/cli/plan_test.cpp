@@ -125,5 +125,16 @@ TEST(PlanTest, OverlapHidesWhatTensorRanksSend) {
   EXPECT_GT(communication(" --tp-comm-overlap"), 0);  // hiding costs something
 }
 
+TEST(PlanTest, SizesAreEnough) {
+  const nlohmann::json sizes =
+      planned("--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 256");
+  // 50257 ids, padded to 50304 rows, and 256 positions.
+  EXPECT_EQ(sizes["parameters"], planned("--workload 124m")["parameters"]);
+  EXPECT_EQ(sizes["global_batch_size"], 1);
+  EXPECT_EQ(planned("--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 256 "
+                    "--vocab-size 50303")["parameters"],
+            sizes["parameters"]);
+}
+
 }  // namespace
 }  // namespace megatron::cli
