@@ -2,25 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "megatron/data/split.h"
+#include "megatron/core/number_text.h"
 
 namespace megatron {
 namespace {
-
-std::optional<double> as_number(const std::string& item) {
-  double value = 0;
-  const char* end = item.data() + item.size();
-  const auto [stop, error] = std::from_chars(item.data(), end, value);
-  if (error != std::errc() || stop != end) return std::nullopt;
-  return value;
-}
 
 std::vector<std::string> words_of(std::string_view text) {
   std::vector<std::string> words;
@@ -71,9 +63,68 @@ std::array<Blend, 3> read_per_split(const std::string& path) {
   return blends;
 }
 
+// "0:0.95": a part of the documents.
+std::optional<SplitBounds> part_of(const std::string& word) {
+  const size_t colon = word.find(':');
+  if (colon == std::string::npos) return std::nullopt;
+  const auto lower = number_of(std::string_view(word).substr(0, colon));
+  const auto upper = number_of(std::string_view(word).substr(colon + 1));
+  if (!lower || !upper || !(0 <= *lower && *lower < *upper && *upper <= 1)) return std::nullopt;
+  return SplitBounds{*lower, *upper};
+}
+
+bool is_group_name(const std::string& word) { return word.size() > 1 && word.back() == ':'; }
+
+// The words behind the name of a weighted group: weight, part and prefix, again and again, with
+// commas between.
+Blend weighted_group(std::span<const std::string> words, std::string_view flag) {
+  const auto fail = [&](const std::string& what) {
+    throw ConfigError(fmt::format(
+        "{}: {}; write \"NAME: weight start:end prefix, weight start:end prefix ...\", with start "
+        "and end between 0 and 1",
+        flag, what));
+  };
+  if (words.empty()) fail("the group has no dataset");
+  Blend blend;
+  for (size_t i = 0; i < words.size(); i += 3) {
+    const auto weight = number_of(words[i]);
+    if (!weight || !(*weight > 0)) fail(fmt::format("{} is no positive weight", words[i]));
+    if (i + 2 >= words.size()) fail(fmt::format("the prefix after {} is missing", words.back()));
+    const auto part = part_of(words[i + 1]);
+    if (!part) fail(fmt::format("{} is no part of a dataset", words[i + 1]));
+    std::string prefix = words[i + 2];
+    const bool is_last = i + 3 == words.size();
+    if (!is_last && prefix.back() != ',') fail(fmt::format("a comma is missing after {}", prefix));
+    if (prefix.back() == ',') prefix.pop_back();
+    if (prefix.empty()) fail("a prefix is empty");
+    blend.prefixes.push_back(std::move(prefix));
+    blend.weights.push_back(*weight);
+    blend.parts.push_back(*part);
+  }
+  return blend;
+}
+
+// The group that the items are, if they begin with a name; quotes may hold many words.
+std::optional<Blend> group_of(std::span<const std::string> items, std::string_view flag) {
+  std::vector<std::string> words;
+  for (const std::string& item : items) {
+    for (std::string& word : words_of(item)) words.push_back(std::move(word));
+  }
+  if (words.empty() || !is_group_name(words.front())) return std::nullopt;
+  const auto names = std::count_if(words.begin(), words.end(), is_group_name);
+  if (names > 1) {
+    throw ConfigError(
+        fmt::format("{}: {} groups; evaluation of several groups is not available, "
+                    "keep one",
+                    flag, names));
+  }
+  return weighted_group(std::span(words).subspan(1), flag);
+}
+
 }  // namespace
 
 Blend parse_blend(std::span<const std::string> items, std::string_view flag) {
+  if (std::optional<Blend> group = group_of(items, flag)) return *std::move(group);
   Blend blend;
   if (items.size() == 1) {
     blend.prefixes.push_back(items.front());
@@ -81,10 +132,10 @@ Blend parse_blend(std::span<const std::string> items, std::string_view flag) {
   }
   // Weights and prefixes alternate if every other item is a number; otherwise all are prefixes.
   bool weighted = !items.empty() && items.size() % 2 == 0;
-  for (size_t i = 0; i < items.size(); i += 2) weighted = weighted && as_number(items[i]);
+  for (size_t i = 0; i < items.size(); i += 2) weighted = weighted && number_of(items[i]);
   if (!weighted) {
     for (const std::string& item : items) {
-      if (as_number(item)) {
+      if (number_of(item)) {
         throw ConfigError(fmt::format(
             "{}: {} looks like a weight, but weights and prefixes do not alternate; give one "
             "prefix, weight prefix weight prefix ..., or prefixes only",
@@ -95,7 +146,7 @@ Blend parse_blend(std::span<const std::string> items, std::string_view flag) {
     return blend;
   }
   for (size_t i = 0; i < items.size(); i += 2) {
-    const double weight = *as_number(items[i]);
+    const double weight = *number_of(items[i]);
     if (!(weight > 0)) {
       throw ConfigError(
           fmt::format("{}: the weight {} of {} must be positive; leave the dataset "

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/data/config.h"
+#include "megatron/data/split.h"
 
 namespace megatron {
 
@@ -16,10 +17,14 @@ struct Blend {
   // One per prefix: dealt by these. Empty: a single prefix, read as it is, or several of which each
   // is read once and dealt by its size.
   std::vector<double> weights;
+  // One per prefix: the part of its documents that is used. Empty: all, or what --split says.
+  std::vector<SplitBounds> parts;
 };
 
 // Reads the items of --data-path: "prefix", "weight prefix weight prefix ..." or "prefix prefix
-// ...". `flag` names the source in messages. Throws ConfigError.
+// ...", or a group of Megatron-DeepSpeed's --train-weighted-split-paths, "NAME: weight start:end
+// prefix, weight start:end prefix ...", in which start and end are fractions of the documents.
+// `flag` names the source in messages. Throws ConfigError.
 Blend parse_blend(std::span<const std::string> items, std::string_view flag);
 
 // Where the samples come from: one blend cut by --split, or a blend for each of train, valid, test.

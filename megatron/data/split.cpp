@@ -25,6 +25,15 @@ std::string_view split_name(Split split) {
 
 SplitMatrix parse_split(std::string_view text) {
   constexpr std::string_view kNumber = ".0123456789";
+  // Compat: core_r0.5.0 takes the numbers and ignores all between them; a sign is refused here.
+  const size_t sign = text.find('-');
+  const bool is_negative =
+      sign != std::string_view::npos && text.find_first_of(kNumber, sign) == sign + 1;
+  if (is_negative || text.find_first_of(kNumber) == std::string_view::npos) {
+    throw ConfigError(fmt::format(
+        "--split \"{}\" must be up to three numbers of at least 0; use for example 969,30,1",
+        text));
+  }
   std::vector<double> parts;
   for (size_t at = text.find_first_of(kNumber); at != std::string_view::npos;) {
     const size_t end = std::min(text.find_first_not_of(kNumber, at), text.size());

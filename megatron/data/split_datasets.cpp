@@ -48,15 +48,24 @@ class SplitBuilder {
 
   std::shared_ptr<const SampleDataset> build(const Blend& blend, int64_t num_samples) {
     if (!blend.weights.empty()) return build_weighted(blend, num_samples);
-    if (blend.prefixes.size() == 1) return member(blend.prefixes.front(), num_samples);
+    if (blend.prefixes.size() == 1) {
+      return member(blend.prefixes.front(), num_samples, std::nullopt);
+    }
     return build_by_size(blend, num_samples);
   }
 
  private:
   std::shared_ptr<const SampleDataset> member(const std::string& prefix,
-                                              std::optional<int64_t> num_samples) {
-    descriptions_.push_back(maker_.describe(prefix, split_, num_samples, options_));
-    return maker_.make(open_.open(prefix), bounds_, split_, num_samples, options_);
+                                              std::optional<int64_t> num_samples,
+                                              const std::optional<SplitBounds>& part) {
+    DatasetOptions options = options_;
+    if (part) {  // indices of another part are others
+      options.split = fmt::format("{}:{}", part->lower, part->upper);
+      options.split_matrix = SplitMatrix();
+      (*options.split_matrix)[static_cast<size_t>(split_)] = *part;
+    }
+    descriptions_.push_back(maker_.describe(prefix, split_, num_samples, options));
+    return maker_.make(open_.open(prefix), part.value_or(bounds_), split_, num_samples, options);
   }
 
   std::shared_ptr<const SampleDataset> build_weighted(const Blend& blend, int64_t num_samples) {
@@ -68,7 +77,8 @@ class SplitBuilder {
     for (size_t i = 0; i < weights.size(); ++i) {
       const auto share =
           static_cast<int64_t>(std::ceil(static_cast<double>(num_samples) * weights[i] * kSurplus));
-      members.push_back(member(blend.prefixes[i], share));
+      const auto part = blend.parts.empty() ? std::nullopt : std::optional(blend.parts[i]);
+      members.push_back(member(blend.prefixes[i], share, part));
       size += share;
     }
     return blended(std::move(members), weights, size);
@@ -79,7 +89,7 @@ class SplitBuilder {
     std::vector<double> weights;
     int64_t total = 0;
     for (const std::string& prefix : blend.prefixes) {
-      members.push_back(member(prefix, std::nullopt));
+      members.push_back(member(prefix, std::nullopt, std::nullopt));
       weights.push_back(static_cast<double>(members.back()->num_samples()));
       total += members.back()->num_samples();
     }

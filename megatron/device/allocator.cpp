@@ -21,6 +21,15 @@ constexpr int64_t kHugePage = 2 * kMiB;
 // Blocks of at least this size are whole huge pages: fewer page faults and table look-ups.
 constexpr int64_t kLargeBlock = 4 * kMiB;
 
+// Whole blocks serve requests of about their size alone. Of sizes that come once (each prompt has
+// its own length) the cache would grow for ever, so it is emptied when all would exceed twice what
+// was ever in use at once, and a little more. Runs whose sizes repeat take no new block and never
+// get there.
+int64_t most_reserved(const MemoryStats& stats, int64_t wanted) {
+  constexpr int64_t kSlack = 64 * kMiB;
+  return 2 * std::max(stats.peak_allocated_bytes, stats.allocated_bytes + wanted) + kSlack;
+}
+
 int64_t rounded_up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 void* take_host(int64_t bytes, Device) {
@@ -123,6 +132,10 @@ void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category, int poo
   const std::lock_guard lock(mutex_);
 
   Block* block = fitting(wanted, kind);
+  if (block == nullptr && !source_.cuts_blocks &&
+      stats_.reserved_bytes + wanted > most_reserved(stats_, wanted)) {
+    empty_cache_locked();
+  }
   if (block == nullptr) block = new_segment(wanted, kind);
   if (block == nullptr) {
     empty_cache_locked();

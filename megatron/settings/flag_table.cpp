@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "megatron/core/error.h"
+#include "megatron/core/number_text.h"
 #include "megatron/settings/edit_distance.h"
 
 namespace megatron {
@@ -59,11 +59,7 @@ struct Spelling {
   std::string dest;
 };
 
-bool is_negative_number(std::string_view word) {
-  double value = 0.0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  return error == std::errc() && end == word.data() + word.size();
-}
+bool is_negative_number(std::string_view word) { return number_of(word).has_value(); }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -72,30 +68,6 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_flag_like(std::string_view word) {
   return word.size() > 1 && word.front() == '-' && !is_digit(word[1]) &&
          !is_negative_number(word) && word.find(' ') == std::string_view::npos;
-}
-
-// "1_000" -> "1000": Python's grouping of digits. A word with another '_' stays as it is.
-std::string without_grouping(std::string_view word) {
-  std::string digits;
-  for (size_t i = 0; i < word.size(); ++i) {
-    if (word[i] != '_') {
-      digits += word[i];
-    } else if (i == 0 || i + 1 == word.size() || !is_digit(word[i - 1]) || !is_digit(word[i + 1])) {
-      return std::string(word);
-    }
-  }
-  return digits;
-}
-
-template <class Number>
-std::optional<Number> number_of(std::string_view typed) {
-  const std::string plain = without_grouping(typed);
-  std::string_view word = plain;
-  if (word.size() > 1 && word.front() == '+' && word[1] != '-') word.remove_prefix(1);
-  Number value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
 }
 
 std::optional<bool> truth_of(std::string word) {
@@ -130,11 +102,11 @@ ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::str
       return truth ? ArgValue(*truth) : reject(words.front(), "must be true or false");
     }
     case FlagType::kInt: {
-      const auto number = number_of<int64_t>(words.front());
+      const auto number = integer_of(words.front());
       return number ? ArgValue(*number) : reject(words.front(), "must be an integer");
     }
     case FlagType::kFloat: {
-      const auto number = number_of<double>(words.front());
+      const auto number = number_of(words.front());
       return number && *number == *number ? ArgValue(*number)
                                           : reject(words.front(), "must be a number");
     }
@@ -146,7 +118,7 @@ ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::str
     case FlagType::kInts: {
       std::vector<int64_t> numbers;
       for (const std::string& word : words) {
-        const auto number = number_of<int64_t>(word);
+        const auto number = integer_of(word);
         if (!number) return reject(word, "must be a list of integers");
         numbers.push_back(*number);
       }

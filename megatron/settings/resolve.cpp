@@ -401,6 +401,8 @@ class Resolver {
     warn_if(args_.checkpoint.async_save && (args_.checkpoint.save.empty() ||
                                             args_.checkpoint.save_format != SaveFormat::kNative),
             "--async-save has no effect without --save, or with another --save-format than native");
+    warn_if(args_.training.deepspeed && args_.training.rampup_batch_size.empty(),
+            "--deepspeed has no effect without --rampup-batch-size: there is one engine");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
     warn_if(given("cuda_graph") && args_.training.cuda_graph &&

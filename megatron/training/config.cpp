@@ -1,24 +1,17 @@
 #include "megatron/training/config.h"
 
 #include <array>
-#include <charconv>
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "megatron/core/error.h"
+#include "megatron/core/number_text.h"
 #include "megatron/training/microbatch_calculator.h"
 
 namespace megatron {
 namespace {
-
-std::optional<int64_t> integer_of(const std::string& word) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
-}
 
 std::optional<RampupBatchSize> parsed_rampup(const std::vector<std::string>& words) {
   if (words.size() != 3) return std::nullopt;

@@ -25,6 +25,7 @@ struct TrainingConfig {
   int64_t global_batch_size = 0;               // 0: micro_batch_size * dp
   std::vector<std::string> rampup_batch_size;  // the three words as given; empty: constant
   bool decrease_batch_size_if_needed = false;  // round down to a multiple of micro_batch_size * dp
+  bool deepspeed = false;  // count the iterations of a ramp-up as Megatron-DeepSpeed does
 
   // Length over all runs; exactly one of the two is set.
   int64_t train_iters = 0;

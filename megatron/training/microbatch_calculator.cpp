@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/number_text.h"
 
 namespace megatron {
 namespace {
@@ -46,13 +47,6 @@ std::optional<int64_t> tokens_of(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0.0) return std::nullopt;
   return static_cast<int64_t>(value * unit);
-}
-
-std::optional<int64_t> integer_of(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 std::vector<std::string_view> words_of(std::string_view text) {
@@ -135,9 +129,9 @@ int64_t BatchSizeSchedule::at(int64_t consumed_samples) const {
 }
 
 int64_t BatchSizeSchedule::train_iters(int64_t train_samples) const {
-  int64_t iterations = 0;
-  int64_t consumed = 0;
   if (!steps_.empty()) {
+    int64_t iterations = 0;
+    int64_t consumed = 0;
     for (size_t i = 0; i < steps_.size() && consumed < train_samples; ++i) {
       const bool is_last = i + 1 == steps_.size();
       const int64_t until =
@@ -149,13 +143,38 @@ int64_t BatchSizeSchedule::train_iters(int64_t train_samples) const {
     }
     return iterations;
   }
-  if (ramp_) {
-    while (consumed <= ramp_->samples) {
-      consumed += at(consumed);
-      ++iterations;
-    }
+  const Ramp ramp = whole_ramp();
+  return ramp.iterations + std::max<int64_t>(0, train_samples - ramp.consumed) / final_batch_size_;
+}
+
+int64_t BatchSizeSchedule::train_iters_as_deepspeed(int64_t train_samples) const {
+  const Ramp ramp = whole_ramp();
+  const int64_t rest = train_samples - ramp.consumed;
+  const int64_t batch = final_batch_size_;
+  const int64_t floored = rest >= 0 ? rest / batch : -((batch - 1 - rest) / batch);
+  return std::max<int64_t>(0, ramp.iterations + floored);
+}
+
+BatchSizeSchedule::Ramp BatchSizeSchedule::whole_ramp() const {
+  Ramp ramp;
+  if (!ramp_) return ramp;
+  while (ramp.consumed <= ramp_->samples) {
+    ramp.consumed += at(ramp.consumed);
+    ++ramp.iterations;
   }
-  return iterations + std::max<int64_t>(0, train_samples - consumed) / final_batch_size_;
+  return ramp;
+}
+
+int64_t BatchSizeSchedule::samples_of(int64_t iterations) const {
+  const int64_t last_change = ramp_            ? ramp_->samples
+                              : steps_.empty() ? -1
+                                               : steps_.back().from_samples - 1;
+  int64_t consumed = 0;
+  while (iterations > 0 && consumed <= last_change) {
+    consumed += at(consumed);
+    --iterations;
+  }
+  return consumed + iterations * final_batch_size_;
 }
 
 MicrobatchCalculator::MicrobatchCalculator(BatchSizeSchedule schedule, int64_t micro_batch_size,
@@ -199,14 +218,22 @@ MicrobatchCalculator make_microbatch_calculator(const TrainingConfig& config,
 
 int64_t train_iters_of(const TrainingConfig& config) {
   if (config.train_samples == 0) return config.train_iters;
-  return batch_size_schedule_of(config).train_iters(config.train_samples);
+  const BatchSizeSchedule schedule = batch_size_schedule_of(config);
+  return config.deepspeed && !schedule.is_constant()
+             ? schedule.train_iters_as_deepspeed(config.train_samples)
+             : schedule.train_iters(config.train_samples);
 }
 
 SampleCounts dataset_sizes_of(const TrainingConfig& config) {
   const int64_t train_iters = train_iters_of(config);
   const int64_t batch = config.global_batch_size;
   const int64_t evaluations = config.eval_interval > 0 ? train_iters / config.eval_interval + 1 : 1;
-  return {.train = config.train_samples != 0 ? config.train_samples : train_iters * batch,
+  // A ramp-up that is longer than the training consumes more than --train-samples.
+  const int64_t train =
+      config.train_samples == 0
+          ? train_iters * batch
+          : std::max(config.train_samples, batch_size_schedule_of(config).samples_of(train_iters));
+  return {.train = train,
           .valid = evaluations * config.eval_iters * batch,
           .test = config.eval_iters * batch};
 }

@@ -30,8 +30,14 @@ class BatchSizeSchedule {
   bool is_constant() const { return !ramp_ && steps_.empty(); }
 
   // Iterations until `train_samples` samples are consumed. A final incomplete batch is not trained
-  // on, except by a step schedule.
+  // on, except by a step schedule. A ramp-up is gone through to its end, even if it is longer.
   int64_t train_iters(int64_t train_samples) const;
+  // Compat: Megatron-DeepSpeed takes back the iterations that a ramp-up's samples beyond
+  // `train_samples` would fill at the final batch size: 2 2 1000 up to 16 with 100 samples is 129
+  // iterations, not 187.
+  int64_t train_iters_as_deepspeed(int64_t train_samples) const;
+  // Samples that this many iterations from the start consume.
+  int64_t samples_of(int64_t iterations) const;
 
  private:
   struct Step {
@@ -40,6 +46,13 @@ class BatchSizeSchedule {
   };
 
   int64_t final_batch_size_ = 0;
+  // Iterations and samples until the ramp-up is over.
+  struct Ramp {
+    int64_t iterations = 0;
+    int64_t consumed = 0;
+  };
+  Ramp whole_ramp() const;
+
   std::optional<RampupBatchSize> ramp_;
   std::vector<Step> steps_;
 };

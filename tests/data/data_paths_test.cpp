@@ -27,6 +27,25 @@ TEST(DataPathsTest, ReadsEveryForm) {
   EXPECT_THAT(parse_blend(Items{}, "--data-path").prefixes, IsEmpty());
 }
 
+// Megatron-DeepSpeed's --train-weighted-split-paths.
+TEST(DataPathsTest, ReadsWeightedGroups) {
+  const Blend group =
+      parse_blend(Items{"TRAIN: 0.3 0:0.9 a, 0.7 0.5:1 b/c"}, "--train-weighted-split-paths");
+  EXPECT_THAT(group.prefixes, ElementsAre("a", "b/c"));
+  EXPECT_THAT(group.weights, ElementsAre(0.3, 0.7));
+  ASSERT_EQ(group.parts.size(), 2u);
+  EXPECT_EQ(group.parts[0].lower, 0);
+  EXPECT_EQ(group.parts[0].upper, 0.9);
+  EXPECT_EQ(group.parts[1].lower, 0.5);
+  // Without quotes the shell makes words of it.
+  EXPECT_THAT(parse_blend(Items{"VALID:", "1", "0:1", "a"}, "--valid-data-path").prefixes,
+              ElementsAre("a"));
+  for (const char* wrong : {"A: 0.3 0:0.9", "A: x 0:1 a", "A: 1 0.9:0.1 a", "A: 1 0:2 a",
+                            "A:", "A: 1 0:1 a 1 0:1 b", "A: 1 0:1 a, B: 1 0:1 b", "A: 0 0:1 a"}) {
+    EXPECT_THROW(parse_blend(Items{wrong}, "--train-data-path"), ConfigError) << wrong;
+  }
+}
+
 TEST(DataPathsTest, RejectsMixedForms) {
   EXPECT_THROW(parse_blend(Items{"0.3", "a", "b"}, "--data-path"), ConfigError);
   EXPECT_THROW(parse_blend(Items{"0.3", "a", "b", "0.7"}, "--data-path"), ConfigError);

@@ -48,6 +48,8 @@ TEST(SplitTest, RejectsNonsense) {
   EXPECT_THROW(parse_split("0,0,0"), ConfigError);
   EXPECT_THROW(parse_split(""), ConfigError);
   EXPECT_THROW(parse_split("1.2.3"), ConfigError);
+  EXPECT_THROW(parse_split("abc"), ConfigError);
+  EXPECT_THROW(parse_split("-1,2,3"), ConfigError);
 }
 
 }  // namespace

@@ -36,6 +36,25 @@ TEST(CachingAllocatorTest, DoesNotWasteALargeBlockOnASmallRequest) {
   allocator.release(small);
 }
 
+// Each prompt has its own length: blocks of sizes that never come again.
+TEST(CachingAllocatorTest, SizesThatComeOnceDoNotFillTheCache) {
+  CachingAllocator allocator(Device{});
+  constexpr int64_t kMiB = 1 << 20;
+  int64_t largest = 0;
+  for (int64_t size = 5 * kMiB; size < 100 * kMiB; size = size * 8 / 7) {
+    allocator.release(allocator.allocate(size, kActivations));
+    largest = size;
+  }
+  EXPECT_LE(allocator.stats().peak_reserved_bytes, 2 * largest + 70 * kMiB);
+  // Sizes that repeat are taken once.
+  const std::vector<int64_t> sizes = {90 * kMiB, 60 * kMiB, 40 * kMiB, 25 * kMiB};
+  for (int pass = 0; pass < 3; ++pass) {
+    const int64_t before = allocator.stats().num_driver_allocations;
+    for (const int64_t size : sizes) allocator.release(allocator.allocate(size, kActivations));
+    if (pass > 1) EXPECT_EQ(allocator.stats().num_driver_allocations, before);
+  }
+}
+
 TEST(CachingAllocatorTest, CountsCurrentPeakAndCategory) {
   CachingAllocator allocator(Device{});
   void* weights = allocator.allocate(640, MemoryCategory::kParameters);

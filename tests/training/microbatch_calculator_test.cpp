@@ -154,5 +154,32 @@ TEST(TrainingLengthTest, FlagsBecomeACalculator) {
   EXPECT_EQ(train_iters_of(config), 154 + (2000 - 1008) / 16);
 }
 
+// A ramp-up that is longer than the training reads more samples than --train-samples counts.
+TEST(DatasetSizesTest, ALongRampupIsServed) {
+  TrainingConfig config;
+  config.micro_batch_size = 1;
+  config.global_batch_size = 16;
+  config.train_samples = 100;
+  config.rampup_batch_size = {"2", "2", "1_000"};
+  for (const auto& [as_deepspeed, iterations] : {std::pair{false, 187}, std::pair{true, 129}}) {
+    config.deepspeed = as_deepspeed;
+    EXPECT_EQ(train_iters_of(config), iterations);
+    MicrobatchCalculator calculator = make_microbatch_calculator(config, 1);
+    int64_t consumed = 0;
+    for (int i = 0; i < iterations; ++i) {
+      calculator.update(consumed, true);
+      consumed += calculator.global_batch_size();
+    }
+    EXPECT_EQ(dataset_sizes_of(config).train, consumed);
+    if (as_deepspeed) EXPECT_EQ(consumed, 414);
+  }
+  // A training that outlasts its ramp-up is counted as it was.
+  config.train_samples = 146484375;
+  config.global_batch_size = 1536;
+  config.rampup_batch_size = {"16", "16", "5859375"};
+  EXPECT_EQ(dataset_sizes_of(config).train, 146484375);
+  EXPECT_EQ(train_iters_of(config), 111354);
+}
+
 }  // namespace
 }  // namespace megatron

@@ -149,8 +149,11 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                         "Gradients always are in contiguous buffers.");
   flags.add_later_entry("--sync-tp-duplicated-parameters", T::kSwitch, other, false,
                         "Replicated parameters are always equal here.");
-  flags.add_later_entry("--deepspeed", T::kSwitch, other, false,
-                        "DeepSpeed's engine; not needed here.");
+  flags
+      .add_switch("--deepspeed", args.training.deepspeed,
+                  "Count the iterations of --rampup-batch-size as Megatron-DeepSpeed does. Needed "
+                  "for nothing else.")
+      .is_listed = false;
   flags.add_later_entry("--deepspeed_config", T::kText, other, none, "DeepSpeed's settings.",
                         "DeepSpeed's settings file");
   flags.add_later_entry("--zero-stage", T::kInt, other, int64_t{0},

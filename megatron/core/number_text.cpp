@@ -1,0 +1,40 @@
+#include "megatron/core/number_text.h"
+
+#include <charconv>
+#include <string>
+
+namespace megatron {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// "1_000" -> "1000". A word with another '_' stays as it is, which is no number.
+std::string without_grouping(std::string_view word) {
+  std::string digits;
+  for (size_t i = 0; i < word.size(); ++i) {
+    if (word[i] != '_') {
+      digits += word[i];
+    } else if (i == 0 || i + 1 == word.size() || !is_digit(word[i - 1]) || !is_digit(word[i + 1])) {
+      return std::string(word);
+    }
+  }
+  return digits;
+}
+
+template <class Number>
+std::optional<Number> parsed(std::string_view typed) {
+  const std::string plain = without_grouping(typed);
+  std::string_view word = plain;
+  if (word.size() > 1 && word.front() == '+' && word[1] != '-') word.remove_prefix(1);
+  Number value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::optional<int64_t> integer_of(std::string_view word) { return parsed<int64_t>(word); }
+std::optional<double> number_of(std::string_view word) { return parsed<double>(word); }
+
+}  // namespace megatron
