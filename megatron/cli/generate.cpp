@@ -101,17 +101,40 @@ int32_t id_of(const json& value) {
       fmt::format("token id {} must be an integer between 0 and {}", value.dump(), kLargest));
 }
 
+// The JSON object of a line. Throws ConfigError.
+json object_of(const std::string& line) {
+  json value = json::parse(line, nullptr, false);
+  if (value.is_object()) return value;
+  throw ConfigError(
+      value.is_discarded()
+          ? "this is no JSON; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}"
+          : "this JSON is no object; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}");
+}
+
 // The ids of a JSON object {"ids": [...]} or {"text": "..."}.
 std::vector<int32_t> ids_of(const json& object, const LoadedModel& gpt) {
   if (object.contains("ids")) {
+    if (!object.at("ids").is_array()) throw ConfigError("\"ids\" must be a list of integers");
     std::vector<int32_t> ids;
     for (const json& value : object.at("ids")) ids.push_back(id_of(value));
     return ids;
   }
   if (object.contains("text")) {
+    if (!object.at("text").is_string()) throw ConfigError("\"text\" must be a string");
     return gpt.required_tokenizer().encode(object.at("text").get<std::string>());
   }
   throw ConfigError("an object needs \"ids\" or \"text\"");
+}
+
+// Calls f and adds to its errors which line of a file they are about.
+template <class F>
+void about_line(const std::string& file, int64_t number, const F& f) {
+  const std::string place = fmt::format("{}:{}", file == "-" ? "standard input" : file, number);
+  try {
+    f();
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{}: {}", place, error.what()));
+  }
 }
 
 std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const LoadedModel& gpt) {
@@ -121,15 +144,13 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const
   }
   if (flags.prompt_file.empty()) return prompts;
   each_line(flags.prompt_file, [&](const std::string& line, int64_t number) {
-    try {
-      prompts.push_back(line.starts_with("{") ? ids_of(json::parse(line), gpt)
+    about_line(flags.prompt_file, number, [&] {
+      prompts.push_back(line.starts_with("{") ? ids_of(object_of(line), gpt)
                                               : gpt.required_tokenizer().encode(line));
-    } catch (const json::exception& error) {
-      throw FormatError(
-          fmt::format("{}:{}: not a prompt: {}", flags.prompt_file, number, error.what()));
-    } catch (const ConfigError& error) {
-      throw ConfigError(fmt::format("{}:{}: {}", flags.prompt_file, number, error.what()));
-    }
+      if (prompts.back().empty()) {
+        throw ConfigError("the prompt has no tokens; remove the line or give it some text");
+      }
+    });
   });
   return prompts;
 }
@@ -158,18 +179,6 @@ json shared(const json& value, const comm::Group& world) {
   text.resize(static_cast<size_t>(size));
   broadcast({text.data(), {size}, DType::kUInt8});
   return json::parse(text);
-}
-
-// Calls f and says of its errors which line of a file they are about.
-template <class F>
-void about_line(const std::string& file, int64_t number, const F& f) {
-  try {
-    f();
-  } catch (const json::exception& error) {
-    throw FormatError(fmt::format("{}:{}: {}", file, number, error.what()));
-  } catch (const ConfigError& error) {
-    throw ConfigError(fmt::format("{}:{}: {}", file, number, error.what()));
-  }
 }
 
 struct ScoreFlags {
@@ -250,7 +259,7 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
   if (world.rank() == 0) {
     each_line(flags.input, [&](const std::string& text, int64_t number) {
       json line = {{"number", number}};
-      about_line(flags.input, number, [&] { line["ids"] = ids_of(json::parse(text), gpt); });
+      about_line(flags.input, number, [&] { line["ids"] = ids_of(object_of(text), gpt); });
       score_line(shared(line, world));
     });
     shared(end, world);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -28,13 +29,14 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab_size) {
   }
 }
 
-void check_length(int64_t length, const TransformerConfig& config) {
+void check_length(int64_t length, int64_t new_tokens, const TransformerConfig& config) {
   const int64_t limit = std::max(config.max_position_embeddings, config.seq_length);
   if (config.position_embedding_type == PositionEmbedding::kAlibi || length <= limit) return;
   throw ConfigError(fmt::format(
-      "{} tokens (prompt and new ones) are more than the {} positions of the model; shorten the "
-      "prompt or lower --max-new-tokens",
-      length, limit));
+      "{} tokens{} are more than the {} positions of the model; {}", length,
+      new_tokens > 0 ? fmt::format(", {} of them new,", new_tokens) : "", limit,
+      new_tokens > 0 ? "shorten the prompt or ask for fewer new tokens (--max-new-tokens)"
+                     : "cut the text into shorter ones"));
 }
 
 // One [s, b] column block of a token matrix: tokens [b, total] rows from `begin` to `end`.
@@ -195,7 +197,7 @@ std::vector<Generation> generate(const InferenceModel& model,
   }
   if (rows.empty() || options.max_new_tokens <= 0) return rows;
   const int64_t total = longest + options.max_new_tokens;
-  check_length(total, config);
+  check_length(total, options.max_new_tokens, config);
 
   const NoGrad no_grad;
   RandomState random(options.seed);
@@ -264,7 +266,7 @@ Score score(const InferenceModel& model, std::span<const int32_t> ids) {
   }
   check_ids(ids, num_rows(model));
   const auto length = static_cast<int64_t>(ids.size()) - 1;
-  check_length(length, model.chunk.config());
+  check_length(length, 0, model.chunk.config());
 
   const NoGrad no_grad;
   RandomState random(0);
@@ -278,6 +280,7 @@ Score score(const InferenceModel& model, std::span<const int32_t> ids) {
 
   Score result;
   for (const float value : std::as_const(found).span<float>()) {
+    if (std::isnan(value)) throw Error(kNotANumber);
     result.log_probabilities.push_back(value);
     result.loss -= value;
   }

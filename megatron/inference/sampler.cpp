@@ -58,7 +58,9 @@ int64_t sample(std::span<const float> logits, const SamplingOptions& options, do
                double uniform) {
   invariant(!logits.empty(), "there are logits to sample from");
   const auto best = std::max_element(logits.begin(), logits.end());
-  for (const float logit : logits) invariant(!std::isnan(logit), "no logit is NaN");
+  for (const float logit : logits) {
+    if (std::isnan(logit)) throw Error(kNotANumber);
+  }
   if (options.top_k == 1) return best - logits.begin();
 
   std::vector<double> weights = weights_of(logits, options.temperature, *best);

@@ -14,6 +14,11 @@ struct SamplingOptions {
   double top_p_bound = 0.0;  // 0: none; top_p never decays below it
 };
 
+// The error of logits that are NaN.
+inline constexpr const char* kNotANumber =
+    "the model's probabilities are not numbers: some of its weights are NaN or infinite; load an "
+    "earlier checkpoint";
+
 // top_p of step `step` of a request, 0-based, after decay.
 double top_p_at(const SamplingOptions& options, int64_t step);
 
@@ -21,7 +26,7 @@ double top_p_at(const SamplingOptions& options, int64_t step);
 // with the k-th); else with `top_p` > 0 the most probable tokens up to the one whose sum crosses
 // top_p; else all. The draw is the inverse of the cumulative distribution, in index order, at
 // `uniform` in [0, 1). Ties of the largest go to the lowest index.
-//   logits  fp32, one per token; NaN is refused with InternalError
+//   logits  fp32, one per token; NaN is refused with Error
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double top_p,
                double uniform);
 

@@ -53,6 +53,26 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
   return config;
 }
 
+std::unique_ptr<const Tokenizer> opened(const TokenizerConfig& config, bool is_from_flags) {
+  if (is_from_flags) return make_tokenizer(config);
+  try {
+    return make_tokenizer(config);
+  } catch (const IoError& error) {
+    throw IoError(fmt::format(
+        "{}; the checkpoint names this file of its tokenizer: give its place with --vocab-file and "
+        "--merge-file, or --tokenizer-model",
+        error.what()));
+  }
+}
+
+// Ids beyond the model's rows would be found late, when a text needs one of them.
+void expect_to_fit(const Tokenizer& tokenizer, int64_t rows) {
+  if (tokenizer.vocab_size() <= rows) return;
+  throw ConfigError(fmt::format(
+      "the tokenizer has {} ids, the model {} rows; use the tokenizer the model was trained with",
+      tokenizer.vocab_size(), rows));
+}
+
 }  // namespace
 
 const Tokenizer& LoadedModel::required_tokenizer() const {
@@ -90,7 +110,9 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
     if (tokenizer.tokenizer_type.empty()) tokenizer.tokenizer_type = "GPT2BPETokenizer";
   }
   if (world.rank() == 0 && names_tokenizer(tokenizer)) {
-    result.tokenizer = make_tokenizer(tokenizer);
+    result.tokenizer = opened(tokenizer, names_tokenizer(choice.tokenizer));
+    expect_to_fit(*result.tokenizer,
+                  result.vocab_size > 0 ? result.vocab_size : config.padded_vocab_size);
   }
   if (result.vocab_size == 0) {
     result.vocab_size = result.tokenizer != nullptr

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,7 @@ class Resolver {
 
   void run(int64_t world_size) {
     script_defaults();
+    tokenizer_paths();
     sizes();
     if (!sizes_are_sane_) return;
     ranks(world_size);
@@ -47,6 +49,17 @@ class Resolver {
   }
   void exclude(bool both, const char* one, const char* other) {
     require(!both, fmt::format("{} and {} exclude each other; keep one", one, other));
+  }
+
+  // A checkpoint keeps these paths, and is used from other directories.
+  void tokenizer_paths() {
+    TokenizerConfig& c = args_.tokenizer;
+    for (std::string* path : {&c.vocab_file, &c.merge_file, &c.tokenizer_model}) {
+      std::error_code error;
+      if (path->empty() || !std::filesystem::exists(*path, error)) continue;  // a name on a hub
+      const std::filesystem::path absolute = std::filesystem::absolute(*path, error);
+      if (!error) *path = absolute.lexically_normal().string();
+    }
   }
 
   void script_defaults() {

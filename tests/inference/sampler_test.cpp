@@ -1,5 +1,6 @@
 #include "megatron/inference/sampler.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -67,7 +68,8 @@ TEST(SampleTest, TemperatureSharpens) {
 
 TEST(SampleTest, RefusesNan) {
   const std::vector<float> bad = {0, std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_THROW(sample(bad, {}, 0, 0.5), InternalError);
+  EXPECT_THAT([&] { sample(bad, {}, 0, 0.5); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("weights are NaN")));
 }
 
 TEST(TopPTest, DecaysToItsBound) {

@@ -416,6 +416,40 @@ TEST(AttentionTest, LargeScoresDoNotOverflow) {
          .widening = 40});
 }
 
+// A value that is not a number reaches every output that depends on it, and no other.
+TEST(AttentionTest, NotANumberIsNotLost) {
+  const Problem p{.name = "nan",
+                  .sq = 40,
+                  .sk = 40,
+                  .b = 1,
+                  .heads = 2,
+                  .groups = 2,
+                  .d = 4,
+                  .settings = {.scale = 0.5f, .is_causal = true}};
+  const auto is_nan_at = [&](const Tensor& x, int64_t position, int64_t head) {
+    return std::isnan(element(x, position * p.heads * p.d + head * p.d));
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr int64_t kPosition = 35;
+  Inputs query = inputs_of(p);
+  query.q.span<float>()[static_cast<size_t>(kPosition * p.heads * p.d)] = nan;  // head 0
+  const Tensor of_query = run(p, query).out;
+  Inputs key = inputs_of(p);
+  key.k.span<float>()[static_cast<size_t>(kPosition * p.heads * p.d)] = nan;
+  const Tensor of_key = run(p, key).out;
+  for (int64_t position = 0; position < p.sq; ++position) {
+    EXPECT_EQ(is_nan_at(of_query, position, 0), position == kPosition) << position;
+    EXPECT_EQ(is_nan_at(of_key, position, 0), position >= kPosition) << position;
+    EXPECT_FALSE(is_nan_at(of_query, position, 1));
+    EXPECT_FALSE(is_nan_at(of_key, position, 1));
+  }
+  // All scores of a row: a query of a model whose weights are not numbers.
+  Inputs all = inputs_of(p);
+  for (float& x : all.q.span<float>()) x = nan;
+  const Tensor of_all = run(p, all).out;
+  for (int64_t i = 0; i < of_all.numel(); ++i) EXPECT_TRUE(std::isnan(element(of_all, i))) << i;
+}
+
 TEST(AttentionTest, DropoutFindsItsSamplesInMemory) {
   const int64_t somewhere = 3;
   check({.name = "dropout of samples in memory",

@@ -50,7 +50,9 @@ TEST_F(BadPromptTest, MorePositionsThanTheModelHas) {
                                 HasSubstr("--max-new-tokens"))));
   std::string ids = "1";
   for (int i = 0; i < 65; ++i) ids += ", 1";
-  EXPECT_THAT(scoring("{\"ids\": [" + ids + "]}\n"), ElementsAre(HasSubstr("64 positions")));
+  EXPECT_THAT(scoring("{\"ids\": [" + ids + "]}\n"),
+              ElementsAre(AllOf(HasSubstr("64 positions"), HasSubstr("cut the text"),
+                                testing::Not(HasSubstr("--max-new-tokens")))));
 }
 
 TEST_F(BadPromptTest, EmptyAndShort) {
@@ -64,6 +66,12 @@ TEST_F(BadPromptTest, BrokenLinesAreNamedByNumber) {
   EXPECT_THAT(generation("{\"ids\": [1\n"), ElementsAre(HasSubstr(":1: ")));
   EXPECT_THAT(scoring("{\"id\": [1, 2]}\n"),
               ElementsAre(AllOf(HasSubstr(":1: "), HasSubstr("\"ids\" or \"text\""))));
+  EXPECT_THAT(
+      scoring("plain text\n"),
+      ElementsAre(HasSubstr("standard input:1: this is no JSON; write a line as {\"text\"")));
+  EXPECT_THAT(scoring("[1, 2]\n"), ElementsAre(HasSubstr("input:1: this JSON is no object")));
+  EXPECT_THAT(scoring("{\"ids\": 1}\n"), ElementsAre(HasSubstr("must be a list of integers")));
+  EXPECT_THAT(scoring("{\"text\": 1}\n"), ElementsAre(HasSubstr("must be a string")));
 }
 
 TEST_F(BadPromptTest, TextWithoutTokenizer) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -423,6 +424,19 @@ TEST(ResolveTest, SettingsOfTheOtherKindOfScaleOrOptimizerAreWarnings) {
               ElementsAre(HasSubstr("have no effect with --optimizer sgd")));
   EXPECT_THAT(parsed("--sgd-momentum 0.5").warnings,
               ElementsAre("--sgd-momentum has no effect with --optimizer adam"));
+}
+
+// A checkpoint that names "vocab.json" could be used from one directory only.
+TEST(ResolveTest, TokenizerPathsAreAbsolute) {
+  const std::filesystem::path here = std::filesystem::current_path();
+  const std::filesystem::path directory = std::filesystem::path(testing::TempDir()) / "paths";
+  std::filesystem::create_directories(directory);
+  std::ofstream(directory / "vocab.json") << "{}";
+  std::filesystem::current_path(directory);
+  const TrainingArgs args = parsed("--vocab-file vocab.json --tokenizer-model name/on-a-hub");
+  std::filesystem::current_path(here);
+  EXPECT_EQ(args.tokenizer.vocab_file, std::filesystem::canonical(directory / "vocab.json"));
+  EXPECT_EQ(args.tokenizer.tokenizer_model, "name/on-a-hub");
 }
 
 TEST(ResolveTest, EmptyDirectoriesAreWarnings) {

@@ -202,7 +202,9 @@ void accumulate_row(ForwardTile& tile, int64_t i, int64_t n, int64_t channels) {
   float largest = tile.largest[i];
 #pragma omp simd reduction(max : largest)
   for (int64_t j = 0; j < width; ++j) largest = row[j] > largest ? row[j] : largest;
-  if (largest == -kInfinity) {  // nothing seen so far
+  if (largest == -kInfinity) {  // nothing seen so far, or what is seen is not a number
+    const bool has_nan = std::any_of(row, row + width, [](float x) { return std::isnan(x); });
+    if (has_nan) tile.sum[i] = std::numeric_limits<float>::quiet_NaN();
     std::fill(row, row + width, 0.0f);
     return;
   }
@@ -497,12 +499,13 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
               for (int64_t i = 0; i < queries; ++i) {
                 const float sum = tile.sum[i];
                 float* row = tile.out + i * channels;
-                const float inverse = sum > 0 ? 1 / sum : 0;
+                const float inverse =
+                    sum == 0 ? 0 : 1 / sum;  // a sum that is not a number stays so
                 for (int64_t c = 0; c < d; ++c) row[c] *= inverse;
                 store_row(head_data<T>(out, batch, head) + (query + i) * out.stride_s, row, d);
                 if (lse.is_null()) continue;
                 lse.as<float>()[(batch * q.heads + head) * q.s + query + i] =
-                    sum > 0 ? tile.largest[i] + std::log(sum) : kInfinity;
+                    sum == 0 ? kInfinity : tile.largest[i] + std::log(sum);
               }
             }
           }
