@@ -25,6 +25,9 @@ struct CheckpointConfig {
   bool no_save_rng = false;
   bool async_save = false;  // files are written while training goes on
 
+  bool overwrite_checkpoints = false;       // own flag: a new run may save where another one did
+  std::vector<int64_t> foreign_iterations;  // of other runs, found in `save` at the start; no flag
+
   SaveFormat save_format = SaveFormat::kNative;
 
   std::string load;  // directory; empty: start from random weights

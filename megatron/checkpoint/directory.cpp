@@ -150,6 +150,29 @@ std::vector<int64_t> iterations_in(const fs::path& directory) {
   return iterations;
 }
 
+std::vector<int64_t> named_iterations(const fs::path& directory) {
+  std::vector<int64_t> iterations;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+    const std::optional<int64_t> iteration = iteration_of(entry.path().filename().string());
+    if (iteration) iterations.push_back(*iteration);
+  }
+  std::ranges::sort(iterations);
+  return iterations;
+}
+
+std::vector<int64_t> foreign_iterations(const fs::path& save,
+                                        const std::optional<fs::path>& loaded) {
+  std::vector<int64_t> iterations = named_iterations(save);
+  if (!loaded) return iterations;
+  std::error_code ignored;
+  const std::optional<int64_t> own = iteration_of(loaded->filename().string());
+  if (own && fs::equivalent(loaded->parent_path(), save, ignored)) {
+    std::erase_if(iterations, [&](int64_t iteration) { return iteration <= *own; });
+  }
+  return iterations;
+}
+
 std::optional<fs::path> find_checkpoint(const fs::path& load, int64_t ckpt_step) {
   if (ckpt_step > 0) return checked_iteration(load, ckpt_step, "--ckpt-step");
   if (fs::exists(load / kTrackerFile)) {
@@ -187,9 +210,13 @@ void remove_leftovers(const fs::path& directory) {
   }
 }
 
-void remove_old_checkpoints(const fs::path& directory, int64_t keep_last, int64_t retain_interval) {
+void remove_old_checkpoints(const fs::path& directory, int64_t keep_last, int64_t retain_interval,
+                            const std::vector<int64_t>& foreign) {
   if (keep_last <= 0) return;
   std::vector<int64_t> iterations = iterations_in(directory);
+  std::erase_if(iterations, [&](int64_t iteration) {
+    return std::ranges::find(foreign, iteration) != foreign.end();
+  });
   const std::optional<int64_t> latest = latest_iteration(directory);
   const auto count = static_cast<int64_t>(iterations.size());
   iterations.resize(static_cast<size_t>(std::max<int64_t>(count - keep_last, 0)));

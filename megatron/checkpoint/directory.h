@@ -11,6 +11,7 @@
 //   latest_checkpointed_iteration.txt    "20", as Megatron-LM's; replaced by rename
 //   iter_0000020/                        a checkpoint; appears when it is complete
 //   iter_0000030.tmp-<pid>/              one being written, or what a killed program left
+//   .lock                                while a run saves here (DirectoryLock)
 //   .trash-iter_0000010-<pid>/           one being deleted
 namespace megatron {
 
@@ -40,6 +41,14 @@ std::optional<int64_t> latest_iteration(const std::filesystem::path& directory);
 // The complete checkpoints of this program in a directory, oldest first.
 std::vector<int64_t> iterations_in(const std::filesystem::path& directory);
 
+// Iterations that have a directory here, of this program or another, complete or not, oldest first.
+std::vector<int64_t> named_iterations(const std::filesystem::path& directory);
+
+// The iterations in the directory of --save that belong to other runs: all but those up to the
+// checkpoint `loaded`, if that is one of them.
+std::vector<int64_t> foreign_iterations(const std::filesystem::path& save,
+                                        const std::optional<std::filesystem::path>& loaded);
+
 // The directory of one checkpoint for --load and --ckpt-step (0: the latest). `load` may be the
 // directory of --save or that of one checkpoint, of any format (format_of). None when there is no
 // checkpoint at all: an empty, absent or foreign directory. Throws FormatError when the one that is
@@ -52,8 +61,9 @@ std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path
 void remove_leftovers(const std::filesystem::path& directory);
 
 // Deletes all but the newest keep_last checkpoints (0: none is deleted). Multiples of
-// retain_interval (0: no such) and the one that the tracker names stay.
+// retain_interval (0: no such), the one that the tracker names and the `foreign` ones stay; the
+// latter do not count either.
 void remove_old_checkpoints(const std::filesystem::path& directory, int64_t keep_last,
-                            int64_t retain_interval);
+                            int64_t retain_interval, const std::vector<int64_t>& foreign = {});
 
 }  // namespace megatron

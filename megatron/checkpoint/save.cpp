@@ -159,7 +159,8 @@ void CheckpointWriting::commit() {
   });
   if (world_.rank() != 0) return;
   try {
-    remove_old_checkpoints(directory_, options_.keep_last, options_.retain_interval);
+    remove_old_checkpoints(directory_, options_.keep_last, options_.retain_interval,
+                           options_.foreign);
   } catch (const Error& error) {
     warn(error.what());
   }

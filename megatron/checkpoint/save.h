@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "megatron/checkpoint/commit.h"
 #include "megatron/checkpoint/contents.h"
@@ -13,8 +14,9 @@
 namespace megatron {
 
 struct SaveOptions {
-  int64_t keep_last = 0;        // delete all but the newest; 0: delete none
-  int64_t retain_interval = 0;  // multiples of it are never deleted; 0: no such
+  int64_t keep_last = 0;              // delete all but the newest; 0: delete none
+  int64_t retain_interval = 0;        // multiples of it are never deleted; 0: no such
+  std::vector<int64_t> foreign = {};  // iterations that other runs wrote; never deleted
 };
 
 // Saves the state, of which every rank of `world` has a part, as <directory>/iter_<iteration>, then

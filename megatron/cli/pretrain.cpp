@@ -79,8 +79,9 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
   }
   LoadSource source = resolve_with_source(args, world.size(), problems);
   expect_agreement(args, problems, world);
+  std::shared_ptr<const DirectoryLock> lock;
   if (!args.checkpoint.save.empty() && world.rank() == 0) {
-    prepare_save_directory(args.checkpoint.save);
+    lock = prepare_save_directory(args.checkpoint, source);
   }
   print_arguments(args);
   print_batches(args.training);
@@ -89,7 +90,8 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
   print_line(fmt::format("> setting random seeds to {} ...", args.training.seed));
   print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
   print_line(datetime_text("after megatron is initialized"));
-  return Pretraining{std::move(args), std::move(source), std::move(tokenizer), started};
+  return Pretraining{std::move(args), std::move(source), std::move(tokenizer), started,
+                     std::move(lock)};
 }
 
 }  // namespace megatron::cli

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "megatron/checkpoint/directory_lock.h"
 #include "megatron/comm/group.h"
 #include "megatron/interchange/load_source.h"
 #include "megatron/settings/training_args.h"
@@ -19,6 +20,7 @@ struct Pretraining {
   LoadSource source;  // of --load
   std::shared_ptr<const Tokenizer> tokenizer;
   std::chrono::steady_clock::time_point started;
+  std::shared_ptr<const DirectoryLock> save_lock;  // on the rank that holds it
 };
 
 // The first half of `megatron <command>`: reads the flags, checks that all ranks have the same,

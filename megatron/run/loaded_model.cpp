@@ -66,7 +66,7 @@ std::unique_ptr<const Tokenizer> opened(const TokenizerConfig& config, bool is_f
 }
 
 // Ids beyond the model's rows would be found late, when a text needs one of them.
-void expect_to_fit(const Tokenizer& tokenizer, int64_t rows) {
+void expect_ids_to_fit(const Tokenizer& tokenizer, int64_t rows) {
   if (tokenizer.vocab_size() <= rows) return;
   throw ConfigError(fmt::format(
       "the tokenizer has {} ids, the model {} rows; use the tokenizer the model was trained with",
@@ -111,8 +111,8 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
   }
   if (world.rank() == 0 && names_tokenizer(tokenizer)) {
     result.tokenizer = opened(tokenizer, names_tokenizer(choice.tokenizer));
-    expect_to_fit(*result.tokenizer,
-                  result.vocab_size > 0 ? result.vocab_size : config.padded_vocab_size);
+    expect_ids_to_fit(*result.tokenizer,
+                      result.vocab_size > 0 ? result.vocab_size : config.padded_vocab_size);
   }
   if (result.vocab_size == 0) {
     result.vocab_size = result.tokenizer != nullptr

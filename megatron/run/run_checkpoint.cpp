@@ -187,7 +187,9 @@ CheckpointState state_to_save(const RunConfig& config, const TrainingState& run,
 }
 
 SaveOptions save_options(const CheckpointConfig& config) {
-  return {.keep_last = config.keep_last, .retain_interval = config.save_retain_interval};
+  return {.keep_last = config.keep_last,
+          .retain_interval = config.save_retain_interval,
+          .foreign = config.foreign_iterations};
 }
 
 // Writes all files before save() returns.

@@ -58,7 +58,25 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSou
   return tokenizer;
 }
 
-void prepare_save_directory(const std::filesystem::path& save) {
+namespace {
+
+// A run that starts at iteration 0 would replace checkpoints of another run, or mix with them.
+void expect_no_other_run(const CheckpointConfig& config, const LoadSource& source) {
+  const bool starts_anew = !source.checkpoint || config.finetune;
+  const std::vector<int64_t> there = named_iterations(config.save);
+  if (!starts_anew || there.empty() || config.overwrite_checkpoints) return;
+  throw ConfigError(fmt::format(
+      "--save {}: checkpoints of another run are there, up to iteration {}, and this run starts at "
+      "iteration 0; go on from them with --load {}, choose another directory, or give "
+      "--overwrite-checkpoints",
+      config.save, there.back(), config.save));
+}
+
+}  // namespace
+
+std::shared_ptr<const DirectoryLock> prepare_save_directory(CheckpointConfig& config,
+                                                            const LoadSource& source) {
+  const std::filesystem::path save = config.save;
   std::error_code error;
   std::filesystem::create_directories(save, error);
   if (!error && ::access(save.c_str(), W_OK) != 0) error = {errno, std::generic_category()};
@@ -66,7 +84,12 @@ void prepare_save_directory(const std::filesystem::path& save) {
     throw IoError(fmt::format("--save {}: cannot write there: {}; choose another directory",
                               save.string(), error.message()));
   }
+  auto lock = std::make_shared<const DirectoryLock>(save);
+  expect_no_other_run(config, source);
+  config.foreign_iterations =
+      foreign_iterations(save, config.finetune ? std::nullopt : source.checkpoint);
   remove_leftovers(save);
+  return lock;
 }
 
 }  // namespace megatron

@@ -1,8 +1,9 @@
 #pragma once
 
-#include <filesystem>
 #include <memory>
 
+#include "megatron/checkpoint/config.h"
+#include "megatron/checkpoint/directory_lock.h"
 #include "megatron/comm/group.h"
 #include "megatron/interchange/load_source.h"
 #include "megatron/tokenizers/tokenizer.h"
@@ -17,8 +18,12 @@ namespace megatron {
 std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSource& source = {},
                                                 const comm::Group& world = {});
 
-// Creates the directory of --save and clears what an interrupted save left there. Throws IoError if
-// nothing can be written: before the training, not at its first save. One rank calls it.
-void prepare_save_directory(const std::filesystem::path& save);
+// Creates the directory of --save, locks it, notes the iterations of other runs there, and clears
+// what an interrupted save left. Throws IoError if nothing can be written: before the training, not
+// at its first save. Throws ConfigError if another run saves there now, or if this run starts at
+// iteration 0 among checkpoints of another one without --overwrite-checkpoints. One rank calls it,
+// and keeps the lock as long as the run may save.
+std::shared_ptr<const DirectoryLock> prepare_save_directory(CheckpointConfig& config,
+                                                            const LoadSource& source = {});
 
 }  // namespace megatron

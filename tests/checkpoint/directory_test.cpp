@@ -127,6 +127,18 @@ TEST_F(CheckpointDirectoryTest, KeepsTheNewest) {
   EXPECT_THAT(names(), testing::UnorderedElementsAre("iter_0000060", kTrackerFile));
 }
 
+TEST_F(CheckpointDirectoryTest, OtherRunsKeepTheirs) {
+  for (const int64_t iteration : {10, 20, 60}) save(iteration);
+  EXPECT_THAT(foreign_iterations(path(), std::nullopt), ElementsAre(10, 20, 60));
+  EXPECT_THAT(foreign_iterations(path(), path() / "iter_0000020"), ElementsAre(60));
+  EXPECT_THAT(foreign_iterations(path(), "/elsewhere/iter_0000020"), ElementsAre(10, 20, 60));
+  // A new run among them keeps its last and deletes none of theirs.
+  save(5, {.keep_last = 1, .foreign = {10, 20, 60}});
+  EXPECT_THAT(iterations_in(path()), ElementsAre(5, 10, 20, 60));
+  save(15, {.keep_last = 1, .foreign = {10, 20, 60}});
+  EXPECT_THAT(iterations_in(path()), ElementsAre(10, 15, 20, 60));
+}
+
 TEST_F(CheckpointDirectoryTest, NeverRemovesTheTrackedOneOrForeignOnes) {
   for (const int64_t iteration : {10, 20, 30}) save(iteration);
   std::filesystem::create_directories(path() / "iter_0000005/mp_rank_00");

@@ -22,6 +22,11 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
                      "Keep only this many of the newest checkpoints; all if not given.");
   flags.add_optional("--save-retain-interval", c.save_retain_interval,
                      "Checkpoints of iterations divisible by this are kept even so.");
+  flags
+      .add_switch("--overwrite-checkpoints", c.overwrite_checkpoints,
+                  "A run that starts at iteration 0 may save where checkpoints of another run are; "
+                  "equal iterations are replaced.")
+      .is_listed = false;
   flags.add_switch("--no-save-optim", c.no_save_optim, "Do not save the optimizer's state.").none();
   flags.add_switch("--no-save-rng", c.no_save_rng, "Do not save the random states.").none();
   flags.add_switch("--async-save", c.async_save,
