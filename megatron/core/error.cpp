@@ -3,11 +3,18 @@
 namespace megatron {
 namespace {
 
+// A line for each problem; of very many the first ones, of very long ones the beginning.
 std::string lines_of(const std::vector<std::string>& problems) {
+  constexpr size_t kMostLines = 50;
+  constexpr size_t kMostCharacters = 4000;
   std::string text;
-  for (const std::string& problem : problems) {
+  for (size_t i = 0; i < problems.size() && i < kMostLines; ++i) {
     if (!text.empty()) text += '\n';
-    text += problem;
+    text += problems[i].substr(0, kMostCharacters);
+    if (problems[i].size() > kMostCharacters) text += " ...";
+  }
+  if (problems.size() > kMostLines) {
+    text += "\nand " + std::to_string(problems.size() - kMostLines) + " more of this kind";
   }
   return text;
 }

@@ -25,6 +25,31 @@ IndexCache cache_of(const std::filesystem::path& prefix, Split split,
 
 }  // namespace
 
+namespace {
+
+// Data of another tokenizer mostly show at the start: looks at the beginnings of some sequences.
+// Every sample is checked again when it is read.
+void expect_known_ids(const IndexedDataset& data, IndexRange sequences, int64_t vocab_size) {
+  constexpr int64_t kSequences = 64;
+  constexpr int64_t kTokens = 256;
+  std::vector<int64_t> ids;
+  const int64_t count = std::min(kSequences, sequences.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t sequence = sequences.begin + i * sequences.size() / count;
+    ids.resize(static_cast<size_t>(std::min(kTokens, data.length(sequence))));
+    data.tokens(sequence, 0, static_cast<int64_t>(ids.size())).copy_to(ids);
+    for (const int64_t id : ids) {
+      if (id >= 0 && id < vocab_size) continue;
+      throw FormatError(fmt::format(
+          "{}: sequence {} holds token {}, but the tokenizer has {} ids; give the tokenizer this "
+          "dataset was preprocessed with",
+          data.prefix().string(), sequence, id, vocab_size));
+    }
+  }
+}
+
+}  // namespace
+
 GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, IndexRange sequences,
                        Split split, std::optional<int64_t> num_samples,
                        const DatasetOptions& options)
@@ -37,6 +62,7 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, IndexRange se
         data_->prefix().string(), split_name(split), sequences.size(), data_->num_sequences(),
         num_samples.value_or(1)));
   }
+  expect_known_ids(*data_, sequences, vocab_size_);
   load_or_build(sequences, plan_epochs(tokens, num_samples, seq_length_), options.seed,
                 cache_of(data_->prefix(), split, num_samples, options));
 }
@@ -111,7 +137,14 @@ void GptDataset::read(int64_t sample, std::span<int64_t> out) const {
                       data_->prefix().string(), sample));
     }
     const int64_t sequence = index_.document_index[at.document];
-    const int64_t rest = data_->sequence(sequence).size() - at.offset;
+    const bool is_there = sequence >= 0 && sequence < data_->num_sequences();
+    const int64_t rest = is_there ? data_->length(sequence) - at.offset : -1;
+    if (rest < 0) {
+      throw FormatError(
+          fmt::format("{}: the cached index does not match the dataset at sample {}, sequence {}; "
+                      "delete the cache files of this dataset",
+                      data_->prefix().string(), sample, sequence));
+    }
     const int64_t count = std::min(rest, sample_size() - filled);
     data_->tokens(sequence, at.offset, count)
         .copy_to(out.subspan(static_cast<size_t>(filled), static_cast<size_t>(count)));

@@ -179,7 +179,11 @@ void ParameterScheduler::load(const ParameterSchedulerState& state, SchedulerLoa
   if (state.weight_decay) {
     take(weight_decay_.start, state.weight_decay->start, "start weight decay", number);
     take(weight_decay_.end, state.weight_decay->end, "end weight decay", number);
-    take(weight_decay_.steps, state.weight_decay->steps, "weight decay samples", number);
+    // The length of a constant schedule means nothing: a longer training may go on with it.
+    constexpr auto kConstant = WeightDecayIncrStyle::kConstant;
+    if (weight_decay_.style != kConstant || state.weight_decay->style != kConstant) {
+      take(weight_decay_.steps, state.weight_decay->steps, "weight decay samples", number);
+    }
     take(weight_decay_.style, state.weight_decay->style, "weight decay increment style", style);
   }
   if (!differences.empty()) throw ConfigError(differences);

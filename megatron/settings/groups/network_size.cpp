@@ -40,7 +40,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--group-query-attention", c.group_query_attention,
                   "Heads share keys and values in --num-query-groups groups.")
-      .architecture(FromCheckpoint::kAlways);
+      .architecture(FromCheckpoint::kAlways)
+      .becomes("num_query_groups");
   flags
       .add("--num-query-groups", c.num_query_groups,
            "Groups of --group-query-attention; 1 is multi-query attention.")
@@ -70,7 +71,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .prints(int64_t{10000})
       .architecture(FromCheckpoint::kAlways);
   flags.add("--rotary-percent", c.rotary_percent, "Fraction of a head's channels that is rotated.")
-      .architecture(FromCheckpoint::kAlways);
+      .architecture(FromCheckpoint::kAlways)
+      .becomes("rotary_dim");
   flags
       .add_switch("--rotary-interleaved", c.rotary_interleaved,
                   "Rotate the channel pairs (2i, 2i+1) instead of (i, i + half).")
@@ -138,13 +140,16 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--openai-gelu", activation.openai_gelu,
                   "GELU in its tanh form, whatever is fused.")
-      .architecture();
+      .architecture()
+      .becomes("activation");
   flags.add_switch("--squared-relu", activation.squared_relu, "Squared ReLU instead of GELU.")
-      .architecture();
+      .architecture()
+      .becomes("activation");
   flags
       .add_switch("--swiglu", activation.swiglu,
                   "Gated SiLU instead of GELU; the gate is the first half.")
-      .architecture(FromCheckpoint::kAlways);
+      .architecture(FromCheckpoint::kAlways)
+      .becomes("activation");
   flags
       .add_choice("--glu-activation", activation.glu_activation,
                   {{"geglu", GluActivation::kGeglu},
@@ -152,12 +157,14 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                    {"reglu", GluActivation::kReglu},
                    {"swiglu", GluActivation::kSwiglu}},
                   "Gated activation of BigScience's fork; the gate is the second half.")
-      .architecture();
+      .architecture()
+      .becomes("activation");
   flags
       .add_bool("--onnx-safe", activation.onnx_safe,
                 "GELU in its erf form with the constant 1.41421.")
       .none()
-      .architecture();
+      .architecture()
+      .becomes("activation");
   flags
       .add_off("--bert-no-binary-head -> bert_binary_head", c.bert_binary_head,
                "BERT without its next-sentence head.")

@@ -92,11 +92,13 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--add-qkv-bias", transformer.add_qkv_bias,
                   "A bias on the QKV projection even so.")
-      .architecture(FromCheckpoint::kAlways);
+      .architecture(FromCheckpoint::kAlways)
+      .becomes("has_qkv_bias");
   flags
       .add_off("--no-bias-gelu-fusion", args.activation.bias_gelu_fusion,
                "GELU in its erf form; the fused kernel has the tanh form.")
-      .architecture();
+      .architecture()
+      .becomes("activation");
   flags.add_switch("--sequence-parallel", parallel.sequence_parallel,
                    "Split norms and dropouts over the tensor parallel ranks along the sequence.");
   flags.add_off("--no-async-tensor-model-parallel-allreduce",
