@@ -136,15 +136,15 @@ TEST_F(MegatronTest, ResumesFromItsOwnFilesBitForBit) {
         std::pair("megatron", true)}) {
     Flags flags = golden_flags().with("--bf16").with("--train-iters", "6");
     if (is_distributed) flags = flags.with("--use-distributed-optimizer");
+    const auto save = path(std::string(format) + (is_distributed ? "-distributed" : ""));
     const std::vector<IterationText> want = iterations_of(train(flags).out);
-    train(flags.with("--save", path(format).string())
+    train(flags.with("--save", save.string())
               .with("--save-interval", "3")
               .with("--save-format", format));
-    EXPECT_EQ(
-        std::filesystem::exists(iteration_in(path(format), 3) / "mp_rank_00/distrib_optim.pt"),
-        is_distributed);
-    const std::vector<IterationText> got = iterations_of(
-        train(flags.with("--load", path(format).string()).with("--ckpt-step", "3")).out);
+    EXPECT_EQ(std::filesystem::exists(iteration_in(save, 3) / "mp_rank_00/distrib_optim.pt"),
+              is_distributed);
+    const std::vector<IterationText> got =
+        iterations_of(train(flags.with("--load", save.string()).with("--ckpt-step", "3")).out);
     ASSERT_EQ(got.size(), 3u);
     for (size_t i = 0; i < got.size(); ++i) {
       for (const char* name : {"lm loss", "grad norm", "learning rate", "consumed samples"}) {
