@@ -53,7 +53,7 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
   return config;
 }
 
-std::unique_ptr<const Tokenizer> opened(const TokenizerConfig& config, bool is_from_flags) {
+std::unique_ptr<Tokenizer> opened(const TokenizerConfig& config, bool is_from_flags) {
   if (is_from_flags) return make_tokenizer(config);
   try {
     return make_tokenizer(config);
