@@ -1,5 +1,7 @@
 #include "megatron/nn/layers.h"
 
+#include "megatron/ops/linear.h"
+
 namespace megatron {
 
 Norm::Norm(int64_t size, Kind kind, NormOptions options, const Placement& placement)
@@ -18,6 +20,17 @@ Variable Norm::forward(const Variable& x) const {
 
 NormedStream Norm::forward(const ResidualSum& sum) const {
   return residual_norm(sum, weight_, bias_, options_);
+}
+
+Linear::Linear(int64_t in, int64_t out, Init init, const Placement& placement)
+    : weight_(add_parameter("weight", {out, in}, {.role = ParameterRole::kMatrix, .init = init},
+                            placement)),
+      bias_(add_parameter("bias", {out}, {.role = ParameterRole::kBias}, placement)) {}
+
+Variable Linear::forward(const Variable& x) const { return linear(x, weight_, bias_); }
+
+Variable Linear::forward_without_bias(const Variable& x) const {
+  return linear(x, weight_, Variable());
 }
 
 Embedding::Embedding(int64_t rows, int64_t size, Init init, const Placement& placement)

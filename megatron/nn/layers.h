@@ -24,6 +24,22 @@ class Norm final : public Module {
   Variable bias_;
 };
 
+// y = x weight^T + bias, the same on every tensor-parallel rank.   weight [out, in]   bias [out]
+class Linear final : public Module {
+ public:
+  Linear(int64_t in, int64_t out, Init init, const Placement& placement);
+
+  // x [.., in] -> [.., out]
+  Variable forward(const Variable& x) const;
+  // Without the bias, for callers that add it in a fused kernel.
+  Variable forward_without_bias(const Variable& x) const;
+  const Variable& bias() const { return bias_; }
+
+ private:
+  Variable weight_;
+  Variable bias_;
+};
+
 // A table of vectors.   weight [rows, size]
 class Embedding final : public Module {
  public:

@@ -51,4 +51,15 @@ Variable reshape(const Variable& x, const Shape& shape) {
       [from = x.shape()](const Tensor& dy, const Wants&) -> Grads { return {dy.reshape(from)}; });
 }
 
+Variable row(const Variable& x, int64_t row) {
+  const Shape rest(x.shape().dims().subspan(1));
+  const Tensor y = x.data().slice(row, 1).reshape(rest);
+  return record("row", y, {x}, [from = x.shape(), row](const Tensor& dy, const Wants&) -> Grads {
+    Tensor dx = zeros(from, dy.dtype(), dy.stream());
+    Tensor place = dx.slice(row, 1).reshape(dy.shape());
+    copy_into(place, dy);
+    return {dx};
+  });
+}
+
 }  // namespace megatron

@@ -17,4 +17,7 @@ Variable cast(const Variable& x, DType dtype);
 // The same elements under another shape, sharing memory.
 Variable reshape(const Variable& x, const Shape& shape);
 
+// y = x[row], sharing memory.   x [n, ..]   y [..]
+Variable row(const Variable& x, int64_t row);
+
 }  // namespace megatron

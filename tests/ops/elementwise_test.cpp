@@ -1,5 +1,8 @@
 #include "megatron/ops/elementwise.h"
 
+#include <cmath>
+
+#include "megatron/ops/tanh.h"
 #include "tests/ops/op_case.h"
 
 namespace megatron {
@@ -49,6 +52,26 @@ TEST(ElementwiseTest, ReshapeSharesMemory) {
   EXPECT_EQ(y.data().view().data, x.data().view().data);
   backward(y, full({3, 4}, 1.0f, DType::kFloat32, Stream{}));
   EXPECT_EQ(x.grad().shape(), (Shape{2, 6}));
+}
+
+TEST(ElementwiseTest, RowOfATensor) {
+  check({.name = "row",
+         .inputs = {random_normal({3, 2, 5}, {.seed = 1})},
+         .op = [](const auto& in) { return row(in[0], 1); }});
+}
+
+TEST(ElementwiseTest, Tanh) {
+  check({.name = "tanh",
+         .inputs = {random_normal({4, 7}, {.seed = 1})},
+         .op = [](const auto& in) { return tanh(in[0]); },
+         .expected =
+             [](const std::vector<Tensor>& in) {
+               Tensor y = copied(in[0]);
+               for (float& value : y.span<float>()) {
+                 value = static_cast<float>(std::tanh(static_cast<double>(value)));
+               }
+               return y;
+             }});
 }
 
 TEST(ElementwiseTest, EmptyTensors) {

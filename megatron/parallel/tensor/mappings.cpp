@@ -137,4 +137,12 @@ Variable gather_from_sequence_region(const Variable& x, const TensorParallel& tp
                 });
 }
 
+Variable gather_for_equal_ranks(const Variable& x, const TensorParallel& tp) {
+  if (tp.size() == 1) return x;
+  return record("gather_for_equal_ranks", gathered_sequence(x.data(), tp.group), {x},
+                [group = tp.group](const Tensor& dy, const Wants&) -> Grads {
+                  return {copied(own_slice(dy, group))};
+                });
+}
+
 }  // namespace megatron

@@ -12,6 +12,7 @@
 //   reduce_from_tensor_region           all_reduce                   identity
 //   scatter_to_sequence_region          keep own slice               all_gather
 //   gather_from_sequence_region         all_gather                   reduce_scatter
+//   gather_for_equal_ranks              all_gather                   keep own slice
 //   reduce_scatter_to_sequence_region   reduce_scatter               all_gather
 //
 // Out of place. A group of one makes each of them the identity, without a copy.
@@ -23,6 +24,8 @@ Variable reduce_from_tensor_region(const Variable& x, const TensorParallel& tp);
 Variable scatter_to_sequence_region(const Variable& x, const TensorParallel& tp);
 Variable reduce_scatter_to_sequence_region(const Variable& x, const TensorParallel& tp);
 Variable gather_from_sequence_region(const Variable& x, const TensorParallel& tp);
+// For computations that are the same on every rank, whose gradients are therefore equal.
+Variable gather_for_equal_ranks(const Variable& x, const TensorParallel& tp);
 
 // The same without gradient.
 //   all_reduced          [..]        -> [..]

@@ -1,0 +1,39 @@
+#include "megatron/kernels/tanh.h"
+
+#include <cmath>
+
+#include "megatron/kernels/cpu/tiles.h"
+
+// On one thread: the pooler of BERT, one row a sample, is all that needs it.
+namespace megatron::kernels::cpu {
+
+void tanh_forward(TensorView y, ConstView x, Stream) {
+  expect_shape(x.shape, y.shape, "tanh_forward: x");
+  const TileReader in(x, "tanh_forward");
+  const TileWriter out(y, "tanh_forward");
+  for_each_tile(x.numel(), [&](int64_t at, int64_t n) {
+    Tile x_buffer, y_buffer;
+    const float* from = in.read(at, n, x_buffer);
+    float* to = out.begin(at, y_buffer);
+    for (int64_t i = 0; i < n; ++i) to[i] = std::tanh(from[i]);
+    out.commit(at, n, y_buffer);
+  });
+}
+
+void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream) {
+  expect_shape(dy.shape, dx.shape, "tanh_backward: dy");
+  expect_shape(y.shape, dx.shape, "tanh_backward: y");
+  const TileReader dy_tiles(dy, "tanh_backward");
+  const TileReader y_tiles(y, "tanh_backward");
+  const TileWriter out(dx, "tanh_backward");
+  for_each_tile(dx.numel(), [&](int64_t at, int64_t n) {
+    Tile dy_buffer, y_buffer, dx_buffer;
+    const float* g = dy_tiles.read(at, n, dy_buffer);
+    const float* t = y_tiles.read(at, n, y_buffer);
+    float* to = out.begin(at, dx_buffer);
+    for (int64_t i = 0; i < n; ++i) to[i] = g[i] * (1.0f - t[i] * t[i]);
+    out.commit(at, n, dx_buffer);
+  });
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,55 @@
+#include "megatron/kernels/tanh.h"
+
+#include "megatron/kernels/cuda/launch.cuh"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+struct TanhForward {
+  AnyOutput y;
+  AnyInput x;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float values[N];
+    x.read(values, at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = tanhf(values[i]);
+    y.write(at, values);
+  }
+};
+
+struct TanhBackward {
+  AnyOutput dx;
+  AnyInput dy, y;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float g[N], t[N];
+    dy.read(g, at);
+    y.read(t, at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) g[i] *= 1.0f - t[i] * t[i];
+    dx.write(at, g);
+  }
+};
+
+}  // namespace
+
+void tanh_forward(TensorView y, ConstView x, Stream stream) {
+  expect_shape(x.shape, y.shape, "tanh_forward: x");
+  const AnyOutput out = any_output(y, "tanh_forward");
+  const AnyInput in = any_input(x, "tanh_forward");
+  for_each_element(y.numel(), false, TanhForward{out, in}, stream);
+}
+
+void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream stream) {
+  expect_shape(dy.shape, dx.shape, "tanh_backward: dy");
+  expect_shape(y.shape, dx.shape, "tanh_backward: y");
+  const AnyOutput out = any_output(dx, "tanh_backward");
+  const AnyInput a = any_input(dy, "tanh_backward");
+  const AnyInput b = any_input(y, "tanh_backward");
+  for_each_element(dx.numel(), false, TanhBackward{out, a, b}, stream);
+}
+
+}  // namespace megatron::kernels::cuda

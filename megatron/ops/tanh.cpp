@@ -1,0 +1,19 @@
+#include "megatron/ops/tanh.h"
+
+#include "megatron/device/trace.h"
+#include "megatron/kernels/tanh.h"
+
+namespace megatron {
+
+Variable tanh(const Variable& x) {
+  const TraceRange range("tanh", x.stream());
+  Tensor y = empty_like(x.data());
+  kernels::tanh_forward(y.view(), x.data().view(), y.stream());
+  return record("tanh", y, {x}, [y](const Tensor& dy, const Wants&) -> Grads {
+    Tensor dx = empty_like(dy);
+    kernels::tanh_backward(dx.view(), dy.view(), y.view(), dx.stream());
+    return {dx};
+  });
+}
+
+}  // namespace megatron
