@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/cudnn_attention.h"
 #include "megatron/kernels/cuda/math_attention.h"
-#include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
 namespace megatron::kernels::cuda {

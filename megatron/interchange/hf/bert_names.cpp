@@ -1,0 +1,58 @@
+#include "megatron/interchange/hf/bert_names.h"
+
+namespace megatron {
+namespace {
+
+constexpr NameRule kMegatronBert[] = {
+    {"embedding.word_embeddings.weight",
+     {"bert.embeddings.word_embeddings.weight"},
+     Layout::kPadVocab},
+    {"embedding.position_embeddings.weight", {"bert.embeddings.position_embeddings.weight"}},
+    {"embedding.tokentype_embeddings.weight", {"bert.embeddings.token_type_embeddings.weight"}},
+    {"encoder.layers.{i}.input_layernorm.weight", {"bert.encoder.layer.{i}.attention.ln.weight"}},
+    {"encoder.layers.{i}.input_layernorm.bias", {"bert.encoder.layer.{i}.attention.ln.bias"}},
+    {"encoder.layers.{i}.self_attention.linear_qkv.weight",
+     {"bert.encoder.layer.{i}.attention.self.query.weight",
+      "bert.encoder.layer.{i}.attention.self.key.weight",
+      "bert.encoder.layer.{i}.attention.self.value.weight"},
+     Layout::kQkvSplit},
+    {"encoder.layers.{i}.self_attention.linear_qkv.bias",
+     {"bert.encoder.layer.{i}.attention.self.query.bias",
+      "bert.encoder.layer.{i}.attention.self.key.bias",
+      "bert.encoder.layer.{i}.attention.self.value.bias"},
+     Layout::kQkvSplit},
+    {"encoder.layers.{i}.self_attention.linear_proj.weight",
+     {"bert.encoder.layer.{i}.attention.output.dense.weight"}},
+    {"encoder.layers.{i}.self_attention.linear_proj.bias",
+     {"bert.encoder.layer.{i}.attention.output.dense.bias"}},
+    {"encoder.layers.{i}.pre_mlp_layernorm.weight", {"bert.encoder.layer.{i}.ln.weight"}},
+    {"encoder.layers.{i}.pre_mlp_layernorm.bias", {"bert.encoder.layer.{i}.ln.bias"}},
+    {"encoder.layers.{i}.mlp.linear_fc1.weight",
+     {"bert.encoder.layer.{i}.intermediate.dense.weight"}},
+    {"encoder.layers.{i}.mlp.linear_fc1.bias", {"bert.encoder.layer.{i}.intermediate.dense.bias"}},
+    {"encoder.layers.{i}.mlp.linear_fc2.weight", {"bert.encoder.layer.{i}.output.dense.weight"}},
+    {"encoder.layers.{i}.mlp.linear_fc2.bias", {"bert.encoder.layer.{i}.output.dense.bias"}},
+    {"encoder.final_layernorm.weight", {"bert.encoder.ln.weight"}},
+    {"encoder.final_layernorm.bias", {"bert.encoder.ln.bias"}},
+    {"lm_head.dense.weight", {"cls.predictions.transform.dense.weight"}},
+    {"lm_head.dense.bias", {"cls.predictions.transform.dense.bias"}},
+    {"lm_head.layer_norm.weight", {"cls.predictions.transform.LayerNorm.weight"}},
+    {"lm_head.layer_norm.bias", {"cls.predictions.transform.LayerNorm.bias"}},
+    {"output_layer.bias", {"cls.predictions.bias"}, Layout::kPadVocab},
+    {"pooler.dense.weight", {"bert.pooler.dense.weight"}},
+    {"pooler.dense.bias", {"bert.pooler.dense.bias"}},
+    {"binary_head.weight", {"cls.seq_relationship.weight"}},
+    {"binary_head.bias", {"cls.seq_relationship.bias"}},
+};
+
+}  // namespace
+
+NameTable hf_bert_names() {
+  return {kMegatronBert,
+          "",
+          // The tied output layer, which files may hold a second time, and a table of positions.
+          {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias",
+           "bert.embeddings.position_ids"}};
+}
+
+}  // namespace megatron

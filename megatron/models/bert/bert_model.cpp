@@ -1,0 +1,176 @@
+#include "megatron/models/bert/bert_model.h"
+
+#include "megatron/device/trace.h"
+#include "megatron/ops/bias_activation.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/ops/tanh.h"
+#include "megatron/parallel/context/sequence.h"
+#include "megatron/parallel/tensor/linear.h"
+#include "megatron/parallel/tensor/mappings.h"
+#include "megatron/transformer/init.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kTokenTypes = 2;
+constexpr int64_t kBinaryClasses = 2;
+
+Placement embedding_placement(const TransformerConfig& config, Stream stream) {
+  return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
+}
+
+// Of modules that see every token on every tensor-parallel rank.
+Placement whole_placement(const TransformerConfig& config, Stream stream) {
+  return {.dtype = config.params_dtype, .stream = stream};
+}
+
+}  // namespace
+
+BertModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
+                                          const TensorParallel& tp, Stream stream)
+    : word_embeddings(config.padded_vocab_size, config.hidden_size, tp,
+                      {.init = embedding_init(config),
+                       .is_tied = chunk.has_embedding != chunk.has_head,
+                       .is_copy = !chunk.has_embedding},
+                      embedding_placement(config, stream)) {
+  add_child("word_embeddings", word_embeddings);
+  if (!chunk.has_embedding) return;  // a copy, for the logits alone
+  position_embeddings.emplace(config.max_position_embeddings, config.hidden_size,
+                              embedding_init(config), embedding_placement(config, stream));
+  add_child("position_embeddings", *position_embeddings);
+  if (!config.bert_binary_head) return;
+  tokentype_embeddings.emplace(kTokenTypes, config.hidden_size, embedding_init(config),
+                               embedding_placement(config, stream));
+  add_child("tokentype_embeddings", *tokentype_embeddings);
+}
+
+BertModel::LmHead::LmHead(const TransformerConfig& config, const TensorParallel& tp, Stream stream)
+    : dense(config.hidden_size, config.hidden_size, input_init(config),
+            placement_of(config, tp, stream)),
+      layer_norm(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
+                 placement_of(config, tp, stream)) {
+  add_child("dense", dense);
+  add_child("layer_norm", layer_norm);
+}
+
+BertModel::VocabularyBias::VocabularyBias(const TransformerConfig& config, const TensorParallel& tp,
+                                          Stream stream) {
+  const Sharding rows = {.axis = 0, .index = tp.rank(), .count = tp.size()};
+  bias =
+      add_parameter("bias", {config.padded_vocab_size / tp.size()},
+                    {.role = ParameterRole::kBias, .sharding = rows, .has_vocabulary_rows = true},
+                    embedding_placement(config, stream));
+}
+
+BertModel::Pooler::Pooler(const TransformerConfig& config, Stream stream)
+    : dense(config.hidden_size, config.hidden_size, input_init(config),
+            whole_placement(config, stream)) {
+  add_child("dense", dense);
+}
+
+BertModel::BertModel(const TransformerConfig& config, Stream stream)
+    : BertModel(config, whole_model(config.num_layers), {}, stream) {}
+
+BertModel::BertModel(const TransformerConfig& config, const ModelChunk& chunk,
+                     const TensorParallel& tp, Stream stream, Activation head_activation)
+    : config_(config),
+      chunk_(chunk),
+      tp_(tp),
+      stream_(stream),
+      head_activation_(head_activation),
+      embedding_site_(hash_of("embedding.dropout")),
+      encoder_(config, {.name = "encoder", .is_causal = false},
+               {chunk.first_layer, chunk.num_layers, chunk.has_head}, tp, stream) {
+  if (chunk.has_embedding || chunk.has_head) {
+    embedding_.emplace(config, chunk, tp, stream);
+    add_child("embedding", *embedding_);
+  }
+  add_child("encoder", encoder_);
+  if (!chunk.has_head) return;
+  lm_head_.emplace(config, tp, stream);
+  add_child("lm_head", *lm_head_);
+  output_layer_.emplace(config, tp, stream);
+  add_child("output_layer", *output_layer_);
+  if (!config.bert_binary_head) return;
+  pooler_.emplace(config, stream);
+  add_child("pooler", *pooler_);
+  binary_head_.emplace(config.hidden_size, kBinaryClasses, input_init(config),
+                       whole_placement(config, stream));
+  add_child("binary_head", *binary_head_);
+}
+
+Variable BertModel::embed(const BertInput& input, RandomState& random) const {
+  RowIds position_ids = input.position_ids;
+  if (!position_ids.defined()) {
+    position_ids = default_position_ids(input.tokens.ids.size(0), input.tokens.ids.size(1));
+  }
+  const Variable partial = embedding_->word_embeddings.forward_partial(
+      input.tokens, embedding_->position_embeddings->weight(), position_ids);
+  Variable x;  // [s, b, h], [s/tp, b, h] with sequence parallelism
+  if (embedding_->tokentype_embeddings) {
+    x = add(reduce_from_tensor_region(partial, tp_),
+            embedding(embedding_->tokentype_embeddings->weight(), input.token_types));
+    if (tp_.sequence_parallel) x = scatter_to_sequence_region(x, tp_);
+  } else {
+    x = tp_.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp_)
+                              : reduce_from_tensor_region(partial, tp_);
+  }
+  if (config_.fp32_residual_connection) x = cast(x, DType::kFloat32);
+  const auto probability = static_cast<float>(config_.hidden_dropout);
+  return dropout(x, of_rows(random.dropout_key(embedding_site_, probability), x.size(0), tp_, {}));
+}
+
+Variable BertModel::forward(const BertInput& input, const Variable& activations,
+                            RandomState& random) const {
+  const TraceRange range("forward");
+  ForwardContext context;
+  context.random = &random;
+  if (input.padding_mask.defined()) context.key_padding_mask = input.padding_mask.to(stream_);
+  const Variable x = chunk_.has_embedding ? embed(input, random) : activations;
+  return encoder_.forward(x, context);
+}
+
+Variable BertModel::logits(const Variable& hidden) const {
+  const TraceRange range("output_layer", hidden.stream());
+  const Variable y = bias_activation(lm_head_->dense.forward_without_bias(hidden),
+                                     lm_head_->dense.bias(), head_activation_);
+  return column_parallel_linear(lm_head_->layer_norm.forward(y),
+                                embedding_->word_embeddings.weight(), output_layer_->bias, tp_);
+}
+
+Variable BertModel::binary_logits(const Variable& hidden) const {
+  // Every rank computes this head for the whole batch.
+  const Variable all =
+      tp_.sequence_parallel ? gather_for_equal_ranks(hidden, tp_) : hidden;  // [s, b, h]
+  return binary_head_->forward(tanh(pooler_->dense.forward(row(all, 0))));   // [b, 2]
+}
+
+std::vector<ParameterSpec> bert_specs(const TransformerConfig& config, const ModelChunk& chunk) {
+  const DescribeOnly describe_only;
+  return specs(BertModel(config, chunk, {}, Stream{}));
+}
+
+std::vector<ParameterSpec> bert_specs(const TransformerConfig& config) {
+  return bert_specs(config, whole_model(config.num_layers));
+}
+
+BertLosses bert_losses(const BertModel& model, const Variable& hidden, const Tensor& labels,
+                       const Tensor& loss_mask, const Tensor& is_random) {
+  BertLosses losses;
+  const Variable logits = model.logits(hidden);  // [s, b, v/tp]
+  losses.lm = masked_mean(
+      cross_entropy(logits, labels, 0.0f, vocabulary_shard(logits.data(), model.tensor_parallel())),
+      loss_mask);
+  if (!model.config().bert_binary_head) return losses;
+  // One position of b samples with two classes.
+  const int64_t b = hidden.size(1);
+  const Variable binary = reshape(model.binary_logits(hidden), {1, b, kBinaryClasses});
+  const Tensor counts = full({b, 1}, 1.0f, DType::kFloat32, hidden.stream());
+  losses.sop = masked_mean(cross_entropy(binary, is_random.reshape({b, 1})), counts);
+  return losses;
+}
+
+}  // namespace megatron
