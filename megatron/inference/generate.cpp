@@ -44,7 +44,7 @@ Tensor block_of(const std::vector<Generation>& rows, int64_t begin, int64_t end)
   std::vector<int64_t> ids;
   for (const Generation& row : rows) {
     for (int64_t i = begin; i < end; ++i) {
-      // A finished row goes on with its last token; nobody reads what comes of it.
+      // A finished row continues with its last token; its results are never read.
       const auto at = std::min(static_cast<size_t>(i), row.tokens.size() - 1);
       ids.push_back(row.tokens[at]);
     }
@@ -56,7 +56,7 @@ int64_t num_rows(const InferenceModel& model) {
   return model.vocab_rows > 0 ? model.vocab_rows : model.chunk.config().padded_vocab_size;
 }
 
-// The rank that draws, by its position in parallel.model: the first of the last stage.
+// The rank that draws, by its position in parallel.model: the first rank of the last stage.
 int drawing_rank(const InferenceModel& model) {
   return model.parallel.tensor.size() * (model.parallel.pipeline.size() - 1);
 }
@@ -65,7 +65,7 @@ bool draws(const InferenceModel& model) {
   return model.parallel.is_last_stage() && model.parallel.tensor.rank() == 0;
 }
 
-// What the rank that draws has in x, on all ranks. x is on the host.
+// Gives all ranks the x of the rank that draws. x is on the host.
 void share(const InferenceModel& model, Tensor& x) {
   comm::broadcast(x.view(), drawing_rank(model), model.parallel.model, Stream{});
 }
@@ -94,8 +94,8 @@ Variable pass(const InferenceModel& model, const Tensor& tokens, RandomState& ra
   return y;
 }
 
-// Takes the columns that only make the vocabulary divide out of every softmax. Finite, because a
-// rank's largest logit may be one of them.
+// Keeps the columns that only pad the vocabulary out of every softmax. The value is finite, because
+// a rank's largest logit may be one of them.
 void hide_columns(Tensor& logits, int64_t first) {
   constexpr float kNeverDrawn = -65504;  // the lowest of fp16
   const int64_t columns = logits.size(-1);
@@ -162,7 +162,7 @@ std::span<const float> row_of(const Tensor& logits, size_t row, int64_t width) {
   return logits.span<float>().subspan(row * stride, static_cast<size_t>(width));
 }
 
-// What the rank that draws has found out, to the others.
+// Sends the results of the rank that draws to the others.
 void share_log_probabilities(const InferenceModel& model, std::vector<Generation>& rows) {
   if (model.parallel.model.size() == 1) return;
   for (Generation& row : rows) {
@@ -224,7 +224,7 @@ std::vector<Generation> generate(const InferenceModel& model,
     const Tensor logits = last_logits(model, hidden);
     seen = end;
 
-    // [b]: what each row draws; what is here for a row that does not is never read.
+    // [b]: what each row draws; rows that do not draw have values that are never read.
     Tensor drawn = tensor_of(std::vector<int64_t>(rows.size(), 0), {batch});
     const auto is_drawn = [&](const Generation& row) {
       return end >= row.prompt_length && is_open(row);

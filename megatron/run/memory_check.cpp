@@ -10,7 +10,7 @@
 namespace megatron {
 namespace {
 
-// A variation of the run; nothing to say when it does not fit.
+// Adds a change of the run to the remedies if the changed run fits.
 template <class Change>
 void consider(std::vector<std::string>& remedies, const RunConfig& config, DeviceType device,
               int64_t bytes, const std::string& flags, const Change& change) {
@@ -28,7 +28,7 @@ void recompute_all(RunConfig& config, RecomputeMethod method, int64_t num_layers
   config.transformer.recompute_num_layers = num_layers;
 }
 
-// The fewest layers whose recomputation is enough; 0 when all are not.
+// The fewest layers whose recomputation makes the run fit; 0 if none do.
 int64_t fewest_recomputed_layers(const RunConfig& config, DeviceType device, int64_t bytes) {
   RunConfig changed = config;
   for (int64_t layers = 1; layers <= config.transformer.num_layers; ++layers) {
@@ -71,7 +71,7 @@ std::vector<std::string> summary_of(const RankMemory& memory) {
 std::vector<std::string> remedies(const RunConfig& config, DeviceType device, int64_t bytes) {
   std::vector<std::string> found;
   const int64_t micro = config.training.micro_batch_size;
-  // Of sizes that the global batch allows.
+  // Only sizes that divide the global batch.
   for (int64_t size = micro - 1; size >= 1; --size) {
     if (config.training.global_batch_size % (size * config.parallel.data_parallel_size) != 0)
       continue;
@@ -109,7 +109,7 @@ void expect_to_fit(const RunConfig& config, Device device, int64_t free_bytes) {
   if (free_bytes < 0 || config.training.skip_memory_check) return;
   const RankMemory memory = largest_rank_memory(planned_training(config, device.type));
   if (memory.total_bytes() <= free_bytes) return;
-  // What is recommended leaves room for the libraries and for gaps between blocks.
+  // Recommended settings leave room for libraries and for gaps between blocks.
   const std::vector<std::string> ways = remedies(config, device.type, free_bytes / 100 * 96);
   throw ConfigError(fmt::format(
       "training needs {} of {} at its peak ({}), {} are free; {}, or --skip-memory-check to try "

@@ -116,7 +116,7 @@ void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, Ar
   if (known != scalars.end() && known->second.contains("group_steps")) {
     loaded.group_steps = value_of<std::vector<int64_t>>(scalars, kOptimizer, "group_steps");
   } else {
-    // Other systems count for all groups together, and some not at all.
+    // Other systems have one count for all groups, or none.
     const bool counts = known != scalars.end() && known->second.contains("step");
     if (!counts) {
       warn(
@@ -158,7 +158,7 @@ CheckpointState state_of(const RunConfig& config, const TrainingState& state, bo
   return made;
 }
 
-// All that the run needs to go on exactly.
+// Everything that the run needs to continue with the same bits.
 CheckpointState state_to_save(const RunConfig& config, const TrainingState& run,
                               const TrainTask& task) {
   const bool with_optimizer = !config.checkpoint.no_save_optim;

@@ -44,7 +44,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSou
   int64_t& padded = config.transformer.padded_vocab_size;
   const int64_t tp = config.parallel.tensor_model_parallel_size;
   if (padded == 0 && source.checkpoint) {
-    // As the model was saved, also where another number of ranks would pad it otherwise.
+    // The model keeps its rows, even if this number of ranks would pad to others.
     const int64_t saved = saved_vocabulary(source);
     if (saved >= used && saved % tp == 0) padded = saved;
   }

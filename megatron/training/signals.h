@@ -2,10 +2,10 @@
 
 namespace megatron {
 
-// While one lives, SIGTERM (and SIGINT, once) to this process only sets a flag that the training
-// loop asks for, so that a checkpoint can be saved; a second SIGINT ends the program as usual.
-// Ranks that are threads each have one: the first to come takes the signals over, the last to leave
-// gives them back.
+// While one lives, SIGTERM (and the first SIGINT) to this process only sets a flag. The training
+// loop reads the flag, saves a checkpoint and ends; a second SIGINT ends the program as usual. Each
+// rank that is a thread has one: the first one takes the signals over, the last one gives them
+// back.
 class ExitSignals {
  public:
   ExitSignals();

@@ -21,7 +21,8 @@ constexpr double kAdamEfficiency = 0.9;
 constexpr double kAdamBytes = 34;           // per parameter: gradient and state read, state written
 constexpr double kLinkBytes = 342e9;        // of an NCCL all-reduce between H200 of one host
 constexpr double kTransferSeconds = 45e-6;  // that a collective takes besides its bytes
-// And if a product hides it: the GPUs wait for each other, and products in pieces are slower.
+// The same for a transfer beside a product: GPUs wait for each other, and products in pieces are
+// slower.
 constexpr double kHiddenTransferSeconds = 35e-6;
 
 struct Point {
@@ -115,7 +116,7 @@ StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) 
   return token;
 }
 
-// The part of the layers whose forward pass runs twice.
+// The fraction of layers whose forward pass runs twice.
 double recomputed_part(const TransformerConfig& c) {
   if (c.recompute_granularity != RecomputeGranularity::kFull) return 0;
   if (c.recompute_method == RecomputeMethod::kUniform) return 1;
@@ -128,7 +129,8 @@ struct StageWork {
   bool has_head = false;
 };
 
-// Of the pipeline stage that takes longest, when all layers and the head take what `step` says.
+// The layers and the head of the slowest pipeline stage, if the whole model takes the times of
+// `step`.
 StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& parallel,
                         const StepEstimate& step) {
   StageWork slowest;

@@ -9,8 +9,8 @@
 
 namespace megatron {
 
-// An expectation of where the time of an iteration goes on a rank of the pipeline stage that has
-// the most to do, in seconds. Roofline arithmetic with measured efficiencies, not a promise.
+// The expected seconds of an iteration, by kind of work, on a rank of the slowest pipeline stage.
+// Roofline arithmetic with measured efficiencies, not a promise.
 struct StepEstimate {
   double linear = 0;       // matrices of the layers
   double head = 0;         // output layer

@@ -65,6 +65,10 @@ TEST(GptBatchTest, CutsTheChunksOfARank) {
   EXPECT_THAT(part.position_ids, ElementsAre(0, 3, 0, 1));
   EXPECT_THAT(part.document_starts, ElementsAre(0, 0, 0, 2));  // by chunk, then by sample
   EXPECT_EQ(part.loss_divisor, 2.5F);                          // of 5 that count, half
+
+  GptBatch weighted = batch;
+  weighted.loss_divisor = 6;  // of the task's choice
+  EXPECT_EQ(chunks_of(weighted, chunks, 4).loss_divisor, 3);
 }
 
 }  // namespace

@@ -84,6 +84,31 @@ TEST(TrainingRunTest, SavesAndLoadsAnyModule) {
                    run.state().parameters.buffers().front().params);
 }
 
+// Twice the weights over twice the divisor: the mean of every GPT, with the task's own numbers.
+class WeightedTask final : public GptTask {
+ public:
+  using GptTask::GptTask;
+
+ protected:
+  void adjust_batch(GptBatch& batch) const override {
+    for (float& weight : batch.loss_mask) {
+      weight *= 2;
+      batch.loss_divisor += weight;
+    }
+  }
+};
+
+TEST(GptTaskTest, WeightsAndDivisorOfTheLossAreTheTasks) {
+  RunConfig config = resolved(tiny_gpt());
+  testing::internal::CaptureStdout();
+  const auto tokenizer = open_tokenizer(config);
+  WeightedTask task(config, tokenizer);
+  TrainingRun run(config, task);
+  run.train();
+  testing::internal::GetCapturedStdout();
+  expect_identical(run.state().parameters.buffers().front().params, trained_weights(tiny_gpt()));
+}
+
 TEST(ResolvedRunTest, FillsDefaultsAndRecordsSettings) {
   const RunConfig config = resolved(tiny_gpt());
   EXPECT_EQ(config.transformer.ffn_hidden_size, 64);
