@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Checks what the compiler does not: floors, format, shell scripts, documents.
+# Checks what the compiler does not: floors, format, shell scripts, documents, the API reference.
 #
-#   scripts/lint.sh [floors|format|shell|docs ...]      all of them when none is named
+#   scripts/lint.sh [floors|format|shell|docs|api ...]
+#
+# Without arguments it runs all checks; api, which draws the reference with Doxygen and fails on its
+# warnings, only if Doxygen is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,14 +27,19 @@ shell() {
 
 docs() { scripts/docs_check.sh; }
 
+api() { scripts/api_docs.sh; }
+
 checks=("$@")
-[[ ${#checks[@]} -gt 0 ]] || checks=(floors format shell docs)
+if [[ ${#checks[@]} -eq 0 ]]; then
+  checks=(floors format shell docs)
+  if command -v doxygen >/dev/null; then checks+=(api); fi
+fi
 
 bad=()
 for check in "${checks[@]}"; do
   case $check in
-    floors | format | shell | docs) "$check" || bad+=("$check") ;;
-    *) echo "lint.sh: no check is called $check; there are floors, format, shell, docs" >&2; exit 2 ;;
+    floors | format | shell | docs | api) "$check" || bad+=("$check") ;;
+    *) echo "lint.sh: no check is called $check; there are floors, format, shell, docs, api" >&2; exit 2 ;;
   esac
 done
 

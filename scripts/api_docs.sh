@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Draws the API reference of the installed headers: build/api/html/index.html. Fails on a warning of
+# Doxygen.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+command -v doxygen >/dev/null || scripts/bootstrap.sh doxygen
+rm -rf build/api
+mkdir -p build/api
+cmake -DMG_SOURCE_DIR="$PWD" -DMG_INCLUDE_NAME=include -DCMAKE_INSTALL_PREFIX="$PWD/build/api" \
+  -P cmake/install_headers.cmake >build/api/install.log
+doxygen docs/Doxyfile
+echo "API reference: build/api/html/index.html"
