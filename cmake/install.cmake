@@ -1,0 +1,48 @@
+# `cmake --install`: the program, the headers that include/megatron/megatron.h needs, and one static
+# library with everything but the commands, for find_package(megatron).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# All folders in one archive: a user links one library, in no order.
+get_property(MG_ALL_LIBRARIES GLOBAL PROPERTY MG_LIBRARIES)
+list(REMOVE_ITEM MG_ALL_LIBRARIES mg_cli)
+list(APPEND MG_ALL_LIBRARIES mg_event_proto)
+set(archive ${CMAKE_ARCHIVE_OUTPUT_DIRECTORY}/libmegatron.a)
+set(lines "CREATE ${archive}\n")
+foreach(library IN LISTS MG_ALL_LIBRARIES)
+  string(APPEND lines "ADDLIB $<TARGET_FILE:${library}>\n")
+endforeach()
+string(APPEND lines "SAVE\nEND\n")
+file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/libmegatron.mri CONTENT "${lines}")
+add_custom_command(OUTPUT ${archive}
+  COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}
+  COMMAND ${CMAKE_AR} -M < ${CMAKE_BINARY_DIR}/libmegatron.mri
+  DEPENDS ${MG_ALL_LIBRARIES} ${CMAKE_BINARY_DIR}/libmegatron.mri
+  COMMENT "Joining all libraries in libmegatron.a" VERBATIM)
+add_custom_target(megatron_archive ALL DEPENDS ${archive})
+
+# Which headers are needed is found out when they are installed.
+install(CODE "set(MG_SOURCE_DIR [[${PROJECT_SOURCE_DIR}]])
+set(MG_INCLUDE_NAME [[${CMAKE_INSTALL_INCLUDEDIR}]])")
+install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)
+install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+# Libraries that no CMake package of Debian describes: of MPI its C interface, oneDNN, utf8proc.
+if(MPI_mpi_LIBRARY)
+  set(mpi ${MPI_mpi_LIBRARY})
+else()
+  set(mpi ${MPI_CXX_LIBRARIES})
+endif()
+list(JOIN mpi " " mpi)
+set(MG_INSTALLED_LIBRARIES "${mpi} ${DNNL_LIBRARY} ${UTF8PROC_LIBRARY}")
+
+configure_package_config_file(cmake/megatronConfig.cmake.in
+  ${CMAKE_BINARY_DIR}/megatronConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/megatron
+  PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/megatronConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/megatronConfig.cmake
+  ${CMAKE_BINARY_DIR}/megatronConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/megatron)
