@@ -7,7 +7,7 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -131,9 +131,18 @@ void ChoiceFile::merge() {
 }
 
 void ChoiceFile::append(const std::string& question, const std::string& answer) const {
-  std::ofstream file(path_, std::ios::app | std::ios::binary);
-  file << line_of(question, answer) << std::flush;
-  if (!file) throw IoError(path_.string() + ": cannot add a line");
+  const std::string line = line_of(question, answer);
+  const int file = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (file < 0) {
+    throw IoError(fmt::format("{}: cannot create: {}", path_.string(), std::strerror(errno)));
+  }
+  const ssize_t written = ::write(file, line.data(), line.size());
+  const int error = errno;
+  ::close(file);
+  if (written != static_cast<ssize_t>(line.size())) {
+    throw IoError(fmt::format("{}: cannot add a line: {}", path_.string(),
+                              written < 0 ? std::strerror(error) : "the disk is full"));
+  }
 }
 
 void ChoiceFile::rewrite() const {
