@@ -20,17 +20,22 @@ uint64_t pair_key(int32_t left, int32_t right) {
 
 }  // namespace
 
-BpeMerges::BpeMerges(std::span<const BpeMerge> merges) {
+BpeMerges::BpeMerges(std::span<const BpeMerge> merges, MergeOrder order) : order_(order) {
   const size_t num_slots = std::bit_ceil(std::max<size_t>(merges.size() * 2, 16));
   slots_.resize(num_slots);
   shift_ = 64 - std::countr_zero(num_slots);
   results_.reserve(merges.size());
+  int32_t position = 0;
   for (const BpeMerge& merge : merges) {
     const uint64_t pair = pair_key(merge.left, merge.right);
     size_t i = (pair * 0x9E3779B97F4A7C15u) >> shift_;
     while (slots_[i].used && slots_[i].pair != pair) i = (i + 1) & (num_slots - 1);
-    slots_[i] = {pair, static_cast<int32_t>(results_.size()), true};
-    results_.push_back(merge.result);
+    const int32_t rank = merge.rank < 0 ? position : merge.rank;
+    slots_[i] = {pair, rank, true};
+    if (static_cast<size_t>(rank) >= results_.size())
+      results_.resize(static_cast<size_t>(rank) + 1);
+    results_[static_cast<size_t>(rank)] = merge.result;
+    ++position;
   }
 }
 
@@ -72,6 +77,7 @@ void BpeMerges::apply_by_scanning(std::vector<int32_t>& symbols) const {
       --pairs;
       if (i > 0) ranks[i - 1] = rank_of(symbols[i - 1], symbols[i]);
       if (i < pairs) ranks[i] = rank_of(symbols[i], symbols[i + 1]);
+      if (order_ == MergeOrder::kOneByOne) break;
     }
   }
 }
@@ -107,10 +113,13 @@ void BpeMerges::apply_by_heap(std::vector<int32_t>& symbols) const {
 
   std::vector<Candidate> round;
   while (!heap.empty()) {
-    // All of one rank first: a merge may bring up pairs of a lower one, which wait for their turn.
+    // A merge may bring up pairs of a lower rank, which wait for the end of the round.
     round.clear();
     const int32_t rank = heap.top().rank;
-    for (; !heap.empty() && heap.top().rank == rank; heap.pop()) round.push_back(heap.top());
+    do {
+      round.push_back(heap.top());
+      heap.pop();
+    } while (order_ == MergeOrder::kAllOfOnePair && !heap.empty() && heap.top().rank == rank);
     for (const Candidate& candidate : round) {
       const int64_t i = candidate.position;
       if (symbol(i) < 0 || after(i) < 0) continue;

@@ -6,11 +6,18 @@
 
 namespace megatron {
 
-// The rule "left right -> result" over symbol numbers; its rank is its position in the list.
+// The rule "left right -> result" over symbol numbers.
 struct BpeMerge {
   int32_t left = 0;
   int32_t right = 0;
   int32_t result = 0;
+  int32_t rank = -1;  // -1: the position in the list. Rules of one rank have one result.
+};
+
+// Which pairs of the lowest rank are merged before ranks are looked at again.
+enum class MergeOrder {
+  kAllOfOnePair,  // all, from left to right: GPT-2's own code
+  kOneByOne,      // the leftmost: Hugging Face and TikToken
 };
 
 // Byte-pair encoding with a fixed list of merges (Sennrich et al. 2016, arXiv:1508.07909,
@@ -18,10 +25,11 @@ struct BpeMerge {
 class BpeMerges {
  public:
   // A pair that is listed twice keeps its last rank.
-  explicit BpeMerges(std::span<const BpeMerge> merges);
+  explicit BpeMerges(std::span<const BpeMerge> merges,
+                     MergeOrder order = MergeOrder::kAllOfOnePair);
 
-  // Replaces all occurrences of the adjacent pair of lowest rank, left to right, until no adjacent
-  // pair has a rank. n log n in the number of symbols.
+  // Replaces adjacent pairs of lowest rank until no adjacent pair has a rank. n log n in the number
+  // of symbols.
   void apply(std::vector<int32_t>& symbols) const;
 
  private:
@@ -36,6 +44,7 @@ class BpeMerges {
   void apply_by_scanning(std::vector<int32_t>& symbols) const;
   void apply_by_heap(std::vector<int32_t>& symbols) const;
 
+  MergeOrder order_;
   std::vector<Slot> slots_;       // open addressing with linear probing
   int shift_ = 0;                 // of a 64-bit hash, to a slot number
   std::vector<int32_t> results_;  // by rank

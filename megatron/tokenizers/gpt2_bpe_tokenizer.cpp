@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <unordered_map>
 
 #include "megatron/core/error.h"
@@ -26,11 +25,26 @@ constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 
 using Vocabulary = std::unordered_map<std::string, int32_t>;  // printable token -> id
 
+// One word on each line, as BERT's vocabularies are.
+bool is_word_list(std::string_view text) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  return begin != std::string_view::npos && text[begin] != '{' &&
+         std::count(text.begin(), text.end(), '\n') > 1 &&
+         text.find("[UNK]") != std::string_view::npos;
+}
+
 Vocabulary read_vocabulary(const std::string& path) {
   const std::string text = read_text(path);
   simdjson::dom::parser parser;
   simdjson::dom::object object;
   if (const auto error = parser.parse(text).get_object().get(object)) {
+    if (is_word_list(text)) {
+      throw FormatError(fmt::format(
+          "{}: this is a list of words, such as the vocab.txt of a BERT, and no vocab.json; give "
+          "the vocab.json of a GPT-2, or --tokenizer-type BertWordPieceLowerCase or "
+          "BertWordPieceCase",
+          path));
+    }
     throw FormatError(fmt::format("{}: {}; expected one JSON object token -> id, as in vocab.json",
                                   path, simdjson::error_message(error)));
   }
@@ -99,6 +113,19 @@ std::vector<MergeLine> read_merges(const std::string& path, std::string_view tex
   return merges;
 }
 
+// Without merges only single bytes can be produced.
+void expect_no_words(const std::string& vocab_file, const std::string& merge_file,
+                     const Vocabulary& vocabulary) {
+  for (const auto& [printable, id] : vocabulary) {
+    if (printable == kEndOfText || bytes_from_printable(printable).value_or("").size() < 2)
+      continue;
+    throw FormatError(fmt::format(
+        "{}: no merges in it, but {} has tokens of several bytes, such as \"{}\"; give the "
+        "merges.txt that belongs to the vocabulary",
+        merge_file, vocab_file, printable));
+  }
+}
+
 // The strings that text can turn into: the single bytes, then the results of merges.
 struct Symbols {
   std::vector<BpeMerge> merges;
@@ -155,8 +182,9 @@ struct Gpt2BpeTokenizer::Content {
         merge_file(std::move(merge_path)),
         vocabulary(read_vocabulary(vocab_file)) {
     const std::string text = read_text(merge_file);
-    symbols =
-        number_symbols(vocab_file, merge_file, vocabulary, read_merges(merge_file, text, rules));
+    const std::vector<MergeLine> merges = read_merges(merge_file, text, rules);
+    if (merges.empty()) expect_no_words(vocab_file, merge_file, vocabulary);
+    symbols = number_symbols(vocab_file, merge_file, vocabulary, merges);
   }
 };
 
@@ -167,11 +195,11 @@ Gpt2BpeTokenizer::Gpt2BpeTokenizer(const std::string& vocab_file, const std::str
 Gpt2BpeTokenizer::Gpt2BpeTokenizer(Content content)
     : vocab_file_(std::move(content.vocab_file)),
       merge_file_(std::move(content.merge_file)),
-      vocab_size_(static_cast<int64_t>(content.vocabulary.size())),
       eod_(content.vocabulary.at(std::string(kEndOfText))),
       symbol_ids_(std::move(content.symbols.ids)),
       merges_(content.symbols.merges) {
-  for (const auto& [printable, id] : content.vocabulary) {
+  ids_ = std::move(content.vocabulary);
+  for (const auto& [printable, id] : ids_) {
     const auto index = static_cast<size_t>(id);
     if (index >= tokens_.size()) tokens_.resize(index + 1);
     std::optional<std::string> bytes = bytes_from_printable(printable);
@@ -243,29 +271,43 @@ std::unique_ptr<Encoder> Gpt2BpeTokenizer::make_encoder() const {
 }
 
 std::vector<int32_t> Gpt2BpeTokenizer::encode(std::string_view text) const {
-  // A cache for the words of this text only: a whole one costs more than a short text.
-  const int log2_sets = static_cast<int>(std::bit_width(text.size() / 32));
   std::vector<int32_t> ids;
-  WordEncoder(*this, std::clamp(log2_sets, 1, kLog2CacheSets)).append(text, ids);
+  WordEncoder(*this, WordCache::log2_sets_for(text.size(), kLog2CacheSets)).append(text, ids);
   return ids;
+}
+
+const Gpt2BpeTokenizer::Token& Gpt2BpeTokenizer::token(int32_t id) const {
+  const auto index = static_cast<size_t>(id);
+  if (id < 0 || index >= tokens_.size() || !tokens_[index].exists) {
+    throw FormatError(fmt::format("{}: no token has id {}; ids go from 0 to {}", vocab_file_, id,
+                                  tokens_.size() - 1));
+  }
+  return tokens_[index];
 }
 
 std::string Gpt2BpeTokenizer::decode(std::span<const int32_t> ids) const {
   std::string bytes;
   for (const int32_t id : ids) {
-    const auto index = static_cast<size_t>(id);
-    if (id < 0 || index >= tokens_.size() || !tokens_[index].exists) {
-      throw FormatError(fmt::format("{}: no token has id {}; ids go from 0 to {}", vocab_file_, id,
-                                    tokens_.size() - 1));
-    }
-    if (!tokens_[index].has_bytes) {
+    const Token& known = token(id);
+    if (!known.has_bytes) {
       throw FormatError(fmt::format(
           "{}: token {} \"{}\" has a character that stands for no byte; it cannot be decoded",
-          vocab_file_, id, tokens_[index].bytes));
+          vocab_file_, id, known.bytes));
     }
-    bytes += tokens_[index].bytes;
+    bytes += known.bytes;
   }
   return with_valid_utf8(bytes);
+}
+
+std::string Gpt2BpeTokenizer::piece(int32_t id) const {
+  const Token& known = token(id);
+  return known.has_bytes ? printable_from_bytes(known.bytes) : known.bytes;
+}
+
+std::optional<int32_t> Gpt2BpeTokenizer::id_of(std::string_view piece) const {
+  const auto found = ids_.find(std::string(piece));
+  if (found == ids_.end()) return std::nullopt;
+  return found->second;
 }
 
 std::optional<int32_t> Gpt2BpeTokenizer::special_id(SpecialToken token) const {

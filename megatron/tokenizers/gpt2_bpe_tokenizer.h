@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <unordered_map>
 
 #include "megatron/tokenizers/bpe_merges.h"
 #include "megatron/tokenizers/tokenizer.h"
@@ -30,9 +31,12 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   std::unique_ptr<Encoder> make_encoder() const override;
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids) const override;
-  int64_t vocab_size() const override { return vocab_size_; }
+  std::string piece(int32_t id) const override;
+  std::optional<int32_t> id_of(std::string_view piece) const override;
+  int64_t vocab_size() const override { return static_cast<int64_t>(ids_.size()); }
   std::optional<int32_t> special_id(SpecialToken token) const override;
   std::string_view type() const override { return "GPT2BPETokenizer"; }
+  std::string source() const override { return vocab_file_; }
   TokenizerDescription description() const override;
 
  private:
@@ -46,11 +50,14 @@ class Gpt2BpeTokenizer final : public Tokenizer {
 
   explicit Gpt2BpeTokenizer(Content content);
 
+  // Throws FormatError if the vocabulary has no such id.
+  const Token& token(int32_t id) const;
+
   std::string vocab_file_;
   std::string merge_file_;
-  int64_t vocab_size_;
   int32_t eod_;
-  std::vector<Token> tokens_;        // by id
+  std::vector<Token> tokens_;                     // by id
+  std::unordered_map<std::string, int32_t> ids_;  // of printable tokens
   std::vector<int32_t> symbol_ids_;  // by symbol of merges_; the first 256 are the single bytes
   BpeMerges merges_;
   CharClasses classes_;

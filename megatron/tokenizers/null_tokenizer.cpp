@@ -62,6 +62,16 @@ std::string NullTokenizer::decode(std::span<const int32_t> ids) const {
   return fmt::format("{}", fmt::join(ids.begin(), ids.end(), " "));
 }
 
+std::optional<int32_t> NullTokenizer::id_of(std::string_view piece) const {
+  int32_t id = -1;
+  const char* const end = piece.data() + piece.size();
+  const std::from_chars_result result = std::from_chars(piece.data(), end, id);
+  if (result.ec != std::errc() || result.ptr != end || id < 0 || id >= vocab_size()) {
+    return std::nullopt;
+  }
+  return id;
+}
+
 std::optional<int32_t> NullTokenizer::special_id(SpecialToken token) const {
   if (token == SpecialToken::kEod) return static_cast<int32_t>(num_ids_);
   return std::nullopt;

@@ -16,9 +16,12 @@ class NullTokenizer final : public Tokenizer {
 
   std::unique_ptr<Encoder> make_encoder() const override;
   std::string decode(std::span<const int32_t> ids) const override;
+  std::string piece(int32_t id) const override { return std::to_string(id); }
+  std::optional<int32_t> id_of(std::string_view piece) const override;
   int64_t vocab_size() const override { return num_ids_ + 1; }
   std::optional<int32_t> special_id(SpecialToken token) const override;
   std::string_view type() const override { return "NullTokenizer"; }
+  std::string source() const override { return {}; }
   TokenizerDescription description() const override;
 
  private:

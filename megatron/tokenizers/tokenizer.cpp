@@ -4,8 +4,12 @@
 #include <fmt/ranges.h>
 
 #include "megatron/core/error.h"
+#include "megatron/tokenizers/bert_tokenizer.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
+#include "megatron/tokenizers/hf/hf_tokenizer.h"
 #include "megatron/tokenizers/null_tokenizer.h"
+#include "megatron/tokenizers/sentence_piece_tokenizer.h"
+#include "megatron/tokenizers/tik_tokenizer.h"
 
 namespace megatron {
 namespace {
@@ -34,6 +38,88 @@ std::unique_ptr<Tokenizer> make_null(const TokenizerConfig& config) {
   }
   return std::make_unique<NullTokenizer>(config.vocab_size);
 }
+
+std::unique_ptr<Tokenizer> make_bert(const TokenizerConfig& config) {
+  if (config.vocab_file.empty()) {
+    throw ConfigError(
+        fmt::format("--tokenizer-type {}: --vocab-file is missing; give the vocab.txt of a BERT",
+                    config.tokenizer_type));
+  }
+  return std::make_unique<BertTokenizer>(
+      config.vocab_file,
+      BertTokenizer::Options{.lower_case = config.tokenizer_type == "BertWordPieceLowerCase",
+                             .vocab_extra_ids = config.vocab_extra_ids});
+}
+
+std::unique_ptr<Tokenizer> make_sentence_piece(const TokenizerConfig& config) {
+  using Kind = SentencePieceTokenizer::Kind;
+  if (config.tokenizer_model.empty()) {
+    throw ConfigError(fmt::format(
+        "--tokenizer-type {}: --tokenizer-model is missing; give a SentencePiece model, such as "
+        "tokenizer.model",
+        config.tokenizer_type));
+  }
+  const Kind kind = config.tokenizer_type == "SentencePieceTokenizer" ? Kind::kWithSpecials
+                    : config.tokenizer_type == "Llama2Tokenizer"      ? Kind::kLlama2
+                                                                      : Kind::kPlain;
+  return std::make_unique<SentencePieceTokenizer>(
+      config.tokenizer_model,
+      SentencePieceTokenizer::Options{.kind = kind, .vocab_extra_ids = config.vocab_extra_ids});
+}
+
+std::unique_ptr<Tokenizer> make_tik(const TokenizerConfig& config) {
+  if (config.tokenizer_model.empty()) {
+    throw ConfigError(
+        "--tokenizer-type TikTokenizer: --tokenizer-model is missing; give the JSON list of ranked "
+        "tokens");
+  }
+  if (config.tiktoken_pattern != "v1" && config.tiktoken_pattern != "v2") {
+    throw ConfigError(
+        fmt::format("--tiktoken-pattern {} is not known; use v1 or v2", config.tiktoken_pattern));
+  }
+  using Pattern = TikTokenizer::Pattern;
+  return std::make_unique<TikTokenizer>(
+      config.tokenizer_model,
+      TikTokenizer::Options{
+          .pattern = config.tiktoken_pattern == "v1" ? Pattern::kV1 : Pattern::kV2,
+          .num_special_tokens = config.tiktoken_num_special_tokens,
+          .vocab_size = config.vocab_size,
+          .special_tokens = config.tokenizer_special_tokens});
+}
+
+std::unique_ptr<Tokenizer> make_hf(const TokenizerConfig& config) {
+  if (config.tokenizer_model.empty()) {
+    throw ConfigError(fmt::format(
+        "--tokenizer-type {}: {} is missing; give a folder with tokenizer.json or that file",
+        config.tokenizer_type,
+        config.tokenizer_type == "PretrainedFromHF" ? "--tokenizer-name-or-path"
+                                                    : "--tokenizer-model"));
+  }
+  return std::make_unique<hf::HfTokenizer>(
+      config.tokenizer_model,
+      hf::HfTokenizer::Options{.type = config.tokenizer_type,
+                               .vocab_extra_ids = config.vocab_extra_ids,
+                               .include_special_tokens = config.tokenizer_hf_include_special_tokens,
+                               .special_tokens = config.tokenizer_special_tokens});
+}
+
+struct TokenizerType {
+  std::string_view name;
+  std::unique_ptr<Tokenizer> (*make)(const TokenizerConfig& config);
+};
+
+constexpr TokenizerType kTypes[] = {
+    {"BertWordPieceLowerCase", make_bert},
+    {"BertWordPieceCase", make_bert},
+    {"GPT2BPETokenizer", make_gpt2},
+    {"SentencePieceTokenizer", make_sentence_piece},
+    {"GPTSentencePieceTokenizer", make_sentence_piece},
+    {"Llama2Tokenizer", make_sentence_piece},
+    {"HuggingFaceTokenizer", make_hf},
+    {"PretrainedFromHF", make_hf},
+    {"TikTokenizer", make_tik},
+    {"NullTokenizer", make_null},
+};
 
 }  // namespace
 
@@ -67,17 +153,34 @@ int32_t Tokenizer::required_id(SpecialToken token) const {
   const std::optional<int32_t> id = special_id(token);
   if (!id) {
     throw ConfigError(
-        fmt::format("--tokenizer-type {} has no {} token; choose a tokenizer that has one", type(),
-                    name_of(token)));
+        fmt::format("--tokenizer-type {} has no {} token{}{}; choose a tokenizer "
+                    "that has one",
+                    type(), name_of(token), source().empty() ? "" : " in ", source()));
   }
   return *id;
 }
 
-std::vector<std::string> known_tokenizer_types() { return {"GPT2BPETokenizer", "NullTokenizer"}; }
+std::vector<int32_t> Tokenizer::required_sentinel_ids(int64_t count) const {
+  std::vector<int32_t> ids = sentinel_ids();
+  if (static_cast<int64_t>(ids.size()) < count) {
+    throw ConfigError(fmt::format(
+        "--tokenizer-type {}{}{} has {} sentinel tokens <extra_id_0>, <extra_id_1>, ..., and {} "
+        "are needed; give --vocab-extra-ids {}",
+        type(), source().empty() ? "" : " of ", source(), ids.size(), count, count));
+  }
+  return ids;
+}
+
+std::vector<std::string> known_tokenizer_types() {
+  std::vector<std::string> types;
+  for (const TokenizerType& type : kTypes) types.emplace_back(type.name);
+  return types;
+}
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerConfig& config) {
-  if (config.tokenizer_type == "GPT2BPETokenizer") return make_gpt2(config);
-  if (config.tokenizer_type == "NullTokenizer") return make_null(config);
+  for (const TokenizerType& type : kTypes) {
+    if (config.tokenizer_type == type.name) return type.make(config);
+  }
   throw ConfigError(fmt::format("--tokenizer-type \"{}\" is not known; use one of {}",
                                 config.tokenizer_type, fmt::join(known_tokenizer_types(), ", ")));
 }

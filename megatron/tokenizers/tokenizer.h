@@ -32,8 +32,9 @@ class Encoder {
   virtual void append(std::string_view text, std::vector<int32_t>& ids) = 0;
 };
 
-// Text <-> ids. Immutable after construction: every call may be made from any thread.
-// Text is UTF-8; special tokens are not recognised in it.
+// Text <-> ids. Immutable after construction: every call may be made from any thread. Text is
+// UTF-8. Each type decides whether special tokens in text are special, and whether encoding adds
+// some.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -43,17 +44,28 @@ class Tokenizer {
   virtual std::vector<int32_t> encode(std::string_view text) const;
   // The text of ids; bytes that are no UTF-8 become U+FFFD. Throws FormatError on an unknown id.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  // An id as the vocabulary writes it: "##ing", "<extra_id_0>". Throws FormatError on an unknown
+  // id.
+  virtual std::string piece(int32_t id) const = 0;
+  // The reverse; nothing if the vocabulary has no such entry.
+  virtual std::optional<int32_t> id_of(std::string_view piece) const = 0;
 
   // Before padding.
   virtual int64_t vocab_size() const = 0;
   virtual std::optional<int32_t> special_id(SpecialToken token) const = 0;
-  // Throws ConfigError naming the type and the token if the type has none.
+  // Throws ConfigError naming the type, its file and the token if there is none.
   int32_t required_id(SpecialToken token) const;
   // The id that ends a document.
   int32_t eod() const { return required_id(SpecialToken::kEod); }
+  // The ids of <extra_id_0>, <extra_id_1>, ..., which stand for spans that a T5 fills in.
+  virtual std::vector<int32_t> sentinel_ids() const { return {}; }
+  // The same; throws ConfigError with the remedy if there are fewer than `count`.
+  std::vector<int32_t> required_sentinel_ids(int64_t count) const;
 
   // The value of --tokenizer-type.
   virtual std::string_view type() const = 0;
+  // The file or folder that the vocabulary was read from, for messages; empty if there is none.
+  virtual std::string source() const = 0;
   virtual TokenizerDescription description() const = 0;
 };
 
@@ -62,9 +74,17 @@ struct TokenizerConfig {
   std::string tokenizer_type = {};
   std::string vocab_file = {};
   std::string merge_file = {};
-  std::string tokenizer_model = {};  // GPT2BPETokenizer: a directory with vocab.json and merges.txt
-  int64_t vocab_size = 0;            // NullTokenizer only; 0: not given
+  // A SentencePiece model, a tokenizer.json, a TikToken list, or a directory with what the type
+  // needs.
+  std::string tokenizer_model = {};
+  int64_t vocab_size = 0;  // NullTokenizer and TikTokenizer; 0: not given
   int64_t vocab_extra_ids = 0;
+  std::string tiktoken_pattern = "v2";
+  int64_t tiktoken_num_special_tokens = 1000;
+  std::vector<std::string> tokenizer_special_tokens = {};
+  bool tokenizer_hf_include_special_tokens = true;
+
+  bool operator==(const TokenizerConfig&) const = default;
 };
 
 // The values of --tokenizer-type that make_tokenizer knows.

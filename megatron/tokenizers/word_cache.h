@@ -31,6 +31,9 @@ class WordCache {
     int32_t num_ids = 0;
   };
 
+  // The size of a cache for one text: a large one costs more than a short text does.
+  static int log2_sets_for(size_t text_bytes, int most);
+
   // Holds 2^(log2_sets + 1) short words, 32 bytes each. REQUIRES: 0 < log2_sets < 32.
   explicit WordCache(int log2_sets);
 
@@ -46,6 +49,11 @@ class WordCache {
   }
   // REQUIRES: ids.size() <= kMaxShortIds.
   void insert_short(const ShortKey& key, std::span<const int32_t> ids);
+
+  // Both kinds of words, for callers that are in no hurry. append_known() is false, and appends
+  // nothing, if the word is not there. REQUIRES: the word is not empty.
+  bool append_known(std::string_view word, std::vector<int32_t>& ids) const;
+  void insert(std::string_view word, std::span<const int32_t> ids);
 
   const std::vector<int32_t>* find_long(std::string_view word) const;
   void insert_long(std::string_view word, std::span<const int32_t> ids);

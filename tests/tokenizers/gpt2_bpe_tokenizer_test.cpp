@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "megatron/core/error.h"
@@ -12,6 +10,7 @@
 #include "tests/support/shared_data.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/tokenizers/json_lines.h"
 
 namespace megatron {
 namespace {
@@ -21,20 +20,13 @@ using testing::HasSubstr;
 
 const std::string kGolden = source_path("tests/golden/megatron/data/");
 
-std::vector<nlohmann::json> read_jsonl(const std::filesystem::path& path) {
-  std::vector<nlohmann::json> objects;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) objects.push_back(nlohmann::json::parse(line));
-  return objects;
-}
-
 Gpt2BpeTokenizer small_tokenizer() { return {kGolden + "vocab.json", kGolden + "merges.txt"}; }
 
 TEST(Gpt2BpeTokenizer, EveryDocumentSurvivesARoundTrip) {
   const Gpt2BpeTokenizer tokenizer = small_tokenizer();
   EXPECT_EQ(tokenizer.vocab_size(), 502);
   EXPECT_EQ(tokenizer.eod(), 501);
-  for (const nlohmann::json& document : read_jsonl(kGolden + "corpus.jsonl")) {
+  for (const nlohmann::json& document : read_json_lines(kGolden + "corpus.jsonl")) {
     const std::string text = document["text"];
     EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
   }
@@ -66,7 +58,7 @@ TEST(Gpt2BpeTokenizer, AnEncoderWithAWarmCacheGivesTheSameIds) {
 
 TEST(Gpt2BpeTokenizer, MayBeUsedByManyThreads) {
   const Gpt2BpeTokenizer tokenizer = small_tokenizer();
-  const std::string text = read_jsonl(kGolden + "corpus.jsonl")[0]["text"];
+  const std::string text = read_json_lines(kGolden + "corpus.jsonl")[0]["text"];
   const Ids want = tokenizer.encode(text);
   std::vector<Ids> got(4);
   std::vector<std::thread> threads;
@@ -90,7 +82,7 @@ const std::string kTinyVocab = R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})
 TEST(Gpt2BpeTokenizer, MegatronsMergeFileRulesDropTheLastLineWithoutNewline) {
   const TemporaryDirectory files;
   const std::string vocab = files.write("vocab.json", kTinyVocab);
-  const std::string merges = files.write("merges.txt", "#version: 0.2\na b");
+  const std::string merges = files.write("merges.txt", "#version: 0.2\nb b\na b");
   EXPECT_EQ(Gpt2BpeTokenizer(vocab, merges).encode("ab"), Ids({0, 1}));
   EXPECT_EQ(Gpt2BpeTokenizer::from_directory(files.path())->encode("ab"), Ids({2}));
 }
@@ -98,7 +90,7 @@ TEST(Gpt2BpeTokenizer, MegatronsMergeFileRulesDropTheLastLineWithoutNewline) {
 TEST(Gpt2BpeTokenizer, MegatronsMergeFileRulesDropTheFirstLine) {
   const TemporaryDirectory files;
   const std::string vocab = files.write("vocab.json", kTinyVocab);
-  const std::string merges = files.write("merges.txt", "a b\r\n");
+  const std::string merges = files.write("merges.txt", "a b\r\nb b\r\n");
   EXPECT_EQ(Gpt2BpeTokenizer(vocab, merges).encode("ab"), Ids({0, 1}));
   EXPECT_EQ(Gpt2BpeTokenizer::from_directory(files.path())->encode("ab"), Ids({2}));
 }
@@ -134,6 +126,34 @@ TEST(Gpt2BpeTokenizer, ErrorsNameTheFileAndTheRule) {
               HasSubstr("three.txt: line 3 is \"a b c\", expected two tokens"));
   EXPECT_THAT(load(vocab, files.write("one.txt", "#version: 0.2\nab\n")),
               HasSubstr("one.txt: line 2 is \"ab\", expected two tokens"));
+}
+
+TEST(Gpt2BpeTokenizer, RefusesAMergesFileWithoutMerges) {
+  const TemporaryDirectory files;
+  const std::string vocab = files.write("vocab.json", kTinyVocab);
+  for (const std::string text : {"", "#version: 0.2\n", "{\"a\": 0}"}) {
+    EXPECT_THAT(message_of([&] { Gpt2BpeTokenizer(vocab, files.write("none.txt", text)); }),
+                HasSubstr("none.txt: no merges in it, but " + vocab +
+                          " has tokens of several bytes, such as \"ab\"; give the merges.txt"));
+  }
+}
+
+TEST(Gpt2BpeTokenizer, NamesAVocabularyOfBert) {
+  const TemporaryDirectory files;
+  const std::string merges = files.write("merges.txt", "#version: 0.2\na b\n");
+  EXPECT_THAT(message_of([&] {
+                Gpt2BpeTokenizer(files.write("vocab.txt", "[PAD]\n\"\n[UNK]\nthe\n"), merges);
+              }),
+              HasSubstr("vocab.txt: this is a list of words, such as the vocab.txt of a BERT"));
+}
+
+TEST(Gpt2BpeTokenizer, PiecesAreThoseOfTheVocabulary) {
+  const Gpt2BpeTokenizer tokenizer = small_tokenizer();
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    EXPECT_EQ(tokenizer.id_of(tokenizer.piece(id)), id);
+  }
+  EXPECT_EQ(tokenizer.id_of("\xC4\xA0the").has_value(), true);
+  EXPECT_EQ(tokenizer.id_of(" the"), std::nullopt);
 }
 
 TEST(Gpt2BpeTokenizer, DecodeRefusesWhatIsNoToken) {
@@ -186,7 +206,7 @@ TEST_F(RealGpt2, KnownIds) {
 }
 
 TEST_F(RealGpt2, GoldenIds) {
-  for (const nlohmann::json& line : read_jsonl(shared_data("data/golden/gpt2.jsonl"))) {
+  for (const nlohmann::json& line : read_json_lines(shared_data("data/golden/gpt2.jsonl"))) {
     const std::string text = line["text"];
     EXPECT_EQ(tokenizer_->encode(text), line["ids"].get<Ids>()) << text;
     EXPECT_EQ(tokenizer_->decode(line["ids"].get<Ids>()), text);
@@ -194,8 +214,9 @@ TEST_F(RealGpt2, GoldenIds) {
 }
 
 TEST_F(RealGpt2, NastyIds) {
-  const std::vector<nlohmann::json> texts = read_jsonl(shared_data("data/nasty/nasty.jsonl"));
-  const std::vector<nlohmann::json> ids = read_jsonl(shared_data("data/nasty/nasty.ids.jsonl"));
+  const std::vector<nlohmann::json> texts = read_json_lines(shared_data("data/nasty/nasty.jsonl"));
+  const std::vector<nlohmann::json> ids =
+      read_json_lines(shared_data("data/nasty/nasty.ids.jsonl"));
   ASSERT_EQ(texts.size(), ids.size());
   ASSERT_EQ(texts.size(), 200u);
   const std::unique_ptr<Encoder> encoder = tokenizer_->make_encoder();

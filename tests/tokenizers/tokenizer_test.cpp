@@ -2,9 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "megatron/core/error.h"
 #include "tests/support/message_of.h"
+#include "tests/support/shared_data.h"
 #include "tests/support/source_path.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/tokenizers/base64_of.h"
 
 namespace megatron {
 namespace {
@@ -14,14 +19,38 @@ using testing::HasSubstr;
 
 const std::string kGolden = source_path("tests/golden/megatron/data/");
 
-TEST(MakeTokenizer, MakesEachKnownType) {
-  for (const std::string& type : known_tokenizer_types()) {
-    const auto tokenizer = make_tokenizer({.tokenizer_type = type,
-                                           .vocab_file = kGolden + "vocab.json",
-                                           .merge_file = kGolden + "merges.txt",
-                                           .vocab_size = 100});
-    EXPECT_EQ(tokenizer->type(), type);
+TEST(MakeTokenizer, MakesEachType) {
+  MG_NEEDS_SHARED("data/sentencepiece/llama2-tokenizer.model");
+  const std::string model = shared_data("data/sentencepiece/llama2-tokenizer.model").string();
+  const TemporaryDirectory files;
+  const std::string json = source_path("tests/cases/tokenizers/wordpiece.json");
+  nlohmann::json bytes = nlohmann::json::array();
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string text = base64_of(std::string(1, static_cast<char>(byte)));
+    bytes.push_back({{"rank", byte}, {"token_bytes", text}});
   }
+  const std::string tik = files.write("list.json", bytes.dump());
+  const std::string words = files.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n");
+  const std::vector<TokenizerConfig> configs = {
+      {.tokenizer_type = "BertWordPieceLowerCase", .vocab_file = words},
+      {.tokenizer_type = "BertWordPieceCase", .vocab_file = words},
+      {.tokenizer_type = "GPT2BPETokenizer",
+       .vocab_file = kGolden + "vocab.json",
+       .merge_file = kGolden + "merges.txt"},
+      {.tokenizer_type = "SentencePieceTokenizer", .tokenizer_model = model, .vocab_extra_ids = 1},
+      {.tokenizer_type = "GPTSentencePieceTokenizer", .tokenizer_model = model},
+      {.tokenizer_type = "Llama2Tokenizer", .tokenizer_model = model},
+      {.tokenizer_type = "HuggingFaceTokenizer", .tokenizer_model = json},
+      {.tokenizer_type = "PretrainedFromHF", .tokenizer_model = json},
+      {.tokenizer_type = "TikTokenizer", .tokenizer_model = tik, .vocab_size = 1256},
+      {.tokenizer_type = "NullTokenizer", .vocab_size = 100},
+  };
+  std::vector<std::string> types;
+  for (const TokenizerConfig& config : configs) {
+    EXPECT_EQ(make_tokenizer(config)->type(), config.tokenizer_type);
+    types.push_back(config.tokenizer_type);
+  }
+  EXPECT_EQ(types, known_tokenizer_types());
 }
 
 TEST(MakeTokenizer, TakesADirectoryForGpt2) {
@@ -34,9 +63,10 @@ TEST(MakeTokenizer, ErrorsTellWhatToGive) {
   const auto make = [](const TokenizerConfig& config) {
     return message_of([&] { make_tokenizer(config); });
   };
-  EXPECT_THAT(make({.tokenizer_type = "Gpt2"}),
-              HasSubstr("--tokenizer-type \"Gpt2\" is not known; use one of GPT2BPETokenizer, "
-                        "NullTokenizer"));
+  EXPECT_THAT(
+      make({.tokenizer_type = "Gpt2"}),
+      HasSubstr("--tokenizer-type \"Gpt2\" is not known; use one of BertWordPieceLowerCase, "
+                "BertWordPieceCase, "));
   EXPECT_THAT(make({.tokenizer_type = "GPT2BPETokenizer"}),
               HasSubstr("--vocab-file and --merge-file are missing"));
   EXPECT_THAT(make({.tokenizer_type = "GPT2BPETokenizer", .vocab_file = "v"}),

@@ -8,6 +8,8 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/formats/crc32c.h"
+#include "megatron/tokenizers/sentence_piece_tokenizer.h"
+#include "megatron/tokenizers/sentence_piece_trainer.h"
 #include "megatron/training/event.pb.h"
 
 namespace megatron {
@@ -55,6 +57,25 @@ TEST(TensorBoardWriterTest, WritesScalarsAndTexts) {
   EXPECT_EQ(events[2].summary().value(0).tag(), "lr/text_summary");
   EXPECT_EQ(events[2].summary().value(0).tensor().string_val(0), "0.001");
   EXPECT_EQ(events[2].summary().value(0).metadata().plugin_data().plugin_name(), "text");
+}
+
+// Both have a protobuf, of different versions.
+TEST(TensorBoardWriterTest, SharesAProgramWithSentencePiece) {
+  const std::filesystem::path directory =
+      std::filesystem::path(testing::TempDir()) / "tensorboard_test" / "shared";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  TensorBoardWriter writer(directory);
+  writer.add_scalar("lm loss", 2.5, 7);
+  SentencePieceModelTrainer trainer;
+  trainer.add_text("a cat and a dog\nand a cat");
+  const std::filesystem::path model = directory / "tokenizer.model";
+  write_text_atomically(model, trainer.train({.vocab_size = 268}));
+  const SentencePieceTokenizer tokenizer(model.string(), {});
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("a dog")), "a dog");
+  writer.add_text("lr", "0.001", 0);
+  writer.flush();
+  EXPECT_EQ(events_of(read_text(writer.path())).size(), 3u);
 }
 
 TEST(TensorBoardWriterTest, NamesADirectoryItCannotUse) {

@@ -1,0 +1,138 @@
+#include "megatron/tokenizers/hf/bpe_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "megatron/core/error.h"
+#include "megatron/tokenizers/unicode.h"
+
+namespace megatron::hf {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string text_or_empty(const Json& json, const char* name) {
+  const Json value = json.value(name, Json());
+  return value.is_null() ? std::string() : value.get<std::string>();
+}
+
+bool flag(const Json& json, const char* name) {
+  const Json value = json.value(name, Json());
+  return value.is_boolean() && value.get<bool>();
+}
+
+// A merge is "left right" or ["left", "right"].
+std::pair<std::string, std::string> parts_of(const Json& merge, size_t number) {
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+  }
+  if (merge.is_string()) {
+    const std::string text = merge;
+    const size_t blank = text.find(' ');
+    if (blank != std::string::npos && text.find(' ', blank + 1) == std::string::npos) {
+      return {text.substr(0, blank), text.substr(blank + 1)};
+    }
+  }
+  throw FormatError(fmt::format("merge {} is {}, expected two pieces with one blank between them",
+                                number, merge.dump()));
+}
+
+std::vector<BpeMerge> merges_of(const Json& json, const Vocabulary& vocabulary,
+                                size_t prefix_size) {
+  const Json list = json.value("merges", Json::array());
+  if (!list.is_array()) throw FormatError("the merges of the model must be an array");
+  std::vector<BpeMerge> merges;
+  merges.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto [left, right] = parts_of(list[i], i);
+    const std::string use = fmt::format("part of merge {}", i);
+    const std::string result = left + right.substr(std::min(prefix_size, right.size()));
+    merges.push_back({vocabulary.required_id(left, use), vocabulary.required_id(right, use),
+                      vocabulary.required_id(result, fmt::format("result of merge {}", i))});
+  }
+  return merges;
+}
+
+}  // namespace
+
+std::array<std::optional<int32_t>, 256> byte_pieces(const Vocabulary& vocabulary) {
+  std::array<std::optional<int32_t>, 256> ids;
+  for (int byte = 0; byte < 256; ++byte) {
+    ids[static_cast<size_t>(byte)] = vocabulary.id_of(fmt::format("<0x{:02X}>", byte));
+  }
+  return ids;
+}
+
+BpeModel::BpeModel(const Json& json)
+    : vocabulary_(json.at("vocab")),
+      merges_({}),
+      continuing_prefix_(text_or_empty(json, "continuing_subword_prefix")),
+      end_suffix_(text_or_empty(json, "end_of_word_suffix")),
+      fuses_unknown_(flag(json, "fuse_unk")),
+      falls_back_to_bytes_(flag(json, "byte_fallback")),
+      ignores_merges_(flag(json, "ignore_merges")),
+      byte_ids_(byte_pieces(vocabulary_)) {
+  const Json dropout = json.value("dropout", Json());
+  if (dropout.is_number() && dropout != 0) {
+    throw FormatError(
+        fmt::format("the model has dropout {}, which would give other ids each time; "
+                    "set it to null",
+                    dropout.dump()));
+  }
+  const std::string unknown = text_or_empty(json, "unk_token");
+  if (!unknown.empty()) unknown_id_ = vocabulary_.id_of(unknown);
+  merges_ =
+      BpeMerges(merges_of(json, vocabulary_, continuing_prefix_.size()), MergeOrder::kOneByOne);
+}
+
+bool BpeModel::append_bytes(std::string_view character, std::vector<int32_t>& ids) const {
+  const auto id_of_byte = [&](char byte) { return byte_ids_[static_cast<uint8_t>(byte)]; };
+  if (!std::all_of(character.begin(), character.end(), id_of_byte)) return false;
+  for (const char byte : character) ids.push_back(*id_of_byte(byte));
+  return true;
+}
+
+void BpeModel::append_characters(std::string_view word, std::vector<int32_t>& ids) const {
+  bool unknown_waits = false;  // the unknown piece goes before the next known character
+  const char* const end = word.data() + word.size();
+  std::string decorated;
+  for (const char* p = word.data(); p < end;) {
+    const int64_t length = decode_utf8(p, end).length;
+    std::string_view character(p, static_cast<size_t>(length));
+    const bool is_first = p == word.data();
+    p += length;
+    if ((!is_first && !continuing_prefix_.empty()) || (p == end && !end_suffix_.empty())) {
+      decorated = is_first ? "" : continuing_prefix_;
+      decorated += character;
+      if (p == end) decorated += end_suffix_;
+      character = decorated;
+    }
+    if (const std::optional<int32_t> id = vocabulary_.id_of(character)) {
+      if (unknown_waits) ids.push_back(*unknown_id_);
+      unknown_waits = false;
+      ids.push_back(*id);
+    } else if (!(falls_back_to_bytes_ && append_bytes(character, ids)) && unknown_id_) {
+      if (unknown_waits && !fuses_unknown_) ids.push_back(*unknown_id_);
+      unknown_waits = true;
+    }
+  }
+  if (unknown_waits) ids.push_back(*unknown_id_);
+}
+
+void BpeModel::append(std::string_view word, std::vector<int32_t>& ids) const {
+  if (ignores_merges_) {
+    if (const std::optional<int32_t> id = vocabulary_.id_of(word)) {
+      ids.push_back(*id);
+      return;
+    }
+  }
+  std::vector<int32_t> symbols;
+  symbols.reserve(word.size());
+  append_characters(word, symbols);
+  merges_.apply(symbols);
+  ids.insert(ids.end(), symbols.begin(), symbols.end());
+}
+
+}  // namespace megatron::hf

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron::hf {
+
+// The rules of a SentencePiece normalizer in their compiled form: a double-array trie (Aoe 1989)
+// of strings and what replaces them.
+//
+//   bytes: u32 size of the trie in bytes, the trie as u32 units, replacements that end with NUL
+//
+// Immutable, so thread safe.
+class Charsmap {
+ public:
+  // Throws FormatError if sizes do not fit.
+  explicit Charsmap(const std::string& bytes);
+
+  // Applied as Hugging Face does, one grapheme cluster at a time: a cluster of up to 5 bytes is
+  // replaced as a whole if a rule matches its beginning, else each code point for itself.
+  std::string apply(std::string_view text) const;
+
+ private:
+  // What replaces the shortest beginning of `text` that has a rule; nothing if none has.
+  std::optional<std::string_view> replacement_of(std::string_view text) const;
+
+  std::vector<uint32_t> units_;
+  std::string replacements_;
+};
+
+}  // namespace megatron::hf

@@ -1,0 +1,272 @@
+#include "megatron/tokenizers/hf/hf_tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megatron/core/error.h"
+#include "megatron/tokenizers/byte_map.h"
+#include "megatron/tokenizers/text_rules.h"
+#include "megatron/tokenizers/unicode.h"
+#include "megatron/tokenizers/unicode_text.h"
+#include "megatron/tokenizers/word_cache.h"
+
+namespace megatron::hf {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kLog2CacheSets = 16;
+
+// How the files call a special token, and what it usually is.
+struct SpecialName {
+  SpecialToken token;
+  const char* name;
+  std::vector<std::string> usual;
+};
+
+const std::vector<SpecialName>& special_names() {
+  static const std::vector<SpecialName> names = {
+      {SpecialToken::kCls, "cls_token", {"[CLS]"}},
+      {SpecialToken::kSep, "sep_token", {"[SEP]"}},
+      {SpecialToken::kMask, "mask_token", {"[MASK]", "<mask>"}},
+      {SpecialToken::kPad, "pad_token", {"[PAD]", "<pad>"}},
+      {SpecialToken::kBos, "bos_token", {"<s>", "<|begin_of_text|>", "<bos>", "[BOS]"}},
+      {SpecialToken::kEos,
+       "eos_token",
+       {"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[EOS]"}},
+  };
+  return names;
+}
+
+bool marked(const Json& token, const char* name) {
+  const Json value = token.value(name, Json());
+  return value.is_boolean() && value.get<bool>();
+}
+
+}  // namespace
+
+HfTokenizer::HfTokenizer(const std::string& path, Options options) : options_(std::move(options)) {
+  const HfFiles files = read_hf_files(path);
+  source_ = path;
+  try {
+    build(files);
+  } catch (const Json::exception& error) {
+    throw FormatError(fmt::format(
+        "{}: a field of tokenizer.json is missing or of another type than it must be: {}; copy the "
+        "file again",
+        path, error.what()));
+  } catch (const FormatError& error) {
+    throw FormatError(fmt::format("{}: tokenizer.json: {}", path, error.what()));
+  }
+}
+
+void HfTokenizer::build(const HfFiles& files) {
+  const auto part = [&](const char* name) { return files.tokenizer.value(name, Json()); };
+  normalizer_ = make_normalizer(part("normalizer"));
+  pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"));
+  model_ = make_model(files.tokenizer.at("model"));
+  decoder_ = make_decoder(part("decoder"));
+  if (options_.include_special_tokens) surroundings_ = make_surroundings(part("post_processor"));
+  removes_extra_blanks_ = files.removes_extra_blanks;
+  add_all_tokens(files);
+  for (const AddedToken& token : added_) {
+    std::string content = token.content;
+    if (token.normalized) normalizer_(content);
+    if (content != token.content) normal_texts_[token.id] = content;
+    (token.normalized ? normalized_tokens_ : raw_tokens_).add(token, content);
+  }
+  find_special_ids(files);
+}
+
+void HfTokenizer::add_all_tokens(const HfFiles& files) {
+  const Json list = files.tokenizer.value("added_tokens", Json::array());
+  for (const Json& token : list) {
+    add_token({.content = token.at("content").get<std::string>(),
+               .single_word = marked(token, "single_word"),
+               .lstrip = marked(token, "lstrip"),
+               .rstrip = marked(token, "rstrip"),
+               .normalized = token.value("normalized", true),
+               .special = marked(token, "special")});
+  }
+  const auto add_missing = [&](const AddedToken& token) {
+    if (!added_ids_.id_of(token.content)) add_token(token);
+  };
+  for (const AddedToken& token : files.more_tokens) add_missing(token);
+  const auto add_special = [&](const std::string& content) {
+    add_missing({.content = content, .normalized = false, .special = true});
+  };
+  for (const auto& [name, content] : files.named_tokens) add_special(content);
+  for (const std::string& content : files.additional_special_tokens) add_special(content);
+  for (const std::string& content : options_.special_tokens) add_special(content);
+  for (int64_t i = 0; i < options_.vocab_extra_ids; ++i) {
+    const std::string content = fmt::format("<extra_id_{}>", i);
+    add_special(content);
+    sentinels_.push_back(*id_of(content));
+  }
+  int64_t new_tokens = 0;
+  for (const AddedToken& token : added_) new_tokens += model_->id_of(token.content) ? 0 : 1;
+  vocab_size_ = model_->size() + new_tokens;
+}
+
+int32_t HfTokenizer::next_id() const {
+  int32_t next = static_cast<int32_t>(model_->size());
+  for (const AddedToken& token : added_) next = std::max(next, token.id + 1);
+  return next;
+}
+
+void HfTokenizer::add_token(AddedToken token) {
+  if (token.content.empty()) return;
+  if (const std::optional<int32_t> id = added_ids_.id_of(token.content)) {
+    token.id = *id;
+    for (AddedToken& known : added_) {
+      if (known.id == *id) known = token;
+    }
+    return;
+  }
+  const std::optional<int32_t> id = model_->id_of(token.content);
+  token.id = id ? *id : next_id();
+  added_ids_.add(token.content, token.id);
+  added_.push_back(std::move(token));
+}
+
+void HfTokenizer::find_special_ids(const HfFiles& files) {
+  for (const SpecialName& special : special_names()) {
+    const auto named = files.named_tokens.find(special.name);
+    std::vector<std::string> candidates = special.usual;
+    if (named != files.named_tokens.end()) candidates = {named->second};
+    for (const std::string& content : candidates) {
+      const std::optional<int32_t> id = added_ids_.id_of(content);
+      if (!id || special_ids_.contains(special.token)) continue;
+      special_ids_[special.token] = *id;
+    }
+  }
+  if (options_.vocab_extra_ids == 0) {
+    for (const std::string& content : files.additional_special_tokens) {
+      sentinels_.push_back(*id_of(content));
+    }
+  }
+  if (options_.type != "HuggingFaceTokenizer") return;
+  // Compat: Megatron-LM of 2026 lets these two pairs stand for each other.
+  const auto copy = [&](SpecialToken from, SpecialToken to) {
+    if (special_ids_.contains(from)) special_ids_.try_emplace(to, special_ids_.at(from));
+  };
+  copy(SpecialToken::kSep, SpecialToken::kEos);
+  copy(SpecialToken::kEos, SpecialToken::kSep);
+  copy(SpecialToken::kCls, SpecialToken::kBos);
+  copy(SpecialToken::kBos, SpecialToken::kCls);
+}
+
+class HfTokenizer::TextEncoder final : public Encoder {
+ public:
+  TextEncoder(const HfTokenizer& tokenizer, int log2_sets)
+      : tokenizer_(tokenizer), cache_(log2_sets) {}
+
+  void append(std::string_view text, std::vector<int32_t>& ids) override {
+    std::string valid;
+    if (!is_valid_utf8(text)) text = valid = with_valid_utf8(text);
+    const Surroundings& around = tokenizer_.surroundings_;
+    ids.insert(ids.end(), around.before.begin(), around.before.end());
+    tokenizer_.raw_tokens_.split(text, raw_);
+    for (const TokenFinder::Segment& segment : raw_) {
+      if (segment.id >= 0) {
+        ids.push_back(segment.id);
+      } else {
+        append_raw(segment.text, segment.text.data() == text.data(), ids);
+      }
+    }
+    ids.insert(ids.end(), around.after.begin(), around.after.end());
+  }
+
+ private:
+  void append_raw(std::string_view text, bool is_first, std::vector<int32_t>& ids) {
+    normal_ = text;
+    tokenizer_.normalizer_(normal_);
+    tokenizer_.normalized_tokens_.split(normal_, parts_);
+    for (const TokenFinder::Segment& part : parts_) {
+      if (part.id >= 0) {
+        ids.push_back(part.id);
+        continue;
+      }
+      pieces_.reset({part.text, is_first && part.text.data() == normal_.data()});
+      for (const PreTokenizerStep& step : tokenizer_.pre_tokenizer_.steps) step(pieces_);
+      for (const Piece& piece : pieces_.list()) append_word(piece.text, ids);
+    }
+  }
+
+  void append_word(std::string_view word, std::vector<int32_t>& ids) {
+    if (cache_.append_known(word, ids)) return;
+    fresh_.clear();
+    if (tokenizer_.pre_tokenizer_.maps_bytes) {
+      tokenizer_.model_->append(printable_from_bytes(word), fresh_);
+    } else {
+      tokenizer_.model_->append(word, fresh_);
+    }
+    cache_.insert(word, fresh_);
+    ids.insert(ids.end(), fresh_.begin(), fresh_.end());
+  }
+
+  const HfTokenizer& tokenizer_;
+  WordCache cache_;
+  std::string normal_;
+  std::vector<TokenFinder::Segment> raw_;
+  std::vector<TokenFinder::Segment> parts_;
+  Pieces pieces_;
+  std::vector<int32_t> fresh_;
+};
+
+std::unique_ptr<Encoder> HfTokenizer::make_encoder() const {
+  return std::make_unique<TextEncoder>(*this, kLog2CacheSets);
+}
+
+std::vector<int32_t> HfTokenizer::encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  TextEncoder(*this, WordCache::log2_sets_for(text.size(), kLog2CacheSets)).append(text, ids);
+  return ids;
+}
+
+const std::string* HfTokenizer::text_of(int32_t id) const {
+  const std::string* added = added_ids_.piece(id);
+  return added != nullptr ? added : model_->piece(id);
+}
+
+std::string HfTokenizer::decode(std::span<const int32_t> ids) const {
+  std::vector<std::string> pieces;
+  for (const int32_t id : ids) {
+    const auto normal = normal_texts_.find(id);
+    if (normal != normal_texts_.end()) {
+      pieces.push_back(normal->second);
+    } else if (const std::string* text = text_of(id)) {
+      pieces.push_back(*text);
+    }
+  }
+  decoder_(pieces);
+  std::string text;
+  for (const std::string& piece : pieces) text += piece;
+  return removes_extra_blanks_ ? without_extra_blanks(std::move(text)) : text;
+}
+
+std::string HfTokenizer::piece(int32_t id) const {
+  const std::string* text = text_of(id);
+  if (text == nullptr) throw FormatError(fmt::format("{}: no token has id {}", source_, id));
+  return *text;
+}
+
+std::optional<int32_t> HfTokenizer::id_of(std::string_view piece) const {
+  const std::optional<int32_t> added = added_ids_.id_of(piece);
+  return added ? added : model_->id_of(piece);
+}
+
+std::optional<int32_t> HfTokenizer::special_id(SpecialToken token) const {
+  const auto found = special_ids_.find(token == SpecialToken::kEod ? SpecialToken::kEos : token);
+  if (found == special_ids_.end()) return std::nullopt;
+  return found->second;
+}
+
+TokenizerDescription HfTokenizer::description() const {
+  return {options_.type == "PretrainedFromHF" ? "_AutoTokenizer" : "_HuggingFaceTokenizer",
+          {source_},
+          {{"vocab_extra_ids", std::to_string(options_.vocab_extra_ids)}}};
+}
+
+}  // namespace megatron::hf

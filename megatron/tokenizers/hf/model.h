@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron::hf {
+
+// Turns the words of a text into ids. Immutable after construction, so thread safe.
+class Model {
+ public:
+  virtual ~Model() = default;
+  // Appends the ids of a word that is not empty.
+  virtual void append(std::string_view word, std::vector<int32_t>& ids) const = 0;
+  virtual std::optional<int32_t> id_of(std::string_view piece) const = 0;
+  // Null if no piece has the id.
+  virtual const std::string* piece(int32_t id) const = 0;
+  // Number of pieces; ids may be larger.
+  virtual int64_t size() const = 0;
+};
+
+// The "model" of a tokenizer.json: BPE, Unigram, WordPiece or WordLevel. Throws FormatError.
+std::unique_ptr<Model> make_model(const nlohmann::json& json);
+
+}  // namespace megatron::hf

@@ -1,0 +1,47 @@
+#include "megatron/tokenizers/hf/pattern.h"
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "megatron/core/error.h"
+#include "megatron/tokenizers/unicode.h"
+
+namespace megatron::hf {
+
+Finder find_text(std::string pattern) {
+  return [pattern = std::move(pattern)](std::string_view text, std::vector<Regex::Match>& matches) {
+    matches.clear();
+    if (pattern.empty()) return;
+    for (size_t at = text.find(pattern); at != std::string_view::npos;
+         at = text.find(pattern, at + pattern.size())) {
+      matches.push_back({at, at + pattern.size()});
+    }
+  };
+}
+
+Finder find_characters(std::function<bool(char32_t)> holds) {
+  return [holds = std::move(holds)](std::string_view text, std::vector<Regex::Match>& matches) {
+    matches.clear();
+    const char* const end = text.data() + text.size();
+    for (const char* p = text.data(); p < end;) {
+      const CodePoint c = decode_utf8(p, end);
+      const auto begin = static_cast<size_t>(p - text.data());
+      p += c.length;
+      if (holds(c.value)) matches.push_back({begin, begin + static_cast<size_t>(c.length)});
+    }
+  };
+}
+
+Finder make_finder(const nlohmann::json& pattern) {
+  if (pattern.contains("String")) return find_text(pattern.at("String").get<std::string>());
+  if (!pattern.contains("Regex")) {
+    throw FormatError("a pattern must be {\"String\": text} or {\"Regex\": expression}");
+  }
+  return [regex = std::make_shared<const Regex>(pattern.at("Regex").get<std::string>())](
+             std::string_view text, std::vector<Regex::Match>& matches) {
+    regex->find_all(text, matches);
+  };
+}
+
+}  // namespace megatron::hf

@@ -1,0 +1,59 @@
+#include "megatron/tokenizers/hf/vocabulary.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "megatron/core/error.h"
+
+namespace megatron::hf {
+namespace {
+
+// Ids index a table; far above every vocabulary in use, so that a typing error is found.
+constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
+
+}  // namespace
+
+Vocabulary::Vocabulary(const nlohmann::json& object) {
+  if (!object.is_object())
+    throw FormatError("the vocab of the model must be an object piece -> id");
+  ids_.reserve(object.size());
+  for (const auto& [piece, id] : object.items()) {
+    if (!id.is_number_integer() || id < 0 || id > kMaxId) {
+      throw FormatError(fmt::format("the id of piece \"{}\" is {}, must be an integer in [0, {}]",
+                                    piece, id.dump(), kMaxId));
+    }
+    add(piece, id.get<int32_t>());
+  }
+}
+
+void Vocabulary::add(const std::string& piece, int32_t id) {
+  const auto entry = ids_.insert_or_assign(piece, id).first;
+  const auto index = static_cast<size_t>(id);
+  if (index >= pieces_.size()) pieces_.resize(index + 1, nullptr);
+  pieces_[index] = &entry->first;
+}
+
+std::optional<int32_t> Vocabulary::id_of(std::string_view piece) const {
+  const auto found = ids_.find(piece);
+  if (found == ids_.end()) return std::nullopt;
+  return found->second;
+}
+
+int32_t Vocabulary::required_id(std::string_view piece, std::string_view use) const {
+  const std::optional<int32_t> id = id_of(piece);
+  if (!id) {
+    throw FormatError(
+        fmt::format("the vocab of the model has no piece \"{}\", which is its {}; add "
+                    "it, or correct the {}",
+                    piece, use, use));
+  }
+  return *id;
+}
+
+const std::string* Vocabulary::piece(int32_t id) const {
+  const auto index = static_cast<size_t>(id);
+  return id >= 0 && index < pieces_.size() ? pieces_[index] : nullptr;
+}
+
+}  // namespace megatron::hf

@@ -1,0 +1,72 @@
+#include "megatron/tokenizers/sentence_piece_model.h"
+
+#include <fmt/format.h>
+#include <sentencepiece_processor.h>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+
+namespace megatron {
+namespace {
+
+std::optional<int32_t> unless_negative(int32_t id) {
+  if (id < 0) return std::nullopt;
+  return id;
+}
+
+}  // namespace
+
+SentencePieceModel::SentencePieceModel(const std::string& file)
+    : file_(file), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
+  const std::string bytes = read_text(file);
+  // The library takes an empty file for a model without pieces.
+  if (bytes.empty() || !processor_->LoadFromSerializedProto(bytes).ok() || num_pieces() == 0) {
+    throw FormatError(fmt::format(
+        "{}: this is no SentencePiece model; give a file such as tokenizer.model or spiece.model",
+        file));
+  }
+}
+
+SentencePieceModel::~SentencePieceModel() = default;
+SentencePieceModel::SentencePieceModel(SentencePieceModel&& other) noexcept = default;
+
+int32_t SentencePieceModel::num_pieces() const { return processor_->GetPieceSize(); }
+
+void SentencePieceModel::encode(std::string_view text, std::vector<int32_t>& ids) const {
+  std::vector<int> own;
+  const sentencepiece::util::Status status = processor_->Encode(text, &own);
+  if (!status.ok()) {
+    throw FormatError(fmt::format("{}: the text cannot be encoded: {}", file_, status.ToString()));
+  }
+  ids.insert(ids.end(), own.begin(), own.end());
+}
+
+std::string SentencePieceModel::decode(const std::vector<int32_t>& ids) const {
+  std::string text;
+  const sentencepiece::util::Status status = processor_->Decode(ids, &text);
+  if (!status.ok()) {
+    throw FormatError(fmt::format("{}: ids cannot be decoded: {}", file_, status.ToString()));
+  }
+  return text;
+}
+
+const std::string& SentencePieceModel::piece(int32_t id) const { return processor_->IdToPiece(id); }
+
+std::optional<int32_t> SentencePieceModel::id_of(std::string_view piece) const {
+  const int32_t id = processor_->PieceToId(piece);
+  // The library answers with the id of unknown pieces.
+  if (id < 0 || id >= num_pieces() || this->piece(id) != piece) return std::nullopt;
+  return id;
+}
+
+std::optional<int32_t> SentencePieceModel::bos_id() const {
+  return unless_negative(processor_->bos_id());
+}
+std::optional<int32_t> SentencePieceModel::eos_id() const {
+  return unless_negative(processor_->eos_id());
+}
+std::optional<int32_t> SentencePieceModel::pad_id() const {
+  return unless_negative(processor_->pad_id());
+}
+
+}  // namespace megatron

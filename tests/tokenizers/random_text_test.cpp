@@ -1,0 +1,126 @@
+// Random Unicode through every tokenizer. MG_FUZZ_STRINGS sets the number of texts for each.
+
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "megatron/core/error.h"
+#include "megatron/tokenizers/sentence_piece_trainer.h"
+#include "megatron/tokenizers/tokenizer.h"
+#include "megatron/tokenizers/unicode.h"
+#include "tests/support/source_path.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/tokenizers/base64_of.h"
+#include "tests/tokenizers/random_texts.h"
+
+namespace megatron {
+namespace {
+
+int64_t num_strings() {
+  const char* const count = std::getenv("MG_FUZZ_STRINGS");
+  return count != nullptr ? std::atoll(count) : 2000;
+}
+
+class RandomText : public testing::Test {
+ protected:
+  // The text comes back from a tokenizer that loses nothing.
+  enum class Way { kOneWay, kThereAndBack };
+
+  static void expect_sound(const TokenizerConfig& config, Way way = Way::kOneWay) {
+    const auto tokenizer = make_tokenizer(config);
+    const std::unique_ptr<Encoder> encoder = tokenizer->make_encoder();
+    RandomTexts texts(7);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < num_strings(); ++i) {
+      const std::string text = texts.next();
+      ids.clear();
+      encoder->append(text, ids);
+      // A cold cache gives what a warm one gives.
+      ASSERT_EQ(ids, tokenizer->encode(text)) << text;
+      for (const int32_t id : ids) ASSERT_TRUE(id >= 0 && id < tokenizer->vocab_size()) << id;
+      const std::string back = tokenizer->decode(ids);
+      ASSERT_TRUE(way == Way::kOneWay || back == text) << text << "\ncame back as\n" << back;
+    }
+  }
+  static TokenizerConfig hugging_face(const std::string& name) {
+    return {.tokenizer_type = "HuggingFaceTokenizer",
+            .tokenizer_model = source_path("tests/cases/tokenizers/" + name + ".json"),
+            .tokenizer_hf_include_special_tokens = false};
+  }
+  std::string sentence_piece(bool unigram) const {
+    SentencePieceModelTrainer trainer;
+    for (int i = 0; i < 30; ++i) trainer.add_text("the cat sat on the mat, and the dog did not\n");
+    return files_.write("t.model", trainer.train({.unigram = unigram, .vocab_size = 275}));
+  }
+
+  TemporaryDirectory files_;
+};
+
+TEST_F(RandomText, Gpt2) {
+  expect_sound({.tokenizer_type = "GPT2BPETokenizer",
+                .tokenizer_model = source_path("tests/golden/megatron/data")},
+               Way::kThereAndBack);
+}
+
+TEST_F(RandomText, Bert) {
+  const std::string words = files_.write(
+      "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##a\nb\n##b\nc\n##c\n.\n,\n!\n\u4E2D\n");
+  expect_sound({.tokenizer_type = "BertWordPieceLowerCase", .vocab_file = words});
+  expect_sound({.tokenizer_type = "BertWordPieceCase", .vocab_file = words});
+}
+
+TEST_F(RandomText, SentencePiece) {
+  const std::string bpe = sentence_piece(false);
+  expect_sound(
+      {.tokenizer_type = "SentencePieceTokenizer", .tokenizer_model = bpe, .vocab_extra_ids = 3});
+  expect_sound({.tokenizer_type = "Llama2Tokenizer", .tokenizer_model = bpe});
+  expect_sound(
+      {.tokenizer_type = "GPTSentencePieceTokenizer", .tokenizer_model = sentence_piece(true)});
+}
+
+TEST_F(RandomText, HuggingFace) {
+  expect_sound(hugging_face("bpe-llama3"), Way::kThereAndBack);
+  for (const char* name : {"bpe-byte-fallback", "bpe-prefix", "bpe-suffix", "unigram", "wordpiece",
+                           "split-bert", "split-bloom", "split-gpt4o", "split-lookahead",
+                           "split-whitespace", "split-punctuation", "split-merged-with-next"}) {
+    SCOPED_TRACE(name);
+    expect_sound(hugging_face(name));
+  }
+}
+
+TEST_F(RandomText, Tik) {
+  nlohmann::json list = nlohmann::json::array();
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string text = base64_of(std::string(1, static_cast<char>(byte)));
+    list.push_back({{"rank", byte}, {"token_bytes", text}});
+  }
+  const std::string file = files_.write("list.json", list.dump());
+  for (const char* pattern : {"v1", "v2"}) {
+    expect_sound({.tokenizer_type = "TikTokenizer",
+                  .tokenizer_model = file,
+                  .vocab_size = 1256,
+                  .tiktoken_pattern = pattern},
+                 Way::kThereAndBack);
+  }
+}
+
+// What is no UTF-8 reaches a tokenizer only from a command line; it must not stop it.
+TEST_F(RandomText, BytesThatAreNoUtf8) {
+  std::mt19937_64 random(11);
+  const auto tokenizer = make_tokenizer(hugging_face("bpe-llama3"));
+  const auto gpt2 = make_tokenizer({.tokenizer_type = "GPT2BPETokenizer",
+                                    .tokenizer_model = source_path("tests/golden/megatron/data")});
+  for (int i = 0; i < 500; ++i) {
+    std::string bytes;
+    for (uint64_t count = random() % 40; count > 0; --count) {
+      bytes += static_cast<char>(random() % 256);
+    }
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(bytes)), with_valid_utf8(bytes));
+    EXPECT_EQ(gpt2->decode(gpt2->encode(bytes)), with_valid_utf8(bytes));
+  }
+}
+
+}  // namespace
+}  // namespace megatron

@@ -1,0 +1,138 @@
+#include "megatron/tokenizers/tokenizer_files.h"
+
+#include <gmock/gmock.h>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "tests/support/message_of.h"
+#include "tests/support/source_path.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+const std::string kGolden = source_path("tests/golden/megatron/data/");
+const std::string kWords = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n";
+
+// Saves the tokenizer, moves the folder, and compares what it gives there.
+void expect_travels(const TokenizerConfig& config, const std::string& text) {
+  const TemporaryDirectory place;
+  save_tokenizer(config, place.path() / "tokenizer");
+  fs::rename(place.path() / "tokenizer", place.path() / "moved");
+  const std::optional<TokenizerConfig> saved = saved_tokenizer(place.path() / "moved");
+  ASSERT_TRUE(saved);
+  const auto there = make_tokenizer(*saved);
+  const auto here = make_tokenizer(config);
+  EXPECT_EQ(there->type(), here->type());
+  EXPECT_EQ(there->vocab_size(), here->vocab_size());
+  EXPECT_EQ(there->encode(text), here->encode(text));
+  for (const TokenizerFile& file : tokenizer_files(*saved)) {
+    EXPECT_THAT(file.path.string(), HasSubstr((place.path() / "moved").string()));
+  }
+}
+
+TEST(TokenizerFiles, ACopyWorksFromAnyFolder) {
+  const TemporaryDirectory files;
+  const std::string words = files.write("my words", kWords);
+  expect_travels({.tokenizer_type = "GPT2BPETokenizer",
+                  .vocab_file = kGolden + "vocab.json",
+                  .merge_file = kGolden + "merges.txt"},
+                 "The cat");
+  expect_travels({.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kGolden}, "The cat");
+  expect_travels(
+      {.tokenizer_type = "BertWordPieceLowerCase", .vocab_file = words, .vocab_extra_ids = 7},
+      "The cat");
+  expect_travels({.tokenizer_type = "NullTokenizer", .vocab_size = 12}, "1 2");
+  expect_travels({.tokenizer_type = "HuggingFaceTokenizer",
+                  .tokenizer_model = source_path("tests/cases/tokenizers/wordpiece.json"),
+                  .tokenizer_hf_include_special_tokens = false},
+                 "The cat");
+}
+
+TEST(TokenizerFiles, OfAFolderAllFilesTravel) {
+  const TemporaryDirectory files;
+  files.write("tokenizer.json",
+              R"({"model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}}})");
+  files.write("tokenizer_config.json", R"({"eos_token": "<end>"})");
+  files.write("model.safetensors", "not of the tokenizer");
+  const TokenizerConfig config = {.tokenizer_type = "PretrainedFromHF",
+                                  .tokenizer_model = files.path().string()};
+  EXPECT_EQ(tokenizer_files(config).size(), 2u);
+  expect_travels(config, "a<end>");
+  // The same by the name of the file.
+  TokenizerConfig by_file = config;
+  by_file.tokenizer_model = (files.path() / "tokenizer.json").string();
+  EXPECT_EQ(tokenizer_files(by_file).size(), 2u);
+  expect_travels(by_file, "a<end>");
+}
+
+TEST(TokenizerFiles, LargeFilesStayWhereTheyAre) {
+  const TemporaryDirectory place;
+  const TokenizerConfig config = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kGolden};
+  save_tokenizer(config, place.path() / "tokenizer", 10);
+  EXPECT_FALSE(fs::exists(place.path() / "tokenizer" / "vocab.json"));
+  const std::optional<TokenizerConfig> saved = saved_tokenizer(place.path() / "tokenizer");
+  ASSERT_TRUE(saved);
+  EXPECT_TRUE(fs::path(saved->tokenizer_model).is_absolute());
+  EXPECT_EQ(make_tokenizer(*saved)->vocab_size(), 502);
+}
+
+TEST(TokenizerFiles, AnOlderFolderIsReplaced) {
+  const TemporaryDirectory place;
+  const fs::path folder = place.path() / "tokenizer";
+  const TokenizerConfig gpt2 = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = kGolden};
+  save_tokenizer(gpt2, folder);
+  save_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 12}, folder);
+  EXPECT_EQ(saved_tokenizer(folder)->tokenizer_type, "NullTokenizer");
+  EXPECT_FALSE(fs::exists(folder / "vocab.json"));
+  // Nothing else is left beside it.
+  EXPECT_EQ(std::distance(fs::directory_iterator(place.path()), fs::directory_iterator()), 1);
+}
+
+TEST(TokenizerFiles, OfACheckpointInsideOrBeside) {
+  const TemporaryDirectory save;
+  const fs::path checkpoint = save.path() / "iter_0000010";
+  fs::create_directory(checkpoint);
+  EXPECT_EQ(tokenizer_of_checkpoint(checkpoint), std::nullopt);
+  save_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 5},
+                 tokenizer_folder(save.path()));
+  EXPECT_EQ(tokenizer_of_checkpoint(checkpoint)->vocab_size, 5);
+  save_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 6},
+                 tokenizer_folder(checkpoint));
+  EXPECT_EQ(tokenizer_of_checkpoint(checkpoint)->vocab_size, 6);
+}
+
+TEST(TokenizerFiles, OfAModelFolder) {
+  const TemporaryDirectory folder;
+  EXPECT_EQ(tokenizer_of_model(folder.path()), std::nullopt);
+  const auto type = [&] { return tokenizer_of_model(folder.path())->tokenizer_type; };
+  folder.write("spiece.model", "");
+  EXPECT_EQ(type(), "GPTSentencePieceTokenizer");
+  folder.write("tokenizer.model", "");
+  EXPECT_EQ(type(), "Llama2Tokenizer");
+  folder.write("vocab.txt", "");
+  EXPECT_EQ(type(), "HuggingFaceTokenizer");
+  EXPECT_EQ(tokenizer_of_model(folder.path())->tokenizer_model, folder.path().string());
+  folder.write("vocab.json", "");
+  folder.write("merges.txt", "");
+  EXPECT_EQ(type(), "GPT2BPETokenizer");
+}
+
+TEST(TokenizerFiles, AbsenceAndDamage) {
+  const TemporaryDirectory place;
+  EXPECT_EQ(saved_tokenizer(place.path() / "tokenizer"), std::nullopt);
+  place.write("tokenizer_flags.json", "{}");
+  EXPECT_THAT(message_of([&] { saved_tokenizer(place.path()); }),
+              HasSubstr("tokenizer_flags.json: "));
+  EXPECT_THAT(message_of([] {
+                save_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 1},
+                               "/proc/nowhere/tokenizer");
+              }),
+              HasSubstr("cannot create the folder"));
+}
+
+}  // namespace
+}  // namespace megatron

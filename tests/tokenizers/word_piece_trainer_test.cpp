@@ -1,0 +1,93 @@
+#include "megatron/tokenizers/word_piece_trainer.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "megatron/core/error.h"
+#include "megatron/tokenizers/bert_tokenizer.h"
+#include "megatron/tokenizers/sentence_piece_tokenizer.h"
+#include "megatron/tokenizers/sentence_piece_trainer.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> learned(const std::string& text, int64_t vocab_size,
+                                 int64_t min_frequency = 1, bool lower_case = true) {
+  WordPieceTrainer trainer(lower_case);
+  trainer.add_text(text);
+  return trainer.train(vocab_size, min_frequency);
+}
+
+TEST(WordPieceTrainer, MergesTheMostFrequentPairs) {
+  EXPECT_THAT(learned("ab ab abc", 13),
+              ElementsAre("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##a", "##b",
+                          "##c", "ab", "abc"));
+  // Pairs that occur once are not merged.
+  EXPECT_EQ(learned("ab ab abc", 13, 2).size(), 12u);
+}
+
+TEST(WordPieceTrainer, WordsAreThoseOfBert) {
+  const std::vector<std::string> lower = learned("H\u00E9, \u4E2D\u56FD", 100);
+  EXPECT_THAT(lower, testing::Contains("he"));
+  EXPECT_THAT(lower, testing::Contains(","));
+  EXPECT_THAT(lower, testing::Not(testing::Contains("\u4E2D\u56FD")));
+  EXPECT_THAT(learned("H\u00E9", 100, 1, false), testing::Contains("H\u00E9"));
+}
+
+TEST(WordPieceTrainer, TheOrderOfTextsDoesNotMatter) {
+  WordPieceTrainer one(true);
+  WordPieceTrainer two(true);
+  one.add_text("the cat sat on the mat ");
+  one.add_text("the dog");
+  two.add_text("the dog");
+  two.add_text("the cat sat on the mat ");
+  EXPECT_EQ(one.train(40, 1), two.train(40, 1));
+}
+
+TEST(WordPieceTrainer, TheTokenizerReadsTheFile) {
+  const TemporaryDirectory folder;
+  write_bert_vocabulary(learned("lower lowest low", 40), folder.path() / "new");
+  const BertTokenizer tokenizer((folder.path() / "new" / "vocab.txt").string(), {});
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("Lowest low")), "lowest low");
+}
+
+TEST(WordPieceTrainer, ErrorsNameTheRule) {
+  EXPECT_THAT(message_of([] { learned("ab", 8); }),
+              HasSubstr("--vocab-size 8 is too small; 9 ids are taken by the special tokens"));
+  EXPECT_THAT(message_of([] { learned("ab", 20, 0); }), HasSubstr("--min-frequency 0"));
+  EXPECT_THAT(message_of([] { learned("", 20); }), HasSubstr("no text to learn from"));
+}
+
+TEST(SentencePieceModelTrainer, LearnsBothKinds) {
+  const TemporaryDirectory folder;
+  SentencePieceModelTrainer trainer;
+  for (int i = 0; i < 30; ++i) trainer.add_text("the cat sat on the mat\nand the dog did not\n");
+  trainer.add_text(std::string(10000, 'x'));  // is cut
+  for (const bool unigram : {false, true}) {
+    const std::string model = trainer.train({.unigram = unigram, .vocab_size = 285});
+    EXPECT_EQ(model, trainer.train({.unigram = unigram, .vocab_size = 285}));
+    const SentencePieceTokenizer tokenizer(folder.write("t.model", model), {.vocab_extra_ids = 2});
+    EXPECT_EQ(tokenizer.required_id(SpecialToken::kBos), 1);
+    EXPECT_EQ(tokenizer.sentinel_ids().size(), 2u);
+    EXPECT_EQ(tokenizer.decode(tokenizer.encode("the cat \u4E2D\n.")), "the cat \u4E2D .");
+    EXPECT_EQ(tokenizer.encode("the<extra_id_1>").back(), tokenizer.sentinel_ids()[1]);
+  }
+}
+
+TEST(SentencePieceModelTrainer, ErrorsNameTheRule) {
+  SentencePieceModelTrainer trainer;
+  EXPECT_THAT(message_of([&] { trainer.train({.vocab_size = 300}); }),
+              HasSubstr("no text to learn from"));
+  trainer.add_text("some text");
+  EXPECT_THAT(message_of([&] { trainer.train({.vocab_size = 100000}); }),
+              HasSubstr("SentencePiece cannot learn --vocab-size 100000 pieces from 1 lines"));
+}
+
+}  // namespace
+}  // namespace megatron
