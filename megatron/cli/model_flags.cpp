@@ -1,5 +1,7 @@
 #include "megatron/cli/model_flags.h"
 
+#include "megatron/settings/tokenizer_flags.h"
+
 namespace megatron::cli {
 
 void add_model_flags(FlagTable& table, ModelFlags& flags) {
@@ -30,14 +32,7 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
   table.add_entry("--use-checkpoint-args", FlagType::kSwitch, flags.without_effect, false,
                   "The model is always built as the checkpoint says.");
   table.group("tokenizer");
-  table.add_optional("--tokenizer-type", flags.tokenizer.tokenizer_type,
-                     "What turns text into ids; that of the checkpoint if not given.");
-  table.add_optional("--vocab-file", flags.tokenizer.vocab_file, "GPT-2: vocab.json.");
-  table.add_optional("--merge-file,--merges-file", flags.tokenizer.merge_file,
-                     "GPT-2: merges.txt.");
-  table.add_optional("--tokenizer-model", flags.tokenizer.tokenizer_model,
-                     "GPT-2: a directory with vocab.json and merges.txt.");
-  table.add_optional("--vocab-size", flags.tokenizer.vocab_size, "NullTokenizer: number of ids.");
+  add_tokenizer_flags(table, flags.tokenizer);
 }
 
 }  // namespace megatron::cli

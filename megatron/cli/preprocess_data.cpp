@@ -11,6 +11,7 @@
 #include "megatron/core/log.h"
 #include "megatron/data/preprocess.h"
 #include "megatron/settings/flag_table.h"
+#include "megatron/settings/tokenizer_flags.h"
 #include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron::cli {
@@ -18,7 +19,7 @@ namespace {
 
 struct Args {
   PreprocessConfig run;
-  TokenizerConfig tokenizer{.tokenizer_type = "GPT2BPETokenizer", .vocab_size = 786};
+  TokenizerConfig tokenizer{.tokenizer_type = "GPT2BPETokenizer"};
   std::string dataset_impl = "mmap";
   ArgMap without_effect;
 };
@@ -31,7 +32,8 @@ FlagTable flags_of(Args& args) {
            "File with one JSON object per line, also packed with gzip or xz; a glob pattern if "
            "--partitions > 1.")
       .none();
-  flags.add("--json-keys", args.run.json_keys, "Keys whose texts are taken; one dataset each.");
+  flags.add("--json-keys,--json-key", args.run.json_keys,
+            "Keys whose texts are taken; one dataset each.");
   flags.add_switch("--skip-bad-lines", args.run.skip_bad_lines,
                    "Report and count lines that cannot be read instead of stopping at the first.");
   flags.add_switch("--skip-empty-documents", args.run.skip_empty_documents,
@@ -44,14 +46,7 @@ FlagTable flags_of(Args& args) {
                   "Language of the sentences.");
 
   flags.group("tokenizer");
-  flags.add("--tokenizer-type", args.tokenizer.tokenizer_type, "What turns text into ids.");
-  flags.add("--vocab-file", args.tokenizer.vocab_file, "GPT-2: vocab.json.").none();
-  flags.add("--merge-file,--merges-file", args.tokenizer.merge_file, "GPT-2: merges.txt.").none();
-  flags
-      .add("--tokenizer-model", args.tokenizer.tokenizer_model,
-           "GPT-2: a directory with vocab.json and merges.txt.")
-      .none();
-  flags.add("--vocab-size", args.tokenizer.vocab_size, "NullTokenizer: number of ids.");
+  add_tokenizer_flags(flags, args.tokenizer);
   flags.add_switch("--append-eod", args.run.append_eod, "End each document with the eod token.");
   flags.add_entry("--make-vocab-size-divisible-by", FlagType::kInt, args.without_effect,
                   int64_t{128}, "Padding of the vocabulary: a matter of training.");
@@ -107,6 +102,9 @@ int preprocess_data(std::span<const std::string> words) {
   }
   if (!wrong.empty()) throw ConfigError(wrong);
 
+  // Compat: the default of Megatron-LM's tool, for data whose ids were made elsewhere.
+  const bool is_null = args.tokenizer.tokenizer_type == "NullTokenizer";
+  if (is_null && args.tokenizer.vocab_size == 0) args.tokenizer.vocab_size = 786;
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
   const PreprocessStats stats =
       preprocess(args.run, *tokenizer,

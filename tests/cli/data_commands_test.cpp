@@ -14,6 +14,7 @@
 namespace megatron::cli {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
@@ -95,6 +96,63 @@ TEST_F(DataCommandsTest, TrainTokenizerReadsTextAndJsonLines) {
   EXPECT_LT(tokenizer->encode("low newer wider").size(), 10u);
 }
 
+TEST_F(DataCommandsTest, TrainTokenizerLearnsPiecesOfBert) {
+  const std::string text = write("a.txt", "Low lower lowest, low low!\n");
+  const std::string said =
+      run(train_tokenizer, {"--input", text, "--output-dir", path("tok"), "--vocab-size", "30",
+                            "--tokenizer-type", "BertWordPieceLowerCase"});
+  EXPECT_THAT(said, HasSubstr("vocab.txt: 27 ids"));
+  EXPECT_THAT(said, HasSubstr("the text gives 27 ids, fewer than --vocab-size 30"));
+  const auto tokenizer = make_tokenizer(
+      {.tokenizer_type = "BertWordPieceLowerCase", .vocab_file = path("tok/vocab.txt")});
+  EXPECT_EQ(tokenizer->encode("LOW").size(), 1u);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("Lowest")), "lowest");
+}
+
+TEST_F(DataCommandsTest, TrainTokenizerLearnsSentencePieceModels) {
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "the lower cats and the lowest dogs are new\n";
+  const std::string file = write("a.txt", text);
+  for (const std::string kind : {"bpe", "unigram"}) {
+    const std::string said =
+        run(train_tokenizer,
+            {"--input", file, "--output-dir", path(kind), "--vocab-size", "276", "--tokenizer-type",
+             "SentencePieceTokenizer", "--sentencepiece-model-type", kind});
+    EXPECT_THAT(said, HasSubstr("tokenizer.model: 276 ids"));
+    const auto tokenizer = make_tokenizer({.tokenizer_type = "GPTSentencePieceTokenizer",
+                                           .tokenizer_model = path(kind + "/tokenizer.model")});
+    EXPECT_EQ(tokenizer->vocab_size(), 276);
+    EXPECT_LT(tokenizer->encode("the lowest dogs").size(), 30u);
+    // Characters that the text did not have become bytes.
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode("the \u4E2D dogs")), "the \u4E2D dogs");
+  }
+  EXPECT_THAT(run(train_tokenizer, {"--input", file, "--output-dir", path("x"), "--vocab-size",
+                                    "100000", "--tokenizer-type", "SentencePieceTokenizer"}),
+              HasSubstr("SentencePiece cannot learn --vocab-size 100000 pieces from 50 lines"));
+}
+
+TEST_F(DataCommandsTest, PreprocessDataTakesEachKindOfTokenizer) {
+  const std::string input = write("in.jsonl", "{\"text\": \"the lower cats\"}\n{\"text\": \"\"}\n");
+  const std::string text = write("a.txt", "the lower cats and the lowest dogs are new new new\n");
+  run(train_tokenizer, {"--input", text, "--output-dir", path("bert"), "--vocab-size", "60",
+                        "--tokenizer-type", "BertWordPieceLowerCase"});
+  const auto tokens = [&](Words words) {
+    const Words common = {"--input",   input, "--output-prefix", path("out"), "--append-eod",
+                          "--workers", "2"};
+    words.insert(words.end(), common.begin(), common.end());
+    return run(preprocess_data, words);
+  };
+  EXPECT_THAT(tokens({"--tokenizer-type", "BertWordPieceLowerCase", "--vocab",
+                      path("bert/vocab.txt"), "--vocab-extra-ids", "10"}),
+              HasSubstr("2 documents, "));
+  EXPECT_THAT(tokens({"--tokenizer-type", "PretrainedFromHF", "--tokenizer-name-or-path",
+                      source_path("tests/cases/tokenizers/unigram.json")}),
+              HasSubstr("2 documents, "));
+  EXPECT_THAT(tokens({"--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model",
+                      source_path("tests/cases/tokenizers/bpe-prefix.json")}),
+              HasSubstr("--tokenizer-type HuggingFaceTokenizer has no eod token in "));
+}
+
 TEST_F(DataCommandsTest, TrainTokenizerWarnsWhenTheTextIsTooSmall) {
   EXPECT_THAT(run(train_tokenizer, {"--input", write("a.txt", "abab abab"), "--output-dir",
                                     path("tok"), "--vocab-size", "1000"}),
@@ -113,6 +171,10 @@ TEST_F(DataCommandsTest, TrainTokenizerErrors) {
   EXPECT_THAT(train(write("a.jsonl", "{\"text\": \"x\"}\n{}\n")),
               HasSubstr("a.jsonl:2: the object has no key \"text\"; correct the line"));
   EXPECT_THAT(train(write("a.txt.gz", "")), HasSubstr("unpack the file first"));
+  EXPECT_THAT(
+      run(train_tokenizer, {"--tokenizer-type", "TikTokenizer", "--character-coverage", "2"}),
+      AllOf(HasSubstr("--tokenizer-type TikTokenizer cannot be learned; use one of GPT2BPE"),
+            HasSubstr("--character-coverage 2 must be above 0 and at most 1")));
   EXPECT_THAT(train("/nowhere.txt"), HasSubstr("/nowhere.txt: cannot open"));
   EXPECT_FALSE(std::filesystem::exists(path("tok")));
 }

@@ -1,11 +1,11 @@
 #include "megatron/settings/groups/groups.h"
+#include "megatron/settings/tokenizer_flags.h"
 
 namespace megatron {
 
 void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   using T = FlagType;
   DataConfig& c = args.data;
-  TokenizerConfig& tokenizer = args.tokenizer;
   TransformerConfig& transformer = args.transformer;
   ArgMap& other = args.other;
   const ArgValue none;
@@ -54,23 +54,7 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--eod-mask-loss", c.eod_mask_loss,
                    "End-of-document tokens do not count in the loss.");
 
-  flags
-      .add_optional(
-          "--tokenizer-type", tokenizer.tokenizer_type,
-          "GPT2BPETokenizer, BertWordPieceLowerCase, BertWordPieceCase, SentencePieceTokenizer, "
-          "GPTSentencePieceTokenizer, Llama2Tokenizer, HuggingFaceTokenizer, PretrainedFromHF or "
-          "NullTokenizer.")
-      .from_checkpoint();
-  flags.add_optional("--vocab-file", tokenizer.vocab_file, "Vocabulary of the tokenizer.");
-  flags.add_optional("--merge-file", tokenizer.merge_file, "Merges of the GPT-2 tokenizer.");
-  flags.add_optional("--tokenizer-model,--tokenizer-name-or-path", tokenizer.tokenizer_model,
-                     "Model file of the tokenizer.");
-  flags.add_optional("--vocab-size", tokenizer.vocab_size,
-                     "Size of the NullTokenizer's vocabulary.");
-  flags
-      .add("--vocab-extra-ids", tokenizer.vocab_extra_ids,
-           "Sentinel tokens added to the vocabulary; T5 uses 100.")
-      .only_for({"T5"});
+  add_tokenizer_flags(flags, args.tokenizer);
 
   flags.add_entry("--sample-rate", T::kFloat, other, 1.0, "Fraction of documents retrieved from.");
   flags.add_entry("--retriever-seq-length", T::kInt, other, int64_t{256},
