@@ -9,6 +9,7 @@
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/run/common_error.h"
 #include "megatron/run/device_choice.h"
+#include "megatron/tokenizers/tokenizer_files.h"
 
 namespace megatron {
 namespace {
@@ -78,8 +79,10 @@ void expect_ids_to_fit(const Tokenizer& tokenizer, int64_t rows) {
 const Tokenizer& LoadedModel::required_tokenizer() const {
   if (tokenizer != nullptr) return *tokenizer;
   throw ConfigError(
-      "text needs a tokenizer, and the model's directory has none (vocab.json and merges.txt); "
-      "give --tokenizer-type, --vocab-file and --merge-file, or ids instead of text");
+      "text needs a tokenizer, and the model's folder has none (tokenizer.json, or vocab.json and "
+      "merges.txt); give --tokenizer-type with --tokenizer-model or --vocab-file, or ids instead "
+      "of "
+      "text");
 }
 
 LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
@@ -95,15 +98,11 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
   if (source.hf) {
     config = source.hf->transformer;
     result.vocab_size = source.hf->vocab_size;
-    const std::filesystem::path& directory = source.hf_directory;
-    if (std::filesystem::exists(directory / "vocab.json") &&
-        std::filesystem::exists(directory / "merges.txt")) {
-      tokenizer = {.tokenizer_type = "GPT2BPETokenizer", .tokenizer_model = directory.string()};
-    }
+    tokenizer = tokenizer_of_model(source.hf_directory).value_or(TokenizerConfig());
   } else {
     const TrainingArgs run = described_run(source.format, open_source(source).args);
     config = run.transformer;
-    tokenizer = run.tokenizer;
+    tokenizer = tokenizer_of_checkpoint(*source.checkpoint).value_or(run.tokenizer);
   }
   if (names_tokenizer(choice.tokenizer)) {
     tokenizer = choice.tokenizer;

@@ -10,6 +10,7 @@
 #include "megatron/comm/made_once.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/tokenizers/tokenizer_files.h"
 
 namespace megatron {
 namespace {
@@ -55,6 +56,9 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSou
   print_line(fmt::format(" > padded vocab (size: {}) with {} dummy tokens (new size: {})",
                          tokenizer->vocab_size(), padded - tokenizer->vocab_size(), padded));
   config.settings["padded_vocab_size"] = padded;
+  if (!config.checkpoint.save.empty() && world.rank() == 0) {
+    save_tokenizer(config.tokenizer, tokenizer_folder(config.checkpoint.save));
+  }
   return tokenizer;
 }
 

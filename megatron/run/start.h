@@ -14,7 +14,8 @@ namespace megatron {
 
 // Opens the tokenizer of the config, and sets padded_vocab_size to the rows that the tokenizer and
 // the loaded model need, unless the config has it. Threads of one process share the tokenizer.
-// Throws ConfigError if the tokenizer has more ids than the model has rows.
+// Throws ConfigError if the tokenizer has more ids than the model has rows. With --save, rank 0
+// keeps the tokenizer beside the checkpoints, so that they can be used without its flags.
 std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSource& source = {},
                                                 const comm::Group& world = {});
 

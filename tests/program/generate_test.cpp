@@ -113,6 +113,27 @@ TEST_F(GenerateTest, NativeCheckpointContinuesText) {
   EXPECT_NE(run("generate", other).out, first.out);
 }
 
+TEST_F(GenerateTest, ACheckpointBringsItsTokenizerAlong) {
+  const std::filesystem::path words = path("words");
+  std::filesystem::create_directory(words);
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    std::filesystem::copy(golden("megatron") / "data" / name, words / name);
+  }
+  train(golden_flags()
+            .with("--vocab-file", (words / "vocab.json").string())
+            .with("--merge-file", (words / "merges.txt").string())
+            .with("--eval-iters", "0")
+            .with("--save", path("save").string())
+            .with("--save-interval", "20"));
+  std::filesystem::remove_all(words);
+  std::filesystem::rename(path("save"), path("moved"));
+  const Outcome outcome =
+      run("generate", {"--load", path("moved").string(), "--prompt", "The river",
+                       "--max-new-tokens", "4", "--device", "cpu"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::StartsWith("The river"));
+}
+
 TEST_F(GenerateTest, NativeCacheGivesWhatFullPassesGive) {
   const std::filesystem::path model = trained();
   const LoadedModel gpt = opened(model);
