@@ -28,14 +28,16 @@ install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)
 install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-# Libraries that no CMake package of Debian describes: of MPI its C interface, oneDNN, utf8proc.
+# Libraries that no CMake package of Debian describes: of MPI its C interface, oneDNN, those of the
+# tokenizers, and the static protobuf.
 if(MPI_mpi_LIBRARY)
   set(mpi ${MPI_mpi_LIBRARY})
 else()
   set(mpi ${MPI_CXX_LIBRARIES})
 endif()
 list(JOIN mpi " " mpi)
-set(MG_INSTALLED_LIBRARIES "${mpi} ${DNNL_LIBRARY} ${UTF8PROC_LIBRARY}")
+set(MG_INSTALLED_LIBRARIES "${mpi} ${DNNL_LIBRARY} ${UTF8PROC_LIBRARY} ${PCRE2_LIBRARY} \
+${SENTENCEPIECE_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} ${PROTOBUF_LITE_ARCHIVE}")
 
 configure_package_config_file(cmake/megatronConfig.cmake.in
   ${CMAKE_BINARY_DIR}/megatronConfig.cmake
@@ -44,5 +46,5 @@ configure_package_config_file(cmake/megatronConfig.cmake.in
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/megatronConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/megatronConfig.cmake
-  ${CMAKE_BINARY_DIR}/megatronConfigVersion.cmake
+  ${CMAKE_BINARY_DIR}/megatronConfigVersion.cmake megatron/training/private_protobuf.map
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/megatron)
