@@ -182,7 +182,8 @@ void losses(int64_t rows, int64_t cols, Stream s) {
   Tensor statistics({rows, 1, kernels::kNumCrossEntropyStatistics}, DType::kFloat32, s);
   Tensor lse = full({rows, 1}, 11, DType::kFloat32, s);
   measure("cross_entropy statistics", cols, logits.bytes(), s, [&] {
-    kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(), 0, s);
+    kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(), 0,
+                                      logits.size(-1), s);
   });
   measure("cross_entropy backward", cols, 2 * logits.bytes(), s, [&] {
     kernels::cross_entropy_backward(logits.view(), lse.view(), logits.view(), lse.view(),

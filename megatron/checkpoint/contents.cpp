@@ -1,13 +1,13 @@
 #include "megatron/checkpoint/contents.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/listed.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/tensor/tensor.h"
 
@@ -66,16 +66,26 @@ void throw_if_any(const std::filesystem::path& directory,
   throw FormatError(
       fmt::format("{}: {} tensors do not fit the model; give the flags of the run "
                   "that saved it, or --use-checkpoint-args\n  {}",
-                  directory.string(), problems.size(), fmt::join(problems, "\n  ")));
+                  directory.string(), problems.size(), listed(problems, "\n  ")));
 }
 
 const StoredSection& section_of(const CheckpointContents& contents, std::string_view section) {
   const auto found = contents.sections.find(std::string(section));
   if (found != contents.sections.end()) return found->second;
+  std::string why = "it was saved without the optimizer's state";
+  if (section == kMainParamSection && contents.has_optimizer()) {
+    why = "it was saved by a run in fp32, whose weights are the main parameters";
+  } else if (contents.has_optimizer()) {
+    std::vector<std::string> kinds;
+    for (const auto& [kind, tensors] : contents.sections) {
+      if (kind != kWeightsSection && kind != kMainParamSection) kinds.push_back(kind);
+    }
+    why = fmt::format("it was saved by another optimizer, whose state is {}", listed(kinds));
+  }
   throw FormatError(
-      fmt::format("{}: has no {}; it was saved without the optimizer's state or by "
-                  "another optimizer, load it with --no-load-optim",
-                  contents.directory.string(), section));
+      fmt::format("{}: has no {}: {}; give the precision and the optimizer that saved it, or "
+                  "--no-load-optim, which starts with the weights and a new optimizer",
+                  contents.directory.string(), section, why));
 }
 
 int64_t covered(const StoredTensor& tensor, const Region& region) {
@@ -135,11 +145,83 @@ Region whole_region(const StoredTensor& tensor) {
   return {std::vector<int64_t>(static_cast<size_t>(tensor.shape.rank()), 0), tensor.shape};
 }
 
+// Rows [begin, begin + count) of a tensor.
+Region rows_of(const StoredTensor& tensor, int64_t begin, int64_t count) {
+  Region region = whole_region(tensor);
+  region.offset[0] = begin;
+  region.shape = region.shape.with(0, count);
+  return region;
+}
+
+// Gives a tensor another number of rows; new ones are zero.
+void crop_rows(StoredTensor& tensor, int64_t rows) {
+  tensor.shape = tensor.shape.with(0, rows);
+  std::vector<TensorPiece> kept;
+  for (TensorPiece& piece : tensor.pieces) {
+    const int64_t count = std::min(piece.region.shape[0], rows - piece.region.offset[0]);
+    if (count <= 0) continue;
+    if (count < piece.region.shape[0]) {
+      piece.region.shape = piece.region.shape.with(0, count);
+      piece.read = [read = std::move(piece.read), count] {
+        FileElements elements = read();
+        elements.view.shape = elements.view.shape.with(0, count);
+        return elements;
+      };
+    }
+    kept.push_back(std::move(piece));
+  }
+  tensor.pieces = std::move(kept);
+}
+
+// Fills the rows that `tensor` has more than `before` with copies of the last row of that.
+void add_last_rows(StoredTensor& tensor, const StoredTensor& before) {
+  const int64_t begin = before.shape[0];
+  const int64_t count = tensor.shape[0] - begin;
+  if (count <= 0) return;
+  const Region added = rows_of(tensor, begin, count);
+  tensor.pieces.push_back({added, [before, added, begin] {
+                             const Tensor row = read_region(before, rows_of(before, begin - 1, 1));
+                             Tensor rows(added.shape, before.dtype, Stream{});
+                             for (int64_t i = 0; i < added.shape[0]; ++i) {
+                               Tensor to = rows.slice(i, 1);
+                               copy_into(to, row);
+                             }
+                             return FileElements{rows.view(), rows};
+                           }});
+}
+
+// The rows that the vocabulary has among the targets; 0 where they have none of its tensors.
+int64_t vocabulary_rows(std::span<const CheckpointTensor> targets) {
+  for (const CheckpointTensor& target : targets) {
+    if (has_vocabulary_rows(target.name) && target.whole.rank() > 0) return target.whole[0];
+  }
+  return 0;
+}
+
+// The contents with as many padding rows as the targets have, where they may have others.
+CheckpointContents with_rows_of(const CheckpointContents& contents,
+                                std::span<const CheckpointTensor> targets) {
+  CheckpointContents result = contents;
+  const int64_t real = true_vocab_size(contents.args);
+  const int64_t rows = vocabulary_rows(targets);
+  if (real > 0 && rows >= real) pad_vocabulary(result, rows);
+  return result;
+}
+
 }  // namespace
 
 bool has_vocabulary_rows(std::string_view name) {
   return name.ends_with("word_embeddings.weight") || name.ends_with("output_layer.weight") ||
          name.ends_with("output_layer.bias");
+}
+
+const StoredTensor& vocabulary_of(const CheckpointContents& contents) {
+  constexpr const char* kWords = "embedding.word_embeddings.weight";
+  const StoredSection& weights = section_of(contents, kWeightsSection);
+  const auto found = weights.find(kWords);
+  if (found != weights.end() && found->second.shape.rank() == 2) return found->second;
+  throw FormatError(
+      fmt::format("{}: has no table {}; is it a GPT?", contents.directory.string(), kWords));
 }
 
 Tensor read_region(const StoredTensor& tensor, const Region& region) {
@@ -174,8 +256,9 @@ void read_section(const CheckpointContents& contents, std::string_view section,
   }
 }
 
-void load_checkpoint(const CheckpointContents& contents, CheckpointState& state,
+void load_checkpoint(const CheckpointContents& stored, CheckpointState& state,
                      const LoadOptions& options) {
+  const CheckpointContents contents = with_rows_of(stored, state.model);
   std::vector<std::string> problems =
       problems_of(section_of(contents, kWeightsSection), state.model, options.is_part);
   if (options.optimizer) {
@@ -246,26 +329,26 @@ void convert_section(CheckpointContents& contents, std::string_view section, DTy
 
 void resize_vocabulary(CheckpointContents& contents, int64_t rows) {
   for (auto& [section, tensors] : contents.sections) {
+    const bool repeats = section == kWeightsSection || section == kMainParamSection;
     for (auto& [name, tensor] : tensors) {
       if (!has_vocabulary_rows(name) || tensor.shape.rank() == 0) continue;
-      tensor.shape = tensor.shape.with(0, rows);
-      std::vector<TensorPiece> kept;
-      for (TensorPiece& piece : tensor.pieces) {
-        const int64_t count = std::min(piece.region.shape[0], rows - piece.region.offset[0]);
-        if (count <= 0) continue;
-        if (count < piece.region.shape[0]) {
-          piece.region.shape = piece.region.shape.with(0, count);
-          piece.read = [read = std::move(piece.read), count] {
-            FileElements elements = read();
-            elements.view.shape = elements.view.shape.with(0, count);
-            return elements;
-          };
-        }
-        kept.push_back(std::move(piece));
-      }
-      tensor.pieces = std::move(kept);
+      const StoredTensor before = tensor;
+      crop_rows(tensor, rows);
+      if (repeats && before.shape[0] > 0) add_last_rows(tensor, before);
     }
   }
+}
+
+int64_t true_vocab_size(const ArgMap& args) {
+  const auto found = args.find("true_vocab_size");
+  const int64_t* value = found != args.end() ? std::get_if<int64_t>(&found->second) : nullptr;
+  return value != nullptr && *value > 0 ? *value : 0;
+}
+
+void pad_vocabulary(CheckpointContents& contents, int64_t rows) {
+  const int64_t real = true_vocab_size(contents.args);
+  if (real > 0 && real < rows) resize_vocabulary(contents, real);
+  resize_vocabulary(contents, rows);
 }
 
 std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& current) {
@@ -277,15 +360,21 @@ std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& curre
                                     "make_vocab_size_divisible_by",
                                     "padded_vocab_size",
                                     "tokenizer_type"};
+  const auto is_vocabulary = [](std::string_view name) {
+    return name == "padded_vocab_size" || name == "make_vocab_size_divisible_by";
+  };
   std::vector<std::string> found;
   for (const char* name : kNames) {
     const auto before = saved.find(name);
     const auto now = current.find(name);
     if (before == saved.end() || now == current.end() || before->second == now->second) continue;
+    if (is_vocabulary(name) && true_vocab_size(saved) > 0) continue;  // padding may change
+    // Another architecture has other tensors, which --finetune cannot load either.
+    const bool is_tokenizer = is_vocabulary(name) || std::string_view(name) == "tokenizer_type";
     found.push_back(
-        fmt::format("{} is {} in the checkpoint, but {} now; give the checkpoint's "
-                    "value or --finetune",
-                    name, text_of(before->second), text_of(now->second)));
+        fmt::format("{} is {} in the checkpoint, but {} now; give the checkpoint's value or {}",
+                    name, text_of(before->second), text_of(now->second),
+                    is_tokenizer ? "--finetune" : "--use-checkpoint-args"));
   }
   return found;
 }

@@ -39,6 +39,7 @@ using StoredSection = std::map<std::string, StoredTensor>;
 struct CheckpointContents {
   std::filesystem::path directory;
   int64_t iteration = 0;
+  bool is_release = false;  // weights alone: a run that loads them begins at iteration 0
   int64_t consumed_train_samples = 0;
   int64_t consumed_valid_samples = 0;
   std::map<std::string, StoredSection> sections;
@@ -70,7 +71,8 @@ struct LoadOptions {
 };
 
 // Fills the tensors of `state`, in place, and replaces its counters, scalars and args. Reports
-// differences of all sections together.
+// differences of all sections together. Where the contents say which rows of the vocabulary are
+// padding, the state may have more or fewer of them.
 void load_checkpoint(const CheckpointContents& contents, CheckpointState& state,
                      const LoadOptions& options = {});
 
@@ -83,11 +85,25 @@ void join_pieces(CheckpointContents& contents);
 // Floating-point tensors of a section in another dtype.
 void convert_section(CheckpointContents& contents, std::string_view section, DType dtype);
 
+// The table of the word embedding. Throws FormatError when there is none.
+const StoredTensor& vocabulary_of(const CheckpointContents& contents);
+
 // Is the first axis of the tensor the padded vocabulary?
 bool has_vocabulary_rows(std::string_view name);
 
-// Gives every tensor over the vocabulary `rows` rows: rows beyond are left out, new ones are zero.
+// Gives every tensor over the vocabulary `rows` rows. Rows beyond are left out. New rows of weights
+// are copies of the last one, new rows of the optimizer's moments are zero.
+// Compat: Megatron-LM's and transformers' converters pad with copies. Megatron-LM computes with
+// padding rows, and the logits of zero rows may be far above all others.
 void resize_vocabulary(CheckpointContents& contents, int64_t rows);
+
+// How many rows of the vocabulary the stored settings say are not padding; 0 where they do not say,
+// and all rows count.
+int64_t true_vocab_size(const ArgMap& args);
+
+// Gives the vocabulary `rows` rows, of which those that are padding are made anew where
+// true_vocab_size() knows them.
+void pad_vocabulary(CheckpointContents& contents, int64_t rows);
 
 // The settings of which a run that continues a checkpoint may not differ, and does: one sentence
 // each. Compat: the list of Megatron-LM core_r0.5.0 without the parallel sizes, which may change.

@@ -22,7 +22,6 @@ constexpr std::string_view kPrefix = "iter_";
 constexpr std::string_view kTrash = ".trash-";
 constexpr std::string_view kGlobalStep = "global_step";
 constexpr const char* kDeepSpeedTracker = "latest";
-constexpr const char* kRelease = "release";
 
 std::optional<int64_t> number_in(std::string_view text) {
   int64_t value = 0;
@@ -40,13 +39,19 @@ std::optional<int64_t> iteration_of(const std::string& name) {
 
 bool is_native(const fs::path& directory) { return fs::exists(directory / kManifestFile); }
 
+[[noreturn]] void refuse_unreadable(const fs::path& path, const std::error_code& error) {
+  throw IoError(fmt::format("{}: cannot look inside: {}; let this user read the directory",
+                            path.string(), error.message()));
+}
+
 // Has any entry of the directory a name like that?
 template <class F>
 bool has_entry(const fs::path& directory, F&& is_wanted) {
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, ignored)) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     if (is_wanted(entry.path())) return true;
   }
+  if (error == std::errc::permission_denied) refuse_unreadable(directory, error);
   return false;
 }
 
@@ -77,10 +82,13 @@ fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* 
   // DeepSpeed's name for it.
   fs::path step = load / fmt::format("{}{}", kGlobalStep, iteration);
   if (format_of(step)) return step;
-  throw FormatError(
-      fmt::format("{}: {} names iteration {}, which is not a complete checkpoint; "
-                  "there are iterations [{}], choose one with --ckpt-step",
-                  load.string(), who, iteration, fmt::join(iterations_in(load), ", ")));
+  const std::vector<int64_t> complete = iterations_in(load);
+  throw FormatError(fmt::format(
+      "{}: {} names iteration {}, which is not a complete checkpoint; {}", load.string(), who,
+      iteration,
+      complete.empty() ? std::string("there is no complete one")
+                       : fmt::format("there are iterations [{}], choose one with --ckpt-step",
+                                     fmt::join(complete, ", "))));
 }
 
 }  // namespace
@@ -128,7 +136,7 @@ std::optional<int64_t> latest_iteration(const fs::path& directory) {
   const fs::path tracker = directory / kTrackerFile;
   if (!fs::exists(tracker)) return std::nullopt;
   const std::string text = trimmed(read_text(tracker));
-  if (text == kRelease) return std::nullopt;
+  if (text == kReleaseName) return std::nullopt;
   const std::optional<int64_t> iteration = number_in(text);
   if (!iteration) {
     throw FormatError(fmt::format(
@@ -173,15 +181,17 @@ std::vector<int64_t> foreign_iterations(const fs::path& save,
   return iterations;
 }
 
-std::optional<fs::path> find_checkpoint(const fs::path& load, int64_t ckpt_step) {
+namespace {
+
+std::optional<fs::path> found_checkpoint(const fs::path& load, int64_t ckpt_step) {
   if (ckpt_step > 0) return checked_iteration(load, ckpt_step, "--ckpt-step");
   if (fs::exists(load / kTrackerFile)) {
     if (const auto latest = latest_iteration(load)) {
       return checked_iteration(load, *latest, kTrackerFile);
     }
-    if (format_of(load / kRelease)) return load / kRelease;
+    if (format_of(load / kReleaseName)) return load / kReleaseName;
     throw FormatError(fmt::format("{}: names a release, but {} holds no checkpoint",
-                                  (load / kTrackerFile).string(), (load / kRelease).string()));
+                                  (load / kTrackerFile).string(), (load / kReleaseName).string()));
   }
   if (format_of(load)) return load;
   if (fs::exists(load / kDeepSpeedTracker)) {
@@ -191,6 +201,16 @@ std::optional<fs::path> find_checkpoint(const fs::path& load, int64_t ckpt_step)
   return std::nullopt;
 }
 
+}  // namespace
+
+std::optional<fs::path> find_checkpoint(const fs::path& load, int64_t ckpt_step) {
+  try {
+    return found_checkpoint(load, ckpt_step);
+  } catch (const fs::filesystem_error& error) {
+    refuse_unreadable(error.path1(), error.code());
+  }
+}
+
 void remove_leftovers(const fs::path& directory) {
   std::vector<fs::path> leftovers;
   std::error_code ignored;
@@ -198,10 +218,11 @@ void remove_leftovers(const fs::path& directory) {
     const std::string name = entry.path().filename().string();
     const std::string target = name.substr(0, name.find(".tmp-"));
     const bool is_unfinished =
-        target != name && (target == kTrackerFile || iteration_of(target).has_value());
+        target != name &&
+        (target == kTrackerFile || target == kReleaseName || iteration_of(target).has_value());
     const bool is_trash = name.starts_with(kTrash) &&
                           std::string_view(name).substr(kTrash.size()).starts_with(kPrefix);
-    if (is_unfinished || is_trash) leftovers.push_back(entry.path());
+    if (is_unfinished || is_trash || name == kStagingName) leftovers.push_back(entry.path());
   }
   for (const fs::path& leftover : leftovers) {
     std::error_code error;

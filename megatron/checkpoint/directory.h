@@ -13,9 +13,14 @@
 //   iter_0000030.tmp-<pid>/              one being written, or what a killed program left
 //   .lock                                while a run saves here (DirectoryLock)
 //   .trash-iter_0000010-<pid>/           one being deleted
+//   .staging/                            one being written for another system
 namespace megatron {
 
 inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
+// The directory of weights that no iteration made; the tracker file says the same word.
+inline constexpr const char* kReleaseName = "release";
+// Where the ranks of a run meet to write a checkpoint for another system.
+inline constexpr const char* kStagingName = ".staging";
 
 // Who wrote the directory of a checkpoint.
 enum class CheckpointFormat {

@@ -12,9 +12,11 @@
 #include "megatron/core/log.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/check_conversion.h"
-#include "megatron/interchange/checkpoint_formats.h"
+#include "megatron/interchange/checkpoint_source.h"
 #include "megatron/interchange/checkpoint_text.h"
+#include "megatron/interchange/hf/folder.h"
 #include "megatron/interchange/save_contents.h"
+#include "megatron/interchange/source_settings.h"
 #include "megatron/settings/flag_table.h"
 
 namespace megatron::cli {
@@ -48,6 +50,7 @@ struct Options {
   std::string checkpoint_type = "hf";
   int64_t max_queue_size = 50;
   int64_t expert = 1;
+  int64_t num_attention_heads = 0;
   bool bf16 = false;
   bool fp16 = false;
   bool for_release = false;
@@ -83,6 +86,8 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.add_switch("--no-optimizer", o.no_optimizer, "Leave the optimizer's state out.");
   flags.add_switch("--use_distributed_optimizer", o.use_distributed_optimizer,
                    "Write state as distrib_optim.pt, not beside the weights.");
+  flags.add_optional("--num-attention-heads", o.num_attention_heads,
+                     "Of a checkpoint that stores no settings: its tensors do not show them.");
   flags.group("layout");
   flags.add_optional(
       "--target-tensor-parallel-size,--target_tensor_model_parallel_size,"
@@ -110,7 +115,8 @@ void add_flags(FlagTable& flags, Options& o) {
                    "hf: write pytorch_model.bin as torch.save does, not safetensors.");
   flags.group("accepted for compatibility");
   flags.add_optional("--megatron-path", o.megatron_path, "Not needed.");
-  flags.add_optional("--tokenizer_name", o.tokenizer_name, "Not needed.");
+  flags.add_optional("--tokenizer_name", o.tokenizer_name,
+                     "hf: a directory whose tokenizer files are copied.");
   flags.add_optional("--tokenizer-model", o.tokenizer_model, "Not needed.");
   flags.add_optional("--position-embedding-type", o.position_embedding_type,
                      "Not needed: the source says it.");
@@ -222,21 +228,24 @@ int64_t integer_in(const ArgMap& args, const char* name) {
   return value != nullptr ? *value : 0;
 }
 
-// Ids of the tokenizer; 0 when nobody says.
-int64_t true_vocab_size(const Options& o, const ArgMap& args) {
+// Ids of the tokenizer; 0 if unknown.
+int64_t known_vocab_size(const Options& o, const ArgMap& args) {
   if (o.true_vocab_size > 0) return o.true_vocab_size;
   if (!o.vocab_file.empty()) return static_cast<int64_t>(read_json(o.vocab_file).size());
+  if (const int64_t size = true_vocab_size(args); size > 0) return size;
   return integer_in(args, "orig_vocab_size");
 }
 
 // Gives the vocabulary the rows that the target's ranks need.
-void pad_vocabulary(CheckpointContents& contents, const Options& o, const Target& target,
+void fit_vocabulary(CheckpointContents& contents, const Options& o, const Target& target,
                     int64_t vocab_size) {
-  const int64_t rows =
-      contents.sections.at(kWeightsSection).at("embedding.word_embeddings.weight").shape[0];
+  const int64_t rows = vocabulary_of(contents).shape[0];
   if (vocab_size > rows) {
     throw ConfigError(fmt::format("the model has {} rows for its vocabulary, fewer than {} ids",
                                   rows, vocab_size));
+  }
+  if (vocab_size > 0 && true_vocab_size(contents.args) > vocab_size) {
+    contents.args["true_vocab_size"] = vocab_size;
   }
   const int64_t ranks = target.layout.tensor_model_parallel_size;
   const bool is_megatron =
@@ -252,18 +261,68 @@ void pad_vocabulary(CheckpointContents& contents, const Options& o, const Target
   int64_t unit = o.divisible_by > 0 ? o.divisible_by
                                     : integer_in(contents.args, "make_vocab_size_divisible_by");
   if (unit == 0) unit = 128;
-  resize_vocabulary(contents, padded_vocab_size(vocab_size, unit, ranks));
+  pad_vocabulary(contents, padded_vocab_size(vocab_size, unit, ranks));
 }
 
 // The settings of a run in our own types; the tokenizer's even if its files are elsewhere.
 ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
   ArgMap args = arg_map(run);
-  for (const char* name :
-       {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "vocab_size"}) {
+  for (const char* name : {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model",
+                           "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id"}) {
     const auto found = stored.find(name);
     if (found != stored.end()) args[name] = found->second;
   }
   return args;
+}
+
+// Is `inner` the directory `outer`, or below it? REQUIRES: both are canonical.
+bool is_within(const fs::path& inner, const fs::path& outer) {
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+// Throws ConfigError when the result would replace the source, or be written into it.
+void refuse_source_as_target(const Options& o, const Target& target,
+                             const CheckpointContents& contents) {
+  const fs::path from = fs::canonical(contents.directory);
+  const fs::path to = fs::weakly_canonical(o.save);
+  fs::path written = to;
+  if (target.format != SaveFormat::kHuggingFace) {
+    const int64_t iteration = o.for_release ? 0 : contents.iteration;
+    const bool is_release = iteration == 0 && target.format != SaveFormat::kNative;
+    written = fs::weakly_canonical(
+        to / (is_release ? fs::path(kReleaseName) : iteration_directory_name(iteration)));
+  }
+  if (to != fs::canonical(o.load) && !is_within(to, from) && !is_within(from, written)) return;
+  throw ConfigError(fmt::format(
+      "--save-dir {}: the source {} would be overwritten; choose a directory of its own", o.save,
+      contents.directory.string()));
+}
+
+void warn_of_optimizer_flags(const Options& o, bool is_dropped) {
+  const char* why = is_dropped ? "--no-optimizer leaves the optimizer's state out"
+                               : "the source has no optimizer state";
+  if (o.use_distributed_optimizer) {
+    warn(fmt::format("--use_distributed_optimizer has no effect: {}", why));
+  }
+  if (o.data != 1) {
+    warn(fmt::format("--target_data_parallel_size {} has no effect: {}", o.data, why));
+  }
+}
+
+// Settings for a checkpoint that stores none.
+ArgMap settings_given(const Options& o) {
+  if (o.num_attention_heads == 0) return {};
+  return {{"num_attention_heads", o.num_attention_heads}};
+}
+
+// Where a Hugging Face model gets its tokenizer's files from; empty if unknown.
+fs::path tokenizer_directory(const Options& o, const CheckpointSource& source) {
+  const fs::path own = source.hf() != nullptr ? source.directory() : fs::path();
+  if (o.tokenizer_name.empty()) return own;
+  if (fs::is_directory(o.tokenizer_name)) return o.tokenizer_name;
+  warn(fmt::format("--tokenizer_name {}: is not a directory, so no tokenizer files are copied",
+                   o.tokenizer_name));
+  return own;
 }
 
 }  // namespace
@@ -305,13 +364,17 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (o.fp16) o.params_dtype = "fp16";
   if (!problems.empty()) throw ConfigError(problems);
 
-  const LoadSource source = find_load_source(o.load, o.ckpt_step, true);
-  CheckpointContents contents = open_any(source);
-  print_line(fmt::format("reading {} ({})", contents.directory.string(), name_of(source.format)));
+  const CheckpointSource source = find_source(o.load, o.ckpt_step, true);
+  CheckpointContents contents = source.contents(settings_given(o));
+  print_line(fmt::format("reading {} ({})", contents.directory.string(), name_of(source.format())));
   if (o.print_structure) print_line(contents_text(contents));
   if (o.save.empty()) return 0;
 
   const Target target = target_of(o, contents.args);
+  refuse_source_as_target(o, target, contents);
+  if (const bool is_dropped = o.no_optimizer; is_dropped || !contents.has_optimizer()) {
+    warn_of_optimizer_flags(o, is_dropped);
+  }
   const CheckpointContents before = contents;
   const std::optional<DType> dtype = dtype_of(o.params_dtype);
   if (dtype) convert_section(contents, kWeightsSection, *dtype);
@@ -320,31 +383,34 @@ int convert_checkpoint(std::span<const std::string> words) {
     contents.sections = {{kWeightsSection, std::move(weights)}};
   }
   if (o.for_release) contents.iteration = 0;
-  const int64_t vocab_size = true_vocab_size(o, contents.args);
-  pad_vocabulary(contents, o, target, vocab_size);
+  const int64_t vocab_size = known_vocab_size(o, contents.args);
+  fit_vocabulary(contents, o, target, vocab_size);
   join_pieces(contents);
-  const TrainingArgs run = described_run(source.format, contents.args);
+  const TrainingArgs run = described_run(source.format(), contents.args);
   if (target.format == SaveFormat::kNative) contents.args = native_args(run, contents.args);
 
-  fs::path written = o.save;
   if (target.format == SaveFormat::kHuggingFace) {
-    fs::create_directories(o.save);
-    write_hf_folder(o.save, contents, run.transformer, vocab_size, bytes_of_size(o.max_shard_size),
-                    o.no_safe_serialization ? WeightsFormat::kTorch : WeightsFormat::kSafetensors);
+    write_hf_folder(
+        o.save, contents, run.transformer,
+        {.vocab_size = vocab_size,
+         .max_shard_bytes = bytes_of_size(o.max_shard_size),
+         .format = o.no_safe_serialization ? WeightsFormat::kTorch : WeightsFormat::kSafetensors,
+         .tokenizer = tokenizer_directory(o, source)});
   } else {
     save_contents(o.save, contents, target.format, target.layout, run.transformer);
   }
-  const LoadSource result = find_load_source(o.save, 0, true);
-  const CheckpointContents again = open_any(result);
-  print_line(fmt::format("wrote {} ({})", again.directory.string(), name_of(result.format)));
+  const CheckpointSource result = find_source(o.save, 0, true);
+  const CheckpointContents& again = result.contents();
+  print_line(fmt::format("wrote {} ({})", again.directory.string(), name_of(result.format())));
   if (o.no_checking) return 0;
   const TransformerConfig source_config = config_of(source, before);
   const int64_t rows = vocab_size > 0 ? vocab_size : source_config.padded_vocab_size;
   expect_same_tensors(contents, again, rows);
   print_line("every tensor was read again and is the same");
   const TransformerConfig result_config = config_of(result, again);
-  print_line(compare_logits(before, source_config, again, result_config,
-                            std::min(rows, result_config.padded_vocab_size)));
+  for (const std::string& line : compare_models({before, source_config}, {again, result_config})) {
+    print_line(line);
+  }
   return 0;
 }
 

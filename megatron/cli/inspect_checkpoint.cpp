@@ -7,7 +7,7 @@
 #include "megatron/core/log.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/formats/torch_file.h"
-#include "megatron/interchange/checkpoint_formats.h"
+#include "megatron/interchange/checkpoint_source.h"
 #include "megatron/interchange/checkpoint_text.h"
 #include "megatron/settings/flag_table.h"
 
@@ -30,12 +30,12 @@ void inspect_file(const std::filesystem::path& path, bool as_json) {
   print_line(as_json ? contents_json(contents, "safetensors") : contents_text(contents));
 }
 
-void inspect_directory(const LoadSource& source, bool as_json) {
-  const CheckpointContents contents = open_any(source);
-  if (as_json) return print_line(contents_json(contents, name_of(source.format)));
+void inspect_directory(const CheckpointSource& source, bool as_json) {
+  const CheckpointContents& contents = source.contents();
+  if (as_json) return print_line(contents_json(contents, name_of(source.format())));
   print_line(
       fmt::format("{}\nformat {}, iteration {}, consumed samples {} (training) {} (validation)",
-                  contents.directory.string(), name_of(source.format), contents.iteration,
+                  contents.directory.string(), name_of(source.format()), contents.iteration,
                   contents.consumed_train_samples, contents.consumed_valid_samples));
   print_line(contents_text(contents));
   for (const auto& [owner, values] : contents.scalars) {
@@ -65,7 +65,7 @@ int inspect_checkpoint(std::span<const std::string> words) {
   if (!parse_flags(flags, "megatron inspect-checkpoint --load PATH [flags]", words)) return 0;
   if (load.empty()) throw ConfigError("--load is missing: a directory or file to look at");
   if (std::filesystem::is_directory(load)) {
-    inspect_directory(find_load_source(load, ckpt_step, true), as_json);
+    inspect_directory(find_source(load, ckpt_step, true), as_json);
   } else {
     inspect_file(load, as_json);
   }

@@ -8,6 +8,7 @@
 #include "megatron/cli/agreement.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/interchange/source_settings.h"
 #include "megatron/run/start.h"
 #include "megatron/training/console_log.h"
 #include "megatron/training/microbatch_calculator.h"
@@ -39,13 +40,13 @@ void print_batches(const TrainingConfig& config) {
 
 // Finds what --load names, resolves the flags (with the architecture of that checkpoint, if they
 // ask for it), and adds what is wrong to `problems`.
-LoadSource resolve_with_source(TrainingArgs& args, int num_ranks,
-                               std::vector<std::string>& problems) {
-  LoadSource source;
+CheckpointSource resolve_with_source(TrainingArgs& args, int num_ranks,
+                                     std::vector<std::string>& problems) {
+  CheckpointSource source;
   const CheckpointConfig& config = args.checkpoint;
   try {
-    source = find_load_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
-                              config.load_format);
+    source = find_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
+                         config.load_format);
     if (config.use_checkpoint_args && source.exists()) take_architecture(args, source);
   } catch (const Error& error) {  // the flags are not all known, and would be called missing
     problems = {error.what()};
@@ -77,7 +78,7 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
     print_line(training_help(command, args.model, args.help_scope));
     return std::nullopt;
   }
-  LoadSource source = resolve_with_source(args, world.size(), problems);
+  CheckpointSource source = resolve_with_source(args, world.size(), problems);
   expect_agreement(args, problems, world);
   std::shared_ptr<const DirectoryLock> lock;
   if (!args.checkpoint.save.empty() && world.rank() == 0) {

@@ -8,7 +8,7 @@
 
 #include "megatron/checkpoint/directory_lock.h"
 #include "megatron/comm/group.h"
-#include "megatron/interchange/load_source.h"
+#include "megatron/interchange/checkpoint_source.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer.h"
 
@@ -16,8 +16,8 @@ namespace megatron::cli {
 
 // What a pretrain command knows when it has read its command line.
 struct Pretraining {
-  TrainingArgs args;  // resolved, with padded_vocab_size
-  LoadSource source;  // of --load
+  TrainingArgs args;        // resolved, with padded_vocab_size
+  CheckpointSource source;  // of --load
   std::shared_ptr<const Tokenizer> tokenizer;
   std::chrono::steady_clock::time_point started;
   std::shared_ptr<const DirectoryLock> save_lock;  // on the rank that holds it

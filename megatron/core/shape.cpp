@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron/core/checked.h"
 #include "megatron/core/error.h"
 
 namespace megatron {
@@ -30,11 +31,7 @@ int Shape::position(int axis) const {
 
 int64_t Shape::operator[](int axis) const { return dims_[static_cast<size_t>(position(axis))]; }
 
-int64_t Shape::numel() const {
-  int64_t product = 1;
-  for (const int64_t extent : dims()) product *= extent;
-  return product;
-}
+int64_t Shape::numel() const { return checked_product(dims(), "number of elements"); }
 
 Shape Shape::with(int axis, int64_t extent) const {
   Shape changed = *this;

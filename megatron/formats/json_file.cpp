@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -45,8 +46,13 @@ json parse_json(std::string_view text, const std::filesystem::path& path) {
   };
   try {
     return json::parse(text.begin(), text.end(), check);
-  } catch (const json::exception& error) {
-    throw FormatError(fmt::format("{}: not valid JSON: {}", path.string(), error.what()));
+  } catch (const json::parse_error& error) {
+    const auto at = std::min(text.size(), static_cast<size_t>(error.byte));
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
+    throw FormatError(fmt::format("{}: is not valid JSON at byte {} (line {}); copy the file again",
+                                  path.string(), error.byte, line));
+  } catch (const json::exception&) {
+    throw FormatError(fmt::format("{}: is not valid JSON; copy the file again", path.string()));
   }
 }
 

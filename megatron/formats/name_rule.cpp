@@ -1,7 +1,6 @@
 #include "megatron/formats/name_rule.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/listed.h"
 #include "megatron/formats/file_elements.h"
 #include "megatron/formats/transpose.h"
 
@@ -139,11 +139,80 @@ void copy_rows(std::byte* y, const std::byte* x, int64_t bytes) {
   if (bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
 }
 
-// Do theirs and ours have the same elements in the same order?
-bool is_same(const MappedTensor& tensor, std::span<const ConstView> theirs) {
-  return theirs.size() == 1 && !is_transposed(tensor.layout) &&
-         (tensor.layout == Layout::kSame || tensor.layout == Layout::kPadVocab) &&
-         theirs[0].shape == tensor.ours.shape;
+// Into how many pieces rows or columns are cut that must be moved: enough for the ranks that share
+// a layer, few enough that each piece is a long copy.
+constexpr size_t kMaxPieces = 8;
+
+// Ends of at most kMaxPieces ranges of [0, size), multiples of `unit`.
+std::vector<int64_t> cuts(int64_t size, int64_t unit) {
+  const int64_t units = size / std::max<int64_t>(unit, 1);
+  const int64_t pieces = std::clamp<int64_t>(units, 1, static_cast<int64_t>(kMaxPieces));
+  std::vector<int64_t> ends;
+  for (int64_t i = 0; i < pieces; ++i) ends.push_back(units * i / pieces * unit);
+  ends.push_back(size);
+  return ends;
+}
+
+// Rows that belong together: those of a group of queries with its key and value, or one.
+int64_t row_unit(const RowPlan& plan, Layout layout) {
+  if (layout == Layout::kTranspose) return 1;
+  int64_t rows = 0;
+  for (size_t i = 0; i < std::min<size_t>(plan.blocks.size(), 3); ++i) rows += plan.blocks[i].rows;
+  return rows;
+}
+
+// A block of rows that lies together in their tensor.
+ElementReader rows_inside(const ElementReader& read, const RowBlock& block, int64_t row_elements) {
+  return [read, block, row_elements] {
+    FileElements elements = read();
+    ConstView& view = elements.view;
+    view.data = static_cast<const std::byte*>(view.data) +
+                block.theirs * row_elements * size_of(view.dtype);
+    view.shape = view.shape.with(0, block.rows);
+    return elements;
+  };
+}
+
+// What our tensor is made of.
+struct Assembly {
+  RowPlan plan;
+  std::vector<ElementReader> theirs;
+  DType dtype;
+  bool swaps;  // theirs are transposed
+};
+
+struct Rectangle {
+  int64_t row;
+  int64_t row_end;
+  int64_t column;
+  int64_t column_end;
+};
+
+Tensor assembled(const Assembly& assembly, const Rectangle& part, const Shape& shape) {
+  const RowPlan& plan = assembly.plan;
+  const int64_t element = size_of(assembly.dtype);
+  const int64_t columns = part.column_end - part.column;
+  std::vector<FileElements> elements;
+  for (const ElementReader& read : assembly.theirs) elements.push_back(read());
+  Tensor y(shape, assembly.dtype, Stream{});
+  auto* to = static_cast<std::byte*>(y.view().data);
+  for (const RowBlock& block : plan.blocks) {
+    const int64_t begin = std::max(block.ours, part.row);
+    const int64_t rows = std::min(block.ours + block.rows, part.row_end) - begin;
+    if (rows <= 0) continue;
+    const auto* from = static_cast<const std::byte*>(elements[block.part].view.data);
+    const int64_t theirs = block.theirs + begin - block.ours;
+    std::byte* target = to + (begin - part.row) * columns * element;
+    if (assembly.swaps) {
+      const int64_t stride = plan.their_rows[block.part];
+      transpose({target, columns * element},
+                {from + (part.column * stride + theirs) * element, stride * element}, columns, rows,
+                element);
+    } else {
+      copy_rows(target, from + theirs * columns * element, rows * columns * element);
+    }
+  }
+  return y;
 }
 
 // Number `part` of theirs as a view into ours, where its rows lie together there and in order.
@@ -161,10 +230,6 @@ std::optional<ConstView> part_inside(const MappedTensor& tensor, size_t part, Co
   const int64_t skipped = only->ours * plan.row_elements * size_of(ours.dtype);
   return ConstView{static_cast<const std::byte*>(ours.data) + skipped,
                    their_shapes(tensor, sizes)[part], ours.dtype};
-}
-
-std::string problems_text(const std::vector<std::string>& problems) {
-  return fmt::format("{}", fmt::join(problems, "\n  "));
 }
 
 // What is wrong with their tensors for ours; fills `used` with the names it found.
@@ -231,7 +296,7 @@ void adapt_prefix(const ShardedWeights& file, std::string_view prefix,
 
 std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorSpec> ours) {
   std::vector<MappedTensor> tensors;
-  std::vector<std::string_view> unknown;
+  std::vector<std::string> unknown;
   for (const TensorSpec& spec : ours) {
     const size_t before = tensors.size();
     for (const NameRule& rule : table.rules) {
@@ -251,7 +316,7 @@ std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorS
     throw Unsupported(
         fmt::format("the other format has no place for {}; the model has an option "
                     "that it does not know",
-                    fmt::join(unknown, ", ")));
+                    listed(unknown)));
   }
   return tensors;
 }
@@ -268,33 +333,48 @@ std::vector<Shape> their_shapes(const MappedTensor& tensor, const LayoutSizes& s
   return shapes;
 }
 
-Tensor to_ours(const MappedTensor& tensor, std::span<const ConstView> theirs,
-               const LayoutSizes& sizes) {
-  const std::vector<Shape> shapes = their_shapes(tensor, sizes);
-  invariant(theirs.size() == shapes.size(), "all of their tensors are given");
-  for (size_t part = 0; part < theirs.size(); ++part) {
-    expect_shape(theirs[part].shape, shapes[part], tensor.theirs[part].c_str());
-    expect_dtype(theirs[part].dtype, theirs[0].dtype, tensor.theirs[part].c_str());
-  }
-  const DType dtype = theirs[0].dtype;
-  const RowPlan plan = plan_of(tensor, sizes);
-  const int64_t element = size_of(dtype);
-  const int64_t row = plan.row_elements * element;
+std::vector<MappedPiece> pieces_of(const MappedTensor& tensor, std::vector<ElementReader> theirs,
+                                   DType dtype, const LayoutSizes& sizes) {
+  const Shape& shape = tensor.ours.shape;
+  invariant(theirs.size() == tensor.theirs.size(), "all of their tensors are given");
+  const std::vector<int64_t> begin(static_cast<size_t>(shape.rank()), 0);
+  if (tensor.layout == Layout::kSame) return {{begin, shape, std::move(theirs[0])}};
 
-  Tensor y = tensor.layout == Layout::kPadVocab ? zeros(tensor.ours.shape, dtype, Stream{})
-                                                : Tensor(tensor.ours.shape, dtype, Stream{});
-  auto* to = static_cast<std::byte*>(y.view().data);
-  for (const RowBlock& block : plan.blocks) {
-    const auto* from = static_cast<const std::byte*>(theirs[block.part].data);
-    if (is_transposed(tensor.layout)) {
-      transpose({to + block.ours * row, row},
-                {from + block.theirs * element, plan.their_rows[block.part] * element},
-                plan.row_elements, block.rows, element);
-    } else {
-      copy_rows(to + block.ours * row, from + block.theirs * row, block.rows * row);
+  const RowPlan plan = plan_of(tensor, sizes);
+  const bool swaps = is_transposed(tensor.layout) && shape.rank() == 2;
+  std::vector<MappedPiece> pieces;
+  if (!swaps && plan.blocks.size() <= kMaxPieces) {
+    for (const RowBlock& block : plan.blocks) {
+      pieces.push_back({begin, shape.with(0, block.rows),
+                        rows_inside(theirs[block.part], block, plan.row_elements)});
+      pieces.back().offset[0] = block.ours;
+    }
+    return pieces;
+  }
+  const auto assembly =
+      std::make_shared<const Assembly>(Assembly{plan, std::move(theirs), dtype, swaps});
+  // Columns of a transposed matrix alone are cut: other layouts are divided by rows.
+  const std::vector<int64_t> columns = tensor.layout == Layout::kTranspose && swaps
+                                           ? cuts(plan.row_elements, 1)
+                                           : std::vector<int64_t>{0, plan.row_elements};
+  const std::vector<int64_t> rows = cuts(shape[0], row_unit(plan, tensor.layout));
+  for (size_t r = 0; r + 1 < rows.size(); ++r) {
+    for (size_t c = 0; c + 1 < columns.size(); ++c) {
+      const Rectangle part{rows[r], rows[r + 1], columns[c], columns[c + 1]};
+      MappedPiece piece{begin, shape.with(0, part.row_end - part.row), {}};
+      piece.offset[0] = part.row;
+      if (shape.rank() == 2) {
+        piece.offset[1] = part.column;
+        piece.shape = piece.shape.with(1, part.column_end - part.column);
+      }
+      piece.read = [assembly, part, piece_shape = piece.shape] {
+        const Tensor made = assembled(*assembly, part, piece_shape);
+        return FileElements{made.view(), made};
+      };
+      pieces.push_back(std::move(piece));
     }
   }
-  return y;
+  return pieces;
 }
 
 Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours,
@@ -340,35 +420,19 @@ std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights
     throw FormatError(
         fmt::format("{}: {} of its tensors do not fit the model; is the "
                     "configuration that of these weights?\n  {}",
-                    file.path().string(), problems.size(), problems_text(problems)));
+                    file.path().string(), problems.size(), listed(problems, "\n  ")));
   }
   std::vector<MappedSource> sources;
-  for (MappedTensor& tensor : tensors) {
+  for (const MappedTensor& tensor : tensors) {
     TensorSpec spec = tensor.ours;
     spec.dtype = file.find(tensor.theirs[0])->spec.dtype;
-    sources.push_back({std::move(spec), [shared, tensor = std::move(tensor), sizes] {
-                         std::vector<FileElements> elements;
-                         std::vector<ConstView> theirs;
-                         for (const std::string& name : tensor.theirs) {
-                           elements.push_back(shared->find(name)->read());
-                           theirs.push_back(elements.back().view);
-                         }
-                         if (is_same(tensor, theirs)) return elements[0];
-                         const Tensor made = to_ours(tensor, theirs, sizes);
-                         return FileElements{made.view(), made};
-                       }});
+    std::vector<ElementReader> theirs;
+    for (const std::string& name : tensor.theirs) {
+      theirs.push_back([shared, found = shared->find(name)] { return found->read(); });
+    }
+    sources.push_back({spec, pieces_of(tensor, std::move(theirs), spec.dtype, sizes)});
   }
   return sources;
-}
-
-void load_mapped(const ShardedWeights& file, const NameTable& table,
-                 std::span<const TensorSpec> ours, const LayoutSizes& sizes,
-                 const TensorSink& sink) {
-  const std::shared_ptr<const ShardedWeights> borrowed(std::shared_ptr<void>(), &file);
-  for (const MappedSource& source : open_mapped(borrowed, table, ours, sizes)) {
-    const FileElements elements = source.read();
-    sink(source.ours.name, elements.owner.defined() ? elements.owner : copy_of(elements.view));
-  }
 }
 
 void save_mapped(const std::filesystem::path& directory, const NameTable& table,

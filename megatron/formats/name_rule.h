@@ -66,20 +66,29 @@ std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorS
 // The shapes of their tensors. Throws ShapeError when the sizes do not fit ours.
 std::vector<Shape> their_shapes(const MappedTensor& tensor, const LayoutSizes& sizes);
 
-// Ours from all of theirs, in their dtype, on the CPU. Sources may be unaligned.
-// Throws ShapeError or DtypeError when they are not of their_shapes() and one dtype.
-Tensor to_ours(const MappedTensor& tensor, std::span<const ConstView> theirs,
-               const LayoutSizes& sizes);
-// Number `part` of theirs from ours, in the dtype of ours. The exact inverse of to_ours, but for
+// Reads elements of a file, which may be unaligned.
+using ElementReader = std::function<FileElements()>;
+
+// A rectangle of one of our tensors, to be read when it is wanted: in place where the elements lie
+// together, else made of them.
+struct MappedPiece {
+  std::vector<int64_t> offset;
+  Shape shape;
+  ElementReader read;
+};
+// Ours from all of theirs, which have their_shapes() and the dtype. The pieces cover ours but for
+// rows of padding. A tensor whose elements must be moved has several, so that a rank that wants a
+// part moves that part alone.
+std::vector<MappedPiece> pieces_of(const MappedTensor& tensor, std::vector<ElementReader> theirs,
+                                   DType dtype, const LayoutSizes& sizes);
+// Number `part` of theirs from ours, in the dtype of ours. The exact inverse of pieces_of, but for
 // rows of padding.
 Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours, const LayoutSizes& sizes);
 
-using TensorSink = std::function<void(const std::string& ours, const Tensor& elements)>;
-
-// One of our tensors, to be read when it is wanted; `ours` has the dtype of the file.
+// One of our tensors; `ours` has the dtype of the file.
 struct MappedSource {
   TensorSpec ours;
-  std::function<FileElements()> read;  // where they lie, if nothing changes but the name
+  std::vector<MappedPiece> pieces;
 };
 
 // All of our tensors, in their order. Throws FormatError that lists every missing, unexpected and
@@ -87,12 +96,6 @@ struct MappedSource {
 std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights>& file,
                                       const NameTable& table, std::span<const TensorSpec> ours,
                                       const LayoutSizes& sizes);
-
-// Reads our tensors, in their order and one at a time, so that no more than one is in memory. First
-// checks all: throws FormatError that lists every missing, unexpected and mis-shaped tensor.
-void load_mapped(const ShardedWeights& file, const NameTable& table,
-                 std::span<const TensorSpec> ours, const LayoutSizes& sizes,
-                 const TensorSink& sink);
 
 // Writes our tensors under their names, as write_sharded does.
 void save_mapped(const std::filesystem::path& directory, const NameTable& table,

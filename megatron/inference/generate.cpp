@@ -9,7 +9,6 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
-#include "megatron/kernels/copy_heads.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/tensor/tensor.h"
@@ -52,10 +51,6 @@ Tensor block_of(const std::vector<Generation>& rows, int64_t begin, int64_t end)
   return tensor_of(ids, {static_cast<int64_t>(rows.size()), end - begin});
 }
 
-int64_t num_rows(const InferenceModel& model) {
-  return model.vocab_rows > 0 ? model.vocab_rows : model.chunk.config().padded_vocab_size;
-}
-
 // The rank that draws, by its position in parallel.model: the first rank of the last stage.
 int drawing_rank(const InferenceModel& model) {
   return model.parallel.tensor.size() * (model.parallel.pipeline.size() - 1);
@@ -94,31 +89,10 @@ Variable pass(const InferenceModel& model, const Tensor& tokens, RandomState& ra
   return y;
 }
 
-// Keeps the columns that only pad the vocabulary out of every softmax. The value is finite, because
-// a rank's largest logit may be one of them.
-void hide_columns(Tensor& logits, int64_t first) {
-  constexpr float kNeverDrawn = -65504;  // the lowest of fp16
-  const int64_t columns = logits.size(-1);
-  const int64_t hidden = columns - std::clamp<int64_t>(first, 0, columns);
-  if (hidden == 0) return;
-  const int64_t rows = logits.numel() / columns;
-  const Tensor values = full({1, 1, hidden}, kNeverDrawn, logits.dtype(), logits.stream());
-  kernels::ConstHeadsView from = kernels::heads_of(values.view(), 1);
-  from.s = rows;
-  from.stride_s = 0;
-  kernels::HeadsView to = kernels::heads_of(logits.reshape({rows, 1, columns}).view(), 1);
-  to.d = hidden;
-  to.data = static_cast<std::byte*>(to.data) + (columns - hidden) * size_of(logits.dtype());
-  kernels::copy_heads(to, from, logits.stream());
-}
-
 // This rank's columns of the logits of positions [begin, begin + count) of hidden [s, b, h].
 Tensor own_logits(const InferenceModel& model, const Variable& hidden, int64_t begin,
                   int64_t count) {
-  Tensor logits = model.chunk.logits(Variable(hidden.data().slice(begin, count))).data();
-  const int64_t first_column = model.parallel.tensor.rank() * logits.size(-1);
-  hide_columns(logits, num_rows(model) - first_column);
-  return logits;
+  return model.chunk.logits(Variable(hidden.data().slice(begin, count))).data();
 }
 
 // Logits of the last position of hidden [s, b, h] on the rank that draws, in fp32 on the host:
@@ -148,8 +122,9 @@ Tensor forced_log_probabilities(const InferenceModel& model, const Variable& hid
       targets.insert(targets.end(), all.begin() + begin, all.begin() + begin + count);
     }
     const Tensor logits = own_logits(model, hidden, begin, count);
-    const Tensor found = log_probabilities(logits, tensor_of(targets, {b, count}),
-                                           vocabulary_shard(logits, model.parallel.tensor));
+    const Tensor found = log_probabilities(
+        logits, tensor_of(targets, {b, count}),
+        vocabulary_shard(logits, model.parallel.tensor, model.chunk.config().counted_vocab_size()));
     if (!draws(model)) continue;
     Tensor part = result.slice(begin, count);
     copy_into(part, found.to(Stream{}));
@@ -183,7 +158,8 @@ std::vector<Generation> generate(const InferenceModel& model,
                                  const GenerateOptions& options, const TokenSink& on_token) {
   const GptModel& chunk = model.chunk;
   const TransformerConfig& config = chunk.config();
-  const int64_t vocab_size = options.vocab_size > 0 ? options.vocab_size : num_rows(model);
+  const int64_t vocab_size =
+      options.vocab_size > 0 ? options.vocab_size : config.counted_vocab_size();
   std::vector<Generation> rows;
   int64_t shortest = std::numeric_limits<int64_t>::max();
   int64_t longest = 0;
@@ -251,7 +227,7 @@ std::vector<Generation> generate(const InferenceModel& model,
       const auto next = static_cast<size_t>(end);
       if (options.return_log_probabilities && logits.defined() && next < row.tokens.size()) {
         row.log_probabilities.push_back(
-            log_probability(row_of(logits, r, logits.size(-1)), row.tokens[next]));
+            log_probability(row_of(logits, r, config.counted_vocab_size()), row.tokens[next]));
       }
       if (is_open(row)) ++num_open;
     }
@@ -264,7 +240,7 @@ Score score(const InferenceModel& model, std::span<const int32_t> ids) {
   if (ids.size() < 2) {
     throw ConfigError("a text of fewer than two tokens has no likelihood; give a longer one");
   }
-  check_ids(ids, num_rows(model));
+  check_ids(ids, model.chunk.config().counted_vocab_size());
   const auto length = static_cast<int64_t>(ids.size()) - 1;
   check_length(length, 0, model.chunk.config());
 

@@ -14,16 +14,13 @@ namespace megatron {
 struct InferenceModel {
   const GptModel& chunk;          // this rank's part
   ParallelContext parallel = {};  // the default: one rank has all of it
-  // Rows of the vocabulary that take part in probabilities; those after them only make it divide
-  // among the ranks. 0: all.
-  int64_t vocab_rows = 0;
 };
 
 struct GenerateOptions {
   int64_t max_new_tokens = 64;
   SamplingOptions sampling;
   uint64_t seed = 1234;
-  int64_t vocab_size = 0;            // ids from here on are padding and never drawn
+  int64_t vocab_size = 0;  // ids from here on are never drawn; 0: those without a probability
   std::vector<int32_t> stop_tokens;  // drawing one ends the row; it is kept
   bool return_log_probabilities = false;
 };

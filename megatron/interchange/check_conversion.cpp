@@ -5,12 +5,84 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "megatron/core/error.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/interchange/stored_logits.h"
 
 namespace megatron {
+namespace {
+
+// [1, s] ids below `vocab_size`.
+Tensor some_tokens(const TransformerConfig& config, int64_t vocab_size) {
+  constexpr int64_t kTokens = 16;
+  Tensor tokens({1, std::min(kTokens, config.max_position_embeddings)}, DType::kInt64, {});
+  int64_t next = 0;
+  for (int64_t& token : tokens.span<int64_t>()) token = (next += 7919) % vocab_size;
+  return tokens;
+}
+
+double epsilon_of(const CheckpointContents& contents) {
+  switch (contents.sections.at(kWeightsSection).begin()->second.dtype) {
+    case DType::kBFloat16:
+      return 0x1p-8;
+    case DType::kFloat16:
+      return 0x1p-11;
+    default:
+      return 0x1p-24;
+  }
+}
+
+// Of logits, relative to the largest. Weights of one dtype give the same bits; sums of rounded ones
+// drift by more than one step.
+double tolerance_between(const CheckpointContents& a, const CheckpointContents& b) {
+  constexpr double kSteps = 32;
+  return epsilon_of(a) == epsilon_of(b) ? 0.0 : kSteps * std::max(epsilon_of(a), epsilon_of(b));
+}
+
+std::span<const float> row_of(const Tensor& logits, int64_t position, int64_t ids) {
+  return logits.span<float>().subspan(static_cast<size_t>(position * logits.size(2)),
+                                      static_cast<size_t>(ids));
+}
+
+struct LogitDifference {
+  double difference = 0;  // the largest; infinite where one of them alone is NaN
+  double largest = 0;
+};
+
+// Of the first `ids` columns of logits [s, 1, v].
+LogitDifference difference_of(const Tensor& a, const Tensor& b, int64_t ids) {
+  LogitDifference result;
+  for (int64_t position = 0; position < a.size(0); ++position) {
+    const std::span<const float> x = row_of(a, position, ids);
+    const std::span<const float> y = row_of(b, position, ids);
+    for (size_t id = 0; id < x.size(); ++id) {
+      result.largest = std::max<double>(result.largest, std::abs(x[id]));
+      const double step = std::isnan(x[id]) && std::isnan(y[id]) ? 0.0 : std::abs(x[id] - y[id]);
+      result.difference = std::isnan(step) ? INFINITY : std::max(result.difference, step);
+    }
+  }
+  return result;
+}
+
+// The mean negative log-likelihood of tokens [1, s] after the first, where the first `ids` columns
+// of the logits [s, 1, v] have a probability.
+double loss_of(const Tensor& logits, const Tensor& tokens, int64_t ids) {
+  double loss = 0;
+  const int64_t last = logits.size(0) - 1;
+  for (int64_t position = 0; position < last; ++position) {
+    const std::span<const float> row = row_of(logits, position, ids);
+    const double largest = *std::max_element(row.begin(), row.end());
+    double sum = 0;
+    for (const float logit : row) sum += std::exp(logit - largest);
+    const auto next = tokens.span<int64_t>()[static_cast<size_t>(position + 1)];
+    loss += largest + std::log(sum) - row[static_cast<size_t>(next)];
+  }
+  return last > 0 ? loss / static_cast<double>(last) : 0;
+}
+
+}  // namespace
 
 void expect_same_tensors(const CheckpointContents& want, const CheckpointContents& got,
                          int64_t vocab_rows) {
@@ -36,56 +108,51 @@ void expect_same_tensors(const CheckpointContents& want, const CheckpointContent
   }
 }
 
-std::string compare_logits(const CheckpointContents& source, const TransformerConfig& source_config,
-                           const CheckpointContents& result, const TransformerConfig& result_config,
-                           int64_t vocab_rows) {
-  constexpr int64_t kTokens = 16;
-  const int64_t needed = std::max(stored_logits_bytes(source), stored_logits_bytes(result));
+std::vector<std::string> compare_models(const StoredModel& source, const StoredModel& result) {
+  const int64_t needed =
+      std::max(stored_logits_bytes(source.contents), stored_logits_bytes(result.contents));
   const int64_t free = free_memory_bytes(Device{});
   if (free >= 0 && needed > free) {
-    return fmt::format(
-        "logits were not compared: a layer at a time takes {:.1f} GiB, {:.1f} are free",
-        static_cast<double>(needed) / 0x1p30, static_cast<double>(free) / 0x1p30);
+    return {
+        fmt::format("logits were not compared: a layer at a time takes {:.1f} GiB, {:.1f} are free",
+                    static_cast<double>(needed) / 0x1p30, static_cast<double>(free) / 0x1p30)};
   }
-  Tensor tokens({1, std::min(kTokens, source_config.max_position_embeddings)}, DType::kInt64, {});
-  int64_t next = 0;
-  for (int64_t& token : tokens.span<int64_t>()) token = (next += 7919) % vocab_rows;
-  const Tensor a = stored_logits(source, source_config, tokens);  // [s, b, v]
-  const Tensor b = stored_logits(result, result_config, tokens);
-  const auto epsilon_of = [](const CheckpointContents& contents) {
-    switch (contents.sections.at(kWeightsSection).begin()->second.dtype) {
-      case DType::kBFloat16:
-        return 0x1p-8;
-      case DType::kFloat16:
-        return 0x1p-11;
-      default:
-        return 0x1p-24;
-    }
-  };
-  // Weights of one dtype give the same bits; sums of rounded ones drift by more than one step.
-  constexpr double kSteps = 32;
-  const double tolerance = epsilon_of(source) == epsilon_of(result)
-                               ? 0.0
-                               : kSteps * std::max(epsilon_of(source), epsilon_of(result));
-  double largest = 0;
-  double difference = 0;
-  for (int64_t position = 0; position < a.size(0); ++position) {
-    const float* x = a.span<float>().data() + position * a.size(2);
-    const float* y = b.span<float>().data() + position * b.size(2);
-    for (int64_t id = 0; id < vocab_rows; ++id) {
-      largest = std::max<double>(largest, std::abs(x[id]));
-      // NaN in one of them alone is a difference.
-      const double step = std::isnan(x[id]) && std::isnan(y[id]) ? 0.0 : std::abs(x[id] - y[id]);
-      difference = std::isnan(step) ? INFINITY : std::max(difference, step);
-    }
-  }
-  if (difference > tolerance * largest) {
+  const int64_t ids =
+      std::min(source.config.counted_vocab_size(), result.config.counted_vocab_size());
+  const Tensor tokens = some_tokens(source.config, ids);
+  const Tensor a = stored_logits(source.contents, source.config, tokens);  // [s, b, v]
+  const Tensor b = stored_logits(result.contents, result.config, tokens);
+  const double tolerance = tolerance_between(source.contents, result.contents);
+  const LogitDifference logits = difference_of(a, b, ids);
+  if (logits.difference > tolerance * logits.largest) {
     throw InternalError(fmt::format(
         "the logits of {} differ from those of {} by {} (largest logit {}); the result is wrong",
-        result.directory.string(), source.directory.string(), difference, largest));
+        result.contents.directory.string(), source.contents.directory.string(), logits.difference,
+        logits.largest));
   }
-  return fmt::format("logits of {} tokens differ by {:.2g} at most (largest {:.3g})",
-                     tokens.numel(), difference, largest);
+  const int64_t before = source.config.counted_vocab_size();
+  const int64_t after = result.config.counted_vocab_size();
+  const double loss = loss_of(a, tokens, before);
+  const double loss_after = loss_of(b, tokens, after);
+  if (before == after && std::abs(loss - loss_after) > 2 * tolerance * logits.largest) {
+    throw InternalError(fmt::format("the loss of {} is {}, that of {} {}; the result is wrong",
+                                    result.contents.directory.string(), loss_after,
+                                    source.contents.directory.string(), loss));
+  }
+  std::vector<std::string> lines = {
+      fmt::format("logits of {} tokens differ by {:.2g} at most (largest {:.3g})", tokens.numel(),
+                  logits.difference, logits.largest),
+      fmt::format("their loss is {:.6g}, {:.6g} before", loss_after, loss)};
+  if (before != after) {
+    lines.push_back(fmt::format("{} ids count in the result, {} in the source", after, before));
+  }
+  if (after < result.config.padded_vocab_size) {
+    lines.push_back(
+        fmt::format("programs that count the {} padding rows too compute the loss {:.6g}",
+                    result.config.padded_vocab_size - after,
+                    loss_of(b, tokens, result.config.padded_vocab_size)));
+  }
+  return lines;
 }
 
 }  // namespace megatron

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "megatron/checkpoint/contents.h"
 #include "megatron/transformer/config.h"
@@ -14,11 +15,17 @@ namespace megatron {
 void expect_same_tensors(const CheckpointContents& want, const CheckpointContents& got,
                          int64_t vocab_rows);
 
-// Computes the logits of a few tokens with both models, a layer at a time and in fp32, and tells
-// what came of it. They must be the same bits where the weights have one dtype; rounding to another
-// moves them by some of its steps. Throws InternalError. Where memory is short it says so instead.
-std::string compare_logits(const CheckpointContents& source, const TransformerConfig& source_config,
-                           const CheckpointContents& result, const TransformerConfig& result_config,
-                           int64_t vocab_rows);
+struct StoredModel {
+  const CheckpointContents& contents;
+  const TransformerConfig& config;  // resolved, with padded_vocab_size
+};
+
+// Computes the logits and the loss of a few tokens with both models, a layer at a time and in fp32,
+// and describes the differences, a line each. Of weights of one dtype both must be the same bits;
+// rounding to another dtype moves them by some of its steps. The losses are those of the ids that
+// count in each model (TransformerConfig::counted_vocab_size), so that they differ where the
+// conversion removes rows that were trained. Throws InternalError where logits or losses differ too
+// much. Computes nothing and says so where memory is short.
+std::vector<std::string> compare_models(const StoredModel& source, const StoredModel& result);
 
 }  // namespace megatron

@@ -1,27 +1,15 @@
 #include "megatron/interchange/save_contents.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "megatron/checkpoint/commit.h"
+#include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/save.h"
-#include "megatron/interchange/hf/names.h"
-#include "megatron/models/gpt/gpt_parameters.h"
+#include "megatron/comm/collectives.h"
+#include "megatron/interchange/hf/folder.h"
 
 namespace megatron {
-
-void write_hf_folder(const std::filesystem::path& directory, const CheckpointContents& contents,
-                     const TransformerConfig& config, int64_t vocab_size, int64_t max_shard_bytes,
-                     WeightsFormat format) {
-  const StoredSection& weights = contents.sections.at(kWeightsSection);
-  const StoredTensor& words = weights.at("embedding.word_embeddings.weight");
-  HfModel model;
-  model.transformer = config;
-  model.transformer.padded_vocab_size = words.shape[0];
-  model.transformer.params_dtype = words.dtype;
-  model.family = hf_family_of(model.transformer);
-  model.vocab_size = vocab_size > 0 ? vocab_size : words.shape[0];
-  save_hf_model(
-      directory, model, gpt_parameters(model.transformer), max_shard_bytes,
-      [&](const TensorSpec& spec) { return whole_elements(weights.at(spec.name)); }, format);
-}
 
 void save_contents(const std::filesystem::path& directory, const CheckpointContents& contents,
                    SaveFormat format, const MegatronLayout& layout,
@@ -30,17 +18,48 @@ void save_contents(const std::filesystem::path& directory, const CheckpointConte
   const bool is_hf = format == SaveFormat::kHuggingFace;
   const auto write = [&](const std::filesystem::path& unfinished) {
     if (is_hf) {
-      write_hf_folder(unfinished, contents, config, 0, kMaxShardBytes);
+      write_hf_folder(unfinished, contents, config, {.vocab_size = config.true_vocab_size});
     } else {
-      write_megatron_files(unfinished, contents, layout);
+      // Other programs count padding rows, which this one does not train.
+      CheckpointContents padded = contents;
+      pad_vocabulary(padded, vocabulary_of(padded).shape[0]);
+      write_megatron_files(unfinished, padded, layout);
     }
   };
   // Compat: Megatron-LM calls what was not trained a release.
   const bool is_release = contents.iteration == 0 && !is_hf;
   commit_checkpoint(directory,
-                    is_release ? "release" : iteration_directory_name(contents.iteration),
+                    is_release ? kReleaseName : iteration_directory_name(contents.iteration),
                     is_hf ? CheckpointFormat::kHuggingFace : CheckpointFormat::kMegatron,
-                    is_release ? "release" : std::to_string(contents.iteration), write);
+                    is_release ? kReleaseName : std::to_string(contents.iteration), write);
+}
+
+void save_foreign(const RunConfig& run, const CheckpointState& state, const comm::Group& world) {
+  const CheckpointConfig& config = run.checkpoint;
+  const int64_t chunks = run.parallel.virtual_pipeline_model_parallel_size;
+  const MegatronLayout layout = {
+      .naming = config.save_format == SaveFormat::kMegatronCore ? MegatronNaming::kCore
+                                                                : MegatronNaming::kLegacy,
+      .tensor_model_parallel_size = run.parallel.tensor_model_parallel_size,
+      .pipeline_model_parallel_size = run.parallel.pipeline_model_parallel_size,
+      .virtual_pipeline_model_parallel_size = std::max<int64_t>(chunks, 1),
+      .use_distributed_optimizer = run.parallel.use_distributed_optimizer,
+      .data_parallel_size = run.parallel.data_parallel_size};
+  if (world.size() == 1) {
+    return save_contents(config.save, contents_of(state), config.save_format, layout,
+                         run.transformer);
+  }
+  // No rank has all of it: they meet in a checkpoint of our own, which rank 0 converts.
+  const std::filesystem::path staging = std::filesystem::path(config.save) / kStagingName;
+  save_checkpoint(staging, state, {}, world);
+  if (world.rank() == 0) {
+    CheckpointContents contents =
+        open_checkpoint(staging / iteration_directory_name(state.iteration));
+    join_pieces(contents);
+    save_contents(config.save, contents, config.save_format, layout, run.transformer);
+    std::filesystem::remove_all(staging);
+  }
+  comm::barrier(world);
 }
 
 }  // namespace megatron

@@ -1,18 +1,17 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 
 #include "megatron/checkpoint/config.h"
 #include "megatron/checkpoint/contents.h"
-#include "megatron/formats/sharded.h"
+#include "megatron/checkpoint/state.h"
+#include "megatron/comm/group.h"
 #include "megatron/interchange/megatron/writer.h"
+#include "megatron/training/run_config.h"
 #include "megatron/transformer/config.h"
 
 // Writes the contents of a checkpoint in any format.
 namespace megatron {
-
-inline constexpr int64_t kMaxShardBytes = 10'000'000'000;
 
 // Writes <directory>/iter_<iteration> in a format and makes it the latest. For Hugging Face the
 // directory of the iteration is the model's folder.
@@ -20,10 +19,8 @@ void save_contents(const std::filesystem::path& directory, const CheckpointConte
                    SaveFormat format, const MegatronLayout& layout,
                    const TransformerConfig& config);
 
-// Writes a Hugging Face model into an existing directory. `vocab_size` is the number of rows that
-// are not padding; 0: all.
-void write_hf_folder(const std::filesystem::path& directory, const CheckpointContents& contents,
-                     const TransformerConfig& config, int64_t vocab_size, int64_t max_shard_bytes,
-                     WeightsFormat format = WeightsFormat::kSafetensors);
+// Saves the state of a run in the format of another system that --save-format names. Every rank of
+// `world` calls it.
+void save_foreign(const RunConfig& run, const CheckpointState& state, const comm::Group& world);
 
 }  // namespace megatron

@@ -5,12 +5,14 @@
 namespace megatron::kernels {
 
 void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
-                              int64_t first_column, Stream stream) {
+                              int64_t first_column, int64_t num_columns, Stream stream) {
   if (stream.is_cpu()) {
-    return cpu::cross_entropy_statistics(statistics, logits, labels, first_column, stream);
+    return cpu::cross_entropy_statistics(statistics, logits, labels, first_column, num_columns,
+                                         stream);
   }
   if constexpr (kBuiltWithCuda) {
-    return cuda::cross_entropy_statistics(statistics, logits, labels, first_column, stream);
+    return cuda::cross_entropy_statistics(statistics, logits, labels, first_column, num_columns,
+                                          stream);
   }
   throw_built_without_cuda("cross_entropy");
 }

@@ -8,7 +8,10 @@
 // gathered and combined, and each rank makes its part of the gradient without communication.
 // A single rank does the same with one set of statistics.
 //
-// Labels are int64, ids of the whole vocabulary; a negative label means "no target here": loss 0,
+// num_columns is the size of the vocabulary. Columns with larger ids pad it: they take no part in
+// anything, and their gradient is 0.
+//
+// Labels are int64, ids of the vocabulary; a negative label means "no target here": loss 0,
 // gradient 0. Logits may be fp32, fp16 or bf16; everything is computed in fp32.
 namespace megatron::kernels {
 
@@ -26,9 +29,9 @@ enum CrossEntropyStatistic {
 // labels      [b, s]        in
 // first_column: the id of column 0, vp_rank * v/tp.
 void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
-                              int64_t first_column, Stream stream);
+                              int64_t first_column, int64_t num_columns, Stream stream);
 
-// The loss of each token, -log p(label), p = softmax over all columns of all ranks; with label
+// The loss of each token, -log p(label), p = softmax over the columns of all ranks; with label
 // smoothing e the target has weight 1 - e * K/(K-1) and the rest is spread evenly over all K =
 // num_columns: loss = (1 - q) * -log p(label) - q * mean(log p), q = e * K/(K-1).
 //
@@ -49,7 +52,7 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
 
 namespace cpu {
 void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
-                              int64_t first_column, Stream stream);
+                              int64_t first_column, int64_t num_columns, Stream stream);
 void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
                           ConstView labels, float label_smoothing, int64_t num_columns,
                           Stream stream);
@@ -60,7 +63,7 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
 
 namespace cuda {
 void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
-                              int64_t first_column, Stream stream);
+                              int64_t first_column, int64_t num_columns, Stream stream);
 void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
                           ConstView labels, float label_smoothing, int64_t num_columns,
                           Stream stream);

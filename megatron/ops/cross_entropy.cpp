@@ -38,7 +38,7 @@ Losses losses_of(const Tensor& logits, const Tensor& given_labels, float label_s
   const Tensor labels = given_labels.to(stream);
   Tensor statistics({s, b, kernels::kNumCrossEntropyStatistics}, DType::kFloat32, stream);
   kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(),
-                                    shard.first_column, stream);
+                                    shard.first_column, num_columns(logits, shard), stream);
   Losses result{Tensor({s, b}, DType::kFloat32, stream), Tensor({s, b}, DType::kFloat32, stream),
                 labels};
   const Tensor of_all_ranks =

@@ -9,7 +9,9 @@ namespace megatron {
 // The columns of the vocabulary that a rank has, and how it meets those of the others.
 struct VocabularyShard {
   int64_t first_column = 0;
-  int64_t num_columns = 0;  // of all ranks; 0: this rank has them all
+  // Size of the vocabulary; columns of any rank beyond it are padding. 0: the columns of this rank,
+  // which has them all.
+  int64_t num_columns = 0;
   // [s, b, 4] of this rank -> [ranks, s, b, 4] of all; null: this rank has them all.
   std::function<Tensor(const Tensor& statistics)> gather = nullptr;
 };
@@ -19,7 +21,7 @@ struct VocabularyShard {
 //
 //   logits [s, b, v/ranks]   labels [b, s] int64   losses [s, b] fp32
 //
-// Every column takes part in the softmax, those that pad the vocabulary too. A negative label has
+// Columns that pad the vocabulary take no part in the softmax. A negative label has
 // loss 0 and no gradient. Labels are on the host, where this checks them, or on the device of
 // logits, having passed expect_labels().
 //

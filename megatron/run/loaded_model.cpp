@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "megatron/checkpoint/chunks.h"
 #include "megatron/comm/share_threads.h"
 #include "megatron/core/error.h"
-#include "megatron/interchange/checkpoint_formats.h"
-#include "megatron/interchange/load_source.h"
+#include "megatron/interchange/checkpoint_source.h"
+#include "megatron/interchange/source_settings.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/run/common_error.h"
 #include "megatron/run/device_choice.h"
@@ -85,24 +86,39 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
       "text");
 }
 
+namespace {
+
+// Fills this rank's part of a model.
+void load_weights(const GptModel& model, CheckpointContents contents) {
+  CheckpointState state;
+  state.model = chunks_of(model);
+  if (model.tensor_parallel().size() > 1) {  // rows that only make it divide are not stored
+    resize_vocabulary(contents, model.config().padded_vocab_size);
+  }
+  const bool is_part = !(model.chunk() == whole_model(model.config().num_layers));
+  load_checkpoint(contents, state, {.optimizer = false, .is_part = is_part});
+}
+
+}  // namespace
+
 LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
   if (choice.load.empty()) {
     throw ConfigError("--load is required: the directory of a checkpoint or Hugging Face model");
   }
   comm::use_threads(choice.num_threads);
-  const LoadSource source = find_load_source(choice.load, choice.ckpt_step, true);
+  const CheckpointSource source = find_source(choice.load, choice.ckpt_step, true);
 
   LoadedModel result;
   TransformerConfig config;
   TokenizerConfig tokenizer;
-  if (source.hf) {
-    config = source.hf->transformer;
-    result.vocab_size = source.hf->vocab_size;
-    tokenizer = tokenizer_of_model(source.hf_directory).value_or(TokenizerConfig());
+  if (source.hf() != nullptr) {
+    config = source.hf()->transformer;
+    result.vocab_size = source.hf()->vocab_size;
+    tokenizer = tokenizer_of_model(source.directory()).value_or(TokenizerConfig());
   } else {
-    const TrainingArgs run = described_run(source.format, open_source(source).args);
+    const TrainingArgs run = described_run(source.format(), source.contents().args);
     config = run.transformer;
-    tokenizer = tokenizer_of_checkpoint(*source.checkpoint).value_or(run.tokenizer);
+    tokenizer = tokenizer_of_checkpoint(source.directory()).value_or(run.tokenizer);
   }
   if (names_tokenizer(choice.tokenizer)) {
     tokenizer = choice.tokenizer;
@@ -115,12 +131,12 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
   }
   if (result.vocab_size == 0) {
     result.vocab_size = result.tokenizer != nullptr
-                            ? std::min(result.tokenizer->vocab_size(), config.padded_vocab_size)
-                            : config.padded_vocab_size;
+                            ? std::min(result.tokenizer->vocab_size(), config.counted_vocab_size())
+                            : config.counted_vocab_size();
   }
   const ParallelConfig parallel =
       in_common([&] { return laid_out(choice.parallel, config, world.size()); });
-  result.vocab_rows = config.padded_vocab_size;
+  config.true_vocab_size = config.counted_vocab_size();  // rows are added to divide them
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;
   warn_of_device(choice.device, world);
@@ -130,7 +146,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
   result.model = std::make_unique<GptModel>(
       for_inference(config), model_chunks(parallel, config.num_layers, stage).front(),
       result.parallel.tensor, result.stream->get());
-  load_weights(*result.model, source);
+  load_weights(*result.model, source.contents());
   return result;
 }
 

@@ -32,11 +32,10 @@ struct LoadedModel {
   // On rank 0, which reads texts; null there if neither the choice nor the directory names one.
   std::unique_ptr<Tokenizer> tokenizer;
   int64_t vocab_size = 0;  // on rank 0: ids that mean something; the rest is padding
-  int64_t vocab_rows = 0;  // as the checkpoint has them, before they are made to divide
 
   // Throws ConfigError saying which flags give a tokenizer if there is none.
   const Tokenizer& required_tokenizer() const;
-  InferenceModel inference() const { return {*model, parallel, vocab_rows}; }
+  InferenceModel inference() const { return {*model, parallel}; }
 };
 
 // Loads the weights of a checkpoint (its architecture and tokenizer are those of the run that saved

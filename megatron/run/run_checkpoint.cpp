@@ -16,6 +16,8 @@
 #include "megatron/checkpoint/save.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/interchange/save_contents.h"
+#include "megatron/interchange/source_settings.h"
 #include "megatron/nn/module.h"
 
 namespace megatron {
@@ -245,7 +247,8 @@ void expect_to_continue(const RunConfig& config, const CheckpointContents& conte
                         const std::filesystem::path& directory) {
   const std::vector<std::string> problems = contradictions(contents.args, config.settings);
   if (!problems.empty()) throw ConfigError(problems);
-  if (contents.has_optimizer() || config.checkpoint.no_load_optim) return;
+  if (contents.has_optimizer() || contents.is_release) return;
+  if (config.checkpoint.no_load_optim) return;
   throw ConfigError(fmt::format(
       "{} has no optimizer state (it was saved with --no-save-optim); use --no-load-optim to go on "
       "without, or --finetune to begin at iteration 0",
@@ -264,15 +267,9 @@ std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const Training
   return std::make_unique<DirectSaver>(config, state, task);
 }
 
-void load_run(const RunConfig& config, TrainingState& run, const LoadSource& source) {
+void load_run(const RunConfig& config, TrainingState& run, const CheckpointSource& source) {
   const CheckpointConfig& c = config.checkpoint;
-  if (source.hf) {
-    print_line(fmt::format(" loading Hugging Face model from {}", c.load));
-    for (const Module* chunk : run.chunks) load_hf(*chunk, config.transformer, source);
-    run.optimizer.reload_main_params();
-    return;
-  }
-  if (!source.checkpoint) {
+  if (!source.exists()) {
     if (!c.load.empty()) {
       print_line(
           fmt::format("WARNING: could not find the metadata file {}/{} ", c.load, kTrackerFile));
@@ -280,14 +277,22 @@ void load_run(const RunConfig& config, TrainingState& run, const LoadSource& sou
     }
     return;
   }
-  print_line(fmt::format(" loading checkpoint from {}", source.checkpoint->string()));
-  const CheckpointContents contents = open_source(source, config.settings);
-  if (!c.finetune) expect_to_continue(config, contents, *source.checkpoint);
+  const bool is_hf = source.hf() != nullptr;
+  print_line(is_hf ? fmt::format(" loading Hugging Face model from {}", c.load)
+                   : fmt::format(" loading checkpoint from {}", source.directory().string()));
+  const CheckpointContents& contents = source.contents(config.settings);
+  if (is_hf) {
+    const std::vector<std::string> problems =
+        contradictions(source.hf()->transformer, config.transformer);
+    if (!problems.empty()) throw ConfigError(problems);
+  } else if (!c.finetune) {
+    expect_to_continue(config, contents, source.directory());
+  }
   const bool with_optimizer = !c.finetune && !c.no_load_optim && contents.has_optimizer();
   CheckpointState state = state_of(config, run, with_optimizer, Use::kLoad);
   load_checkpoint(contents, state,
                   {.optimizer = with_optimizer, .is_part = run.parallel.world.size() > 1});
-  if (c.finetune) {
+  if (c.finetune || is_hf) {
     run.optimizer.reload_main_params();
     return;
   }

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "megatron/interchange/load_source.h"
+#include "megatron/interchange/checkpoint_source.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/run_saver.h"
 #include "megatron/training/train_task.h"
@@ -18,6 +18,6 @@ std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const Training
 // Brings a newly built run to where the source stands; Megatron-LM's rules for --finetune,
 // --no-load-optim and the scheduler flags. Throws ConfigError for every setting that contradicts
 // the source, FormatError for tensors that do not fit.
-void load_run(const RunConfig& config, TrainingState& run, const LoadSource& source);
+void load_run(const RunConfig& config, TrainingState& run, const CheckpointSource& source);
 
 }  // namespace megatron

@@ -10,22 +10,25 @@
 #include "megatron/comm/made_once.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 
 namespace megatron {
 namespace {
 
-// Rows of the embedding in a checkpoint; 0 if unknown.
-int64_t saved_vocabulary(const LoadSource& source) {
-  const ArgMap args = open_source(source).args;
-  const auto found = args.find("padded_vocab_size");
-  const int64_t* rows = found == args.end() ? nullptr : std::get_if<int64_t>(&found->second);
-  return rows == nullptr ? 0 : *rows;
+// The rows of a source's vocabulary, and how many of them are not padding; 0 where it does not say.
+TransformerConfig saved_vocabulary(const CheckpointSource& source) {
+  TransformerConfig saved;
+  if (!source.exists()) return saved;
+  use_checkpoint_vocabulary(saved, source.args());
+  // Without padding yet, which makes products fast.
+  if (source.hf() != nullptr) saved.padded_vocab_size = 0;
+  return saved;
 }
 
 }  // namespace
 
-std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSource& source,
+std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const CheckpointSource& source,
                                                 const comm::Group& world) {
   const Speaking on_first(world.rank() == 0);
   print_line(fmt::format("> building {} tokenizer ...", config.tokenizer.tokenizer_type));
@@ -37,25 +40,28 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSou
         "the tokenizer has {} ids, the model {} rows; use the tokenizer the model was trained with",
         tokenizer->vocab_size(), rows));
   };
+  TransformerConfig& model = config.transformer;
+  const TransformerConfig saved = saved_vocabulary(source);
+  model.true_vocab_size = saved.true_vocab_size;
   int64_t used = tokenizer->vocab_size();
-  if (source.hf) {
-    refuse_if_beyond(source.hf->vocab_size);
-    used = source.hf->vocab_size;
+  if (model.true_vocab_size > 0) {
+    refuse_if_beyond(model.true_vocab_size);
+    used = model.true_vocab_size;
   }
-  int64_t& padded = config.transformer.padded_vocab_size;
+  int64_t& padded = model.padded_vocab_size;
   const int64_t tp = config.parallel.tensor_model_parallel_size;
-  if (padded == 0 && source.checkpoint) {
-    // The model keeps its rows, even if this number of ranks would pad to others.
-    const int64_t saved = saved_vocabulary(source);
-    if (saved >= used && saved % tp == 0) padded = saved;
-  }
+  if (model.true_vocab_size > 0 && padded % tp != 0) padded = 0;
+  // The model keeps its rows, even if this number of ranks would pad to others.
+  const int64_t rows = saved.padded_vocab_size;
+  if (padded == 0 && rows >= used && rows % tp == 0) padded = rows;
   if (padded == 0) {
-    padded = padded_vocab_size(used, config.transformer.make_vocab_size_divisible_by, tp);
+    padded = padded_vocab_size(used, model.make_vocab_size_divisible_by, tp);
   }
   refuse_if_beyond(padded);
   print_line(fmt::format(" > padded vocab (size: {}) with {} dummy tokens (new size: {})",
                          tokenizer->vocab_size(), padded - tokenizer->vocab_size(), padded));
   config.settings["padded_vocab_size"] = padded;
+  if (model.true_vocab_size > 0) config.settings["true_vocab_size"] = model.true_vocab_size;
   if (!config.checkpoint.save.empty() && world.rank() == 0) {
     save_tokenizer(config.tokenizer, tokenizer_folder(config.checkpoint.save));
   }
@@ -64,9 +70,14 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSou
 
 namespace {
 
+// Is it a checkpoint of a run, which can go on?
+bool is_checkpoint(const CheckpointSource& source) {
+  return source.exists() && source.hf() == nullptr;
+}
+
 // A run that starts at iteration 0 would replace checkpoints of another run, or mix with them.
-void expect_no_other_run(const CheckpointConfig& config, const LoadSource& source) {
-  const bool starts_anew = !source.checkpoint || config.finetune;
+void expect_no_other_run(const CheckpointConfig& config, const CheckpointSource& source) {
+  const bool starts_anew = !is_checkpoint(source) || config.finetune;
   const std::vector<int64_t> there = named_iterations(config.save);
   if (!starts_anew || there.empty() || config.overwrite_checkpoints) return;
   throw ConfigError(fmt::format(
@@ -79,7 +90,7 @@ void expect_no_other_run(const CheckpointConfig& config, const LoadSource& sourc
 }  // namespace
 
 std::shared_ptr<const DirectoryLock> prepare_save_directory(CheckpointConfig& config,
-                                                            const LoadSource& source) {
+                                                            const CheckpointSource& source) {
   const std::filesystem::path save = config.save;
   std::error_code error;
   std::filesystem::create_directories(save, error);
@@ -90,8 +101,9 @@ std::shared_ptr<const DirectoryLock> prepare_save_directory(CheckpointConfig& co
   }
   auto lock = std::make_shared<const DirectoryLock>(save);
   expect_no_other_run(config, source);
-  config.foreign_iterations =
-      foreign_iterations(save, config.finetune ? std::nullopt : source.checkpoint);
+  std::optional<std::filesystem::path> continued;
+  if (is_checkpoint(source) && !config.finetune) continued = source.directory();
+  config.foreign_iterations = foreign_iterations(save, continued);
   remove_leftovers(save);
   return lock;
 }

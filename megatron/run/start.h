@@ -5,7 +5,7 @@
 #include "megatron/checkpoint/config.h"
 #include "megatron/checkpoint/directory_lock.h"
 #include "megatron/comm/group.h"
-#include "megatron/interchange/load_source.h"
+#include "megatron/interchange/checkpoint_source.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/run_config.h"
 
@@ -16,7 +16,8 @@ namespace megatron {
 // the loaded model need, unless the config has it. Threads of one process share the tokenizer.
 // Throws ConfigError if the tokenizer has more ids than the model has rows. With --save, rank 0
 // keeps the tokenizer beside the checkpoints, so that they can be used without its flags.
-std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSource& source = {},
+std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config,
+                                                const CheckpointSource& source = {},
                                                 const comm::Group& world = {});
 
 // Creates the directory of --save, locks it, notes the iterations of other runs there, and clears
@@ -25,6 +26,6 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const LoadSou
 // iteration 0 among checkpoints of another one without --overwrite-checkpoints. One rank calls it,
 // and keeps the lock as long as the run may save.
 std::shared_ptr<const DirectoryLock> prepare_save_directory(CheckpointConfig& config,
-                                                            const LoadSource& source = {});
+                                                            const CheckpointSource& source = {});
 
 }  // namespace megatron

@@ -51,7 +51,7 @@ void TrainingRun::print_size() const {
                   parallel.tensor.rank(), parallel.pipeline.rank(), count));
 }
 
-void TrainingRun::load(const LoadSource& source) {
+void TrainingRun::load(const CheckpointSource& source) {
   const Speaking on_first(world_.rank() == 0);
   const TimerScope timer(timers_, kModelTimer, 0);
   load_run(config_, *state_, source);
@@ -60,7 +60,7 @@ void TrainingRun::load(const LoadSource& source) {
 void TrainingRun::load() {
   const CheckpointConfig& c = config_.checkpoint;
   if (c.load.empty()) return;
-  load(find_load_source(c.load, c.ckpt_step, c.exit_on_missing_checkpoint, c.load_format));
+  load(find_source(c.load, c.ckpt_step, c.exit_on_missing_checkpoint, c.load_format));
 }
 
 void TrainingRun::save() {

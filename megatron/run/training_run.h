@@ -5,7 +5,7 @@
 
 #include "megatron/comm/group.h"
 #include "megatron/device/stream.h"
-#include "megatron/interchange/load_source.h"
+#include "megatron/interchange/checkpoint_source.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/run_saver.h"
 #include "megatron/training/timers.h"
@@ -38,7 +38,7 @@ class TrainingRun {
 
   // Continues from a checkpoint, or starts from the weights of a model. Throws ConfigError for
   // every setting that contradicts the source, FormatError for tensors that do not fit.
-  void load(const LoadSource& source);
+  void load(const CheckpointSource& source);
   // The same from --load, if that was given.
   void load();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -91,10 +92,22 @@ void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored) {
     const auto found = stored.find(flag.dest);
     if (wins && found != stored.end()) flags.assign(flag.dest, found->second);
   }
-  const auto padded = stored.find("padded_vocab_size");
-  if (padded != stored.end() && std::holds_alternative<int64_t>(padded->second)) {
-    args.transformer.padded_vocab_size = std::get<int64_t>(padded->second);
-  }
+  use_checkpoint_vocabulary(args.transformer, stored);
+}
+
+void use_checkpoint_vocabulary(TransformerConfig& config, const ArgMap& stored) {
+  const auto take = [&](const char* name, int64_t& field) {
+    const auto found = stored.find(name);
+    const int64_t* value = found != stored.end() ? std::get_if<int64_t>(&found->second) : nullptr;
+    if (value == nullptr) return;
+    if (*value < 0 || *value > std::numeric_limits<int32_t>::max()) {
+      throw FormatError(fmt::format("the checkpoint's {} is {}, expected 0 to {}", name, *value,
+                                    std::numeric_limits<int32_t>::max()));
+    }
+    field = *value;
+  };
+  take("padded_vocab_size", config.padded_vocab_size);
+  take("true_vocab_size", config.true_vocab_size);
 }
 
 ArgMap arg_map(const TrainingArgs& args) {
@@ -120,6 +133,9 @@ ArgMap arg_map(const TrainingArgs& args) {
   map["variable_seq_lengths"] = false;
   if (args.transformer.padded_vocab_size > 0) {
     map["padded_vocab_size"] = args.transformer.padded_vocab_size;
+  }
+  if (args.transformer.true_vocab_size > 0) {
+    map["true_vocab_size"] = args.transformer.true_vocab_size;
   }
   return map;
 }

@@ -66,6 +66,10 @@ ActivationFlags activation_flags(Activation activation);
 // normalization, untied output weights). Throws ConfigError for a stored value of another type.
 void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored);
 
+// Takes the rows of the embedding that a checkpoint stored, and how many of them are not padding.
+// Throws FormatError for numbers that no vocabulary has.
+void use_checkpoint_vocabulary(TransformerConfig& config, const ArgMap& stored);
+
 // What resolved args ask for that this version cannot do, one sentence each.
 std::vector<std::string> unavailable(const TrainingArgs& args);
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "megatron/core/checked.h"
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/memory.h"
@@ -26,7 +27,8 @@ Storage::Storage(int64_t bytes, Stream stream)
 Storage::~Storage() { allocator_of(stream_.device).release(data_); }
 
 Tensor::Tensor(const Shape& shape, DType dtype, Stream stream)
-    : storage_(std::make_shared<Storage>(shape.numel() * size_of(dtype), stream)),
+    : storage_(std::make_shared<Storage>(
+          checked_product({shape.numel(), size_of(dtype)}, "bytes of a tensor"), stream)),
       shape_(shape),
       dtype_(dtype) {}
 

@@ -219,6 +219,10 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
                         "--kv-channels",
                         c.rotary_dim(), c.kv_channels));
   }
+  require(c.true_vocab_size >= 0 &&
+              (c.padded_vocab_size == 0 || c.true_vocab_size <= c.padded_vocab_size),
+          fmt::format("true_vocab_size {} must be at most padded_vocab_size {}", c.true_vocab_size,
+                      c.padded_vocab_size));
   if (positive(c.make_vocab_size_divisible_by, "--make-vocab-size-divisible-by", "128")) {
     require(c.pad_vocab_size_to >= 0 && c.pad_vocab_size_to % c.make_vocab_size_divisible_by == 0,
             fmt::format("--pad-vocab-size-to {} must be a multiple of "

@@ -61,6 +61,9 @@ struct TransformerConfig {
   int64_t decoder_seq_length = 0;       // T5 only
   int64_t max_position_embeddings = 0;  // required; rows of the learned position table
   int64_t padded_vocab_size = 0;        // rows of the embedding; set once the tokenizer is known
+  // Rows that are not padding, for a model that came without padding (see counted_vocab_size). 0:
+  // all, as Megatron-LM trains them.
+  int64_t true_vocab_size = 0;
   int64_t make_vocab_size_divisible_by =
       128;                        // times tp: the unit that the vocabulary is padded to
   int64_t pad_vocab_size_to = 0;  // the padded size itself; 0: the next multiple
@@ -113,6 +116,12 @@ struct TransformerConfig {
   int64_t recompute_num_layers = 0;  // required with kFull
   bool distribute_saved_activations = false;
 
+  // Ids that have a probability: the softmax of the loss and of sampling leaves the rows beyond
+  // them out. Compat: Megatron-LM trains its padding rows, so they count unless true_vocab_size is
+  // known.
+  int64_t counted_vocab_size() const {
+    return true_vocab_size > 0 ? true_vocab_size : padded_vocab_size;
+  }
   bool is_gated() const { return megatron::is_gated(activation); }
   // The d of the rotary frequencies base^(-2i/d), i < ceil(d/2): the part of a head that
   // rotary_percent asks for. Rotary embeddings turn d channels, d + 1 when d is odd.

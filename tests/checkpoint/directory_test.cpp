@@ -109,7 +109,8 @@ TEST_F(CheckpointDirectoryTest, RemovesLeftoversOnly) {
   save(10);
   for (const char* name :
        {"iter_0000020.tmp-77", "iter_0000010.tmp-78-replaced", ".trash-iter_0000005-1", "mine",
-        "latest_checkpointed_iteration.txt.tmp-9-1", "iter_x.tmp-1", ".trash-mine"}) {
+        "latest_checkpointed_iteration.txt.tmp-9-1", "release.tmp-3", ".staging", "iter_x.tmp-1",
+        ".trash-mine"}) {
     std::filesystem::create_directories(path() / name / "inner");
   }
   remove_leftovers(path());

@@ -206,7 +206,7 @@ TEST(ContradictionsTest, ComparesWhatMegatronCompares) {
   now["num_layers"] = int64_t{8};
   EXPECT_THAT(contradictions(saved, now),
               testing::ElementsAre("num_layers is 4 in the checkpoint, but 8 now; give the "
-                                   "checkpoint's value or --finetune"));
+                                   "checkpoint's value or --use-checkpoint-args"));
 }
 
 }  // namespace

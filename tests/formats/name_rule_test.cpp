@@ -1,7 +1,9 @@
 #include "megatron/formats/name_rule.h"
 
 #include <gmock/gmock.h>
+
 #include <gtest/gtest.h>
+#include <cstring>
 
 #include <algorithm>
 #include <numeric>
@@ -30,6 +32,31 @@ MappedTensor mapped_tensor(const Shape& ours, Layout layout, size_t parts = 1) {
   MappedTensor tensor{{"ours", DType::kFloat32, ours}, {}, layout};
   for (size_t part = 0; part < parts; ++part) tensor.theirs.push_back(std::to_string(part));
   return tensor;
+}
+
+// Ours, put together from all pieces; rows of padding are zero.
+Tensor to_ours(const MappedTensor& tensor, std::span<const ConstView> theirs,
+               const LayoutSizes& sizes) {
+  std::vector<ElementReader> readers;
+  for (const ConstView& view : theirs) readers.push_back([view] { return FileElements{view}; });
+  const DType dtype = theirs[0].dtype;
+  Tensor y = zeros(tensor.ours.shape, dtype, {});
+  const int64_t width = y.rank() == 2 ? y.size(1) : 1;
+  for (const MappedPiece& piece : pieces_of(tensor, readers, dtype, sizes)) {
+    const FileElements elements = piece.read();
+    EXPECT_EQ(elements.view.shape, piece.shape);
+    const int64_t columns = piece.shape.rank() == 2 ? piece.shape[1] : 1;
+    const int64_t rows = columns == 0 ? 0 : piece.shape.numel() / columns;
+    const int64_t row = piece.offset.empty() ? 0 : piece.offset[0];
+    const int64_t column = piece.offset.size() == 2 ? piece.offset[1] : 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(
+          static_cast<std::byte*>(y.view().data) + ((row + r) * width + column) * size_of(dtype),
+          static_cast<const std::byte*>(elements.view.data) + r * columns * size_of(dtype),
+          static_cast<size_t>(columns * size_of(dtype)));
+    }
+  }
+  return y;
 }
 
 void expect_inverse(const MappedTensor& tensor) {
@@ -125,10 +152,20 @@ TEST(NameRuleTest, RefusesSizesThatDoNotFit) {
   EXPECT_THAT(refusal({3, 2}, Layout::kGateUp, 2), HasSubstr("2 rows were expected"));
   EXPECT_THAT(refusal({}, Layout::kGateUp, 2), HasSubstr("several rows"));
   EXPECT_THAT(refusal({2, 2, 2}, Layout::kTranspose, 1), HasSubstr("two axes"));
-  const Tensor a = counted({2, 3});
-  const Tensor b = cast(a, DType::kBFloat16);
-  const MappedTensor gate_up = mapped_tensor({4, 3}, Layout::kGateUp, 2);
-  EXPECT_THROW(to_ours(gate_up, std::vector<ConstView>{a.view(), b.view()}, kSizes), DtypeError);
+}
+
+// A rank of a tensor-parallel group moves the elements of its own rows or columns alone.
+TEST(NameRuleTest, PiecesAreAsSmallAsRanksNeed) {
+  constexpr LayoutSizes kManyHeads{16, 16, 2, 5};
+  const auto number = [&](const MappedTensor& tensor) {
+    const std::vector<ElementReader> none(tensor.theirs.size());
+    return pieces_of(tensor, none, DType::kFloat32, kManyHeads).size();
+  };
+  EXPECT_EQ(number(mapped_tensor({8, 4}, Layout::kSame)), 1u);
+  EXPECT_EQ(number(mapped_tensor({8, 4}, Layout::kGateUp, 2)), 2u);
+  EXPECT_EQ(number(mapped_tensor({96, 4}, Layout::kQkvThirdsTranspose)), 8u);
+  EXPECT_EQ(number(mapped_tensor({96, 4}, Layout::kQkvSplit, 3)), 8u);
+  EXPECT_EQ(number(mapped_tensor({64, 32}, Layout::kTranspose)), 64u);
 }
 
 TEST(NameRuleTest, FindsRulesByLayer) {

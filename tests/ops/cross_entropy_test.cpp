@@ -11,36 +11,42 @@
 namespace megatron {
 namespace {
 
-// The definition, in fp64.
-Tensor expected(const Tensor& logits, const Tensor& labels, double smoothing) {
+// The definition, in fp64; the first v of the columns are no padding.
+Tensor expected(const Tensor& logits, const Tensor& labels, double smoothing, int64_t v) {
   const int64_t s = logits.size(0);
   const int64_t b = logits.size(1);
-  const int64_t v = logits.size(2);
+  const int64_t columns = logits.size(2);
   Tensor losses({s, b}, DType::kFloat32, Stream{});
   const double q = v > 1 ? smoothing * double(v) / double(v - 1) : 0;
   for (int64_t row = 0; row < s * b; ++row) {
     double sum = 0;
-    for (int64_t k = 0; k < v; ++k) sum += std::exp(element(logits, row * v + k));
+    for (int64_t k = 0; k < v; ++k) sum += std::exp(element(logits, row * columns + k));
     double mean = 0;
     for (int64_t k = 0; k < v; ++k) {
-      mean += (element(logits, row * v + k) - std::log(sum)) / double(v);
+      mean += (element(logits, row * columns + k) - std::log(sum)) / double(v);
     }
     const auto label = labels.span<int64_t>()[static_cast<size_t>(row % b * s + row / b)];
-    const double nll = label < 0 ? 0 : std::log(sum) - element(logits, row * v + label);
+    const double nll = label < 0 ? 0 : std::log(sum) - element(logits, row * columns + label);
     losses.span<float>()[static_cast<size_t>(row)] =
         label < 0 ? 0.0f : static_cast<float>((1 - q) * nll - q * mean);
   }
   return losses;
 }
 
-OpCase make_case(const Shape& shape, float smoothing) {
-  Tensor labels = random_ids({shape[1], shape[0]}, shape[2], 1);
+// vocabulary: columns that are no padding; 0: all.
+OpCase make_case(const Shape& shape, float smoothing, int64_t vocabulary = 0) {
+  const int64_t v = vocabulary > 0 ? vocabulary : shape[2];
+  Tensor labels = random_ids({shape[1], shape[0]}, v, 1);
   if (labels.numel() > 2) labels.span<int64_t>()[2] = -1;  // BERT's "not masked"
   return {.name = "cross_entropy " + shape.str(),
           .inputs = {random_normal(shape, {.seed = 2, .stddev = 2})},
           // scale() makes logits of the graph's own, so that their memory is reused.
-          .op = [=](const auto& in) { return cross_entropy(scale(in[0], 1), labels, smoothing); },
-          .expected = [=](const auto& in) { return expected(in[0], labels, double(smoothing)); },
+          .op =
+              [=](const auto& in) {
+                return cross_entropy(scale(in[0], 1), labels, smoothing,
+                                     {.num_columns = vocabulary});
+              },
+          .expected = [=](const auto& in) { return expected(in[0], labels, double(smoothing), v); },
           .terms = 8};
 }
 
@@ -116,7 +122,7 @@ TEST(CrossEntropyTest, ShardsOfTheVocabularyCombineToTheWhole) {
     const Tensor logits = columns(whole.data(), first, count);
     Tensor own = statistics.slice(static_cast<int64_t>(rank), 1)
                      .reshape({3, 2, kernels::kNumCrossEntropyStatistics});
-    kernels::cross_entropy_statistics(own.view(), logits.view(), labels.view(), first, Stream{});
+    kernels::cross_entropy_statistics(own.view(), logits.view(), labels.view(), first, 8, Stream{});
   }
   Tensor losses({3, 2}, DType::kFloat32, Stream{});
   Tensor lse({3, 2}, DType::kFloat32, Stream{});
@@ -131,6 +137,21 @@ TEST(CrossEntropyTest, ShardsOfTheVocabularyCombineToTheWhole) {
                                     Stream{});
     expect_close(logits, columns(whole.grad(), first, count),
                  tolerance_of(DType::kFloat32).for_terms(8));
+  }
+}
+
+// Logits near -35 beside padding near 0, which would take all of the probability.
+TEST(CrossEntropyTest, PaddingColumnsTakeNoPart) {
+  for (const auto& [columns, vocabulary] :
+       {std::pair<int64_t, int64_t>{9, 5}, {1, 1}, {1043, 1030}}) {
+    for (const float smoothing : {0.0f, 0.1f}) {
+      OpCase c = make_case({2, 3, columns}, smoothing, vocabulary);
+      c.check_differences = columns < 100;
+      for (int64_t i = 0; i < c.inputs[0].numel(); ++i) {
+        if (i % columns < vocabulary) c.inputs[0].span<float>()[static_cast<size_t>(i)] -= 35;
+      }
+      check(c);
+    }
   }
 }
 

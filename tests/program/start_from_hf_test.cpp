@@ -89,12 +89,12 @@ TEST_F(StartFromHfTest, WrongFlagsAreAllNamed) {
   for (const char* expected :
        {"--num-layers is 3", "--hidden-size is 48", "--num-attention-heads is 4",
         "--position-embedding-type is learned_absolute in the model's config.json, but rope now",
-        "--normalization is LayerNorm", "the activation is gelu_tanh"}) {
+        "--normalization is LayerNorm", "--swiglu is False"}) {
     EXPECT_THAT(errors, Contains(HasSubstr(expected)));
   }
   // Layers in parallel have the same tensors: nothing else would notice.
   EXPECT_THAT(refused(gpt2_flags(flags).with("--parallel-residual")),
-              ElementsAre(HasSubstr("--parallel-residual is false")));
+              ElementsAre(HasSubstr("--parallel-residual is False")));
   EXPECT_THAT(refused(flags.with("--use-checkpoint-args").with("--num-layers", "2")),
               ElementsAre(HasSubstr("--num-layers is 3")));
 }

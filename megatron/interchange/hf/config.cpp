@@ -472,6 +472,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
   model.eos_token_id = fields.token("eos_token_id");
   model.pad_token_id = fields.token("pad_token_id");
   config.padded_vocab_size = model.vocab_size;
+  config.true_vocab_size = model.vocab_size;
   config.seq_length = config.max_position_embeddings;
   config.init_method_std = fields.number("initializer_range", 0.02);
   config.params_dtype = dtype_named(fields);

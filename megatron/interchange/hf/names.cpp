@@ -1,5 +1,7 @@
 #include "megatron/interchange/hf/names.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <string>
 
@@ -162,27 +164,34 @@ NameTable hf_names(HfFamily family, const TransformerConfig& config) {
   return table;
 }
 
-void load_hf_weights(const std::filesystem::path& directory, const HfModel& model,
-                     std::span<const TensorSpec> ours, const TensorSink& sink) {
-  const ShardedWeights file(directory);
-  load_mapped(file, hf_names(model.family, model.transformer), ours, sizes_of(model), sink);
+StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
+                              const NameTable& table, std::span<const TensorSpec> ours,
+                              const LayoutSizes& sizes) {
+  StoredSection weights;
+  for (MappedSource& source : open_mapped(file, table, ours, sizes)) {
+    StoredTensor& stored = weights[source.ours.name];
+    stored.shape = source.ours.shape;
+    stored.dtype = source.ours.dtype;
+    for (MappedPiece& piece : source.pieces) {
+      stored.pieces.push_back({{std::move(piece.offset), piece.shape}, std::move(piece.read)});
+    }
+  }
+  return weights;
 }
 
 CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory,
                                       const HfModel& model) {
   const auto file = std::make_shared<const ShardedWeights>(directory);
+  const auto count = static_cast<int64_t>(file->tensors().size());
+  if (model.transformer.num_layers > count) {  // before a list of its parameters is made
+    throw FormatError(fmt::format("{}: config.json says {} layers, but the weights are {} tensors",
+                                  directory.string(), model.transformer.num_layers, count));
+  }
   CheckpointContents contents;
   contents.directory = directory;
-  StoredSection& weights = contents.sections[kWeightsSection];
-  for (MappedSource& source : open_mapped(file, hf_names(model.family, model.transformer),
-                                          gpt_parameters(model.transformer), sizes_of(model))) {
-    const Shape shape = source.ours.shape;
-    weights[source.ours.name] = {
-        shape,
-        source.ours.dtype,
-        {{{std::vector<int64_t>(static_cast<size_t>(shape.rank()), 0), shape},
-          std::move(source.read)}}};
-  }
+  contents.sections[kWeightsSection] =
+      open_hf_weights(file, hf_names(model.family, model.transformer),
+                      gpt_parameters(model.transformer), sizes_of(model));
   return contents;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -15,13 +16,14 @@ namespace megatron {
 
 NameTable hf_names(HfFamily family, const TransformerConfig& config);
 
-// Reads the weights in `directory` (or one file of them), which `model` describes, into the
-// parameters `ours`, one at a time and in the dtype of the file. Rows beyond the vocabulary are
-// zero. Throws as load_mapped does.
-void load_hf_weights(const std::filesystem::path& directory, const HfModel& model,
-                     std::span<const TensorSpec> ours, const TensorSink& sink);
+// The weights of a folder or file under our names, to be read on demand. Throws FormatError that
+// lists missing, unexpected and mis-shaped tensors.
+StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
+                              const NameTable& table, std::span<const TensorSpec> ours,
+                              const LayoutSizes& sizes);
 
-// The weights as contents of a checkpoint, to be read on demand. Throws as load_mapped does.
+// The weights as contents of a checkpoint, without settings, to be read on demand. Throws IoError;
+// FormatError when the configuration does not fit the tensors of the files.
 CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, const HfModel& model);
 
 // Writes config.json and the weights into an existing directory; rows of padding are left out.

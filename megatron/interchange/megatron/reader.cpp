@@ -1,13 +1,14 @@
 #include "megatron/interchange/megatron/reader.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "megatron/checkpoint/directory.h"
 #include "megatron/core/error.h"
+#include "megatron/core/listed.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/optimizer.h"
@@ -18,16 +19,47 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// "BERT" or "T5" for parameters that such a model has and a GPT does not; empty for others.
+std::string_view other_model(const std::vector<std::string>& unknown) {
+  const auto has = [&](std::string_view part) {
+    return std::ranges::any_of(
+        unknown, [&](const std::string& path) { return path.find(part) != std::string::npos; });
+  };
+  if (has("inter_attention.") || has("cross_attention.")) return "T5";
+  if (has("lm_head.dense.") || has("binary_head.") || has("pooler.")) return "BERT";
+  return {};
+}
+
+bool is_release(const fs::path& directory) {
+  const fs::path name = directory.has_filename() ? directory : directory.parent_path();
+  return name.filename() == kReleaseName;
+}
+
+int64_t iteration_in(PyValue root) {
+  const PyValue* iteration = root.find("iteration");
+  if (iteration == nullptr) iteration = root.find("total_iters");
+  return iteration != nullptr ? iteration->integer().value_or(0) : 0;
+}
+
 class MegatronReader {
  public:
-  MegatronReader(const fs::path& directory, const ArgMap& fallback)
-      : directory_(directory), ranks_(open_rank_files(directory)) {
+  MegatronReader(const fs::path& directory, std::vector<RankFiles> ranks, const ArgMap& args)
+      : directory_(directory), ranks_(std::move(ranks)) {
     contents_.directory = directory;
+    // Compat: Megatron-LM takes the weights of a release, whatever else is in its files.
+    contents_.is_release = is_release(directory);
     tensor_ranks_ = ranks_.back().tensor + 1;
     pipeline_ranks_ = ranks_.back().pipeline + 1;
-    read_settings(fallback);
+    read_settings(args);
     read_models();
-    read_optimizers();
+    add_sizes();
+    if (contents_.is_release) {
+      contents_.iteration = 0;
+    } else {
+      read_random_state();
+      read_scheduler();
+      read_optimizers();
+    }
   }
   CheckpointContents take() { return std::move(contents_); }
 
@@ -36,7 +68,9 @@ class MegatronReader {
     throw FormatError(fmt::format("{}: {}", rank.file->path().string(), what));
   }
 
-  void read_settings(const ArgMap& fallback);
+  void read_settings(const ArgMap& args);
+  void add_sizes();
+  void read_random_state();
   void read_scheduler();
   void read_models();
   void read_chunk(RankFiles& rank, PyValue model, int64_t first_layer);
@@ -55,11 +89,11 @@ class MegatronReader {
   bool is_untied_ = false;
 };
 
-void MegatronReader::read_settings(const ArgMap& fallback) {
+void MegatronReader::read_settings(const ArgMap& given) {
   const RankFiles& first = ranks_.front();
   const PyValue root = first.root();
   const PyValue* args = root.find("args");
-  contents_.args = args != nullptr ? megatron_args(*args) : fallback;
+  contents_.args = given;
   const ArgMap& settings = contents_.args;
   if (value_or<int64_t>(settings, "expert_model_parallel_size", 1) > 1 ||
       value_or<int64_t>(settings, "num_experts", 0) > 1) {
@@ -83,19 +117,19 @@ void MegatronReader::read_settings(const ArgMap& fallback) {
   is_gated_ = is_gated(settings);
   is_untied_ = value_or(settings, "untie_embeddings_and_output_weights", false);
 
-  const PyValue* iteration = root.find("iteration");
-  if (iteration == nullptr) iteration = root.find("total_iters");
-  contents_.iteration = iteration != nullptr ? iteration->integer().value_or(0) : 0;
+  contents_.iteration = iteration_in(root);
   contents_.consumed_train_samples = value_or<int64_t>(settings, "consumed_train_samples", 0);
   contents_.consumed_valid_samples = value_or<int64_t>(settings, "consumed_valid_samples", 0);
   const PyValue* flops = root.find("num_floating_point_operations_so_far");
   contents_.scalars["progress"] = {
       {"floating_point_operations", flops != nullptr ? flops->number().value_or(0.0) : 0.0}};
-  if (root.find("rng_state") != nullptr || root.find("cuda_rng_state") != nullptr) {
-    // States of other generators mean nothing here; the seed that they grew from does.
-    contents_.scalars["rng"] = {{"seed", value_or<int64_t>(settings, "seed", 1234)}};
-  }
-  read_scheduler();
+}
+
+void MegatronReader::read_random_state() {
+  const PyValue root = ranks_.front().root();
+  if (root.find("rng_state") == nullptr && root.find("cuda_rng_state") == nullptr) return;
+  // States of other generators mean nothing here; the seed that they grew from does.
+  contents_.scalars["rng"] = {{"seed", value_or<int64_t>(contents_.args, "seed", 1234)}};
 }
 
 void MegatronReader::read_scheduler() {
@@ -166,15 +200,51 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, int64_t first_la
     add_shard(rank, kWeightsSection, chunk.back().ours, tensor->shape, tensor->dtype, reader);
   }
   if (!unknown.empty()) {
-    throw Unsupported(fmt::format("{}: a GPT of this program has no {}", rank.file->path().string(),
-                                  fmt::join(unknown, ", ")));
+    const std::string_view kind = other_model(unknown);
+    throw Unsupported(
+        kind.empty() ? fmt::format("{}: a GPT of this program has no {}",
+                                   rank.file->path().string(), listed(unknown))
+                     : fmt::format("{}: is a checkpoint of {}; GPT is the only model that can be "
+                                   "read",
+                                   directory_.string(), kind));
   }
+}
+
+// Adds the sizes that tensors show, where the settings do not say them.
+void MegatronReader::add_sizes() {
+  const StoredSection& weights = contents_.sections[kWeightsSection];
+  const auto add = [&](const char* name, const char* tensor, int axis, int64_t divisor = 1) {
+    const auto found = weights.find(tensor);
+    if (found == weights.end() || found->second.shape.rank() <= axis) return;
+    ArgValue& value = contents_.args[name];
+    if (std::holds_alternative<std::monostate>(value)) value = found->second.shape[axis] / divisor;
+  };
+  add("padded_vocab_size", "embedding.word_embeddings.weight", 0);
+  add("hidden_size", "embedding.word_embeddings.weight", 1);
+  add("max_position_embeddings", "embedding.position_embeddings.weight", 0);
+  add("seq_length", "embedding.position_embeddings.weight", 0);
+  add("ffn_hidden_size", "decoder.layers.0.mlp.linear_fc1.weight", 0, is_gated_ ? 2 : 1);
+  ArgValue& layers = contents_.args["num_layers"];
+  if (!std::holds_alternative<std::monostate>(layers)) return;
+  int64_t count = 0;
+  for (const auto& [name, tensor] : weights) {
+    std::optional<int64_t> layer;
+    without_layer(name, layer);
+    if (layer) count = std::max(count, *layer + 1);
+  }
+  layers = count;
 }
 
 std::vector<ShardPart> MegatronReader::parts_of(const std::string& ours, const Shape& whole,
                                                 int64_t rank) const {
   if (version_ < 2 && ours.find("linear_qkv") != std::string::npos) {
     const auto heads = value_or<int64_t>(contents_.args, "num_attention_heads", 0);
+    if (heads == 0) {
+      throw ConfigError(fmt::format(
+          "{}: stores no settings, and its tensors do not show the number of heads; give "
+          "--num-attention-heads",
+          directory_.string()));
+    }
     const int64_t channels = heads > 0 ? whole[0] / (3 * heads) : 0;
     return old_qkv_parts(version_, whole, rank, tensor_ranks_, heads, channels);
   }
@@ -232,11 +302,25 @@ void MegatronReader::read_optimizers() {
 
 }  // namespace
 
-CheckpointContents open_megatron_checkpoint(const fs::path& directory, const ArgMap& fallback) {
+MegatronCheckpoint::MegatronCheckpoint(fs::path directory)
+    : directory_(std::move(directory)), ranks_(open_rank_files(directory_)) {
+  const PyValue* args = ranks_.front().root().find("args");
+  if (args == nullptr) return;
+  args_ = megatron_args(*args);
+  const auto vocabulary = value_or<int64_t>(args_, "orig_vocab_size", 0);
+  const bool is_conversion = is_release(directory_) || iteration_in(ranks_.front().root()) == 0;
+  if (is_conversion && vocabulary > 0 && !args_.contains("true_vocab_size")) {
+    // Of a model without padding rows. Compat: Accelerate stores the name too, in runs that train
+    // the rows.
+    args_["true_vocab_size"] = vocabulary;
+  }
+}
+
+CheckpointContents MegatronCheckpoint::contents(const ArgMap& fallback) const {
   try {
-    return MegatronReader(directory, fallback).take();
+    return MegatronReader(directory_, ranks_, args_.empty() ? fallback : args_).take();
   } catch (const ShapeError& error) {
-    throw FormatError(fmt::format("{}: {}", directory.string(), error.what()));
+    throw FormatError(fmt::format("{}: {}", directory_.string(), error.what()));
   }
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
 
 #include "megatron/checkpoint/contents.h"
 #include "megatron/core/arg_map.h"
+#include "megatron/interchange/megatron/files.h"
 
 namespace megatron {
 
@@ -12,11 +14,28 @@ namespace megatron {
 // older models or Megatron Core, with the optimizer's state in the same files or in
 // distrib_optim.pt. Tensors have our names and are whole; the files are mapped and read on demand.
 //
-// `fallback` has the settings for files that are too old to have their own.
-//
 // Throws IoError; FormatError for files that do not fit each other or the model they describe;
 // Unsupported for experts and for tensors that no GPT of this program has.
-CheckpointContents open_megatron_checkpoint(const std::filesystem::path& directory,
-                                            const ArgMap& fallback = {});
+class MegatronCheckpoint {
+ public:
+  // Opens and parses the files of all ranks.
+  explicit MegatronCheckpoint(std::filesystem::path directory);
+
+  // The stored settings, under the names of core_r0.5.0; empty where there are none.
+  const ArgMap& args() const { return args_; }
+  // `fallback` has the settings for files that are too old to have their own. Sizes that tensors
+  // show need not be among them.
+  CheckpointContents contents(const ArgMap& fallback = {}) const;
+
+ private:
+  std::filesystem::path directory_;
+  std::vector<RankFiles> ranks_;
+  ArgMap args_;
+};
+
+// The contents of a checkpoint that has settings.
+inline CheckpointContents open_megatron_checkpoint(const std::filesystem::path& directory) {
+  return MegatronCheckpoint(directory).contents();
+}
 
 }  // namespace megatron

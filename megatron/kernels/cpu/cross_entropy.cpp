@@ -40,6 +40,11 @@ float max_of_row(const TileReader& logits, int64_t first, int64_t cols) {
   return largest;
 }
 
+// How many of a rank's columns are not padding.
+int64_t counted_columns(int64_t cols, int64_t first_column, int64_t num_columns) {
+  return std::clamp<int64_t>(num_columns - first_column, 0, cols);
+}
+
 // The share of the target's weight that label smoothing spreads over all columns.
 float spread_of(float label_smoothing, int64_t num_columns) {
   if (num_columns < 2) return 0;
@@ -50,7 +55,7 @@ float spread_of(float label_smoothing, int64_t num_columns) {
 }  // namespace
 
 void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
-                              int64_t first_column, Stream) {
+                              int64_t first_column, int64_t num_columns, Stream) {
   const Labels targets = labels_of(labels, logits.shape);
   const int64_t rows = logits.size(0) * logits.size(1);
   const int64_t cols = logits.size(2);
@@ -58,15 +63,16 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView
                "cross_entropy: statistics");
   float* out = statistics.as<float>();
   const TileReader in(logits, kWho);
+  const int64_t counted = counted_columns(cols, first_column, num_columns);
 
   parallel_for(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     Tile buffer;
     for (int64_t row = begin; row < end; ++row) {
       const int64_t first = row * cols;
-      const float largest = max_of_row(in, first, cols);
+      const float largest = max_of_row(in, first, counted);
       float exp_sum = 0;
       float logit_sum = 0;
-      for_each_tile(cols, [&](int64_t at, int64_t n) {
+      for_each_tile(counted, [&](int64_t at, int64_t n) {
         const float* x = in.read(first + at, n, buffer);
         float tile_exp = 0;
         float tile_sum = 0;
@@ -79,7 +85,7 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView
         logit_sum += tile_sum;
       });
       const int64_t column = targets.of_row(row) - first_column;
-      const bool is_here = targets.of_row(row) >= 0 && column >= 0 && column < cols;
+      const bool is_here = targets.of_row(row) >= 0 && column >= 0 && column < counted;
       float* row_statistics = out + row * kNumCrossEntropyStatistics;
       row_statistics[kMax] = largest;
       row_statistics[kExpSum] = exp_sum;
@@ -144,6 +150,7 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
   const float* lse = log_sum_exp.as<float>();
   const float spread = spread_of(label_smoothing, num_columns);
   const float even = spread / static_cast<float>(std::max<int64_t>(num_columns, 1));
+  const int64_t counted = counted_columns(cols, first_column, num_columns);
 
   parallel_for(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
     Tile in_buffer, out_buffer;
@@ -162,6 +169,7 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
 #pragma omp simd
         for (int64_t k = 0; k < n; ++k) dx[k] = (fast_exp(x[k] - log_sum) - even) * scale;
         if (has_target) dx[column - at] = (target_p - even - (1 - spread)) * scale;
+        std::fill(dx + std::clamp<int64_t>(counted - at, 0, n), dx + n, 0.0f);
         out.commit(first + at, n, out_buffer);
       });
     }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "megatron/kernels/cross_entropy.h"
@@ -79,20 +80,20 @@ __device__ inline Part warp_merged(Part part) {
   return part;
 }
 
-// One block per row.
+// One block per row of `cols` columns, the first `counted` of which are not padding.
 __global__ void __launch_bounds__(kRowThreads)
     statistics_kernel(float* statistics, Source logits, Labels labels, int64_t first_column,
-                      int64_t cols) {
+                      int64_t cols, int64_t counted) {
   constexpr int kUnrolled = 2;
   __shared__ Part shared[kWarps];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * cols;
   Part part = Part::none();
-  for (int64_t at = threadIdx.x * kVector; at < cols; at += kUnrolled * kRowThreads * kVector) {
+  for (int64_t at = threadIdx.x * kVector; at < counted; at += kUnrolled * kRowThreads * kVector) {
     Words raw[kUnrolled];
     int counts[kUnrolled];
 #pragma unroll
     for (int j = 0; j < kUnrolled; ++j) {
-      const int64_t left = cols - at - j * kRowThreads * kVector;
+      const int64_t left = counted - at - j * kRowThreads * kVector;
       counts[j] = left < kVector ? static_cast<int>(left) : kVector;
       if (left > 0) raw[j] = logits.fetch(first + at + j * kRowThreads * kVector, counts[j]);
     }
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (threadIdx.x != 0) return;
   const int64_t label = labels.of_row(blockIdx.x);
   const int64_t column = label - first_column;
-  const bool is_here = label >= 0 && column >= 0 && column < cols;
+  const bool is_here = label >= 0 && column >= 0 && column < counted;
   reinterpret_cast<float4*>(statistics)[blockIdx.x] =
       make_float4(part.max, part.exp_sum, is_here ? logits[first + column] : 0.0f, part.logit_sum);
 }
@@ -144,6 +145,7 @@ struct Backward {
   const float* log_sum_exp;
   int64_t first_column;
   int64_t cols;
+  int64_t counted;  // columns that are not padding
   float spread;
   float even;  // the target distribution's value at every column but the label
 };
@@ -168,9 +170,15 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
     const float p = __expf(x.values[i] - lse) - b.even;
-    dx.values[i] = (target == i ? p - (1 - b.spread) : p) * scale;
+    const float gradient = (target == i ? p - (1 - b.spread) : p) * scale;
+    dx.values[i] = column + i < b.counted ? gradient : 0.0f;
   }
   dlogits.write(at, n, dx);
+}
+
+// How many of a rank's columns are not padding.
+int64_t counted_columns(int64_t cols, int64_t first_column, int64_t num_columns) {
+  return std::clamp<int64_t>(num_columns - first_column, 0, cols);
 }
 
 // The share of the target's weight that label smoothing spreads over all columns.
@@ -183,7 +191,7 @@ float spread_of(float label_smoothing, int64_t num_columns) {
 }  // namespace
 
 void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
-                              int64_t first_column, Stream stream) {
+                              int64_t first_column, int64_t num_columns, Stream stream) {
   const Labels targets = labels_of(labels, logits.shape);
   const int64_t rows = logits.size(0) * logits.size(1);
   const int64_t cols = logits.size(2);
@@ -191,7 +199,8 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView
                "cross_entropy: statistics");
   if (rows == 0) return;
   statistics_kernel<<<static_cast<unsigned>(rows), kRowThreads, 0, native(stream)>>>(
-      statistics.as<float>(), source_of(logits, cols, kWho), targets, first_column, cols);
+      statistics.as<float>(), source_of(logits, cols, kWho), targets, first_column, cols,
+      counted_columns(cols, first_column, num_columns));
   MG_CUDA(cudaGetLastError());
 }
 
@@ -228,6 +237,7 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
                           .log_sum_exp = log_sum_exp.as<float>(),
                           .first_column = first_column,
                           .cols = cols,
+                          .counted = counted_columns(cols, first_column, num_columns),
                           .spread = spread,
                           .even = spread / static_cast<float>(num_columns)};
   const dim3 grid(static_cast<unsigned>(rows),

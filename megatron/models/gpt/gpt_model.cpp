@@ -165,9 +165,11 @@ Variable GptModel::logits(const Variable& hidden) const {
 Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
                   const Tensor& loss_mask, const Tensor& divisor) {
   const Variable logits = model.logits(hidden);  // [s, b, v/tp]
-  const Variable losses =
-      cross_entropy(logits, labels, static_cast<float>(model.config().label_smoothing),
-                    vocabulary_shard(logits.data(), model.tensor_parallel()));  // [s, b]
+  const TransformerConfig& config = model.config();
+  const Variable losses = cross_entropy(
+      logits, labels, static_cast<float>(config.label_smoothing),
+      vocabulary_shard(logits.data(), model.tensor_parallel(), config.counted_vocab_size()));
+  // [s, b]
   return masked_mean(losses, loss_mask, divisor);
 }
 

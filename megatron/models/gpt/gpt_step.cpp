@@ -73,7 +73,7 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
   }
   if (model_.chunk().has_head) {
     made[kLabels] = tensor_of(batch.labels, shape);
-    expect_labels(made[kLabels], config.padded_vocab_size);
+    expect_labels(made[kLabels], config.counted_vocab_size());
     made[kLossMask] = tensor_of(batch.loss_mask, shape);
     if (batch.loss_divisor > 0) {
       made[kLossDivisor] = tensor_of(std::vector{batch.loss_divisor}, {});

@@ -35,11 +35,12 @@ Variable VocabParallelEmbedding::forward_partial(const RowIds& ids, const Variab
                           .adds_position = tp_.rank() == 0});
 }
 
-VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp) {
-  if (tp.size() == 1) return {};
+VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp,
+                                 int64_t vocab_size) {
+  if (tp.size() == 1) return {.num_columns = vocab_size};
   const int64_t columns = logits.size(-1);
   return {.first_column = tp.rank() * columns,
-          .num_columns = tp.size() * columns,
+          .num_columns = vocab_size > 0 ? vocab_size : tp.size() * columns,
           .gather = [group = tp.group](const Tensor& statistics) {
             const Tensor one =
                 statistics.reshape({1, statistics.size(0), statistics.size(1), statistics.size(2)});

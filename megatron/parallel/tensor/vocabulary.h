@@ -35,7 +35,8 @@ class VocabParallelEmbedding final : public Module {
 
 // Describes logits [s, b, v/tp], whose columns are spread like the rows of a
 // VocabParallelEmbedding, to cross_entropy() and log_probabilities(). They gather four numbers a
-// token, once.
-VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp);
+// token, once. Columns from vocab_size on are padding; 0: there is none.
+VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp,
+                                 int64_t vocab_size = 0);
 
 }  // namespace megatron

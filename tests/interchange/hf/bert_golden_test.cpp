@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "megatron/interchange/hf/bert_names.h"
+#include "megatron/interchange/hf/names.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/optim/flat_parameters.h"
@@ -75,11 +76,10 @@ class BertGoldenTest : public testing::Test {
     }
     std::map<std::string, Variable> by_name = parameters();
     ASSERT_EQ(by_name.size(), specs_.size());
-    const ShardedWeights file(folder);
-    load_mapped(file, hf_bert_names(), specs_, sizes(),
-                [&](const std::string& name, const Tensor& elements) {
-                  copy_into(by_name.at(name).mutable_data(), elements);
-                });
+    const auto file = std::make_shared<const ShardedWeights>(folder);
+    for (const auto& [name, tensor] : open_hf_weights(file, hf_bert_names(), specs_, sizes())) {
+      copy_into(by_name.at(name).mutable_data(), read_whole(tensor).to(stream_under_test()));
+    }
 
     input_.tokens = integers("input.input_ids");
     input_.token_types = integers("input.token_type_ids");

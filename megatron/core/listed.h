@@ -1,0 +1,13 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace megatron {
+
+// The first ten items for an error message, and how many more there are: a damaged or foreign file
+// may have millions.
+std::string listed(std::span<const std::string> items, std::string_view separator = ", ");
+
+}  // namespace megatron

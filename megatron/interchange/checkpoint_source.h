@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "megatron/checkpoint/config.h"
+#include "megatron/checkpoint/contents.h"
+#include "megatron/checkpoint/directory.h"
+#include "megatron/core/arg_map.h"
+#include "megatron/interchange/hf/config.h"
+
+namespace megatron {
+
+// A checkpoint of any format, or a Hugging Face model, which --load names; or nothing yet. Its
+// files are opened and parsed once, when they are first asked for; copies share them. Elements are
+// read on demand. Not for several threads at once.
+class CheckpointSource {
+ public:
+  CheckpointSource() = default;
+  // The directory of one checkpoint. A Hugging Face model is opened at once, so that a config.json
+  // that does not fit the weights is refused before anybody takes memory for it.
+  CheckpointSource(std::filesystem::path directory, CheckpointFormat format);
+
+  bool exists() const { return opened_ != nullptr; }
+  // REQUIRES, here and below: exists()
+  const std::filesystem::path& directory() const;
+  CheckpointFormat format() const;
+  // What config.json says; null for other formats.
+  const HfModel* hf() const;
+
+  // The settings of the run that saved it, or those of a run of this program with the model that
+  // config.json describes. Empty where files are too old to have any.
+  const ArgMap& args() const;
+  // All of it. `fallback` stands in for settings where there are none.
+  const CheckpointContents& contents(const ArgMap& fallback = {}) const;
+
+ private:
+  struct Opened;
+  std::shared_ptr<Opened> opened_;
+};
+
+// What `load` names: the directory of --save or of one checkpoint (0: the latest), or a Hugging
+// Face model. Throws ConfigError when there is none of them and `must_exist`, or it is of another
+// format than `load_format`; IoError, FormatError.
+CheckpointSource find_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
+                             LoadFormat load_format = LoadFormat::kAuto);
+
+}  // namespace megatron

@@ -1,0 +1,135 @@
+#include "megatron/interchange/hf/folder.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include "megatron/core/error.h"
+#include "megatron/formats/json_file.h"
+#include "megatron/interchange/hf/names.h"
+#include "megatron/models/gpt/gpt_parameters.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kUnfinished = ".converting";
+
+std::string text_in(const ArgMap& args, const char* name) {
+  const auto found = args.find(name);
+  const std::string* text =
+      found != args.end() ? std::get_if<std::string>(&found->second) : nullptr;
+  return text != nullptr ? *text : "";
+}
+
+std::optional<int64_t> integer_in(const ArgMap& args, const char* name) {
+  const auto found = args.find(name);
+  const int64_t* value = found != args.end() ? std::get_if<int64_t>(&found->second) : nullptr;
+  return value != nullptr ? std::optional(*value) : std::nullopt;
+}
+
+void copy_if_there(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::is_regular_file(from, error)) return;
+  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  if (error) {
+    throw IoError(
+        fmt::format("{}: cannot copy to {}: {}", from.string(), to.string(), error.message()));
+  }
+}
+
+void copy_tokenizer(const fs::path& directory, const ArgMap& args, const fs::path& tokenizer) {
+  copy_if_there(text_in(args, "vocab_file"), directory / "vocab.json");
+  copy_if_there(text_in(args, "merge_file"), directory / "merges.txt");
+  if (tokenizer.empty()) return;
+  for (const char* name :
+       {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+        "special_tokens_map.json", "added_tokens.json", "generation_config.json"}) {
+    copy_if_there(tokenizer / name, directory / name);
+  }
+}
+
+// The ids that the source stored, or GPT-2's end of text if the folder has its vocabulary.
+void set_special_tokens(HfModel& model, const fs::path& directory, const ArgMap& args) {
+  model.bos_token_id = integer_in(args, "bos_token_id");
+  model.eos_token_id = integer_in(args, "eos_token_id");
+  model.pad_token_id = integer_in(args, "pad_token_id");
+  const fs::path vocabulary = directory / "vocab.json";
+  if (model.eos_token_id || !fs::exists(vocabulary)) return;
+  const nlohmann::json ids = read_json(vocabulary);
+  const auto end = ids.is_object() ? ids.find("<|endoftext|>") : ids.end();
+  if (end == ids.end() || !end->is_number_integer()) return;
+  model.eos_token_id = end->get<int64_t>();
+  if (!model.bos_token_id) model.bos_token_id = model.eos_token_id;
+}
+
+void write_model(const fs::path& directory, const CheckpointContents& contents,
+                 const TransformerConfig& config, const HfFolderOptions& options) {
+  const StoredSection& weights = contents.sections.at(kWeightsSection);
+  const StoredTensor& words = vocabulary_of(contents);
+  HfModel model;
+  model.transformer = config;
+  model.transformer.padded_vocab_size = words.shape[0];
+  model.transformer.params_dtype = words.dtype;
+  model.family = hf_family_of(model.transformer);
+  model.vocab_size = options.vocab_size > 0 ? options.vocab_size : words.shape[0];
+  copy_tokenizer(directory, contents.args, options.tokenizer);
+  set_special_tokens(model, directory, contents.args);
+  save_hf_model(
+      directory, model, gpt_parameters(model.transformer), options.max_shard_bytes,
+      [&](const TensorSpec& spec) { return whole_elements(weights.at(spec.name)); },
+      options.format);
+}
+
+// Is it a file of weights, or their index, as write_sharded() names them?
+bool has_weights_name(const std::string& name) {
+  const bool is_safetensors =
+      name.starts_with("model") &&
+      (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"));
+  const bool is_torch = name.starts_with("pytorch_model") &&
+                        (name.ends_with(".bin") || name.ends_with(".bin.index.json"));
+  return is_safetensors || is_torch;
+}
+
+// Moves all files of a directory into the one above, in place of all weights that are there.
+void move_up(const fs::path& unfinished, const fs::path& directory) {
+  std::vector<fs::path> stale;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (has_weights_name(entry.path().filename().string())) stale.push_back(entry.path());
+  }
+  for (const fs::path& path : stale) fs::remove(path);
+  std::vector<fs::path> made;
+  for (const fs::directory_entry& entry : fs::directory_iterator(unfinished)) {
+    made.push_back(entry.path());
+  }
+  for (const fs::path& path : made) fs::rename(path, directory / path.filename());
+}
+
+}  // namespace
+
+void write_hf_folder(const fs::path& directory, const CheckpointContents& contents,
+                     const TransformerConfig& config, const HfFolderOptions& options) {
+  const fs::path unfinished = directory / kUnfinished;
+  try {
+    fs::create_directories(directory);
+    fs::remove_all(unfinished);  // of a conversion that was killed
+    fs::create_directory(unfinished);
+    write_model(unfinished, contents, config, options);
+    move_up(unfinished, directory);
+    fs::remove_all(unfinished);
+  } catch (const fs::filesystem_error& error) {
+    throw IoError(fmt::format("{}: cannot write the model: {}", error.path1().string(),
+                              error.code().message()));
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(unfinished, ignored);
+    throw;
+  }
+}
+
+}  // namespace megatron

@@ -1,0 +1,160 @@
+#include "megatron/interchange/source_settings.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/settings/flag_table.h"
+
+namespace megatron {
+namespace {
+
+// The config with every setting that has no effect at its default.
+TransformerConfig canonical(TransformerConfig config) {
+  const TransformerConfig unset;
+  config.encoder_num_layers = unset.encoder_num_layers;
+  config.encoder_seq_length = unset.encoder_seq_length;
+  config.group_query_attention = config.num_query_groups != config.num_attention_heads;
+  config.add_qkv_bias = config.has_qkv_bias();
+  if (config.position_embedding_type != PositionEmbedding::kLearnedAbsolute) {
+    config.max_position_embeddings = unset.max_position_embeddings;
+  }
+  if (config.position_embedding_type != PositionEmbedding::kRope) {
+    config.rotary_base = unset.rotary_base;
+    config.rotary_percent = unset.rotary_percent;
+    config.rotary_interleaved = unset.rotary_interleaved;
+    config.rotary_seq_len_interpolation_factor = unset.rotary_seq_len_interpolation_factor;
+    config.use_rope_scaling = unset.use_rope_scaling;
+  }
+  if (!config.use_rope_scaling) config.rope_scaling_factor = unset.rope_scaling_factor;
+  return config;
+}
+
+// All settings of a run with that model; the flags of its activation are the canonical ones.
+ArgMap settings_of(const TransformerConfig& config) {
+  TrainingArgs args;
+  args.transformer = config;
+  args.activation = activation_flags(config.activation);
+  return arg_map(args);
+}
+
+std::string name_of(const Flag& flag) {
+  return flag.type == FlagType::kOff ? flag.dest : flag.names[0];
+}
+
+}  // namespace
+
+ArgMap settings_of(const HfModel& model) {
+  TrainingArgs args;
+  args.transformer = model.transformer;
+  args.activation = activation_flags(model.transformer.activation);
+  args.training.skip_train = true;
+  args.training.micro_batch_size = 1;
+  args.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = model.vocab_size};
+  std::vector<std::string> problems;
+  args = resolved(args, 1, problems);
+  if (!problems.empty()) throw ConfigError(problems);
+  ArgMap map = arg_map(args);
+  map["tokenizer_type"] =
+      std::string(model.family == HfFamily::kGpt2 ? "GPT2BPETokenizer" : "HuggingFaceTokenizer");
+  const auto store = [&](const char* name, std::optional<int64_t> id) {
+    if (id) map[name] = *id;
+  };
+  store("bos_token_id", model.bos_token_id);
+  store("eos_token_id", model.eos_token_id);
+  store("pad_token_id", model.pad_token_id);
+  map["orig_vocab_size"] = model.vocab_size;  // transformers' converter reads it
+  return map;
+}
+
+void take_architecture(TrainingArgs& args, const CheckpointSource& source) {
+  ArgMap stored = source.args();
+  if (stored.empty()) {
+    warn(fmt::format("{} stores no settings, so --use-checkpoint-args has no effect",
+                     source.directory().string()));
+  }
+  if (source.hf() != nullptr) {
+    // Which tokenizer, and how many rows pad its vocabulary, is for the run to say.
+    stored.erase("tokenizer_type");
+    stored.erase("padded_vocab_size");
+    if (args.transformer.seq_length > 0) stored.erase("seq_length");
+  }
+  use_checkpoint_args(args, stored);
+}
+
+std::vector<std::string> contradictions(const TransformerConfig& theirs,
+                                        const TransformerConfig& ours) {
+  const ArgMap saved = settings_of(canonical(theirs));
+  const ArgMap now = settings_of(canonical(ours));
+  TrainingArgs bound;
+  std::vector<std::string> found;
+  const FlagTable table = training_flags(bound);
+  for (const Flag& flag : table.rows()) {
+    if (!flag.is_architecture) continue;
+    const auto before = saved.find(flag.dest);
+    const auto after = now.find(flag.dest);
+    if (before == saved.end() || after == now.end() || before->second == after->second) continue;
+    found.push_back(
+        fmt::format("{} is {} in the model's config.json, but {} now; give the model's value or "
+                    "--use-checkpoint-args",
+                    name_of(flag), text_of(before->second), text_of(after->second)));
+  }
+  return found;
+}
+
+TrainingArgs described_run(CheckpointFormat format, const ArgMap& stored) {
+  TrainingArgs args;
+  FlagTable flags = training_flags(args);
+  if (format == CheckpointFormat::kNative) {
+    for (const auto& [dest, value] : stored) {
+      if (flags.find(dest) == nullptr || std::holds_alternative<std::monostate>(value)) continue;
+      flags.assign(dest, value);
+    }
+    use_checkpoint_vocabulary(args.transformer, stored);
+  } else {
+    // Other versions' settings need not have our types and meanings; those of the model do.
+    use_checkpoint_args(args, stored);
+    for (const char* dest :
+         {"fp16", "bf16", "vocab_size", "vocab_file", "merge_file", "seed", "lr", "min_lr",
+          "weight_decay", "clip_grad", "adam_beta1", "adam_beta2", "adam_eps", "attention_dropout",
+          "hidden_dropout", "init_method_std", "make_vocab_size_divisible_by"}) {
+      const auto found = stored.find(dest);
+      if (found != stored.end()) flags.assign(dest, found->second);
+    }
+    // Nothing is trained.
+    args.training.skip_train = true;
+    args.training.micro_batch_size = 1;
+  }
+  TokenizerConfig& tokenizer = args.tokenizer;
+  const TokenizerConfig absent = {.tokenizer_type = "NullTokenizer", .vocab_size = 1};
+  const bool has_files = format == CheckpointFormat::kNative
+                             ? !tokenizer.vocab_file.empty() || !tokenizer.tokenizer_model.empty()
+                             : std::filesystem::exists(tokenizer.vocab_file);
+  if (tokenizer.tokenizer_type != "NullTokenizer" && !has_files) {
+    tokenizer = absent;
+  }
+  args.parallel = {};  // it is looked at by one rank, however many saved it
+  // Derived settings are among the stored ones, so only what resolving asks for counts as given.
+  args.given = {"lr"};
+  std::vector<std::string> problems;
+  TrainingArgs run = resolved(args, 1, problems);
+  if (run.transformer.padded_vocab_size == 0) {
+    problems.emplace_back("the checkpoint's arguments have no padded_vocab_size");
+  }
+  if (!problems.empty()) throw ConfigError(problems);
+  if (run.tokenizer.vocab_size == absent.vocab_size) run.tokenizer = {};
+  return run;
+}
+
+TransformerConfig config_of(const CheckpointSource& source, const CheckpointContents& contents) {
+  TransformerConfig config = source.hf() != nullptr
+                                 ? source.hf()->transformer
+                                 : described_run(source.format(), contents.args).transformer;
+  config.padded_vocab_size = vocabulary_of(contents).shape[0];
+  return config;
+}
+
+}  // namespace megatron

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megatron/interchange/checkpoint_source.h"
+#include "megatron/settings/training_args.h"
+
+// The settings that checkpoints and models store, as those of a run of this program. Which of them
+// are the architecture, the rows of the flag table say.
+namespace megatron {
+
+// Those of a run with a Hugging Face model.
+ArgMap settings_of(const HfModel& model);
+
+// --use-checkpoint-args: takes the architecture from the source. REQUIRES: args are not resolved.
+void take_architecture(TrainingArgs& args, const CheckpointSource& source);
+
+// The settings of the architecture in which a Hugging Face model and a run differ: one sentence
+// each. Both are resolved.
+std::vector<std::string> contradictions(const TransformerConfig& theirs,
+                                        const TransformerConfig& ours);
+
+// The run that saved a checkpoint, as its command line would give it; resolved, and for one
+// rank. The tokenizer is left out when its files are not on this machine.
+TrainingArgs described_run(CheckpointFormat format, const ArgMap& stored);
+
+// The model that a source holds. `contents` are those of the source, perhaps changed.
+TransformerConfig config_of(const CheckpointSource& source, const CheckpointContents& contents);
+
+}  // namespace megatron

@@ -1,0 +1,138 @@
+#include <fstream>
+#include <set>
+
+#include "megatron/core/file.h"
+#include "tests/program/inference_test.h"
+#include "tests/support/shared_data.h"
+
+// What convert-checkpoint protects, copies and says.
+namespace megatron::program {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+class ConvertTest : public InferenceTest {
+ protected:
+  static fs::path source() { return golden("megatron/gpt/ckpt/iter_0000010"); }
+  static Outcome convert(const fs::path& from, const fs::path& to, const Words& more = {}) {
+    Words words = {"--load-dir", from.string(), "--save-dir", to.string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return run("convert-checkpoint", words);
+  }
+  static void expect_converted(const Outcome& outcome) {
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+  }
+  static std::set<std::string> names_in(const fs::path& directory) {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
+};
+
+TEST_F(ConvertTest, TheSourceIsNeverWrittenTo) {
+  expect_converted(convert(source(), path("run"), {"--saver", "native"}));
+  const fs::path iteration = iteration_in(path("run"), 10);
+  fs::create_directory_symlink(path("run"), path("link"));
+  fs::create_directories(path("other"));
+  fs::create_directory_symlink(iteration, iteration_in(path("other"), 10));
+  const std::string before = read_text(iteration / "manifest.json");
+  for (const auto& [from, to] : {std::pair{path("run"), path("run")},
+                                 {path("run"), path("link")},
+                                 {path("link"), path("run")},
+                                 {iteration, path("run")},
+                                 {path("run"), iteration / "converted"},
+                                 {path("run"), path("other")}}) {
+    const Outcome outcome = convert(from, to, {"--saver", "native", "--no-optimizer"});
+    EXPECT_EQ(outcome.exit_code, 2) << from << " to " << to;
+    EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr("would be overwritten; choose a")));
+  }
+  EXPECT_EQ(read_text(iteration / "manifest.json"), before);
+  EXPECT_EQ(convert(golden("hf/gpt2"), path("hf"), {"--saver", "hf"}).exit_code, 0);
+  EXPECT_EQ(convert(path("hf"), path("hf"), {"--saver", "hf"}).exit_code, 2);
+}
+
+TEST_F(ConvertTest, NothingOfAnEarlierConversionStays) {
+  const Words hf = {"--saver", "hf", "--max_shard_size"};
+  const auto with = [](Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const fs::path model = golden("hf/gpt2");
+  expect_converted(convert(model, path("hf"), with(hf, {"20KB"})));
+  EXPECT_THAT(names_in(path("hf")), Contains("model.safetensors.index.json"));
+  fs::create_directories(path("hf/.converting/rest"));  // of a conversion that was killed
+  expect_converted(convert(model, path("hf"), with(hf, {"10GB"})));
+  EXPECT_THAT(names_in(path("hf")), ElementsAre("config.json", "model.safetensors"));
+  expect_converted(convert(model, path("hf"), with(hf, {"10GB", "--no-safe-serialization"})));
+  EXPECT_THAT(names_in(path("hf")), ElementsAre("config.json", "pytorch_model.bin"));
+  EXPECT_EQ(score(path("hf"), {{1, 2, 3}}), score(model, {{1, 2, 3}}));
+}
+
+TEST_F(ConvertTest, HuggingFaceModelsComeWithTheirTokenizer) {
+  expect_converted(convert(trained(), path("hf"), {"--saver", "hf"}));
+  EXPECT_EQ(read_text(path("hf/vocab.json")), read_text(golden("megatron/data/vocab.json")));
+  EXPECT_EQ(read_text(path("hf/merges.txt")), read_text(golden("megatron/data/merges.txt")));
+  const auto ids = nlohmann::json::parse(read_text(path("hf/vocab.json")));
+  const auto config = nlohmann::json::parse(read_text(path("hf/config.json")));
+  EXPECT_EQ(config.at("eos_token_id"), ids.at("<|endoftext|>"));
+  EXPECT_EQ(config.at("bos_token_id"), ids.at("<|endoftext|>"));
+
+  // Those of a Hugging Face model survive other formats.
+  fs::create_directories(path("tokenizer"));
+  std::ofstream(path("tokenizer/tokenizer.json")) << "{}";
+  expect_converted(convert(golden("hf/gpt2"), path("native"), {"--saver", "native"}));
+  expect_converted(convert(path("native"), path("megatron")));
+  expect_converted(convert(path("megatron"), path("back"),
+                           {"--saver", "hf", "--tokenizer_name", path("tokenizer").string()}));
+  const auto back = nlohmann::json::parse(read_text(path("back/config.json")));
+  EXPECT_EQ(back.at("eos_token_id"), 50256);
+  EXPECT_TRUE(fs::exists(path("back/tokenizer.json")));
+}
+
+TEST_F(ConvertTest, FlagsOfAnAbsentOptimizerAreWarnedOf) {
+  const Outcome outcome =
+      convert(golden("hf/gpt2"), path("to"), {"--use_distributed_optimizer", "--target_dp", "2"});
+  expect_converted(outcome);
+  EXPECT_THAT(outcome.err, HasSubstr("--use_distributed_optimizer has no effect: the source has"));
+  EXPECT_THAT(outcome.err, HasSubstr("--target_data_parallel_size 2 has no effect: the source"));
+}
+
+// As with Megatron-LM: only weights are taken, and the run begins.
+TEST_F(ConvertTest, ReleasesBeginAtIterationZero) {
+  expect_converted(convert(source(), path("release"), {"--for_release"}));
+  ASSERT_TRUE(fs::exists(path("release/release/mp_rank_00/model_optim_rng.pt")));
+  const Outcome outcome = train(golden_flags().with("--load", path("release").string()));
+  const std::vector<IterationText> lines = iterations_of(outcome.out);
+  ASSERT_EQ(lines.size(), 20u);
+  EXPECT_LT(lines.front().number("lm loss"), 6.5);              // the weights are trained
+  EXPECT_EQ(lines.front().text("learning rate"), "2.500E-04");  // the schedule begins
+  const Outcome shown = run("inspect-checkpoint", {"--load", path("release").string()});
+  EXPECT_THAT(shown.out, HasSubstr("iteration 0"));
+  EXPECT_THAT(shown.out, Not(HasSubstr("exp_avg")));
+}
+
+TEST_F(ConvertTest, OtherModelsAreNamed) {
+  MG_NEEDS_SHARED("golden/megatron/bert/ckpt");
+  MG_NEEDS_SHARED("golden/megatron/t5/ckpt");
+  for (const auto& [folder, name] : {std::pair{"bert", "BERT"}, {"t5", "T5"}}) {
+    const fs::path load = shared_data("golden/megatron") / folder / "ckpt";
+    const std::string what = std::string("is a checkpoint of ") + name + "; GPT is the only";
+    const Outcome outcomes[] = {
+        convert(load, path("to")), run("inspect-checkpoint", {"--load", load.string()}),
+        run("pretrain-gpt", golden_flags().with("--load", load.string()).words())};
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.exit_code, 2);
+      EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr(what)));
+      EXPECT_LT(errors_of(outcome)[0].size(), 300u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron::program
