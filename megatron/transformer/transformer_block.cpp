@@ -1,8 +1,9 @@
 #include "megatron/transformer/transformer_block.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "megatron/autograd/recompute.h"
 #include "megatron/parallel/tensor/mappings.h"
@@ -70,11 +71,17 @@ Variable TransformerBlock::run_recomputed(const Variable& x, int64_t begin, int6
       return gathered_parts(part, shape, group);
     };
   }
+  // The Variables of the context are inputs of the region: they get gradients from it.
+  ForwardContext constants = context;
+  constants.encoder_output = constants.relative_bias = Variable();
   return recompute(
-      [this, begin, end, context](const Variable& input) {
-        return computed(run({.residual = input}, begin, end, context));
+      [this, begin, end, constants](std::span<const Variable> xs) -> std::vector<Variable> {
+        ForwardContext inside = constants;
+        inside.encoder_output = xs[1];
+        inside.relative_bias = xs[2];
+        return {computed(run({.residual = xs[0]}, begin, end, inside))};
       },
-      x, *context.random, std::move(form));
+      {x, context.encoder_output, context.relative_bias}, *context.random, form)[0];
 }
 
 }  // namespace megatron

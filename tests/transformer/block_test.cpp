@@ -132,6 +132,39 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TransformerBlockTest,
                                                           Layout{4, true})),
                          name_of_case);
 
+// Layers that are computed again are the same layers: the masks of dropout, the gradients of
+// parameters, and those of the encoder's output and the bias, which all regions share.
+class RecomputedBlockTest : public testing::TestWithParam<Variant> {};
+
+TEST_P(RecomputedBlockTest, ComputesTheSame) {
+  TransformerConfig c = config_of(GetParam());
+  const TransformerBlock plain(c, GetParam().stack, kWhole, {}, Stream{});
+  initialize(plain, 5);
+  const Pass want(GetParam(), plain, {}, c.hidden_size);
+  c.recompute_granularity = RecomputeGranularity::kFull;
+  for (const RecomputeMethod method : {RecomputeMethod::kUniform, RecomputeMethod::kBlock}) {
+    for (const int64_t num_layers : {1, 2}) {
+      c.recompute_method = method;
+      c.recompute_num_layers = num_layers;
+      const TransformerBlock block(c, GetParam().stack, kWhole, {}, Stream{});
+      initialize(block, 5);
+      const Pass got(GetParam(), block, {}, c.hidden_size);
+      expect_identical(got.y.data(), want.y.data());
+      expect_close(got.x.grad(), want.x.grad(), kClose);
+      if (want.encoder_output.defined()) {
+        expect_close(got.encoder_output.grad(), want.encoder_output.grad(), kClose);
+      }
+      if (want.relative_bias.defined()) {
+        expect_close(got.relative_bias.grad(), want.relative_bias.grad(), kClose);
+      }
+      expect_gradients(block, plain, {});
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, RecomputedBlockTest, testing::ValuesIn(kVariants),
+                         [](const auto& one) { return std::string(one.param.name); });
+
 // The sites of the dropouts of stacks differ by name, and those of GPT are fixed: a resumed run
 // must drop the same elements.
 TEST(StackTest, LayersAreNamedAfterTheirStack) {
