@@ -7,8 +7,7 @@
 
 namespace megatron {
 
-// The parameters of a GPT under Megatron core's names with their whole, unsharded shapes, in the
-// order of the model: embeddings, layers, final norm, output layer.
+// gpt_specs() as files of tensors want them: names, whole shapes and dtypes.
 //   REQUIRES: config is resolved and has padded_vocab_size.
 std::vector<TensorSpec> gpt_parameters(const TransformerConfig& config);
 

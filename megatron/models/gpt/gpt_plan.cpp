@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
 
-#include "megatron/models/gpt/gpt_parameters.h"
+#include "megatron/models/gpt/gpt_model.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/pipeline/schedule.h"
@@ -44,37 +47,40 @@ MicrobatchSizes sizes_of(const PlannedTraining& t) {
           .is_deterministic = t.is_deterministic};
 }
 
-// Elements of a parameter on a tensor-parallel rank. Vocabulary rows, heads and MLP columns are
-// divided; norms, positions and the biases after a sum over ranks are not.
-int64_t local_numel(const TensorSpec& spec, int64_t tp) {
-  constexpr const char* kDivided[] = {
-      "word_embeddings.weight", "output_layer.weight", "linear_qkv.weight",  "linear_qkv.bias",
-      "linear_fc1.weight",      "linear_fc1.bias",     "linear_proj.weight", "linear_fc2.weight"};
-  const bool is_divided = std::any_of(std::begin(kDivided), std::end(kDivided),
-                                      [&](const char* end) { return spec.name.ends_with(end); });
-  return is_divided ? spec.shape.numel() / tp : spec.shape.numel();
+// A parameter, and how many like it there are.
+struct RepeatedSpec {
+  ParameterSpec spec;
+  int64_t count = 1;
+};
+
+// The parameters of a chunk. Layers are alike: one is described and stands for all, so that a plan
+// of a million layers is quick.
+std::vector<RepeatedSpec> parameters_of(const TransformerConfig& config, const ModelChunk& chunk) {
+  const auto specs_of = [&](int64_t num_layers) {
+    ModelChunk few = chunk;
+    few.num_layers = num_layers;
+    return gpt_specs(config, few);
+  };
+  std::set<std::string> outside_of_layers;
+  for (const ParameterSpec& spec : specs_of(0)) outside_of_layers.insert(spec.name);
+  std::vector<RepeatedSpec> all;
+  for (ParameterSpec& spec : specs_of(std::min<int64_t>(chunk.num_layers, 1))) {
+    const int64_t count = outside_of_layers.contains(spec.name) ? 1 : chunk.num_layers;
+    all.push_back({std::move(spec), count});
+  }
+  return all;
 }
 
-// The parameters of a stage. Every layer is as large as the first.
-std::vector<FlatItem> stage_parameters(const PlannedTraining& t, const Stage& stage) {
-  TransformerConfig one_layer = t.transformer;
-  one_layer.num_layers = 1;
+// What a rank of a stage keeps in its flat buffer.
+std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage) {
   const int64_t tp = t.parallel.tensor_model_parallel_size;
   std::vector<FlatItem> items;
-  for (const TensorSpec& spec : gpt_parameters(one_layer)) {
-    const FlatItem item{.numel = local_numel(spec, tp)};
-    int64_t copies = 0;
-    if (spec.name.starts_with("decoder.layers.")) {
-      copies = stage.num_layers;
-    } else if (spec.name == "embedding.word_embeddings.weight") {
-      const bool is_output = !t.transformer.untie_embeddings_and_output_weights;
-      copies = stage.has_embedding || (stage.has_head && is_output) ? 1 : 0;
-    } else if (spec.name.starts_with("embedding.")) {
-      copies = stage.has_embedding ? 1 : 0;
-    } else {
-      copies = stage.has_head ? 1 : 0;
+  for (const ModelChunk& chunk :
+       model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
+    for (const auto& [spec, count] : parameters_of(t.transformer, chunk)) {
+      const Shape local = spec.info.sharding.on_rank(0, tp).local(spec.shape);
+      items.insert(items.end(), static_cast<size_t>(count), {.numel = local.numel()});
     }
-    items.insert(items.end(), static_cast<size_t>(copies), item);
   }
   return items;
 }
@@ -305,7 +311,7 @@ int64_t RankMemory::total_bytes() const {
 RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   const TransformerConfig& c = t.transformer;
   const Stage held = stage_of(t, stage);
-  const std::vector<FlatItem> items = stage_parameters(t, held);
+  const std::vector<FlatItem> items = stage_parameters(t, stage);
   const int64_t numel = flat_layout(items, {}).numel;
   RankMemory memory;
   for (const FlatItem& item : items) memory.num_parameters += item.numel;
@@ -351,7 +357,9 @@ RankMemory largest_rank_memory(const PlannedTraining& t) {
 
 int64_t num_gpt_parameters(const TransformerConfig& config) {
   int64_t sum = 0;
-  for (const TensorSpec& spec : gpt_parameters(config)) sum += spec.shape.numel();
+  for (const auto& [spec, count] : parameters_of(config, whole_model(config.num_layers))) {
+    sum += count * spec.shape.numel();
+  }
   return sum;
 }
 
