@@ -126,7 +126,8 @@ struct Seen {
   }
 };
 
-// Of queries [query, query + kQueries), of which one is inside at least. The same on every lane.
+// What queries [query, query + kQueries) see; at least one of them is inside. Every lane gets the
+// same.
 template <int kQueries>
 __device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int query, int lane) {
   const int begin = max(query, 0);

@@ -92,9 +92,9 @@ __device__ __forceinline__ uint32_t pack_two<Float16>(float first, float second)
   return two;
 }
 
-// A counter by which blocks hand results in global memory to one another: what a block wrote
-// before a barrier and one of its threads' store_release() is seen by a block of which a thread
-// found that value, after a barrier.
+// A counter by which blocks hand each other results in global memory. One block writes its results,
+// passes a barrier, and one of its threads calls store_release(). When a thread of another block
+// finds that value, its block sees the results after the next barrier.
 __device__ __forceinline__ int load_acquire(const int* counter) {
   int value;
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];"

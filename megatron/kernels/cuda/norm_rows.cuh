@@ -10,8 +10,8 @@
 // LayerNorm with a mean of zero.
 namespace megatron::kernels::cuda {
 
-// The blocks of the parameter gradients, each of which sums up its rows: two for each of an H200's
-// multiprocessors. Part of the result's definition, since it fixes the order of the sums.
+// The number of blocks that sum up parameter gradients, each over its own rows: two for each
+// multiprocessor of an H200. It is part of the result's definition, as it fixes the order of sums.
 constexpr int64_t kMaxPartials = 264;
 
 struct Forward {

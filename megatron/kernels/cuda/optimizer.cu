@@ -186,7 +186,8 @@ struct Measure {
   double zeros;
 };
 
-// Elements [begin, end) of x, of which vectors of N are read whole where they lie inside x.
+// Elements [begin, end) of x. Reads whole vectors of N elements, except where one crosses the end
+// of x.
 template <int N>
 __device__ Measure measured(const AnyInput& x, int64_t begin, int64_t end, int64_t n) {
   Measure sum = {0.0, 0.0};
