@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <cstring>
+
 #include "megatron/comm/share_threads.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
@@ -24,10 +27,23 @@ void warn_of_device(DeviceChoice choice, const comm::Group& world) {
     warn("--device auto takes the CPU: " + cuda::why_no_device());
   }
   const int gpus = num_cuda_devices();
-  if (takes_gpu(choice) && context.local_size > gpus) {
+  const bool are_threads = world.transport().threads() != nullptr;
+  if (takes_gpu(choice) && are_threads && context.local_size > gpus) {
     warn(fmt::format("{} ranks share {} GPU{}: a way to test layouts, not to train fast",
                      context.local_size, gpus, gpus == 1 ? "" : "s"));
   }
+}
+
+std::optional<int> gpu_of(int local_rank, int local_size, VisibleGpus gpus, bool are_threads) {
+  if (local_size <= gpus.count || are_threads) return local_rank % gpus.count;
+  if (gpus.are_own) return 0;
+  return {};
+}
+
+bool has_own_gpus(const std::function<const char*(const char* name)>& variable) {
+  if (variable("SLURM_GPUS_PER_TASK") != nullptr) return true;
+  const char* const visible = variable("CUDA_VISIBLE_DEVICES");
+  return visible != nullptr && *visible != '\0' && std::strchr(visible, ',') == nullptr;
 }
 
 Device chosen_device(DeviceChoice choice, const comm::Group& world) {
@@ -38,14 +54,18 @@ Device chosen_device(DeviceChoice choice, const comm::Group& world) {
     throw ConfigError("--device cuda: " + cuda::why_no_device());
   }
   const int gpus = num_cuda_devices();
-  if (has_gpu && ranks > gpus && world.transport().threads() == nullptr) {
+  const bool are_threads = world.transport().threads() != nullptr;
+  const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
+  const std::optional<int> gpu =
+      has_gpu ? gpu_of(local_rank, ranks, {gpus, has_own_gpus(variable)}, are_threads)
+              : std::nullopt;
+  if (has_gpu && !gpu) {
     throw ConfigError(fmt::format(
         "{} ranks on a host with {} GPUs, which only threads can share; start as many ranks as "
         "GPUs, or use launch --ranks threads or --device cpu",
         ranks, gpus));
   }
-  const Device device{has_gpu ? DeviceType::kCuda : DeviceType::kCpu,
-                      has_gpu ? local_rank % gpus : local_rank};
+  const Device device{has_gpu ? DeviceType::kCuda : DeviceType::kCpu, gpu.value_or(local_rank)};
   use_device(device);
   return device;
 }

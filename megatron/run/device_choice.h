@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "megatron/comm/group.h"
 #include "megatron/device/device.h"
@@ -13,7 +15,7 @@ namespace megatron {
 // or a CPU device; auto takes a GPU if there is one. If ranks are threads and outnumber the GPUs,
 // they share GPUs; each then needs its own MemoryPool (run_on_threads() opens it). Binds the
 // calling thread to the device. Throws ConfigError for cuda if this binary or machine has none, and
-// for more processes than GPUs.
+// for more processes than GPUs, unless each has its own (gpu_of()).
 Device chosen_device(DeviceChoice choice, const comm::Group& world = {});
 
 // Warns, once for each host, of a device that the user may not expect: the CPU because the driver
@@ -24,5 +26,17 @@ void warn_of_device(DeviceChoice choice, const comm::Group& world = {});
 // kernels their --num-threads.
 std::unique_ptr<OwnedStream> open_stream(const TrainingConfig& config,
                                          const comm::Group& world = {});
+
+// Which of the GPUs that a rank sees it takes; none when there are too few for processes, which
+// cannot share one.
+struct VisibleGpus {
+  int count = 0;
+  // The launcher shows each process GPUs of its own: srun --gpus-per-task, or CUDA_VISIBLE_DEVICES
+  // that differs between processes.
+  bool are_own = false;
+};
+std::optional<int> gpu_of(int local_rank, int local_size, VisibleGpus gpus, bool are_threads);
+// Whether SLURM_GPUS_PER_TASK is set, or CUDA_VISIBLE_DEVICES names one GPU. `variable` is getenv.
+bool has_own_gpus(const std::function<const char*(const char* name)>& variable);
 
 }  // namespace megatron
