@@ -14,6 +14,7 @@ readonly needed=(
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
   zlib1g-dev liblzma-dev                   # compressed corpora
   libopenmpi-dev openmpi-bin               # ranks that are processes
+  libssl-dev                               # proofs that ranks belong to a job
   libutf8proc-dev                          # Unicode classes of the tokenizers
   libpcre2-dev libsentencepiece-dev        # their regular expressions; SentencePiece models
   libprotobuf-dev protobuf-compiler        # TensorBoard files

@@ -1,31 +1,22 @@
 #include "megatron/cli/launch.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <vector>
 
-#include "megatron/checkpoint/directory.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/ranks.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/core/error.h"
 #include "megatron/core/exit_code.h"
-#include "megatron/core/host_name.h"
 #include "megatron/core/log.h"
 #include "megatron/device/stream.h"
-#include "megatron/launch/hosts.h"
-#include "megatron/launch/job.h"
+#include "megatron/launch/supervisor.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
 
@@ -78,32 +69,6 @@ FlagTable flags_of(LaunchFlags& launch) {
             "which --load then defaults to.");
   return flags;
 }
-
-// A port that stays this process's own to give away: bound, and not listened at.
-class ReservedPort {
- public:
-  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int yes = 1;
-    ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_ANY);
-    socklen_t length = sizeof(address);
-    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-        ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-      throw CommError(fmt::format("launch: no free port: {}", std::strerror(errno)));
-    }
-    number_ = ntohs(address.sin_port);
-  }
-  ~ReservedPort() { ::close(socket_); }
-  ReservedPort(const ReservedPort&) = delete;
-  ReservedPort& operator=(const ReservedPort&) = delete;
-  int number() const { return number_; }
-
- private:
-  int socket_;
-  int number_ = 0;
-};
 
 // Lines of a hostfile that name a host.
 int64_t count_hosts(const std::string& path) {
@@ -169,122 +134,10 @@ void resolve(LaunchFlags& launch, const TrainingArgs& args) {
   }
 }
 
-std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
-
-// The words without a flag, and without its value if it has one.
-void remove_flag(Words& words, std::string_view flag, bool has_value) {
-  for (size_t i = 0; i < words.size();) {
-    std::string name = words[i].substr(0, words[i].find('='));
-    std::replace(name.begin(), name.end(), '_', '-');
-    if (name != flag) {
-      ++i;
-      continue;
-    }
-    const bool takes_next = has_value && words[i].find('=') == std::string::npos;
-    const size_t end = std::min(words.size(), i + (takes_next ? 2 : 1));
-    words.erase(words.begin() + static_cast<int64_t>(i), words.begin() + static_cast<int64_t>(end));
-  }
-}
-
-// The words that go on from the last checkpoint of --save; as they are when there is none.
-Words resuming(Words words, const std::string& save) {
-  remove_flag(words, "--load", true);
-  remove_flag(words, "--load-format", true);
-  remove_flag(words, "--ckpt-step", true);
-  remove_flag(words, "--finetune", false);
-  remove_flag(words, "--no-load-optim", false);
-  remove_flag(words, "--no-load-rng", false);
-  words.insert(words.end(), {"--load", save});
-  return words;
-}
-
-std::vector<launch::JobProcess> processes_of(const LaunchFlags& launch, const std::string& command,
-                                             const Words& words, int port) {
-  Words program = {own_program()};
-  const auto run = [&](Words first) {
-    first.push_back(command);
-    first.insert(first.end(), words.begin(), words.end());
-    return first;
-  };
-  if (!launch.hostfile.empty()) {
-    return {{"mpirun",
-             "",
-             run({"mpirun", "-np", std::to_string(launch.world_size()), "--hostfile",
-                  launch.hostfile, "--map-by", fmt::format("ppr:{}:node", launch.nproc_per_node),
-                  "--bind-to", "none", own_program()}),
-             {}}};
-  }
-  if (launch.ranks == Ranks::kThreads) {  // restarted as one
-    return {
-        {fmt::format("the process of all {} ranks", launch.nproc_per_node),
-         "",
-         run({own_program(), "launch", "--nproc-per-node", std::to_string(launch.nproc_per_node)}),
-         {}}};
-  }
-  std::vector<launch::JobProcess> processes;
-  for (int64_t local = 0; local < launch.nproc_per_node; ++local) {
-    const int64_t rank = launch.node_rank * launch.nproc_per_node + local;
-    processes.push_back(
-        {fmt::format("rank {}", rank),
-         speaker(static_cast<int>(rank), host_name()),
-         run(program),
-         {{"RANK", std::to_string(rank)},
-          {"WORLD_SIZE", std::to_string(launch.world_size())},
-          {"LOCAL_RANK", std::to_string(local)},
-          {"LOCAL_WORLD_SIZE", std::to_string(launch.nproc_per_node)},
-          {"GROUP_RANK", std::to_string(launch.node_rank)},
-          {"MASTER_ADDR", launch.master_addr.empty() ? "127.0.0.1" : launch.master_addr},
-          {"MASTER_PORT", std::to_string(port)}}});
-  }
-  return processes;
-}
-
-// Can another attempt end otherwise?
-bool may_pass(const launch::JobOutcome& outcome) {
-  return outcome.exit_code != 0 && outcome.exit_code != kExitInput && !outcome.is_final;
-}
-
-int run_supervised(const LaunchFlags& launch, const std::string& command, const Words& words,
-                   const TrainingArgs& args) {
-  const bool has_hosts = launch.nnodes > 1 && launch.hostfile.empty();
-  const ReservedPort reserved;
-  std::optional<launch::Hosts> hosts;
-  if (has_hosts) {
-    hosts.emplace(launch::HostPlace{launch.node_rank, launch.nnodes, launch.master_addr,
-                                    static_cast<int>(launch.master_port), launch.nproc_per_node,
-                                    launch.max_restarts},
-                  reserved.number(), timeout_of(args));
-  }
-  const int port = hosts                     ? hosts->ranks_port()
-                   : launch.master_port == 0 ? reserved.number()
-                                             : static_cast<int>(launch.master_port);
-  const std::string& save = args.checkpoint.save;
-  for (int64_t restarts = 0;; ++restarts) {
-    const bool resumes = launch.max_restarts > 0 && latest_iteration(save) &&
-                         (restarts > 0 || args.checkpoint.load.empty());
-    const std::vector<launch::JobProcess> processes =
-        processes_of(launch, command, resumes ? resuming(words, save) : words, port);
-    launch::JobOutcome outcome;
-    if (hosts) {
-      const launch::JobOutcome here =
-          launch::run_job(processes, [&] { return hosts->has_failed_elsewhere(); });
-      outcome = hosts->agreed(here);
-      if (outcome.exit_code != 0 && outcome.reason != here.reason) print_error(outcome.reason);
-    } else {
-      outcome = launch::run_job(processes);
-    }
-    if (restarts >= launch.max_restarts || !may_pass(outcome)) return outcome.exit_code;
-    const std::optional<int64_t> saved = latest_iteration(save);
-    warn(fmt::format("restart {} of {} {}: {}", restarts + 1, launch.max_restarts,
-                     saved ? fmt::format("from the checkpoint of iteration {}", *saved)
-                           : "from the beginning, nothing was saved",
-                     outcome.reason));
-  }
-}
-
 }  // namespace
 
 int launch(std::span<const std::string> words) {
+  const std::string program = launch::own_program();
   LaunchFlags launch;
   FlagTable flags = flags_of(launch);
 
@@ -320,7 +173,20 @@ int launch(std::span<const std::string> words) {
                           args.wants_help ? 1 : static_cast<int>(launch.nproc_per_node));
   }
   try {
-    return run_supervised(launch, std::string(chosen.name), rest, args);
+    return launch::run_supervised({.program = program,
+                                   .command = std::string(chosen.name),
+                                   .words = rest,
+                                   .nproc_per_node = launch.nproc_per_node,
+                                   .nnodes = launch.nnodes,
+                                   .node_rank = launch.node_rank,
+                                   .are_threads = launch.ranks == Ranks::kThreads,
+                                   .hostfile = launch.hostfile,
+                                   .master_addr = launch.master_addr,
+                                   .master_port = launch.master_port,
+                                   .timeout = timeout_of(args),
+                                   .max_restarts = launch.max_restarts,
+                                   .save = args.checkpoint.save,
+                                   .has_load = !args.checkpoint.load.empty()});
   } catch (const CommError& error) {
     print_error(error.what());
     return kExitFault;

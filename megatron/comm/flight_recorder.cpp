@@ -48,6 +48,12 @@ std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {
   return list;
 }
 
+bool FlightRecorder::is_under_way() const {
+  const std::lock_guard lock(mutex_);
+  return num_calls_ > 0 &&
+         ring_[static_cast<size_t>((num_calls_ - 1) % kCapacity)].state == State::kUnderWay;
+}
+
 std::string FlightRecorder::last() const {
   const std::lock_guard lock(mutex_);
   if (num_calls_ == 0) return "no call";

@@ -33,6 +33,8 @@ class FlightRecorder {
   void finish(State state);
 
   std::vector<Entry> entries() const;
+  // Whether the rank is in a call now.
+  bool is_under_way() const;
   // The last call: "all_gather(8 x float32) in group data, under way for 3.2 s".
   std::string last() const;
   // All of them, a line each.

@@ -15,7 +15,9 @@
 
 #include "megatron/comm/messages/message_transport.h"
 #include "megatron/comm/mpi/mpi_wire.h"
+#include "megatron/comm/secret.h"
 #include "megatron/comm/share_threads.h"
+#include "megatron/comm/tcp/sockets.h"
 #include "megatron/comm/tcp/tcp_wire.h"
 #include "megatron/core/error.h"
 
@@ -26,7 +28,8 @@ constexpr int64_t kMaxHostName = 64;
 
 std::unique_ptr<Wire> make_wire(const LaunchEnvironment& place, std::chrono::milliseconds timeout) {
   if (place.launcher == LaunchEnvironment::Launcher::kMpi) return mpi::make_mpi_wire();
-  return tcp::make_tcp_wire(place, timeout);
+  return tcp::make_tcp_wire(place, secret_of_job(tcp::is_local_name(place.master_address)),
+                            timeout);
 }
 
 // Whether a launcher has given this process some of the host's cores.
@@ -55,8 +58,8 @@ std::vector<std::string> host_names(Transport& world) {
 
 void run_in_world(const std::shared_ptr<PostOffice>& office,
                   const std::function<void(const Group& world)>& f) {
-  Membership everybody{.name = "world", .rank = office->wire().rank(), .world_ranks = {}};
-  for (int i = 0; i < office->wire().size(); ++i) everybody.world_ranks.push_back(i);
+  Membership everybody{.name = "world", .rank = office->rank(), .world_ranks = {}};
+  for (int i = 0; i < office->size(); ++i) everybody.world_ranks.push_back(i);
   const auto transport = std::make_shared<MessageTransport>(office, std::move(everybody));
   office->context()->hosts = host_names(*transport);
   f(Group(transport));
@@ -79,20 +82,20 @@ void run_process_rank(const LaunchEnvironment& place,
   context->local_rank = place.local_rank;
   context->local_size = place.local_size;
   const auto office = std::make_shared<PostOffice>(make_wire(place, options.timeout), context);
-  if (office->wire().size() != place.size) {
+  if (office->size() != place.size) {
     throw CommError(
         fmt::format("the launcher announces {} ranks and MPI connects {}: is the "
                     "program linked with the MPI that mpirun belongs to?",
-                    place.size, office->wire().size()));
+                    place.size, office->size()));
   }
   try {
     run_in_world(office, f);
   } catch (const std::exception& error) {
     if (office->failure()) throw ReleasedError(error.what());  // nothing new to tell
-    office->wire().tell_failure(error.what());
+    office->tell_failure(error.what());
     throw;
   }
-  office->wire().close();
+  office->close();
 }
 
 }  // namespace megatron::comm

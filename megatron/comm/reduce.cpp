@@ -60,26 +60,63 @@ void reduce_as(std::span<void* const> out, std::span<const void* const> in, int6
   });
 }
 
+// f(T(), Sum()) for the elements of a dtype and the type of their sums.
+template <class F>
+void with_types(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return f(float{}, float{});
+    case DType::kFloat16:
+      return f(Float16{}, float{});
+    case DType::kBFloat16:
+      return f(BFloat16{}, float{});
+    case DType::kFloat64:
+      return f(double{}, double{});
+    case DType::kInt64:
+      return f(int64_t{}, int64_t{});
+    case DType::kInt32:
+      return f(int32_t{}, int32_t{});
+    default:
+      throw DtypeError(fmt::format("elements of {} cannot be reduced", megatron::name_of(dtype)));
+  }
+}
+
 }  // namespace
 
 void reduce_in_order(std::span<void* const> out, std::span<const void* const> in, int64_t count,
                      DType dtype, Reduce op) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return reduce_as<float>(out, in, count, op);
-    case DType::kFloat16:
-      return reduce_as<Float16>(out, in, count, op);
-    case DType::kBFloat16:
-      return reduce_as<BFloat16>(out, in, count, op);
-    case DType::kFloat64:
-      return reduce_as<double>(out, in, count, op);
-    case DType::kInt64:
-      return reduce_as<int64_t>(out, in, count, op);
-    case DType::kInt32:
-      return reduce_as<int32_t>(out, in, count, op);
-    default:
-      throw DtypeError(fmt::format("elements of {} cannot be reduced", megatron::name_of(dtype)));
-  }
+  with_types(dtype, [&](auto element, auto) { reduce_as<decltype(element)>(out, in, count, op); });
+}
+
+DType sum_dtype(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? DType::kFloat32 : dtype;
+}
+
+void begin_sum(void* sums, const void* x, int64_t count, DType dtype) {
+  with_types(dtype, [&](auto element, auto sum) {
+    const auto* const from = static_cast<const decltype(element)*>(x);
+    auto* const to = static_cast<decltype(sum)*>(sums);
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<decltype(sum)>(from[i]);
+  });
+}
+
+void add_to_sum(void* sums, const void* x, int64_t count, DType dtype, Reduce op) {
+  with_types(dtype, [&](auto element, auto sum) {
+    const auto* const from = static_cast<const decltype(element)*>(x);
+    auto* const to = static_cast<decltype(sum)*>(sums);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto value = static_cast<decltype(sum)>(from[i]);
+      to[i] = op == Reduce::kSum ? to[i] + value : larger(to[i], value);
+    }
+  });
+}
+
+void end_sum(void* y, const void* sums, int64_t count, DType dtype) {
+  with_types(dtype, [&](auto element, auto sum) {
+    const auto* const from = static_cast<const decltype(sum)*>(sums);
+    auto* const to = static_cast<decltype(element)*>(y);
+    for (int64_t i = 0; i < count; ++i) to[i] = static_cast<decltype(element)>(from[i]);
+  });
 }
 
 void copy_host(void* to, const void* from, int64_t bytes) {

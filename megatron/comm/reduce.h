@@ -14,6 +14,13 @@ namespace megatron::comm {
 void reduce_in_order(std::span<void* const> out, std::span<const void* const> in, int64_t count,
                      DType dtype, Reduce op);
 
+// The same sums, taken one input after the other: sums is x; then sums is sums + x (or the
+// maximum) for each further input; y is sums in the end, rounded. `sums` has sum_dtype(dtype).
+DType sum_dtype(DType dtype);
+void begin_sum(void* sums, const void* x, int64_t count, DType dtype);
+void add_to_sum(void* sums, const void* x, int64_t count, DType dtype, Reduce op);
+void end_sum(void* y, const void* sums, int64_t count, DType dtype);
+
 // memcpy by all threads of this rank; nothing when both are the same memory.
 void copy_host(void* to, const void* from, int64_t bytes);
 

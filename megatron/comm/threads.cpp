@@ -1,7 +1,12 @@
 #include "megatron/comm/threads.h"
 
+#include <fmt/format.h>
+#include <sys/resource.h>
+
 #include <exception>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -29,6 +34,16 @@ void run_rank(ThreadWorld& world, int rank, const std::function<void(const Group
   world.rank_ended(rank);
 }
 
+std::string no_thread(int rank, int count, const std::system_error& error) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NPROC, &limit);
+  return fmt::format(
+      "the thread of rank {} of {} cannot be started: {}; use fewer ranks, or raise the limit of "
+      "processes and threads (ulimit -u, now {})",
+      rank, count, error.code().message(),
+      limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur));
+}
+
 }  // namespace
 
 void run_ranks(int count, const std::function<void(const Group& world)>& f,
@@ -44,11 +59,18 @@ void run_ranks(int count, const std::function<void(const Group& world)>& f,
   {
     std::vector<std::jthread> threads;
     threads.reserve(static_cast<size_t>(count));
-    for (int rank = 0; rank < count; ++rank) {
-      threads.emplace_back([&, rank] {
-        use_threads(threads_per_rank);
-        run_rank(world, rank, f, errors[static_cast<size_t>(rank)]);
-      });
+    try {
+      for (int rank = 0; rank < count; ++rank) {
+        threads.emplace_back([&, rank] {
+          use_threads(threads_per_rank);
+          run_rank(world, rank, f, errors[static_cast<size_t>(rank)]);
+        });
+      }
+    } catch (const std::system_error& error) {  // the ranks that run must not wait for this one
+      const auto rank = static_cast<int>(threads.size());
+      const std::string message = no_thread(rank, count, error);
+      errors[threads.size()] = std::make_exception_ptr(CommError(message));
+      world.rank_failed(rank, message);
     }
   }
   const std::optional<ThreadWorld::Failure> first = world.failure();

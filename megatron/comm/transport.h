@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/comm/activity.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/flight_recorder.h"
 
@@ -37,6 +38,7 @@ class Watchdog;
 struct RankContext {
   std::atomic<std::chrono::milliseconds> timeout{std::chrono::minutes(10)};  // of one call
   FlightRecorder recorder;
+  Activity activity;
   std::vector<std::string> hosts;  // of the world's ranks; empty when there is only one host
   int local_rank = 0;              // among the ranks of this host, and their number
   int local_size = 1;
@@ -58,6 +60,7 @@ class Transport {
   int size() const { return static_cast<int>(membership_.world_ranks.size()); }
   const Membership& membership() const { return membership_; }
   RankContext& context() const { return *context_; }
+  const std::shared_ptr<RankContext>& shared() const { return context_; }
 
   // A group of some of the members, of two or more.
   virtual std::shared_ptr<Transport> subgroup(Membership membership) = 0;
@@ -71,7 +74,7 @@ class Transport {
   virtual std::optional<std::string> failure() const { return {}; }
   // What a member did last (FlightRecorder::last), where this rank can see it.
   virtual std::string last_call(int member) const;
-  // The last calls of all ranks that can be seen, to standard error.
+  // The last calls of all ranks that can be seen, to standard error, whichever rank asks.
   virtual void print_flight_records() const;
   // What the members share where they are threads of this process; else null.
   virtual ThreadGroup* threads() { return nullptr; }
@@ -80,9 +83,6 @@ class Transport {
   std::string name_of(int member) const;
   // "all_reduce(sum, 16 x float32) in group tensor"
   std::string name_of(const Call& call) const;
-
- protected:
-  const std::shared_ptr<RankContext>& shared_context() const { return context_; }
 
  private:
   const Membership membership_;

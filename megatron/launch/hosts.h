@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "megatron/comm/tcp/sockets.h"
+#include "megatron/comm/secret.h"
+#include "megatron/comm/tcp/meeting.h"
 #include "megatron/launch/job.h"
 
 namespace megatron::launch {
@@ -21,46 +22,44 @@ struct HostPlace {
   int64_t max_restarts = 0;
 };
 
-// The launches of all hosts of a job. They meet at host 0, and end or start again together: what
-// becomes of the job is what became of the host where it failed first.
+// The launches of all hosts of a job. They meet at host 0 (comm/tcp/meeting.h), and end or start
+// again together: what becomes of the job is what became of the host where it failed first.
 //
-//   host i -> host 0   what it is; after each attempt, how its ranks ended
-//   host 0 -> host i   the port of the ranks; "stop" once ranks have failed; how the attempt ended
+//   host i -> host 0   after each attempt, how its ranks ended
+//   host 0 -> host i   "stop" once ranks have failed; how the attempt ended
 class Hosts {
  public:
   // Returns when all are there. Throws ConfigError, on all hosts, when they do not fit together;
-  // CommError that names who did not come in time. `ranks_port` is where rank 0 may wait, on host
-  // 0.
-  Hosts(const HostPlace& place, int ranks_port, std::chrono::milliseconds timeout);
+  // CommError that names who did not come in time, or what is at host 0's port instead.
+  // `ranks_port` is where rank 0 may wait, on host 0.
+  Hosts(const HostPlace& place, int ranks_port, const comm::Secret& secret,
+        std::chrono::milliseconds timeout);
 
-  // Where the ranks meet.
+  // Where the ranks meet, and the secret of this job's ranks: equal on all hosts, and never sent.
   int ranks_port() const { return ranks_port_; }
-  // To be asked now and then while ranks run: whether those of another host have failed.
+  const comm::Secret& ranks_secret() const { return ranks_secret_; }
+  // Poll while ranks run: whether those of another host have failed.
   bool has_failed_elsewhere();
-  // How this attempt ended on all hosts, given how it ended here. Waits for the others: for ever
-  // while nothing has failed, else some seconds.
+  // How this attempt ended on all hosts, given how it ended here. Waits for the others: without
+  // limit while nothing has failed, else some seconds.
   JobOutcome agreed(const JobOutcome& here);
 
  private:
   // To host 0; on host 0, to another one.
   struct Link {
-    int64_t host = 0;
     std::string name;  // "host 1 (gpu2)"
-    comm::tcp::Socket socket;
-    std::string text;  // that has come and is not yet read
+    comm::tcp::Channel channel;
     bool is_gone = false;
     std::optional<JobOutcome> outcome;  // host 0: of its ranks; others: of all
   };
 
-  void receive_all(const HostPlace& place, const comm::tcp::Deadline& deadline);
-  void join(const HostPlace& place, const comm::tcp::Deadline& deadline);
-  void refuse_second_host_0(const HostPlace& place);
   // Takes in what has come.
   void read_links();
   void stop_others();
 
   bool is_first_ = true;
   int ranks_port_ = 0;
+  comm::Secret ranks_secret_;
   std::vector<Link> links_;
   bool has_failed_elsewhere_ = false;
   bool has_told_to_stop_ = false;

@@ -33,6 +33,8 @@ constexpr std::string_view kErrorMark = "error: ";
 constexpr auto kGrace = std::chrono::seconds(5);           // for the others, after one has failed
 constexpr auto kGraceElsewhere = std::chrono::seconds(1);  // for all, after one of another host has
 constexpr int kLookMs = 100;
+constexpr size_t kMaxLine = size_t{64} << 10;  // longer ones are passed on in pieces
+constexpr size_t kMaxErrors = 1000;            // of one process; more are dropped
 
 void check(bool holds, const char* call) {
   if (!holds) throw Error(fmt::format("launch: {}: {}", call, std::strerror(errno)));
@@ -168,11 +170,17 @@ void Job::start(const JobProcess& process) {
   const std::vector<char*> envp = pointers(environment);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  check(pid >= 0, "fork");
+  if (pid < 0) {
+    throw CommError(
+        fmt::format("launch: the process of {} cannot be started: {}; start fewer ranks, or raise "
+                    "the limit of processes (ulimit -u)",
+                    process.name, std::strerror(errno)));
+  }
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(kExitFault);  // it has died already
     ::pthread_sigmask(SIG_SETMASK, &signals_.mask_before(), nullptr);
+    ::signal(SIGPIPE, SIG_DFL);
     ::dup2(write_end.get(), STDERR_FILENO);
     ::execvpe(argv[0], argv.data(), envp.data());
     ::dprintf(STDERR_FILENO, "error: %s: %s\n", argv[0], std::strerror(errno));
@@ -211,17 +219,21 @@ void Job::read(Child& child) const {
       take_line(child, child.line.substr(0, end));
       child.line.erase(0, end + 1);
     }
+    if (child.line.size() >= kMaxLine) take_line(child, std::exchange(child.line, {}));
   }
 }
 
 void Job::take_line(Child& child, std::string line) const {
   if (line.starts_with(kErrorMark)) {
     line.erase(0, kErrorMark.size());
-    child.said.push_back(std::move(line));
+    if (child.said.size() < kMaxErrors) child.said.push_back(std::move(line));
     return;
   }
   const bool is_first = &child == &children_.front();
-  fmt::print(stderr, "{}{}\n", is_first ? "" : fmt::format("[{}] ", child.process->name), line);
+  const std::string text =
+      fmt::format("{}{}\n", is_first ? "" : fmt::format("[{}] ", child.process->name), line);
+  // A standard error that cannot be written ends no job.
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stderr));
 }
 
 void Job::report(const Child& child, const std::vector<std::string>& errors) {
@@ -314,6 +326,7 @@ JobOutcome Job::run(const std::function<bool()>& has_failed_elsewhere) {
 
 JobOutcome run_job(const std::vector<JobProcess>& processes,
                    const std::function<bool()>& has_failed_elsewhere) {
+  ::signal(SIGPIPE, SIG_IGN);  // nobody may be there to read what this process says
   return Job(processes).run(has_failed_elsewhere);
 }
 

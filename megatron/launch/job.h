@@ -28,7 +28,8 @@ struct JobOutcome {
 // (kExitReleased) when there is nothing better. When a process fails, the others have a few seconds
 // to say what they saw and are then killed; when this process is killed, so are they, and a moment
 // after `has_failed_elsewhere` (asked now and then; none: never) is true. SIGTERM, SIGINT and
-// SIGHUP to this process are passed on.
+// SIGHUP to this process are passed on. A standard error that cannot be written ends nothing: from
+// the first call on, this process ignores SIGPIPE.
 //
 // Of several threads, only the one that calls it may start or await processes.
 JobOutcome run_job(const std::vector<JobProcess>& processes,

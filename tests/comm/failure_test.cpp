@@ -1,5 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -9,6 +12,8 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/threads.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
 #include "tests/comm/values.h"
 #include "tests/support/message_of.h"
 
@@ -136,6 +141,50 @@ TEST(FailureTest, AMemberThatEndsIsNamedAtOnce) {
                     HasSubstr("waits in vain for rank 1 (rank 1 of the world) (last call: send"));
       },
       kOptions);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Ranks that have started do not wait for one that cannot start.
+TEST(FailureTest, AThreadThatCannotBeStartedIsNamed) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const rlimit limit = {256 << 20, 256 << 20};  // room for the stacks of some threads
+    ::setrlimit(RLIMIT_AS, &limit);
+    std::string message;
+    try {
+      run_ranks(
+          200, [](const Group& world) { barrier(world); }, kOptions);
+    } catch (const CommError& error) {
+      message = error.what();
+    }
+    const bool is_named = message.find(" of 200 cannot be started: ") != std::string::npos &&
+                          message.find("ulimit -u") != std::string::npos;
+    ::_exit(is_named ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+#endif
+
+// Of the last calls, also when the rank that times out is one that prints no warnings.
+TEST(FailureTest, ASilentRankPrintsTheLastCalls) {
+  testing::internal::CaptureStderr();
+  std::atomic<bool> is_over{false};
+  run_ranks(
+      2,
+      [&](const Group& world) {
+        if (world.rank() == 0) {
+          while (!is_over) std::this_thread::yield();
+          return;
+        }
+        const Speaking silent(false);
+        EXPECT_THROW(barrier(world), CommError);
+        is_over = true;
+      },
+      kImpatient);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("the last calls of all ranks"));
 }
 
 // The memory of a rank that gave up is never touched by one that comes later.

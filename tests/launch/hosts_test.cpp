@@ -16,7 +16,12 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::HasSubstr;
 
-int free_port() { return ntohs(comm::tcp::own_address(comm::tcp::listen_at(0, 1).get()).port()); }
+const comm::Secret kSecret("a secret of thirty-two characters");
+
+int free_port() {
+  const comm::tcp::Address loopback = comm::tcp::numeric_address("127.0.0.1", 0);
+  return ntohs(comm::tcp::own_address(comm::tcp::listen_at(loopback, 1).get()).port());
+}
 
 HostPlace place_of(int64_t host, int64_t num_hosts, int port) {
   return {.host = host, .num_hosts = num_hosts, .master_address = "127.0.0.1", .master_port = port};
@@ -42,11 +47,13 @@ TEST(HostsTest, AllLearnTheSameAttemptAfterAttempt) {
   const std::vector<std::vector<JobOutcome>> attempts = {
       {kReleased, kReleased, kKilled}, {kWell, kInput, kReleased}, {kWell, kWell, kWell}};
   const std::vector<std::string> want = {"killed", "input", ""};
+  std::vector<std::string> secrets(3);
   std::vector<std::thread> threads;
   for (int64_t host = 0; host < 3; ++host) {
     threads.emplace_back([&, host] {
-      Hosts hosts(place_of(host, 3, port), 1000 + static_cast<int>(host), 10s);
+      Hosts hosts(place_of(host, 3, port), 1000 + static_cast<int>(host), kSecret, 10s);
       EXPECT_EQ(hosts.ranks_port(), 1000);
+      secrets[static_cast<size_t>(host)] = hosts.ranks_secret().text();
       for (size_t i = 0; i < attempts.size(); ++i) {
         const JobOutcome& here = attempts[i][static_cast<size_t>(host)];
         while (i < 2 && here.exit_code == 0 && !hosts.has_failed_elsewhere()) {
@@ -57,18 +64,21 @@ TEST(HostsTest, AllLearnTheSameAttemptAfterAttempt) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(secrets[0].size(), 64u);
+  EXPECT_THAT(secrets, testing::Each(secrets[0]));
+  EXPECT_NE(secrets[0], kSecret.text());
 }
 
 TEST(HostsTest, WhoDoesNotComeIsNamed) {
   const int port = free_port();
-  EXPECT_THAT(message_of<CommError>([&] { Hosts(place_of(0, 3, port), 1, 50ms); }),
-              AllOf(HasSubstr("these hosts did not come to port " + std::to_string(port)),
-                    HasSubstr("1, 2; start launch on each, with its own --node-rank")));
-  EXPECT_THAT(message_of<CommError>([&] { Hosts(place_of(1, 3, port), 1, 50ms); }),
-              AllOf(HasSubstr("launch: host 1 ("),
-                    HasSubstr("cannot reach host 0 at 127.0.0.1:" + std::to_string(port)),
-                    HasSubstr("Connection refused"), HasSubstr("--node-rank 0"),
-                    HasSubstr("--master-port"), HasSubstr("firewall")));
+  EXPECT_THAT(message_of<CommError>([&] { Hosts(place_of(0, 3, port), 1, kSecret, 50ms); }),
+              AllOf(HasSubstr("host 0 waited in vain at port " + std::to_string(port)),
+                    HasSubstr("for these hosts to connect: 1, 2; were they started")));
+  EXPECT_THAT(
+      message_of<CommError>([&] { Hosts(place_of(1, 3, port), 1, kSecret, 50ms); }),
+      AllOf(HasSubstr("host 1 ("),
+            HasSubstr("cannot connect to host 0 at 127.0.0.1:" + std::to_string(port)),
+            HasSubstr("Connection refused"), HasSubstr("was it started"), HasSubstr("firewall")));
 }
 
 }  // namespace

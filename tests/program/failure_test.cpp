@@ -339,8 +339,8 @@ TEST_F(TwoHostsTest, HostsThatDoNotFitAreToldBothSo) {
       {of_host(0, flags),
        of_host(0, flags),
        {},
-       "two hosts have --node-rank 0: " + both + " and host 0 (" + name(1) +
-           "); give each its own"},
+       "two processes are host 0: " + both + " and host 0 (" + name(1) +
+           "); give each host its own --node-rank"},
       {of_host(0, flags), of_host(1, flags), as_other,
        second + " runs another build of the program ("},
   };

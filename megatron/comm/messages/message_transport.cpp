@@ -10,6 +10,9 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{1} << 20;  // of one member's part: bounds scratch memory
 constexpr int64_t kSmallBytes = int64_t{16} << 10;
+constexpr int64_t kTreeBytes = int64_t{1} << 20;      // of all members: worth no chain or ring
+constexpr int64_t kWindowBytes = int64_t{256} << 10;  // of the chain
+constexpr int64_t kWindows = 8;                       // under way at once
 
 std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 std::byte* at(const void* data, int64_t offset) {
@@ -30,21 +33,22 @@ uint64_t identity(const Membership& membership, int number) {
 
 }  // namespace
 
-MessageTransport::MessageTransport(std::shared_ptr<PostOffice> office, Membership membership)
+MessageTransport::MessageTransport(std::shared_ptr<PostOffice> office, Membership membership,
+                                   int direct)
     : Transport(std::move(membership), office->context()),
       office_(std::move(office)),
+      direct_(direct),
       group_(identity(
           this->membership(),
           context().num_groups[{this->membership().name, this->membership().world_ranks}]++)) {}
 
 std::shared_ptr<Transport> MessageTransport::subgroup(Membership membership) {
-  return std::make_shared<MessageTransport>(office_, std::move(membership));
+  return std::make_shared<MessageTransport>(office_, std::move(membership), direct_);
 }
 
-std::byte* MessageTransport::scratch(int member, int64_t bytes) {
-  const int64_t needed = bytes * size();
-  if (static_cast<int64_t>(scratch_.size()) < needed) scratch_.resize(static_cast<size_t>(needed));
-  return scratch_.data() + member * bytes;
+std::byte* MessageTransport::scratch(int64_t bytes) {
+  if (static_cast<int64_t>(scratch_.size()) < bytes) scratch_.resize(static_cast<size_t>(bytes));
+  return scratch_.data();
 }
 
 std::vector<const void*> MessageTransport::inputs(const void* own, int64_t bytes) const {
@@ -70,7 +74,7 @@ void MessageTransport::exchange_all(const Round& round, const ToPeer& to_peer,
   office_->exchange(round, out, in);
 }
 
-void MessageTransport::reduce_scatter(const Round& round, const void* in, void* out) {
+void MessageTransport::reduce_scatter_directly(const Round& round, const void* in, void* out) {
   const Call& call = round.call;
   const int64_t width = size_of(call.dtype);
   const int64_t piece = kPieceBytes / width;
@@ -79,14 +83,14 @@ void MessageTransport::reduce_scatter(const Round& round, const void* in, void* 
     const int64_t count = std::min(piece, call.count - begin);
     const int64_t bytes = count * width;
     const auto part = [&](int member) { return at(in, (member * call.count + begin) * width); };
-    scratch(0, bytes);
+    scratch(bytes * size());
     exchange_all(
         round,
         [&](int to) {
           return Parcel{to, part(to), bytes};
         },
         [&](int from) {
-          return Parcel{from, scratch(from, bytes), bytes};
+          return Parcel{from, scratch_.data() + from * bytes, bytes};
         });
     void* const result = at(out, begin * width);
     reduce_in_order({&result, 1}, inputs(part(rank()), bytes), count, call.dtype, call.reduce);
@@ -94,19 +98,19 @@ void MessageTransport::reduce_scatter(const Round& round, const void* in, void* 
   } while (begin < call.count);
 }
 
-void MessageTransport::all_reduce(const Round& round, void* x) {
+void MessageTransport::all_reduce_directly(const Round& round, void* x) {
   const Call& call = round.call;
   const int64_t width = size_of(call.dtype);
   if (call.bytes() <= kSmallBytes) {  // one way is shorter than two
     const int64_t bytes = call.bytes();
-    scratch(0, bytes);
+    scratch(bytes * size());
     exchange_all(
         round,
         [&](int to) {
           return Parcel{to, x, bytes};
         },
         [&](int from) {
-          return Parcel{from, scratch(from, bytes), bytes};
+          return Parcel{from, scratch_.data() + from * bytes, bytes};
         });
     return reduce_in_order({&x, 1}, inputs(x, bytes), call.count, call.dtype, call.reduce);
   }
@@ -117,14 +121,14 @@ void MessageTransport::all_reduce(const Round& round, void* x) {
     const auto share = [&](int member) { return at(x, (begin + offset(member)) * width); };
     const auto bytes = [&](int member) { return (offset(member + 1) - offset(member)) * width; };
     const int64_t own_bytes = bytes(rank());
-    scratch(0, own_bytes);
+    scratch(own_bytes * size());
     exchange_all(
         round,
         [&](int to) {
           return Parcel{to, share(to), bytes(to)};
         },
         [&](int from) {
-          return Parcel{from, scratch(from, own_bytes), own_bytes};
+          return Parcel{from, scratch_.data() + from * own_bytes, own_bytes};
         });
     void* const own = share(rank());
     reduce_in_order({&own, 1}, inputs(own, own_bytes), own_bytes / width, call.dtype, call.reduce);
@@ -139,49 +143,221 @@ void MessageTransport::all_reduce(const Round& round, void* x) {
   }
 }
 
-void MessageTransport::broadcast(const Round& round, void* x) {
-  const Parcel whole{round.call.peer, x, round.call.bytes()};
-  if (rank() != round.call.peer) return office_->exchange(round, {}, {&whole, 1});
-  std::vector<Parcel> out;
-  for (int member = 0; member < size(); ++member) {
-    if (member != rank()) out.push_back({member, x, whole.bytes});
+// A member's subtree are the members after it, as many as its lowest bit that is set says.
+void MessageTransport::gather_up(const Round& round, std::byte* blocks, int64_t bytes) {
+  for (int step = 1; step < size(); step *= 2) {
+    if ((rank() & step) != 0) {
+      const int count = std::min(step, size() - rank());
+      const Parcel subtree{rank() - step, blocks + rank() * bytes, count * bytes};
+      return office_->exchange(round, {&subtree, 1}, {});
+    }
+    const int child = rank() + step;
+    if (child >= size()) continue;
+    const Parcel subtree{child, blocks + child * bytes, std::min(step, size() - child) * bytes};
+    office_->exchange(round, {}, {&subtree, 1});
   }
-  office_->exchange(round, out, {});
+}
+
+void MessageTransport::spread_down(const Round& round, std::byte* data, int64_t bytes, int root) {
+  const auto member_at = [&](int place) { return (place + root) % size(); };
+  const int place = (rank() + size() - root) % size();  // in the tree; the root is 0
+  int reach = 1;                                        // the subtree of this place
+  while (reach < size() && (place & reach) == 0) reach *= 2;
+  Sendings sendings;
+  int64_t begin = 0;
+  do {
+    const int64_t piece = std::min(kPieceBytes, bytes - begin);
+    if (place > 0) {
+      const Parcel wanted{member_at(place - reach), data + begin, piece};
+      office_->exchange(round, {}, {&wanted, 1});
+    }
+    for (int step = reach / 2; step > 0; step /= 2) {
+      if (place + step >= size()) continue;
+      sendings.push_back(office_->start(round, {member_at(place + step), data + begin, piece}));
+    }
+    begin += piece;
+  } while (begin < bytes);
+  office_->finish(round, sendings);
+}
+
+void MessageTransport::all_reduce_by_tree(const Round& round, void* x) {
+  const Call& call = round.call;
+  const int64_t bytes = call.bytes();
+  std::byte* const blocks = scratch(bytes * size());
+  copy_host(blocks + rank() * bytes, x, bytes);
+  gather_up(round, blocks, bytes);
+  if (rank() == 0) {
+    reduce_in_order({&x, 1}, inputs(x, bytes), call.count, call.dtype, call.reduce);
+  }
+  spread_down(round, at(x, 0), bytes, 0);
+}
+
+void MessageTransport::all_gather_by_ring(const Round& round, std::byte* out, int64_t bytes) {
+  const int next = (rank() + 1) % size();
+  const int previous = (rank() + size() - 1) % size();
+  for (int step = 0; step + 1 < size(); ++step) {
+    const int mine = (rank() + size() - step) % size();
+    const int theirs = (previous + size() - step) % size();
+    const Parcel to{next, out + mine * bytes, bytes};
+    const Parcel from{previous, out + theirs * bytes, bytes};
+    office_->exchange(round, {&to, 1}, {&from, 1});
+  }
+}
+
+void MessageTransport::all_to_all(const Round& round, const void* in, void* out) {
+  const int64_t bytes = round.call.bytes();
+  copy_host(at(out, rank() * bytes), at(in, rank() * bytes), bytes);
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size();
+    const int from = (rank() + size() - step) % size();
+    const Parcel sent{to, at(in, to * bytes), bytes};
+    const Parcel wanted{from, at(out, from * bytes), bytes};
+    office_->exchange(round, {&sent, 1}, {&wanted, 1});
+  }
+}
+
+// Sums windows along the chain of ranks: each adds its input to what comes from the rank below and
+// passes it on; the last one has the results, which come back down the chain. A few windows are
+// under way at once.
+class MessageTransport::Chain {
+ public:
+  // For windows of at most `elements`.
+  Chain(MessageTransport& self, const Round& round, int64_t elements)
+      : office_(*self.office_),
+        round_(round),
+        rank_(self.rank()),
+        last_(self.size() - 1),
+        slot_bytes_(elements * size_of(sum_dtype(round.call.dtype))),
+        sums_(self.scratch(2 * kWindows * slot_bytes_)),
+        passed_(sums_ + kWindows * slot_bytes_) {}
+
+  // Elements of a window of a part with `count`.
+  static int64_t elements(int64_t count, DType dtype) {
+    return std::min(count, kWindowBytes / size_of(sum_dtype(dtype)));
+  }
+
+  // window_at(i) is window i, as Window says.
+  template <class F>
+  void run(int64_t num_windows, const F& window_at) {
+    for (int64_t i = 0; i < num_windows + kWindows; ++i) {
+      if (i < num_windows) add(i, window_at(i));
+      if (i >= kWindows && rank_ < last_) take_back(i - kWindows, window_at(i - kWindows));
+    }
+    office_.finish(round_, up_);
+    office_.finish(round_, down_);
+  }
+
+ private:
+  void add(int64_t i, const Window& window) {
+    const DType dtype = round_.call.dtype;
+    std::byte* const sums = sums_ + i % kWindows * slot_bytes_;
+    const int64_t bytes = window.count * size_of(sum_dtype(dtype));
+    office_.finish(round_, up_, kWindows - 1);  // what was here has left
+    if (rank_ == 0) {
+      begin_sum(sums, window.own, window.count, dtype);
+    } else {
+      const Parcel below{rank_ - 1, sums, bytes};
+      office_.exchange(round_, {}, {&below, 1});
+      add_to_sum(sums, window.own, window.count, dtype, round_.call.reduce);
+    }
+    if (rank_ < last_) {
+      up_.push_back(office_.start(round_, {rank_ + 1, sums, bytes}));
+    } else {
+      std::byte* const result = place(i, window);
+      end_sum(result, sums, window.count, dtype);
+      pass_on(window, result);
+    }
+  }
+  void take_back(int64_t i, const Window& window) {
+    if (rank_ < window.lowest) return;
+    std::byte* const result = place(i, window);
+    const Parcel above{rank_ + 1, result, window.count * size_of(round_.call.dtype)};
+    office_.exchange(round_, {}, {&above, 1});
+    pass_on(window, result);
+  }
+  std::byte* place(int64_t i, const Window& window) {
+    office_.finish(round_, down_, kWindows - 1);
+    return window.result != nullptr ? at(window.result, 0) : passed_ + i % kWindows * slot_bytes_;
+  }
+  void pass_on(const Window& window, std::byte* result) {
+    if (rank_ <= window.lowest) return;
+    down_.push_back(
+        office_.start(round_, {rank_ - 1, result, window.count * size_of(round_.call.dtype)}));
+  }
+
+  PostOffice& office_;
+  const Round& round_;
+  const int rank_;
+  const int last_;
+  const int64_t slot_bytes_;
+  std::byte* const sums_;
+  std::byte* const passed_;
+  Sendings up_;
+  Sendings down_;
+};
+
+void MessageTransport::all_reduce_by_chain(const Round& round, void* x) {
+  const Call& call = round.call;
+  const int64_t piece = Chain::elements(call.count, call.dtype);
+  Chain(*this, round, piece).run((call.count + piece - 1) / piece, [&](int64_t i) {
+    void* const own = at(x, i * piece * size_of(call.dtype));
+    return Window{own, own, std::min(piece, call.count - i * piece), 0};
+  });
+}
+
+void MessageTransport::reduce_scatter_by_chain(const Round& round, const void* in, void* out) {
+  const Call& call = round.call;
+  const int64_t width = size_of(call.dtype);
+  if (call.count == 0) return;
+  const int64_t piece = Chain::elements(call.count, call.dtype);
+  const int64_t windows_a_part = (call.count + piece - 1) / piece;
+  Chain(*this, round, piece).run(windows_a_part * size(), [&](int64_t i) {
+    const auto part = static_cast<int>(i / windows_a_part);
+    const int64_t begin = i % windows_a_part * piece;
+    return Window{at(in, (part * call.count + begin) * width),
+                  part == rank() ? at(out, begin * width) : nullptr,
+                  std::min(piece, call.count - begin), part};
+  });
 }
 
 void MessageTransport::run(const Call& call, const void* in, void* out) {
   const Round round{*this, group_, call};
   const int64_t bytes = call.bytes();
+  const bool is_small = bytes * size() <= kTreeBytes;
+  std::byte* const own = at(out, rank() * bytes);  // of an all_gather
   switch (call.operation) {
     case Operation::kAllReduce:
-      return all_reduce(round, out);
+      if (is_direct()) return all_reduce_directly(round, out);
+      return is_small ? all_reduce_by_tree(round, out) : all_reduce_by_chain(round, out);
     case Operation::kReduceScatter:
-      return reduce_scatter(round, in, out);
+      if (is_direct()) return reduce_scatter_directly(round, in, out);
+      return reduce_scatter_by_chain(round, in, out);
     case Operation::kBroadcast:
-      return broadcast(round, out);
+      return spread_down(round, at(out, 0), bytes, call.peer);
     case Operation::kAllGather:
-      copy_host(at(out, rank() * bytes), in, bytes);
-      return exchange_all(
-          round,
-          [&](int to) {
-            return Parcel{to, at(out, rank() * bytes), bytes};
-          },
-          [&](int from) {
-            return Parcel{from, at(out, from * bytes), bytes};
-          });
+      copy_host(own, in, bytes);
+      if (is_direct()) {
+        return exchange_all(
+            round,
+            [&](int to) {
+              return Parcel{to, own, bytes};
+            },
+            [&](int from) {
+              return Parcel{from, at(out, from * bytes), bytes};
+            });
+      }
+      if (!is_small) return all_gather_by_ring(round, at(out, 0), bytes);
+      gather_up(round, at(out, 0), bytes);
+      return spread_down(round, at(out, 0), bytes * size(), 0);
     case Operation::kAllToAll:
-      copy_host(at(out, rank() * bytes), at(in, rank() * bytes), bytes);
-      return exchange_all(
-          round,
-          [&](int to) {
-            return Parcel{to, at(in, to * bytes), bytes};
-          },
-          [&](int from) {
-            return Parcel{from, at(out, from * bytes), bytes};
-          });
+      return all_to_all(round, in, out);
     default:  // a barrier
-      return exchange_all(
-          round, [](int to) { return Parcel{to}; }, [](int from) { return Parcel{from}; });
+      if (is_direct()) {
+        return exchange_all(
+            round, [](int to) { return Parcel{to}; }, [](int from) { return Parcel{from}; });
+      }
+      gather_up(round, nullptr, 0);
+      return spread_down(round, nullptr, 0, 0);
   }
 }
 

@@ -13,11 +13,21 @@
 
 namespace megatron::comm {
 
-// Collectives of processes, made of messages between every two of them. Sums are made in rank order
-// by the rank whose part they are, never on the way, so that they have the bits that threads get.
+// Collectives of processes, made of messages. Sums are taken in rank order, so that they have the
+// bits that threads get. A group of at most `direct` members exchanges between every two of them,
+// which is the shortest way. In a larger one a rank speaks to few others, and the memory that it
+// needs does not depend on the size of the group:
+//
+//   barrier, small all_gather, small all_reduce   up a binary tree to rank 0 and down again
+//   broadcast                                     down a binary tree from the root
+//   large all_reduce, reduce_scatter              sums travel along the chain 0, 1, .. in windows,
+//                                                 results back along the chain
+//   large all_gather                              around the ring
+//   all_to_all                                    with one member after the other
 class MessageTransport final : public Transport {
  public:
-  MessageTransport(std::shared_ptr<PostOffice> office, Membership membership);
+  static constexpr int kDirect = 8;
+  MessageTransport(std::shared_ptr<PostOffice> office, Membership membership, int direct = kDirect);
 
   std::shared_ptr<Transport> subgroup(Membership membership) override;
   void run(const Call& call, const void* in, void* out) override;
@@ -27,18 +37,39 @@ class MessageTransport final : public Transport {
  private:
   using Parcel = PostOffice::Parcel;
   using Round = PostOffice::Round;
+  using Sendings = std::deque<std::unique_ptr<Sending>>;
 
+  bool is_direct() const { return size() <= direct_; }
   // Each other member gets `bytes` of `to_peer(member)` and gives as many to `from_peer(member)`.
   template <class ToPeer, class FromPeer>
   void exchange_all(const Round& round, const ToPeer& to_peer, const FromPeer& from_peer);
-  void reduce_scatter(const Round& round, const void* in, void* out);
-  void all_reduce(const Round& round, void* x);
-  void broadcast(const Round& round, void* x);
+  void reduce_scatter_directly(const Round& round, const void* in, void* out);
+  void all_reduce_directly(const Round& round, void* x);
   // The inputs of all members for one piece: `own` and those of the others, received into scratch_.
   std::vector<const void*> inputs(const void* own, int64_t bytes) const;
-  std::byte* scratch(int member, int64_t bytes);
+  std::byte* scratch(int64_t bytes);
+
+  // Member i's `bytes` at blocks + i * bytes come together at rank 0.
+  void gather_up(const Round& round, std::byte* blocks, int64_t bytes);
+  // From the root to all, in pieces.
+  void spread_down(const Round& round, std::byte* data, int64_t bytes, int root);
+  void all_reduce_by_tree(const Round& round, void* x);
+  void all_gather_by_ring(const Round& round, std::byte* out, int64_t bytes);
+  void all_to_all(const Round& round, const void* in, void* out);
+
+  // A piece of a sum that travels along the chain.
+  struct Window {
+    const void* own = nullptr;  // this rank's input
+    void* result = nullptr;     // where this rank wants it; null: it only passes it on
+    int64_t count = 0;          // elements
+    int lowest = 0;             // the lowest rank that wants the result
+  };
+  class Chain;
+  void all_reduce_by_chain(const Round& round, void* x);
+  void reduce_scatter_by_chain(const Round& round, const void* in, void* out);
 
   const std::shared_ptr<PostOffice> office_;
+  const int direct_;
   const uint64_t group_;
   std::vector<std::byte> scratch_;
 };

@@ -4,13 +4,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 
 namespace megatron::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// A letter's memory grows as its bytes come: a header alone takes none.
+constexpr int64_t kLetterStep = int64_t{4} << 20;
+constexpr int64_t kMaxBytes = int64_t{1} << 46;  // of one message
+constexpr auto kLookAtWork = std::chrono::milliseconds(1000);
+constexpr auto kWhileBusy = std::chrono::milliseconds(2);
 
 bool is_message(const Call& call) {
   return call.operation == Operation::kSend || call.operation == Operation::kRecv;
@@ -18,37 +26,135 @@ bool is_message(const Call& call) {
 
 }  // namespace
 
+bool is_valid(const Header& header) {
+  const Call& call = header.call;
+  const auto is_below = [](auto value, auto last) {
+    return static_cast<int>(value) >= 0 && static_cast<int>(value) <= static_cast<int>(last);
+  };
+  if (!is_below(call.operation, Operation::kConnect) || !is_below(call.dtype, DType::kBool) ||
+      !is_below(call.reduce, Reduce::kMax)) {
+    return false;
+  }
+  if (call.count < 0 || call.count > kMaxBytes || header.bytes < 0 || header.bytes > kMaxBytes) {
+    return false;
+  }
+  return !is_message(call) || header.bytes == call.bytes();
+}
+
 class PostOffice::Patience {
  public:
   explicit Patience(PostOffice& office) : office_(&office) {}
 
   // Something has moved.
   void reset() { begin_ = Clock::now(); }
-  // Nothing has: takes notice of failures and gives way. False when time is up.
-  bool wait() {
+  // Nothing has: takes notice of news and gives way. False when time is up.
+  bool wait(Lock& lock) {
+    PostOffice& office = *office_;
     const Clock::time_point now = Clock::now();
-    if (const std::optional<Wire::Failure> failure = office_->wire_->failure()) {
-      const std::lock_guard lock(office_->mutex_);
-      const std::vector<std::string>& hosts = office_->context_->hosts;
-      const std::string host =
-          hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(failure->rank)];
-      office_->failure_ =
-          fmt::format("rank {} of the world{} failed: {}", failure->rank, host, failure->message);
+    const std::vector<std::string>& hosts = office.context_->hosts;
+    const auto name_of = [&](int rank) {
+      return fmt::format("rank {} of the world{}", rank,
+                         hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(rank)]);
+    };
+    if (const std::optional<Wire::News> failure = office.wire_->failure()) {
+      office.failure_ = fmt::format("{} failed: {}", name_of(failure->rank), failure->message);
     }
-    if (now - begin_ > office_->context_->timeout.load()) return false;
-    office_->wire_->rest(now - begin_);
+    while (const std::optional<Wire::News> work = office.wire_->work()) {
+      office.heard_work_ = now;
+      office.last_work_ = fmt::format("{} is {}", name_of(work->rank), work->message);
+    }
+    const auto timeout = office.context_->timeout.load();
+    if (now - std::max(begin_, office.heard_work_) > timeout) return false;
+    if (!has_said_ && now - begin_ > timeout) {
+      has_said_ = true;
+      warn(fmt::format("waiting beyond the time-out of {} s: {}",
+                       static_cast<double>(timeout.count()) / 1000, office.last_work_));
+    }
+    office.wire_->rest(lock, now - begin_);
     return true;
   }
 
  private:
   PostOffice* office_;
   Clock::time_point begin_ = Clock::now();
+  bool has_said_ = false;
 };
 
-PostOffice::PostOffice(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context)
+// A sending outside of the office, which takes the lock to go.
+class PostOffice::Started final : public Sending {
+ public:
+  Started(PostOffice& office, std::unique_ptr<Sending> sending)
+      : office_(office), sending_(std::move(sending)) {}
+  ~Started() override {
+    const std::lock_guard lock(office_.mutex_);
+    sending_.reset();
+  }
+  bool is_done() override { return sending_->is_done(); }
+
+ private:
+  PostOffice& office_;
+  std::unique_ptr<Sending> sending_;
+};
+
+PostOffice::PostOffice(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
+                       Porter porter)
     : wire_(std::move(wire)),
-      context_(std::move(context)),
-      peers_(static_cast<size_t>(wire_->size())) {}
+      rank_(wire_->rank()),
+      size_(wire_->size()),
+      context_(std::move(context)) {
+  if (porter == Porter::kNone) return;
+  try {
+    porter_ = std::thread([this] { run_porter(); });
+  } catch (const std::system_error& error) {
+    throw CommError(
+        fmt::format("rank {} cannot start a thread: {}; raise the limit of processes "
+                    "(ulimit -u)",
+                    rank_, error.what()));
+  }
+}
+
+PostOffice::~PostOffice() { stop_porter(); }
+
+void PostOffice::stop_porter() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  wire_->wake();
+  if (porter_.joinable()) porter_.join();
+}
+
+void PostOffice::run_porter() {
+  Lock lock(mutex_);
+  while (!is_over_) {
+    try {
+      tend();
+    } catch (const std::exception& error) {
+      // The rank's next call finds out by itself.
+      debug(fmt::format("rank {}: {}", rank_, error.what()));
+    }
+    const auto timeout = context_->timeout.load();
+    const std::chrono::milliseconds pause =
+        std::max(std::chrono::milliseconds(1),
+                 wire_->is_busy() ? kWhileBusy : std::min(kLookAtWork, timeout / 8));
+    lock.unlock();
+    wire_->wait_to_tend(pause);
+    lock.lock();
+  }
+}
+
+void PostOffice::tend() {
+  wire_->tend();
+  if (is_waiting_) return;
+  forget_posted();
+  const Clock::time_point now = Clock::now();
+  const auto interval = std::min(kLookAtWork, context_->timeout.load() / 8);
+  if (now - told_work_ < interval) return;
+  if (const std::optional<std::string> what = context_->activity.what()) {
+    told_work_ = now;
+    wire_->tell_work(*what);
+  }
+}
 
 std::optional<std::string> PostOffice::failure() const {
   const std::lock_guard lock(mutex_);
@@ -56,37 +162,76 @@ std::optional<std::string> PostOffice::failure() const {
   return failure_;
 }
 
+void PostOffice::tell_failure(const std::string& message) {
+  stop_porter();
+  const std::lock_guard lock(mutex_);
+  wire_->tell_failure(message);
+}
+
+void PostOffice::close() {
+  stop_porter();
+  const std::lock_guard lock(mutex_);
+  wire_->close();
+}
+
+PostOffice::Traffic PostOffice::traffic() const {
+  const std::lock_guard lock(mutex_);
+  Traffic traffic = traffic_;
+  traffic.peers = static_cast<int64_t>(peers_.size());
+  return traffic;
+}
+
 void PostOffice::check(const Round& round, const Awaited& awaited, const Header& header) const {
   const Call& theirs = header.call;
   const Call& ours = round.call;
+  const bool has_size = header.bytes == awaited.parcel.bytes;
   if (is_message(ours)) {
-    if (theirs.count == ours.count && theirs.dtype == ours.dtype) return;
+    if (has_size && theirs.count == ours.count && theirs.dtype == ours.dtype) return;
     throw CommError(fmt::format("{}: {} expects what {} did not send: {}", round.self.name_of(ours),
                                 round.self.name_of(round.self.rank()),
                                 round.self.name_of(awaited.parcel.member), theirs.str()));
   }
-  if (theirs == ours && header.bytes == awaited.parcel.bytes) return;
+  if (theirs == ours && has_size) return;
   throw CommError(fmt::format("group {}: members made different calls: {} called {}, {} called {}",
                               round.self.membership().name, round.self.name_of(round.self.rank()),
                               ours.str(), round.self.name_of(awaited.parcel.member), theirs.str()));
 }
 
+void PostOffice::begin_letter(int peer, Peer& from) {
+  std::vector<std::byte>& body = from.letter.body;
+  const auto have = static_cast<int64_t>(body.size());
+  const int64_t rest = from.letter.header.bytes - have;
+  const int64_t step = wire_->takes_parts() ? std::min(rest, std::max(have, kLetterStep)) : rest;
+  body.resize(static_cast<size_t>(have + step));
+  wire_->begin_body(peer, body.data() + have, step);
+}
+
+bool PostOffice::is_letter_done(int peer, Peer& from) {
+  while (wire_->is_body_done(peer)) {
+    if (static_cast<int64_t>(from.letter.body.size()) == from.letter.header.bytes) return true;
+    begin_letter(peer, from);
+  }
+  return false;
+}
+
 bool PostOffice::progress(const Round& round, Awaited& awaited) {
-  Peer& peer = peers_[static_cast<size_t>(awaited.peer)];
+  Peer& peer = peers_[awaited.peer];
   std::deque<Letter>& early = peer.early[{round.group, is_message(round.call)}];
   if (peer.to == nullptr && !early.empty()) {
     const Letter letter = std::move(early.front());
     early.pop_front();
     check(round, awaited, letter.header);
     if (awaited.parcel.bytes > 0) {
-      std::memcpy(awaited.parcel.data, letter.body.get(),
-                  static_cast<size_t>(awaited.parcel.bytes));
+      std::memcpy(awaited.parcel.data, letter.body.data(), letter.body.size());
     }
     return awaited.is_done = true;
   }
   if (peer.phase == Phase::kHeader) {
     const std::optional<Header> header = wire_->next(awaited.peer);
     if (!header) return false;
+    if (!is_valid(*header)) {
+      throw CommError(fmt::format("rank {} of the world sent what is no message", awaited.peer));
+    }
     peer.phase = Phase::kBody;
     if (header->group == round.group && is_message(header->call) == is_message(round.call)) {
       check(round, awaited, *header);
@@ -94,39 +239,69 @@ bool PostOffice::progress(const Round& round, Awaited& awaited) {
       wire_->begin_body(awaited.peer, awaited.parcel.data, header->bytes);
     } else {
       peer.letter.header = *header;
-      peer.letter.body =
-          std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(header->bytes));
-      wire_->begin_body(awaited.peer, peer.letter.body.get(), header->bytes);
+      begin_letter(awaited.peer, peer);
     }
   }
-  if (!wire_->is_body_done(awaited.peer)) return false;
-  peer.phase = Phase::kHeader;
-  if (Awaited* const to = std::exchange(peer.to, nullptr)) {
-    to->is_done = true;
+  if (peer.to != nullptr) {
+    if (!wire_->is_body_done(awaited.peer)) return false;
+    std::exchange(peer.to, nullptr)->is_done = true;
   } else {
+    if (!is_letter_done(awaited.peer, peer)) return false;
     const Header& header = peer.letter.header;
-    peer.early[{header.group, is_message(header.call)}].push_back(std::move(peer.letter));
+    peer.early[{header.group, is_message(header.call)}].push_back(std::exchange(peer.letter, {}));
   }
+  peer.phase = Phase::kHeader;
   return true;
+}
+
+void PostOffice::throw_if_released(const Round& round) const {
+  if (failure_.empty()) return;
+  throw CommError(fmt::format("{}: {} was released because {}", round.self.name_of(round.call),
+                              round.self.name_of(round.self.rank()), failure_));
+}
+
+void PostOffice::give_up(const Round& round, std::span<const Awaited> awaited) const {
+  std::string missing;
+  for (const Awaited& one : awaited) {
+    if (one.is_done) continue;
+    missing += (missing.empty() ? "" : ", ") + round.self.name_of(one.parcel.member);
+  }
+  if (missing.empty()) missing = "a member to take what was sent";
+  round.self.print_flight_records();
+  throw CommError(fmt::format("{}: {} waited {} s for {}", round.self.name_of(round.call),
+                              round.self.name_of(round.self.rank()),
+                              static_cast<double>(context_->timeout.load().count()) / 1000,
+                              missing));
+}
+
+std::unique_ptr<Sending> PostOffice::begin(const Round& round, const Parcel& parcel) {
+  const int peer = round.self.membership().world_ranks[static_cast<size_t>(parcel.member)];
+  peers_.try_emplace(peer);
+  traffic_.messages += 1;
+  traffic_.bytes += parcel.bytes;
+  return wire_->send(peer, {round.group, round.call, parcel.bytes}, parcel.data);
+}
+
+std::unique_ptr<Sending> PostOffice::start(const Round& round, const Parcel& parcel) {
+  const std::lock_guard lock(mutex_);
+  throw_if_released(round);
+  return std::make_unique<Started>(*this, begin(round, parcel));
 }
 
 void PostOffice::exchange(const Round& round, std::span<const Parcel> out,
                           std::span<const Parcel> in) {
-  const std::vector<int>& world_ranks = round.self.membership().world_ranks;
-  const auto rank_of = [&](int member) { return world_ranks[static_cast<size_t>(member)]; };
-  if (const std::optional<std::string> others = failure()) {
-    throw CommError(fmt::format("{}: {} was released because {}", round.self.name_of(round.call),
-                                round.self.name_of(round.self.rank()), *others));
-  }
+  Lock lock(mutex_);
+  throw_if_released(round);
   forget_posted();
-  std::vector<std::unique_ptr<Sending>> sendings;
-  for (const Parcel& parcel : out) {
-    sendings.push_back(
-        wire_->send(rank_of(parcel.member), {round.group, round.call, parcel.bytes}, parcel.data));
-  }
+  std::deque<std::unique_ptr<Sending>> sendings;
+  for (const Parcel& parcel : out) sendings.push_back(begin(round, parcel));
   std::vector<Awaited> awaited;
-  for (const Parcel& parcel : in) awaited.push_back({parcel, rank_of(parcel.member)});
-
+  awaited.reserve(in.size());
+  for (const Parcel& parcel : in) {
+    awaited.push_back(
+        {parcel, round.self.membership().world_ranks[static_cast<size_t>(parcel.member)]});
+  }
+  is_waiting_ = true;
   Patience patience(*this);
   for (;;) {
     bool has_moved = false;
@@ -136,42 +311,50 @@ void PostOffice::exchange(const Round& round, std::span<const Parcel> out,
       is_done &= one.is_done;
     }
     has_moved |= std::erase_if(sendings, [](const auto& one) { return one->is_done(); }) > 0;
-    if (is_done && sendings.empty()) return;
+    if (is_done && sendings.empty()) break;
     if (has_moved) {
       patience.reset();
       continue;
     }
     forget_posted();  // which moves on what is still to be sent
-    const bool has_time = patience.wait();
-    if (const std::optional<std::string> others = failure()) {
-      throw CommError(fmt::format("{}: {} was released because {}", round.self.name_of(round.call),
-                                  round.self.name_of(round.self.rank()), *others));
-    }
-    if (has_time) continue;
-    std::string missing;
-    for (const Awaited& one : awaited) {
-      if (one.is_done) continue;
-      missing += (missing.empty() ? "" : ", ") + round.self.name_of(one.parcel.member);
-    }
-    if (missing.empty()) missing = "a member to take what was sent";
-    round.self.print_flight_records();
-    throw CommError(fmt::format("{}: {} waited {} s for {}", round.self.name_of(round.call),
-                                round.self.name_of(round.self.rank()),
-                                static_cast<double>(context_->timeout.load().count()) / 1000,
-                                missing));
+    const bool has_time = patience.wait(lock);
+    throw_if_released(round);
+    if (!has_time) give_up(round, awaited);
   }
+  is_waiting_ = false;
+  if (!posted_.empty()) wire_->wake();
+}
+
+void PostOffice::finish(const Round& round, std::deque<std::unique_ptr<Sending>>& sendings,
+                        size_t left) {
+  std::vector<std::unique_ptr<Sending>> done;  // go when the lock is free
+  Lock lock(mutex_);
+  is_waiting_ = true;
+  Patience patience(*this);
+  while (sendings.size() > left) {
+    if (sendings.front()->is_done()) {
+      done.push_back(std::move(sendings.front()));
+      sendings.pop_front();
+      patience.reset();
+      continue;
+    }
+    const bool has_time = patience.wait(lock);
+    throw_if_released(round);
+    if (!has_time) give_up(round, {});
+  }
+  is_waiting_ = false;
 }
 
 void PostOffice::post(const Round& round, const Parcel& parcel) {
+  const std::lock_guard lock(mutex_);
+  throw_if_released(round);
   forget_posted();
-  Posted posted;
-  posted.body = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(parcel.bytes));
-  if (parcel.bytes > 0) {
-    std::memcpy(posted.body.get(), parcel.data, static_cast<size_t>(parcel.bytes));
-  }
-  const int peer = round.self.membership().world_ranks[static_cast<size_t>(parcel.member)];
-  posted.sending = wire_->send(peer, {round.group, round.call, parcel.bytes}, posted.body.get());
-  posted_.push_back(std::move(posted));
+  Posted& posted = posted_.emplace_back();
+  const auto* const data = static_cast<const std::byte*>(parcel.data);
+  posted.body.assign(data, data + parcel.bytes);
+  posted.sending = begin(round, {parcel.member, posted.body.data(), parcel.bytes});
+  forget_posted();
+  if (!posted_.empty()) wire_->wake();
 }
 
 void PostOffice::forget_posted() {
@@ -179,15 +362,18 @@ void PostOffice::forget_posted() {
 }
 
 void PostOffice::flush() {
+  Lock lock(mutex_);
+  is_waiting_ = true;
   Patience patience(*this);
   for (forget_posted(); !posted_.empty(); forget_posted()) {
-    if (!patience.wait()) {
+    if (!patience.wait(lock)) {
       throw CommError(
           fmt::format("{} messages that rank {} of the world has sent were not received",
-                      posted_.size(), wire_->rank()));
+                      posted_.size(), rank_));
     }
-    if (const std::optional<std::string> others = failure()) throw CommError(*others);
+    if (!failure_.empty()) throw CommError(failure_);
   }
+  is_waiting_ = false;
 }
 
 }  // namespace megatron::comm

@@ -10,6 +10,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,12 +20,21 @@
 
 namespace megatron::comm {
 
-// Sorts what comes over the wire into the groups it is for. One for a process.
+// Sorts what comes over the wire into the groups it is for. One for a process. A thread of its own
+// tends the wire while the rank computes: messages leave, connections are accepted, and others are
+// told that this rank is busy (Working).
 class PostOffice {
  public:
-  PostOffice(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context);
+  // Without a porter, for tests with thousands of offices, the wire is tended while a rank waits.
+  enum class Porter { kThread, kNone };
+  PostOffice(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
+             Porter porter = Porter::kThread);
+  ~PostOffice();
+  PostOffice(const PostOffice&) = delete;
+  PostOffice& operator=(const PostOffice&) = delete;
 
-  Wire& wire() { return *wire_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
   const std::shared_ptr<RankContext>& context() const { return context_; }
 
   // A message to or from a member of a group.
@@ -39,21 +50,34 @@ class PostOffice {
     Call call;
   };
   // Sends and receives all parcels and waits for them. Every sender must have made the same call as
-  // this rank; in a recv, the send of that size. Throws CommError that names who did not or did not
-  // come.
+  // this rank, with as many bytes. Throws CommError that names who did not or did not come.
   void exchange(const Round& round, std::span<const Parcel> out, std::span<const Parcel> in);
   // Sends a copy, without waiting.
   void post(const Round& round, const Parcel& parcel);
+  // Begins to send what stays as it is until the sending is done.
+  std::unique_ptr<Sending> start(const Round& round, const Parcel& parcel);
+  // Waits until these are done.
+  void finish(const Round& round, std::deque<std::unique_ptr<Sending>>& sendings, size_t left = 0);
   // Waits until all that was posted has gone.
   void flush();
 
   // What another rank said when it failed, as far as this rank's calls have noticed. Thread safe.
   std::optional<std::string> failure() const;
+  // This process goes, because it failed or because all is done.
+  void tell_failure(const std::string& message);
+  void close();
+
+  struct Traffic {
+    int64_t messages = 0;
+    int64_t bytes = 0;
+    int64_t peers = 0;  // ranks with which messages were exchanged
+  };
+  Traffic traffic() const;
 
  private:
   struct Letter {  // came before it was asked for
     Header header;
-    std::unique_ptr<std::byte[]> body;
+    std::vector<std::byte> body;
   };
   struct Awaited {
     Parcel parcel;
@@ -69,23 +93,43 @@ class PostOffice {
     std::map<std::pair<uint64_t, bool>, std::deque<Letter>> early;
   };
   struct Posted {
-    std::unique_ptr<std::byte[]> body;
+    std::vector<std::byte> body;
     std::unique_ptr<Sending> sending;
   };
+  using Lock = std::unique_lock<std::mutex>;
+  class Started;
 
+  std::unique_ptr<Sending> begin(const Round& round, const Parcel& parcel);
   // Moves on what has come from the peer of `awaited`. True when something has.
   bool progress(const Round& round, Awaited& awaited);
+  void begin_letter(int peer, Peer& from);
+  bool is_letter_done(int peer, Peer& from);
   void check(const Round& round, const Awaited& awaited, const Header& header) const;
   void forget_posted();
+  [[noreturn]] void give_up(const Round& round, std::span<const Awaited> awaited) const;
+  void throw_if_released(const Round& round) const;
+  void tend();
+  void run_porter();
+  void stop_porter();
   // Between two looks: tells of failures, gives up, gives way.
   class Patience;
 
   std::unique_ptr<Wire> wire_;
+  const int rank_;
+  const int size_;
   std::shared_ptr<RankContext> context_;
-  std::vector<Peer> peers_;
+
+  mutable std::mutex mutex_;  // of all that follows, and of the wire
+  std::unordered_map<int, Peer> peers_;
   std::deque<Posted> posted_;
-  mutable std::mutex mutex_;
   std::string failure_;
+  Traffic traffic_;
+  bool is_waiting_ = false;  // the rank is in a call
+  std::chrono::steady_clock::time_point told_work_{};
+  std::chrono::steady_clock::time_point heard_work_{};
+  std::string last_work_;  // whose, and what
+  bool is_over_ = false;
+  std::thread porter_;
 };
 
 }  // namespace megatron::comm

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstring>
+#include <deque>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -19,9 +22,10 @@ namespace {
 constexpr int kHeaderTag = 1;
 constexpr int kBodyTag = 2;
 constexpr int kFailureTag = 3;
+constexpr int kWorkTag = 4;
 constexpr int64_t kInlineBytes = 8 << 10;  // bodies that travel with their header
 constexpr int64_t kPieceBytes = 1 << 30;   // MPI counts in int
-constexpr int kFailureBytes = 4096;        // of a message, longer ones are cut
+constexpr int kNewsBytes = 4096;           // longer ones are cut
 constexpr auto kFarewell = std::chrono::seconds(1);
 constexpr auto kSpinTime = std::chrono::milliseconds(2);
 constexpr auto kNap = std::chrono::microseconds(20);
@@ -52,7 +56,10 @@ void for_pieces(Byte* body, int64_t bytes, const F& transfer) {
 
 class MpiSending final : public Sending {
  public:
-  MpiSending(int peer, const Header& header, const void* body) {
+  // Counts itself in `num_under_way` until it is done.
+  MpiSending(int peer, const Header& header, const void* body, int& num_under_way)
+      : num_under_way_(num_under_way) {
+    ++num_under_way_;
     const bool is_inline = header.bytes <= kInlineBytes;
     head_.resize(sizeof(Header) + static_cast<size_t>(is_inline ? header.bytes : 0));
     std::memcpy(head_.data(), &header, sizeof(Header));
@@ -64,15 +71,25 @@ class MpiSending final : public Sending {
     for_pieces(static_cast<const std::byte*>(body), header.bytes,
                [&](const std::byte* data, int count) { send(data, count, peer, kBodyTag); });
   }
-  bool is_done() override { return are_done(requests_); }
+  ~MpiSending() override { end(); }
+  bool is_done() override {
+    if (is_under_way_ && are_done(requests_)) end();
+    return !is_under_way_;
+  }
 
  private:
+  void end() {
+    if (std::exchange(is_under_way_, false)) --num_under_way_;
+  }
+
   void send(const void* data, int count, int peer, int tag) {
     requests_.push_back(MPI_REQUEST_NULL);
     check(MPI_Isend(data, count, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &requests_.back()),
           "MPI_Isend");
   }
 
+  int& num_under_way_;
+  bool is_under_way_ = true;
   std::vector<std::byte> head_;
   std::vector<MPI_Request> requests_;
 };
@@ -84,14 +101,21 @@ class MpiWire final : public Wire {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   std::unique_ptr<Sending> send(int peer, const Header& header, const void* body) override {
-    return std::make_unique<MpiSending>(peer, header, body);
+    return std::make_unique<MpiSending>(peer, header, body, num_under_way_);
   }
   std::optional<Header> next(int peer) override;
   void begin_body(int peer, void* to, int64_t bytes) override;
   bool is_body_done(int peer) override { return are_done(at(peer).body); }
+  bool takes_parts() const override { return false; }
   void tell_failure(const std::string& message) override;
-  std::optional<Failure> failure() override;
-  void rest(std::chrono::steady_clock::duration idle) override;
+  std::optional<News> failure() override { return heard(failure_); }
+  void tell_work(const std::string& what) override;
+  std::optional<News> work() override;
+  void rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::duration idle) override;
+  void tend() override {}
+  bool is_busy() const override { return num_under_way_ > 0; }
+  void wait_to_tend(std::chrono::milliseconds time) override;
+  void wake() override;
   void close() override;
 
  private:
@@ -100,12 +124,31 @@ class MpiWire final : public Wire {
     MPI_Request header = MPI_REQUEST_NULL;
     std::vector<MPI_Request> body;
   };
+  // News that any rank may send.
+  struct Ear {
+    int tag = 0;
+    std::array<char, kNewsBytes> text{};
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  // News on its way to all others.
+  struct Telling {
+    std::string text;
+    std::vector<MPI_Request> requests;
+  };
   Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
+  void listen(Ear& ear);
+  std::optional<News> heard(Ear& ear);
+  void tell_all(Telling& telling, int tag);
 
   int rank_ = 0;
   std::vector<Peer> peers_;
-  std::array<char, kFailureBytes> failure_{};
-  MPI_Request failure_request_ = MPI_REQUEST_NULL;
+  Ear failure_{.tag = kFailureTag};
+  Ear work_{.tag = kWorkTag};
+  std::optional<Telling> told_work_;
+  int num_under_way_ = 0;  // sendings
+  std::mutex alarm_mutex_;
+  std::condition_variable alarm_;
+  bool is_alarmed_ = false;
 };
 
 MpiWire::MpiWire() {
@@ -119,9 +162,8 @@ MpiWire::MpiWire() {
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   peers_.resize(static_cast<size_t>(size));
-  check(MPI_Irecv(failure_.data(), kFailureBytes, MPI_BYTE, MPI_ANY_SOURCE, kFailureTag,
-                  MPI_COMM_WORLD, &failure_request_),
-        "MPI_Irecv");
+  listen(failure_);
+  listen(work_);
 }
 
 std::optional<Header> MpiWire::next(int from) {
@@ -133,10 +175,17 @@ std::optional<Header> MpiWire::next(int from) {
           "MPI_Irecv");
   }
   int done = 0;
-  check(MPI_Test(&peer.header, &done, MPI_STATUS_IGNORE), "MPI_Test");
+  MPI_Status status;
+  check(MPI_Test(&peer.header, &done, &status), "MPI_Test");
   if (done == 0) return {};
+  int count = 0;
+  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
   Header header;
   std::memcpy(&header, peer.head.data(), sizeof(Header));
+  const int64_t num_inline = header.bytes <= kInlineBytes ? header.bytes : 0;
+  if (count != static_cast<int64_t>(sizeof(Header)) + num_inline) {
+    throw CommError(fmt::format("rank {} of the world sent what is no message", from));
+  }
   return header;
 }
 
@@ -154,43 +203,86 @@ void MpiWire::begin_body(int from, void* to, int64_t bytes) {
   });
 }
 
-void MpiWire::tell_failure(const std::string& message) {
-  std::vector<MPI_Request> requests;
-  const int count = std::min(static_cast<int>(message.size()), kFailureBytes);
+void MpiWire::listen(Ear& ear) {
+  check(MPI_Irecv(ear.text.data(), kNewsBytes, MPI_BYTE, MPI_ANY_SOURCE, ear.tag, MPI_COMM_WORLD,
+                  &ear.request),
+        "MPI_Irecv");
+}
+
+std::optional<Wire::News> MpiWire::heard(Ear& ear) {
+  if (ear.request == MPI_REQUEST_NULL) return {};
+  int done = 0;
+  MPI_Status status;
+  check(MPI_Test(&ear.request, &done, &status), "MPI_Test");
+  if (done == 0) return {};
+  int count = 0;
+  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+  return News{status.MPI_SOURCE, std::string(ear.text.data(), static_cast<size_t>(count))};
+}
+
+std::optional<Wire::News> MpiWire::work() {
+  std::optional<News> news = heard(work_);
+  if (news) listen(work_);
+  return news;
+}
+
+void MpiWire::tell_all(Telling& telling, int tag) {
+  const int count = std::min(static_cast<int>(telling.text.size()), kNewsBytes);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
-    requests.push_back(MPI_REQUEST_NULL);
-    check(MPI_Isend(message.data(), count, MPI_BYTE, peer, kFailureTag, MPI_COMM_WORLD,
-                    &requests.back()),
+    telling.requests.push_back(MPI_REQUEST_NULL);
+    check(MPI_Isend(telling.text.data(), count, MPI_BYTE, peer, tag, MPI_COMM_WORLD,
+                    &telling.requests.back()),
           "MPI_Isend");
   }
+}
+
+void MpiWire::tell_failure(const std::string& message) {
+  Telling telling{message, {}};
+  tell_all(telling, kFailureTag);
   // A rank that hangs does not take it: no reason to hang, too.
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
-  while (!are_done(requests) && std::chrono::steady_clock::now() < deadline) {
+  while (!are_done(telling.requests) && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
 
-std::optional<Wire::Failure> MpiWire::failure() {
-  if (failure_request_ == MPI_REQUEST_NULL) return {};
-  int done = 0;
-  MPI_Status status;
-  check(MPI_Test(&failure_request_, &done, &status), "MPI_Test");
-  if (done == 0) return {};
-  int count = 0;
-  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-  return Failure{status.MPI_SOURCE, std::string(failure_.data(), static_cast<size_t>(count))};
+void MpiWire::tell_work(const std::string& what) {
+  if (told_work_ && !are_done(told_work_->requests)) return;  // somebody does not listen
+  told_work_.emplace(Telling{what, {}});
+  tell_all(*told_work_, kWorkTag);
 }
 
 // MPI has no way to wait with a time-out.
-void MpiWire::rest(std::chrono::steady_clock::duration idle) {
-  if (idle < kSpinTime) return std::this_thread::yield();
-  std::this_thread::sleep_for(kNap);
+void MpiWire::rest(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::duration idle) {
+  lock.unlock();
+  if (idle < kSpinTime) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(kNap);
+  }
+  lock.lock();
+}
+
+void MpiWire::wait_to_tend(std::chrono::milliseconds time) {
+  std::unique_lock lock(alarm_mutex_);
+  alarm_.wait_for(lock, time, [this] { return is_alarmed_; });
+  is_alarmed_ = false;
+}
+
+void MpiWire::wake() {
+  {
+    const std::lock_guard lock(alarm_mutex_);
+    is_alarmed_ = true;
+  }
+  alarm_.notify_one();
 }
 
 void MpiWire::close() {
-  check(MPI_Cancel(&failure_request_), "MPI_Cancel");
-  check(MPI_Request_free(&failure_request_), "MPI_Request_free");
+  for (Ear* const ear : {&failure_, &work_}) {
+    check(MPI_Cancel(&ear->request), "MPI_Cancel");
+    check(MPI_Request_free(&ear->request), "MPI_Request_free");
+  }
   check(MPI_Finalize(), "MPI_Finalize");
 }
 

@@ -1,5 +1,6 @@
 #include "megatron/comm/tcp/sockets.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
@@ -8,12 +9,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <thread>
 
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 
 namespace megatron::comm::tcp {
 namespace {
@@ -55,31 +58,9 @@ Address address_of(int descriptor, int (*ask)(int, sockaddr*, socklen_t*)) {
   return plain(address);
 }
 
-Socket listen_at(sa_family_t family, int port, int backlog) {
-  Socket listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener.is_open()) return listener;
-  Address any;
-  any.storage.ss_family = family;
-  any.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  any.port() = htons(static_cast<in_port_t>(port));
-  const int yes = 1;
-  const int no = 0;
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (family == AF_INET6) {  // IPv4 comes here, too
-    ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
-  }
-  if (::bind(listener.get(), any.get(), any.length) != 0 ||
-      ::listen(listener.get(), backlog) != 0) {
-    return Socket();
-  }
-  return listener;
-}
-
-Socket connect_to(Address address, const Deadline& deadline) {
-  Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Socket connect_to(const Address& address, const Deadline& deadline) {
+  Socket socket = begin_connection(address);
   if (!socket.is_open()) return socket;
-  if (::connect(socket.get(), address.get(), address.length) == 0) return socket;
-  if (errno != EINPROGRESS && errno != EINTR) return Socket();
   int error = ETIMEDOUT;
   if (deadline.wait(socket.get(), POLLOUT)) {
     socklen_t length = sizeof(error);
@@ -117,6 +98,23 @@ bool Address::is_own() const {
   copy.port() = 0;
   const Socket socket(::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   return socket.is_open() && ::bind(socket.get(), copy.get(), copy.length) == 0;
+}
+
+std::string Address::host() const {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  Address copy = *this;
+  const void* const bytes = storage.ss_family == AF_INET6
+                                ? static_cast<const void*>(&as_ipv6(copy.storage).sin6_addr)
+                                : static_cast<const void*>(&as_ipv4(copy.storage).sin_addr);
+  if (::inet_ntop(storage.ss_family, bytes, text.data(), text.size()) == nullptr) return "?";
+  return text.data();
+}
+
+std::string Address::str() const {
+  Address copy = *this;
+  const bool is_ipv6 = storage.ss_family == AF_INET6;
+  return fmt::format("{}{}{}:{}", is_ipv6 ? "[" : "", host(), is_ipv6 ? "]" : "",
+                     ntohs(copy.port()));
 }
 
 std::chrono::milliseconds Deadline::left() const {
@@ -170,20 +168,108 @@ std::vector<Address> resolve(const std::string& name, int port) {
 Address own_address(int descriptor) { return address_of(descriptor, ::getsockname); }
 Address peer_address(int descriptor) { return address_of(descriptor, ::getpeername); }
 
-Socket listen_at(int port, int backlog) {
-  Socket listener = listen_at(AF_INET6, port, backlog);
-  if (!listener.is_open()) listener = listen_at(AF_INET, port, backlog);  // a host without IPv6
-  if (!listener.is_open()) {
+Address peer_if_there(int descriptor) {
+  Address address;
+  address.length = sizeof(address.storage);
+  if (::getpeername(descriptor, address.get(), &address.length) != 0) return {};
+  return plain(address);
+}
+
+Address numeric_address(const std::string& host, int port) {
+  Address address;
+  if (::inet_pton(AF_INET, host.c_str(), &as_ipv4(address.storage).sin_addr) == 1) {
+    address.storage.ss_family = AF_INET;
+    address.length = sizeof(sockaddr_in);
+  } else if (::inet_pton(AF_INET6, host.c_str(), &as_ipv6(address.storage).sin6_addr) == 1) {
+    address.storage.ss_family = AF_INET6;
+    address.length = sizeof(sockaddr_in6);
+  } else {
+    throw CommError(fmt::format("{} is no address of IPv4 or IPv6", host));
+  }
+  address.port() = htons(static_cast<in_port_t>(port));
+  return address;
+}
+
+Address any_address(int port) {
+  Address any;
+  any.storage.ss_family = AF_INET6;
+  any.length = sizeof(sockaddr_in6);
+  any.port() = htons(static_cast<in_port_t>(port));
+  if (any.is_own()) return any;
+  any = {};  // a host without IPv6
+  any.storage.ss_family = AF_INET;
+  any.length = sizeof(sockaddr_in);
+  any.port() = htons(static_cast<in_port_t>(port));
+  return any;
+}
+
+bool is_local_name(const std::string& name) {
+  return name == "localhost" || name == "::1" || name.starts_with("127.");
+}
+
+std::vector<Address> own_addresses(const std::string& name, int port) {
+  std::vector<Address> addresses = resolve(name, port);
+  std::erase_if(addresses, [](const Address& address) { return !address.is_own(); });
+  const bool is_reachable =
+      std::any_of(addresses.begin(), addresses.end(),
+                  [](const Address& address) { return !address.is_loopback(); });
+  if (is_reachable || (!addresses.empty() && is_local_name(name))) return addresses;
+  warn(fmt::format(
+      "{} {}: waiting for the others at all addresses of this host; set MASTER_ADDR, or "
+      "--master-addr of launch, to its own address in the network of the job",
+      name,
+      addresses.empty() ? "is not an address of this host" : "is a loopback address on this host"));
+  return {any_address(port)};
+}
+
+Address address_towards(const std::vector<Address>& addresses) {
+  for (Address address : addresses) {
+    // Connecting a datagram socket sends nothing; it only chooses the way.
+    const Socket socket(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (socket.is_open() && ::connect(socket.get(), address.get(), address.length) == 0) {
+      Address own = own_address(socket.get());
+      own.port() = 0;
+      return own;
+    }
+  }
+  fail("no way leads to the host of rank 0");
+}
+
+Socket listen_at(const Address& address, int backlog) {
+  Address place = address;
+  Socket listener(::socket(place.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int yes = 1;
+  const int no = 0;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (place.storage.ss_family == AF_INET6) {  // IPv4 comes here, too, where it is any address
+    ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+  }
+  if (!listener.is_open() || ::bind(listener.get(), place.get(), place.length) != 0 ||
+      ::listen(listener.get(), backlog) != 0) {
     fail(
-        fmt::format("port {} of this host cannot be opened (choose another MASTER_PORT, or "
+        fmt::format("port {} of this host cannot be opened (at {}; choose another MASTER_PORT, or "
                     "--master-port of launch)",
-                    port));
+                    ntohs(place.port()), place.str()));
   }
   return listener;
 }
 
+std::vector<Socket> listen_at(const std::vector<Address>& addresses, int backlog) {
+  std::vector<Socket> listeners;
+  listeners.reserve(addresses.size());
+  for (const Address& address : addresses) listeners.push_back(listen_at(address, backlog));
+  return listeners;
+}
+
 Socket accept_at(int listener) {
   return Socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+Socket begin_connection(Address address) {
+  Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return socket;
+  if (::connect(socket.get(), address.get(), address.length) == 0) return socket;
+  return errno == EINPROGRESS || errno == EINTR ? std::move(socket) : Socket();
 }
 
 Socket connect_once(const std::vector<Address>& addresses, const Deadline& deadline) {

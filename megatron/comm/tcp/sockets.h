@@ -38,7 +38,9 @@ struct Address {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   in_port_t& port();  // as it travels
   bool is_loopback() const;
-  bool is_own() const;  // of this host
+  bool is_own() const;       // of this host
+  std::string host() const;  // "10.0.0.7"
+  std::string str() const;   // "10.0.0.7:29500"
 };
 
 // A moment until which calls wait.
@@ -63,12 +65,32 @@ std::vector<Address> resolve(const std::string& name, int port);
 // The two ends of a connection.
 Address own_address(int descriptor);
 Address peer_address(int descriptor);
+// The other end; of no family when it is gone.
+Address peer_if_there(int descriptor);
+// The address that is written so: "10.0.0.7", "::1". Throws CommError.
+Address numeric_address(const std::string& host, int port);
 
-// Waits for connections at a port of all of this host's addresses; 0 takes a free one. Throws
-// CommError.
-Socket listen_at(int port, int backlog);
+// Every address of this host, at a port.
+Address any_address(int port);
+// Whether a name stands for the host that asks, on every host: localhost, 127.0.0.1, ::1.
+bool is_local_name(const std::string& name);
+// Where rank 0, or host 0, waits: the addresses of this host that `name` stands for. All addresses,
+// with a warning, where the name stands for none that other hosts can reach: for an address of
+// another machine, which forwards, or for loopback, as some systems name themselves.
+std::vector<Address> own_addresses(const std::string& name, int port);
+
+// The address of this host from which connections to the first reachable of these come; port 0.
+// Throws CommError.
+Address address_towards(const std::vector<Address>& addresses);
+
+// Waits for connections at one address; port 0 takes a free one. Throws CommError.
+Socket listen_at(const Address& address, int backlog);
+std::vector<Socket> listen_at(const std::vector<Address>& addresses, int backlog);
 // The next of those who wait there; not open when there is none.
 Socket accept_at(int listener);
+// A connection that begins: it is there once the socket can be written; not open, with errno, when
+// it cannot begin.
+Socket begin_connection(Address address);
 // A connection to the first address that answers before the deadline; not open, with errno, when
 // none does.
 Socket connect_once(const std::vector<Address>& addresses, const Deadline& deadline);

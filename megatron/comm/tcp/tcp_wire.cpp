@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,28 +14,37 @@
 #include <cstddef>
 #include <cstring>
 #include <deque>
+#include <set>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "megatron/comm/tcp/rendezvous.h"
+#include "megatron/comm/tcp/guests.h"
+#include "megatron/comm/tcp/meeting.h"
+#include "megatron/comm/tcp/record.h"
 #include "megatron/comm/tcp/sockets.h"
+#include "megatron/core/error.h"
+#include "megatron/core/host_name.h"
 
 namespace megatron::comm::tcp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Groups that are none: what is said of the process itself.
-constexpr uint64_t kFailureGroup = ~uint64_t{0};
-constexpr uint64_t kFarewellGroup = ~uint64_t{1};
-constexpr int64_t kMaxFailureBytes = 1 << 16;
-// At peers that nobody waits for: a call of the system for each of them.
-constexpr auto kBetweenLooks = std::chrono::milliseconds(1);
-constexpr int kPeersALook = 64;
-constexpr auto kFarewell = std::chrono::seconds(1);
+constexpr size_t kMaxNews = size_t{1} << 16;
+constexpr size_t kMaxHeard = 64;  // news of work that nobody has asked for
+constexpr auto kForNews = std::chrono::seconds(1);
+constexpr auto kForReason = std::chrono::seconds(1);  // for a lost peer's reason to come by rank 0
+constexpr auto kForCall = std::chrono::seconds(10);   // for a peer to be connected to
+constexpr auto kBetweenCalls = std::chrono::milliseconds(20);
 constexpr auto kSpinTime = std::chrono::microseconds(50);
-constexpr int kRestMs = 5;
+constexpr int kRestMs = 20;
+constexpr size_t kMinGuests = 64;
+constexpr rlim_t kOtherFiles = 256;
+
+// What a record of news says.
+enum class NewsKind : uint64_t { kFailure = 1, kWork = 2, kFarewell = 3 };
 
 // Of a message to one peer: header, then body.
 struct Outgoing {
@@ -45,26 +57,44 @@ struct Outgoing {
   bool is_done() const { return num_sent == bytes(); }
 };
 
+// Where a process waits for others.
+struct Door {
+  std::string host;
+  int port = 0;
+};
+
 class TcpWire final : public Wire {
  public:
-  TcpWire(const LaunchEnvironment& place, std::chrono::milliseconds timeout);
+  TcpWire(const LaunchEnvironment& place, const Secret& secret, std::chrono::milliseconds timeout);
+  ~TcpWire() override { ::close(alarm_); }
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(peers_.size()); }
+  int size() const override { return size_; }
   std::unique_ptr<Sending> send(int peer, const Header& header, const void* body) override;
   std::optional<Header> next(int from) override;
   void begin_body(int from, void* to, int64_t bytes) override;
   bool is_body_done(int from) override;
   void tell_failure(const std::string& message) override;
-  std::optional<Failure> failure() override;
-  void rest(std::chrono::steady_clock::duration idle) override;
+  std::optional<News> failure() override;
+  void tell_work(const std::string& what) override { tell(NewsKind::kWork, rank_, what, rank_); }
+  std::optional<News> work() override;
+  void rest(std::unique_lock<std::mutex>& lock, Clock::duration idle) override;
+  void tend() override;
+  bool is_busy() const override { return !calling_.empty() || !sending_.empty(); }
+  void wait_to_tend(std::chrono::milliseconds time) override;
+  void wake() override;
   void close() override;
 
   // Writes what the connection takes.
   void write(int peer);
 
  private:
+  enum class Link { kNone, kCalling, kOpen, kGone };
   struct Peer {
+    Link link = Link::kNone;
+    std::optional<Channel> call;     // while this rank connects to it
+    Clock::time_point next_call{};   // not before
+    Clock::time_point first_call{};  // that failed or is under way
     Socket socket;
     std::deque<std::shared_ptr<Outgoing>> out;
     Header header;  // of the message that comes, as far as it is there
@@ -72,25 +102,45 @@ class TcpWire final : public Wire {
     std::byte* body = nullptr;
     int64_t num_body_bytes = 0;  // still to come
     bool is_awaited = false;     // somebody asked for what comes since the last rest
-    bool has_left = false;       // in good order, or the connection is gone
   };
   static constexpr int64_t kHeaderBytes = sizeof(Header);
 
-  Peer& at(int peer) { return peers_[static_cast<size_t>(peer)]; }
+  // The connection to a peer: begins it where there is none.
+  Peer& linked(int peer);
+  void call(int rank, Peer& peer);
+  void advance_call(int rank, Peer& peer);
+  void call_failed(int rank, Peer& peer, std::string problem);
+  bool admit(Channel channel, const std::string& record);
   // Reads at most `bytes`; what there is.
   int64_t read(int from, void* to, int64_t bytes);
-  // True when a header is there; what concerns the process is dealt with here.
-  bool read_header(int from);
   // The connection is gone.
-  void lose(int peer, const char* reason);
-  // Waits, a moment at most, until everything is written.
-  void write_all();
-  void say_to_all(uint64_t group, const std::string& text);
+  void lose(int rank, const std::string& reason);
+  // News to rank 0, or from there to all but one.
+  void tell(NewsKind kind, int about, const std::string& text, int except);
+  void hear(int from, Channel& channel);
+  void hear_all();
+  void write_news();
+  Door door_of(int peer) const;
 
   const int rank_;
-  std::vector<Peer> peers_;
-  std::optional<Failure> failure_;
-  Clock::time_point last_look_;
+  const int size_;
+  const Secret secret_;
+  std::vector<Member> members_;
+  std::string address_of_0_;
+  std::vector<Socket> listeners_;
+  Guests guests_;
+  std::map<int64_t, Channel> news_;  // rank 0: of all others; others: of rank 0
+  std::set<int64_t> left_;           // in good order
+  std::unordered_map<int, Peer> peers_;
+  std::set<int> calling_;
+  std::set<int> sending_;  // peers for whom something waits to be sent
+  std::optional<News> failure_;
+  std::optional<News> lost_;  // a peer, before anybody has told why
+  Clock::time_point lost_at_{};
+  std::deque<News> work_;
+  int alarm_ = -1;
+  std::vector<pollfd> watched_;  // what wait_to_tend() waits for
+  std::mutex watched_mutex_;
 };
 
 class TcpSending final : public Sending {
@@ -114,24 +164,158 @@ class TcpSending final : public Sending {
   const std::shared_ptr<Outgoing> message_;
 };
 
-TcpWire::TcpWire(const LaunchEnvironment& place, std::chrono::milliseconds timeout)
-    : rank_(place.rank), peers_(static_cast<size_t>(place.size)) {
-  std::vector<Socket> sockets = connect_all(place, timeout);
-  for (size_t i = 0; i < peers_.size(); ++i) peers_[i].socket = std::move(sockets[i]);
+// As many open files as the system allows; rank 0 hears all others.
+void expect_enough_files(const LaunchEnvironment& place) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  const rlim_t needed = static_cast<rlim_t>(place.rank == 0 ? place.size : 0) + kOtherFiles;
+  if (limit.rlim_max >= needed) return;
+  throw CommError(fmt::format(
+      "rank {} of {} ranks needs {} open files, the limit is {}; raise it (ulimit -Hn), or start "
+      "the ranks by mpirun",
+      place.rank, place.size, needed, limit.rlim_max));
+}
+
+// Where this rank waits: at the address by which it reaches rank 0. Where that is loopback, though
+// the job may have other hosts, at all addresses.
+Address door_address(const LaunchEnvironment& place) {
+  Address address = address_towards(resolve(place.master_address, place.master_port));
+  if (address.is_loopback() && !is_local_name(place.master_address)) return any_address(0);
+  address.port() = 0;
+  return address;
+}
+
+TcpWire::TcpWire(const LaunchEnvironment& place, const Secret& secret,
+                 std::chrono::milliseconds timeout)
+    : rank_(place.rank),
+      size_(place.size),
+      secret_(secret),
+      guests_(Purpose::kData, secret, static_cast<size_t>(place.size) + kMinGuests) {
+  expect_enough_files(place);
+  Member own{.number = place.rank,
+             .name = fmt::format("rank {} on {}", place.rank, host_name()),
+             .settings = {},
+             .card = {},
+             .address = {}};
+  if (rank_ != 0) {
+    listeners_.push_back(listen_at(door_address(place), std::min(size_ + 64, 4096)));
+    own.card = std::to_string(ntohs(own_address(listeners_[0].get()).port()));
+  } else {
+    own.card = std::to_string(place.master_port);
+  }
+  Meeting meeting = meet({.purpose = Purpose::kRanks,
+                          .address = place.master_address,
+                          .port = place.master_port,
+                          .count = place.size,
+                          .noun = "rank",
+                          .remedy = "give each process its own RANK (each host its own "
+                                    "--node-rank)"},
+                         own, secret_, timeout);
+  members_ = std::move(meeting.members);
+  news_ = std::move(meeting.channels);
+  if (rank_ == 0) listeners_ = std::move(meeting.listeners);
+  if (rank_ != 0) address_of_0_ = peer_address(news_.at(0).descriptor()).host();
+  alarm_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  tend();
+}
+
+Door TcpWire::door_of(int peer) const {
+  const Member& member = members_[static_cast<size_t>(peer)];
+  const auto port = static_cast<int>(std::strtol(member.card.c_str(), nullptr, 10));
+  if (peer == 0) return {address_of_0_, port};
+  const bool is_beside_0 = numeric_address(member.address, 0).is_loopback();
+  // A rank that rank 0 sees as its own host's is where this one sees rank 0.
+  return {is_beside_0 && rank_ != 0 ? address_of_0_ : member.address, port};
+}
+
+TcpWire::Peer& TcpWire::linked(int rank) {
+  Peer& peer = peers_[rank];
+  if (peer.link == Link::kNone) {
+    if (peer.first_call == Clock::time_point{}) peer.first_call = Clock::now();
+    call(rank, peer);
+  }
+  return peer;
+}
+
+void TcpWire::call(int rank, Peer& peer) {
+  if (Clock::now() < peer.next_call) return;
+  const Door door = door_of(rank);
+  Socket socket = begin_connection(numeric_address(door.host, door.port));
+  if (!socket.is_open()) return call_failed(rank, peer, std::strerror(errno));
+  peer.call.emplace(std::move(socket), Channel::End::kCaller, Purpose::kData, secret_);
+  RecordWriter hello;
+  hello.number(static_cast<uint64_t>(rank_));
+  peer.call->send(hello.bytes());
+  peer.link = Link::kCalling;
+  calling_.insert(rank);
+  advance_call(rank, peer);
+}
+
+void TcpWire::advance_call(int rank, Peer& peer) {
+  peer.call->advance();
+  if (peer.call->state() == Channel::State::kOpen && peer.call->next()) {
+    peer.socket = peer.call->release();
+    peer.call.reset();
+    peer.link = Link::kOpen;
+    calling_.erase(rank);
+    keep_alive(peer.socket.get());
+    write(rank);
+  } else if (peer.call->state() == Channel::State::kGone) {
+    call_failed(rank, peer, peer.call->problem());
+  }
+}
+
+// The other side may just have called, too: one of the two connections stays (admit()).
+void TcpWire::call_failed(int rank, Peer& peer, std::string problem) {
+  peer.call.reset();
+  peer.link = Link::kNone;
+  calling_.erase(rank);
+  const Clock::time_point now = Clock::now();
+  peer.next_call = now + kBetweenCalls;
+  if (now - peer.first_call > kForCall) lose(rank, problem);
+}
+
+bool TcpWire::admit(Channel channel, const std::string& record) {
+  RecordReader hello(record);
+  const uint64_t number = hello.number();
+  if (!hello.is_good() || !hello.is_at_end() || number >= static_cast<uint64_t>(size_) ||
+      number == static_cast<uint64_t>(rank_)) {
+    return false;
+  }
+  const auto rank = static_cast<int>(number);
+  Peer& peer = peers_[rank];
+  // When both call at once the connection of the lower rank stays.
+  const bool has_better = peer.link == Link::kCalling && rank_ < rank;
+  if (has_better || peer.link == Link::kOpen || peer.link == Link::kGone) return true;
+  peer.call.reset();
+  peer.link = Link::kNone;
+  calling_.erase(rank);
+  channel.send("welcome");
+  channel.flush();  // and reads nothing: messages come next
+  if (channel.state() != Channel::State::kOpen || channel.has_output()) return true;
+  peer.socket = channel.release();
+  peer.link = Link::kOpen;
+  keep_alive(peer.socket.get());
+  write(rank);
+  return true;
 }
 
 std::unique_ptr<Sending> TcpWire::send(int peer, const Header& header, const void* body) {
   auto message = std::make_shared<Outgoing>();
   message->header = header;
   message->body = static_cast<const std::byte*>(body);
-  at(peer).out.push_back(message);
+  Peer& to = linked(peer);
+  if (to.link != Link::kGone) to.out.push_back(message);
   write(peer);
   return std::make_unique<TcpSending>(*this, peer, std::move(message));
 }
 
-void TcpWire::write(int peer) {
-  std::deque<std::shared_ptr<Outgoing>>& out = at(peer).out;
-  while (!out.empty()) {
+void TcpWire::write(int rank) {
+  Peer& peer = linked(rank);
+  std::deque<std::shared_ptr<Outgoing>>& out = peer.out;
+  while (!out.empty() && peer.link == Link::kOpen) {
     Outgoing& message = *out.front();
     std::array<iovec, 2> parts{};
     size_t num_parts = 0;
@@ -148,130 +332,249 @@ void TcpWire::write(int peer) {
     msghdr request{};
     request.msg_iov = parts.data();
     request.msg_iovlen = num_parts;
-    const ssize_t count = ::sendmsg(at(peer).socket.get(), &request, MSG_NOSIGNAL);
+    const ssize_t count = ::sendmsg(peer.socket.get(), &request, MSG_NOSIGNAL);
     if (count < 0) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-      const std::string reason = std::strerror(errno);
-      read_header(peer);  // it may have said why
-      if (!at(peer).has_left) return lose(peer, reason.c_str());
-      return out.clear();
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) break;
+      return lose(rank, std::strerror(errno));
     }
     message.num_sent += count;
-    if (!message.is_done()) return;
+    if (!message.is_done()) break;
     out.pop_front();
+  }
+  if (out.empty()) {
+    sending_.erase(rank);
+  } else {
+    sending_.insert(rank);
   }
 }
 
-void TcpWire::lose(int peer, const char* reason) {
-  at(peer).has_left = true;
-  at(peer).out.clear();
-  if (!failure_) failure_ = {peer, fmt::format("its connection is gone: {}", reason)};
+void TcpWire::lose(int rank, const std::string& reason) {
+  Peer& peer = peers_[rank];
+  peer.link = Link::kGone;
+  peer.out.clear();
+  sending_.erase(rank);
+  if (lost_) return;
+  lost_ = News{rank, fmt::format("its connection is gone: {}", reason)};
+  lost_at_ = Clock::now();
 }
 
 int64_t TcpWire::read(int from, void* to, int64_t bytes) {
-  if (bytes == 0 || at(from).has_left) return 0;
-  const ssize_t count = ::recv(at(from).socket.get(), to, static_cast<size_t>(bytes), 0);
+  Peer& peer = linked(from);
+  peer.is_awaited = true;
+  if (bytes == 0 || peer.link != Link::kOpen) return 0;
+  const ssize_t count = ::recv(peer.socket.get(), to, static_cast<size_t>(bytes), 0);
   if (count > 0) return count;
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
   lose(from, count < 0 ? std::strerror(errno) : "it was closed");
   return 0;
 }
 
-bool TcpWire::read_header(int from) {
-  Peer& peer = at(from);
-  if (peer.has_left || peer.num_body_bytes > 0) return false;
-  if (peer.num_header_bytes == kHeaderBytes) return true;
+std::optional<Header> TcpWire::next(int from) {
+  Peer& peer = peers_[from];
   auto* const header = reinterpret_cast<std::byte*>(&peer.header);
   peer.num_header_bytes +=
       read(from, header + peer.num_header_bytes, kHeaderBytes - peer.num_header_bytes);
-  if (peer.num_header_bytes < kHeaderBytes) return false;
-  if (peer.header.group == kFarewellGroup) {
-    peer.has_left = true;
-    return false;
-  }
-  if (peer.header.group != kFailureGroup) return true;
-  std::string text(static_cast<size_t>(std::clamp<int64_t>(peer.header.bytes, 0, kMaxFailureBytes)),
-                   ' ');
-  const Clock::time_point deadline = Clock::now() + kFarewell;
-  int64_t got = 0;
-  while (got < static_cast<int64_t>(text.size()) && Clock::now() < deadline) {
-    got += read(from, text.data() + got, static_cast<int64_t>(text.size()) - got);
-  }
-  peer.has_left = true;
-  if (!failure_) failure_ = {from, text};
-  return false;
-}
-
-std::optional<Header> TcpWire::next(int from) {
-  at(from).is_awaited = true;
-  if (at(from).has_left && !failure_) failure_ = {from, "its program has ended"};
-  if (!read_header(from)) return {};
-  at(from).num_header_bytes = 0;
-  return at(from).header;
+  if (peer.num_header_bytes < kHeaderBytes) return {};
+  peer.num_header_bytes = 0;
+  return peer.header;
 }
 
 void TcpWire::begin_body(int from, void* to, int64_t bytes) {
-  at(from).body = static_cast<std::byte*>(to);
-  at(from).num_body_bytes = bytes;
+  peers_[from].body = static_cast<std::byte*>(to);
+  peers_[from].num_body_bytes = bytes;
 }
 
 bool TcpWire::is_body_done(int from) {
-  Peer& peer = at(from);
-  peer.is_awaited = true;
+  Peer& peer = peers_[from];
   const int64_t count = read(from, peer.body, peer.num_body_bytes);
   peer.body += count;
   peer.num_body_bytes -= count;
   return peer.num_body_bytes == 0;
 }
 
-std::optional<Wire::Failure> TcpWire::failure() {
-  const Clock::time_point now = Clock::now();
-  if (failure_ || now - last_look_ < kBetweenLooks * (1 + size() / kPeersALook)) return failure_;
-  last_look_ = now;
-  for (int peer = 0; peer < size() && !failure_; ++peer) {
-    if (peer != rank_) read_header(peer);
-  }
+std::optional<Wire::News> TcpWire::failure() {
+  if (failure_) return failure_;
+  if (lost_ && Clock::now() - lost_at_ > kForReason) failure_ = lost_;
   return failure_;
 }
 
-void TcpWire::rest(std::chrono::steady_clock::duration idle) {
-  if (idle < kSpinTime) return std::this_thread::yield();
-  std::vector<pollfd> requests;
-  for (Peer& peer : peers_) {
-    const int events = (peer.is_awaited ? POLLIN : 0) | (peer.out.empty() ? 0 : POLLOUT);
-    peer.is_awaited = false;
-    if (events == 0 || peer.has_left) continue;
-    requests.push_back({peer.socket.get(), static_cast<int16_t>(events), 0});
-  }
-  ::poll(requests.data(), requests.size(), kRestMs);
+std::optional<Wire::News> TcpWire::work() {
+  if (work_.empty()) return {};
+  News news = std::move(work_.front());
+  work_.pop_front();
+  return news;
 }
 
-void TcpWire::write_all() {
-  const Clock::time_point deadline = Clock::now() + kFarewell;
-  for (int peer = 0; peer < size(); ++peer) {
-    while (!at(peer).out.empty() && Clock::now() < deadline) {
-      write(peer);
-      std::this_thread::yield();
+void TcpWire::tell(NewsKind kind, int about, const std::string& text, int except) {
+  RecordWriter record;
+  record.number(static_cast<uint64_t>(kind));
+  record.number(static_cast<uint64_t>(about));
+  record.text(std::string_view(text).substr(0, kMaxNews));
+  for (auto& [rank, channel] : news_) {
+    // Who does not read gets no further news of work.
+    const bool is_deaf = channel.state() == Channel::State::kGone ||
+                         (kind == NewsKind::kWork && channel.has_output());
+    if (rank == except || is_deaf) continue;
+    channel.send(record.bytes());
+    channel.flush();
+  }
+}
+
+void TcpWire::hear(int from, Channel& channel) {
+  if (channel.state() == Channel::State::kGone) return;
+  channel.advance();
+  while (const std::optional<std::string> record = channel.next()) {
+    RecordReader reader(*record);
+    const auto kind = static_cast<NewsKind>(reader.number());
+    const uint64_t about = reader.number();
+    const std::string text(reader.text().substr(0, kMaxNews));
+    const bool is_of_job =
+        rank_ == 0 ? about == static_cast<uint64_t>(from) : about < static_cast<uint64_t>(size_);
+    if (!reader.is_good() || !is_of_job) {
+      if (!failure_) failure_ = News{from, "it sent news that cannot be read"};
+      return;
+    }
+    const auto rank = static_cast<int>(about);
+    if (kind == NewsKind::kFarewell) left_.insert(from);
+    if (kind == NewsKind::kFailure && !failure_) failure_ = News{rank, text};
+    if (kind == NewsKind::kWork && work_.size() < kMaxHeard) work_.push_back({rank, text});
+    if (rank_ == 0 && kind != NewsKind::kFarewell) tell(kind, rank, text, from);
+    channel.advance();
+  }
+  if (channel.state() != Channel::State::kGone || left_.contains(from) || failure_) return;
+  failure_ = News{from, fmt::format("its connection is gone: {}", channel.problem())};
+  if (rank_ == 0) tell(NewsKind::kFailure, from, failure_->message, from);
+}
+
+// Hears those who have something to say.
+void TcpWire::hear_all() {
+  std::vector<pollfd> requests;
+  std::vector<int64_t> ranks;
+  for (auto& [rank, channel] : news_) {
+    if (channel.has_record()) hear(static_cast<int>(rank), channel);
+    if (channel.state() == Channel::State::kGone) continue;
+    requests.push_back({channel.descriptor(), channel.events(), 0});
+    ranks.push_back(rank);
+  }
+  if (::poll(requests.data(), requests.size(), 0) <= 0) return;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (requests[i].revents != 0) hear(static_cast<int>(ranks[i]), news_.at(ranks[i]));
+  }
+}
+
+void TcpWire::tend() {
+  hear_all();
+  for (const Socket& listener : listeners_) guests_.accept(listener.get());
+  guests_.advance([this](Channel channel, const std::string& record) {
+    return admit(std::move(channel), record);
+  });
+  for (const int rank : std::set<int>(calling_)) advance_call(rank, peers_[rank]);
+  for (const int rank : std::set<int>(sending_)) write(rank);
+
+  std::vector<pollfd> requests = {{alarm_, POLLIN, 0}};
+  for (const Socket& listener : listeners_) requests.push_back({listener.get(), POLLIN, 0});
+  for (const auto& [rank, channel] : news_) {
+    if (channel.state() == Channel::State::kGone) continue;
+    requests.push_back({channel.descriptor(), channel.events(), 0});
+  }
+  guests_.add_to(requests);
+  for (const int rank : calling_) {
+    const Channel& channel = *peers_[rank].call;
+    requests.push_back({channel.descriptor(), channel.events(), 0});
+  }
+  for (const int rank : sending_) {
+    if (peers_[rank].link == Link::kOpen) {
+      requests.push_back({peers_[rank].socket.get(), POLLOUT, 0});
     }
   }
+  const std::lock_guard lock(watched_mutex_);
+  watched_ = std::move(requests);
 }
 
-void TcpWire::say_to_all(uint64_t group, const std::string& text) {
-  const Header header{group, {}, std::min(static_cast<int64_t>(text.size()), kMaxFailureBytes)};
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank_) send(peer, header, text.data());
+void TcpWire::wait_to_tend(std::chrono::milliseconds time) {
+  std::vector<pollfd> requests;
+  {
+    const std::lock_guard lock(watched_mutex_);
+    requests = watched_;
   }
-  write_all();
+  ::poll(requests.data(), requests.size(), static_cast<int>(time.count()));
+  uint64_t count = 0;
+  static_cast<void>(::read(alarm_, &count, sizeof(count)));
 }
 
-void TcpWire::tell_failure(const std::string& message) { say_to_all(kFailureGroup, message); }
-void TcpWire::close() { say_to_all(kFarewellGroup, ""); }
+void TcpWire::wake() {
+  const uint64_t one = 1;
+  static_cast<void>(::write(alarm_, &one, sizeof(one)));
+}
+
+void TcpWire::rest(std::unique_lock<std::mutex>& lock, Clock::duration idle) {
+  if (idle < kSpinTime) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+    return;
+  }
+  std::vector<pollfd> requests;
+  int wait_ms = kRestMs;
+  for (auto& [rank, peer] : peers_) {
+    if (peer.is_awaited && peer.link == Link::kOpen) {
+      requests.push_back({peer.socket.get(), POLLIN, 0});
+    } else if (peer.is_awaited && peer.link == Link::kNone) {
+      wait_ms = 1;  // called again soon
+    }
+    peer.is_awaited = false;
+  }
+  const size_t num_awaited = requests.size();
+  {
+    const std::lock_guard watched_lock(watched_mutex_);
+    requests.insert(requests.end(), watched_.begin() + 1, watched_.end());
+  }
+  for (const int rank : calling_) {
+    const Channel& channel = *peers_[rank].call;
+    requests.push_back({channel.descriptor(), channel.events(), 0});
+  }
+  for (const int rank : sending_) {
+    if (peers_[rank].link != Link::kOpen) continue;
+    requests.push_back({peers_[rank].socket.get(), POLLOUT, 0});
+  }
+  lock.unlock();
+  ::poll(requests.data(), requests.size(), wait_ms);
+  lock.lock();
+  const bool is_to_tend =
+      std::any_of(requests.begin() + static_cast<int64_t>(num_awaited), requests.end(),
+                  [](const pollfd& request) { return request.revents != 0; });
+  if (is_to_tend || is_busy()) tend();
+}
+
+void TcpWire::write_news() {
+  const Clock::time_point deadline = Clock::now() + kForNews;
+  for (bool is_left = true; is_left && Clock::now() < deadline;) {
+    is_left = false;
+    for (auto& [rank, channel] : news_) {
+      channel.flush();
+      is_left |= channel.state() == Channel::State::kOpen && channel.has_output();
+    }
+    for (const int rank : std::set<int>(sending_)) write(rank);
+    is_left |= !sending_.empty();
+    if (is_left) std::this_thread::yield();
+  }
+}
+
+void TcpWire::tell_failure(const std::string& message) {
+  tell(NewsKind::kFailure, rank_, message, rank_);
+  write_news();
+}
+
+void TcpWire::close() {
+  tell(NewsKind::kFarewell, rank_, "", rank_);
+  write_news();
+}
 
 }  // namespace
 
-std::unique_ptr<Wire> make_tcp_wire(const LaunchEnvironment& place,
+std::unique_ptr<Wire> make_tcp_wire(const LaunchEnvironment& place, const Secret& secret,
                                     std::chrono::milliseconds timeout) {
-  return std::make_unique<TcpWire>(place, timeout);
+  return std::make_unique<TcpWire>(place, secret, timeout);
 }
 
 }  // namespace megatron::comm::tcp

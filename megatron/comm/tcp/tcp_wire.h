@@ -5,13 +5,15 @@
 
 #include "megatron/comm/launch_environment.h"
 #include "megatron/comm/messages/wire.h"
+#include "megatron/comm/secret.h"
 
 namespace megatron::comm::tcp {
 
-// Messages over a TCP connection between every two processes, for jobs without MPI. A process that
-// ends without a farewell is noticed by all others at once. Throws CommError when one does not
-// come.
-std::unique_ptr<Wire> make_tcp_wire(const LaunchEnvironment& place,
+// Messages over TCP, for jobs without MPI. All processes meet at rank 0 (tcp/meeting.h), and each
+// keeps that connection for news: why a process goes, what it is busy with. Rank 0 passes news on
+// to all others. Two processes connect to each other when one of them first sends to the other or
+// waits for it. Throws what meet() throws.
+std::unique_ptr<Wire> make_tcp_wire(const LaunchEnvironment& place, const Secret& secret,
                                     std::chrono::milliseconds timeout);
 
 }  // namespace megatron::comm::tcp

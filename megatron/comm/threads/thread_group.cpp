@@ -7,6 +7,7 @@
 
 #include "megatron/comm/reduce.h"
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -14,6 +15,8 @@
 
 namespace megatron::comm {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kBroken = uint64_t{1} << 31;
 constexpr size_t kMaxSpareBuffers = 4;
@@ -39,6 +42,31 @@ ThreadGroup::ThreadGroup(ThreadWorld& world, std::vector<int> world_ranks)
       may_spin_(world.size() <= static_cast<int>(std::thread::hardware_concurrency())),
       places_(std::make_unique<Place[]>(size_)),
       mailboxes_(std::make_unique<Mailbox[]>(size_)) {}
+
+class ThreadGroup::Patience {
+ public:
+  Patience(const ThreadWorld& world, std::chrono::milliseconds timeout)
+      : world_(world), timeout_(timeout), deadline_(Clock::now() + timeout) {}
+
+  Clock::time_point deadline() const { return deadline_; }
+  // Whether time is up. It is not while a rank is at work.
+  bool is_over() {
+    if (Clock::now() < deadline_) return false;
+    const std::optional<Clock::time_point> work = world_.last_work();
+    if (!work || *work + timeout_ <= deadline_) return true;
+    deadline_ = *work + timeout_;
+    if (!std::exchange(has_said_, true)) {
+      warn(fmt::format("waiting beyond the time-out of {}: {}", seconds(timeout_), world_.work()));
+    }
+    return Clock::now() >= deadline_;
+  }
+
+ private:
+  const ThreadWorld& world_;
+  const std::chrono::milliseconds timeout_;
+  Clock::time_point deadline_;
+  bool has_said_ = false;
+};
 
 std::optional<uint32_t> ThreadGroup::arrive(int rank, const Call& call, const Transport* self) {
   const uint64_t before = state_.fetch_add(1);
@@ -91,7 +119,7 @@ void ThreadGroup::meet(const Transport& self, const Call& call, const void* in, 
 
 void ThreadGroup::sleep(const Transport& self, const Call& call, uint32_t phase) {
   const std::chrono::milliseconds timeout = self.context().timeout;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  Patience patience(world_, timeout);
   std::unique_lock lock(mutex_);
   num_sleepers_.fetch_add(1);
   bool is_late = false;
@@ -104,7 +132,8 @@ void ThreadGroup::sleep(const Transport& self, const Call& call, uint32_t phase)
     }
     const bool is_released = world_.has_news() && world_.failure();
     if ((is_late || is_released || !gone.empty()) && withdraw(phase)) break;
-    is_late = over_.wait_until(lock, deadline) == std::cv_status::timeout;
+    is_late = over_.wait_until(lock, patience.deadline()) == std::cv_status::timeout &&
+              patience.is_over();
   }
   num_sleepers_.fetch_sub(1);
   lock.unlock();
@@ -206,7 +235,7 @@ void ThreadGroup::post(const Transport& self, const Call& call, std::span<const 
 
 void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std::byte> bytes) {
   const std::chrono::milliseconds timeout = self.context().timeout;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  Patience patience(world_, timeout);
   const int sender = world_ranks_[static_cast<size_t>(call.peer)];
   Mailbox& box = mailboxes_[static_cast<size_t>(self.rank())];
   std::unique_lock lock(box.mutex);
@@ -231,7 +260,8 @@ void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std
     if (has_ended) {
       fail(fmt::format("waits in vain for {}, whose program has ended", self.name_of(call.peer)));
     }
-    if (box.arrived.wait_until(lock, deadline) == std::cv_status::timeout && queue.empty()) {
+    if (box.arrived.wait_until(lock, patience.deadline()) == std::cv_status::timeout &&
+        queue.empty() && patience.is_over()) {
       world_.print_flight_records();
       fail(fmt::format("waited {} for {}", seconds(timeout),
                        missing_text(self, std::span(&call.peer, 1))));

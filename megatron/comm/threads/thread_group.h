@@ -83,6 +83,9 @@ class ThreadGroup {
   std::vector<int> missing(int rank) const;
   std::string missing_text(const Transport& self, std::span<const int> members) const;
   Message buffer_for(Mailbox& box, int64_t bytes);
+  // Until when to wait on: a time-out after `begin`, or after a rank was last at work. Says so
+  // once.
+  class Patience;
 
   ThreadWorld& world_;
   const std::vector<int> world_ranks_;

@@ -54,6 +54,24 @@ bool ThreadWorld::has_ended(int rank) const {
   return ended_[static_cast<size_t>(rank)];
 }
 
+std::optional<std::chrono::steady_clock::time_point> ThreadWorld::last_work() const {
+  std::optional<std::chrono::steady_clock::time_point> last;
+  for (const std::shared_ptr<RankContext>& rank : ranks_) {
+    if (rank->recorder.is_under_way()) continue;  // it waits itself
+    const auto time = rank->activity.last();
+    if (time && (!last || *last < *time)) last = time;
+  }
+  return last;
+}
+
+std::string ThreadWorld::work() const {
+  for (int i = 0; i < size(); ++i) {
+    const std::optional<std::string> what = rank(i)->activity.what();
+    if (what && !rank(i)->recorder.is_under_way()) return fmt::format("rank {} is {}", i, *what);
+  }
+  return "a rank was at work until now";
+}
+
 std::optional<ThreadWorld::Failure> ThreadWorld::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
@@ -65,6 +83,7 @@ void ThreadWorld::print_flight_records() {
   for (int i = 0; i < size(); ++i) {
     text += fmt::format("rank {}\n{}", i, rank(i)->recorder.str());
   }
+  const Speaking aloud(true);  // the rank that asks may be a silent one
   warn(text);
 }
 

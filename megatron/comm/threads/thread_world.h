@@ -42,6 +42,11 @@ class ThreadWorld {
   // The first rank that threw, if any did.
   std::optional<Failure> failure() const;
 
+  // The last moment at which a rank was busy (Working) and not in a call; now, if one is.
+  std::optional<std::chrono::steady_clock::time_point> last_work() const;
+  // "rank 3 is saving iteration 40"
+  std::string work() const;
+
   // The last calls of all ranks, to standard error; once for a world.
   void print_flight_records();
 

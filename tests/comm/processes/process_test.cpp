@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/processes.h"
 #include "megatron/comm/transport.h"
+#include "megatron/comm/working.h"
 #include "megatron/core/half.h"
 #include "tests/comm/values.h"
 
@@ -160,6 +164,22 @@ TEST(ProcessTest, EqualSubgroupsAreApart) {
     recv(view_of(x), previous, first, kCpu);
     EXPECT_EQ(x.back(), 1);
   }
+}
+
+// A time-out measures silence, not work.
+TEST(ProcessTest, OthersWaitForARankAtWork) {
+  const Group& world = *the_world;
+  std::atomic<std::chrono::milliseconds>& timeout = world.transport().context().timeout;
+  const std::chrono::milliseconds before = timeout;
+  barrier(world);
+  timeout = std::chrono::seconds(2);
+  if (world.rank() == world.size() - 1) {
+    const Working working(world, "saving iteration 40");
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  }
+  EXPECT_NO_THROW(barrier(world));
+  timeout = before;
 }
 
 TEST(ProcessTest, HostsAreNamedWhereThereAreSeveral) {

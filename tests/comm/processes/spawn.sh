@@ -8,6 +8,7 @@ number=$1
 shift
 export WORLD_SIZE=$number LOCAL_WORLD_SIZE=$number MASTER_ADDR=localhost
 export MASTER_PORT=$((20000 + $$ % 12000))  # below what the system hands out
+export MEGATRON_SECRET=${MEGATRON_SECRET:-the secret of the tests}
 processes=()
 for ((rank = 0; rank < number; ++rank)); do
   RANK=$rank LOCAL_RANK=$rank "$@" &

@@ -23,6 +23,7 @@ trap clean_up EXIT
 
 half=$(((number + 1) / 2))
 export WORLD_SIZE=$number MASTER_ADDR=10.77.0.1 MASTER_PORT=29500
+export MEGATRON_SECRET=${MEGATRON_SECRET:-the secret of the tests}
 processes=()
 for ((rank = 0; rank < number; ++rank)); do
   host=$left local_rank=$rank local_size=$half

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace megatron::comm::tcp {
+
+// Numbers and texts as bytes, for records of a Channel.
+class RecordWriter {
+ public:
+  void number(uint64_t value) {
+    for (int i = 0; i < 8; ++i) bytes_ += static_cast<char>(value >> (8 * i) & 255u);
+  }
+  void text(std::string_view value) {
+    number(value.size());
+    bytes_ += value;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads them back. A record that is too short, or that announces more than it has, gives zeros and
+// empty texts, and is_good() is false.
+class RecordReader {
+ public:
+  explicit RecordReader(std::string_view bytes) : left_(bytes) {}
+
+  uint64_t number() {
+    uint64_t value = 0;
+    const std::string_view bytes = take(8);
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      value |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+    }
+    return value;
+  }
+  std::string_view text() { return take(number()); }
+  // How many items follow, each of `item_bytes` at least.
+  uint64_t count(uint64_t item_bytes) {
+    const uint64_t value = number();
+    if (value <= left_.size() / item_bytes) return value;
+    is_good_ = false;
+    return 0;
+  }
+  // Whether all that was asked for was there.
+  bool is_good() const { return is_good_; }
+  bool is_at_end() const { return left_.empty(); }
+
+ private:
+  std::string_view take(uint64_t count) {
+    if (count > left_.size()) {
+      is_good_ = false;
+      return left_ = {};
+    }
+    const std::string_view bytes = left_.substr(0, count);
+    left_.remove_prefix(count);
+    return bytes;
+  }
+
+  std::string_view left_;
+  bool is_good_ = true;
+};
+
+}  // namespace megatron::comm::tcp

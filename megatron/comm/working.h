@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "megatron/comm/group.h"
+
+namespace megatron::comm {
+
+struct RankContext;
+
+// While it lives, this rank does work that may take longer than the time-out of a collective:
+//
+//   const comm::Working working(world, "saving iteration 40");
+//
+// The others wait for it, however long it takes, and say what they wait for. A time-out measures
+// the silence of a rank: a process that is stopped or gone is silent, and so is a rank that waits
+// for another one inside this scope.
+class Working {
+ public:
+  Working(const Group& group, std::string what);
+  ~Working();
+  Working(const Working&) = delete;
+  Working& operator=(const Working&) = delete;
+
+ private:
+  std::shared_ptr<RankContext> context_;
+};
+
+}  // namespace megatron::comm

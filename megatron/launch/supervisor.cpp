@@ -1,0 +1,182 @@
+#include "megatron/launch/supervisor.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "megatron/checkpoint/directory.h"
+#include "megatron/comm/secret.h"
+#include "megatron/core/error.h"
+#include "megatron/core/exit_code.h"
+#include "megatron/core/host_name.h"
+#include "megatron/core/log.h"
+#include "megatron/launch/hosts.h"
+#include "megatron/launch/job.h"
+
+namespace megatron::launch {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// A port that this process keeps for its ranks: bound, but nobody listens there.
+class ReservedPort {
+ public:
+  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int yes = 1;
+    ::setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
+    socklen_t length = sizeof(address);
+    if (::bind(socket_, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+        ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+      throw CommError(fmt::format("launch: no free port: {}", std::strerror(errno)));
+    }
+    number_ = ntohs(address.sin_port);
+  }
+  ~ReservedPort() { ::close(socket_); }
+  ReservedPort(const ReservedPort&) = delete;
+  ReservedPort& operator=(const ReservedPort&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int socket_;
+  int number_ = 0;
+};
+
+// The words without a flag, and without its value if it has one.
+void remove_flag(Words& words, std::string_view flag, bool has_value) {
+  for (size_t i = 0; i < words.size();) {
+    std::string name = words[i].substr(0, words[i].find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (name != flag) {
+      ++i;
+      continue;
+    }
+    const bool takes_next = has_value && words[i].find('=') == std::string::npos;
+    const size_t end = std::min(words.size(), i + (takes_next ? 2 : 1));
+    words.erase(words.begin() + static_cast<int64_t>(i), words.begin() + static_cast<int64_t>(end));
+  }
+}
+
+Words words_of(Words program, const Supervision& job, const Words& words) {
+  program.push_back(job.command);
+  program.insert(program.end(), words.begin(), words.end());
+  return program;
+}
+
+JobProcess process_of_rank(const Supervision& job, const Words& words, int64_t local, int port,
+                           const comm::Secret& secret) {
+  const int64_t rank = job.node_rank * job.nproc_per_node + local;
+  return {.name = fmt::format("rank {}", rank),
+          .speaker = fmt::format("rank {} on {}", rank, host_name()),
+          .words = words_of({job.program}, job, words),
+          .environment = {{"RANK", std::to_string(rank)},
+                          {"WORLD_SIZE", std::to_string(job.world_size())},
+                          {"LOCAL_RANK", std::to_string(local)},
+                          {"LOCAL_WORLD_SIZE", std::to_string(job.nproc_per_node)},
+                          {"GROUP_RANK", std::to_string(job.node_rank)},
+                          {"MASTER_ADDR", job.nnodes == 1 ? "127.0.0.1" : job.master_addr},
+                          {"MASTER_PORT", std::to_string(port)},
+                          {"MEGATRON_SECRET", secret.text()}}};
+}
+
+// `secret` is that of the ranks.
+std::vector<JobProcess> processes_of(const Supervision& job, const Words& words, int port,
+                                     const comm::Secret& secret) {
+  if (!job.hostfile.empty()) {
+    const Words mpirun = {"mpirun",
+                          "-np",
+                          std::to_string(job.world_size()),
+                          "--hostfile",
+                          job.hostfile,
+                          "--map-by",
+                          fmt::format("ppr:{}:node", job.nproc_per_node),
+                          "--bind-to",
+                          "none",
+                          job.program};
+    return {{"mpirun", "", words_of(mpirun, job, words), {}}};
+  }
+  if (job.are_threads) {  // restarted as one
+    const Words one = {job.program, "launch", "--nproc-per-node",
+                       std::to_string(job.nproc_per_node)};
+    return {{fmt::format("the process of all {} ranks", job.nproc_per_node),
+             "",
+             words_of(one, job, words),
+             {}}};
+  }
+  std::vector<JobProcess> processes;
+  for (int64_t local = 0; local < job.nproc_per_node; ++local) {
+    processes.push_back(process_of_rank(job, words, local, port, secret));
+  }
+  return processes;
+}
+
+// Can another attempt end otherwise?
+bool may_pass(const JobOutcome& outcome) {
+  return outcome.exit_code != 0 && outcome.exit_code != kExitInput && !outcome.is_final;
+}
+
+// Meets the other hosts, if there are any.
+std::optional<Hosts> other_hosts(const Supervision& job, int ranks_port) {
+  if (job.nnodes == 1 || !job.hostfile.empty()) return {};
+  const HostPlace place{job.node_rank,      job.nnodes,
+                        job.master_addr,    static_cast<int>(job.master_port),
+                        job.nproc_per_node, job.max_restarts};
+  return std::make_optional<Hosts>(place, ranks_port, comm::secret_of_job(false), job.timeout);
+}
+
+JobOutcome attempt(const std::vector<JobProcess>& processes, std::optional<Hosts>& hosts) {
+  if (!hosts) return run_job(processes);
+  const JobOutcome here = run_job(processes, [&] { return hosts->has_failed_elsewhere(); });
+  JobOutcome outcome = hosts->agreed(here);
+  if (outcome.exit_code != 0 && outcome.reason != here.reason) print_error(outcome.reason);
+  return outcome;
+}
+
+}  // namespace
+
+Words resuming(Words words, const std::string& save) {
+  remove_flag(words, "--load", true);
+  remove_flag(words, "--load-format", true);
+  remove_flag(words, "--ckpt-step", true);
+  remove_flag(words, "--finetune", false);
+  remove_flag(words, "--no-load-optim", false);
+  remove_flag(words, "--no-load-rng", false);
+  words.insert(words.end(), {"--load", save});
+  return words;
+}
+
+std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+int run_supervised(const Supervision& job) {
+  const ReservedPort reserved;
+  std::optional<Hosts> hosts = other_hosts(job, reserved.number());
+  const comm::Secret secret = hosts ? hosts->ranks_secret() : comm::Secret::random();
+  const int port = hosts                  ? hosts->ranks_port()
+                   : job.master_port == 0 ? reserved.number()
+                                          : static_cast<int>(job.master_port);
+  for (int64_t restarts = 0;; ++restarts) {
+    const bool resumes =
+        job.max_restarts > 0 && latest_iteration(job.save) && (restarts > 0 || !job.has_load);
+    const JobOutcome outcome = attempt(
+        processes_of(job, resumes ? resuming(job.words, job.save) : job.words, port, secret),
+        hosts);
+    if (restarts >= job.max_restarts || !may_pass(outcome)) return outcome.exit_code;
+    const std::optional<int64_t> saved = latest_iteration(job.save);
+    warn(fmt::format("restart {} of {} {}: {}", restarts + 1, job.max_restarts,
+                     saved ? fmt::format("from the checkpoint of iteration {}", *saved)
+                           : "from the beginning, nothing was saved",
+                     outcome.reason));
+  }
+}
+
+}  // namespace megatron::launch
