@@ -10,6 +10,7 @@
 #include "megatron/checkpoint/directory.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/texts.h"
+#include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
@@ -107,6 +108,7 @@ void save_checkpoint(const fs::path& directory, const CheckpointContents& conten
 // A step of saving, whose failure says what became of the checkpoint.
 template <class Step>
 void CheckpointWriting::run(const Step& step) const {
+  const comm::Working working(world_, fmt::format("saving iteration {}", contents_.iteration));
   try {
     step();
   } catch (const IoError& error) {

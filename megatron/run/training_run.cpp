@@ -7,6 +7,7 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/transport.h"
+#include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/run/device_choice.h"
@@ -54,6 +55,7 @@ void TrainingRun::print_size() const {
 void TrainingRun::load(const CheckpointSource& source) {
   const Speaking on_first(world_.rank() == 0);
   const TimerScope timer(timers_, kModelTimer, 0);
+  const comm::Working working(world_, "loading a checkpoint");
   load_run(config_, *state_, source);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "megatron/comm/collectives.h"
+#include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
@@ -56,6 +57,7 @@ void GptTask::open_data(const Progress& progress) {
   print_line("> building train, validation, and test datasets for GPT ...");
   // Rank 0 goes first and builds the index caches; the others find them.
   const comm::Group& world = parallel_->world;
+  const comm::Working working(world, "building the data sets");
   if (world.rank() != 0) comm::barrier(world);
   const SplitDatasets datasets = open_datasets(sizes);
   if (world.rank() == 0) comm::barrier(world);
