@@ -60,16 +60,18 @@ TEST_F(AppendFileTest, AddsToWhatIsThere) {
 TEST_F(AppendFileTest, ALostRecordIsOneWarningAndLaterOnesAreTried) {
   const auto path = directory_ / "log";
   AppendFile file(path, "--log");
-  file.append("first\n");
+  // Longer than what is said meanwhile, which goes to a file, too.
+  const std::string first(10000, '-');
+  file.append(first + "\n");
   testing::internal::CaptureStderr();
   {
-    const FileSizeLimit limit(10);
+    const FileSizeLimit limit(first.size() + 5);
     file.append("a record that fits in part\n");
     file.append("and another one\n");
   }
   file.append("last\n");
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(read_text(path), "first\nlast\n") << "whole records only";
+  EXPECT_EQ(read_text(path), first + "\nlast\n") << "whole records only";
   EXPECT_THAT(said, HasSubstr("--log " + path.string() + ": cannot write: File too large"));
   EXPECT_THAT(said, HasSubstr("is written again; 2 records are missing"));
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 2) << said;
