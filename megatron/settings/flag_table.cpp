@@ -138,6 +138,15 @@ struct AssignTo {
     *field = std::get<T>(value);
     return true;
   }
+  bool operator()(std::vector<std::string>* field) const {
+    if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+      return *field = *texts, true;
+    }
+    // An empty list in a file does not say what it is a list of.
+    const auto* numbers = std::get_if<std::vector<int64_t>>(&value);
+    if (numbers == nullptr || !numbers->empty()) return false;
+    return field->clear(), true;
+  }
   bool operator()(double* field) const {
     if (const auto* number = std::get_if<double>(&value)) return *field = *number, true;
     if (const auto* whole = std::get_if<int64_t>(&value)) {

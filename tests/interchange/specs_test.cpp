@@ -86,6 +86,10 @@ TEST_P(SpecsTest, HaveNamesInMegatronLm) {
     for (const ParameterSpec& spec : gpt_specs(config())) {
       std::optional<int64_t> layer;
       const std::string ours = without_layer(spec.name, layer);
+      if (ours.starts_with("embedding.norm")) {  // its models have none
+        EXPECT_THROW(megatron_name(naming, ours), Unsupported);
+        continue;
+      }
       const std::string theirs = with_layer(megatron_name(naming, ours), layer.value_or(0));
       const std::optional<MegatronName> found = find_megatron_name(theirs);
       ASSERT_TRUE(found) << theirs;

@@ -206,7 +206,7 @@ TEST(MaskedMeanTest, AFullyMaskedMicrobatchIsZero) {
 TEST(LogProbabilitiesTest, AreLogSoftmaxAtTheIds) {
   const Tensor logits = random_normal({3, 2, 5}, {.seed = 1});
   const Tensor ids = random_ids({2, 3}, 5, 2);
-  Tensor want = expected(logits, ids, 0);
+  Tensor want = expected(logits, ids, 0, logits.size(-1));
   scale_inplace(want, -1);
   expect_close(log_probabilities(logits, ids), want, tolerance_of(DType::kFloat32).for_terms(8));
 }

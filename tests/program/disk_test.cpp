@@ -21,14 +21,15 @@ class DiskTest : public ProgramTest {
         .with("--save", save.string())
         .with("--save-interval", "5");
   }
-  // The checkpoint of iteration 5 is there and loads; nothing but it and the tracker is.
+  // The checkpoint of iteration 5 is there and loads; nothing but it, the tracker and the tokenizer
+  // is.
   void expect_only_iteration_5(const fs::path& save) const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(save)) {
       names.push_back(entry.path().filename().string());
     }
-    EXPECT_THAT(names,
-                testing::UnorderedElementsAre("iter_0000005", "latest_checkpointed_iteration.txt"));
+    EXPECT_THAT(names, testing::UnorderedElementsAre(
+                           "iter_0000005", "latest_checkpointed_iteration.txt", "tokenizer"));
     const Outcome outcome = train(saving(save)
                                       .without("--save")
                                       .without("--save-interval")

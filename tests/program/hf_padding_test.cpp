@@ -3,6 +3,7 @@
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/formats/safetensors.h"
 #include "tests/program/inference_test.h"
+#include "tests/support/tensors.h"
 
 // A Hugging Face model whose logits are all near -35, as GPT-2's are: rows of zeros that pad its
 // vocabulary would have the logit 0, and with it all of the probability.
@@ -132,7 +133,7 @@ TEST_F(HfPaddingTest, ConversionsKeepTheModel) {
   const SafetensorsFile after(path("back") / "model.safetensors");
   EXPECT_EQ(after.tensors().size(), before.tensors().size());
   for (const FileTensor& tensor : before.tensors()) {
-    expect_identical(copy_of(after.at(tensor.spec.name)), copy_of(tensor.view));
+    megatron::expect_identical(copy_of(after.at(tensor.spec.name)), copy_of(tensor.view));
   }
   const double loss = trained_loss(run_flags(model(), "131", "a"));
   EXPECT_NEAR(trained_loss(run_flags(path("megatron"), "128", "b").with("--finetune")), loss, 1e-5);

@@ -74,7 +74,6 @@ TEST(TensorBoardWriterTest, SharesAProgramWithSentencePiece) {
   const SentencePieceTokenizer tokenizer(model.string(), {});
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("a dog")), "a dog");
   writer.add_text("lr", "0.001", 0);
-  writer.flush();
   EXPECT_EQ(events_of(read_text(writer.path())).size(), 3u);
 }
 

@@ -122,8 +122,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_switch("--qk-layernorm", c.qk_layernorm,
                   "Normalize queries and keys of each head before rotation.")
-      .architecture()
-      .refused("normalizing queries and keys");
+      .architecture();
   flags
       .add_switch("--embed-layernorm", c.embed_layernorm,
                   "LayerNorm on the word embeddings, as BLOOM has.")
