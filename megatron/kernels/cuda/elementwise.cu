@@ -135,10 +135,17 @@ __device__ __forceinline__ void store_sum(const AnyOutput& y, float beta, int64_
   y.write(column, sum);
 }
 
+// nvcc refuses the attribute where it compiles for a GPU without clusters.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define MG_CLUSTER_OF(blocks)
+#else
+#define MG_CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
+#endif
+
 // A cluster of blocks, each with a part. The first adds up the sums of the others, which lie in
 // their shared memory.
 template <int N>
-__global__ void __cluster_dims__(kSumParts, 1, 1) __launch_bounds__(kSumThreads)
+__global__ void MG_CLUSTER_OF(kSumParts) __launch_bounds__(kSumThreads)
     sum_rows_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   __shared__ ColumnSums sums;
