@@ -52,6 +52,16 @@ const Option kOptions[] = {
      }},
 };
 
+// Some spellings of Megatron-LM's models have no norm of the embedding.
+bool has_no_place(MegatronNaming naming, const std::string& ours) {
+  try {
+    megatron_name(naming, ours);
+    return false;
+  } catch (const Unsupported&) {
+    return true;
+  }
+}
+
 class SpecsTest : public testing::TestWithParam<Option> {
  protected:
   static TransformerConfig config() {
@@ -86,10 +96,7 @@ TEST_P(SpecsTest, HaveNamesInMegatronLm) {
     for (const ParameterSpec& spec : gpt_specs(config())) {
       std::optional<int64_t> layer;
       const std::string ours = without_layer(spec.name, layer);
-      if (ours.starts_with("embedding.norm")) {  // its models have none
-        EXPECT_THROW(megatron_name(naming, ours), Unsupported);
-        continue;
-      }
+      if (ours.starts_with("embedding.norm") && has_no_place(naming, ours)) continue;
       const std::string theirs = with_layer(megatron_name(naming, ours), layer.value_or(0));
       const std::optional<MegatronName> found = find_megatron_name(theirs);
       ASSERT_TRUE(found) << theirs;
@@ -122,7 +129,7 @@ TEST_P(SpecsTest, HaveNamesInHuggingFace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, SpecsTest, testing::ValuesIn(kOptions),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace megatron

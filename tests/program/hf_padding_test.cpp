@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 
 #include "megatron/data/indexed_dataset.h"
@@ -91,8 +92,17 @@ class HfPaddingTest : public InferenceTest {
     const std::vector<Ids> rows = {{1, 2, 3, 4, 5, 6}, {130, 77, 5, 5, 60}};
     EXPECT_EQ(score(other, rows), score(model(), rows)) << other;
     const Flags flags = Flags().with("--max-new-tokens", "20").with("--temperature", "3");
-    const std::vector<json> tokens = generate(other, rows, flags);
-    EXPECT_EQ(tokens, generate(model(), rows, flags)) << other;
+    const std::vector<json> got = generate(other, rows, flags);
+    const std::vector<json> want = generate(model(), rows, flags);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(drawn(got[i]), drawn(want[i])) << other;
+  }
+  // Up to the end of a text, where a model that comes with a tokenizer stops.
+  static Ids drawn(const json& row) {
+    Ids ids = row.at("ids").get<Ids>();
+    const auto prompt = row.at("prompt_tokens").get<std::ptrdiff_t>();
+    ids.erase(std::find(ids.begin() + prompt, ids.end(), 130), ids.end());
+    return ids;
   }
   Outcome converted(const std::filesystem::path& from, const char* to, const Words& more) const {
     Words words = {"--load-dir", from.string(), "--save-dir", path(to).string()};

@@ -182,7 +182,8 @@ TEST_F(ParallelInferenceTest, RefusesLayoutsThatDoNotFit) {
               ElementsAre(HasSubstr("--decoder-first-pipeline-num-layers")));
   // The id would have a row in the divided vocabulary, but has none in the model.
   EXPECT_THAT(refused(2, {"--tensor-model-parallel-size", "2"}, "{\"ids\": [1, 131]}\n"),
-              ElementsAre(HasSubstr("-:1: token id 131 is not in the model's vocabulary of 131")));
+              ElementsAre(HasSubstr(
+                  "standard input:1: token id 131 is not in the model's vocabulary of 131")));
 }
 
 }  // namespace
