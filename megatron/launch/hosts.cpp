@@ -56,8 +56,8 @@ JobOutcome outcome_of(RecordReader& record) {
 void send(Channel& channel, const std::string& record) {
   channel.send(record);
   const Deadline deadline(kToSend);
-  for (channel.flush(); channel.has_output(); channel.flush()) {
-    if (!deadline.wait(channel.descriptor(), POLLOUT)) return;
+  for (channel.advance(); channel.has_output() && !deadline.is_over(); channel.advance()) {
+    deadline.wait(channel.descriptor(), POLLOUT);
   }
 }
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
 #include <thread>
 
 #include "megatron/core/error.h"
@@ -67,6 +69,29 @@ TEST(HostsTest, AllLearnTheSameAttemptAfterAttempt) {
   EXPECT_EQ(secrets[0].size(), 64u);
   EXPECT_THAT(secrets, testing::Each(secrets[0]));
   EXPECT_NE(secrets[0], kSecret.text());
+}
+
+// Whichever it is, and whether or not this one has noticed before it speaks.
+TEST(HostsTest, AHostThatIsGoneEndsTheOther) {
+  for (const int64_t victim : {0, 1}) {
+    for (const bool is_noticed : {false, true}) {
+      const int port = free_port();
+      std::unique_ptr<Hosts> hosts[2];
+      std::thread other(
+          [&] { hosts[1] = std::make_unique<Hosts>(place_of(1, 2, port), 1, kSecret, 10s); });
+      hosts[0] = std::make_unique<Hosts>(place_of(0, 2, port), 1, kSecret, 10s);
+      other.join();
+      hosts[victim].reset();
+      Hosts& left = *hosts[1 - victim];
+      while (is_noticed && !left.has_failed_elsewhere()) std::this_thread::yield();
+      const auto begin = std::chrono::steady_clock::now();
+      const JobOutcome outcome = left.agreed(is_noticed ? kReleased : kWell);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+      EXPECT_EQ(outcome.exit_code, kExitFault);
+      EXPECT_TRUE(outcome.is_final);
+      EXPECT_THAT(outcome.reason, HasSubstr("is gone: its launch has ended"));
+    }
+  }
 }
 
 TEST(HostsTest, WhoDoesNotComeIsNamed) {

@@ -70,6 +70,7 @@ void Channel::lose(const std::string& problem, bool is_stranger) {
 }
 
 void Channel::send(std::string_view record) {
+  if (state_ == State::kGone) return;
   std::string& to = state_ == State::kProving ? waiting_ : out_;
   for (size_t i = 0; i < kSizeBytes; ++i) to += static_cast<char>(record.size() >> (8 * i) & 255u);
   to += record;

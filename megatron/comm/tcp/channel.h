@@ -42,7 +42,8 @@ class Channel {
   // Gone because the other end is no part of this job: another program, or another secret.
   bool is_stranger() const { return is_stranger_; }
 
-  // Records of at most kMaxRecord bytes. They leave once the other end has proved itself.
+  // Records of at most kMaxRecord bytes. They leave once the other end has proved itself; when it
+  // is gone they are dropped.
   static constexpr size_t kMaxRecord = size_t{16} << 20;
   void send(std::string_view record);
   bool has_output() const { return sent_ < out_.size(); }
