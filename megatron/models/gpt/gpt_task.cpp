@@ -1,17 +1,9 @@
 #include "megatron/models/gpt/gpt_task.h"
 
-#include <fmt/format.h>
-
-#include <optional>
 #include <utility>
 
-#include "megatron/comm/collectives.h"
-#include "megatron/comm/working.h"
-#include "megatron/core/error.h"
-#include "megatron/core/log.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/training/flops.h"
-#include "megatron/training/microbatch_calculator.h"
 
 namespace megatron {
 
@@ -48,84 +40,33 @@ SplitDatasets GptTask::open_datasets(const SampleCounts& sizes) const {
 }
 
 void GptTask::open_data(const Progress& progress) {
-  const SampleCounts sizes = dataset_sizes_of(config_.training);
-  print_line("> building train, validation, and test datasets ...");
-  print_line(" > datasets target sizes (minimum size):");
-  print_line(fmt::format("    train:      {}", sizes.train));
-  print_line(fmt::format("    validation: {}", sizes.valid));
-  print_line(fmt::format("    test:       {}", sizes.test));
-  print_line("> building train, validation, and test datasets for GPT ...");
-  // Rank 0 goes first and builds the index caches; the others find them.
-  const comm::Group& world = parallel_->world;
-  const comm::Working working(world, "building the data sets");
-  if (world.rank() != 0) comm::barrier(world);
-  const SplitDatasets datasets = open_datasets(sizes);
-  if (world.rank() == 0) comm::barrier(world);
-  print_line("> finished creating GPT datasets ...");
-
-  if (!config_.training.skip_train) {
-    if (datasets.train == nullptr) {
-      throw ConfigError(
-          fmt::format("--split {} leaves no training data; raise its first number, or use "
-                      "--skip-train",
-                      config_.data.split));
-    }
-    open_split(Split::kTrain, datasets.train, progress.consumed_train_samples);
-  }
-  if (config_.training.eval_iters > 0) {
-    open_split(Split::kValid, datasets.valid, progress.consumed_valid_samples);
-    open_split(Split::kTest, datasets.test, 0);
-  }
-}
-
-void GptTask::open_split(Split split, const std::shared_ptr<const SampleDataset>& dataset,
-                         int64_t consumed_samples) {
-  if (dataset == nullptr) return;
-  has_split_[static_cast<size_t>(split)] = true;
   const DataConfig& data = config_.data;
   const GptSampleOptions options{.eod = tokenizer_->eod(),
                                  .eod_mask_loss = data.eod_mask_loss,
                                  .reset_position_ids = data.reset_position_ids,
                                  .reset_attention_mask = data.reset_attention_mask};
+  std::vector<bool> reads_data;
   for (const std::unique_ptr<const GptStep>& step : steps_) {
-    std::unique_ptr<Loader>& loader = loaders_[static_cast<size_t>(split)].emplace_back();
-    if (!step->reads_data(data.reset_attention_mask)) continue;
-    const auto make_batch = [this, dataset, options, &step = *step,
-                             is_trained = split == Split::kTrain](const SampleGroup& group) {
-      GptBatch batch = make_gpt_batch(*dataset, group, options);
-      adjust_batch(batch);
-      return step.microbatch(batch, is_trained);
-    };
-    std::unique_ptr<Sampler> sampler =
-        make_sampler({.type = data.dataloader_type,
-                      .num_samples = dataset->num_samples(),
-                      .consumed_samples = consumed_samples,
-                      .micro_batch_size = config_.training.micro_batch_size,
-                      .data_parallel_rank = parallel_->replica(),
-                      .data_parallel_size = parallel_->num_replicas(),
-                      .data_sharding = data.data_sharding});
-    loader = std::make_unique<Loader>(std::move(sampler), make_batch, data.num_workers);
+    reads_data.push_back(step->reads_data(data.reset_attention_mask));
   }
+  loaders_.open(
+      config_, *parallel_, model_name(), progress, reads_data,
+      [this](const SampleCounts& sizes) { return open_datasets(sizes); },
+      [this, options](const SampleDataset& dataset, const SampleGroup& group, Split split,
+                      int64_t chunk) {
+        GptBatch batch = make_gpt_batch(dataset, group, options);
+        adjust_batch(batch);
+        return step(chunk).microbatch(batch, split == Split::kTrain);
+      });
 }
 
 void GptTask::close() {
-  for (auto& of_split : loaders_) of_split.clear();
+  loaders_.close();
   steps_.clear();
   models_.clear();
 }
 
 void GptTask::adjust_batch(GptBatch&) const {}
-
-bool GptTask::has_split(Split split) const { return has_split_[static_cast<size_t>(split)]; }
-
-Microbatch GptTask::get_batch(Split split, int64_t chunk) {
-  Loader* const loader = loaders_[static_cast<size_t>(split)][static_cast<size_t>(chunk)].get();
-  if (loader == nullptr) return {};
-  std::optional<Microbatch> batch = loader->next();
-  if (batch) return *std::move(batch);
-  throw Error(fmt::format("the {} data has no more samples; add data or train for fewer samples",
-                          split_name(split)));
-}
 
 MicrobatchOutput GptTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
                                        std::span<const Variable> activations) {

@@ -1,17 +1,15 @@
 #pragma once
 
-#include <array>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "megatron/data/data_loader.h"
-#include "megatron/data/split_datasets.h"
 #include "megatron/models/gpt/gpt_step.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/run_config.h"
+#include "megatron/training/split_loaders.h"
 #include "megatron/training/train_task.h"
 
 namespace megatron {
@@ -27,8 +25,8 @@ class GptTask : public TrainTask {
   std::vector<const Module*> build_model(const ModelSite& site) override;
   std::vector<ChunkBoundary> boundaries() const override;
   void open_data(const Progress& progress) override;
-  bool has_split(Split split) const override;
-  Microbatch get_batch(Split split, int64_t chunk) override;
+  bool has_split(Split split) const override { return loaders_.has_split(split); }
+  Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
   int64_t tokens_per_sample() const override { return config_.transformer.seq_length; }
@@ -53,20 +51,12 @@ class GptTask : public TrainTask {
   const GptStep& step(int64_t chunk) const { return *steps_[static_cast<size_t>(chunk)]; }
 
  private:
-  using Loader = DataLoader<Microbatch>;
-
-  void open_split(Split split, const std::shared_ptr<const SampleDataset>& dataset,
-                  int64_t consumed_samples);
-
   const RunConfig config_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const ParallelContext* parallel_ = nullptr;
   std::vector<std::unique_ptr<const GptModel>> models_;  // by chunk of this rank
   std::vector<std::unique_ptr<const GptStep>> steps_;    // by chunk
-  std::array<bool, 3> has_split_{};
-  // By split, then by chunk: each goes through the microbatches on its own. Null where the chunk
-  // reads nothing. Their threads use steps_.
-  std::array<std::vector<std::unique_ptr<Loader>>, 3> loaders_;
+  SplitLoaders loaders_;                                 // its threads use steps_
 };
 
 }  // namespace megatron

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "megatron/data/data_loader.h"
+#include "megatron/data/sampler.h"
+#include "megatron/data/split_datasets.h"
+#include "megatron/parallel/parallel_context.h"
+#include "megatron/training/run_config.h"
+#include "megatron/training/train_task.h"
+
+namespace megatron {
+
+// The data of a run: reads the microbatches of train, valid and test ahead, for every chunk of the
+// model on its own, on threads.
+class SplitLoaders {
+ public:
+  // Opens the data sets, with at least so many samples in each split.
+  using OpenDatasets = std::function<SplitDatasets(const SampleCounts& sizes)>;
+  // Makes a chunk's part of the microbatch that `group` names; called from several threads.
+  using MakeBatch = std::function<Microbatch(const SampleDataset& dataset, const SampleGroup& group,
+                                             Split split, int64_t chunk)>;
+
+  // Opens the data at the samples that the run has consumed and prints Megatron-LM's lines about
+  // it. reads_data has an entry for each chunk of this rank: false where it needs no data. Rank 0
+  // opens first and builds the index caches; the others find them. Throws ConfigError without
+  // training data, and what the data throws.
+  void open(const RunConfig& config, const ParallelContext& parallel, std::string_view model_name,
+            const Progress& progress, const std::vector<bool>& reads_data,
+            const OpenDatasets& open_datasets, const MakeBatch& make_batch);
+
+  bool has_split(Split split) const { return has_split_[static_cast<size_t>(split)]; }
+  // The chunk's next microbatch; empty where it needs no data. Throws Error at the end of the data.
+  Microbatch next(Split split, int64_t chunk);
+  // Ends the threads.
+  void close();
+
+ private:
+  using Loader = DataLoader<Microbatch>;
+
+  std::array<bool, 3> has_split_{};
+  std::array<std::vector<std::unique_ptr<Loader>>, 3> loaders_;  // by split, then by chunk
+};
+
+}  // namespace megatron
