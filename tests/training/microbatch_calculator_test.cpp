@@ -171,7 +171,9 @@ TEST(DatasetSizesTest, ALongRampupIsServed) {
       consumed += calculator.global_batch_size();
     }
     EXPECT_EQ(dataset_sizes_of(config).train, consumed);
-    if (as_deepspeed) EXPECT_EQ(consumed, 414);
+    if (as_deepspeed) {
+      EXPECT_EQ(consumed, 414);
+    }
   }
   // A training that outlasts its ramp-up is counted as it was.
   config.train_samples = 146484375;
