@@ -20,6 +20,10 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "pretrain-gpt");
        }},
+      {"pretrain-bert", "train a BERT",
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "pretrain-bert");
+       }},
       {"launch", "run a command on several ranks", cli::launch},
       {"plan", "tell what training will take of memory and time", cli::plan},
       {"generate", "continue texts with a trained model",

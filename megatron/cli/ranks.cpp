@@ -14,6 +14,7 @@
 #include "megatron/cli/bench.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/generate.h"
+#include "megatron/cli/pretrain_bert.h"
 #include "megatron/cli/pretrain_gpt.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/comm/processes.h"
@@ -30,6 +31,7 @@ namespace megatron::cli {
 namespace {
 
 constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
+                                     {"pretrain-bert", pretrain_bert},
                                      {"bench", bench},
                                      {"generate", generate_text},
                                      {"score", score_text}};

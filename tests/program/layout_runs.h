@@ -25,9 +25,10 @@ class LayoutTest : public ProgramTest {
     return words;
   }
 
-  std::vector<Metrics> trained(const Flags& flags, const Layout& layout, const std::string& name) {
+  std::vector<Metrics> trained(const Flags& flags, const Layout& layout, const std::string& name,
+                               const std::string& command = "pretrain-gpt") {
     const std::string metrics = path(name + ".jsonl").string();
-    Words words = {"--nproc-per-node", std::to_string(layout.ranks()), "pretrain-gpt"};
+    Words words = {"--nproc-per-node", std::to_string(layout.ranks()), command};
     for (const std::string& word :
          laid_out(flags.with("--metrics-jsonl", metrics), layout).words()) {
       words.push_back(word);

@@ -1,0 +1,177 @@
+#include "megatron/models/bert/bert_task.h"
+
+#include <utility>
+
+#include "megatron/data/masked_datasets.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/training/flops.h"
+
+namespace megatron {
+namespace {
+
+// Places in a Microbatch.
+enum Part : size_t {
+  kTokens,
+  kTokenOrder,
+  kTypes,
+  kTypeOrder,
+  kPaddingMask,
+  kLabels,
+  kLossMask,
+  kIsRandom,
+  kNumParts
+};
+
+std::shared_ptr<const MaskingVocabulary> vocabulary_of(const Tokenizer& tokenizer) {
+  auto vocabulary = std::make_shared<MaskingVocabulary>();
+  vocabulary->size = tokenizer.vocab_size();
+  vocabulary->cls = tokenizer.required_id(SpecialToken::kCls);
+  vocabulary->sep = tokenizer.required_id(SpecialToken::kSep);
+  vocabulary->mask = tokenizer.required_id(SpecialToken::kMask);
+  vocabulary->pad = tokenizer.required_id(SpecialToken::kPad);
+  for (int64_t id = 0; id < vocabulary->size; ++id) {
+    vocabulary->continues_word.push_back(
+        tokenizer.piece(static_cast<int32_t>(id)).starts_with("##"));
+  }
+  return vocabulary;
+}
+
+}  // namespace
+
+BertTask::BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
+    : config_(config), tokenizer_(std::move(tokenizer)), vocabulary_(vocabulary_of(*tokenizer_)) {}
+
+std::vector<const Module*> BertTask::build_model(const ModelSite& site) {
+  parallel_ = &site.parallel;
+  random_ = &site.random;
+  std::vector<const Module*> chunks;
+  for (const ModelChunk& chunk : model_chunks(config_.parallel, config_.transformer.num_layers,
+                                              site.parallel.pipeline.rank())) {
+    models_.push_back(std::make_unique<const BertModel>(config_.transformer, chunk,
+                                                        site.parallel.tensor, site.stream));
+    chunks.push_back(models_.back().get());
+    positions_.push_back(prepared_ids(default_position_ids(config_.training.micro_batch_size,
+                                                           config_.transformer.seq_length),
+                                      config_.transformer.max_position_embeddings, "position id")
+                             .to(site.stream));
+  }
+  return chunks;
+}
+
+std::vector<ChunkBoundary> BertTask::boundaries() const {
+  const TransformerConfig& c = config_.transformer;
+  const int64_t slices = parallel_->tensor.sequence_parallel ? parallel_->tensor.size() : 1;
+  const Boundary hidden = {
+      {.shape = {c.seq_length / slices, config_.training.micro_batch_size, c.hidden_size},
+       .dtype = c.fp32_residual_connection ? DType::kFloat32 : c.params_dtype}};
+  std::vector<ChunkBoundary> boundaries;
+  for (const std::unique_ptr<const BertModel>& model : models_) {
+    boundaries.push_back({.in = model->chunk().has_embedding ? Boundary{} : hidden,
+                          .out = model->chunk().has_head ? Boundary{} : hidden});
+  }
+  return boundaries;
+}
+
+void BertTask::open_data(const Progress& progress) {
+  BertDataset::Settings settings;
+  settings.masking.probability = config_.data.mask_prob;
+  settings.short_seq_prob = config_.data.short_seq_prob;
+  settings.has_binary_head = config_.transformer.bert_binary_head;
+  settings.vocabulary = vocabulary_;
+  loaders_.open(
+      config_, *parallel_, model_name(), progress,
+      std::vector<bool>(models_.size(), true),  // every chunk needs the padding mask
+      [&](const SampleCounts& sizes) {
+        return build_split_datasets(config_.data, sizes, config_.transformer.seq_length,
+                                    config_.training.seed, *tokenizer_,
+                                    bert_dataset_maker(settings));
+      },
+      [this](const SampleDataset& dataset, const SampleGroup& group, Split split, int64_t chunk) {
+        return microbatch(dataset, group, models_[static_cast<size_t>(chunk)]->chunk(),
+                          split == Split::kTrain);
+      });
+}
+
+Microbatch BertTask::microbatch(const SampleDataset& dataset, const SampleGroup& group,
+                                const ModelChunk& chunk, bool is_trained) const {
+  const auto b = static_cast<int64_t>(group.indices.size());
+  const int64_t s = config_.transformer.seq_length;
+  const Shape shape = {b, s};
+  Tensor tokens(shape, DType::kInt64, Stream{});
+  Tensor types(shape, DType::kInt64, Stream{});
+  Tensor labels(shape, DType::kInt64, Stream{});
+  Tensor is_random({b}, DType::kInt64, Stream{});
+  Tensor padding_mask(shape, DType::kBool, Stream{});
+  Tensor loss_mask(shape, DType::kFloat32, Stream{});
+  std::vector<int64_t> run(static_cast<size_t>(dataset.sample_size()));
+  for (size_t row = 0; row < group.indices.size(); ++row) {
+    dataset.read(group.indices[row], run);
+    const BertSample sample(run);
+    const size_t first = row * static_cast<size_t>(s);
+    for (size_t i = 0; i < static_cast<size_t>(s); ++i) {
+      tokens.span<int64_t>()[first + i] = sample.text[i];
+      types.span<int64_t>()[first + i] = sample.types[i];
+      labels.span<int64_t>()[first + i] = sample.labels[i];
+      padding_mask.span<bool>()[first + i] = sample.padding_mask[i] == 0;
+      loss_mask.span<float>()[first + i] = static_cast<float>(sample.loss_mask[i]);
+    }
+    is_random.span<int64_t>()[row] = sample.is_random;
+  }
+
+  Microbatch made(kNumParts);
+  made[kPaddingMask] = padding_mask;
+  if (chunk.has_embedding) {
+    const RowIds ids = prepared_ids(tokens, config_.transformer.padded_vocab_size, "token id");
+    made[kTokens] = ids.ids;
+    if (is_trained) made[kTokenOrder] = ids.order;
+    if (config_.transformer.bert_binary_head) {
+      const RowIds kinds = prepared_ids(types, 2, "token type");
+      made[kTypes] = kinds.ids;
+      if (is_trained) made[kTypeOrder] = kinds.order;
+    }
+  }
+  if (chunk.has_head) {
+    expect_labels(labels, config_.transformer.padded_vocab_size);
+    made[kLabels] = labels;
+    made[kLossMask] = loss_mask;
+    made[kIsRandom] = is_random;
+  }
+  return made;
+}
+
+MicrobatchOutput BertTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
+                                        std::span<const Variable> activations) {
+  const BertModel& model = *models_[static_cast<size_t>(chunk)];
+  const BertInput input = {.tokens = {batch[kTokens], batch[kTokenOrder]},
+                           .position_ids = positions_[static_cast<size_t>(chunk)],
+                           .token_types = {batch[kTypes], batch[kTypeOrder]},
+                           .padding_mask = batch[kPaddingMask]};
+  const Variable hidden =
+      model.forward(input, activations.empty() ? Variable() : activations[0], *random_);
+  if (!model.chunk().has_head) return {.activations = {hidden}};
+  const BertLosses losses =
+      bert_losses(model, hidden, batch[kLabels], batch[kLossMask], batch[kIsRandom]);
+  MicrobatchOutput output = {.losses = {losses.lm}, .logged = {{"lm loss", losses.lm.data()}}};
+  if (losses.sop.defined()) {
+    output.losses.push_back(losses.sop);
+    output.logged.emplace_back("sop loss", losses.sop.data());
+  }
+  return output;
+}
+
+double BertTask::flops(int64_t batch_size) const {
+  return standard_flops(config_.transformer, batch_size);
+}
+
+void BertTask::close() {
+  loaders_.close();
+  models_.clear();
+  positions_.clear();
+}
+
+std::map<std::string, ArgMap> BertTask::recorded() const {
+  return {{"tokenizer",
+           {{"type", std::string(tokenizer_->type())}, {"vocab_size", tokenizer_->vocab_size()}}}};
+}
+
+}  // namespace megatron

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/data/masking.h"
+#include "megatron/models/bert/bert_model.h"
+#include "megatron/tokenizers/tokenizer.h"
+#include "megatron/training/run_config.h"
+#include "megatron/training/split_loaders.h"
+#include "megatron/training/train_task.h"
+
+namespace megatron {
+
+// Masked words and the order of two parts, on data of sentences: what `megatron pretrain-bert`
+// trains.
+class BertTask : public TrainTask {
+ public:
+  // `config` is resolved and has padded_vocab_size. Throws ConfigError when the tokenizer has no
+  // [CLS], [SEP], [MASK] or [PAD].
+  BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
+
+  std::string_view model_name() const override { return "BERT"; }
+  std::vector<const Module*> build_model(const ModelSite& site) override;
+  std::vector<ChunkBoundary> boundaries() const override;
+  void open_data(const Progress& progress) override;
+  bool has_split(Split split) const override { return loaders_.has_split(split); }
+  Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
+  MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
+                                std::span<const Variable> activations) override;
+  int64_t tokens_per_sample() const override { return config_.transformer.seq_length; }
+  double flops(int64_t batch_size) const override;
+  void close() override;
+  std::map<std::string, ArgMap> recorded() const override;
+
+ private:
+  // A chunk's part of a microbatch on the host.
+  Microbatch microbatch(const SampleDataset& dataset, const SampleGroup& group,
+                        const ModelChunk& chunk, bool is_trained) const;
+
+  const RunConfig config_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const std::shared_ptr<const MaskingVocabulary> vocabulary_;
+  const ParallelContext* parallel_ = nullptr;
+  RandomState* random_ = nullptr;
+  std::vector<std::unique_ptr<const BertModel>> models_;  // by chunk of this rank
+  std::vector<RowIds> positions_;  // by chunk: of every microbatch, on the model's device
+  SplitLoaders loaders_;
+};
+
+}  // namespace megatron
