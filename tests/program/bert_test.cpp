@@ -75,5 +75,17 @@ TEST_F(BertTest, RecomputationChangesNothing) {
   expect_equal(trained(recomputed, {}, "recomputed", "pretrain-bert"), want, "recomputed");
 }
 
+TEST_F(BertTest, NamesEverythingThatItHasNot) {
+  const Flags flags =
+      bert().with("--context-parallel-size", "2").with("--position-embedding-type", "rope");
+  Words words = {"--nproc-per-node", "2", "pretrain-bert"};
+  for (const std::string& word : flags.words()) words.push_back(word);
+  const Outcome outcome = run("launch", words);
+  EXPECT_EQ(outcome.exit_code, 2);
+  for (const char* flag : {"--context-parallel-size 2", "--position-embedding-type"}) {
+    EXPECT_THAT(outcome.err, testing::HasSubstr(flag));
+  }
+}
+
 }  // namespace
 }  // namespace megatron::program

@@ -1,13 +1,19 @@
 #include "megatron/models/bert/bert_task.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "megatron/core/error.h"
 #include "megatron/data/masked_datasets.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/training/flops.h"
 
 namespace megatron {
 namespace {
+
+// [CLS], two [SEP] and three tokens.
+constexpr int64_t kMinSeqLength = 6;
 
 // Places in a Microbatch.
 enum Part : size_t {
@@ -36,10 +42,48 @@ std::shared_ptr<const MaskingVocabulary> vocabulary_of(const Tokenizer& tokenize
   return vocabulary;
 }
 
+// What a config asks for that this model has not, a sentence each.
+std::vector<std::string> bert_problems(const RunConfig& config) {
+  std::vector<std::string> problems;
+  const TransformerConfig& model = config.transformer;
+  if (config.parallel.context_parallel_size > 1) {
+    problems.push_back(fmt::format(
+        "--context-parallel-size {} is not available for BERT; remove it, and divide the model by "
+        "--tensor-model-parallel-size or --pipeline-model-parallel-size",
+        config.parallel.context_parallel_size));
+  }
+  if (model.position_embedding_type != PositionEmbedding::kLearnedAbsolute) {
+    problems.emplace_back("BERT has learned positions only; remove --position-embedding-type");
+  }
+  if (model.untie_embeddings_and_output_weights) {
+    problems.emplace_back(
+        "--untie-embeddings-and-output-weights is not available for BERT; remove it");
+  }
+  if (model.embed_layernorm) {
+    problems.emplace_back("--embed-layernorm is not available for BERT; remove it");
+  }
+  if (model.seq_length < kMinSeqLength) {
+    problems.push_back(fmt::format("--seq-length {} has no room for two sentences; use {} or more",
+                                   model.seq_length, kMinSeqLength));
+  }
+  if (config.training.seed <= 0) {
+    problems.push_back(fmt::format("--seed {} must be positive: it orders the sentences of BERT",
+                                   config.training.seed));
+  }
+  if (config.data.mock_data) {
+    problems.emplace_back("--mock-data has no sentences for BERT; give --data-path");
+  }
+  return problems;
+}
+
 }  // namespace
 
 BertTask::BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
-    : config_(config), tokenizer_(std::move(tokenizer)), vocabulary_(vocabulary_of(*tokenizer_)) {}
+    : config_(config), tokenizer_(std::move(tokenizer)) {
+  const std::vector<std::string> problems = bert_problems(config);
+  if (!problems.empty()) throw ConfigError(problems);
+  vocabulary_ = vocabulary_of(*tokenizer_);
+}
 
 std::vector<const Module*> BertTask::build_model(const ModelSite& site) {
   parallel_ = &site.parallel;

@@ -19,8 +19,8 @@ namespace megatron {
 // trains.
 class BertTask : public TrainTask {
  public:
-  // `config` is resolved and has padded_vocab_size. Throws ConfigError when the tokenizer has no
-  // [CLS], [SEP], [MASK] or [PAD].
+  // `config` is resolved and has padded_vocab_size. Throws ConfigError for what BERT has not, and
+  // when the tokenizer has no [CLS], [SEP], [MASK] or [PAD].
   BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
 
   std::string_view model_name() const override { return "BERT"; }
@@ -43,7 +43,7 @@ class BertTask : public TrainTask {
 
   const RunConfig config_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
-  const std::shared_ptr<const MaskingVocabulary> vocabulary_;
+  std::shared_ptr<const MaskingVocabulary> vocabulary_;
   const ParallelContext* parallel_ = nullptr;
   RandomState* random_ = nullptr;
   std::vector<std::unique_ptr<const BertModel>> models_;  // by chunk of this rank
