@@ -37,7 +37,10 @@ run_preset() {
 
   echo "== $preset: build"
   cmake --preset "$preset" >"$folder.configure.log" 2>&1 || { cat "$folder.configure.log"; return 1; }
-  cmake --build "$folder" --parallel "$jobs" || return 1
+  # The presets of the sanitizers run unit tests only.
+  local targets=()
+  [[ $preset == asan || $preset == tsan ]] && targets=(--target unit_tests)
+  cmake --build "$folder" --parallel "$jobs" "${targets[@]}" || return 1
 
   echo "== $preset: test"
   rm -rf "$reports"
