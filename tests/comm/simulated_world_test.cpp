@@ -91,12 +91,19 @@ std::vector<std::byte> results(const Group& world) {
 
 template <class T>
 class SimulatedSumTest : public testing::Test {};
+// The thread sanitizer makes the larger ones take minutes, and sees the same threads in few.
+#if defined(__SANITIZE_THREAD__)
+using Reducible = testing::Types<float>;
+constexpr int kWorldSizes[] = {2, 9};
+#else
 using Reducible = testing::Types<float, BFloat16, double>;
+constexpr int kWorldSizes[] = {2, 3, 5, 8, 13};
+#endif
 TYPED_TEST_SUITE(SimulatedSumTest, Reducible);
 
 // By tree, chain and ring as between every two, and as threads do it.
 TYPED_TEST(SimulatedSumTest, EveryWayHasTheBitsOfThreads) {
-  for (const int size : {2, 3, 5, 8, 13}) {
+  for (const int size : kWorldSizes) {
     std::vector<std::vector<std::byte>> want(static_cast<size_t>(size));
     run_ranks(size, [&](const Group& world) {
       want[static_cast<size_t>(world.rank())] = results<TypeParam>(world);
