@@ -15,9 +15,9 @@ namespace megatron {
 
 // One pre-norm layer:
 //
-//   x1 = r  + dropout(self_attention(norm(x)) + bias)       r = x, or norm(x) with
-//   x2 = r1 + dropout(cross_attention(norm(x1)) + bias) apply_residual_connection_post_layernorm y
-//   = r2 + dropout(mlp(norm(x2)) + bias)                 x2 = x1 without cross-attention
+//   x1 = r  + dropout(self_attention(norm(x)) + bias)    r, r1, r2: what the norm reads (or, with
+//   x2 = r1 + dropout(cross_attention(norm(x1)) + bias)  apply_residual_connection_post_layernorm,
+//   y  = r2 + dropout(mlp(norm(x2)) + bias)              makes); x2 = x1 without cross-attention
 //
 // With parallel_residual both halves read x (Wang and Komatsuzaki 2021, GPT-J).
 // x, y [s, b, h], [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32 with

@@ -20,6 +20,7 @@ cudaError_t __wrap_cudaEventSynchronize(cudaEvent_t event);
 
 namespace {
 
+// What the wrapped functions below saw; they have no argument for it.
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local int device_of_thread = -1;  // as it has chosen itself
 std::atomic<int> num_waits{0};
