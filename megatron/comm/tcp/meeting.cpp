@@ -377,8 +377,7 @@ void refuse_second_host(const MeetingPlace& place, const Member& own, const Secr
   }
   try {
     Caller(place, own, secret).run(deadline.within(kForTheOther));
-  } catch (
-      const CommError&) {  // NOLINT(bugprone-empty-catch): no second host answers, as it should be
+  } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): no second host, as it should be
   }
 }
 
