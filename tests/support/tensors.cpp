@@ -67,6 +67,12 @@ double element(const Tensor& x, int64_t i) {
   }
 }
 
+double largest(const Tensor& x) {
+  double most = 0;
+  for (int64_t i = 0; i < x.numel(); ++i) most = std::max(most, std::abs(element(x, i)));
+  return most;
+}
+
 void expect_close(const Tensor& got, const Tensor& want, Tolerance tolerance,
                   const std::string& what) {
   ASSERT_TRUE(got.defined() && want.defined()) << what << ": a tensor is missing";

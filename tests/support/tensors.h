@@ -44,5 +44,7 @@ void expect_identical(const Tensor& got, const Tensor& want, const std::string& 
 
 // Element i as a double, whatever the dtype.
 double element(const Tensor& x, int64_t i);
+// The largest absolute value; 0 for an empty tensor.
+double largest(const Tensor& x);
 
 }  // namespace megatron
