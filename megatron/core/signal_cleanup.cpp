@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <string_view>
 
 namespace megatron {
@@ -20,17 +21,22 @@ struct Slot {
   std::atomic<const std::byte*> begin{nullptr};  // of a mapping
   std::atomic<size_t> size{0};
   std::array<char, 1024> path{};
+
+  // Whether the slot went from one state to another here, and in no other thread.
+  bool change(SlotState from, SlotState to) { return state.compare_exchange_strong(from, to); }
 };
 
+// Threads add and remove one at a time. A handler cannot wait for them, so it takes each slot that
+// it reads: from then on nobody changes the slot, and the process ends.
 template <size_t kCount>
 class SlotTable {
  public:
   void add(const std::filesystem::path& path, std::span<const std::byte> bytes = {}) {
     const std::string& text = path.native();
     if (text.size() >= slots_.front().path.size()) return;
+    const std::lock_guard lock(mutex_);
     for (Slot& slot : slots_) {
-      SlotState expected = SlotState::kFree;
-      if (!slot.state.compare_exchange_strong(expected, SlotState::kChanging)) continue;
+      if (!slot.change(SlotState::kFree, SlotState::kChanging)) continue;
       std::memcpy(slot.path.data(), text.c_str(), text.size() + 1);
       slot.begin = bytes.data();
       slot.size = bytes.size();
@@ -41,21 +47,24 @@ class SlotTable {
 
   template <class Matches>
   void remove(const Matches& matches) {
+    const std::lock_guard lock(mutex_);
     for (Slot& slot : slots_) {
       if (slot.state != SlotState::kFilled || !matches(slot)) continue;
-      slot.state = SlotState::kFree;
+      slot.change(SlotState::kFilled, SlotState::kFree);
       return;
     }
   }
 
+  // For handlers.
   template <class Use>
-  void for_each(const Use& use) const {
-    for (const Slot& slot : slots_) {
-      if (slot.state == SlotState::kFilled) use(slot);
+  void take_each(const Use& use) {
+    for (Slot& slot : slots_) {
+      if (slot.change(SlotState::kFilled, SlotState::kChanging)) use(slot);
     }
   }
 
  private:
+  std::mutex mutex_;
   std::array<Slot, kCount> slots_;
 };
 
@@ -69,14 +78,14 @@ void say(std::string_view text) {
 }
 
 void remove_unfinished_files(int signal) {
-  unfinished_files.for_each([](const Slot& slot) { ::unlink(slot.path.data()); });
+  unfinished_files.take_each([](const Slot& slot) { ::unlink(slot.path.data()); });
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }
 
 void name_mapped_file(int signal, siginfo_t* info, void*) {
   const auto* at = static_cast<const std::byte*>(info->si_addr);
-  mappings.for_each([&](const Slot& slot) {
+  mappings.take_each([&](const Slot& slot) {
     const std::byte* begin = slot.begin;
     if (at < begin || at >= begin + slot.size.load()) return;
     say("error: ");
