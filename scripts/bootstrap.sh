@@ -15,6 +15,7 @@ readonly needed=(
   zlib1g-dev liblzma-dev                   # compressed corpora
   libopenmpi-dev openmpi-bin               # ranks that are processes
   libssl-dev                               # proofs that ranks belong to a job
+  libyaml-cpp-dev                          # configuration files of Accelerate
   libutf8proc-dev                          # Unicode classes of the tokenizers
   libpcre2-dev libsentencepiece-dev        # their regular expressions; SentencePiece models
   libprotobuf-dev protobuf-compiler        # TensorBoard files

@@ -1,4 +1,5 @@
 #include "megatron/cli/command.h"
+#include "megatron/cli/config.h"
 #include "megatron/cli/convert_checkpoint.h"
 #include "megatron/cli/inspect_checkpoint.h"
 #include "megatron/cli/inspect_dataset.h"
@@ -24,6 +25,7 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "pretrain-bert");
        }},
+      {"config", "write the file that launch --config-file reads", cli::config},
       {"launch", "run a command on several ranks", cli::launch},
       {"plan", "tell what training will take of memory and time", cli::plan},
       {"generate", "continue texts with a trained model",

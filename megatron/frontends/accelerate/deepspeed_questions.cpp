@@ -1,0 +1,105 @@
+#include "megatron/frontends/accelerate/deepspeed_questions.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "megatron/core/file.h"
+#include "megatron/frontends/deepspeed/relaxed_json.h"
+
+namespace megatron::frontends {
+namespace {
+
+using nlohmann::json;
+using Version = AccelerateVersion;
+using Rows = std::vector<std::string>;
+
+void ask_for_offload(Prompt& prompt, const char* what, const char* key, json& answers) {
+  const Rows devices = {"none", "cpu", "nvme"};
+  const std::string device =
+      devices[prompt.choose(fmt::format("Where to offload {}?", what), devices)];
+  answers[fmt::format("{}_device", key)] = device;
+  if (device == "nvme") {
+    answers[fmt::format("{}_nvme_path", key)] =
+        prompt.text(fmt::format("Nvme Path to offload {}?", what), "/nvme");
+  }
+}
+
+void ask_for_stage(Prompt& prompt, json& answers) {
+  const size_t stage = prompt.choose("What should be your DeepSpeed's ZeRO optimization stage?",
+                                     {"0", "1", "2", "3"}, 2);
+  answers["zero_stage"] = stage;
+  if (stage >= 2) {
+    ask_for_offload(prompt, "optimizer states", "offload_optimizer", answers);
+    ask_for_offload(prompt, "parameters", "offload_param", answers);
+  }
+  answers["gradient_accumulation_steps"] =
+      prompt.integer("How many gradient accumulation steps you're passing in your script?", 1);
+  if (prompt.yes("Do you want to use gradient clipping?", false)) {
+    answers["gradient_clipping"] = prompt.number("What is the gradient clipping value?", 1.0);
+  }
+  if (stage == 3) {
+    answers["zero3_save_16bit_model"] =
+        prompt.yes("Do you want to save 16-bit model weights when using ZeRO Stage-3?", false);
+  }
+}
+
+void ask_for_hosts(Prompt& prompt, Version version, json& answers) {
+  Rows launchers = {"pdsh", "standard", "openmpi", "mvapich", "mpich"};
+  if (version >= Version::k1_15) launchers.insert(launchers.end(), {"nossh", "slurm"});
+  const std::string launcher =
+      launchers[prompt.choose("Which Type of launcher do you want to use?", launchers)];
+  answers["deepspeed_multinode_launcher"] = launcher;
+  if (launcher == "standard") return;
+  answers["deepspeed_hostfile"] = prompt.any_text(
+      "DeepSpeed configures multi-node compute resources with hostfile. Each row is of the format "
+      "`hostname slots=[num_gpus]`, e.g., `localhost slots=2`. Please specify the location of "
+      "hostfile:");
+  for (const char* const kind : {"exclusion", "inclusion"}) {
+    if (prompt.yes(fmt::format("Do you want to specify {} filter string?", kind), false)) {
+      answers[fmt::format("deepspeed_{}_filter", kind)] =
+          prompt.text(fmt::format("DeepSpeed {} filter string:", kind));
+    }
+  }
+}
+
+std::string ask_for_json_file(Prompt& prompt) {
+  for (;;) {
+    const std::string path =
+        prompt.text("Please enter the path to the json DeepSpeed config file:");
+    if (std::filesystem::exists(path)) return path;
+    prompt.say(fmt::format("{} does not exist.", path));
+  }
+}
+
+}  // namespace
+
+json ask_for_deepspeed(Prompt& prompt, AccelerateVersion version, bool has_several_machines) {
+  json answers = json::object();
+  if (prompt.yes("Do you want to specify a json file to a DeepSpeed config?", false)) {
+    answers["deepspeed_config_file"] = ask_for_json_file(prompt);
+  } else {
+    ask_for_stage(prompt, answers);
+  }
+  answers["zero3_init_flag"] = prompt.yes(
+      "Do you want to enable `deepspeed.zero.Init` when using ZeRO Stage-3 for "
+      "constructing massive models?",
+      false);
+  if (version >= Version::k1_0 &&
+      prompt.yes("Do you want to enable Mixture-of-Experts training (MoE)?", false)) {
+    answers["deepspeed_moe_layer_cls_names"] = prompt.text(
+        "Specify the comma-separated list of transformers MoE layer class names "
+        "(case-sensitive):");
+  }
+  if (has_several_machines) ask_for_hosts(prompt, version, answers);
+  return answers;
+}
+
+bool names_precision(const json& deepspeed_config) {
+  if (!deepspeed_config.contains("deepspeed_config_file")) return false;
+  const std::string path = deepspeed_config["deepspeed_config_file"].get<std::string>();
+  const json file = read_relaxed_json(read_text(path), path);
+  return file.contains("fp16") || file.contains("bf16");
+}
+
+}  // namespace megatron::frontends
