@@ -2,18 +2,36 @@
 
 #include <signal.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 
 namespace megatron::program {
 namespace {
 
 namespace fs = std::filesystem;
 
+// What could be read: a process may end while its file is open.
 std::string content(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The numbers of the sockets that a process has open.
+std::set<std::string> sockets_of(pid_t process) {
+  std::set<std::string> inodes;
+  std::error_code ignored;
+  for (const auto& entry :
+       fs::directory_iterator("/proc/" + std::to_string(process) + "/fd", ignored)) {
+    const std::string link = fs::read_symlink(entry.path(), ignored).string();
+    if (link.starts_with("socket:[")) inodes.insert(link.substr(8, link.size() - 9));
+  }
+  return inodes;
 }
 
 }  // namespace
@@ -43,6 +61,23 @@ pid_t descendant_with(pid_t parent, const std::string& variable) {
     }
   }
   return -1;
+}
+
+std::vector<uint16_t> listening_ports(pid_t parent) {
+  std::set<std::string> own = sockets_of(parent);
+  for (const pid_t process : descendants(parent)) own.merge(sockets_of(process));
+  std::vector<uint16_t> ports;
+  std::ifstream table("/proc/net/tcp");
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::array<std::string, 10> word;  // 1: address:port in base 16; 3: the state; 9: the socket
+    for (std::string& each : word) words >> each;
+    constexpr const char* kListen = "0A";
+    if (word[3] != kListen || !own.contains(word[9])) continue;
+    const std::string port = word[1].substr(word[1].find(':') + 1);
+    ports.push_back(static_cast<uint16_t>(std::stoul(port, nullptr, 16)));
+  }
+  return ports;
 }
 
 bool exists(pid_t process) { return ::kill(process, 0) == 0; }

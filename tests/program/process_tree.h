@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,5 +13,7 @@ std::vector<pid_t> descendants(pid_t parent);
 // The one of them that has this variable ("RANK=3") in its environment; -1 when there is none.
 pid_t descendant_with(pid_t parent, const std::string& variable);
 bool exists(pid_t process);
+// The TCP ports of this network at which `parent` and its descendants listen.
+std::vector<uint16_t> listening_ports(pid_t parent);
 
 }  // namespace megatron::program

@@ -27,8 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLimitSeconds = 60;
-
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -108,7 +106,7 @@ Outcome run(const std::string& command, const Words& words, const RunOptions& op
 }
 
 Running::Running(const std::string& command, const Words& words, const RunOptions& options)
-    : started_(now()) {
+    : started_(now()), limit_seconds_(options.limit_seconds) {
   std::string pattern = (fs::temp_directory_path() / "megatron-run-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
   directory_ = pattern;
@@ -135,14 +133,18 @@ Running::~Running() {
 
 bool Running::wait_for(const std::string& text, const fs::path& file) {
   const fs::path output = file.empty() ? directory_ / "out" : file;
-  while (now() - started_ < kLimitSeconds) {
+  while (now() - started_ < limit_seconds_) {
     if (content(output).find(text) != std::string::npos) return true;
-    siginfo_t info = {};
-    ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-    if (info.si_pid == pid_) return false;
+    if (has_ended()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
+}
+
+bool Running::has_ended() const {
+  siginfo_t info = {};
+  ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  return info.si_pid == pid_;
 }
 
 double Running::seconds() const { return now() - started_; }
@@ -152,7 +154,7 @@ void Running::send(int signal) const { ::kill(pid_, signal); }
 Outcome Running::finish() {
   int status = 0;
   while (::waitpid(pid_, &status, WNOHANG) == 0) {
-    if (now() - started_ > kLimitSeconds) ::kill(pid_, SIGKILL);
+    if (now() - started_ > limit_seconds_) ::kill(pid_, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   pid_ = -1;

@@ -45,9 +45,10 @@ struct RunOptions {
   std::map<std::string, std::string> environment = {};  // added to that of the tests
   int64_t max_file_bytes = 0;                           // no file may grow beyond; 0: no limit
   Words launcher = {};                                  // words before the program's: mpirun ...
+  double limit_seconds = 60;                            // then it is killed
 };
 
-// Runs `megatron <command> <words>` to its end; after a minute it is killed.
+// Runs `megatron <command> <words>` to its end.
 Outcome run(const std::string& command, const Words& words, const RunOptions& options = {});
 
 // The same, still running. Killed by the destructor unless finish() was called.
@@ -58,9 +59,10 @@ class Running {
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
-  // Waits until standard output, or a file, has `text`. False: the program ended, or a minute
-  // passed, without.
+  // Waits until standard output, or a file, has `text`. False: the program ended, or its time did,
+  // without.
   bool wait_for(const std::string& text, const std::filesystem::path& file = "");
+  bool has_ended() const;
   void send(int signal) const;
   pid_t pid() const { return pid_; }
   double seconds() const;  // since the start
@@ -69,6 +71,7 @@ class Running {
  private:
   std::filesystem::path directory_;  // of the captured output
   double started_ = 0;
+  double limit_seconds_ = 0;
   pid_t pid_ = -1;
 };
 
