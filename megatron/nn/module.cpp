@@ -62,7 +62,7 @@ void Module::visit(const std::string& prefix,
 
 Variable Module::add_parameter(const std::string& name, const Shape& shape, ParameterInfo info,
                                const Placement& placement) {
-  info.sequence_parallel = placement.sequence_parallel && info.sharding.is_whole();
+  info.has_partial_gradients = placement.has_partial_gradients && info.sharding.is_whole();
   info.is_embedding_or_output = placement.is_embedding_or_output;
   Parameter& parameter =
       parameters_.emplace_back(Parameter{name, shape, placement.dtype, info, {}});

@@ -13,9 +13,9 @@ namespace megatron {
 struct Placement {
   DType dtype = DType::kFloat32;
   Stream stream;
-  // This rank's activations are a slice of the sequence, so that its gradients of parameters that
-  // every tensor-parallel rank has are partial sums.
-  bool sequence_parallel = false;
+  // The gradients of parameters that every tensor-parallel rank has are partial sums: each rank's
+  // activations are a slice of the sequence (sequence parallelism), or of the heads.
+  bool has_partial_gradients = false;
   // The module is part of the embedding or of the output layer, whose learning rate may differ.
   bool is_embedding_or_output = false;
 };

@@ -78,7 +78,7 @@ struct ParameterInfo {
   // which are not counted and not saved.
   bool is_tied = false;
   bool is_copy = false;
-  bool sequence_parallel = false;  // of its Placement
+  bool has_partial_gradients = false;  // of its Placement
   bool is_embedding_or_output = false;
 };
 

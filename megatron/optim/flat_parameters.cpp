@@ -15,12 +15,12 @@ namespace {
 FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter& parameter) {
   const DType dtype = parameter.variable.dtype();
   const auto found = std::find_if(buffers.begin(), buffers.end(), [&](const FlatBuffer& b) {
-    return b.dtype == dtype && b.sequence_parallel == parameter.sequence_parallel;
+    return b.dtype == dtype && b.has_partial_gradients == parameter.has_partial_gradients;
   });
   if (found != buffers.end()) return *found;
   FlatBuffer& buffer = buffers.emplace_back();
   buffer.dtype = dtype;
-  buffer.sequence_parallel = parameter.sequence_parallel;
+  buffer.has_partial_gradients = parameter.has_partial_gradients;
   return buffer;
 }
 
@@ -75,7 +75,7 @@ std::vector<OptimizedParameter> optimized_parameters(const Module& module,
     parameter.has_decoupled_lr = named.info.is_embedding_or_output;
     parameter.is_tied = named.info.is_tied;
     parameter.sharding = named.info.sharding;
-    parameter.sequence_parallel = named.info.sequence_parallel;
+    parameter.has_partial_gradients = named.info.has_partial_gradients;
     const bool is_replica = named.info.sharding.is_whole() && tensor_parallel_rank > 0;
     parameter.counts_in_norm = !named.info.is_copy && !is_replica;
   }

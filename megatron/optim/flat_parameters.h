@@ -21,8 +21,8 @@ struct OptimizedParameter {
   // parallel ranks above 0, and copies of tied weights.
   bool counts_in_norm = true;
   bool is_tied = false;  // its gradients meet those of another pipeline stage; has its own bucket
-  bool sequence_parallel = false;  // gradients are partial sums over the tensor-parallel ranks
-  Sharding sharding = {};          // of the parameter, as a part of the whole tensor
+  bool has_partial_gradients = false;  // tensor-parallel ranks have to sum them
+  Sharding sharding = {};              // of the parameter, as a part of the whole tensor
 };
 
 // The trainable parameters of a module on this tensor-parallel rank, by what their ParameterInfo
@@ -47,12 +47,12 @@ struct FlatParametersOptions {
 // The parameters of one dtype, and of one kind of gradient, with their gradients.
 struct FlatBuffer {
   DType dtype = DType::kFloat32;
-  bool sequence_parallel = false;  // as OptimizedParameter
-  FlatLayout layout;               // places are parallel to `parameters`
-  std::vector<size_t> parameters;  // positions in FlatParameters::parameters(), rising
-  Tensor params;                   // [numel], dtype; padding is zero and stays so
-  Tensor grads;                    // [numel], fp32 or dtype; padding is zero and stays so
-  std::vector<FlatSpan> shares;    // what this rank updates, rising
+  bool has_partial_gradients = false;  // as OptimizedParameter
+  FlatLayout layout;                   // places are parallel to `parameters`
+  std::vector<size_t> parameters;      // positions in FlatParameters::parameters(), rising
+  Tensor params;                       // [numel], dtype; padding is zero and stays so
+  Tensor grads;                        // [numel], fp32 or dtype; padding is zero and stays so
+  std::vector<FlatSpan> shares;        // what this rank updates, rising
 };
 
 // Moves parameters into flat buffers, one per dtype and kind of gradient, and gives them main

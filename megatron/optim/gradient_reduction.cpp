@@ -15,7 +15,7 @@ GradientReduction::GradientReduction(FlatParameters& parameters, const ParallelC
       Bucket& made = buckets_.emplace_back();
       made.buffer = b;
       made.span = {bucket.begin, bucket.end};
-      made.waits = buffer.sequence_parallel;
+      made.waits = buffer.has_partial_gradients;
     }
     for (size_t i = 0; i < buffer.parameters.size(); ++i) {
       const size_t bucket = first + static_cast<size_t>(buffer.layout.places[i].bucket);
@@ -78,7 +78,7 @@ void GradientReduction::finish() {
   // What nobody has looked at: an update changes this rank's part, which others may still read.
   for (Bucket& bucket : buckets_) wait_for_parameters(bucket);
   for (FlatBuffer& buffer : parameters_.buffers()) {
-    if (!buffer.sequence_parallel) continue;
+    if (!buffer.has_partial_gradients) continue;
     comm::all_reduce(buffer.grads.view(), comm::Reduce::kSum, parallel_.tensor.group,
                      buffer.grads.stream());
   }
