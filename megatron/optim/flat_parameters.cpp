@@ -86,10 +86,6 @@ bool is_decayed(ParameterRole role) {
   return role != ParameterRole::kBias && role != ParameterRole::kNorm;
 }
 
-bool is_decayed(const std::string& name, const Shape& shape) {
-  return shape.rank() > 1 && !name.ends_with(".bias");
-}
-
 Tensor part_of(const Tensor& flat, const FlatPlace& place, const Shape& shape) {
   return flat.slice(place.begin, place.end - place.begin).reshape(shape);
 }

@@ -32,8 +32,6 @@ std::vector<OptimizedParameter> optimized_parameters(const Module& module,
 
 // Biases and norms have no weight decay; everything else has, embeddings and position tables too.
 bool is_decayed(ParameterRole role);
-// The same rule for a parameter of which only the name and the shape are known.
-bool is_decayed(const std::string& name, const Shape& shape);
 
 struct FlatParametersOptions {
   FlatLayoutOptions layout = {};

@@ -4,12 +4,15 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "megatron/checkpoint/contents.h"
 #include "megatron/core/error.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/megatron/names.h"
+#include "megatron/interchange/megatron/parameter_table.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/models/gpt/gpt_parameters.h"
 
@@ -42,6 +45,7 @@ const Option kOptions[] = {
        c.num_query_groups = 2;
      }},
     {"EmbedNorm", [](TransformerConfig& c) { c.embed_layernorm = true; }},
+    {"HeadNorms", [](TransformerConfig& c) { c.qk_layernorm = true; }},
     {"Llama",
      [](TransformerConfig& c) {
        c.position_embedding_type = PositionEmbedding::kRope;
@@ -52,7 +56,7 @@ const Option kOptions[] = {
      }},
 };
 
-// Some spellings of Megatron-LM's models have no norm of the embedding.
+// Some spellings of Megatron-LM's models have no norm of the embedding, others none of heads.
 bool has_no_place(MegatronNaming naming, const std::string& ours) {
   try {
     megatron_name(naming, ours);
@@ -96,7 +100,10 @@ TEST_P(SpecsTest, HaveNamesInMegatronLm) {
     for (const ParameterSpec& spec : gpt_specs(config())) {
       std::optional<int64_t> layer;
       const std::string ours = without_layer(spec.name, layer);
-      if (ours.starts_with("embedding.norm") && has_no_place(naming, ours)) continue;
+      const bool is_rare = ours.starts_with("embedding.norm") ||
+                           ours.find("q_layernorm") != std::string::npos ||
+                           ours.find("k_layernorm") != std::string::npos;
+      if (is_rare && has_no_place(naming, ours)) continue;
       const std::string theirs = with_layer(megatron_name(naming, ours), layer.value_or(0));
       const std::optional<MegatronName> found = find_megatron_name(theirs);
       ASSERT_TRUE(found) << theirs;
@@ -105,13 +112,15 @@ TEST_P(SpecsTest, HaveNamesInMegatronLm) {
   }
 }
 
-TEST_P(SpecsTest, AreDividedAsInMegatronLm) {
+// Files are read by a table that knows no options but the gate.
+TEST_P(SpecsTest, AreInTheTableOfEveryGpt) {
+  const ParameterTable table = gpt_parameter_table(config().is_gated());
   for (const ParameterSpec& spec : gpt_specs(config())) {
-    const Sharding& sharding = spec.info.sharding;
-    ShardKind want = ShardKind::kWhole;
-    if (sharding.axis == 0) want = sharding.parts == 2 ? ShardKind::kGateUp : ShardKind::kRows;
-    if (sharding.axis == 1) want = ShardKind::kColumns;
-    EXPECT_EQ(shard_kind_of(spec.name, config().is_gated()), want) << spec.name;
+    const ParameterInfo& info = table.at(spec.name);
+    EXPECT_EQ(info.sharding.axis, spec.info.sharding.axis) << spec.name;
+    EXPECT_EQ(info.sharding.parts, spec.info.sharding.parts) << spec.name;
+    EXPECT_EQ(info.role, spec.info.role) << spec.name;
+    EXPECT_EQ(info.is_embedding_or_output, spec.info.is_embedding_or_output) << spec.name;
     EXPECT_EQ(has_vocabulary_rows(spec.name), spec.info.has_vocabulary_rows) << spec.name;
   }
 }
@@ -126,6 +135,34 @@ TEST_P(SpecsTest, HaveNamesInHuggingFace) {
   }
   const std::vector<TensorSpec> ours = gpt_parameters(config());
   EXPECT_EQ(mapped(hf_names(family, config()), ours).size(), ours.size());
+}
+
+// How tensor-parallel ranks of Megatron-LM divide a model: fixed by the files that exist.
+TEST(ParameterTableTest, DividesAsMegatronLm) {
+  constexpr int kWhole = Sharding::kUndivided;
+  const std::pair<const char*, int> axes[] = {
+      {"embedding.word_embeddings.weight", 0},
+      {"embedding.position_embeddings.weight", kWhole},
+      {"decoder.layers.{i}.input_layernorm.weight", kWhole},
+      {"decoder.layers.{i}.self_attention.linear_qkv.weight", 0},
+      {"decoder.layers.{i}.self_attention.linear_qkv.bias", 0},
+      {"decoder.layers.{i}.self_attention.q_layernorm.weight", kWhole},
+      {"decoder.layers.{i}.self_attention.linear_proj.weight", 1},
+      {"decoder.layers.7.self_attention.linear_proj.bias", kWhole},
+      {"decoder.layers.7.mlp.linear_fc1.weight", 0},
+      {"decoder.layers.7.mlp.linear_fc1.bias", 0},
+      {"decoder.layers.7.mlp.linear_fc2.weight", 1},
+      {"decoder.layers.7.mlp.linear_fc2.bias", kWhole},
+      {"output_layer.weight", 0}};
+  for (const bool is_gated : {false, true}) {
+    const ParameterTable table = gpt_parameter_table(is_gated);
+    for (const auto& [name, axis] : axes) {
+      EXPECT_EQ(table.at(name).sharding.axis, axis) << name;
+      const bool is_gate = is_gated && std::string_view(name).find("fc1") != std::string_view::npos;
+      EXPECT_EQ(table.at(name).sharding.parts, is_gate ? 2 : 1) << name;
+    }
+  }
+  EXPECT_THROW(gpt_parameter_table(false).at("pooler.dense.weight"), Unsupported);
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, SpecsTest, testing::ValuesIn(kOptions),

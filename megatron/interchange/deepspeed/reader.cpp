@@ -13,7 +13,9 @@
 #include "megatron/formats/torch_file.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/names.h"
+#include "megatron/interchange/megatron/parameter_table.h"
 #include "megatron/interchange/megatron/python_args.h"
+#include "megatron/interchange/megatron/shard_parts.h"
 
 namespace megatron {
 namespace {
@@ -80,12 +82,11 @@ FileElements mean_of(const std::vector<Shard>& shards) {
   return {mean.view(), mean};
 }
 
-void add_tensor(StoredSection& weights, const std::string& ours, bool is_gated,
+void add_tensor(StoredSection& weights, const std::string& ours, const Sharding& sharding,
                 const std::vector<Shard>& shards) {
   const auto ranks = static_cast<int64_t>(shards.size());
-  const ShardKind kind = shard_kind_of(ours, is_gated);
   StoredTensor& stored = weights[ours];
-  stored.shape = whole_shape(kind, shards[0].tensor->shape, ranks);
+  stored.shape = sharding.on_rank(0, ranks).whole(shards[0].tensor->shape);
   stored.dtype = shards[0].tensor->dtype;
   for (const Shard& shard : shards) {
     if (shard.tensor->shape == shards[0].tensor->shape && shard.tensor->dtype == stored.dtype) {
@@ -94,9 +95,9 @@ void add_tensor(StoredSection& weights, const std::string& ours, bool is_gated,
     throw FormatError(fmt::format("{}: {} has another shape or type than on other ranks",
                                   shard.file->path().string(), ours));
   }
-  if (kind == ShardKind::kWhole) {
+  if (!sharding.is_divided()) {
     stored.pieces = {
-        {shard_parts(kind, stored.shape, 0, 1)[0].region, [shards] { return mean_of(shards); }}};
+        {shard_parts({}, stored.shape)[0].region, [shards] { return mean_of(shards); }}};
     return;
   }
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -105,7 +106,7 @@ void add_tensor(StoredSection& weights, const std::string& ours, bool is_gated,
         shard.tensor->shape[0] == 0
             ? 0
             : shard.tensor->shape.numel() / shard.tensor->shape[0] * size_of(stored.dtype);
-    for (const ShardPart& part : shard_parts(kind, stored.shape, rank, ranks)) {
+    for (const ShardPart& part : shard_parts(sharding.on_rank(rank, ranks), stored.shape)) {
       stored.pieces.push_back(
           {part.region, [shard, shape = part.region.shape, skipped = part.begin * row_bytes] {
              FileElements elements = shard.file->elements(*shard.tensor);
@@ -136,7 +137,7 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
   contents.consumed_train_samples = value_or<int64_t>(contents.args, "consumed_train_samples", 0);
   contents.consumed_valid_samples = value_or<int64_t>(contents.args, "consumed_valid_samples", 0);
   contents.scalars["progress"] = {{"floating_point_operations", 0.0}};
-  const bool has_gate = is_gated(contents.args);
+  const ParameterTable table = gpt_parameter_table(is_gated(contents.args));
 
   const std::map<int, Shards> layers = open_layers(directory);
   const int last = layers.empty() ? 0 : layers.rbegin()->first;
@@ -165,8 +166,8 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
         }
         shards.push_back({rank, tensor});
       }
-      add_tensor(weights, name->layer ? with_layer(name->ours, *name->layer) : name->ours, has_gate,
-                 shards);
+      add_tensor(weights, name->layer ? with_layer(name->ours, *name->layer) : name->ours,
+                 table.at(name->ours).sharding, shards);
     }
   }
   return contents;

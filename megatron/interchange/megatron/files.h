@@ -11,6 +11,7 @@
 
 #include "megatron/core/arg_map.h"
 #include "megatron/formats/torch_file.h"
+#include "megatron/nn/parameter.h"
 
 // The files of the ranks that saved a checkpoint with Megatron-LM.
 namespace megatron {
@@ -21,6 +22,7 @@ struct RankTensor {
   std::string ours;  // whole name, with the number of the layer in the model
   bool is_tied_copy = false;
   const PyTensor* tensor = nullptr;
+  ParameterInfo info;  // its sharding is that of this rank
 };
 
 // A tensor- and pipeline-parallel rank.

@@ -7,7 +7,6 @@
 #include <charconv>
 
 #include "megatron/core/error.h"
-#include "megatron/nn/module.h"
 
 namespace megatron {
 namespace {
@@ -21,7 +20,6 @@ struct LayerRow {
   std::string_view ours;
   // By MegatronNaming; empty: the spelling has no such tensor.
   std::array<std::string_view, 5> theirs;
-  ShardKind kind = ShardKind::kWhole;
 };
 
 constexpr LayerRow kLayerRows[] = {
@@ -35,17 +33,14 @@ constexpr LayerRow kLayerRows[] = {
     {"self_attention.linear_qkv.weight",
      {"self_attention.query_key_value.weight", "self_attention.query_key_value.weight",
       "self_attention.layernorm_qkv.weight", "self_attention.linear_qkv.weight",
-      "self_attention.linear_qkv.weight"},
-     ShardKind::kRows},
+      "self_attention.linear_qkv.weight"}},
     {"self_attention.linear_qkv.bias",
      {"self_attention.query_key_value.bias", "self_attention.query_key_value.bias",
       "self_attention.layernorm_qkv.bias", "self_attention.linear_qkv.bias",
-      "self_attention.linear_qkv.bias"},
-     ShardKind::kRows},
+      "self_attention.linear_qkv.bias"}},
     {"self_attention.linear_proj.weight",
      {"self_attention.dense.weight", "self_attention.dense.weight", "self_attention.proj.weight",
-      "self_attention.linear_proj.weight", "self_attention.linear_proj.weight"},
-     ShardKind::kColumns},
+      "self_attention.linear_proj.weight", "self_attention.linear_proj.weight"}},
     {"self_attention.linear_proj.bias",
      {"self_attention.dense.bias", "self_attention.dense.bias", "self_attention.proj.bias",
       "self_attention.linear_proj.bias", "self_attention.linear_proj.bias"}},
@@ -66,16 +61,13 @@ constexpr LayerRow kLayerRows[] = {
       "pre_mlp_layernorm.bias", "mlp.linear_fc1.layer_norm_bias"}},
     {"mlp.linear_fc1.weight",
      {"mlp.dense_h_to_4h.weight", "mlp.dense_h_to_4h.weight", "layernorm_mlp.fc1_weight",
-      "mlp.linear_fc1.weight", "mlp.linear_fc1.weight"},
-     ShardKind::kGateUp},
+      "mlp.linear_fc1.weight", "mlp.linear_fc1.weight"}},
     {"mlp.linear_fc1.bias",
      {"mlp.dense_h_to_4h.bias", "mlp.dense_h_to_4h.bias", "layernorm_mlp.fc1_bias",
-      "mlp.linear_fc1.bias", "mlp.linear_fc1.bias"},
-     ShardKind::kGateUp},
+      "mlp.linear_fc1.bias", "mlp.linear_fc1.bias"}},
     {"mlp.linear_fc2.weight",
      {"mlp.dense_4h_to_h.weight", "mlp.dense_4h_to_h.weight", "layernorm_mlp.fc2_weight",
-      "mlp.linear_fc2.weight", "mlp.linear_fc2.weight"},
-     ShardKind::kColumns},
+      "mlp.linear_fc2.weight", "mlp.linear_fc2.weight"}},
     {"mlp.linear_fc2.bias",
      {"mlp.dense_4h_to_h.bias", "mlp.dense_4h_to_h.bias", "layernorm_mlp.fc2_bias",
       "mlp.linear_fc2.bias", "mlp.linear_fc2.bias"}},
@@ -87,11 +79,10 @@ struct OuterRow {
   std::string_view legacy;  // after "language_model."
   std::string_view legacy_layernorm;
   std::string_view core;
-  ShardKind kind = ShardKind::kWhole;
 };
 constexpr OuterRow kOuterRows[] = {
     {"embedding.word_embeddings.weight", "embedding.word_embeddings.weight",
-     "embedding.word_embeddings.weight", "embedding.word_embeddings.weight", ShardKind::kRows},
+     "embedding.word_embeddings.weight", "embedding.word_embeddings.weight"},
     {"embedding.position_embeddings.weight", "embedding.position_embeddings.weight",
      "embedding.position_embeddings.weight", "embedding.position_embeddings.weight"},
     // BigScience's --embed-layernorm.
@@ -103,8 +94,7 @@ constexpr OuterRow kOuterRows[] = {
      "encoder.final_layernorm.weight", "decoder.final_layernorm.weight"},
     {"decoder.final_layernorm.bias", "encoder.final_norm.bias", "encoder.final_layernorm.bias",
      "decoder.final_layernorm.bias"},
-    {"output_layer.weight", "output_layer.weight", "output_layer.weight", "output_layer.weight",
-     ShardKind::kRows},
+    {"output_layer.weight", "output_layer.weight", "output_layer.weight", "output_layer.weight"},
 };
 
 constexpr std::string_view kOurLayers = "decoder.layers.{i}.";
@@ -139,20 +129,6 @@ const LayerRow* layer_row(std::string_view ours) {
 const OuterRow* outer_row(std::string_view ours) {
   const auto* found = std::ranges::find(kOuterRows, ours, &OuterRow::ours);
   return found == std::end(kOuterRows) ? nullptr : found;
-}
-
-int64_t divided(int64_t extent, int64_t ranks, const Shape& whole) {
-  if (extent % ranks != 0) {
-    throw ShapeError(
-        fmt::format("a tensor of shape {} cannot be divided among {} ranks", whole.str(), ranks));
-  }
-  return extent / ranks;
-}
-
-Region rows_of(const Shape& whole, int64_t begin, int64_t count) {
-  Region region{std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole.with(0, count)};
-  region.offset[0] = begin;
-  return region;
 }
 
 }  // namespace
@@ -275,83 +251,6 @@ std::vector<std::string> extra_states(MegatronNaming naming) {
 
 std::string megatron_tied_name(MegatronNaming naming) {
   return std::string(is_core(naming) ? kTiedCore : kTiedLegacy);
-}
-
-ShardKind shard_kind_of(std::string_view ours, bool is_gated) {
-  std::optional<int64_t> layer;
-  const std::string pattern = without_layer(ours, layer);
-  ShardKind kind = ShardKind::kWhole;
-  if (const LayerRow* row = layer_row(pattern)) {
-    kind = row->kind;
-  } else if (const OuterRow* outer = outer_row(pattern)) {
-    kind = outer->kind;
-  }
-  return kind == ShardKind::kGateUp && !is_gated ? ShardKind::kRows : kind;
-}
-
-Shape shard_shape(ShardKind kind, const Shape& whole, int64_t ranks) {
-  switch (kind) {
-    case ShardKind::kWhole:
-      return whole;
-    case ShardKind::kRows:
-      return whole.with(0, divided(whole[0], ranks, whole));
-    case ShardKind::kColumns:
-      return whole.with(1, divided(whole[1], ranks, whole));
-    case ShardKind::kGateUp:
-      return whole.with(0, 2 * divided(whole[0], 2 * ranks, whole));
-  }
-  throw InternalError("shard_shape: unknown kind");
-}
-
-Shape whole_shape(ShardKind kind, const Shape& shard, int64_t ranks) {
-  if (kind == ShardKind::kWhole) return shard;
-  const int axis = kind == ShardKind::kColumns ? 1 : 0;
-  return shard.with(axis, shard[axis] * ranks);
-}
-
-std::vector<ShardPart> shard_parts(ShardKind kind, const Shape& whole, int64_t rank,
-                                   int64_t ranks) {
-  const Shape shard = shard_shape(kind, whole, ranks);
-  if (kind == ShardKind::kWhole) {
-    return {{0, {std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole}}};
-  }
-  const Sharding sharding{.axis = kind == ShardKind::kColumns ? 1 : 0,
-                          .index = rank,
-                          .count = ranks,
-                          .parts = kind == ShardKind::kGateUp ? 2 : 1};
-  std::vector<ShardPart> parts;
-  for (const Sharding::Block& block : sharding.blocks(shard)) {
-    Region region = rows_of(whole, 0, whole[0]);
-    region.offset[static_cast<size_t>(sharding.axis)] = block.whole_begin;
-    region.shape = shard.with(sharding.axis, block.size);
-    parts.push_back({sharding.axis == 0 ? block.local_begin : 0, region});
-  }
-  return parts;
-}
-
-std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_t rank,
-                                     int64_t ranks, int64_t heads, int64_t channels) {
-  if (whole.rank() == 0 || heads <= 0 || channels <= 0 || heads % ranks != 0 ||
-      whole[0] != 3 * heads * channels) {
-    throw ShapeError(fmt::format(
-        "queries, keys and values of shape {} are not those of {} heads of {} channels on {} ranks",
-        whole.str(), heads, channels, ranks));
-  }
-  const int64_t local = heads / ranks;
-  std::vector<ShardPart> parts;
-  for (int64_t head = 0; head < local; ++head) {
-    for (int64_t kind = 0; kind < 3; ++kind) {
-      const int64_t to = ((rank * local + head) * 3 + kind) * channels;
-      if (version == 0) {
-        parts.push_back({(kind * local + head) * channels, rows_of(whole, to, channels)});
-        continue;
-      }
-      for (int64_t channel = 0; channel < channels; ++channel) {
-        parts.push_back({(head * channels + channel) * 3 + kind, rows_of(whole, to + channel, 1)});
-      }
-    }
-  }
-  return parts;
 }
 
 }  // namespace megatron

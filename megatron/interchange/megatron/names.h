@@ -6,10 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "megatron/checkpoint/region.h"
-
-// The parameters of a GPT in Megatron-LM's checkpoints: under which names, and which part of each
-// a tensor-parallel rank holds.
+// The names of a GPT's parameters in Megatron-LM's checkpoints.
 namespace megatron {
 
 // The spellings that versions and options of Megatron-LM gave the same model.
@@ -21,14 +18,6 @@ enum class MegatronNaming {
   kCoreFused,        // Megatron Core, Transformer Engine's layers: norms are part of what follows
 };
 constexpr bool is_core(MegatronNaming naming) { return naming >= MegatronNaming::kCore; }
-
-// How a tensor is divided among the ranks of a tensor-parallel group.
-enum class ShardKind {
-  kWhole,    // every rank has all of it
-  kRows,     // consecutive rows; vocabularies and query groups too
-  kColumns,  // consecutive columns
-  kGateUp,   // rows of the gate, then the same rows of the up projection
-};
 
 // A tensor of theirs.
 struct MegatronName {
@@ -58,25 +47,5 @@ std::vector<std::string> extra_states(MegatronNaming naming);
 // "decoder.layers.3.mlp.linear_fc1.bias" -> "decoder.layers.{i}.mlp.linear_fc1.bias" and 3.
 std::string without_layer(std::string_view name, std::optional<int64_t>& layer);
 std::string with_layer(std::string_view pattern, int64_t layer);
-
-// REQUIRES: `ours`, with "{i}" or a number, is a name of ours.
-ShardKind shard_kind_of(std::string_view ours, bool is_gated);
-
-// Consecutive rows of a rank's shard, and which rectangle of the whole tensor they are.
-struct ShardPart {
-  int64_t begin = 0;  // the first row, within the shard
-  Region region;      // has as many rows as the part
-};
-
-// The parts of rank `rank` of `ranks`, which together are its shard. Throws ShapeError when the
-// tensor cannot be divided so.
-std::vector<ShardPart> shard_parts(ShardKind kind, const Shape& whole, int64_t rank, int64_t ranks);
-Shape shard_shape(ShardKind kind, const Shape& whole, int64_t ranks);
-Shape whole_shape(ShardKind kind, const Shape& shard, int64_t ranks);
-
-// The same for queries, keys and values in the order of an older checkpoint version (0: by kind,
-// 1: interleaved). `heads` is their number in the whole model, `channels` of one.
-std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_t rank,
-                                     int64_t ranks, int64_t heads, int64_t channels);
 
 }  // namespace megatron

@@ -116,12 +116,10 @@ void OptimizerReader::read_groups(PyValue optimizer, PyValue wrapper) {
     const double decay = number("wd_mult").value_or(number("weight_decay").value_or(1.0));
     std::vector<RankTensor> members;
     for (const RankTensor& parameter : all) {
-      const bool is_decoupled =
-          parameter.ours.starts_with("embedding.") || parameter.ours.starts_with("output_layer.");
       const PyValue* decoupled = group.find("is_decoupled_lr");
       const bool is_of_kind = groups->items().size() <= 2 || decoupled == nullptr ||
-                              decoupled->boolean() == is_decoupled;
-      if (is_of_kind && is_decayed(parameter.ours, parameter.tensor->shape) == (decay != 0.0)) {
+                              decoupled->boolean() == parameter.info.is_embedding_or_output;
+      if (is_of_kind && is_decayed(parameter.info.role) == (decay != 0.0)) {
         members.push_back(parameter);
       }
     }

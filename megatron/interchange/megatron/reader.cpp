@@ -12,7 +12,9 @@
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/optimizer.h"
+#include "megatron/interchange/megatron/parameter_table.h"
 #include "megatron/interchange/megatron/python_args.h"
+#include "megatron/interchange/megatron/shard_parts.h"
 
 namespace megatron {
 namespace {
@@ -74,9 +76,10 @@ class MegatronReader {
   void read_scheduler();
   void read_models();
   void read_chunk(RankFiles& rank, PyValue model, int64_t first_layer);
-  void add_shard(const RankFiles& rank, const std::string& section, const std::string& ours,
-                 const Shape& shard, DType dtype, const ShardReader& reader);
-  std::vector<ShardPart> parts_of(const std::string& ours, const Shape& whole, int64_t rank) const;
+  void add_shard(const RankFiles& rank, const std::string& section, const RankTensor& parameter,
+                 DType dtype, const ShardReader& reader);
+  std::vector<ShardPart> parts_of(const RankTensor& parameter, const Shape& whole,
+                                  int64_t rank) const;
   void read_optimizers();
 
   fs::path directory_;
@@ -85,6 +88,7 @@ class MegatronReader {
   int64_t tensor_ranks_ = 1;
   int64_t pipeline_ranks_ = 1;
   int64_t version_ = 0;
+  std::optional<ParameterTable> table_;
   bool is_gated_ = false;
   bool is_untied_ = false;
 };
@@ -115,6 +119,7 @@ void MegatronReader::read_settings(const ArgMap& given) {
   const PyValue* version = root.find("checkpoint_version");
   version_ = version != nullptr ? static_cast<int64_t>(version->number().value_or(0.0)) : 0;
   is_gated_ = is_gated(settings);
+  table_ = gpt_parameter_table(is_gated_);
   is_untied_ = value_or(settings, "untie_embeddings_and_output_weights", false);
 
   contents_.iteration = iteration_in(root);
@@ -192,12 +197,14 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, int64_t first_la
       continue;
     }
     if (name->ours == "output_layer.weight" && !is_untied_) name->is_tied_copy = true;
+    ParameterInfo info = table_->at(name->ours);
+    info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);
     chunk.push_back({path,
                      name->layer ? with_layer(name->ours, *name->layer + first_layer) : name->ours,
-                     name->is_tied_copy, tensor});
+                     name->is_tied_copy, tensor, info});
     if (name->is_tied_copy) continue;
     const auto reader = [file = rank.file, tensor] { return file->elements(*tensor); };
-    add_shard(rank, kWeightsSection, chunk.back().ours, tensor->shape, tensor->dtype, reader);
+    add_shard(rank, kWeightsSection, chunk.back(), tensor->dtype, reader);
   }
   if (!unknown.empty()) {
     const std::string_view kind = other_model(unknown);
@@ -235,9 +242,9 @@ void MegatronReader::add_sizes() {
   layers = count;
 }
 
-std::vector<ShardPart> MegatronReader::parts_of(const std::string& ours, const Shape& whole,
+std::vector<ShardPart> MegatronReader::parts_of(const RankTensor& parameter, const Shape& whole,
                                                 int64_t rank) const {
-  if (version_ < 2 && ours.find("linear_qkv") != std::string::npos) {
+  if (version_ < 2 && parameter.ours.find("linear_qkv") != std::string::npos) {
     const auto heads = value_or<int64_t>(contents_.args, "num_attention_heads", 0);
     if (heads == 0) {
       throw ConfigError(fmt::format(
@@ -248,19 +255,21 @@ std::vector<ShardPart> MegatronReader::parts_of(const std::string& ours, const S
     const int64_t channels = heads > 0 ? whole[0] / (3 * heads) : 0;
     return old_qkv_parts(version_, whole, rank, tensor_ranks_, heads, channels);
   }
-  return shard_parts(shard_kind_of(ours, is_gated_), whole, rank, tensor_ranks_);
+  return shard_parts(parameter.info.sharding, whole);
 }
 
 void MegatronReader::add_shard(const RankFiles& rank, const std::string& section,
-                               const std::string& ours, const Shape& shard, DType dtype,
+                               const RankTensor& parameter, DType dtype,
                                const ShardReader& reader) {
-  const ShardKind kind = shard_kind_of(ours, is_gated_);
-  if (kind == ShardKind::kWhole && rank.tensor > 0) return;  // the same as on rank 0
-  if (shard.rank() == 0 || (kind == ShardKind::kColumns && shard.rank() != 2)) {
+  const std::string& ours = parameter.ours;
+  const Shape& shard = parameter.tensor->shape;
+  const Sharding& sharding = parameter.info.sharding;
+  if (!sharding.is_divided() && rank.tensor > 0) return;  // the same as on rank 0
+  if (shard.rank() <= std::max(sharding.axis, 0)) {
     fail(rank, fmt::format("{} has shape {}", ours, shard.str()));
   }
   StoredTensor& stored = contents_.sections[section][ours];
-  const Shape whole = whole_shape(kind, shard, tensor_ranks_);
+  const Shape whole = sharding.whole(shard);
   if (stored.pieces.empty()) {
     stored.shape = whole;
     stored.dtype = dtype;
@@ -269,10 +278,10 @@ void MegatronReader::add_shard(const RankFiles& rank, const std::string& section
                            name_of(dtype), whole.str(), name_of(stored.dtype), stored.shape.str()));
   }
   const bool is_second = std::ranges::any_of(stored.pieces, [&](const TensorPiece& piece) {
-    return intersects(piece.region, parts_of(ours, whole, rank.tensor)[0].region);
+    return intersects(piece.region, parts_of(parameter, whole, rank.tensor)[0].region);
   });
   if (is_second) fail(rank, fmt::format("{} is in the checkpoint twice", ours));
-  for (ShardPart& part : parts_of(ours, whole, rank.tensor)) {
+  for (ShardPart& part : parts_of(parameter, whole, rank.tensor)) {
     const int64_t row_bytes = shard[0] == 0 ? 0 : shard.numel() / shard[0] * size_of(dtype);
     stored.pieces.push_back(
         {part.region, [reader, shape = part.region.shape, skipped = part.begin * row_bytes] {
@@ -288,7 +297,7 @@ void MegatronReader::read_optimizers() {
   for (const RankFiles& rank : ranks_) {
     const auto sink = [&](const std::string& section, const RankTensor& parameter, DType dtype,
                           const ShardReader& reader) {
-      add_shard(rank, section, parameter.ours, parameter.tensor->shape, dtype, reader);
+      add_shard(rank, section, parameter, dtype, reader);
     };
     read_megatron_optimizer(rank, contents_.args, sink, contents_.scalars);
   }

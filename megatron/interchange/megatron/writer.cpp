@@ -12,7 +12,9 @@
 #include "megatron/formats/torch_writer.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/optimizer.h"
+#include "megatron/interchange/megatron/parameter_table.h"
 #include "megatron/interchange/megatron/python_random.h"
+#include "megatron/interchange/megatron/shard_parts.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/optim/flat_parameters.h"
 
@@ -41,6 +43,7 @@ struct Parameter {
   std::string ours;  // whose elements
   std::string path;  // its key in the file
   Shape shape;       // of the shard
+  ParameterInfo info;
 };
 using Chunk = std::vector<Parameter>;
 
@@ -55,8 +58,8 @@ class RankWriter {
         tensor_(tensor),
         pipeline_(pipeline),
         writer_(file),
-        pickle_(writer_.pickle()) {
-    is_gated_ = is_gated(contents.args);
+        pickle_(writer_.pickle()),
+        table_(gpt_parameter_table(is_gated(contents.args))) {
     weights_dtype_ = layout.params_dtype.value_or(weights_.at(kWords).dtype);
     for (int64_t chunk = 0; chunk < layout.virtual_pipeline_model_parallel_size; ++chunk) {
       chunks_.push_back(chunk_of(chunk));
@@ -207,10 +210,10 @@ class RankWriter {
     }
     Chunk parameters;
     const auto add = [&](const std::string& ours, std::string path) {
-      const ShardKind kind = shard_kind_of(ours, is_gated_);
+      ParameterInfo info = table_.at(ours);
+      info.sharding = info.sharding.on_rank(tensor_, layout_.tensor_model_parallel_size);
       parameters.push_back(
-          {ours, std::move(path),
-           shard_shape(kind, weights_.at(ours).shape, layout_.tensor_model_parallel_size)});
+          {ours, std::move(path), info.sharding.local(weights_.at(ours).shape), info});
     };
     for (const std::string& name : registration_order(layout_.naming, std::move(names))) {
       std::optional<int64_t> layer;
@@ -241,9 +244,7 @@ class RankWriter {
   }
 
   FileElements shard(const StoredTensor& stored, const Parameter& parameter) const {
-    const std::vector<ShardPart> parts =
-        shard_parts(shard_kind_of(parameter.ours, is_gated_), stored.shape, tensor_,
-                    layout_.tensor_model_parallel_size);
+    const std::vector<ShardPart> parts = shard_parts(parameter.info.sharding, stored.shape);
     if (parts.size() == 1) return elements_of(stored, parts[0].region);
     Tensor y(parameter.shape, stored.dtype, Stream{});
     for (const ShardPart& part : parts) {
@@ -336,7 +337,7 @@ class RankWriter {
     std::array<std::vector<const Parameter*>, 2> groups;
     for (const Chunk& chunk : chunks_) {
       for (const Parameter& parameter : chunk) {
-        groups[is_decayed(parameter.ours, parameter.shape) ? 0 : 1].push_back(&parameter);
+        groups[is_decayed(parameter.info.role) ? 0 : 1].push_back(&parameter);
       }
     }
     return groups;
@@ -536,7 +537,7 @@ class RankWriter {
   int64_t pipeline_;
   TorchWriter writer_;
   PickleWriter& pickle_;
-  bool is_gated_ = false;
+  ParameterTable table_;
   DType weights_dtype_ = DType::kFloat32;
   std::vector<Chunk> chunks_;
   std::vector<std::function<void()>> elements_;  // of the announced tensors
@@ -567,13 +568,14 @@ std::vector<std::string> problems(const CheckpointContents& contents,
     found.push_back(fmt::format("{} query groups cannot be divided among {} tensor parallel ranks",
                                 groups, ranks));
   }
+  const ParameterTable table = gpt_parameter_table(is_gated(args));
   for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) {
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(name, layer);
     if (layer && *layer > 0) continue;
     try {
       megatron_name(layout.naming, pattern);
-      shard_shape(shard_kind_of(name, is_gated(args)), tensor.shape, ranks);
+      table.at(pattern).sharding.on_rank(0, ranks).local(tensor.shape);
     } catch (const Error& error) {
       found.push_back(fmt::format("{}: {}", name, error.what()));
     }

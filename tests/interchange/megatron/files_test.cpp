@@ -165,7 +165,7 @@ TEST(MegatronWriterTest, ReportsAllProblems) {
       problems(run, {.tensor_model_parallel_size = 3, .pipeline_model_parallel_size = 3});
   EXPECT_THAT(found, testing::Contains(HasSubstr("4 layers cannot be divided among 3")));
   EXPECT_THAT(found, testing::Contains(HasSubstr("2 query groups cannot be divided among 3")));
-  EXPECT_THAT(found, testing::Contains(HasSubstr("cannot be divided among 3 ranks")));
+  EXPECT_THAT(found, testing::Contains(HasSubstr("[16, 8] does not divide into 3 equal parts")));
   TemporaryDirectory directory;
   EXPECT_THROW(write_megatron_files(directory.path(), run, {.tensor_model_parallel_size = 3}),
                ConfigError);

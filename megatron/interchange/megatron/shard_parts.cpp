@@ -1,0 +1,58 @@
+#include "megatron/interchange/megatron/shard_parts.h"
+
+#include <fmt/format.h>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+namespace {
+
+Region rows_of(const Shape& whole, int64_t begin, int64_t count) {
+  Region region{std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole.with(0, count)};
+  region.offset[0] = begin;
+  return region;
+}
+
+}  // namespace
+
+std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole) {
+  if (sharding.is_whole()) {
+    return {{0, {std::vector<int64_t>(static_cast<size_t>(whole.rank()), 0), whole}}};
+  }
+  const Shape shard = sharding.local(whole);
+  std::vector<ShardPart> parts;
+  for (const Sharding::Block& block : sharding.blocks(shard)) {
+    Region region = rows_of(whole, 0, whole[0]);
+    region.offset[static_cast<size_t>(sharding.axis)] = block.whole_begin;
+    region.shape = shard.with(sharding.axis, block.size);
+    parts.push_back({sharding.axis == 0 ? block.local_begin : 0, region});
+  }
+  return parts;
+}
+
+std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_t rank,
+                                     int64_t ranks, int64_t heads, int64_t channels) {
+  if (whole.rank() == 0 || heads <= 0 || channels <= 0 || heads % ranks != 0 ||
+      whole[0] != 3 * heads * channels) {
+    throw ShapeError(fmt::format(
+        "queries, keys and values of shape {} are not those of {} heads of {} channels on {} ranks",
+        whole.str(), heads, channels, ranks));
+  }
+  const int64_t local = heads / ranks;
+  std::vector<ShardPart> parts;
+  for (int64_t head = 0; head < local; ++head) {
+    for (int64_t kind = 0; kind < 3; ++kind) {
+      const int64_t to = ((rank * local + head) * 3 + kind) * channels;
+      if (version == 0) {
+        parts.push_back({(kind * local + head) * channels, rows_of(whole, to, channels)});
+        continue;
+      }
+      for (int64_t channel = 0; channel < channels; ++channel) {
+        parts.push_back({(head * channels + channel) * 3 + kind, rows_of(whole, to + channel, 1)});
+      }
+    }
+  }
+  return parts;
+}
+
+}  // namespace megatron

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "megatron/checkpoint/region.h"
+#include "megatron/nn/parameter.h"
+
+// Where the rows of a tensor-parallel rank's shard lie in the whole tensor.
+namespace megatron {
+
+// Consecutive rows of a shard, and the rectangle of the whole tensor that they are.
+struct ShardPart {
+  int64_t begin = 0;  // the first row, within the shard
+  Region region;      // has as many rows as the part
+};
+
+// The parts of a rank's shard, in the order of its rows. Throws ShapeError if the tensor does not
+// divide.
+std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole);
+
+// The same for queries, keys and values in the order of an older checkpoint version (0: by kind,
+// 1: interleaved). `heads` is their number in the whole model, `channels` of one.
+std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_t rank,
+                                     int64_t ranks, int64_t heads, int64_t channels);
+
+}  // namespace megatron
