@@ -1,5 +1,7 @@
 #include "megatron/interchange/save_contents.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -7,6 +9,7 @@
 #include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/save.h"
 #include "megatron/comm/collectives.h"
+#include "megatron/comm/working.h"
 #include "megatron/interchange/hf/folder.h"
 
 namespace megatron {
@@ -53,6 +56,8 @@ void save_foreign(const RunConfig& run, const CheckpointState& state, const comm
   const std::filesystem::path staging = std::filesystem::path(config.save) / kStagingName;
   save_checkpoint(staging, state, {}, world);
   if (world.rank() == 0) {
+    const comm::Working working(
+        world, fmt::format("converting the checkpoint of iteration {}", state.iteration));
     CheckpointContents contents =
         open_checkpoint(staging / iteration_directory_name(state.iteration));
     join_pieces(contents);

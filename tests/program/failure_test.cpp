@@ -417,6 +417,28 @@ TEST_F(FailureTest, ASignalStopsAllRanksAtTheSameIteration) {
   }
 }
 
+// The superuser has no such limit, so the program runs as another user.
+TEST_F(FailureTest, ALimitOfProcessesIsNamed) {
+  Words launcher;
+  if (::geteuid() == 0) {
+    launcher = {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"};
+    if (run("--version", {}, {.launcher = launcher}).exit_code != 0) {
+      GTEST_SKIP() << "other users may not run the program where it is: not run";
+    }
+  }
+  launcher.insert(launcher.end(), {"prlimit", "--nproc=8"});
+  for (const std::string ranks : {"threads", "processes"}) {
+    const Outcome outcome =
+        run("launch", launched({"--nproc-per-node", "16", "--ranks", ranks}, unsaved_job("limit")),
+            {.launcher = launcher});
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+    EXPECT_LT(outcome.seconds, 10);
+    EXPECT_THAT(errors_of(outcome),
+                ElementsAre(AllOf(HasSubstr(" of rank "), HasSubstr(" cannot be started"),
+                                  HasSubstr("ulimit -u"))));
+  }
+}
+
 // A restart would only end the same way.
 TEST_F(FailureTest, BadInputIsNotTriedAgain) {
   Words own = processes();
