@@ -39,11 +39,12 @@ FlagTable flags_of(Args& args) {
   flags.add_switch("--skip-empty-documents", args.run.skip_empty_documents,
                    "Leave documents without tokens out, as Megatron-DeepSpeed does.");
   flags.add_switch("--split-sentences", args.run.split_sentences,
-                   "Split documents into sentences. Not available yet.");
-  flags.add_entry("--keep-newlines", FlagType::kSwitch, args.without_effect, false,
-                  "Keep white space between sentences.");
-  flags.add_entry("--lang", FlagType::kText, args.without_effect, std::string("english"),
-                  "Language of the sentences.");
+                   "Split documents into sentences, as BERT and T5 need.");
+  flags.add_switch("--keep-newlines", args.run.keep_newlines,
+                   "Let sentences keep the white space behind them.");
+  flags.add(
+      "--lang", args.run.lang,
+      "Language of the sentences: english, or one that NLTK's punkt_tab under NLTK_DATA has.");
 
   flags.group("tokenizer");
   add_tokenizer_flags(flags, args.tokenizer);
@@ -54,7 +55,8 @@ FlagTable flags_of(Args& args) {
   flags.group("output");
   flags
       .add("--output-prefix", args.run.output_prefix,
-           "Path of the datasets, without _<key>_document.bin and .idx.")
+           "Path of the datasets, without _<key>_document.bin and .idx (_sentence with "
+           "--split-sentences).")
       .none();
   flags.add("--dataset-impl", args.dataset_impl, "Format of the dataset: mmap.");
 
@@ -106,18 +108,23 @@ int preprocess_data(std::span<const std::string> words) {
   const bool is_null = args.tokenizer.tokenizer_type == "NullTokenizer";
   if (is_null && args.tokenizer.vocab_size == 0) args.tokenizer.vocab_size = 786;
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
+  if (args.tokenizer.tokenizer_type.starts_with("BertWordPiece") && !args.run.split_sentences) {
+    warn(
+        "pretrain-bert reads sentences; give --split-sentences, unless each text is a list of "
+        "them");
+  }
   const PreprocessStats stats =
       preprocess(args.run, *tokenizer,
                  {.on_progress = report_progress,
                   .on_bad_line = [](const std::string& line) { warn(line + "; line left out"); }});
-  report_progress(stats);
+  if (stats.documents % args.run.log_interval != 0) report_progress(stats);
   if (stats.bad_lines > 0) warn(fmt::format("bad lines left out: {}", stats.bad_lines));
   if (stats.empty_documents > 0) {
     warn(fmt::format("documents without tokens: {}, {}", stats.empty_documents,
                      args.run.skip_empty_documents ? "left out" : "kept as empty documents"));
   }
   for (const std::string& key : args.run.json_keys) {
-    print_line(fmt::format("wrote {}_{}_document.bin and .idx", args.run.output_prefix, key));
+    print_line(fmt::format("wrote {}.bin and .idx", dataset_prefix(args.run, key)));
   }
   print_line(fmt::format("{} documents, {} tokens, {:.1f} s", stats.documents, stats.tokens,
                          stats.seconds));

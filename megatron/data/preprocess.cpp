@@ -17,6 +17,7 @@
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/data/json_line.h"
 #include "megatron/data/line_reader.h"
+#include "megatron/data/sentence_splitter.h"
 
 namespace megatron {
 namespace {
@@ -131,7 +132,11 @@ class LineEncoder {
       : config_(config),
         parser_(config.json_keys),
         encoder_(tokenizer.make_encoder()),
-        eod_(config.append_eod ? tokenizer.eod() : 0) {}
+        eod_(config.append_eod ? tokenizer.eod() : 0) {
+    if (!config.split_sentences) return;
+    splitter_.emplace(sentence_rules(config.lang, nltk_data_folders()),
+                      SentenceSplitter::Options{.keep_newlines = config.keep_newlines});
+  }
 
   void encode(Work& work, int64_t num_partitions) {
     work.keys.resize(config_.json_keys.size());
@@ -183,6 +188,11 @@ class LineEncoder {
 
   void encode_texts(std::span<const std::string_view> texts, EncodedKey& key) {
     const size_t first_sequence = key.lengths.size();
+    if (splitter_) {
+      sentences_.clear();
+      for (const std::string_view text : texts) splitter_->split(text, sentences_);
+      texts = sentences_;
+    }
     for (const std::string_view text : texts) {
       const size_t before = key.ids.size();
       encoder_->append(text, key.ids);
@@ -210,6 +220,8 @@ class LineEncoder {
   JsonLineParser parser_;
   std::unique_ptr<Encoder> encoder_;
   int32_t eod_;
+  std::optional<SentenceSplitter> splitter_;
+  std::vector<std::string_view> sentences_;
   std::vector<Mark> marks_ = std::vector<Mark>(config_.json_keys.size());
 };
 
@@ -217,12 +229,14 @@ class LineEncoder {
 class Output {
  public:
   Output(const PreprocessConfig& config, const Tokenizer& tokenizer, const PreprocessEvents& events)
-      : config_(config), events_(events), start_(std::chrono::steady_clock::now()) {
+      : config_(config),
+        events_(events),
+        start_(std::chrono::steady_clock::now()),
+        next_report_(config.log_interval) {
     const TokenDtype dtype = token_dtype_for_vocab(tokenizer.vocab_size());
     for (const std::string& key : config.json_keys) {
-      builders_.push_back(
-          std::make_unique<IndexedDatasetBuilder>(config.output_prefix + "_" + key + "_document",
-                                                  IndexedDatasetBuilder::Options{.dtype = dtype}));
+      builders_.push_back(std::make_unique<IndexedDatasetBuilder>(
+          dataset_prefix(config, key), IndexedDatasetBuilder::Options{.dtype = dtype}));
     }
   }
 
@@ -264,12 +278,12 @@ class Output {
 
  private:
   void report_progress() {
-    const int64_t intervals = stats_.documents / config_.log_interval;
-    const auto now = std::chrono::steady_clock::now();
-    if (!events_.on_progress || intervals == reported_intervals_ || now < next_report_) return;
-    reported_intervals_ = intervals;
-    next_report_ = now + std::chrono::seconds(1);
-    events_.on_progress(stats());
+    if (!events_.on_progress || stats_.documents < next_report_) return;
+    PreprocessStats now = stats();
+    for (; next_report_ <= stats_.documents; next_report_ += config_.log_interval) {
+      now.documents = next_report_;
+      events_.on_progress(now);
+    }
   }
 
   static void add_documents(const EncodedKey& key, IndexedDatasetBuilder& builder) {
@@ -290,8 +304,7 @@ class Output {
   std::chrono::steady_clock::time_point start_;
   std::vector<std::unique_ptr<IndexedDatasetBuilder>> builders_;
   PreprocessStats stats_;
-  int64_t reported_intervals_ = 0;
-  std::chrono::steady_clock::time_point next_report_;
+  int64_t next_report_;  // documents
 };
 
 }  // namespace
@@ -309,9 +322,11 @@ std::vector<std::string> problems(const PreprocessConfig& config) {
     found.push_back("--json-keys names a key twice; each key makes one dataset");
   }
   if (config.split_sentences) {
-    found.push_back(
-        "--split-sentences is not available; give a list of sentences under the key instead of a "
-        "text, or leave the flag out for GPT data");
+    try {
+      sentence_rules(config.lang, nltk_data_folders());
+    } catch (const ConfigError& error) {
+      found.emplace_back(error.what());
+    }
   }
   if (config.partitions < 1) {
     found.push_back(fmt::format("--partitions {} must be at least 1", config.partitions));
@@ -327,6 +342,10 @@ std::vector<std::string> problems(const PreprocessConfig& config) {
     found.push_back(fmt::format("--log-interval {} must be at least 1", config.log_interval));
   }
   return found;
+}
+
+std::string dataset_prefix(const PreprocessConfig& config, const std::string& key) {
+  return config.output_prefix + "_" + key + (config.split_sentences ? "_sentence" : "_document");
 }
 
 std::vector<std::filesystem::path> files_of_pattern(const std::string& pattern) {

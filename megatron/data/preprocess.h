@@ -11,11 +11,15 @@
 namespace megatron {
 
 // Turns loose JSON (one object per line) into datasets of token ids, one dataset per key:
-// <output_prefix>_<key>_document.bin and .idx. Names are Megatron's flag names without the dashes.
+// <output_prefix>_<key>_document.bin and .idx, with one sequence per document, or
+// <output_prefix>_<key>_sentence with one sequence per sentence. Names are Megatron's flag names
+// without the dashes.
 struct PreprocessConfig {
   std::string input = {};  // a file, also of gzip or xz; a glob pattern if partitions > 1
   std::vector<std::string> json_keys = {"text"};
   bool split_sentences = false;
+  bool keep_newlines = false;    // sentences keep the white space behind them
+  std::string lang = "english";  // of the sentences; see sentence_rules()
   bool append_eod = false;
   std::string output_prefix = {};
   int64_t workers = 1;  // threads; a multiple of partitions
@@ -40,7 +44,8 @@ struct PreprocessStats {
 
 // What happens on the way; called in the order of the output, by one thread at a time.
 struct PreprocessEvents {
-  // After each log_interval documents, but at most once a second.
+  // For each log_interval documents; several calls follow each other where many documents arrive at
+  // once.
   std::function<void(const PreprocessStats&)> on_progress;
   // Gets "file:line: reason".
   std::function<void(const std::string&)> on_bad_line;
@@ -54,10 +59,13 @@ struct PreprocessEvents {
 // config has problems; then no dataset appears.
 //
 // Compat: equal to the files of Megatron-LM core_r0.5.0's tools/preprocess_data.py, but the files
-// of single partitions are not written, several keys all get an .idx, and partition inputs are
-// sorted.
+// of single partitions and of sentences are not written, several keys all get an .idx, and
+// partition inputs are sorted.
 PreprocessStats preprocess(const PreprocessConfig& config, const Tokenizer& tokenizer,
                            const PreprocessEvents& events = {});
+
+// <output_prefix>_<key>_document, or _sentence.
+std::string dataset_prefix(const PreprocessConfig& config, const std::string& key);
 
 // The files that `input` of a config with partitions > 1 stands for, sorted; throws ConfigError if
 // there is none.

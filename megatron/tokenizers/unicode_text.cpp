@@ -114,6 +114,14 @@ bool is_number(char32_t value) {
 
 bool is_decimal_digit(char32_t value) { return category_of(value) == UTF8PROC_CATEGORY_ND; }
 
+bool is_upper_case(char32_t value) {
+  return utf8proc_isupper(static_cast<utf8proc_int32_t>(value)) != 0;
+}
+
+bool is_lower_case(char32_t value) {
+  return utf8proc_islower(static_cast<utf8proc_int32_t>(value)) != 0;
+}
+
 bool is_mark(char32_t value) {
   const utf8proc_category_t category = category_of(value);
   return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;

@@ -13,6 +13,8 @@ bool is_white_space(char32_t value);
 bool is_letter(char32_t value);             // categories L*
 bool is_number(char32_t value);             // N*
 bool is_decimal_digit(char32_t value);      // Nd
+bool is_upper_case(char32_t value);         // Lu and what else has the property Uppercase
+bool is_lower_case(char32_t value);         // Ll and what else has the property Lowercase
 bool is_mark(char32_t value);               // M*
 bool is_nonspacing_mark(char32_t value);    // Mn
 bool is_space_separator(char32_t value);    // Zs

@@ -7,6 +7,7 @@
 #include "megatron/cli/train_tokenizer.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/data/indexed_dataset.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
@@ -16,6 +17,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using Words = std::vector<std::string>;
 
 const std::string kGolden = source_path("tests/golden/megatron/data/");
@@ -71,13 +73,34 @@ TEST_F(DataCommandsTest, PreprocessDataCountsWhatItLeavesOut) {
 }
 
 TEST_F(DataCommandsTest, PreprocessDataNamesEveryProblem) {
-  const std::string said = run(preprocess_data, {"--split-sentences", "--dataset-impl", "lazy"});
+  const std::string said =
+      run(preprocess_data, {"--split-sentences", "--lang", "klingon", "--dataset-impl", "lazy"});
   EXPECT_THAT(said, HasSubstr("--input is missing"));
   EXPECT_THAT(said, HasSubstr("--output-prefix is missing"));
-  EXPECT_THAT(said, HasSubstr("--split-sentences is not available"));
+  EXPECT_THAT(said, HasSubstr("--lang klingon has no built-in rules, english has"));
   EXPECT_THAT(said, HasSubstr("--dataset-impl lazy is not available; use mmap"));
   EXPECT_THAT(run(preprocess_data, {"--input", "x", "--output-prefix", "y"}),
               HasSubstr("--vocab-file and --merge-file are missing"));
+}
+
+TEST_F(DataCommandsTest, PreprocessDataSplitsSentencesForBert) {
+  const std::string input =
+      write("in.jsonl", "{\"text\": \"Mr. Fox is quick. The dog is lazy! Is it?\"}\n");
+  Words words = {"--input",          input,
+                 "--output-prefix",  path("out"),
+                 "--tokenizer-type", "BertWordPieceLowerCase",
+                 "--vocab",          kGolden + "bert-vocab.txt",
+                 "--json-key",       "text"};
+  EXPECT_THAT(run(preprocess_data, words),
+              AllOf(HasSubstr("pretrain-bert reads sentences; give --split-sentences"),
+                    HasSubstr("wrote " + path("out") + "_text_document.bin")));
+  words.push_back("--split-sentences");
+  EXPECT_THAT(run(preprocess_data, words),
+              AllOf(HasSubstr("wrote " + path("out") + "_text_sentence.bin"),
+                    Not(HasSubstr("pretrain-bert"))));
+  const IndexedDataset data(path("out_text_sentence"));
+  EXPECT_EQ(data.num_documents(), 1);
+  EXPECT_EQ(data.num_sequences(), 3);
 }
 
 TEST_F(DataCommandsTest, TrainTokenizerReadsTextAndJsonLines) {

@@ -18,10 +18,34 @@
 namespace megatron {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
 const std::string kGolden = source_path("tests/golden/megatron/data/");
+
+// Each byte is an id; 256 ends documents.
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::unique_ptr<Encoder> make_encoder() const override { return std::make_unique<Bytes>(); }
+  std::string decode(std::span<const int32_t> ids) const override {
+    return {ids.begin(), ids.end()};
+  }
+  std::string piece(int32_t id) const override { return {static_cast<char>(id)}; }
+  std::optional<int32_t> id_of(std::string_view) const override { return std::nullopt; }
+  int64_t vocab_size() const override { return 257; }
+  std::optional<int32_t> special_id(SpecialToken) const override { return 256; }
+  std::string_view type() const override { return "Bytes"; }
+  std::string source() const override { return {}; }
+  TokenizerDescription description() const override { return {}; }
+
+ private:
+  class Bytes final : public Encoder {
+    void append(std::string_view text, std::vector<int32_t>& ids) override {
+      for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    }
+  };
+};
 
 // Documents hold ids as text ("1 2 3"), which makes what comes out easy to see.
 class PreprocessTest : public testing::Test {
@@ -60,8 +84,18 @@ class PreprocessTest : public testing::Test {
     return names;
   }
 
+  // The ids of a text whose tokens are bytes: "79 110 101".
+  static std::string ids_of(const std::string& text) {
+    std::string ids;
+    for (const char c : text) {
+      ids += (ids.empty() ? "" : " ") + std::to_string(static_cast<unsigned char>(c));
+    }
+    return ids;
+  }
+
   TemporaryDirectory directory_;
   NullTokenizer ids_{100};
+  ByteTokenizer bytes_;
 };
 
 TEST_F(PreprocessTest, TheGoldenCorpusByteForByte) {
@@ -167,20 +201,44 @@ TEST_F(PreprocessTest, ALineThatIsBadForOneKeyIsLeftOutOfAll) {
   EXPECT_EQ(dataset("_b_document"), "3");
 }
 
-TEST_F(PreprocessTest, ReportsProgressByDocuments) {
+TEST_F(PreprocessTest, ReportsProgressAfterEachInterval) {
   std::string lines;
   for (int i = 0; i < 10; ++i) lines += "{\"text\": \"1\"}\n";
   PreprocessConfig c = config(write("in.jsonl", lines));
-  c.log_interval = 5;
-  int calls = 0;
-  preprocess(c, ids_,
-             {.on_progress =
-                  [&](const PreprocessStats& stats) {
-                    ++calls;
-                    EXPECT_EQ(stats.documents, 10);
-                  },
-              .on_bad_line = {}});
-  EXPECT_EQ(calls, 1);  // one chunk
+  c.log_interval = 3;
+  std::vector<int64_t> documents;
+  preprocess(
+      c, ids_,
+      {.on_progress = [&](const PreprocessStats& stats) { documents.push_back(stats.documents); },
+       .on_bad_line = {}});
+  EXPECT_THAT(documents, ElementsAre(3, 6, 9));
+}
+
+TEST_F(PreprocessTest, SplitSentencesMakesASequenceOfEach) {
+  PreprocessConfig c = config(write("in.jsonl",
+                                    "{\"text\": \"One two. Three.\"}\n"
+                                    "{\"text\": [\"Four.\", \"Five! Six?\"]}\n"));
+  c.split_sentences = true;
+  c.append_eod = true;
+  for (const int64_t workers : {1, 3}) {
+    c.workers = workers;
+    preprocess(c, bytes_);
+    EXPECT_EQ(dataset("_text_sentence"), ids_of("One two.") + "|" + ids_of("Three.") + " 256;" +
+                                             ids_of("Four.") + "|" + ids_of("Five!") + "|" +
+                                             ids_of("Six?") + " 256");
+  }
+  c.keep_newlines = true;
+  preprocess(c, bytes_);
+  EXPECT_TRUE(dataset("_text_sentence").starts_with(ids_of("One two. ") + "|" + ids_of("Three.")));
+}
+
+TEST_F(PreprocessTest, AnUnknownLanguageOfSentencesIsAProblem) {
+  PreprocessConfig c = config("in.jsonl");
+  c.split_sentences = true;
+  c.lang = "klingon";
+  EXPECT_THAT(message_of([&] { preprocess(c, ids_); }),
+              AllOf(HasSubstr("--lang klingon has no built-in rules, english has"),
+                    HasSubstr("tokenizers/punkt_tab/klingon")));
 }
 
 TEST_F(PreprocessTest, AnInputWithoutTokensIsAnError) {
@@ -201,6 +259,7 @@ TEST_F(PreprocessTest, EveryProblemOfTheConfigIsNamed) {
   PreprocessConfig c;
   c.json_keys = {"a", "a"};
   c.split_sentences = true;
+  c.lang = "klingon";
   c.partitions = 0;
   c.workers = 0;
   c.log_interval = 0;
@@ -208,7 +267,7 @@ TEST_F(PreprocessTest, EveryProblemOfTheConfigIsNamed) {
   EXPECT_THAT(message, HasSubstr("--input is missing"));
   EXPECT_THAT(message, HasSubstr("--output-prefix is missing"));
   EXPECT_THAT(message, HasSubstr("--json-keys names a key twice"));
-  EXPECT_THAT(message, HasSubstr("--split-sentences is not available"));
+  EXPECT_THAT(message, HasSubstr("--lang klingon has no built-in rules"));
   EXPECT_THAT(message, HasSubstr("--partitions 0 must be at least 1"));
   EXPECT_THAT(message, HasSubstr("--workers 0 must be at least 1"));
   EXPECT_THAT(message, HasSubstr("--log-interval 0 must be at least 1"));

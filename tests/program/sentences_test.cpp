@@ -1,0 +1,48 @@
+#include "tests/program/program_test.h"
+
+// From raw text to a trained BERT: `preprocess-data --split-sentences`, then `pretrain-bert`.
+namespace megatron::program {
+namespace {
+
+using testing::HasSubstr;
+
+class SentencesTest : public ProgramTest {
+ protected:
+  std::string vocabulary() const { return golden("megatron/data/bert-vocab.txt").string(); }
+
+  // Writes the golden corpus as sentences; the prefix of the dataset.
+  std::string preprocessed(const std::string& name, Words more) const {
+    Words words = {"--input",          golden("megatron/data/corpus.jsonl").string(),
+                   "--output-prefix",  path(name).string(),
+                   "--tokenizer-type", "BertWordPieceLowerCase",
+                   "--vocab-file",     vocabulary(),
+                   "--workers",        "2",
+                   "--split-sentences"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run("preprocess-data", words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return path(name + "_text_sentence").string();
+  }
+
+  // The log of five iterations.
+  std::string trained_bert(const std::string& data) const {
+    const Flags flags = golden_flags()
+                            .without("--merge-file")
+                            .with("--tokenizer-type", "BertWordPieceLowerCase")
+                            .with("--vocab-file", vocabulary())
+                            .with("--data-path", data)
+                            .with("--train-iters", "5");
+    const Outcome outcome = run("pretrain-bert", flags.words());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.out;
+  }
+};
+
+TEST_F(SentencesTest, PretrainBertReadsSplitSentences) {
+  const std::string log = trained_bert(preprocessed("sentences", {}));
+  EXPECT_THAT(log, HasSubstr("iteration        5/       5"));
+  EXPECT_THAT(log, HasSubstr("sop loss: "));
+}
+
+}  // namespace
+}  // namespace megatron::program
