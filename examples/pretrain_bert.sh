@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Trains a BERT of 345 million parameters on one GPU, on data of `preprocess-data --split-sentences`.
+# Flags behind the script's name replace its own:
+#
+#   DATA_PATH=my-bert_text_sentence examples/pretrain_bert.sh --train-iters 1000
+#
+# LAUNCH holds the words of `megatron launch`; the scripts for several GPUs set it.
+set -euo pipefail
+
+megatron=${MEGATRON:-megatron}
+read -ra data <<<"${DATA_PATH:-my-bert_text_sentence}"  # or: 0.3 first 0.7 second
+vocab=${VOCAB_FILE:-bert-vocab.txt}
+checkpoints=${CHECKPOINT_PATH:-checkpoints/bert}
+read -ra launch <<<"${LAUNCH:-}"
+
+flags=(
+  --num-layers 24
+  --hidden-size 1024
+  --num-attention-heads 16
+  --seq-length 512
+  --max-position-embeddings 512
+  --micro-batch-size 4
+  --global-batch-size 8
+  --lr 0.0001
+  --min-lr 1.0e-5
+  --lr-decay-style linear
+  --lr-decay-iters 990000
+  --lr-warmup-fraction .01
+  --train-iters 1000000
+  --weight-decay 1e-2
+  --clip-grad 1.0
+  --bf16
+  --data-path "${data[@]}"
+  --tokenizer-type BertWordPieceLowerCase
+  --vocab-file "$vocab"
+  --split "949,50,1"
+  --log-interval 100
+  --eval-interval 1000
+  --eval-iters 10
+  --save "$checkpoints"
+  --load "$checkpoints"
+  --save-interval 10000
+)
+
+exec "$megatron" "${launch[@]}" pretrain-bert "${flags[@]}" "$@"
