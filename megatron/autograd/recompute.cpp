@@ -9,9 +9,9 @@
 namespace megatron {
 namespace {
 
-// An input as the backward pass will need it.
+// An input, stored for the backward pass.
 struct StoredInput {
-  Tensor data;  // packed if there is an unpack; undefined: the input was
+  Tensor data;  // packed if there is an unpack; undefined for an undefined input
   bool requires_grad = false;
   std::function<Tensor(const Tensor& packed)> unpack = {};
 
@@ -38,7 +38,7 @@ std::vector<Tensor> data_of(const std::vector<Variable>& ys) {
   return all;
 }
 
-// Runs the region again, from its inputs to their gradients.
+// Runs the region again and returns the gradients of its inputs.
 Grads replayed(const RecomputedFunction& fn, const std::vector<StoredInput>& inputs,
                const std::vector<Tensor>& dys) {
   std::vector<Variable> xs;
@@ -66,8 +66,8 @@ std::vector<Variable> recompute(RecomputedFunction fn, const std::vector<Variabl
     const NoGrad no_grad;
     ys = data_of(fn(xs));
   }
-  // The parameters inside fn need gradients even if no input does; then a leaf stands for the
-  // first.
+  // Parameters inside fn need gradients even if no input does; then a leaf replaces the first
+  // input.
   std::vector<Variable> anchors = xs;
   if (std::none_of(xs.begin(), xs.end(), [](const Variable& x) { return x.requires_grad(); })) {
     anchors[0] = Variable::leaf(xs[0].data());

@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// How a tensor is stored: pack(x) is kept, and unpack() of that gives x back. Null: as it is.
+// How to store a tensor: keeps pack(x), and unpack() restores x. Null: stores x itself.
 struct StoredForm {
   std::function<Tensor(const Tensor& x)> pack;
   std::function<Tensor(const Tensor& packed)> unpack;
@@ -17,14 +17,13 @@ struct StoredForm {
 
 using RecomputedFunction = std::function<std::vector<Variable>(std::span<const Variable> xs)>;
 
-// fn(xs), storing only xs, the first of them in the form `first_form`: the activations inside are
-// computed again in the backward pass (Chen et al. 2016, arXiv:1604.06174). Inputs after the
-// first may be undefined. `random` is the state that dropouts inside fn use; the
-// replay puts its position back.
+// fn(xs), storing only xs (the first input in the form `first_form`); the backward pass computes
+// the activations inside again (Chen et al. 2016, arXiv:1604.06174). Inputs after the first may be
+// undefined. `random` is the state that dropouts inside fn use; the replay restores its position.
 //
 // fn is kept until the backward pass. It must be a pure function of xs, parameters and `random`:
-// what other ops have made is an input, never a capture, for its graph would run once in each
-// region.
+// pass outputs of other ops as inputs, never as captures, because a captured graph would run once
+// in each region.
 std::vector<Variable> recompute(RecomputedFunction fn, const std::vector<Variable>& xs,
                                 RandomState& random, const StoredForm& first_form = {});
 // The same for one input and one output.

@@ -9,8 +9,8 @@
 
 #include "megatron/tensor/tensor.h"
 
-// The graph of gradients. Ops record a closure; its captures are the saved activations and nothing
-// else is kept alive: a node holds closures and edges, never the data of its inputs.
+// The gradient graph. An op records a closure whose captures are its saved activations. A node
+// holds closures and edges, never the data of its inputs, so nothing else is kept alive.
 namespace megatron {
 
 class Variable;
@@ -31,17 +31,17 @@ using Grads = std::vector<Tensor>;
 
 // dy has the shape and dtype of the op's output.
 using BackwardFunction = std::function<Grads(const Tensor& dy, const Wants& wants)>;
-// Of an op with several outputs; dys[i] is undefined where nothing depends on output i.
+// For an op with several outputs; dys[i] is undefined if nothing depends on output i.
 using JointBackwardFunction =
     std::function<Grads(const std::vector<Tensor>& dys, const Wants& wants)>;
 
-// Where the gradient of a leaf is summed up: the fp32 (or parameter-dtype) main gradient. An op
+// The accumulator of a leaf's gradient: the main gradient, in fp32 or the parameter's dtype. An op
 // that can add into it directly (a weight-gradient product with beta = 1) captures the sink and
-// saves a tensor; every other op returns the gradient and the engine adds it.
+// saves a tensor; other ops return the gradient and the engine adds it.
 class GradSink {
  public:
   GradSink() = default;
-  // True for a leaf that has a main gradient; only then may the op add into it.
+  // Does the leaf have a main gradient? Only then may the op add into it.
   explicit operator bool() const;
   Tensor& main_grad() const;
 
@@ -64,7 +64,7 @@ class Variable {
   bool defined() const { return impl_ != nullptr; }
   const Tensor& data() const;
   Tensor& mutable_data();
-  // Replaces a leaf's elements (a flat parameter buffer takes over); the shape must stay.
+  // Replaces a leaf's elements by others of the same shape (a part of a flat parameter buffer).
   void set_data(Tensor data);
 
   const Shape& shape() const { return data().shape(); }
@@ -73,24 +73,24 @@ class Variable {
   Stream stream() const { return data().stream(); }
 
   bool requires_grad() const;
-  // The gradient of a leaf; undefined before the first backward. With a main gradient: that one.
+  // The gradient of a leaf: its main gradient if it has one; undefined before the first backward.
   const Tensor& grad() const;
   void clear_grad();
   // From now on gradients of this leaf are added into `main_grad` (same shape, own dtype).
   void set_main_grad(Tensor main_grad);
   GradSink grad_sink() const;
-  // From now on `done` is called in backward() each time an op that used this leaf has given its
-  // gradient. Null: no longer.
+  // From now on backward() calls `done` each time an op that used this leaf has delivered its
+  // gradient. Null: no more calls.
   void on_gradient(std::function<void()> done);
-  // From now on `use` is called before somebody gets to see the elements, by whatever handle: for
-  // elements that are still on their way. Null: no longer.
+  // From now on `use` is called before any handle gives access to the elements, which may still be
+  // arriving. Null: no more calls.
   void on_use(std::function<void()> use);
 
-  // Gives the elements up; the graph keeps what its closures captured, and backward() works as
-  // before. For an output that was sent away.
+  // Releases the elements of an output that was sent away. The graph keeps its closures' captures,
+  // and backward() works as before.
   void release_data();
 
-  // The same data outside the graph.
+  // A constant with the same data.
   Variable detached() const { return Variable(data()); }
 
  private:
@@ -102,20 +102,19 @@ class Variable {
   std::shared_ptr<Impl> impl_;
 };
 
-// The output `y` of an op named `name`. In grad mode, and when an input requires a gradient, the
+// Makes the output `y` of an op named `name`. In grad mode, if an input requires a gradient, the
 // closure becomes a node of the graph; otherwise it is dropped and y is a constant.
 Variable record(const char* name, Tensor y, const std::vector<Variable>& inputs,
                 BackwardFunction backward);
-// The same of an op with several outputs: one node, run when all their gradients are there.
+// The same for several outputs: one node, which runs when all their gradients are complete.
 std::vector<Variable> record_outputs(const char* name, std::vector<Tensor> ys,
                                      const std::vector<Variable>& inputs,
                                      JointBackwardFunction backward);
 
-// Runs the graph from the roots `ys` in the reverse of the order of recording: one pass, in which
-// every op runs once, after the gradients of all its outputs are complete. dys[i] has the shape and
-// dtype of ys[i]; undefined: no gradient. A root may be a leaf, and may occur twice. The result
-// does not depend on threads. Closures, and so saved activations, are freed as they are used: a
-// graph runs once. Re-entrant.
+// Runs the graph from the roots `ys` in reverse order of recording. Every op runs once, after the
+// gradients of all its outputs are complete. dys[i] has the shape and dtype of ys[i]; undefined: no
+// gradient. A root may be a leaf and may occur twice. The result does not depend on threads.
+// Closures, and so saved activations, are freed after use: a graph runs once. Re-entrant.
 void backward(std::span<const Variable> ys, std::span<const Tensor> dys);
 // The same from one root.
 void backward(const Variable& y, const Tensor& dy);
@@ -133,7 +132,7 @@ class NoGrad {
  private:
   bool previous_;
 };
-// While it lives, ops of this thread record (inside a NoGrad region: recompute's replay).
+// While it lives, ops of this thread record again, also inside NoGrad (recompute's replay).
 class EnableGrad {
  public:
   EnableGrad();

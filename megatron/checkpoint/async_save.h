@@ -16,28 +16,28 @@
 
 namespace megatron {
 
-// Saves while training goes on: a rank's tensors are copied into host memory, which a thread of its
-// own writes; when all ranks have written, the checkpoint becomes the latest, as a whole. Takes as
-// much host memory as the rank's files have bytes, kept for the next save; page-locked for a GPU,
-// whose copies are queued on the tensors' streams. One save is under way at a time. What save.h
-// says of files and errors holds here.
+// Saves while training continues: copies a rank's tensors to host memory, which a thread writes to
+// files. When all ranks have written, the checkpoint becomes the latest as a whole. The copy takes
+// as much host memory as the rank's files have bytes and is kept for the next save. For a GPU it is
+// page-locked, and the copies are queued on the tensors' streams. One save runs at a time. Files
+// and errors are those of save.h.
 //
-// Every rank makes one and calls each function alike.
+// Every rank makes one, and all ranks call its functions in the same order.
 class AsyncSaver {
  public:
   AsyncSaver(std::filesystem::path directory, const SaveOptions& options, const comm::Group& world);
-  // Waits for this rank's writing. A save that is not finished is given up.
+  // Waits for this rank's writing. Discards an unfinished save.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  // Begins a save; the tensors may change as soon as their streams' later work does so. REQUIRES:
-  // none is under way.
+  // Starts a save. Later work of the tensors' streams may change them. REQUIRES: no save is under
+  // way.
   void save(const CheckpointState& state);
   bool is_under_way() const { return writing_ != nullptr; }
 
-  // Completes a save under way if all ranks have written, or once they have. The iteration that is
-  // the latest now, if one was completed. Throws what has kept this rank from writing.
+  // Complete a save under way: the first if all ranks have written, the second after waiting for
+  // them. Return the saved iteration if one was completed. Throw the error of this rank's writing.
   std::optional<int64_t> finish_if_written();
   std::optional<int64_t> finish();
 
@@ -48,7 +48,7 @@ class AsyncSaver {
   const SaveOptions options_;
   const comm::Group world_;
   std::shared_ptr<PinnedBuffer> buffer_;
-  Device device_;                // of the tensors
+  Device device_;                // holds the tensors
   std::optional<Event> copied_;  // the last copy into the buffer
   std::unique_ptr<CheckpointWriting> writing_;
   std::exception_ptr error_;

@@ -12,12 +12,12 @@ int64_t numel_from(const Shape& shape, int axis) {
   return count;
 }
 
-// Appends the rectangles that make up elements [begin, end) of what lies at `region` from `axis`
-// on, where axes before it have one position. In the order of the elements.
+// Appends, in the order of elements, the rectangles that make up elements [begin, end) of `region`.
+// Only axes from `axis` on have more than one position.
 void add_rectangles(std::vector<Region>& rectangles, const Region& region, int axis, int64_t begin,
                     int64_t end) {
   if (begin >= end) return;
-  const int64_t row = numel_from(region.shape, axis + 1);  // elements of one position of the axis
+  const int64_t row = numel_from(region.shape, axis + 1);  // elements per position of the axis
   const auto at = static_cast<size_t>(axis);
   const auto positions = [&](int64_t first, int64_t count) {
     Region part = region;

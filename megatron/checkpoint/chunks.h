@@ -10,17 +10,17 @@
 
 namespace megatron {
 
-// A run of a parameter's elements as chunks of the whole tensor. The rank's part of the parameter
-// has shape `local`, and is which part `sharding` says; `run` [n] are its elements from `begin` on,
-// in row-major order. The chunks share the run's memory: at most five for a matrix, one for all of
-// an unsharded parameter.
+// Splits a run of a parameter's elements into chunks of the whole tensor. The rank's part of the
+// parameter has shape `local`; `sharding` gives its place; `run` [n] holds its elements from
+// `begin`, in row-major order. The chunks share the run's memory: at most five for a matrix, one
+// for an unsharded parameter.
 std::vector<CheckpointTensor> chunks_of(const std::string& name, const Sharding& sharding,
                                         const Shape& local, int64_t begin, const Tensor& run);
 
-// All that this rank holds of a module, as chunks that share its memory.
+// This rank's part of a module, as chunks that share its memory.
 std::vector<CheckpointTensor> chunks_of(const Module& module);
-// The same without what another rank saves: parts that all tensor-parallel ranks have belong to the
-// first, copies of tied weights to their originals.
+// The same without parts that another rank saves: the first tensor-parallel rank saves what all of
+// them have, and originals are saved instead of copies of tied weights.
 std::vector<CheckpointTensor> chunks_to_save(const Module& module, int tensor_parallel_rank);
 
 }  // namespace megatron

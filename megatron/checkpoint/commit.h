@@ -9,22 +9,22 @@
 
 namespace megatron {
 
-// A checkpoint that is being written, in a directory beside the one that it will have; removed
-// unless it is committed.
+// A checkpoint that is being written, in a temporary directory beside its final one; removed unless
+// it is committed.
 class UnfinishedCheckpoint {
  public:
-  // Throws IoError, also when something of another format has the name.
+  // Throws IoError, also if the name belongs to a checkpoint of another format.
   UnfinishedCheckpoint(const std::filesystem::path& directory, const std::filesystem::path& name,
                        CheckpointFormat format);
   ~UnfinishedCheckpoint();
   UnfinishedCheckpoint(const UnfinishedCheckpoint&) = delete;
   UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
 
-  // Where its files go.
+  // The temporary directory for its files.
   const std::filesystem::path& path() const { return path_; }
-  // Syncs, renames <directory>/<name> into place, exchanging it with a checkpoint that is already
-  // there, so that a complete one has the name at every moment; then `tracker` becomes the text of
-  // the tracker file: until that, the checkpoint before is the latest. Throws IoError.
+  // Syncs, and renames <directory>/<name> into place, exchanging it with an existing checkpoint, so
+  // that the name always has a complete one. Then replaces the tracker file by `tracker`; until
+  // that the previous checkpoint is the latest. Throws IoError.
   void commit(const std::string& tracker);
 
  private:
@@ -36,9 +36,9 @@ class UnfinishedCheckpoint {
   std::filesystem::path path_;
 };
 
-// Makes <directory>/<name> a checkpoint: `write` puts its files into the path of an
-// UnfinishedCheckpoint, which is then committed. Whatever `write` throws leaves everything as it
-// was.
+// Writes the checkpoint <directory>/<name>: `write` puts its files into the path of an
+// UnfinishedCheckpoint, which is then committed. An exception of `write` leaves everything
+// unchanged.
 void commit_checkpoint(const std::filesystem::path& directory, const std::filesystem::path& name,
                        CheckpointFormat format, const std::string& tracker,
                        const std::function<void(const std::filesystem::path&)>& write);

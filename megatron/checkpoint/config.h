@@ -7,26 +7,26 @@
 
 namespace megatron {
 
-// --load-format: what --load must name; auto is whatever it is.
+// --load-format: the required format of --load; auto accepts any.
 enum class LoadFormat { kAuto, kNative, kMegatron, kDeepSpeed, kHuggingFace };
 // "auto", and the names of CheckpointFormat.
 std::string_view name_of(LoadFormat format);
 
-// --save-format: who can read what --save writes.
+// --save-format: the system that can read the checkpoints of --save.
 enum class SaveFormat { kNative, kMegatron, kMegatronCore, kHuggingFace };
 
-// Where checkpoints come from and go to. Names are Megatron's flag names.
+// Sources and destinations of checkpoints. Names are Megatron's flag names.
 struct CheckpointConfig {
-  std::string save;                  // directory; empty: nothing is saved
+  std::string save;                  // directory; empty: no saving
   int64_t save_interval = 0;         // in iterations; required with save
   int64_t keep_last = 0;             // own flag: keep only the newest checkpoints; 0: all
-  int64_t save_retain_interval = 0;  // iterations kept even so; 0: none
+  int64_t save_retain_interval = 0;  // always keep iterations that it divides; 0: none
   bool no_save_optim = false;
   bool no_save_rng = false;
   bool async_save = false;  // files are written while training goes on
 
-  bool overwrite_checkpoints = false;       // own flag: a new run may save where another one did
-  std::vector<int64_t> foreign_iterations;  // of other runs, found in `save` at the start; no flag
+  bool overwrite_checkpoints = false;       // own flag: save beside other runs' checkpoints
+  std::vector<int64_t> foreign_iterations;  // other runs' iterations, found at the start; no flag
 
   SaveFormat save_format = SaveFormat::kNative;
 
@@ -36,11 +36,11 @@ struct CheckpointConfig {
   bool no_load_optim = false;
   bool no_load_rng = false;
   bool finetune = false;             // weights only; iteration and sample counters start at 0
-  bool use_checkpoint_args = false;  // the architecture comes from the checkpoint
+  bool use_checkpoint_args = false;  // take the architecture from the checkpoint
   bool exit_on_missing_checkpoint = false;
 };
 
-// Everything wrong with a config, one sentence each; empty when it is valid.
+// Everything wrong with a config, one sentence each; empty if it is valid.
 std::vector<std::string> problems(const CheckpointConfig& config);
 
 }  // namespace megatron

@@ -4,12 +4,12 @@
 
 namespace megatron {
 
-// Keeps a directory of --save for one run: a lock on <directory>/.lock, which the system gives back
-// when the process ends in any way, so that no lock is ever stale. The file says who holds it.
+// Reserves a directory of --save for one run by a lock on <directory>/.lock. The system releases it
+// when the process ends in any way, so a lock is never stale. The file names the holder.
 class DirectoryLock {
  public:
-  // Throws ConfigError that names the holder, its host and its start if another run has the lock.
-  // Where the file system knows no locks, it warns and goes on.
+  // Throws ConfigError, which names the holder, its host and its start, if another run has the
+  // lock. On a file system without locks, warns and continues.
   explicit DirectoryLock(const std::filesystem::path& directory);
   // Removes the file.
   ~DirectoryLock();

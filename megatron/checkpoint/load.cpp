@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
                   file.string(), what));
 }
 
-// The files of one checkpoint, mapped when they are first needed. The pieces share it.
+// The files of one checkpoint, mapped at first use and shared by the pieces.
 class NativeFiles {
  public:
   explicit NativeFiles(fs::path directory)

@@ -7,13 +7,13 @@
 
 namespace megatron {
 
-// A checkpoint of the native format, open for reading: the directory of one iteration
-// (find_checkpoint). Opening reads the manifest alone; tensors are read on demand, each chunk
-// checked against its checksum. Throws IoError, FormatError, Unsupported; so does reading a piece,
-// naming file, tensor and chunk of damaged bytes.
+// Opens a checkpoint of the native format for reading: the directory of one iteration
+// (find_checkpoint). Opening reads only the manifest; tensors are read on demand, and every chunk
+// is checked against its checksum. Throws IoError, FormatError, Unsupported; so does reading a
+// piece, with file, tensor and chunk of damaged bytes.
 CheckpointContents open_checkpoint(const std::filesystem::path& directory);
 
-// Opens and loads one.
+// Opens and loads a checkpoint.
 void load_checkpoint(const std::filesystem::path& iteration_directory, CheckpointState& state,
                      const LoadOptions& options = {});
 

@@ -12,7 +12,8 @@
 #include "megatron/core/arg_map.h"
 #include "megatron/core/dtype.h"
 
-// manifest.json: what is in a checkpoint and where. docs/formats/native-checkpoint.md has the
+// manifest.json: the content of a checkpoint and its files. docs/formats/native-checkpoint.md has
+// the bytes.
 // bytes.
 namespace megatron {
 
@@ -20,7 +21,7 @@ inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kManifestSumFile = "manifest.json.sum";
 inline constexpr const char* kArgsFile = "args.json";
 
-// A rectangle of a tensor, and the entry of a safetensors file that holds it.
+// A rectangle of a tensor, and its entry in a safetensors file.
 struct ChunkRecord {
   std::string file;
   std::string key;
@@ -36,8 +37,8 @@ struct TensorRecord {
 
 struct FileRecord {
   int64_t bytes = 0;
-  // CRC-32C of the header of a safetensors file, whose chunks have their own; of all bytes of
-  // another file.
+  // CRC-32C: of the header of a safetensors file, whose chunks have their own; of all bytes of any
+  // other file.
   uint32_t crc = 0;
 };
 
@@ -53,15 +54,15 @@ struct Manifest {
 // Writes the manifest and its checksum into a checkpoint's directory. Throws IoError.
 void write_manifest(const std::filesystem::path& directory, const Manifest& manifest);
 
-// Reads it, checks its checksum, and that the chunks of every tensor tile it. Throws IoError,
+// Reads the manifest; checks its checksum, and that chunks tile every tensor. Throws IoError,
 // FormatError, and Unsupported for a newer version of the format.
 Manifest read_manifest(const std::filesystem::path& directory);
 
-// What write_manifest() writes, and its inverse, without a file: how ranks tell each other of their
-// parts. Parts need not tile their tensors. Throws FormatError.
+// The text that write_manifest() writes, and its inverse, for exchange between ranks. Parts need
+// not tile their tensors. Throws FormatError.
 std::string manifest_text(const Manifest& part);
 Manifest parse_manifest_part(std::string_view text);
-// Adds the chunks and files of another rank. Throws InternalError when ranks disagree on a tensor.
+// Adds the chunks and files of another rank. Throws InternalError if ranks disagree on a tensor.
 void merge(Manifest& manifest, const Manifest& part);
 
 // args.json: a flat object.

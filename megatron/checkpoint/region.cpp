@@ -8,8 +8,7 @@
 namespace megatron {
 namespace {
 
-// One axis of the shared rectangle, in both buffers. Strides and lengths are in bytes for the last
-// axis and so for all.
+// One axis of the common rectangle, in both buffers. All strides and lengths are in bytes.
 struct Axis {
   int64_t count;
   int64_t to_stride;
@@ -67,7 +66,7 @@ void copy_shared(std::byte* to, const Region& to_region, const std::byte* from,
   invariant(to_region.shape.rank() == from_region.shape.rank(), "regions are of one tensor");
   if (!intersects(to_region, from_region)) return;
   std::vector<Axis> axes;
-  int64_t run = element_bytes;  // bytes that lie together in both buffers
+  int64_t run = element_bytes;  // contiguous bytes in both buffers
   int64_t to_stride = element_bytes;
   int64_t from_stride = element_bytes;
   for (int axis = to_region.shape.rank() - 1; axis >= 0; --axis) {

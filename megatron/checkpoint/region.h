@@ -19,11 +19,11 @@ struct Region {
   std::string str() const;
 };
 
-// True when the region lies in a tensor of that shape. Does not overflow whatever the numbers.
+// Is the region inside a tensor of that shape? Does not overflow for any numbers.
 bool is_inside(const Region& region, const Shape& whole);
 bool intersects(const Region& a, const Region& b);
 
-// Copies the elements that two regions of one tensor share. Both buffers are row-major and hold
+// Copies the common elements of two regions of one tensor. Both buffers are row-major and hold
 // exactly their region; to and from do not overlap.
 void copy_shared(std::byte* to, const Region& to_region, const std::byte* from,
                  const Region& from_region, int64_t element_bytes);

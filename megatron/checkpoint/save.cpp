@@ -22,13 +22,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The name of a chunk in its file: that of the tensor, with the offset unless it is all of it.
+// The name of a chunk in its file: the tensor's name, with the offset unless it is the whole
+// tensor.
 std::string key_of(const std::string& name, const StoredTensor& tensor, const Region& region) {
   if (region.shape == tensor.shape) return name;
   return fmt::format("{}#{}", name, fmt::join(region.offset, ","));
 }
 
-// Writes this rank's tensors of one section as one file and enters them into the manifest.
+// Writes this rank's tensors of one section as one file and adds them to the manifest.
 void write_section(const fs::path& directory, const std::string& section,
                    const StoredSection& tensors, const comm::Group& world, Manifest& manifest) {
   if (tensors.empty() && world.size() > 1) return;
@@ -69,7 +70,7 @@ void write_args(const fs::path& directory, const ArgMap& args, Manifest& manifes
                                crc32c(std::as_bytes(std::span(text)))};
 }
 
-// Tells all ranks where rank 0 has begun to write. Returns it everywhere.
+// Sends all ranks the directory that rank 0 writes to, and returns it.
 fs::path announced(const fs::path& unfinished, const comm::Group& world) {
   std::string text = unfinished.string();
   auto size = static_cast<int64_t>(text.size());
@@ -105,7 +106,7 @@ void save_checkpoint(const fs::path& directory, const CheckpointContents& conten
   writing.commit();
 }
 
-// A step of saving, whose failure says what became of the checkpoint.
+// A step of saving; its error reports the state of the checkpoints.
 template <class Step>
 void CheckpointWriting::run(const Step& step) const {
   const comm::Working working(world_, fmt::format("saving iteration {}", contents_.iteration));
@@ -157,7 +158,7 @@ void CheckpointWriting::commit() {
       write_manifest(path_, manifest_);
       unfinished_->commit(std::to_string(contents_.iteration));
     }
-    comm::barrier(world_);  // nobody goes on before the checkpoint is there
+    comm::barrier(world_);  // every rank waits until the checkpoint exists
   });
   if (world_.rank() != 0) return;
   try {

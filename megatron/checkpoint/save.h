@@ -15,31 +15,33 @@ namespace megatron {
 
 struct SaveOptions {
   int64_t keep_last = 0;              // delete all but the newest; 0: delete none
-  int64_t retain_interval = 0;        // multiples of it are never deleted; 0: no such
-  std::vector<int64_t> foreign = {};  // iterations that other runs wrote; never deleted
+  int64_t retain_interval = 0;        // never delete multiples of it; 0: none
+  std::vector<int64_t> foreign = {};  // iterations of other runs; never deleted
 };
 
-// Saves the state, of which every rank of `world` has a part, as <directory>/iter_<iteration>, then
-// makes it the latest. The files are written beside it, synced, and appear together by one rename;
-// until the tracker file is replaced, the checkpoint before is the latest. Tensors are written from
-// where they are: nothing of the model is copied. Tensors of one name may be several chunks;
-// together, over all ranks, they must be the whole once. Counters, scalars and args are those of
-// rank 0. Every rank writes files of its own; `directory` is one that all ranks see.
+// Saves the state, whose parts are spread over the ranks of `world`, as
+// <directory>/iter_<iteration>, and makes it the latest. The files are written beside it, synced,
+// and appear together by one rename; until the tracker file is replaced, the previous checkpoint is
+// the latest. Tensors are written from their own memory; the model is not copied. A tensor may be
+// several chunks with one name; together, over all ranks, they must cover it exactly once.
+// Counters, scalars and args are those of rank 0. Every rank writes its own files; all ranks must
+// see `directory`.
 //
-// Throws IoError, with the file, the reason and the remedy, when anything cannot be written: then
-// nothing of the new checkpoint is left, and those before are as they were. Old checkpoints are
+// Throws IoError, with the file, the reason and the remedy, if anything cannot be written: then
+// nothing of the new checkpoint remains, and the old ones are unchanged. Old checkpoints are
 // deleted at the end; a failure of that is a warning.
 void save_checkpoint(const std::filesystem::path& directory, const CheckpointState& state,
                      const SaveOptions& options = {}, const comm::Group& world = {});
-// The same for contents from anywhere, a piece in memory at a time; every piece is a chunk.
+// The same for contents from any source, with one piece in memory at a time; every piece is a
+// chunk.
 void save_checkpoint(const std::filesystem::path& directory, const CheckpointContents& contents,
                      const SaveOptions& options = {}, const comm::Group& world = {});
 
-// The same in three steps, of which the second needs no other rank and may be done by another
-// thread. What is not committed is removed.
+// The same in three steps. The second needs no other rank, so another thread may do it. The
+// destructor removes a checkpoint that is not committed.
 class CheckpointWriting {
  public:
-  // Every rank calls it. Copies of `world` are used until the end.
+  // Every rank calls it. Uses copies of `world` until the end.
   CheckpointWriting(const std::filesystem::path& directory, CheckpointContents contents,
                     const SaveOptions& options, const comm::Group& world);
   ~CheckpointWriting();
@@ -49,7 +51,7 @@ class CheckpointWriting {
   int64_t iteration() const { return contents_.iteration; }
   // Writes this rank's files.
   void write();
-  // Every rank calls it when its files are written.
+  // Every rank calls it after write().
   void commit();
 
  private:

@@ -10,8 +10,8 @@
 
 namespace megatron {
 
-// A rectangle of a named tensor: all of it, or the shard that a rank has. `data` is a handle, so
-// that neither saving nor loading copies the model.
+// A rectangle of a named tensor: the whole, or a rank's shard. `data` is a handle, so neither
+// saving nor loading copies the model.
 struct CheckpointTensor {
   std::string name;
   Tensor data;
@@ -21,14 +21,14 @@ struct CheckpointTensor {
 
 CheckpointTensor whole_tensor(std::string name, Tensor data);
 
-// All that a checkpoint holds. Names of tensors are those of parameters.
+// The contents of a checkpoint. Names of tensors are those of parameters.
 struct CheckpointState {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
   int64_t consumed_valid_samples = 0;
 
   std::vector<CheckpointTensor> model;
-  // By kind of state, as the optimizer calls it: "main_param", "exp_avg", ... Empty when the
+  // By the optimizer's names of kinds of state: "main_param", "exp_avg", ... Empty if the
   // optimizer's state is not saved or not wanted.
   std::map<std::string, std::vector<CheckpointTensor>> optimizer;
 

@@ -10,15 +10,15 @@
 
 namespace megatron::cli {
 
-// Returns when all ranks have the same resolved args and none has a problem with them. Else throws
-// CommonConfigError, on all ranks the same: the problems of all, each once, or the flags whose
-// values differ, with the values and who has them. Threads of CPU kernels and the like, which each
-// host may choose for itself, may differ.
+// Returns if all ranks have the same resolved args and none has a problem with them. Otherwise
+// throws the same CommonConfigError on all ranks: the problems of all, each once, or the flags
+// whose values differ, with values and ranks. Settings that each host may choose for itself, such
+// as CPU threads, may differ.
 void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& problems,
                       const comm::Group& world);
 
-// The same for a command whose settings are its words alone: throws CommonConfigError, on all ranks
-// the same, unless all have been given the same words.
+// The same for a command that is defined by its words: throws the same CommonConfigError on all
+// ranks unless all have the same words.
 void expect_same_words(std::span<const std::string> words, const comm::Group& world);
 
 }  // namespace megatron::cli

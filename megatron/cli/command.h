@@ -12,7 +12,7 @@ class FlagTable;
 
 namespace megatron::cli {
 
-// One thing the program does: `megatron <name> <words>`.
+// One command of the program: `megatron <name> <words>`.
 struct Command {
   std::string_view name;
   std::string_view summary;  // its line of `megatron --help`
@@ -20,18 +20,18 @@ struct Command {
   int (*run)(std::span<const std::string> words);
 };
 
-// Runs the command that argv[1] names and returns the program's exit code: 2 with "error: ..."
-// lines on standard error if it threw Error, 1 if it threw anything else or if standard output
-// could not be written. Without a command, or with --help, lists all of them; --version names the
-// program.
+// Runs the command argv[1] and returns the program's exit code: 2 with "error: ..." lines on
+// standard error if it threw Error, 1 if it threw anything else or standard output could not be
+// written. Without a command, or with --help, lists all commands; --version prints the program's
+// version.
 int run_program(int argc, const char* const* argv, std::span<const Command> commands);
 
 // The message for exhausted memory.
 inline constexpr const char* kOutOfMemory =
     "out of memory; use a smaller model, batch or sequence, or train for fewer iterations";
 
-// Sets the fields that `flags` is bound to. With --help among the words it prints `usage` and the
-// flags and returns false: the command is done. Throws ConfigError with all problems at once.
+// Sets the fields of `flags`. If the words contain --help, prints `usage` and the flags and returns
+// false: the command is done. Throws ConfigError with all problems.
 bool parse_flags(FlagTable& flags, std::string_view usage, std::span<const std::string> words);
 
 }  // namespace megatron::cli

@@ -5,7 +5,7 @@
 
 namespace megatron::cli {
 
-// `megatron inspect-checkpoint`: what a checkpoint, or one file of it, is and holds.
+// `megatron inspect-checkpoint`: shows the format and content of a checkpoint or one of its files.
 int inspect_checkpoint(std::span<const std::string> words);
 
 }  // namespace megatron::cli

@@ -5,7 +5,7 @@
 
 namespace megatron::cli {
 
-// megatron inspect-dataset: what a .bin and .idx pair holds.
+// `megatron inspect-dataset`: shows the content of a .bin and .idx pair.
 int inspect_dataset(std::span<const std::string> words);
 
 }  // namespace megatron::cli

@@ -5,7 +5,7 @@
 
 namespace megatron::cli {
 
-// megatron merge-datasets: the documents of several datasets -> one dataset.
+// `megatron merge-datasets`: writes the documents of several datasets as one dataset.
 int merge_datasets(std::span<const std::string> words);
 
 }  // namespace megatron::cli

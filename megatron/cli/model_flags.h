@@ -6,7 +6,7 @@
 
 namespace megatron::cli {
 
-// The model that a command uses, as its flags choose it.
+// A command's choice of a model.
 struct ModelFlags : ModelChoice {
   ArgMap without_effect;
 };

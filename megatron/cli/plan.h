@@ -5,9 +5,9 @@
 
 namespace megatron::cli {
 
-// `megatron plan <training flags>`: what such a run takes of each rank's memory, what an iteration
-// computes and sends, and about how long it takes. Allocates nothing and needs no GPU. Returns the
-// exit code.
+// `megatron plan <training flags>`: shows the memory of each rank, the computation and
+// communication of an iteration, and its estimated time. Allocates nothing and needs no GPU.
+// Returns the exit code.
 int plan(std::span<const std::string> argv);
 
 }  // namespace megatron::cli

@@ -5,7 +5,7 @@
 
 namespace megatron::cli {
 
-// megatron preprocess-data: text as JSON lines -> token ids as .bin and .idx.
+// `megatron preprocess-data`: turns JSON lines with texts into token ids, as .bin and .idx.
 int preprocess_data(std::span<const std::string> words);
 
 }  // namespace megatron::cli

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What Megatron-LM prints before it builds anything.
+// Prints Megatron-LM's lines before it builds anything.
 void print_arguments(const TrainingArgs& args) {
   for (const std::string& note : args.notes) print_line(note);
   for (const std::string& line : argument_dump(arg_map(args))) print_line(line);
@@ -38,8 +38,8 @@ void print_batches(const TrainingConfig& config) {
                   schedule.at(0), schedule.final_batch_size()));
 }
 
-// Finds what --load names, resolves the flags (with the architecture of that checkpoint, if they
-// ask for it), and adds what is wrong to `problems`.
+// Finds the checkpoint of --load, resolves the flags (with that checkpoint's architecture, if they
+// ask for it), and adds their problems to `problems`.
 CheckpointSource resolve_with_source(TrainingArgs& args, int num_ranks,
                                      std::vector<std::string>& problems) {
   CheckpointSource source;
@@ -48,7 +48,7 @@ CheckpointSource resolve_with_source(TrainingArgs& args, int num_ranks,
     source = find_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
                          config.load_format);
     if (config.use_checkpoint_args && source.exists()) take_architecture(args, source);
-  } catch (const Error& error) {  // the flags are not all known, and would be called missing
+  } catch (const Error& error) {  // stored flags are unknown and would be reported as missing
     problems = {error.what()};
     return source;
   }

@@ -14,7 +14,7 @@
 
 namespace megatron::cli {
 
-// What a pretrain command knows when it has read its command line.
+// The result of reading a pretrain command's command line.
 struct Pretraining {
   TrainingArgs args;        // resolved, with padded_vocab_size
   CheckpointSource source;  // of --load
@@ -23,9 +23,9 @@ struct Pretraining {
   std::shared_ptr<const DirectoryLock> save_lock;  // on the rank that holds it
 };
 
-// The first half of `megatron <command>`: reads the flags, checks that all ranks have the same,
-// prepares the directory of --save, opens the tokenizer, and prints Megatron-LM's lines. Empty
-// after --help. Throws ConfigError with all problems. Every rank of `world` calls it.
+// The first half of `megatron <command>`: reads the flags, checks that all ranks agree, prepares
+// the directory of --save, opens the tokenizer, and prints Megatron-LM's lines. Empty after --help.
+// Throws ConfigError with all problems. Every rank of `world` calls it.
 std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKind model,
                                              std::span<const std::string> words,
                                              const comm::Group& world);

@@ -7,7 +7,8 @@
 
 namespace megatron::cli {
 
-// `megatron pretrain-gpt`: Megatron-LM's pretrain_gpt.py, same flags. Returns the exit code. Every
+// `megatron pretrain-gpt`: Megatron-LM's pretrain_gpt.py with the same flags. Returns the exit
+// code. Every
 // rank of `world` calls it with the same words.
 int pretrain_gpt(std::span<const std::string> words, const comm::Group& world);
 

@@ -36,7 +36,7 @@ constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
                                      {"generate", generate_text},
                                      {"score", score_text}};
 
-// Whatever is wrong with the words, the command will say.
+// Ignores problems of the words; the command reports them.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {
   std::vector<std::string> problems;
   return cli::timeout_of(parsed_flags(words, ModelKind::kGpt, problems));
@@ -53,7 +53,8 @@ int run_as_rank(const RankCommand& command, std::span<const std::string> words,
     const auto run = [&](const comm::Group& world) {
       try {
         code = command.run(words, world);
-      } catch (const CommonConfigError& error) {  // nobody is left behind: no failure of a rank
+      } catch (
+          const CommonConfigError& error) {  // all ranks stop together: not a failure of one rank
         if (place.rank == 0) print_error(error.what());
         code = kExitInput;
       }

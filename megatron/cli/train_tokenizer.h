@@ -5,7 +5,7 @@
 
 namespace megatron::cli {
 
-// megatron train-tokenizer: text -> a GPT-2-format vocabulary.
+// `megatron train-tokenizer`: learns a vocabulary from text.
 int train_tokenizer(std::span<const std::string> words);
 
 }  // namespace megatron::cli

@@ -14,8 +14,8 @@ struct Workload {
   const char* name;
   const char* flags;
 };
-// GPT-2 and GPT-3 shapes with the vocabulary of GPT-2, and Llama 3 with its own; --vocab-size is
-// without the end of document that the null tokenizer adds.
+// Shapes of GPT-2 and GPT-3 with GPT-2's vocabulary, and of Llama 3 with its own. --vocab-size is
+// without the end of document, which the null tokenizer adds.
 constexpr Workload kWorkloads[] = {
     {"tiny",
      "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 64 "

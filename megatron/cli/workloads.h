@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-// Models that people compare, by name, as flags of pretrain-gpt.
+// Well-known models by name, as flags of pretrain-gpt.
 namespace megatron::cli {
 
-// The model, with the sequence length and the micro-batch size that it is usually timed at, as
-// changed by `more` flags. There are as many positions as the sequence is long. Throws ConfigError
-// for an unknown name, with those that there are.
+// The flags of the model with its usual sequence length and micro-batch size, followed by `more`
+// flags. There are as many positions as the sequence is long. Throws ConfigError for an unknown
+// name and lists the known ones.
 std::vector<std::string> workload_command(const std::string& name,
                                           std::span<const std::string> more);
 

@@ -8,16 +8,16 @@
 
 namespace megatron::comm {
 
-// What a rank is busy with (Working, working.h). Thread safe.
+// The current work of a rank (Working, working.h). Thread safe.
 class Activity {
  public:
   using Clock = std::chrono::steady_clock;
 
   void begin(std::string what);
   void end();
-  // What it is busy with now.
+  // The current work, if any.
   std::optional<std::string> what() const;
-  // The last moment at which it was busy; now, if it is.
+  // The end of the last work; now, while there is work; nothing if there was none.
   std::optional<Clock::time_point> last() const;
 
  private:

@@ -19,17 +19,17 @@ enum class Operation {
   kExchange,
   kSend,
   kRecv,
-  kConnect,  // of a GPU, to those of the other members
+  kConnect,  // a GPU to those of the other members
 };
 
 // "all_reduce", ...
 const char* name_of(Operation operation);
 
-// What a rank asks of a group. All members of a collective say the same.
+// A rank's request to a group. All members of a collective make the same call.
 struct Call {
   Operation operation = Operation::kBarrier;
   DType dtype = DType::kUInt8;
-  // Elements: all of them (all_reduce, broadcast, messages), or of one rank's part (the others).
+  // Elements: all of them (all_reduce, broadcast, messages), or one rank's part (the others).
   int64_t count = 0;
   Reduce reduce = Reduce::kSum;  // all_reduce, reduce_scatter
   int peer = -1;                 // the root of a broadcast, the other side of a message

@@ -11,8 +11,8 @@
 
 namespace megatron::comm {
 
-// The last calls of one rank, oldest first. Written by the rank's thread, read by whichever rank
-// explains a failure.
+// The last calls of one rank, oldest first. The rank's thread writes it; a rank that reports a
+// failure reads it.
 class FlightRecorder {
  public:
   static constexpr int64_t kCapacity = 64;
@@ -25,19 +25,19 @@ class FlightRecorder {
     std::string group;
     State state = State::kUnderWay;
     Clock::time_point begin;
-    Clock::time_point end;  // unless it is under way
+    Clock::time_point end;  // not while it is under way
   };
 
-  // A call begins; finish() takes its end. A call that throws stays under way.
+  // Marks the begin of a call; finish() marks its end. A call that throws stays under way.
   void begin(const Call& call, const std::string& group);
   void finish(State state);
 
   std::vector<Entry> entries() const;
-  // Whether the rank is in a call now.
+  // Is the rank in a call now?
   bool is_under_way() const;
   // The last call: "all_gather(8 x float32) in group data, under way for 3.2 s".
   std::string last() const;
-  // All of them, a line each.
+  // All calls, one a line.
   std::string str() const;
 
  private:

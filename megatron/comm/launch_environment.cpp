@@ -15,7 +15,7 @@ namespace {
 
 using Lookup = std::function<const char*(const char* name)>;
 
-// Names of the variables of one launcher.
+// The variable names of one launcher.
 struct Names {
   LaunchEnvironment::Launcher launcher;
   const char* rank;
@@ -28,7 +28,7 @@ constexpr Names kOpenMpi = {LaunchEnvironment::Launcher::kMpi, "OMPI_COMM_WORLD_
                             "OMPI_COMM_WORLD_LOCAL_SIZE"};
 constexpr Names kTorchrun = {LaunchEnvironment::Launcher::kTcp, "RANK", "WORLD_SIZE", "LOCAL_RANK",
                              "LOCAL_WORLD_SIZE"};
-// Set in srun, not in a batch script that runs alone. SLURM_STEP_TASKS_PER_NODE is a list.
+// Set by srun, but not in a batch script outside it. SLURM_STEP_TASKS_PER_NODE is a list.
 constexpr Names kSlurm = {LaunchEnvironment::Launcher::kTcp, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
                           "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"};
 constexpr Names kPmi = {LaunchEnvironment::Launcher::kMpi, "PMI_RANK", "PMI_SIZE",
@@ -54,7 +54,7 @@ int number(const Lookup& variable, const char* name, int otherwise) {
   return result;
 }
 
-// Item `index` of what Slurm writes as "4(x2),1": 4, 4, 1. 0 when there is none.
+// Item `index` of a Slurm list: "4(x2),1" is 4, 4, 1. 0 if there is no such item.
 int list_item(std::string_view list, int index) {
   const char* const end = list.data() + list.size();
   for (const char* at = list.data(); at < end; ++at) {
@@ -70,7 +70,7 @@ int list_item(std::string_view list, int index) {
   return 0;
 }
 
-// The first host of what Slurm writes as "gpu[07-09,12],login1": gpu07.
+// The first host of a Slurm list: "gpu[07-09,12],login1" gives gpu07.
 std::string first_host(std::string_view list) {
   std::string name;
   for (size_t i = 0; i < list.size() && list[i] != ','; ++i) {
@@ -86,7 +86,7 @@ std::string first_host(std::string_view list) {
   return name;
 }
 
-// A port for a step of a job, below those that systems hand out.
+// A port that follows from job and step, below the system's ephemeral ports.
 int port_of_step(const Lookup& variable) {
   constexpr uint64_t kFirst = 10'000;
   constexpr uint64_t kCount = 20'000;

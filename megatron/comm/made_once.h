@@ -8,9 +8,10 @@
 
 namespace megatron::comm {
 
-// What `make` returns, a std::shared_ptr to something that all may read at once: made by rank 0
-// alone and shared where the ranks are threads of this process, made by each where they are
-// processes. All ranks of the group call it; what `make` throws on rank 0 releases the others.
+// The result of `make`, a std::shared_ptr to an object that all ranks may read concurrently. If the
+// ranks are threads of this process, rank 0 makes it and shares it; if they are processes, each
+// makes its own. All ranks of the group call it; an exception of `make` on rank 0 releases the
+// others.
 template <class F>
 auto made_once(const Group& group, const F& make) {
   if (group.size() == 1 || group.transport().threads() == nullptr) return make();
@@ -21,7 +22,7 @@ auto made_once(const Group& group, const F& make) {
   broadcast({&address, {1}, DType::kInt64}, 0, group, Stream{});
   Pointer object = *reinterpret_cast<const Pointer*>(address);
   try {
-    barrier(group);  // all have read it
+    barrier(group);  // every rank has read it
   } catch (...) {
     static_cast<void>(own.release());  // a rank may still be reading while the others are released
     throw;

@@ -12,7 +12,7 @@ namespace megatron::comm {
 
 class UnfinishedExchange;
 
-// Everything about one collective under way.
+// The state of one pending collective.
 struct Pending::State {
   State() = default;
   explicit State(Device gpu);  // with an event
@@ -20,16 +20,16 @@ struct Pending::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  Stream stream;                       // that started it
-  void* done = nullptr;                // an event of a GPU, without a time; null on the CPU
-  UnfinishedExchange* rest = nullptr;  // what the host does for messages, if anything,
-  Stream own;                          // and the stream on which it queues that
-  std::vector<Transfer> receives;      // the same on the CPU
+  Stream stream;                       // the stream that started it
+  void* done = nullptr;                // a GPU's event, without a time; null on the CPU
+  UnfinishedExchange* rest = nullptr;  // the host's remaining part of an exchange, if any,
+  Stream own;                          // and the stream for it
+  std::vector<Transfer> receives;      // the remaining receives on the CPU
   std::optional<Group> group;          // keeps the transport
 };
 
-// The states of a group's collectives on a GPU that nothing uses now. A state and its event are
-// used again and again: to make them takes longer than to queue a copy.
+// Unused states of a group's collectives on a GPU. States and their events are reused, because
+// creating them takes longer than queueing a copy.
 class PendingStates {
  public:
   std::unique_ptr<Pending::State> take(Device gpu);

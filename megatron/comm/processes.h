@@ -9,7 +9,7 @@
 
 namespace megatron::comm {
 
-// What run_process_rank throws on a rank that failed only because another one had.
+// run_process_rank throws it on a rank that failed only because another one had failed.
 class ReleasedError : public CommError {
  public:
   using CommError::CommError;
@@ -19,11 +19,11 @@ struct ProcessRankOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of one collective
 };
 
-// Runs f as the rank of this process in the job that its launcher has started, and returns when the
-// ranks of all processes have. `world` is the group of all of them; no group outlives f. When f
-// throws, the other ranks are released from their collectives with a ReleasedError that names this
-// one, and the exception is thrown again: the process then ends with an exit code that is not 0,
-// upon which the launcher ends the job. Once for a process.
+// Runs f as this process's rank in its launcher's job, and returns after the ranks of all processes
+// have returned. `world` is the group of all of them; no group may outlive f. If f throws, the
+// other ranks are released from their collectives with a ReleasedError that names this one, and the
+// exception is rethrown: the process then ends with a nonzero exit code, and the launcher ends the
+// job. Call once in a process.
 void run_process_rank(const LaunchEnvironment& place,
                       const std::function<void(const Group& world)>& f,
                       const ProcessRankOptions& options = {});

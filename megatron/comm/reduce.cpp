@@ -14,8 +14,8 @@
 namespace megatron::comm {
 namespace {
 
-constexpr int64_t kGrain = int64_t{64} << 10;  // elements or bytes that are worth a thread
-constexpr int64_t kChunk = 1024;               // elements; their sums stay in the first cache
+constexpr int64_t kGrain = int64_t{64} << 10;  // elements or bytes that pay for a thread
+constexpr int64_t kChunk = 1024;               // elements; their sums stay in the L1 cache
 
 template <class Sum>
 Sum larger(Sum a, Sum b) {
@@ -60,7 +60,7 @@ void reduce_as(std::span<void* const> out, std::span<const void* const> in, int6
   });
 }
 
-// f(T(), Sum()) for the elements of a dtype and the type of their sums.
+// Calls f(T(), Sum()) with the element type of a dtype and the type of its sums.
 template <class F>
 void with_types(DType dtype, const F& f) {
   switch (dtype) {

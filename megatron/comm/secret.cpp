@@ -40,7 +40,7 @@ std::string checked(std::string text, const std::string& source) {
                                 text.size(), kMinLength, kRemedy));
 }
 
-// The text of a file that only its owner may read; none when there is no such file.
+// The text of a file that only its owner may read; none if there is no such file.
 std::optional<std::string> read_private(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
   if (file < 0 && errno == ENOENT) return {};
@@ -63,8 +63,8 @@ std::optional<std::string> read_private(const std::string& path) {
   return checked(std::move(text), path);
 }
 
-// The user's own file, made if it is not there; none where it cannot be made. Of several processes
-// that make it at once one wins, and all read the same.
+// The user's own file, created if missing; none if it cannot be created. If several processes
+// create it at once, one wins and all read the same text.
 std::optional<std::string> own_file(const std::string& home) {
   const std::string directory = home + "/.megatron";
   const std::string path = directory + "/secret";

@@ -16,7 +16,7 @@ inline void use_threads(int64_t count) {
 #endif
 }
 
-// What each of `num_ranks` ranks gets of the threads that parallel_for has here.
+// The number of parallel_for's threads for each of `num_ranks` ranks of this process.
 inline int shared_threads(int num_ranks) { return std::max(1, num_threads() / num_ranks); }
 
 }  // namespace megatron::comm

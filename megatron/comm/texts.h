@@ -7,7 +7,7 @@
 
 namespace megatron::comm {
 
-// The texts of all ranks in their order, on rank 0; none elsewhere. Every rank calls it.
+// All ranks' texts in rank order, on rank 0; empty elsewhere. Every rank calls it.
 std::vector<std::string> gathered_on_first(const std::string& text, const Group& group);
 
 }  // namespace megatron::comm

@@ -11,11 +11,11 @@ struct ThreadRanksOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of one collective
 };
 
-// Runs f on `count` ranks, each a thread of this process (a single one on the caller's), and
-// returns when all have. `world` is the group of all of them; no group outlives f. When a rank
-// throws, the others are released from their collectives with a CommError that names it, and the
-// exception of the rank that failed first is thrown again here. The ranks share the threads that
-// parallel_for has in the caller's thread.
+// Runs f on `count` ranks, each a thread of this process (a single rank runs on the caller's
+// thread), and returns after all have returned. `world` is the group of all of them; no group may
+// outlive f. If a rank throws, the others are released from their collectives with a CommError that
+// names it, and the exception of the first failed rank is rethrown here. The ranks share the
+// threads that parallel_for has in the caller's thread.
 void run_ranks(int count, const std::function<void(const Group& world)>& f,
                const ThreadRanksOptions& options = {});
 

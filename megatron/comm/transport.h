@@ -17,14 +17,14 @@
 
 namespace megatron::comm {
 
-// Who is in a group, seen by one of them.
+// The members of a group, and this rank's position among them.
 struct Membership {
   std::string name;
   int rank = 0;                  // this rank's position in the group
   std::vector<int> world_ranks;  // of all members, in the order of the group
 };
 
-// A message as the rank calls it that sends or receives it.
+// The call of the rank that sends or receives the message.
 Call call_of(const Transfer& transfer);
 
 class PendingStates;
@@ -34,21 +34,21 @@ namespace nccl {
 class Watchdog;
 }
 
-// What all groups of one rank share.
+// Shared state of all groups of one rank.
 struct RankContext {
   std::atomic<std::chrono::milliseconds> timeout{std::chrono::minutes(10)};  // of one call
   FlightRecorder recorder;
   Activity activity;
-  std::vector<std::string> hosts;  // of the world's ranks; empty when there is only one host
+  std::vector<std::string> hosts;  // of the world's ranks; empty if there is only one host
   int local_rank = 0;              // among the ranks of this host, and their number
   int local_size = 1;
   std::shared_ptr<nccl::Watchdog> watchdog;  // of the rank's GPU, once it has communicated
-  // How many groups of a name and members this rank has made: tells equal ones apart.
+  // The number of groups of each name and members, which tells equal groups apart.
   std::map<std::pair<std::string, std::vector<int>>, int> num_groups;
 };
 
-// What moves host memory between the members of a group of two or more: threads of this process or
-// processes. collectives.cpp has checked the arguments and is its only caller.
+// Moves host memory between the members of a group of at least two threads or processes.
+// collectives.cpp checks the arguments and is the only caller.
 class Transport {
  public:
   Transport(Membership membership, std::shared_ptr<RankContext> context);
@@ -62,7 +62,7 @@ class Transport {
   RankContext& context() const { return *context_; }
   const std::shared_ptr<RankContext>& shared() const { return context_; }
 
-  // A group of some of the members, of two or more.
+  // A group of at least two of the members.
   virtual std::shared_ptr<Transport> subgroup(Membership membership) = 0;
 
   // One collective of `call.count` elements (see Call), `in` and `out` as in collectives.h:
@@ -70,16 +70,16 @@ class Transport {
   virtual void run(const Call& call, const void* in, void* out) = 0;
   virtual void exchange(std::span<const Transfer> transfers) = 0;
 
-  // Why no member should wait any longer, if a rank of the world is known to have failed.
+  // The reason to stop waiting, if a rank of the world is known to have failed.
   virtual std::optional<std::string> failure() const { return {}; }
-  // What a member did last (FlightRecorder::last), where this rank can see it.
+  // A member's last call (FlightRecorder::last), if this rank can see it.
   virtual std::string last_call(int member) const;
-  // The last calls of all ranks that can be seen, to standard error, whichever rank asks.
+  // Prints the last calls of all visible ranks to standard error, whichever rank asks.
   virtual void print_flight_records() const;
-  // What the members share where they are threads of this process; else null.
+  // The members' shared state if they are threads of this process, else null.
   virtual ThreadGroup* threads() { return nullptr; }
 
-  // "rank 1 (rank 5 of the world)", and "on gpu7" where hosts are known
+  // "rank 1 (rank 5 of the world)", with "on gpu7" if hosts are known
   std::string name_of(int member) const;
   // "all_reduce(sum, 16 x float32) in group tensor"
   std::string name_of(const Call& call) const;
@@ -89,10 +89,10 @@ class Transport {
   const std::shared_ptr<RankContext> context_;
 };
 
-// What the host has yet to do for an exchange of messages. Belongs to its transport.
+// The host's remaining part of an exchange of messages. Belongs to its transport.
 class UnfinishedExchange {
  public:
-  // Once, when the messages are needed. Afterwards the transport may use the object for another
+  // Call once, when the messages are needed. The transport may then reuse the object for another
   // exchange.
   virtual void finish() = 0;
 
@@ -100,8 +100,8 @@ class UnfinishedExchange {
   ~UnfinishedExchange() = default;
 };
 
-// What moves a GPU's memory between the members of a group of two or more. Calls are queued on a
-// stream and return.
+// Moves GPU memory between the members of a group of at least two. Calls queue work on a stream and
+// return.
 class DeviceTransport {
  public:
   DeviceTransport();
@@ -111,24 +111,24 @@ class DeviceTransport {
 
   virtual void run(const Call& call, const void* in, void* out, Stream stream) = 0;
   virtual void exchange(std::span<const Transfer> transfers, Stream stream) = 0;
-  // Queues the part of an exchange that can be queued before the other members come. Returns the
-  // rest; null where all is queued.
+  // Queues the part of an exchange that does not need the other members. Returns the rest; null if
+  // there is none.
   virtual UnfinishedExchange* start_exchange(std::span<const Transfer> transfers, Stream stream) {
     exchange(transfers, stream);
     return nullptr;
   }
-  // "NCCL", ...: for messages.
+  // "NCCL", ..., for messages.
   virtual const char* name() const = 0;
-  // The group's own stream, for what runs beside the rank's: of high priority.
+  // The group's own high-priority stream, for work beside the rank's stream.
   virtual Stream own_stream() = 0;
-  // Of the collectives that this rank starts (Pending).
+  // The states of this rank's pending collectives.
   PendingStates& pending_states() { return *pending_states_; }
 
  private:
   const std::unique_ptr<PendingStates> pending_states_;
 };
 
-// The transport of a rank alone: collectives are the identity, messages a bug.
+// The transport of a rank alone: collectives are the identity; messages are a bug.
 std::shared_ptr<Transport> make_self_transport(Membership membership);
 
 }  // namespace megatron::comm

@@ -9,13 +9,13 @@ namespace megatron::comm {
 
 struct RankContext;
 
-// While it lives, this rank does work that may take longer than the time-out of a collective:
+// While it lives, this rank does work that may exceed the time-out of a collective:
 //
 //   const comm::Working working(world, "saving iteration 40");
 //
-// The others wait for it, however long it takes, and say what they wait for. A time-out measures
-// the silence of a rank: a process that is stopped or gone is silent, and so is a rank that waits
-// for another one inside this scope.
+// The others wait for it without limit and report its work. A time-out measures the silence of a
+// rank: a stopped or dead process is silent, and so is a rank that waits for another one inside
+// this scope.
 class Working {
  public:
   Working(const Group& group, std::string what);

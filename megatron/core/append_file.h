@@ -7,13 +7,13 @@
 
 namespace megatron {
 
-// A log beside a run, which grows by whole records that readers see at once. A record that cannot
-// be written (a full disk) is left out and never ends the run: the first loss is a warning, later
-// records are tried again, and a second warning counts what is missing.
+// A log file of a run. It grows by whole records, which readers see at once. A record that cannot
+// be written (a full disk) is dropped and does not end the run: the first loss is a warning, later
+// records are tried again, and a second warning counts the missing ones.
 class AppendFile {
  public:
-  // Opens or creates `path` and the directories above it. Throws IoError that begins with `flag`
-  // ("--metrics-jsonl") if that is impossible.
+  // Opens or creates `path` and the directories above it. Throws IoError, which begins with `flag`
+  // ("--metrics-jsonl"), on failure.
   AppendFile(std::filesystem::path path, std::string flag);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;

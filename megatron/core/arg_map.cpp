@@ -8,14 +8,14 @@
 namespace megatron {
 namespace {
 
-// Python always shows that a float is one: 1.0, 1e-05, inf.
+// Python marks every float as one: 1.0, 1e-05, inf.
 std::string python_float(double value) {
   std::string text = fmt::format("{}", value);
   const bool looks_integral = text.find_first_of(".en") == std::string::npos;
   return std::isfinite(value) && looks_integral ? text + ".0" : text;
 }
 
-// Python prefers single quotes, and escapes what cannot stand inside them.
+// Python prefers single quotes and escapes the quote itself and backslashes.
 std::string python_quoted(const std::string& text) {
   const bool has_single = text.find('\'') != std::string::npos;
   const bool has_double = text.find('"') != std::string::npos;

@@ -10,13 +10,13 @@
 
 namespace megatron {
 
-// The value of one setting of a run, of the types Megatron-LM's argument parser makes. monostate is
-// Python's None.
+// The value of one setting, in the types of Megatron-LM's argument parser. monostate is Python's
+// None.
 using ArgValue = std::variant<std::monostate, bool, int64_t, double, std::string, DType,
                               std::vector<int64_t>, std::vector<std::string>>;
 
-// Every setting of a run by name: "hidden_size" -> 32. What the argument dump prints and
-// checkpoints store.
+// Every setting of a run by name: "hidden_size" -> 32. The argument dump prints it and checkpoints
+// store it.
 using ArgMap = std::map<std::string, ArgValue>;
 
 // The value as Python's str() prints it: None, True, 1e-05, torch.float32, ['a', 'b'].

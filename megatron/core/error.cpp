@@ -3,7 +3,7 @@
 namespace megatron {
 namespace {
 
-// A line for each problem; of very many the first ones, of very long ones the beginning.
+// One line per problem: only the first kMostLines, each cut to kMostCharacters.
 std::string lines_of(const std::vector<std::string>& problems) {
   constexpr size_t kMostLines = 50;
   constexpr size_t kMostCharacters = 4000;

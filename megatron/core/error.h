@@ -13,7 +13,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The user asked for something that cannot be; printed once, exit code 2. Holds all problems found.
+// The user asked for something impossible; printed once, exit code 2. Holds all problems found.
 class ConfigError : public Error {
  public:
   explicit ConfigError(const std::string& problem) : Error(problem) {}
@@ -49,19 +49,19 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-// A collective failed: NCCL, MPI, a rank that is gone.
+// A collective failed: NCCL, MPI, a lost rank.
 class CommError : public Error {
  public:
   using Error::Error;
 };
 
-// A valid request that this build or version does not serve.
+// A valid request that this build or version does not support.
 class Unsupported : public Error {
  public:
   using Error::Error;
 };
 
-// A bug of ours.
+// A bug in this program.
 class InternalError : public Error {
  public:
   using Error::Error;

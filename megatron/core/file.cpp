@@ -36,8 +36,8 @@ struct Closer {
   ~Closer() { ::close(descriptor); }
 };
 
-// Random, because process ids repeat: in containers on several hosts, every program may be
-// number 1.
+// Random, because process ids repeat: in containers on several hosts, every program may have
+// id 1.
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
   std::random_device random;
   const uint64_t bits = (uint64_t{random()} << 32) | random();
@@ -136,7 +136,7 @@ void FileWriter::write_through(std::string_view bytes) {
 #if defined(SYNC_FILE_RANGE_WRITE)
   const int64_t waiting = bytes_written_ - bytes_on_the_way_;
   if (waiting < kWriteBackBytes) return;
-  // Only a hint: an error shows when the file is synced.
+  // Only a hint: fsync() reports errors.
   ::sync_file_range(descriptor_, bytes_on_the_way_, waiting, SYNC_FILE_RANGE_WRITE);
   bytes_on_the_way_ = bytes_written_;
 #endif

@@ -31,10 +31,10 @@ class MappedFile {
 // The text of a file. Throws IoError.
 std::string read_text(const std::filesystem::path& path);
 
-// A new file, written in order through a buffer, that appears under its name only when commit()
-// succeeds: until then the bytes are in "<path>.tmp-<random>", which the destructor removes.
+// A new file, written in order through a buffer. It appears under its name only when commit()
+// succeeds; before that the bytes are in "<path>.tmp-<random>", which the destructor removes.
 // Every call throws IoError with path and reason (a full disk, a missing directory). The system
-// begins to move bytes to the device while later ones are still written.
+// starts moving bytes to the device while later ones are still being written.
 class FileWriter {
  public:
   explicit FileWriter(std::filesystem::path path);
@@ -45,10 +45,10 @@ class FileWriter {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
   int64_t bytes_written() const { return bytes_written_; }
-  // Brings all bytes to the device; nothing may be written afterwards. Of several files that
-  // replace others together, sync all before the first commit.
+  // Flushes all bytes to the device; nothing may be written afterwards. When several files replace
+  // others together, sync all of them before the first commit.
   void sync();
-  // Syncs, unless that is done, and renames into place.
+  // Syncs, unless sync() did, and renames into place.
   void commit();
 
  private:
@@ -61,10 +61,10 @@ class FileWriter {
   int descriptor_ = -1;
   std::string buffer_;
   int64_t bytes_written_ = 0;
-  int64_t bytes_on_the_way_ = 0;  // to the device
+  int64_t bytes_on_the_way_ = 0;  // given to the system to write
 };
 
-// Writes `text` so that readers see the old file or the whole new one. Throws IoError.
+// Writes `text` atomically: readers see the old file or the whole new one. Throws IoError.
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
 
 // Syncs a directory, so that a rename inside it survives a power cut. Throws IoError.

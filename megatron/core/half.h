@@ -15,7 +15,7 @@ struct BFloat16 {
 
   BFloat16() = default;
   // Rounds to nearest even; NaN stays NaN.
-  BFloat16(float value) {  // NOLINT(google-explicit-constructor): a storage type converts freely
+  BFloat16(float value) {  // NOLINT(google-explicit-constructor): a storage type
     const uint32_t u = std::bit_cast<uint32_t>(value);
     const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     const bool is_nan = (u & 0x7fffffffu) > 0x7f800000u;

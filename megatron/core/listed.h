@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// The first ten items for an error message, and how many more there are: a damaged or foreign file
-// may have millions.
+// The first ten items and the number of the others, for an error message: a damaged or foreign
+// file may have millions.
 std::string listed(std::span<const std::string> items, std::string_view separator = ", ");
 
 }  // namespace megatron

@@ -4,18 +4,18 @@
 
 namespace megatron {
 
-// Lines that people grep go to standard output, unchanged and flushed; warnings to standard error
+// Lines that users grep go to standard output, unchanged and flushed; warnings go to standard error
 // as "warning: <text>". Thread safe. Callers format with fmt.
 void print_line(std::string_view text);
 void warn(std::string_view text);
-// "error: ..." on standard error, for each line of the message; all of them in one write, because
-// other processes write there too. Does nothing where standard error cannot be written.
+// Writes "error: ..." to standard error for each line of the message, all in one write, because
+// other processes write there too. Does nothing if standard error cannot be written.
 void print_error(std::string_view message);
-// A diagnostic for developers, to standard error; silent unless MEGATRON_LOG=debug.
+// Writes a diagnostic for developers to standard error if MEGATRON_LOG=debug.
 void debug(std::string_view text);
 
-// While it lives, this thread prints lines and warnings, or not: of many ranks one speaks. The
-// object inside another one decides.
+// Turns lines and warnings of this thread on or off while it lives: of many ranks only one prints.
+// The innermost object decides.
 class Speaking {
  public:
   explicit Speaking(bool is_loud);

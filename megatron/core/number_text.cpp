@@ -8,7 +8,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// "1_000" -> "1000". A word with another '_' stays as it is, which is no number.
+// "1_000" -> "1000". A word with a misplaced '_' stays unchanged, so it is not a number.
 std::string without_grouping(std::string_view word) {
   std::string digits;
   for (size_t i = 0; i < word.size(); ++i) {

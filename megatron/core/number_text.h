@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// The number that a whole word means, in decimal; nothing for any other word. Digits may be grouped
-// by single underscores, as in Python: "1_000". A leading '+' is allowed.
+// Parses a whole word as a decimal number; nothing if it is not one. Single underscores may group
+// digits, as in Python: "1_000". A leading '+' is allowed.
 std::optional<int64_t> integer_of(std::string_view word);
 std::optional<double> number_of(std::string_view word);
 

@@ -19,8 +19,8 @@ inline int num_threads() {
 #endif
 }
 
-// Calls f(begin, end) on disjoint ranges that cover [0, n), at most one range per thread and none
-// shorter than `grain` but the last. Which range a thread gets depends only on n, grain and the
+// Calls f(begin, end) on disjoint ranges that cover [0, n), at most one range per thread. No range
+// except the last is shorter than `grain`. The range of a thread depends only on n, grain and the
 // number of threads. f must not throw.
 template <class F>
 void parallel_for(int64_t n, int64_t grain, const F& f) {

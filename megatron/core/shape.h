@@ -19,7 +19,7 @@ class Shape {
   explicit Shape(std::span<const int64_t> dims);
 
   int rank() const { return rank_; }
-  // Extent of `axis`; negative axes count from the end. Throws ShapeError when there is none.
+  // Extent of `axis`; negative axes count from the end. Throws ShapeError if there is none.
   int64_t operator[](int axis) const;
   // Product of the extents; 1 for a scalar.
   int64_t numel() const;

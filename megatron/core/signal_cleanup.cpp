@@ -18,7 +18,7 @@ enum class SlotState : int { kFree, kChanging, kFilled };
 // A record that a signal handler may read at any moment: no allocation and no lock.
 struct Slot {
   std::atomic<SlotState> state{SlotState::kFree};
-  std::atomic<const std::byte*> begin{nullptr};  // of a mapping
+  std::atomic<const std::byte*> begin{nullptr};  // set for a mapping
   std::atomic<size_t> size{0};
   std::array<char, 1024> path{};
 
@@ -68,7 +68,7 @@ class SlotTable {
   std::array<Slot, kCount> slots_;
 };
 
-// Handlers take no arguments: what they need is the process's.
+// Process-wide, because signal handlers take no arguments.
 SlotTable<64> unfinished_files;
 SlotTable<512> mappings;
 
@@ -93,7 +93,7 @@ void name_mapped_file(int signal, siginfo_t* info, void*) {
     say(": cannot read: the file became shorter while it was in use, or its disk failed; "
         "restore the file and start again\n");
   });
-  ::signal(signal, SIG_DFL);  // the access is repeated, and ends the process
+  ::signal(signal, SIG_DFL);  // repeating the access ends the process
 }
 
 void install(int signal, void (*handle)(int), void (*handle_fault)(int, siginfo_t*, void*)) {

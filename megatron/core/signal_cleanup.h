@@ -6,13 +6,13 @@
 
 namespace megatron {
 
-// From here on, SIGTERM, SIGINT and SIGHUP remove the files that FileWriters have not committed,
-// and SIGBUS names the mapped file that became shorter; then each ends the process as it always
-// does. A signal that is handled or ignored already stays so. Call once, before there are threads.
+// Installs handlers: SIGTERM, SIGINT and SIGHUP remove the files that FileWriters have not
+// committed, and SIGBUS names the mapped file that became shorter; then each ends the process as
+// usual. Signals that are already handled or ignored stay so. Call once, before starting threads.
 void clean_up_on_signals();
 
-// The files and mappings that the handlers know. Thread safe; when the table is full, further ones
-// are not recorded, which costs the clean-up and nothing else.
+// Registers files and mappings for the handlers. Thread safe. A full table ignores further ones,
+// which only costs their clean-up.
 void remember_unfinished(const std::filesystem::path& path);
 void forget_unfinished(const std::filesystem::path& path);
 void remember_mapping(std::span<const std::byte> bytes, const std::filesystem::path& path);

@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// Borrowed, contiguous, row-major elements that may only be read. Valid while its owner lives.
+// Borrowed, contiguous, row-major, read-only elements. Valid while its owner lives.
 struct ConstView {
   const void* data = nullptr;
   Shape shape;
@@ -17,13 +17,13 @@ struct ConstView {
   int64_t size(int axis) const { return shape[axis]; }
   int64_t numel() const { return shape.numel(); }
   int64_t bytes() const { return numel() * size_of(dtype); }
-  // The elements as T. Throws DtypeError when T is not the view's type.
+  // The elements as T. Throws DtypeError if T is not the view's type.
   template <class T>
   const T* as() const;
 };
 
-// Borrowed, contiguous, row-major elements that may be written. A null view stands for an optional
-// output that is not wanted.
+// Borrowed, contiguous, row-major, writable elements. A null view is an optional output that the
+// caller does not want.
 struct TensorView {
   void* data = nullptr;
   Shape shape;
@@ -36,8 +36,7 @@ struct TensorView {
   template <class T>
   T* as() const;
 
-  // What may be written may be read.
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): every writable view is readable
   operator ConstView() const { return {data, shape, dtype}; }
 };
 

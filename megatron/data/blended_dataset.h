@@ -14,7 +14,7 @@
 
 namespace megatron {
 
-// Which dataset each sample of a blend comes from, and which sample of it.
+// The dataset and the sample in it for each sample of a blend.
 //   dataset_index         [size]
 //   dataset_sample_index  [size]
 struct BlendIndex {
@@ -22,12 +22,13 @@ struct BlendIndex {
   NpyArray<int64_t> dataset_sample_index;
 };
 
-// Deals `size` samples so that after every one each dataset is as near to its weight as possible:
-// sample k comes from the dataset d with the largest weights[d] * max(k, 1) - (samples so far).
+// Deals `size` samples so that after each of them every dataset is as near to its weight as
+// possible: sample k comes from the dataset d with the largest weights[d] * max(k, 1) - (samples so
+// far).
 // REQUIRES: 1 <= weights.size() <= 32766.
 BlendIndex build_blend_index(std::span<const double> weights, int64_t size);
 
-// The weights divided by their sum, as numpy does it.
+// The weights divided by their sum, with numpy's rounding.
 std::vector<double> normalised_weights(std::span<const double> weights);
 
 // Several datasets dealt by weight into one.

@@ -8,7 +8,7 @@ namespace megatron {
 
 enum class DataloaderType { kSingle, kCyclic };
 
-// Which samples a run sees, in which order. Names are Megatron's flag names.
+// The samples of a run and their order. Names are Megatron's flag names.
 struct DataConfig {
   std::vector<std::string> data_path;  // one prefix, or weight prefix weight prefix ...
   std::vector<std::string> train_data_path;
@@ -25,13 +25,13 @@ struct DataConfig {
   bool eod_mask_loss = false;         // end-of-document tokens do not count in the loss
 
   DataloaderType dataloader_type = DataloaderType::kSingle;
-  bool data_sharding = true;    // the cyclic order keeps each rank in its own part of the data
+  bool data_sharding = true;    // cyclic order: each rank stays in its own part of the data
   int64_t num_workers = 2;      // threads that read ahead
   double mask_prob = 0.15;      // BERT, T5: fraction of masked tokens
   double short_seq_prob = 0.1;  // BERT, T5: fraction of samples cut short
 };
 
-// Everything wrong with a config, one sentence each; empty when it is valid.
+// Everything wrong with a config, one sentence each; empty if it is valid.
 std::vector<std::string> problems(const DataConfig& config);
 
 }  // namespace megatron

@@ -16,10 +16,10 @@
 
 namespace megatron {
 
-// Makes batches ahead of the consumer on worker threads and hands them out in the sampler's order,
-// whatever the number of workers. With no workers each batch is made when it is asked for, also if
-// the system allows no thread.
-// One consumer thread. The destructor waits for the batches being made, not for those planned.
+// Makes batches ahead of the consumer on worker threads and returns them in the sampler's order,
+// for any number of workers. Without workers, or if the system allows no thread, makes each batch
+// on demand. One consumer thread. The destructor waits for batches that are being made, not for
+// planned ones.
 template <class Batch>
 class DataLoader {
  public:
@@ -48,8 +48,8 @@ class DataLoader {
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  // The next batch; empty at the end of the data. Rethrows what the sampler or make_batch threw for
-  // this batch; there is nothing to read after that.
+  // The next batch; empty at the end of the data. Rethrows the exception of the sampler or of
+  // make_batch for this batch; there are no further batches then.
   std::optional<Batch> next() {
     if (workers_.empty()) {
       const std::optional<SampleGroup> group = sampler_->next();
@@ -94,7 +94,7 @@ class DataLoader {
         } catch (...) {
           slot.error = std::current_exception();
         }
-        // Nothing follows the end or an error: idle workers leave too.
+        // Nothing follows the end or an error: idle workers stop, too.
         if (!group) stopped_ = true;
       }
       if (group) {

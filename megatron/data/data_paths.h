@@ -11,13 +11,13 @@
 
 namespace megatron {
 
-// One dataset or several to be dealt into one.
+// One dataset, or several to blend into one.
 struct Blend {
   std::vector<std::string> prefixes;  // empty: nothing was given
-  // One per prefix: dealt by these. Empty: a single prefix, read as it is, or several of which each
-  // is read once and dealt by its size.
+  // One per prefix: the weights of the blend. Empty: a single prefix, read in order, or several,
+  // each read once and weighted by its size.
   std::vector<double> weights;
-  // One per prefix: the part of its documents that is used. Empty: all, or what --split says.
+  // One per prefix: the part of its documents to use. Empty: all, or as given by --split.
   std::vector<SplitBounds> parts;
 };
 
@@ -27,13 +27,13 @@ struct Blend {
 // `flag` names the source in messages. Throws ConfigError.
 Blend parse_blend(std::span<const std::string> items, std::string_view flag);
 
-// Where the samples come from: one blend cut by --split, or a blend for each of train, valid, test.
+// The sources of samples: one blend cut by --split, or a blend for each of train, valid, test.
 struct DataPaths {
   Blend all;
   std::array<Blend, 3> per_split;
 };
 
-// Resolves --data-path, --train-data-path and its siblings, --data-args-path and
+// Resolves --data-path, --train-data-path and the like, --data-args-path and
 // --per-split-data-args-path. Throws ConfigError, IoError, FormatError.
 DataPaths data_paths(const DataConfig& config);
 

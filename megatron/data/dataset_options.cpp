@@ -16,7 +16,7 @@ Json matrix_json(const SplitMatrix& matrix) {
       rows.push_back(nullptr);
       continue;
     }
-    // Compat: the sum Megatron starts from is an integer, which prints as 0, not 0.0.
+    // Compat: Megatron starts from the integer 0, which prints as 0, not 0.0.
     const Json lower = k == 0 ? Json(0) : Json(matrix[k]->lower);
     rows.push_back(Json::array({lower, matrix[k]->upper}));
   }

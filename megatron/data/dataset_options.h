@@ -13,20 +13,20 @@
 
 namespace megatron {
 
-// Settings that all datasets of a run share.
+// Common settings of all datasets of a run.
 struct DatasetOptions {
   int64_t seq_length = 0;
   int64_t seed = 1234;
   int64_t vocab_size = 0;  // unpadded; a larger token in the data is an error
   TokenizerDescription tokenizer;
-  // --split as given and its meaning; both empty when each split has paths of its own.
+  // --split as given, and parsed; both empty if each split has its own paths.
   std::optional<std::string> split;
   std::optional<SplitMatrix> split_matrix;
   std::filesystem::path cache_path;  // empty: "<prefix>/cache/<class>_indices"
   CacheNaming cache_naming = CacheNaming::kCore05;
 };
 
-// The text that identifies the index of one split of one dataset, as JSON: Megatron names cache
+// The text that identifies the index of one split of one dataset, as JSON; Megatron names cache
 // files after it. `class_name` is Megatron's name of the dataset class; classes with settings of
 // their own append them. An empty `num_samples` means one epoch.
 nlohmann::ordered_json dataset_description(std::string_view class_name,

@@ -10,9 +10,8 @@
 
 namespace megatron {
 
-// Prefixes of the datasets whose files lie in a directory, by name. Other files are passed over.
-// Throws ConfigError if it is no directory, or holds no dataset, or only one of the two files of
-// one.
+// Prefixes of the datasets in a directory, sorted by name. Skips other files. Throws ConfigError if
+// it is not a directory, holds no dataset, or holds only one of a dataset's two files.
 std::vector<std::filesystem::path> datasets_in(const std::filesystem::path& directory);
 
 struct DatasetCounts {
@@ -21,7 +20,7 @@ struct DatasetCounts {
   int64_t tokens = 0;
 };
 
-// Writes the documents of all `inputs` one after another. Throws ConfigError if the output is one
+// Writes the documents of all `inputs` in order. Throws ConfigError if the output is one
 // of them or its directory is missing, DtypeError if the element types differ.
 DatasetCounts merge_datasets(std::span<const std::filesystem::path> inputs,
                              const std::filesystem::path& output_prefix,

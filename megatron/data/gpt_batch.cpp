@@ -6,7 +6,7 @@
 namespace megatron {
 namespace {
 
-// Applies `options` to row `row` of the batch, whose tokens are in place.
+// Applies `options` to row `row` of the batch, whose tokens are already set.
 void apply_document_rules(GptBatch& batch, int64_t row, const GptSampleOptions& options) {
   const int64_t s = batch.seq_length;
   const auto first = static_cast<size_t>(row * s);
@@ -19,7 +19,7 @@ void apply_document_rules(GptBatch& batch, int64_t row, const GptSampleOptions& 
       batch.document_starts[at] = static_cast<int32_t>(document_start);
     }
     if (options.eod_mask_loss && is_eod) batch.loss_mask[at] = 0.0F;
-    if (is_eod) document_start = i + 1;  // the eod itself still belongs to its document
+    if (is_eod) document_start = i + 1;  // the eod belongs to its document
   }
 }
 

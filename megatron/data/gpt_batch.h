@@ -24,22 +24,22 @@ struct GptBatch {
   std::vector<int64_t> labels;        // [b, s] tokens one step later
   std::vector<float> loss_mask;       // [b, s] weights of the tokens in the loss; 1 counts
   std::vector<int64_t> position_ids;  // [b, s]
-  // [b, s] token i sees tokens [document_starts[i], i]; empty: all before it
+  // [b, s] token i sees tokens [document_starts[i], i]; empty: all earlier ones
   // (reset_attention_mask is off).
   std::vector<int32_t> document_starts;
-  // Divides the sum of losses; 0: the sum of loss_mask. A part of whole sequences has its own.
+  // Divides the sum of losses; 0: the sum of loss_mask. Parts of sequences have their own.
   float loss_divisor = 0;
-  int64_t first_sample = 0;  // number of the first row in the global order of the run
+  int64_t first_sample = 0;  // index of the first row in the global order of the run
 };
 
-// Reads the samples of a group. The mask and position rules look at the inputs, never at labels.
+// Reads the samples of a group. Masks and positions depend on the inputs, never on labels.
 GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
                         const GptSampleOptions& options);
 
-// Some of the `num_chunks` equal pieces that every sequence is cut into, one after the other: the
-// part of one context-parallel rank. What refers to positions means those of the whole sequence.
-// Document starts are [chunks, b, s / num_chunks], unlike in a whole batch. The loss divisor is
-// such that the mean over ranks that have all chunks among them is the mean over the whole batch.
+// A context-parallel rank's part of a batch: some of the `num_chunks` equal chunks of every
+// sequence, one after the other. Positions are those of the whole sequence. Document starts are
+// [chunks, b, s / num_chunks], unlike in a whole batch. The loss divisor is chosen so that the mean
+// over ranks that together have all chunks is the mean over the whole batch.
 // REQUIRES: seq_length is a multiple of num_chunks.
 GptBatch chunks_of(const GptBatch& batch, std::span<const int64_t> chunks, int64_t num_chunks);
 

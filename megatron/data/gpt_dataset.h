@@ -13,13 +13,13 @@
 
 namespace megatron {
 
-// The samples of one split of one indexed dataset: its sequences, shuffled and strung together, cut
-// into runs of seq_length + 1 tokens of which neighbours share one, and shuffled again.
-// The order and the cache files are those of Megatron-LM core_r0.5.0.
+// The samples of one split of one indexed dataset: its sequences are shuffled and concatenated, cut
+// into runs of seq_length + 1 tokens (neighbours share one), and shuffled again.
+// Order and cache files are those of Megatron-LM core_r0.5.0.
 class GptDataset final : public SampleDataset {
  public:
-  // Loads the index from the cache, or builds and caches it. `num_samples` is the least the dataset
-  // must provide; empty means one epoch. Throws ConfigError if the sequences hold no tokens.
+  // Loads the index from the cache, or builds and caches it. `num_samples` is the required minimum;
+  // empty means one epoch. Throws ConfigError if the sequences hold no tokens.
   GptDataset(std::shared_ptr<const IndexedDataset> data, IndexRange sequences, Split split,
              std::optional<int64_t> num_samples, const DatasetOptions& options);
 

@@ -9,26 +9,26 @@
 
 namespace megatron {
 
-// How often a split is read to yield the samples asked for.
+// The number of passes over a split for the requested samples.
 struct EpochPlan {
   int64_t tokens_per_epoch = 0;
   int64_t num_epochs = 0;
-  int64_t num_samples = 0;  // every whole sample of those epochs; at least as many as asked for
-  // The last epoch is shuffled on its own when only part of it is needed; then this many samples
-  // come from the epochs before it.
+  int64_t num_samples = 0;  // all whole samples of those epochs, at least the requested number
+  // If only part of the last epoch is needed, it is shuffled separately; then this many samples
+  // come from earlier epochs.
   bool separate_last_epoch = false;
   int64_t num_samples_before_last_epoch = 0;
 };
 
-// The least number of epochs of which num_samples samples of seq_length + 1 tokens can be cut,
-// neighbours sharing one token; one epoch if num_samples is empty.
+// The fewest epochs that give num_samples samples of seq_length + 1 tokens (neighbours share one
+// token); one epoch if num_samples is empty.
 // REQUIRES: tokens_per_epoch > 0, seq_length > 0.
 EpochPlan plan_epochs(int64_t tokens_per_epoch, std::optional<int64_t> num_samples,
                       int64_t seq_length);
 
-// Where each sample of one split of one dataset lies. Three arrays, equal to Megatron's:
+// The place of each sample of one split of one dataset. Three arrays, equal to Megatron's:
 //
-//   document_index  [epochs * sequences]  sequences in the order they are strung together
+//   document_index  [epochs * sequences]  sequences in the order of concatenation
 //   sample_index    [num_samples + 1, 2]  first token of each sample: position in document_index,
 //                                         offset in that sequence
 //   shuffle_index   [num_samples]         sample_index rows in the order of training
@@ -45,7 +45,7 @@ struct GptIndex {
   };
   // REQUIRES: 0 <= row <= num_samples().
   Position position(int64_t row) const;
-  // Row of the sample that is read as number `sample`. REQUIRES: 0 <= sample < num_samples().
+  // Row of sample number `sample` in the reading order. REQUIRES: 0 <= sample < num_samples().
   int64_t shuffled(int64_t sample) const;
   int64_t num_samples() const { return shuffle_index.size() + wide_shuffle_index.size(); }
   int64_t num_positions() const { return (sample_index.size() + wide_sample_index.size()) / 2; }
@@ -54,8 +54,8 @@ struct GptIndex {
 // Tokens of a run of sequences. REQUIRES: the range is inside the dataset.
 int64_t count_tokens(const IndexedDataset& data, IndexRange sequences);
 
-// Builds the index of these sequences. Takes time and memory proportional to the number of samples
-// and of sequences. Throws Unsupported for sequence numbers above 2^31 - 1.
+// Builds the index of these sequences, in time and memory proportional to the number of samples and
+// sequences. Throws Unsupported for sequence numbers above 2^31 - 1.
 // REQUIRES: plan = plan_epochs(count_tokens(data, sequences), ...) with this seq_length.
 GptIndex build_gpt_index(const IndexedDataset& data, IndexRange sequences, const EpochPlan& plan,
                          int64_t seq_length, int64_t seed);

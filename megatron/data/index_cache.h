@@ -10,28 +10,28 @@
 
 namespace megatron {
 
-// How cache files are called; the arrays in them are the same.
+// The names of cache files; their arrays are the same.
 enum class CacheNaming {
   kCore05,     // <md5>-GPTDataset-document_index.npy        (core_r0.5.0)
-  kWithSplit,  // <md5>-GPTDataset-train-document_index.npy  (later ones)
+  kWithSplit,  // <md5>-GPTDataset-train-document_index.npy  (later versions)
 };
 
-// The files that hold the index arrays of one dataset, named after the digest of a text that
-// describes everything they depend on. Files appear whole or not at all, the description last, so
-// ranks that build the same index at the same time do no harm to each other.
+// The files with the index arrays of one dataset, named after the digest of a text that describes
+// everything they depend on. Files appear atomically, the description last, so ranks may build the
+// same index at the same time.
 class IndexCache {
  public:
   // `class_name` is "GPTDataset" or another of Megatron's dataset classes.
   IndexCache(std::filesystem::path directory, std::string_view class_name, std::string description,
              Split split, CacheNaming naming);
 
-  // Path of an array: name is "document_index", ...
+  // Path of an array; `name` is "document_index", ...
   std::filesystem::path array_file(std::string_view name) const;
   std::filesystem::path description_file() const;
-  // True if the description and all these arrays exist.
+  // Do the description and all these arrays exist?
   bool holds(std::initializer_list<std::string_view> names) const;
-  // Makes the directory, calls `save_arrays` and writes the description. A directory that cannot be
-  // written costs time at the next start, not the run: then it warns and returns false.
+  // Creates the directory, calls `save_arrays` and writes the description. If the directory is not
+  // writable, warns and returns false: the next start builds the index again.
   bool save(const std::function<void()>& save_arrays) const;
 
  private:

@@ -23,7 +23,7 @@ constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
 constexpr std::string_view kLegacyMagic{"TNTIDX\0\0", 8};
 constexpr uint64_t kVersion = 1;
 constexpr int64_t kHeaderBytes = 34;
-constexpr int64_t kScanGrain = int64_t{1} << 18;  // sequences per thread worth starting one for
+constexpr int64_t kScanGrain = int64_t{1} << 18;  // fewest sequences that pay for a thread
 
 template <class T>
 T load(const std::byte* from, int64_t index = 0) {
@@ -66,7 +66,7 @@ TokenDtype checked_dtype(uint8_t code, const std::filesystem::path& path) {
                   path.string(), code));
 }
 
-// Opens one file of a dataset; a missing file is reported with what the user probably meant.
+// Opens one file of a dataset; the error for a missing file guesses the user's intention.
 MappedFile open_member(const std::filesystem::path& prefix, const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return MappedFile(path);
@@ -214,7 +214,7 @@ void IndexedDataset::read_header() {
 
   const auto sequences = load<uint64_t>(bytes.data() + 18);
   const auto documents = load<uint64_t>(bytes.data() + 26);
-  const uint64_t most = bytes.size();  // keeps the products below from overflowing
+  const uint64_t most = bytes.size();  // prevents overflow of the products below
   const uint64_t per_sequence = multimodal_ ? 13 : 12;
   if (sequences > most / per_sequence || documents > most / 8 ||
       kHeaderBytes + per_sequence * sequences + 8 * documents > most) {
@@ -234,7 +234,7 @@ void IndexedDataset::read_header() {
   if (multimodal_) modes_ = documents_ + 8 * document_index_size_;
 }
 
-// Every later read relies on these checks: a mapped page beyond the end of a file is a bus error.
+// Later reads rely on these checks: reading a mapped page beyond the end of a file is a bus error.
 void IndexedDataset::check_sequences() {
   const int64_t item = token_bytes(dtype_);
   const int64_t tokens_size = static_cast<int64_t>(tokens_.bytes().size());
@@ -467,8 +467,8 @@ void IndexedDatasetBuilder::finalize() {
   index.write(bytes_of(document_index_));
   index.write(bytes_of(modes_));
 
-  // An old dataset stays until the new one is on the device. An old index must never stand beside
-  // new tokens, even if the power fails between the renames.
+  // An old dataset stays until the new one is on the device. An old index must never accompany new
+  // tokens, even if the power fails between the renames.
   tokens_->sync();
   index.sync();
   std::error_code ignored;

@@ -12,8 +12,8 @@
 
 namespace megatron {
 
-// A dataset is two files. `<prefix>.bin` holds the tokens, one after another, without header or
-// padding. `<prefix>.idx` says where each sequence lies:
+// A dataset is two files. `<prefix>.bin` holds the tokens without header or padding. `<prefix>.idx`
+// holds the place of each sequence:
 //
 //   offset      bytes  field (little-endian)
 //   0           9      magic "MMIDIDX\0\0"
@@ -41,16 +41,16 @@ enum class TokenDtype : uint8_t {
 int64_t token_bytes(TokenDtype dtype);
 // "uint16", "int32", ...
 std::string_view token_dtype_name(TokenDtype dtype);
-// The type Megatron writes: uint16 below 65500 ids, else int32. `vocab_size` is the unpadded one.
+// The type that Megatron writes: uint16 below 65500 ids, else int32. `vocab_size` is unpadded.
 TokenDtype token_dtype_for_vocab(int64_t vocab_size);
 
 // `<prefix>.idx` and `<prefix>.bin`.
 std::filesystem::path index_file(const std::filesystem::path& prefix);
 std::filesystem::path tokens_file(const std::filesystem::path& prefix);
-// True if both files exist.
+// Do both files exist?
 bool dataset_exists(const std::filesystem::path& prefix);
 
-// Borrowed tokens of one element type, as they lie in the mapped file.
+// Borrowed tokens of one element type, as in the mapped file.
 class TokenView {
  public:
   TokenView(TokenDtype dtype, std::span<const std::byte> bytes) : dtype_(dtype), bytes_(bytes) {}
@@ -68,16 +68,15 @@ class TokenView {
   std::span<const std::byte> bytes_;
 };
 
-// Reads one dataset through memory maps; opening it touches the index only. Safe to read from
-// several threads at once.
+// Reads one dataset through memory maps; opening reads only the index. Reading is thread safe.
 class IndexedDataset {
  public:
   struct Options {
     bool multimodal = false;  // the index ends with one mode per sequence
   };
 
-  // Throws IoError when a file is missing or cannot be read, FormatError when the two files are not
-  // a dataset (magic, version, element type, truncation, indices out of range), Unsupported for the
+  // Throws IoError if a file is missing or cannot be read, FormatError if the two files are not a
+  // dataset (magic, version, element type, truncation, indices out of range), Unsupported for the
   // TNTIDX formats.
   explicit IndexedDataset(std::filesystem::path prefix);
   IndexedDataset(std::filesystem::path prefix, Options options);
@@ -99,7 +98,7 @@ class IndexedDataset {
   // Throws Error if the range is not inside the dataset.
   TokenView sequence(int64_t sequence) const;
   TokenView tokens(int64_t sequence, int64_t offset, int64_t count) const;
-  // Sequences [begin, end) as one run of tokens, as they follow each other in the file.
+  // Sequences [begin, end) as one run of tokens, which are contiguous in the file.
   TokenView slice(int64_t begin, int64_t end) const;
 
  private:
@@ -122,8 +121,8 @@ class IndexedDataset {
   const std::byte* modes_ = nullptr;      // i8
 };
 
-// Writes a dataset. The files appear under their names in finalize(), the index last: an
-// interrupted run leaves no dataset behind. One thread at a time.
+// Writes a dataset. The files appear in finalize(), the index last: an interrupted run leaves no
+// dataset. Not thread safe.
 class IndexedDatasetBuilder {
  public:
   struct Options {
@@ -151,8 +150,7 @@ class IndexedDatasetBuilder {
   int64_t num_documents() const { return static_cast<int64_t>(document_index_.size()) - 1; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  // Makes the dataset appear. Sequences after the last end_document() belong to no document, which
-  // is an Error. Throws IoError.
+  // Completes the dataset. Throws IoError, and Error if sequences follow the last end_document().
   void finalize();
 
  private:

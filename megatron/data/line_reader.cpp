@@ -29,10 +29,10 @@ int open_for_reading(const std::filesystem::path& path) {
       fmt::format("{}: cannot open: {}; check the path", path.string(), std::strerror(reason)));
 }
 
-// How the bytes of a text file are packed.
+// The compression of a text file.
 enum class Packing { kNone, kGzip, kXz };
 
-// What the first bytes of a file say. A pipe cannot be read twice; its name decides.
+// Detects the compression by the first bytes. A pipe cannot be read twice, so its name decides.
 Packing packing_of(const std::filesystem::path& path) {
   using namespace std::string_view_literals;
   struct Kind {
@@ -62,8 +62,8 @@ Packing packing_of(const std::filesystem::path& path) {
   return Packing::kNone;
 }
 
-// One past the last line end in `text`; 0 if there is none. A \r that ends the text may be half of
-// a \r\n, so it does not count.
+// One past the last line end in `text`; 0 if there is none. A final \r does not count, because it
+// may be half of a \r\n.
 size_t end_of_last_line(std::string_view text) {
   const size_t newline = text.rfind('\n');
   if (newline != std::string_view::npos) return newline + 1;
@@ -78,7 +78,8 @@ void split_lines(std::string_view text, std::vector<std::string_view>& lines) {
   size_t newline = find('\n', 0);
   size_t carriage_return = find('\r', 0);
   for (size_t begin = 0; begin < text.size();) {
-    // Searched again only once passed: a file without one of the two is searched once for it.
+    // Searches again only after passing the last hit, so a file without one of them is searched
+    // once.
     if (newline < begin) newline = find('\n', begin);
     if (carriage_return < begin) carriage_return = find('\r', begin);
     const size_t end = std::min(newline, carriage_return);
@@ -148,7 +149,7 @@ class LineReader::GzipSource final : public Source {
 class LineReader::XzSource final : public Source {
  public:
   explicit XzSource(const std::filesystem::path& path) : path_(path), packed_(path) {
-    // Several streams in one file follow each other, as `cat a.xz b.xz` makes them.
+    // A file may hold several streams, as from `cat a.xz b.xz`.
     if (::lzma_stream_decoder(&stream_, UINT64_MAX, LZMA_CONCATENATED) != LZMA_OK) {
       throw IoError(path.string() + ": cannot open: out of memory");
     }

@@ -12,21 +12,21 @@ namespace megatron {
 // Some whole lines of a text file, without their line ends.
 struct LineChunk {
   std::vector<std::string_view> lines;  // into `buffer`
-  int64_t first_line = 0;               // number of lines[0] in its file, from 1
-  std::string buffer;                   // reused from chunk to chunk; zeros behind the last line
+  int64_t first_line = 0;               // line number of lines[0] in its file, from 1
+  std::string buffer;                   // reused for every chunk; zeros follow the last line
 };
 
 // Reads a text file in chunks of whole lines. As in Python, \n, \r\n and a lone \r end a line, and
-// a last line needs no end. Files that begin as gzip or xz files do are unpacked on the way,
-// whatever their names. One thread.
+// the last line needs no end. Decompresses files that begin like gzip or xz files, whatever their
+// names. Not thread safe.
 class LineReader {
  public:
-  // Bytes that may be read behind each line of a chunk.
+  // Readable bytes behind each line of a chunk.
   static constexpr size_t kPadding = 64;
   static constexpr size_t kDefaultChunkBytes = size_t{1} << 20;
 
-  // Chunks hold about chunk_bytes, more if one line does. Throws IoError, and FormatError for
-  // another kind of compressed file.
+  // Chunks hold about chunk_bytes, more for longer lines. Throws IoError, and FormatError for other
+  // kinds of compressed files.
   explicit LineReader(std::filesystem::path path, size_t chunk_bytes = kDefaultChunkBytes);
   ~LineReader();
   LineReader(const LineReader&) = delete;
@@ -45,7 +45,7 @@ class LineReader {
   std::filesystem::path path_;
   size_t chunk_bytes_;
   std::unique_ptr<Source> source_;
-  std::string rest_;  // what was read behind the last chunk
+  std::string rest_;  // bytes after the last chunk
   int64_t num_lines_ = 0;
   bool at_end_ = false;
 };

@@ -11,7 +11,7 @@
 
 namespace megatron {
 
-// One sample of BERT, as views of the run of integers that BertDataset::read() fills.
+// One sample of BERT, as views of the integers from BertDataset::read().
 struct BertSample {
   explicit BertSample(std::span<int64_t> run);
   // Integers of a sample with sequences of this length.
@@ -19,10 +19,10 @@ struct BertSample {
 
   std::span<int64_t> text;          // [s] cls A sep B sep, then padding
   std::span<int64_t> types;         // [s] 0 for A, 1 for B
-  std::span<int64_t> labels;        // [s] the original token where one was masked, else -1
-  std::span<int64_t> loss_mask;     // [s] 1 where a token was masked
+  std::span<int64_t> labels;        // [s] the original of a masked token, else -1
+  std::span<int64_t> loss_mask;     // [s] 1 for masked tokens
   std::span<int64_t> padding_mask;  // [s] 1 for tokens, 0 for padding
-  int64_t& is_random;               // 1: B comes before A in the text (the binary head's label)
+  int64_t& is_random;               // 1: B precedes A in the text (the binary head's label)
   int64_t& is_truncated;
 };
 
@@ -34,15 +34,15 @@ struct T5Sample {
   }
 
   std::span<int64_t> encoder;    // [se] text with a sentinel for each masked span
-  std::span<int64_t> decoder;    // [sd] bos, then sentinels and what they stand for
+  std::span<int64_t> decoder;    // [sd] bos, then each sentinel with its span
   std::span<int64_t> labels;     // [sd] the decoder's next tokens, ending with eos; then -1
-  std::span<int64_t> loss_mask;  // [sd] 1 where there is a label
+  std::span<int64_t> loss_mask;  // [sd] 1 for labels
   int64_t& is_truncated;
 };
 
-// Pairs of sentences with masked words (Devlin et al. 2018, arXiv:1810.04805, sec. 3.1), sample by
-// sample those of Megatron-LM core_r0.5.0. With a binary head a sample has two parts, exchanged in
-// every second one; without, it has one.
+// Pairs of sentences with masked words (Devlin et al. 2018, arXiv:1810.04805, sec. 3.1), equal to
+// the samples of Megatron-LM core_r0.5.0. With a binary head a sample has two parts, exchanged in
+// every second sample; without it has one.
 class BertDataset final : public SampleDataset {
  public:
   struct Settings {
@@ -52,7 +52,7 @@ class BertDataset final : public SampleDataset {
     std::shared_ptr<const MaskingVocabulary> vocabulary;
   };
 
-  // The index comes from the cache, or is built and cached. Throws ConfigError if the split has no
+  // Loads the index from the cache, or builds and caches it. Throws ConfigError if the split has no
   // usable document.
   BertDataset(std::shared_ptr<const IndexedDataset> data, SplitBounds bounds, Split split,
               std::optional<int64_t> num_samples, const DatasetOptions& options,
@@ -70,8 +70,8 @@ class BertDataset final : public SampleDataset {
   SentenceIndex index_;
 };
 
-// Text with masked spans, and the spans (Raffel et al. 2019, arXiv:1910.10683, sec. 3.1.4), sample
-// by sample those of Megatron-LM core_r0.5.0.
+// Text with masked spans, and the spans (Raffel et al. 2019, arXiv:1910.10683, sec. 3.1.4), equal
+// to the samples of Megatron-LM core_r0.5.0.
 class T5Dataset final : public SampleDataset {
  public:
   struct Settings {
@@ -89,8 +89,8 @@ class T5Dataset final : public SampleDataset {
   int64_t sample_size() const override {
     return T5Sample::size(seq_length_, settings_.decoder_seq_length);
   }
-  // Throws ConfigError when a sample has more spans than there are sentinels, or does not fit into
-  // the decoder.
+  // Throws ConfigError if a sample has more spans than there are sentinels, or does not fit the
+  // decoder.
   void read(int64_t sample, std::span<int64_t> out) const override;
 
  private:

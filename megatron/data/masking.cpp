@@ -28,7 +28,7 @@ std::vector<double> run_probabilities(int64_t max) {
   for (int64_t k = 1; k <= max; ++k) p.push_back(1.0 / static_cast<double>(k));
   const double sum = numpy_sum(p);
   for (double& value : p) value /= sum;
-  // Compat: Megatron-LM core_r0.5.0 divides by the sum of the quotients again before it draws.
+  // Compat: Megatron-LM core_r0.5.0 normalizes the quotients again before it draws.
   const double again = numpy_sum(p);
   for (double& value : p) value /= again;
   return p;

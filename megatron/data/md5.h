@@ -5,8 +5,8 @@
 
 namespace megatron {
 
-// The MD5 digest of a text in lower-case hexadecimal (RFC 1321). It names cache files as Megatron
-// does; it protects nothing.
+// The MD5 digest of a text in lower-case hexadecimal (RFC 1321), for Megatron's names of cache
+// files. Not for security.
 std::string md5_hex(std::string_view text);
 
 }  // namespace megatron

@@ -25,13 +25,13 @@ constexpr std::string_view npy_descr() {
   if constexpr (std::is_same_v<T, uint64_t>) return "<u8";
 }
 
-// The header numpy.save writes before C-order data of this type and shape.
+// The header that numpy.save writes before C-order data of this type and shape.
 std::string npy_header(std::string_view descr, std::span<const int64_t> shape);
 
 // A .npy file mapped into memory: format 1.0, 2.0 or 3.0, C order.
 class NpyFile {
  public:
-  // Throws IoError; FormatError for anything that is not such a file or is cut short.
+  // Throws IoError; FormatError for anything that is not such a file or is truncated.
   explicit NpyFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }
@@ -55,7 +55,7 @@ class NpyFile {
   std::span<const std::byte> data_;
 };
 
-// Writes what numpy.save would, atomically. REQUIRES: bytes holds the elements of `shape`.
+// Writes the same file as numpy.save, atomically. REQUIRES: bytes holds the elements of `shape`.
 void write_npy(const std::filesystem::path& path, std::string_view descr,
                std::span<const int64_t> shape, std::span<const std::byte> bytes);
 

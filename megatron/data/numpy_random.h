@@ -7,8 +7,8 @@
 
 namespace megatron {
 
-// numpy's legacy RandomState(seed), bit for bit: sample orders and masks of Megatron are drawn from
-// it. MT19937 (Matsumoto and Nishimura 1998) with the single-integer seeding.
+// numpy's legacy RandomState(seed), bit for bit, which Megatron draws sample orders and masks from:
+// MT19937 (Matsumoto and Nishimura 1998) with the single-integer seeding.
 class NumpyRandom {
  public:
   explicit NumpyRandom(uint32_t seed);
@@ -26,7 +26,7 @@ class NumpyRandom {
   int64_t choice(std::span<const double> probabilities);
   // Number of trials up to the first success. REQUIRES: 0 < p < 1/3.
   int64_t geometric(double p);
-  // Fisher-Yates from the last element down; the draws depend on the size only.
+  // Fisher-Yates from the last element down; the draws depend only on the size.
   void shuffle(std::span<int32_t> values);
   void shuffle(std::span<uint32_t> values);
   void shuffle(std::span<int64_t> values);
@@ -44,11 +44,11 @@ class NumpyRandom {
   int position_ = kStateSize;
 };
 
-// numpy's float64 sum: pairwise above 8 elements, so the rounding is numpy's too.
+// numpy's float64 sum: pairwise above 8 elements, with numpy's rounding.
 double numpy_sum(std::span<const double> values);
 
-// torch.randperm(n) on the CPU with a generator seeded with `seed`. REQUIRES: n < 2^32 / 20, where
-// torch changes its method; larger n throw Unsupported.
+// torch.randperm(n) on the CPU with a generator seeded with `seed`. Throws Unsupported for n >=
+// 2^32 / 20, where torch uses another method.
 std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed);
 
 // numpy's default_rng(seeds): SeedSequence (O'Neill 2015) feeding PCG64 XSL-RR (O'Neill 2014).
@@ -56,7 +56,7 @@ class NumpyGenerator {
  public:
   explicit NumpyGenerator(std::span<const uint64_t> seeds);
 
-  // Uniform in [low, high), as Generator.integers. REQUIRES: low < high, high - low < 2^32.
+  // Uniform in [low, high), like Generator.integers. REQUIRES: low < high, high - low < 2^32.
   int64_t integers(int64_t low, int64_t high);
 
  private:

@@ -27,22 +27,22 @@ struct PreprocessConfig {
   bool keep_sequential_samples = false;
   int64_t log_interval = 1000;        // documents
   bool skip_bad_lines = false;        // report and count bad lines instead of stopping at the first
-  bool skip_empty_documents = false;  // Megatron-DeepSpeed's rule; else they stay, with no tokens
+  bool skip_empty_documents = false;  // Megatron-DeepSpeed's rule; else keep them, without tokens
 };
 
-// Everything wrong with a config, one sentence each; empty when it is valid.
+// Everything wrong with a config, one sentence each; empty if it is valid.
 std::vector<std::string> problems(const PreprocessConfig& config);
 
 struct PreprocessStats {
   int64_t documents = 0;        // good lines
-  int64_t empty_documents = 0;  // those without a token, summed over the keys
+  int64_t empty_documents = 0;  // without tokens, summed over the keys
   int64_t bad_lines = 0;
-  int64_t tokens = 0;  // with the ends of documents, summed over the keys
+  int64_t tokens = 0;  // including ends of documents, summed over the keys
   int64_t input_bytes = 0;
   double seconds = 0;
 };
 
-// What happens on the way; called in the order of the output, by one thread at a time.
+// Callbacks, called in the order of the output by one thread at a time.
 struct PreprocessEvents {
   // For each log_interval documents; several calls follow each other where many documents arrive at
   // once.
@@ -51,15 +51,15 @@ struct PreprocessEvents {
   std::function<void(const std::string&)> on_bad_line;
 };
 
-// The datasets have the documents in the order of the input. With partitions > 1 lines are dealt to
-// the partitions in turn over all input files, and the partitions follow each other, unless
-// keep_sequential_samples.
+// The datasets have the documents in the order of the input. With partitions > 1 the lines of all
+// input files are dealt to the partitions in turn, and the partitions follow each other, unless
+// keep_sequential_samples is set.
 //
-// Throws FormatError at the first bad line unless skip_bad_lines, IoError, and ConfigError if
+// Throws FormatError at the first bad line (unless skip_bad_lines), IoError, and ConfigError if
 // config has problems; then no dataset appears.
 //
-// Compat: equal to the files of Megatron-LM core_r0.5.0's tools/preprocess_data.py, but the files
-// of single partitions and of sentences are not written, several keys all get an .idx, and
+// Compat: equal to the files of Megatron-LM core_r0.5.0's tools/preprocess_data.py, except that the
+// files of single partitions and of sentences are not written, every key gets an .idx, and
 // partition inputs are sorted.
 PreprocessStats preprocess(const PreprocessConfig& config, const Tokenizer& tokenizer,
                            const PreprocessEvents& events = {});
@@ -67,8 +67,8 @@ PreprocessStats preprocess(const PreprocessConfig& config, const Tokenizer& toke
 // <output_prefix>_<key>_document, or _sentence.
 std::string dataset_prefix(const PreprocessConfig& config, const std::string& key);
 
-// The files that `input` of a config with partitions > 1 stands for, sorted; throws ConfigError if
-// there is none.
+// The files that match `input` of a config with partitions > 1, sorted; throws ConfigError if none
+// do.
 std::vector<std::filesystem::path> files_of_pattern(const std::string& pattern);
 
 }  // namespace megatron

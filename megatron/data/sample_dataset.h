@@ -5,9 +5,9 @@
 
 namespace megatron {
 
-// A numbered collection of training samples, each a run of equally many integers. The class of the
-// dataset defines the layout of the run: GPT samples are seq_length + 1 tokens (labels are the
-// inputs one step later), BERT's and T5's hold several rows. Reading is thread safe.
+// A numbered collection of training samples, all with the same number of integers. The class of the
+// dataset defines their layout: GPT samples are seq_length + 1 tokens (labels are the inputs one
+// step later), those of BERT and T5 hold several rows. Reading is thread safe.
 class SampleDataset {
  public:
   virtual ~SampleDataset() = default;

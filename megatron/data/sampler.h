@@ -12,11 +12,11 @@ namespace megatron {
 // The samples of one microbatch of one rank.
 struct SampleGroup {
   std::vector<int64_t> indices;  // into the dataset, micro_batch_size of them
-  // Number of the first one when all samples of the run are counted in order, over all ranks.
+  // Position of the first one in the order of all samples of the run, over all ranks.
   int64_t first_sample = 0;
 };
 
-// The order in which one rank reads a dataset: its state is the number of samples consumed.
+// The order in which one rank reads a dataset. Its state is the number of consumed samples.
 class Sampler {
  public:
   virtual ~Sampler() = default;
@@ -34,11 +34,11 @@ struct SamplerOptions {
   bool data_sharding = true;  // kCyclic: each rank stays in its own part of the data
 };
 
-// kSingle: dataset order, once. Of every micro_batch_size * data_parallel_size samples each rank
-// takes its micro_batch_size in rank order; a last incomplete lot is dropped. kCyclic: a new random
-// order each epoch, for ever; an epoch is the largest number of complete lots. Throws ConfigError
-// if the dataset has nothing (left) to read, or if consumed_samples is not at a lot's edge
-// (kCyclic).
+// kSingle: dataset order, once. Of every micro_batch_size * data_parallel_size samples (a lot) each
+// rank takes its micro_batch_size in rank order; a last incomplete lot is dropped. kCyclic: a new
+// random order in each epoch, for ever; an epoch is the largest number of complete lots. Throws
+// ConfigError if the dataset has nothing (left) to read, or if consumed_samples is not a number of
+// whole lots (kCyclic).
 std::unique_ptr<Sampler> make_sampler(const SamplerOptions& options);
 
 }  // namespace megatron

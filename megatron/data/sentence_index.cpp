@@ -17,7 +17,7 @@ constexpr int64_t kMaxSentenceTokens = 512;
 
 using Row = SentenceIndex::Row;
 
-// Target lengths, drawn one after the other.
+// Target lengths, drawn in order.
 class Targets {
  public:
   explicit Targets(const SentenceIndexOptions& options)

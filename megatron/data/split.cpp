@@ -25,7 +25,8 @@ std::string_view split_name(Split split) {
 
 SplitMatrix parse_split(std::string_view text) {
   constexpr std::string_view kNumber = ".0123456789";
-  // Compat: core_r0.5.0 takes the numbers and ignores all between them; a sign is refused here.
+  // Compat: core_r0.5.0 takes the numbers and ignores everything between them. This program rejects
+  // signs.
   const size_t sign = text.find('-');
   const bool is_negative =
       sign != std::string_view::npos && text.find_first_of(kNumber, sign) == sign + 1;

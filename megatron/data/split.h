@@ -18,7 +18,7 @@ struct SplitBounds {
   double lower = 0;
   double upper = 1;
 };
-// The bounds of train, valid and test; empty where a split gets nothing.
+// The bounds of train, valid and test; empty for a split without data.
 using SplitMatrix = std::array<std::optional<SplitBounds>, 3>;
 
 // Elements [begin, end) of a dataset.
@@ -28,11 +28,11 @@ struct IndexRange {
   int64_t size() const { return end - begin; }
 };
 
-// Reads --split: up to three numbers ("969, 30, 1", "80/15/5", "1"), missing ones are 0. Throws
-// ConfigError if there are more or if all are 0.
+// Parses --split: up to three numbers ("969, 30, 1", "80/15/5", "1"); missing ones are 0. Throws
+// ConfigError if there are more or all are 0.
 SplitMatrix parse_split(std::string_view text);
 
-// The elements of a split of n elements: bounds are rounded, halves to even.
+// The elements of a split of n elements; rounds bounds, halves to even.
 IndexRange split_range(const SplitBounds& bounds, int64_t n);
 
 // Samples each split must provide.

@@ -14,7 +14,7 @@
 
 namespace megatron {
 
-// The datasets of a run; null where a split has no data or no samples are asked for.
+// The datasets of a run; null if a split has no data or no samples are requested.
 struct SplitDatasets {
   std::shared_ptr<const SampleDataset> train;
   std::shared_ptr<const SampleDataset> valid;
@@ -24,29 +24,29 @@ struct SplitDatasets {
   std::shared_ptr<const SampleDataset>& of(Split split);
 };
 
-// How one class of dataset is made from an indexed dataset.
+// Makes one class of dataset from an indexed dataset.
 struct DatasetMaker {
-  // Identifies the index of the dataset at a prefix: dataset_description() and what the class adds.
+  // Identifies the index of the dataset at a prefix: dataset_description() with the class's own
+  // part.
   std::function<nlohmann::ordered_json(const std::string& prefix, Split split,
                                        std::optional<int64_t> num_samples,
                                        const DatasetOptions& options)>
       describe;
-  // The part [bounds) of the data with at least num_samples samples; one epoch if empty.
+  // Makes the part `bounds` of the data, with at least num_samples samples; one epoch if empty.
   std::function<std::shared_ptr<const SampleDataset>(
       std::shared_ptr<const IndexedDataset> data, SplitBounds bounds, Split split,
       std::optional<int64_t> num_samples, const DatasetOptions& options)>
       make;
 };
 
-// Opens, splits, indexes and blends the data that the flags name, with the sample order of
-// Megatron-LM core_r0.5.0. Indices come from the cache where it has them; let one rank of a host
-// build first and the others find them there. Threads of one process share the result. Throws
-// ConfigError, IoError, FormatError.
+// Opens, splits, indexes and blends the data of the flags, with the sample order of Megatron-LM
+// core_r0.5.0. Uses cached indices: let one rank of a host build first, so that the others find
+// them. Threads of one process share the result. Throws ConfigError, IoError, FormatError.
 SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts& samples,
                                    int64_t seq_length, int64_t seed, const Tokenizer& tokenizer,
                                    const DatasetMaker& maker);
 
-// The same for GPT, with --mock-data too.
+// The same for GPT, including --mock-data.
 SplitDatasets build_gpt_datasets(const DataConfig& config, const SampleCounts& samples,
                                  int64_t seq_length, int64_t seed, const Tokenizer& tokenizer);
 

@@ -13,76 +13,76 @@
 
 namespace megatron {
 
-// What a block of memory is for; every allocation is counted under the category in force.
+// The purpose of a block of memory; an allocation counts for the category in force.
 enum class MemoryCategory { kParameters, kGradients, kOptimizer, kActivations, kWorkspace };
 inline constexpr int kNumMemoryCategories = 5;
 const char* name_of(MemoryCategory category);
 
-// Bytes, and a count of calls to the device's own allocator.
+// Bytes, and the number of calls to the device's own allocator.
 struct MemoryStats {
-  int64_t allocated_bytes = 0;       // handed out now
-  int64_t peak_allocated_bytes = 0;  // most ever handed out since the last reset
+  int64_t allocated_bytes = 0;       // in use now
+  int64_t peak_allocated_bytes = 0;  // maximum since the last reset
   int64_t reserved_bytes = 0;        // taken from the device, in use or cached
   int64_t peak_reserved_bytes = 0;
   int64_t num_driver_allocations = 0;
-  std::array<int64_t, kNumMemoryCategories> by_category{};       // allocated now
+  std::array<int64_t, kNumMemoryCategories> by_category{};       // in use now
   std::array<int64_t, kNumMemoryCategories> peak_by_category{};  // each category's own peak
 };
 
-// Where an allocator gets its memory, and how it deals it out.
+// An allocator's source of memory and its policy for dividing it.
 struct MemorySource {
-  void* (*take)(int64_t bytes, Device device) = nullptr;  // null: there is no more
+  void* (*take)(int64_t bytes, Device device) = nullptr;  // returns null if there is no more
   void (*give)(void* segment, Device device) = nullptr;   // REQUIRES: does not throw
 
-  int64_t alignment = 64;  // of blocks, bytes
-  // Requests from `large_bytes` on are rounded up to a multiple of `large_alignment`.
+  int64_t alignment = 64;  // of blocks, in bytes
+  // Requests of at least `large_bytes` are rounded up to a multiple of `large_alignment`.
   int64_t large_bytes = 0;
   int64_t large_alignment = 0;
-  // Blocks are cut to the request and joined again when their neighbours are free. Without it a
-  // block serves only requests that it exceeds by at most an eighth.
+  // Blocks are cut to the request, and free neighbours are joined. Without it a block only serves
+  // requests that it exceeds by at most an eighth.
   bool cuts_blocks = false;
-  // With it: requests of at most small_bytes are cut from segments of small_segment_bytes and never
-  // from others, where a long-lived one would keep a large block apart; requests of at most
-  // medium_bytes from segments of medium_segment_bytes, if the device has that much.
+  // With cuts_blocks: requests of at most small_bytes are cut from segments of small_segment_bytes
+  // and from no others, where a long-lived small block would keep a large one apart. Requests of at
+  // most medium_bytes are cut from segments of medium_segment_bytes, if the device has that much.
   int64_t small_bytes = 0;
   int64_t small_segment_bytes = 0;
   int64_t medium_bytes = 0;
   int64_t medium_segment_bytes = 0;
 
-  // What a request of that many bytes takes.
+  // The size of the block for a request of `bytes`.
   int64_t block_bytes(int64_t bytes) const;
 
-  // Host memory: whole blocks, so that tools which watch the heap see each.
+  // Host memory: whole blocks, so that heap checkers see each of them.
   static MemorySource cpu();
-  // A driver call costs up to a millisecond and waits for the device, and it hands out whole pages
-  // of 2 MiB.
+  // A driver call costs up to a millisecond and waits for the device. The driver hands out pages of
+  // 2 MiB.
   static MemorySource cuda();
   static MemorySource of(DeviceType type) { return type == DeviceType::kCpu ? cpu() : cuda(); }
 };
 
-// Keeps freed blocks and hands them out again, so that after the first iterations nothing is asked
-// of the device. A request gets the smallest block that fits; when none does, new memory is taken;
-// when the device refuses, the cache is emptied and the request tried once more. A block that was
-// released may be handed out while work on it is still queued: every user is on one stream. Thread
-// safe. Blocks are aligned to 64 bytes or more and their content is undefined.
+// Keeps freed blocks and hands them out again, so that nothing is requested from the device after
+// the first iterations. A request gets the smallest block that fits; if none does, the allocator
+// takes new memory; if the device refuses, it empties the cache and tries once more. A released
+// block may be handed out while work on it is still queued: all its users share one stream. Thread
+// safe. Blocks are aligned to 64 bytes or more; their content is undefined.
 class CachingAllocator {
  public:
-  // Of the device's own memory. Throws Unsupported for CUDA in a build without it.
+  // Uses the device's own memory. Throws Unsupported for CUDA in a build without it.
   explicit CachingAllocator(Device device);
   CachingAllocator(Device device, const MemorySource& source);
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  // Throws DeviceError with the sizes and the remedy when there is no memory. bytes >= 0.
-  // pool: of whose blocks, a MemoryPool's number or 0 for what is common.
+  // bytes >= 0. `pool` is a MemoryPool's number, or 0 for the common blocks. Throws DeviceError
+  // with the sizes and the remedy if there is no memory.
   void* allocate(int64_t bytes, MemoryCategory category, int pool = 0);
   void release(void* block) noexcept;
 
   MemoryStats stats() const;
   void reset_peaks();
-  // Returns what is cached to the device: segments of which no block is in use, but for those that
-  // a pool keeps.
+  // Returns the cached segments that have no block in use to the device, except for those that a
+  // pool keeps.
   void empty_cache();
 
  private:
@@ -92,8 +92,8 @@ class CachingAllocator {
   struct Block {
     std::byte* data = nullptr;
     int64_t bytes = 0;
-    int64_t used_bytes = 0;  // of them, where it is in use: what statistics count
-    bool is_small = false;   // of a segment of small blocks
+    int64_t used_bytes = 0;  // the part of bytes that statistics count while it is in use
+    bool is_small = false;   // in a segment of small blocks
     bool is_free = false;
     int pool = 0;
     MemoryCategory category = MemoryCategory::kActivations;
@@ -106,7 +106,7 @@ class CachingAllocator {
     }
   };
   using FreeBlocks = std::set<Block*, Smaller>;
-  // What a request and the blocks for it must have in common.
+  // Properties that a request and its block must share.
   struct Kind {
     int pool = 0;
     bool is_small = false;
@@ -114,19 +114,19 @@ class CachingAllocator {
   };
 
   FreeBlocks& free_blocks_like(const Block& block) { return free_[{block.pool, block.is_small}]; }
-  // A free block for a request, no longer listed as free; null when there is none.
+  // Takes a block for a request from the free list; null if there is none.
   Block* fitting(int64_t wanted, Kind kind);
-  // A new segment as one block; null when the device has no memory.
+  // A new segment as one block; null if the device has no memory.
   Block* new_segment(int64_t wanted, Kind kind);
   Block* segment_of(int64_t bytes, Kind kind);
   // Gives the part beyond `wanted` back to the free blocks.
   void cut(Block* block, int64_t wanted);
-  // Joins `after`, which follows `block`, to it.
+  // Joins `block` and `after`, which follows it.
   void join(Block* block, Block* after);
   void empty_cache_locked() noexcept;
   int open_pool();
   void keep_pool(int pool);
-  // Its blocks become common ones.
+  // The pool's blocks become common ones.
   void close_pool(int pool) noexcept;
   [[noreturn]] void throw_out_of_memory(int64_t bytes, MemoryCategory category) const;
 
@@ -154,12 +154,12 @@ class MemoryScope {
  private:
   MemoryCategory previous_;
 };
-// kActivations where no MemoryScope is open.
+// kActivations if no MemoryScope is open.
 MemoryCategory current_memory_category();
 
-// A part of an allocator whose blocks nobody else is given, so that recorded work
-// (device/work_graph.h) may go on using memory that was released when the record was complete. All
-// statistics count it like the rest.
+// A part of an allocator whose blocks serve only its own requests, so that recorded work
+// (device/work_graph.h) may keep using memory that was released after recording. Statistics count
+// it like the rest.
 class MemoryPool {
  public:
   // The allocator must outlive it.
@@ -168,7 +168,7 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // From now on nothing that it takes from the device goes back while it lives. Before a record.
+  // From now on keeps all its segments while it lives. Call before recording.
   void keep();
 
   const CachingAllocator& allocator() const { return allocator_; }
@@ -179,8 +179,8 @@ class MemoryPool {
   const int number_;
 };
 
-// Tensors that this thread makes of the pool's allocator while it lives are the pool's. Null:
-// nothing changes.
+// While it lives, this thread's allocations from the pool's allocator come from the pool. Null
+// changes nothing.
 class PoolScope {
  public:
   explicit PoolScope(const MemoryPool* pool);
@@ -191,7 +191,7 @@ class PoolScope {
  private:
   const MemoryPool* previous_;
 };
-// The number of the pool in force for an allocator; 0 where there is none.
+// The number of the pool in force for an allocator; 0 if there is none.
 int current_memory_pool(const CachingAllocator& allocator);
 
 }  // namespace megatron

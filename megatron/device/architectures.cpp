@@ -11,8 +11,8 @@ namespace {
 
 struct Architecture {
   int capability = 0;   // 80: 8.0, 120: 12.0
-  std::string letter;   // "a", "f" or nothing
-  bool has_ptx = true;  // and so, by the driver, machine code of its own GPUs, too
+  std::string letter;   // "a", "f" or empty
+  bool has_ptx = true;  // the driver translates PTX for the GPU itself and for later ones
 
   int major() const { return capability / 10; }
   int minor() const { return capability % 10; }

@@ -6,8 +6,8 @@ namespace megatron {
 
 enum class DeviceType { kCpu, kCuda };
 
-// Where tensors live. A CPU rank is a device of its own, so that the ranks of one process keep
-// separate memory pools and statistics, as ranks on GPUs do.
+// The device that holds a tensor. Each CPU rank is a device of its own, so that the ranks of one
+// process keep separate memory pools and statistics, as ranks on GPUs do.
 struct Device {
   DeviceType type = DeviceType::kCpu;
   int index = 0;
@@ -18,22 +18,22 @@ struct Device {
   std::string str() const;
 };
 
-// How a GPU may do the work of a stream.
+// How a GPU may do a stream's work. The CPU ignores it.
 struct StreamOptions {
   bool allows_tf32 = false;  // products of fp32 may round their factors to TF32 (10-bit mantissa)
   bool is_deterministic = false;     // equal work gives equal bits in every run, even if slower
-  bool searches_algorithms = false;  // the first large product of each size waits for the device to
-                                     // time the ways to compute it (kernels/cuda/matmul_plans.h)
+  bool searches_algorithms = false;  // the first large product of each size times its algorithms
+                                     // and waits for the device (kernels/cuda/matmul_plans.h)
 
   bool operator==(const StreamOptions& other) const = default;
 };
 
 // An ordered queue of work on one device. On the CPU work is done when a call returns, so the
-// stream is just the name of the device. Cheap to copy; the native handle is borrowed.
+// stream only names the device. Cheap to copy; the native handle is borrowed.
 struct Stream {
   Device device;
   void* native = nullptr;   // cudaStream_t on CUDA
-  StreamOptions options{};  // of a GPU; on the CPU they mean nothing
+  StreamOptions options{};  // GPU only
 
   bool is_cpu() const { return device.is_cpu(); }
   bool operator==(const Stream& other) const = default;

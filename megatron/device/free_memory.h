@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// Bytes that can be had of a device now: what the driver calls free on a GPU, what Linux calls
-// MemAvailable on the CPU. -1 where nobody says.
+// Bytes of a device that are available now: free memory according to the driver on a GPU, Linux's
+// MemAvailable on the CPU. -1 if unknown.
 int64_t free_memory_bytes(Device device);
 
 }  // namespace megatron

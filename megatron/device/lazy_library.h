@@ -4,15 +4,14 @@
 
 namespace megatron {
 
-// A shared library that the program loads when it first needs it, so that it starts where the
-// library is missing. Stays loaded.
+// A shared library, loaded on first use, so that the program also starts without it. Stays loaded.
 class LazyLibrary {
  public:
-  // `file` as the linker names it ("libnccl.so.2"), looked for where the program's own libraries
-  // are. Throws DeviceError with the linker's reason and `remedy`.
+  // `file` is the linker's name ("libnccl.so.2"); it is searched for where the program's own
+  // libraries are. Throws DeviceError with the linker's reason and `remedy`.
   LazyLibrary(const char* file, const std::string& remedy);
 
-  // A function of the library, as the type of its declaration. Throws DeviceError when it is
+  // A function of the library, with the type of its declaration. Throws DeviceError if it is
   // missing.
   template <class F>
   F function(const char* name) const {

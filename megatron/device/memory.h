@@ -7,16 +7,16 @@
 
 namespace megatron {
 
-// Copies bytes in the order of `stream`'s work; `to` and `from` may each be host memory or memory
-// of a device. On a CPU stream both are host memory and the copy is done on return. Host memory
-// that is not a PinnedBuffer: `from` may be reused on return, and `to` is filled on return.
+// Copies bytes in the order of `stream`'s work; `to` and `from` may each be host or device memory.
+// On a CPU stream both are host memory and the copy is done on return. For host memory outside a
+// PinnedBuffer, `from` may be reused on return and `to` is filled on return.
 void copy_bytes(void* to, const void* from, int64_t bytes, Stream stream);
 
 // Sets bytes to 0 in the order of `stream`'s work.
 void zero_bytes(void* to, int64_t bytes, Stream stream);
 
-// Host memory that a GPU reads and writes while the host does other things. Page-locked for a CUDA
-// device, ordinary for the CPU. Uninitialised.
+// Host memory that a GPU can read and write while the host works. Page-locked for a CUDA device,
+// ordinary for the CPU. Uninitialised.
 class PinnedBuffer {
  public:
   PinnedBuffer(int64_t bytes, Device device);

@@ -7,7 +7,7 @@
 
 namespace megatron {
 
-// The keys of the rounds of philox(): made once where many calls share a key.
+// The keys of philox()'s rounds, computed once for many calls that share a key.
 template <int kRounds>
 struct PhiloxKeys {
   uint32_t words[kRounds][2];
@@ -25,9 +25,8 @@ struct PhiloxKeys {
 };
 
 // Philox4x32 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") of ten rounds, the
-// usual number, or fewer: four random words from a 128-bit counter and a 64-bit key. Stateless, so
-// any thread or device can compute any element, and a replay needs nothing but the key and the
-// counter.
+// usual number, or fewer: four random words from a 128-bit counter and a 64-bit key. Stateless: any
+// thread or device can compute any element, and a replay needs only the key and the counter.
 template <int kRounds>
 MG_HOST_DEVICE inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter,
                                                      const PhiloxKeys<kRounds>& keys) {
@@ -45,7 +44,7 @@ MG_HOST_DEVICE inline std::array<uint32_t, 4> philox(std::array<uint32_t, 4> cou
   return philox(counter, PhiloxKeys<kRounds>(key));
 }
 
-// A 64-bit key for a named use of randomness: equal names and seeds give equal keys everywhere.
+// A 64-bit key for one use of randomness: equal seeds and uses give equal keys everywhere.
 MG_HOST_DEVICE constexpr uint64_t mixed_key(uint64_t seed, uint64_t use) {
   uint64_t z = seed + 0x9E3779B97F4A7C15u * (use + 1);  // splitmix64
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -53,7 +52,7 @@ MG_HOST_DEVICE constexpr uint64_t mixed_key(uint64_t seed, uint64_t use) {
   return z ^ (z >> 31);
 }
 
-// In (0, 1), never an end: a logarithm is finite, a bound of 1 is not reached.
+// A number in (0, 1), never 0 or 1: its logarithm is finite, and a bound of 1 is not reached.
 MG_HOST_DEVICE inline float unit_interval(uint32_t word) {
   return (static_cast<float>(word >> 9) + 0.5f) * 0x1p-23f;
 }

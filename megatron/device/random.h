@@ -11,27 +11,28 @@ namespace megatron {
 // A 64-bit hash of a name (FNV-1a), stable across builds and machines. On disk: never change.
 uint64_t hash_of(std::string_view name);
 
-// Which elements a dropout keeps. Element (i, k) of sample j of a site is kept when word k % 4 of
-// philox({k / 4, i, j low, j high}, key) is below keep_threshold. i counts rows of the whole,
+// The elements that a dropout keeps. Element (i, k) of sample j of a site is kept if word k % 4 of
+// philox({k / 4, i, j low, j high}, key) is below keep_threshold. i counts the rows of the
 // unsharded tensor within one sample, so the mask does not depend on micro-batch size, recompute,
-// or how the model is spread over ranks. Attention draws 16 bits for an element and orders them to
-// suit its kernels (kernels/attention_dropout.h).
+// or the sharding of the model. Attention draws 16 bits for an element, in the order that its
+// kernels use (kernels/attention_dropout.h).
 struct DropoutKey {
   uint64_t key = 0;
   int64_t first_sample = 0;  // global index of the microbatch's first sample
   float probability = 0;     // of dropping, in [0, 1)
-  int64_t first_row = 0;     // i of the first row, where a rank holds a part of the rows
-  // Where the part is two runs of rows: i jumps by `gap` at row `gap_at` of the part.
+  int64_t first_row = 0;     // i of this rank's first row
+  // If this rank's part is two runs of rows: i jumps by `gap` at row `gap_at` of the part.
   int64_t gap_at = 0;
   int64_t gap = 0;
-  // Added to first_sample; of the memory where the mask is computed, read when it is. Null: 0.
+  // Added to first_sample; in memory of the device that computes the mask, which reads it then.
+  // Null: 0.
   const int64_t* more_samples = nullptr;
 
   // i of a row of the part.
   MG_HOST_DEVICE int64_t row(int64_t in_part) const {
     return first_row + in_part + (in_part >= gap_at ? gap : 0);
   }
-  // j of a sample of the microbatch. Where the memory is.
+  // j of a sample of the microbatch. Call on the device that has more_samples.
   MG_HOST_DEVICE int64_t sample(int64_t in_batch) const {
     return first_sample + (more_samples == nullptr ? 0 : *more_samples) + in_batch;
   }
@@ -41,8 +42,8 @@ struct DropoutKey {
   uint32_t keep_threshold() const;
 };
 
-// The randomness of one rank's model. Holds the seed and the position in the data, from which every
-// mask is derived; the position is set before each microbatch, saved by recompute and replayed.
+// The randomness of one rank's model: the seed and the position in the data, which give every mask.
+// The position is set before each microbatch; recompute saves and restores it.
 class RandomState {
  public:
   explicit RandomState(uint64_t seed) : seed_(seed) {}
@@ -51,13 +52,13 @@ class RandomState {
   int64_t first_sample() const { return first_sample_; }
   bool is_training() const { return training_; }
 
-  // Start of a microbatch: its first sample's index in the order of training data.
+  // Sets the index, in the order of training data, of the microbatch's first sample.
   void set_first_sample(int64_t index) {
     first_sample_ = index;
     first_sample_at_ = nullptr;
   }
-  // The same for microbatches that find the number in memory of the model's device: work that was
-  // queued once can be queued again for another one.
+  // The same with an index in memory of the model's device, so that recorded work can run again for
+  // another microbatch.
   void set_first_sample_at(const int64_t* memory) {
     first_sample_ = 0;
     first_sample_at_ = memory;

@@ -9,22 +9,22 @@
 
 namespace megatron {
 
-// A few bytes on their way from a device to the host, while both go on with other work. On the CPU
-// they arrive at once.
+// Copies a few bytes from a device to the host while both go on with other work. On the CPU the
+// copy is immediate.
 class Readback {
  public:
   Readback(int64_t bytes, Device device);
-  // Waits for bytes that are under way.
+  // Waits for a pending copy.
   ~Readback();
   Readback(const Readback&) = delete;
   Readback& operator=(const Readback&) = delete;
 
-  // Queues the copy of bytes() bytes. What `from` holds may change in later work of the stream.
-  // REQUIRES: nothing is under way.
+  // Queues the copy of bytes() bytes. Later work of the stream may change `from`.
+  // REQUIRES: no copy is pending.
   void start(const void* from, Stream stream);
   bool is_under_way() const { return is_under_way_; }
-  // Waits until the bytes are there; they stay until the next start().
-  // REQUIRES: something is under way.
+  // Waits for the copy; the bytes stay until the next start().
+  // REQUIRES: a copy is pending.
   const std::byte* wait();
 
   int64_t bytes() const { return buffer_.bytes(); }

@@ -11,10 +11,10 @@
 namespace megatron {
 namespace {
 
-// Some microbatches of some arrays each.
+// Enough for several arrays of several microbatches.
 constexpr int64_t kNumBuffers = 64;
 constexpr int64_t kSmallestBuffer = 4096;
-// What is larger is no batch but a model being loaded: it must not stay in pinned memory.
+// A larger upload is part of a model being loaded; its copy must not stay in pinned memory.
 constexpr int64_t kLargestUpload = int64_t{2} << 20;
 
 StagingRing& ring_of(Device device) {
@@ -22,7 +22,7 @@ StagingRing& ring_of(Device device) {
     std::mutex mutex;
     std::map<int, StagingRing> of;
   };
-  // One for each GPU of the process; never destroyed, as the driver may be gone before.
+  // One for each GPU of the process; never destroyed, because the driver may be unloaded first.
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static auto* const all = new Rings();
   const std::lock_guard lock(all->mutex);
@@ -50,7 +50,7 @@ void StagingRing::upload(void* to, const void* from, int64_t bytes, Stream strea
 }
 
 void upload_bytes(void* to, const void* from, int64_t bytes, Stream stream) {
-  // The copy would be repeated from memory that holds something else by then.
+  // A later launch would repeat the copy from memory with other contents.
   if (is_recording()) throw DeviceError("upload: recorded work cannot copy from the host's memory");
   if (stream.is_cpu() || bytes > kLargestUpload) return copy_bytes(to, from, bytes, stream);
   ring_of(stream.device).upload(to, from, bytes, stream);

@@ -11,10 +11,10 @@
 
 namespace megatron {
 
-// Pinned memory through which ordinary host memory reaches a device. The driver would copy more
-// than 64 KiB of it only when the stream has done all earlier work; from here it is read when its
-// turn comes, and the host goes on. Buffers are used in turn, each again when its copy is done, so
-// the host waits only when it is `num_buffers` copies ahead. Thread safe.
+// Pinned memory through which pageable host memory is copied to a device. The driver would wait for
+// all earlier work of the stream before it copies more than 64 KiB of pageable memory; with this
+// ring the host goes on. A buffer is reused when its copy is done, so the host waits only when it
+// is `num_buffers` copies ahead. Thread safe.
 class StagingRing {
  public:
   StagingRing(Device device, int64_t num_buffers);
@@ -34,9 +34,9 @@ class StagingRing {
   size_t next_ = 0;
 };
 
-// Copies host memory to the memory of the stream's device, in the order of the stream's work and
-// without waiting for it, except for copies so large that they are worth a wait. `from` may be
-// reused on return. On a CPU stream the copy is done on return.
+// Copies host memory to the memory of the stream's device, in the order of the stream's work. Waits
+// for the copy only if it is very large. `from` may be reused on return. On a CPU stream the copy
+// is done on return.
 void upload_bytes(void* to, const void* from, int64_t bytes, Stream stream);
 
 }  // namespace megatron

@@ -10,17 +10,17 @@ namespace megatron {
 // GPUs that this process sees; 0 in a build without CUDA.
 int num_cuda_devices();
 
-// The device of this thread's launches from now on. A rank's thread calls it once, before any work;
-// streams of other devices must not be used by that thread. On the CPU nothing.
+// Sets the device of this thread's later launches. A rank's thread calls it once, before any work,
+// and must not use streams of other devices. Does nothing on the CPU.
 void use_device(Device device);
 
-// Waits until everything queued so far is done. On the CPU nothing.
+// Waits for everything queued so far. Does nothing on the CPU.
 void synchronize(Stream stream);
 
-// Owns a queue of a device. On the CPU just its name, without the options.
+// Owns a queue of a device. On the CPU it only names the device and drops the options.
 class OwnedStream {
  public:
-  // Throws DeviceError when the device is not there or is not one this binary has code for.
+  // Throws DeviceError if the device does not exist or this binary has no code for it.
   explicit OwnedStream(Device device, StreamOptions options = {});
   ~OwnedStream();
   OwnedStream(const OwnedStream&) = delete;
@@ -32,8 +32,8 @@ class OwnedStream {
   Stream stream_;
 };
 
-// A point in a stream's work: to be waited for by the host or by another stream of any device, and
-// to measure the time between two points. On the CPU work is done when it is recorded.
+// A point in a stream's work. The host or another stream of any device can wait for it, and the
+// time between two events can be measured. On the CPU work is done when it is recorded.
 class Event {
  public:
   explicit Event(Device device);
@@ -41,9 +41,9 @@ class Event {
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
 
-  // Moves the event to the end of what the stream holds now.
+  // Moves the event to the end of the stream's current work.
   void record(Stream stream);
-  // Later work of `stream` begins after the event. An event never recorded holds nobody up.
+  // Later work of `stream` begins after the event. An event that was never recorded delays nothing.
   void hold_back(Stream stream) const;
   bool is_done() const;
   void synchronize() const;

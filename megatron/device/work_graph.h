@@ -6,17 +6,17 @@
 
 namespace megatron {
 
-// Work of a stream that is recorded once and then queued again and again with one call to the
-// driver: a CUDA graph. On the CPU nothing is recorded: a launch calls the function again.
+// Work of a stream that is recorded once and then queued repeatedly with one driver call: a CUDA
+// graph. On the CPU nothing is recorded; a launch calls the function again.
 //
-// What is recorded are kernels with the addresses they were given. So whatever differs from launch
-// to launch must be read from memory that stays where it is, and everything that the work uses must
-// live as long as the graph, or be of a MemoryPool that does (device/allocator.h).
+// The record holds kernels with the addresses of their arguments. Values that differ from launch to
+// launch must therefore be read from fixed memory, and everything that the work uses must live as
+// long as the graph, or belong to a MemoryPool that does (device/allocator.h).
 class WorkGraph {
  public:
-  // On a GPU `work` is called now and queues on `stream`, but nothing of it runs. Throws what
-  // `work` throws, and DeviceError where it does what cannot be recorded: wait for the device, copy
-  // from or to memory of the host. The stream is as it was then.
+  // On a GPU, calls `work` now; the work is recorded but does not run. Throws what `work` throws,
+  // and DeviceError if `work` cannot be recorded: it waits for the device or copies from or to host
+  // memory. The stream is then as it was before.
   WorkGraph(Stream stream, std::function<void()> work);
   ~WorkGraph();
   WorkGraph(const WorkGraph&) = delete;
@@ -31,8 +31,7 @@ class WorkGraph {
   void* native_ = nullptr;      // cudaGraphExec_t
 };
 
-// Is this thread inside a recorded function, on a GPU? Then copies from or to the host are an
-// error.
+// Is this thread inside a recorded function, on a GPU? Then copies from or to the host are errors.
 bool is_recording();
 
 }  // namespace megatron

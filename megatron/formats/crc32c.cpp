@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-// Of 16 bytes at a time: a checksum waits for the one before, table look-ups do not.
+// Bytes per step: checksums depend on each other, table look-ups do not.
 constexpr size_t kSlice = 16;
 using Tables = std::array<std::array<uint32_t, 256>, kSlice>;
 
@@ -43,7 +43,7 @@ uint64_t eight_bytes(const std::byte* data) {
   return word;
 }
 
-// Continues from the state of the shift register, which is the checksum with all bits turned.
+// Continues from the state of the shift register, the checksum with all bits inverted.
 uint32_t state_by_table(const Tables& tables, std::span<const std::byte> bytes, uint32_t crc) {
   while (bytes.size() >= kSlice) {
     const uint64_t low = eight_bytes(bytes.data()) ^ crc;
@@ -73,8 +73,8 @@ constexpr uint64_t power_of_x(int n) {
   return uint64_t{power} << 1;
 }
 
-// Moves 128 bits of the message over the `next` ones, `distance` bits later: what remains of both
-// modulo the polynomial is the same (Gopal et al. 2009, "Fast CRC Computation for Generic
+// Folds 128 bits of the message into the next 128 bits, `distance` bits later; the remainder modulo
+// the polynomial does not change (Gopal et al. 2009, "Fast CRC Computation for Generic
 // Polynomials Using PCLMULQDQ Instruction").
 template <int distance>
 __m128i folded(__m128i bits, __m128i next) {
@@ -103,7 +103,7 @@ uint32_t crc32_by_table(std::span<const std::byte> bytes, uint32_t crc) {
 uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc) {
   constexpr size_t kStep = 64;
   if (bytes.size() < kStep) return crc32_by_table(bytes, crc);
-  // Four runs of 16 bytes at a time, so that products do not wait for each other.
+  // Four runs of 16 bytes at a time, so that products do not depend on each other.
   __m128i bits[4];
   for (size_t i = 0; i < 4; ++i) bits[i] = sixteen_bytes(bytes.data() + 16 * i);
   bits[0] = _mm_xor_si128(bits[0], _mm_cvtsi32_si128(static_cast<int>(~crc)));
@@ -113,7 +113,7 @@ uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc) {
     }
   }
   for (size_t i = 1; i < 4; ++i) bits[i] = folded<128>(bits[i - 1], bits[i]);
-  // What has been folded stands for all before it.
+  // The folded bits replace all earlier ones.
   std::array<std::byte, 16> rest;
   std::memcpy(rest.data(), &bits[3], sizeof(rest));
   return ~state_by_table(kZip, bytes, state_by_table(kZip, rest, 0));

@@ -7,17 +7,17 @@
 namespace megatron {
 
 // CRC-32C (Castagnoli polynomial 0x1EDC6F41, reflected, as in iSCSI, RFC 3720 appendix B.4).
-// Continues from `crc`, the checksum of the bytes before: crc32c(b, crc32c(a)) is that of a and b.
+// Continues from `crc`, the checksum of earlier bytes: crc32c(b, crc32c(a)) is the checksum of ab.
 //
-// Own code rather than zlib's crc32: processors have an instruction for this polynomial, so that
+// Own code rather than zlib's crc32, because processors have an instruction for this polynomial:
 // checking a checkpoint costs a fraction of reading it.
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-// The same by table; the definition that the instruction is tested against.
+// The same by table, as the test oracle of the instruction.
 uint32_t crc32c_by_table(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-// CRC-32 of zip files (polynomial 0x04C11DB7, reflected); continues as above. By carry-less
-// products where the processor has them, several times faster than zlib's.
+// CRC-32 of zip files (polynomial 0x04C11DB7, reflected); continues in the same way. Uses
+// carry-less multiplication if the processor has it, several times faster than zlib's.
 uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc = 0);
 uint32_t crc32_by_table(std::span<const std::byte> bytes, uint32_t crc = 0);
 

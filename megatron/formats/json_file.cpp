@@ -27,7 +27,7 @@ json read_json(const std::filesystem::path& path) {
 }
 
 json parse_json(std::string_view text, const std::filesystem::path& path) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // of the open objects
   const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth) {
       throw FormatError(

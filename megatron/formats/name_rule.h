@@ -12,45 +12,45 @@
 #include "megatron/formats/sharded.h"
 #include "megatron/tensor/tensor.h"
 
-// Name-and-layout tables: how the parameters of another system correspond to ours. A format is a
-// table of rules; this file reads and writes by any such table.
+// Name-and-layout tables: the correspondence between another system's parameters and ours. A format
+// is a table of rules; this file reads and writes by any such table.
 namespace megatron {
 
-// How their elements are arranged. Rows are of the first axis of ours, so weights [out, in] and
-// biases [out] go alike; n heads of d channels, g query groups, m = n / g heads a group.
+// The arrangement of their elements. Rows are along our first axis, so weights [out, in] and biases
+// [out] are treated alike; n heads of d channels, g query groups, m = n / g heads a group.
 enum class Layout {
   kSame,
-  kTranspose,  // [in, out] there
-  kPadVocab,   // rows of padding follow the vocabulary here, not there; zero when read
-  // Ours, for each group: its m query heads, its key, its value (Megatron-LM's current order).
-  kQkvThirds,           // there all queries, then all keys, then all values
+  kTranspose,  // theirs is [in, out]
+  kPadVocab,   // only ours has rows of padding after the vocabulary; zero when read
+  // Ours has, for each group, its m query heads, key and value (Megatron-LM's current order).
+  kQkvThirds,           // theirs: all queries, then all keys, then all values
   kQkvThirdsTranspose,  // the same, as columns of [in, out]: GPT-2's c_attn
-  kQkvSplit,            // there three tensors: queries, keys, values
-  kGateUp,              // ours are the gate's rows, then the up projection's; there two tensors
+  kQkvSplit,            // theirs: three tensors for queries, keys, values
+  kGateUp,              // ours: rows of the gate, then of the up projection; theirs: two tensors
 };
 
-// One correspondence. "{i}" in a name stands for the number of the layer.
+// One correspondence. "{i}" in a name stands for a layer number.
 struct NameRule {
   std::string_view ours;
-  std::array<std::string_view, 3> theirs;  // as many as the layout has, then empty
+  std::array<std::string_view, 3> theirs;  // as many as the layout needs, then empty
   Layout layout = Layout::kSame;
 };
 
 // A format.
 struct NameTable {
   std::span<const NameRule> rules;
-  // Some files leave this beginning off all names; both forms are read, the full one is written.
+  // Some files omit this prefix of all names; both forms are read, the full one is written.
   std::string_view optional_prefix;
-  // Theirs that hold nothing to learn (masks, tables that are computed); "{i}" as above.
+  // Their tensors without parameters (masks, computed tables); "{i}" as above.
   std::vector<std::string_view> ignored;
 };
 
-// The sizes that layouts depend on.
+// Sizes for the layouts.
 struct LayoutSizes {
   int64_t num_attention_heads = 0;
   int64_t num_query_groups = 0;
   int64_t kv_channels = 0;
-  int64_t vocab_size = 0;  // rows of theirs, without padding
+  int64_t vocab_size = 0;  // their rows, without padding
 };
 
 // A rule applied to one of our tensors.
@@ -60,29 +60,30 @@ struct MappedTensor {
   Layout layout = Layout::kSame;
 };
 
-// The rule of each of our tensors, in their order. Throws Unsupported naming all that have no rule.
+// The rule of each of our tensors, in their order. Throws Unsupported, which lists all tensors
+// without a rule.
 std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorSpec> ours);
 
-// The shapes of their tensors. Throws ShapeError when the sizes do not fit ours.
+// The shapes of their tensors. Throws ShapeError if the sizes do not fit ours.
 std::vector<Shape> their_shapes(const MappedTensor& tensor, const LayoutSizes& sizes);
 
 // Reads elements of a file, which may be unaligned.
 using ElementReader = std::function<FileElements()>;
 
-// A rectangle of one of our tensors, to be read when it is wanted: in place where the elements lie
-// together, else made of them.
+// A rectangle of one of our tensors, read on demand: in place if its elements are contiguous in
+// theirs, otherwise assembled.
 struct MappedPiece {
   std::vector<int64_t> offset;
   Shape shape;
   ElementReader read;
 };
-// Ours from all of theirs, which have their_shapes() and the dtype. The pieces cover ours but for
-// rows of padding. A tensor whose elements must be moved has several, so that a rank that wants a
-// part moves that part alone.
+// One of our tensors from all of theirs, which have their_shapes() and the dtype. The pieces cover
+// it except for rows of padding. A tensor with another arrangement has several pieces, so that a
+// rank that needs a part rearranges only that part.
 std::vector<MappedPiece> pieces_of(const MappedTensor& tensor, std::vector<ElementReader> theirs,
                                    DType dtype, const LayoutSizes& sizes);
-// Number `part` of theirs from ours, in the dtype of ours. The exact inverse of pieces_of, but for
-// rows of padding.
+// Their tensor number `part` from ours, in the dtype of ours. The exact inverse of pieces_of,
+// except for rows of padding.
 Tensor to_theirs(const MappedTensor& tensor, size_t part, ConstView ours, const LayoutSizes& sizes);
 
 // One of our tensors; `ours` has the dtype of the file.
@@ -91,13 +92,13 @@ struct MappedSource {
   std::vector<MappedPiece> pieces;
 };
 
-// All of our tensors, in their order. Throws FormatError that lists every missing, unexpected and
-// mis-shaped tensor.
+// All of our tensors, in their order. Throws FormatError, which lists every tensor that is missing,
+// unexpected or of the wrong shape.
 std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights>& file,
                                       const NameTable& table, std::span<const TensorSpec> ours,
                                       const LayoutSizes& sizes);
 
-// Writes our tensors under their names, as write_sharded does.
+// Writes our tensors under their names, like write_sharded().
 void save_mapped(const std::filesystem::path& directory, const NameTable& table,
                  std::span<const TensorSpec> ours, const LayoutSizes& sizes,
                  int64_t max_shard_bytes, const TensorSource& source,

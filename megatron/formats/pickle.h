@@ -10,21 +10,21 @@
 namespace megatron {
 
 struct PickleOptions {
-  // Classes and functions that no checkpoint needs: keep them as inert objects, to look at them, or
-  // refuse the file.
+  // Classes and functions that no checkpoint needs: keep them as inert objects for inspection, or
+  // reject the file.
   bool keep_unexpected_globals = false;
 };
 
 struct Unpickled {
   PyValue value;
-  size_t bytes = 0;  // that the pickle took
+  size_t bytes = 0;  // size of the pickle
 };
 
-// Reads the pickle that begins at bytes[0]; its nodes go into `document`. Nothing is executed: what
-// a known class or function would make is made here (torch_globals.h), any other becomes an inert
-// object. Throws FormatError with the offset for anything malformed, for globals that no checkpoint
-// needs, for values that contain themselves, nest deeper than 128 levels, or would be far larger
-// than the pickle if shared parts were written out. Memory stays below a hundred bytes a byte.
+// Reads the pickle that begins at bytes[0]; its nodes go into `document`. Executes nothing: known
+// classes and functions have equivalents here (torch_globals.h), all others become inert objects.
+// Throws FormatError with the offset for malformed input, for globals that no checkpoint needs, and
+// for values that contain themselves, nest deeper than 128 levels, or would be far larger than the
+// pickle if shared parts were written out. Memory stays below 100 bytes per byte of the pickle.
 Unpickled unpickle(std::span<const std::byte> bytes, PyDocument& document,
                    const PickleOptions& options = {});
 

@@ -73,7 +73,7 @@ void PickleWriter::text(std::string_view value) {
 }
 
 void PickleWriter::bytes(std::string_view value) {
-  // Protocol 2 has no bytes: they are the latin-1 encoding of a text.
+  // Protocol 2 has no bytes object: bytes are a text in latin-1.
   std::string utf8;
   for (const char c : value) {
     const auto byte = static_cast<unsigned char>(c);

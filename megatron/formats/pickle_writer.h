@@ -13,8 +13,8 @@
 
 namespace megatron {
 
-// Writes a pickle (protocol 2) value by value, as torch.load reads it. Containers are opened and
-// closed; inside a dictionary keys and values take turns.
+// Writes a pickle (protocol 2) for torch.load, value by value. Containers are opened and closed;
+// inside a dictionary keys and values alternate.
 //
 //   writer.begin_dict();
 //   writer.text("iteration"), writer.integer(20);
@@ -40,14 +40,14 @@ class PickleWriter {
   void end_list();
   void begin_tuple();
   void end_tuple();
-  // argparse.Namespace with the entries of a dictionary that follow.
+  // An argparse.Namespace with the entries of the following dictionary.
   void begin_namespace();
   void end_namespace();
-  // A one-dimensional array of numpy, unsigned and 32 bits wide.
+  // A one-dimensional numpy array of uint32.
   void uint32_array(const std::vector<uint32_t>& values);
 
-  // A contiguous tensor on the CPU: elements [offset, offset + numel) of the storage of that key
-  // and number of elements.
+  // A contiguous tensor on the CPU: elements [offset, offset + numel) of the storage with that key
+  // and that number of elements.
   void tensor(std::string_view storage, int64_t storage_numel, DType dtype, int64_t offset,
               const Shape& shape);
 

@@ -14,21 +14,21 @@
 #include "megatron/core/dtype.h"
 #include "megatron/core/shape.h"
 
-// What a pickle says, as plain data: nothing is ever executed. Values are references to nodes that
-// a PyDocument owns, because Python's objects may share parts.
+// The content of a pickle as plain data; nothing is executed. Values are references to nodes of a
+// PyDocument, because Python objects may share parts.
 namespace megatron {
 
-// A tensor: a strided window into a storage, which is a run of bytes elsewhere in the file.
+// A tensor: a strided window into a storage, whose bytes are elsewhere in the file.
 struct PyTensor {
   std::string storage;        // key of the storage
   int64_t storage_numel = 0;  // elements of the storage
   DType dtype = DType::kFloat32;
-  int64_t offset = 0;  // elements from the storage's start to the first one
+  int64_t offset = 0;  // of the first element in the storage, in elements
   Shape shape;
-  std::vector<int64_t> strides;  // in elements, one an axis, >= 0
+  std::vector<int64_t> strides;  // in elements, one per axis, >= 0
 
   bool is_contiguous() const;
-  // Elements from the first to behind the last one; 0 when there is none.
+  // Elements from the first to the last one, inclusive; 0 if there are none.
   int64_t extent() const;
 };
 
@@ -36,7 +36,7 @@ struct PyStorage {
   std::string key;
   DType dtype = DType::kUInt8;
   int64_t numel = 0;
-  int64_t offset = 0;  // of a view into the storage of that key, in elements
+  int64_t offset = 0;  // of a view into the storage, in elements
 };
 
 struct PyBytes {
@@ -56,10 +56,10 @@ class PyValue {
   explicit PyValue(PyNode* node) : node_(node) {}
 
   bool is_none() const;
-  // The value, when it is of that kind.
+  // The value if it has that type.
   std::optional<bool> boolean() const;
-  std::optional<int64_t> integer() const;  // not of booleans
-  std::optional<double> number() const;    // integers too
+  std::optional<int64_t> integer() const;  // not for booleans
+  std::optional<double> number() const;    // also for integers
   std::optional<std::string_view> text() const;
   std::optional<DType> dtype() const;
   const PyTensor* tensor() const;
@@ -69,17 +69,17 @@ class PyValue {
   bool is_dict() const;
   bool is_list() const;  // or a tuple
 
-  // Of a list or tuple; nothing otherwise.
+  // Of a list or tuple, otherwise empty.
   std::span<const PyValue> items() const;
-  // Of a dictionary, or of the attributes of an object; nothing otherwise.
+  // Of a dictionary or an object's attributes, otherwise empty.
   std::span<const std::pair<PyValue, PyValue>> entries() const;
-  // The value of a text key; null when there is none.
+  // The value of a text key; null if there is none.
   const PyValue* find(std::string_view key) const;
 
-  // Value i of a path of text keys; null when a step is missing.
+  // The value at a path of text keys; null if a key is missing.
   const PyValue* find_path(std::initializer_list<std::string_view> keys) const;
 
-  // What it is, for messages and listings: "list of 3", "tensor float32 [2, 3]".
+  // A description for messages and listings: "list of 3", "tensor float32 [2, 3]".
   std::string description() const;
 
   PyNode* node() const { return node_; }
@@ -88,11 +88,11 @@ class PyValue {
   PyNode* node_ = nullptr;
 };
 
-// An instance of a class, kept but not understood.
+// An instance of a class that has no equivalent here.
 struct PyObject {
   std::string type;   // "argparse.Namespace"
-  PyValue arguments;  // the tuple it was made from
-  PyValue state;      // None, or what it was given later: mostly a dictionary of attributes
+  PyValue arguments;  // the tuple of constructor arguments
+  PyValue state;      // None, or its later state: usually a dictionary of attributes
 };
 
 struct PyList {
@@ -102,7 +102,7 @@ struct PyTuple {
   std::vector<PyValue> items;
 };
 struct PyDict {
-  std::vector<std::pair<PyValue, PyValue>> entries;  // in order; of equal keys the last one counts
+  std::vector<std::pair<PyValue, PyValue>> entries;  // in order; the last of equal keys counts
 };
 
 struct PyNode {
@@ -112,7 +112,7 @@ struct PyNode {
       content;
 };
 
-// Owns the nodes of one pickle. Destroying it never recurses, however deep values nest.
+// Owns the nodes of one pickle. Its destruction never recurses, even for deeply nested values.
 class PyDocument {
  public:
   template <class T>

@@ -35,12 +35,12 @@ constexpr DTypeName kDTypeNames[] = {
     {"U16", DType::kUInt16},    {"I8", DType::kInt8},     {"U8", DType::kUInt8},
     {"BOOL", DType::kBool},
 };
-// Types of newer files that the program does not compute with.
+// Types of newer files that this program does not support.
 constexpr std::string_view kForeignDTypes[] = {"F8_E5M2",     "F8_E4M3",     "F8_E8M0",
                                                "F8_E5M2FNUZ", "F8_E4M3FNUZ", "F6_E2M3",
                                                "F6_E3M2",     "F4",          "C64"};
 
-// One tensor as the header states it, not yet believed.
+// One tensor from the header, not validated yet.
 struct Entry {
   std::string name;
   std::optional<std::string> dtype;
@@ -48,8 +48,8 @@ struct Entry {
   std::optional<std::vector<uint64_t>> offsets;
 };
 
-// Takes the header's events one by one and refuses the first that has no place in it, so that
-// nothing is built from input of another form, however deep.
+// Reads the header's events one by one and rejects the first invalid one, so that invalid input
+// builds nothing, however deep it is.
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
   std::vector<Entry> entries;
@@ -190,7 +190,7 @@ DType dtype_named(const std::filesystem::path& path, const Entry& entry) {
   fail(path, kSizeBytes, fmt::format("tensor {} has unknown dtype {}", entry.name, *entry.dtype));
 }
 
-// The tensor of an entry whose offsets lie in a buffer of buffer_bytes.
+// The tensor of an entry; checks that its offsets are inside a buffer of buffer_bytes.
 FileTensor checked(const std::filesystem::path& path, Entry& entry, int64_t buffer_bytes) {
   FileTensor tensor;
   tensor.spec.dtype = dtype_named(path, entry);
@@ -202,7 +202,7 @@ FileTensor checked(const std::filesystem::path& path, Entry& entry, int64_t buff
          fmt::format("tensor {} lies at [{}, {}), outside the {} bytes of data", entry.name, begin,
                      end, buffer_bytes));
   }
-  // Extents of 0 are left out of the overflow check but kept in the product.
+  // The overflow check skips extents of 0; the product keeps them.
   auto magnitude = static_cast<uint64_t>(size_of(tensor.spec.dtype));
   bool is_empty = false;
   std::vector<int64_t> extents;

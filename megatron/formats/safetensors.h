@@ -20,7 +20,7 @@
 // tensors, row-major and little-endian, tiling the rest of the file.
 namespace megatron {
 
-// What a file says about one tensor, before its elements.
+// A file's description of one tensor.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
@@ -33,19 +33,19 @@ struct TensorSpec {
 struct FileTensor {
   TensorSpec spec;
   int64_t offset = 0;  // of its first byte, from the start of the file
-  // Elements inside the mapping. They are aligned to their own size only if the writer aligned them
-  // (ours does): of a foreign file, read them through copy_of() or memcpy.
+  // Elements inside the mapping. They are aligned to their size only if the writer aligned them, as
+  // this program's does: read a foreign file through copy_of() or memcpy.
   ConstView view;
 };
 
-// A safetensors file mapped into memory: opening reads the header alone, and tensors are views into
-// the mapping, valid while the reader lives.
+// A safetensors file mapped into memory. Opening reads only the header; tensors are views into the
+// mapping, valid while this object lives.
 //
 // The constructor throws IoError, or FormatError with path and offset for anything that breaks the
-// format: it checks that the ranges of the tensors tile the file without hole or overlap, that
-// dtype, shape and bytes agree, and that no name occurs twice. Element types that the program does
-// not have (float8, complex) throw Unsupported. No input makes it allocate more than a small
-// multiple of the header's size.
+// format: the ranges of the tensors must tile the file without hole or overlap; dtype, shape and
+// bytes must agree; names must be distinct. Element types that this program does not have (float8,
+// complex) throw Unsupported. No input makes it allocate more than a small multiple of the header's
+// size.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -58,9 +58,9 @@ class SafetensorsFile {
   // CRC-32C of everything before the tensors.
   uint32_t header_crc() const { return header_crc_; }
 
-  // Null when the file has no tensor of that name.
+  // Null if the file has no tensor of that name.
   const FileTensor* find(std::string_view name) const;
-  // Throws FormatError when the file has no tensor of that name.
+  // Throws FormatError if the file has no tensor of that name.
   ConstView at(std::string_view name) const;
 
  private:
@@ -71,26 +71,28 @@ class SafetensorsFile {
   std::unordered_map<std::string_view, size_t> positions_;  // keys live in tensors_
 };
 
-// Writes a safetensors file front to back, one tensor at a time. The header comes first, so names,
-// types and shapes are told in advance. Throws IoError; the file appears with commit().
+// Writes a safetensors file from front to back, one tensor at a time. The header comes first, so
+// the constructor needs all names, types and shapes. Throws IoError; the file appears with
+// commit().
 class SafetensorsWriter {
  public:
   // REQUIRES: names are distinct, and none is "__metadata__".
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> specs,
                     const std::map<std::string, std::string>& metadata = {});
 
-  // The order in which tensors must be written: larger elements first, which aligns every tensor to
-  // its element, and as given otherwise.
+  // The required order of writing: larger elements first, which aligns every tensor to its element
+  // size; otherwise as given.
   std::span<const TensorSpec> specs() const { return specs_; }
 
-  // Of the complete file, known from the start.
+  // The size of the complete file, known from the start.
   int64_t file_bytes() const { return file_bytes_; }
   uint32_t header_crc() const { return header_crc_; }
 
-  // The elements of the next tensor. Throws ShapeError or DtypeError unless they are as announced.
+  // Writes the elements of the next tensor. Throws ShapeError or DtypeError unless they match
+  // specs().
   void write(ConstView elements);
-  // The same for elements that come with their owner: they are written while the caller goes on,
-  // and errors show in a later call.
+  // The same for elements with an owner. They are written while the caller continues; a later call
+  // reports errors.
   void write_later(FileElements elements);
 
   // REQUIRES: every tensor was written.
@@ -110,7 +112,7 @@ std::string_view safetensors_name(DType dtype);
 
 // The bytes of a view.
 std::span<const std::byte> bytes_of(ConstView view);
-// A CPU tensor holding a copy; the source may be unaligned.
+// A copy as a CPU tensor; the source may be unaligned.
 Tensor copy_of(ConstView view);
 
 }  // namespace megatron

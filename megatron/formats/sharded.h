@@ -12,32 +12,32 @@
 #include "megatron/formats/file_elements.h"
 #include "megatron/formats/safetensors.h"
 
-// A model's weights as Hugging Face folders hold them: model.safetensors, or the shards
-// model-00001-of-00003.safetensors, ... with model.safetensors.index.json, which says in which
-// shard each tensor is; or the same with pytorch_model.bin, files of torch.save.
+// A model's weights in a Hugging Face folder: model.safetensors, or the shards
+// model-00001-of-00003.safetensors, ... with model.safetensors.index.json, which maps tensors to
+// shards; or the same with pytorch_model.bin, files of torch.save.
 namespace megatron {
 
 enum class WeightsFormat { kSafetensors, kTorch };
 
-// A tensor of a folder. Elements may be unaligned; they are valid as long as the folder is open.
+// A tensor of a folder. Elements may be unaligned; they are valid while the folder is open.
 struct WeightTensor {
   TensorSpec spec;
   std::filesystem::path file;
   std::function<FileElements()> read;
 };
 
-// The weights of a folder or of a single file of either format. Not for several threads at once.
+// The weights of a folder or of a single file of either format. Not thread safe.
 class ShardedWeights {
  public:
-  // Where there are both formats, safetensors count; where there is an index, it counts. Throws
-  // IoError; FormatError when the index and the shards disagree, the index names a file outside the
-  // folder, or a file of torch.save holds anything but a dictionary of tensors.
+  // Prefers safetensors to torch files, and an index to a single file. Throws IoError; FormatError
+  // if the index and the shards disagree, the index names a file outside the folder, or a file of
+  // torch.save holds anything but a dictionary of tensors.
   explicit ShardedWeights(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
-  // In the order of files; of bytes in them, or of the dictionary.
+  // In the order of files; within a file in the order of bytes, or of the dictionary.
   const std::vector<WeightTensor>& tensors() const { return tensors_; }
-  // Null when there is no tensor of that name.
+  // Null if there is no tensor of that name.
   const WeightTensor* find(std::string_view name) const;
 
  private:
@@ -50,14 +50,13 @@ class ShardedWeights {
   std::map<std::string_view, size_t> positions_;  // keys live in tensors_
 };
 
-// The elements of a tensor about to be written. What lies in memory of its own comes with the
-// owner.
+// Returns the elements of a tensor for writing, with their owner if they have memory of their own.
 using TensorSource = std::function<FileElements(const TensorSpec& spec)>;
 
 // Writes model.safetensors (or pytorch_model.bin), or shards of at most max_shard_bytes and their
-// index, into an existing folder. Tensors fill shards in the order given; one larger than the limit
-// has its own. The elements are asked for one tensor at a time. Throws IoError; ConfigError when
-// the folder has safetensors, which would be read instead of what is to be written.
+// index, into an existing folder. Tensors fill shards in the given order; one larger than the limit
+// has a shard of its own. Asks for the elements of one tensor at a time. Throws IoError;
+// ConfigError if the folder has safetensors, which readers would prefer to the new files.
 void write_sharded(const std::filesystem::path& directory, std::span<const TensorSpec> specs,
                    int64_t max_shard_bytes, const TensorSource& source,
                    WeightsFormat format = WeightsFormat::kSafetensors);

@@ -13,12 +13,12 @@
 #include "megatron/formats/python_value.h"
 #include "megatron/formats/zip.h"
 
-// The files of torch.save: zip archives (PyTorch 1.6 and later) and the older stream of pickles.
+// The files of torch.save: zip archives (PyTorch 1.6 and later), and the older stream of pickles.
 namespace megatron {
 
-// A file mapped into memory. Opening it reads its pickle alone; elements of tensors are read where
-// they lie, each storage checked against its CRC-32 when it is first used (the older stream has
-// none). Not for several threads at once.
+// A file mapped into memory. Opening reads only its pickle; elements of tensors are read in place,
+// and each storage is checked against its CRC-32 at first use (the older stream has none). Not
+// thread safe.
 //
 // Throws IoError; FormatError with path and offset for anything malformed (pickle.h, zip.h) or
 // damaged; Unsupported for TorchScript archives, PyTorch 0.1's tar files and big-endian data.
@@ -32,7 +32,7 @@ class TorchFile {
   // The saved object; valid while this lives.
   PyValue root() const { return document_->root(); }
 
-  // REQUIRES: `tensor` is of this file. Views live as long as this.
+  // REQUIRES: `tensor` belongs to this file. Views are valid while this object lives.
   FileElements elements(const PyTensor& tensor) const;
 
  private:
@@ -43,12 +43,12 @@ class TorchFile {
   MappedFile file_;
   std::unique_ptr<PyDocument> document_;
   std::unique_ptr<ZipArchive> archive_;
-  std::string folder_;  // of the entries: "model_optim_rng/"
+  std::string folder_;  // prefix of the entries: "model_optim_rng/"
   std::map<std::string, std::span<const std::byte>> stream_storages_;  // of the older form
-  mutable std::set<std::string> checked_;  // storages whose checksum is right
+  mutable std::set<std::string> checked_;  // storages with a verified checksum
 };
 
-// Does the file begin like one of torch.save's? False when it cannot be read.
+// Does the file begin like one of torch.save? False if it cannot be read.
 bool is_torch_file(const std::filesystem::path& path);
 
 }  // namespace megatron

@@ -13,28 +13,28 @@
 
 namespace megatron {
 
-// Writes a file that torch.load reads, without Python: first the object with its tensors announced,
-// then their elements, one tensor at a time and in the order of announcement. Elements begin at
-// multiples of 64 bytes.
+// Writes a file for torch.load without Python: first the object, which declares its tensors, then
+// their elements, one tensor at a time in the order of declaration. Elements begin at multiples of
+// 64 bytes.
 class TorchWriter {
  public:
   // Throws IoError; the file appears with commit().
   explicit TorchWriter(std::filesystem::path path);
 
-  // The object. Tensors go through tensor().
+  // The writer of the object. Tensors go through tensor().
   PickleWriter& pickle() { return pickle_; }
-  // Announces a tensor as the next value of the pickle.
+  // Declares a tensor as the next value of the pickle.
   void tensor(DType dtype, const Shape& shape);
-  // The tensor announced as number `i` once more, as the next value: aliases share elements.
+  // Repeats tensor number `i` as the next value: aliases share elements.
   void same_tensor(size_t i);
   size_t num_tensors() const { return tensors_.size(); }
 
-  // The elements of the next tensor; the first call ends the pickle.
+  // Writes the elements of the next tensor; the first call ends the pickle.
   void write(ConstView elements);
-  // The same for elements that come with their owner: they are written while the caller goes on,
-  // and errors show in a later call.
+  // The same for elements with an owner. They are written while the caller continues; a later call
+  // reports errors.
   void write_later(FileElements elements);
-  // Some of the elements of the next tensor, of any shape, for callers that have it in pieces.
+  // Writes some elements of the next tensor, of any shape, for callers that have it in pieces.
   void write_part_later(FileElements elements);
   // REQUIRES: every tensor was written.
   void commit();

@@ -8,9 +8,9 @@ namespace megatron {
 namespace {
 
 constexpr size_t kVectorBytes = 16;
-// Of a line of a tile: four cache lines.
+// Bytes of a line of a tile: four cache lines.
 constexpr int64_t kTileBytes = 256;
-// Rows of x that are turned over before the next columns: their pages are remembered as long.
+// Rows of x that are transposed before the next columns: the TLB still has their pages.
 constexpr int64_t kBand = 512;
 
 template <class T>
@@ -27,7 +27,7 @@ typename Lanes<T>::Vector interleaved(typename Lanes<T>::Vector a, typename Lane
   return __builtin_shufflevector(a, b, static_cast<int>(first + lane / 2 + lane % 2 * n)...);
 }
 
-// One step of a perfect shuffle of n rows; log2(n) steps turn a square over.
+// One step of a perfect shuffle of n rows; log2(n) steps transpose a square.
 template <class T, size_t... row>
 void shuffle(typename Lanes<T>::Vector* square, std::index_sequence<row...> lanes) {
   constexpr size_t n = Lanes<T>::kCount;
@@ -45,8 +45,8 @@ void transpose_square(T* y, const T* x, int64_t stride, std::index_sequence<row.
   (std::memcpy(y + static_cast<int64_t>(row) * stride, &square[row], kVectorBytes), ...);
 }
 
-// Each tile is turned over in buffers of its own: strides of matrices are often powers of two,
-// whose lines would throw each other out of the cache.
+// Each tile is transposed in separate buffers: strides of matrices are often powers of two, whose
+// lines would evict each other from the cache.
 template <class T>
 void transpose(Corner y, ConstCorner x, int64_t rows, int64_t columns) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));

@@ -15,7 +15,7 @@ struct Corner {
   int64_t stride;
 };
 
-// y[c, r] = x[r, c] for `rows` x `columns` of x; elements of 1, 2, 4 or 8 bytes, not aligned.
+// y[c, r] = x[r, c] for `rows` x `columns` of x; elements of 1, 2, 4 or 8 bytes, unaligned.
 // REQUIRES: x and y do not overlap.
 void transpose(Corner y, ConstCorner x, int64_t rows, int64_t columns, int64_t element_bytes);
 

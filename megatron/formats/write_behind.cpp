@@ -42,7 +42,7 @@ void WriteBehind::work() {
     } catch (...) {
       failure = std::current_exception();
     }
-    task.run = nullptr;  // gives its memory back before it is said to be there
+    task.run = nullptr;  // frees its memory before reporting room
     lock.lock();
     tasks_.pop_front();
     bytes_ -= task.bytes;

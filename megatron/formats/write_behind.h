@@ -10,21 +10,21 @@
 
 namespace megatron {
 
-// Does tasks one after the other on a thread of its own, so that whoever makes elements goes on
-// with the next ones while these are written. For one caller.
+// Runs tasks in order on a separate thread, so that the producer of elements continues while
+// earlier ones are written. For one caller.
 class WriteBehind {
  public:
-  // Waiting tasks hold at most so many bytes, or one task does.
+  // Waiting tasks hold at most max_bytes, unless there is only one.
   explicit WriteBehind(int64_t max_bytes = int64_t{64} << 20) : max_bytes_(max_bytes) {}
-  // Leaves undone what has not begun.
+  // Drops tasks that have not begun.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
-  // `bytes` is the memory that the task holds until it is done. Waits for room. Throws what a task
-  // before has thrown, after which no task is done any more.
+  // `bytes` is the memory that the task holds until it is done. Waits for room. Throws the error of
+  // an earlier task; after an error no further task runs.
   void push(int64_t bytes, std::function<void()> task);
-  // Waits until all is done; throws as push() does.
+  // Waits until all tasks are done; throws like push().
   void finish();
 
  private:
@@ -37,11 +37,11 @@ class WriteBehind {
   int64_t max_bytes_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;  // the first is being done
-  int64_t bytes_ = 0;       // of all of them
+  std::deque<Task> tasks_;  // the first is running
+  int64_t bytes_ = 0;       // of all tasks
   std::exception_ptr failure_;
   bool is_over_ = false;
-  std::thread thread_;  // from the first task on
+  std::thread thread_;  // started by the first task
 };
 
 }  // namespace megatron

@@ -11,8 +11,8 @@
 
 #include "megatron/core/file.h"
 
-// Zip archives as torch.save makes them: entries are stored, not compressed, and begin at multiples
-// of 64 bytes, so that they can be used where they lie in a mapped file.
+// Zip archives of torch.save: entries are stored without compression and begin at multiples of 64
+// bytes, so they can be used in place in a mapped file.
 namespace megatron {
 
 struct ZipEntry {
@@ -21,16 +21,16 @@ struct ZipEntry {
   uint32_t crc = 0;                  // CRC-32 of the bytes
 };
 
-// The directory of an archive, zip64 included. Throws FormatError with `path` and the offset for
-// anything inconsistent: entries outside the archive or over each other, names that occur twice or
-// leave the archive's folder; Unsupported for compressed or encrypted entries.
+// The directory of an archive, including zip64. Throws FormatError with `path` and the offset for
+// inconsistencies: entries that overlap or are outside the archive, duplicate names, and names
+// outside the archive's folder; Unsupported for compressed or encrypted entries.
 class ZipArchive {
  public:
   // `archive` must outlive this.
   ZipArchive(std::span<const std::byte> archive, const std::filesystem::path& path);
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
-  // Null when there is no such entry.
+  // Null if there is no such entry.
   const ZipEntry* find(std::string_view name) const;
 
  private:
@@ -38,13 +38,13 @@ class ZipArchive {
   std::map<std::string_view, size_t> positions_;  // keys live in entries_
 };
 
-// Writes an archive front to back. Sizes are told in advance, checksums follow the bytes.
+// Writes an archive from front to back. Sizes are given in advance; checksums follow the bytes.
 class ZipWriter {
  public:
   // Throws IoError; the file appears with commit().
   explicit ZipWriter(std::filesystem::path path) : file_(std::move(path)) {}
 
-  // Begins the next entry. REQUIRES: the one before is complete.
+  // Begins the next entry. REQUIRES: the previous one is complete.
   void begin(std::string name, uint64_t bytes);
   void write(std::span<const std::byte> bytes);
   void add(std::string name, std::string_view text);

@@ -2,7 +2,7 @@
 
 namespace megatron {
 
-// The function between the two linear layers of an MLP. The gated ones split the output of fc1 into
+// The activation between the two linear layers of an MLP. Gated ones split the output of fc1 into
 // halves x1, x2 along its last axis.
 enum class Activation {
   kGeluTanh,      // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
@@ -17,7 +17,7 @@ enum class Activation {
   kSwigluSecond,  // x1 * silu(x2)
 };
 
-// True for the activations that halve the width of their input.
+// Does the activation halve the width of its input?
 constexpr bool is_gated(Activation activation) { return activation >= Activation::kSwiglu; }
 
 }  // namespace megatron

@@ -9,9 +9,9 @@
 
 namespace megatron::kernels {
 
-// Attention heads where they lie inside a larger tensor, so that queries, keys and values are read
-// straight out of a fused projection or a cache. In elements, head h of token i of sample j begins
-// at i * stride_s + j * stride_b + (h / heads_per_group) * stride_group + (h % heads_per_group) *
+// Attention heads inside a larger tensor, so that kernels read queries, keys and values directly
+// from a fused projection or a cache. In elements, head h of token i of sample j begins at
+// i * stride_s + j * stride_b + (h / heads_per_group) * stride_group + (h % heads_per_group) *
 // stride_head; its d channels are adjacent.
 template <class Pointer>
 struct BasicHeadsView {
@@ -26,7 +26,7 @@ struct BasicHeadsView {
     return batch * stride_b + head / heads_per_group * stride_group +
            head % heads_per_group * stride_head;
   }
-  // What may be written may be read. The target depends on P so that it never names this type.
+  // Every writable view is readable. The target depends on P so that it never names this type.
   template <class P = Pointer>
   requires(std::is_same_v<P, void*>)
   // NOLINTNEXTLINE(google-explicit-constructor)
@@ -59,47 +59,47 @@ struct Kv {
 Kv<HeadsView> split_kv(TensorView kv, int64_t heads);
 Kv<ConstHeadsView> split_kv(ConstView kv, int64_t heads);
 
-// Which keys a query sees, and how. Masks combine: a key is seen when none hides it.
+// The keys that a query sees, and the scores added to them. A key is seen if no mask hides it.
 struct AttentionSettings {
-  float scale = 1;               // of q . k
+  float scale = 1;               // factor of q . k
   bool is_causal = false;        // query i sees keys 0 .. query_offset + i
   int64_t query_offset = 0;      // position of query 0 among the keys (the length of a cache)
   ConstView document_starts{};   // [b, sq] int32: query i sees no key before its document's start
   ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
   ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
   ConstView relative_bias{};     // [heads, sq, sk] fp32: added to the scores of every sample
-  // Of probabilities (kernels/attention_dropout.h): of head first_head + h of sequences of
-  // dropout_length positions, or of sq where that is 0; query i is at position query_offset + i.
+  // Drops probabilities (kernels/attention_dropout.h) of head first_head + h of sequences of
+  // dropout_length positions, or of sq if that is 0; query i is at position query_offset + i.
   DropoutKey dropout{};
-  int64_t dropout_length = 0;  // of a whole sequence, of which the queries are a part
-  int64_t first_head = 0;      // of this rank, among all heads of the model
+  int64_t dropout_length = 0;  // of the whole sequence that contains the queries
+  int64_t first_head = 0;      // this rank's first among all heads of the model
 };
 
 // out = dropout(softmax(scale * q k^T + alibi + relative_bias, masked)) v, tile by tile with a
 // running maximum and sum (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022,
-// arXiv:2205.14135, alg. 1): no sq x sk matrix is stored. A query that sees no key has output 0.
+// arXiv:2205.14135, alg. 1). Stores no sq x sk matrix. A query that sees no key has output 0.
 //
 //   out   [sq, b, heads]  out  dtype of q; must not overlap the inputs
-//   lse   [b, heads, sq]  out  fp32 log of the sum of exponentials, +infinity where no key is seen;
+//   lse   [b, heads, sq]  out  fp32 log of the sum of exponentials, +infinity if no key is seen;
 //                              may be null
 //   q     [sq, b, heads]  in   fp32 | fp16 | bf16
 //   k, v  [sk, b, groups] in   dtype of q; head h reads group h / (heads / groups)
-//   workspace             scratch, uint8, as large as attention_forward_workspace_bytes says for
-//                         the same arguments, 16-byte aligned; null where that is 0
+//   workspace             scratch, uint8, attention_forward_workspace_bytes() of the same
+//                         arguments, 16-byte aligned; null if that is 0
 //
 // Sums in fp32, d up to 256. The result does not depend on the number of threads.
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream);
 
-// The gradients, with probabilities computed again from q, k and lse (ibid., alg. 4). On a GPU they
-// have the same bits in every run where the stream is deterministic; on the CPU always.
+// The gradients; recomputes probabilities from q, k and lse (ibid., alg. 4). They are bit-equal in
+// every run on the CPU, and on a deterministic stream on a GPU.
 //
 //   dq, dk, dv       out  shapes and dtype of q, k, v
-//   drelative_bias   out  [heads, sq, sk] fp32, summed over samples in their order; null where the
-//                         settings have no bias or its gradient is not wanted
+//   drelative_bias   out  [heads, sq, sk] fp32, summed over samples in order; null if the settings
+//                         have no bias or its gradient is not wanted
 //   dout, out, q, k, v, lse, settings  in  as in the forward pass
-//   workspace        scratch, as large as attention_backward_workspace_bytes says
+//   workspace        scratch, attention_backward_workspace_bytes() of the same arguments
 void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
                         ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
                         ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
@@ -114,13 +114,13 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream);
 
-// The row of dropout at which a head begins (kernels/attention_dropout.h).
+// The first dropout row of a head (kernels/attention_dropout.h).
 inline int64_t first_dropout_row(const AttentionSettings& settings, int64_t head, int64_t sq) {
   const int64_t length = settings.dropout_length > 0 ? settings.dropout_length : sq;
   return (settings.first_head + head) * dropout_rows_of_head(length);
 }
 
-// Throws ShapeError, DtypeError or Unsupported unless the views and settings fit together.
+// Throws ShapeError, DtypeError or Unsupported if the views and settings do not fit together.
 void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
                              const ConstHeadsView& v, const AttentionSettings& settings);
 
@@ -131,15 +131,15 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
                         ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
                         ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
                         Stream stream);
-// What the backward pass takes from the pool by itself, with as many threads as there are now, for
+// The memory that the backward pass takes from the pool with the current number of threads, for
 // queries [s, b, n, d].
 int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups);
 }  // namespace cpu
 
 namespace cuda {
-// cuDNN for what it takes (cuda/cudnn_attention.h), own kernels for the rest: on tensor cores in 16
-// bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h). The dispatcher refuses a
-// relative bias, which no CUDA kernel adds.
+// Uses cuDNN if it supports the call (cuda/cudnn_attention.h), otherwise own kernels: on tensor
+// cores in 16 bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h). The dispatcher
+// rejects a relative bias, which no CUDA kernel adds.
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream);
@@ -154,13 +154,13 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView dout, ConstHeadsView out, ConstView lse,
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream);
-// Scratch memory of the backward pass of the own kernels on tensor cores, in bytes.
+// Scratch memory of the own backward kernels on tensor cores, in bytes.
 struct BackwardBytes {
   BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t d);
   int64_t total() const { return sums + statistics + counters; }
   int64_t sums, statistics, counters;
 };
-inline constexpr int64_t kBackwardQueries = 64;  // of a tile
+inline constexpr int64_t kBackwardQueries = 64;  // queries of a tile
 }  // namespace cuda
 
 }  // namespace megatron::kernels

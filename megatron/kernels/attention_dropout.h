@@ -7,31 +7,31 @@
 #include "megatron/device/philox.h"
 #include "megatron/device/random.h"
 
-// Which probabilities attention drops. Those of the query at position i of head h (of all heads of
-// the model) and the key at position k, in sample j, are kept when 16 bits are below the threshold:
-// half 4 * (i / 8 % 2) + k / 8 % 4, counted from the lower half of the first word, of
+// The probabilities that attention drops. Take the query at position i of head h (of all heads of
+// the model) and the key at position k, in sample j. Their probability is kept if 16 bits are below
+// the threshold: half 4 * (i / 8 % 2) + k / 8 % 4, counted from the lower half of word 0, of
 //
 //   philox<7>({k / 32 * 8 + k % 8, h * rows_of_head + i / 16 * 8 + i % 8, j low, j high}, key)
 //
-// A call serves two queries and four keys, eight apart, which are one lane's in a product of tensor
-// cores (m16n8k16) whether queries are its rows or its columns: no kernel stores or exchanges
-// random bits. Seven rounds pass the tests of Salmon et al. 2011, table 2; the probability is
-// rounded to 1 / 65536. On a GPU that is 28 instructions for eight elements, while the tensor cores
-// are busy; a kernel of its own that writes one bit an element would need as many, and have
-// nothing to hide them behind.
+// A call serves two queries and four keys, eight apart. These belong to one lane in a product of
+// tensor cores (m16n8k16), whether queries are its rows or its columns, so no kernel stores or
+// exchanges random bits. Seven rounds pass the tests of Salmon et al. 2011, table 2; the
+// probability is rounded to 1 / 65536. On a GPU this takes 28 instructions for eight elements while
+// the tensor cores are busy; a separate kernel that writes one bit an element would take as many,
+// with nothing to overlap them.
 namespace megatron::kernels {
 
 using AttentionWords = std::array<uint32_t, 4>;
 
 inline constexpr int kDropoutRounds = 7;
-inline constexpr int kDropoutQueries = 16;  // that the rows of a head are a multiple of
-inline constexpr int kDropoutKeys = 32;     // whose bits eight columns hold
+inline constexpr int kDropoutQueries = 16;  // a head's number of rows is a multiple of it
+inline constexpr int kDropoutKeys = 32;     // eight columns hold the bits of so many keys
 
-// Of a sequence of `length` positions.
+// For a sequence of `length` positions.
 MG_HOST_DEVICE inline int64_t dropout_rows_of_head(int64_t length) {
   return (length + kDropoutQueries - 1) / kDropoutQueries * 8;
 }
-// The second word of the counter, without that of the head.
+// The second word of the counter, without the head's first row.
 MG_HOST_DEVICE inline int64_t dropout_row(int64_t query) { return query / 16 * 8 + query % 8; }
 // The first word of the counter.
 MG_HOST_DEVICE inline int64_t dropout_column(int64_t key) { return key / 32 * 8 + key % 8; }
@@ -43,11 +43,11 @@ MG_HOST_DEVICE inline AttentionWords dropout_words(uint32_t column, uint32_t row
                 keys);
 }
 
-// Of the words of their counter.
+// The bits of one query and key, from the words of their counter.
 MG_HOST_DEVICE inline uint32_t dropout_bits(const AttentionWords& words, int64_t query,
                                             int64_t key) {
   const int64_t half = query / 8 % 2 * 4 + key / 8 % 4;
-  const uint32_t even = half < 4 ? words[0] : words[2];  // chosen so that words stay in registers
+  const uint32_t even = half < 4 ? words[0] : words[2];  // keeps words in registers
   const uint32_t odd = half < 4 ? words[1] : words[3];
   return (half % 4 < 2 ? even : odd) >> (16 * (half % 2)) & 0xFFFFu;
 }

@@ -6,8 +6,8 @@
 
 namespace megatron::kernels {
 
-// y = act(x + bias), with act one of the table in activation.h. A gated activation combines the two
-// halves of a row of x + bias into a row of y half as wide.
+// y = act(x + bias), with an act from activation.h. A gated activation combines the two halves of a
+// row of x + bias into a row of y of half the width.
 //
 //   y     [rows, f]        out  fp32 | fp16 | bf16; may alias x unless gated
 //   x     [rows, f or 2f]  in   dtype of y; 2f when gated
@@ -18,7 +18,7 @@ namespace megatron::kernels {
 void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
                              Stream stream);
 
-// dx = dy * act'(x + bias). Recomputes x + bias, so x and bias are all that must be saved.
+// dx = dy * act'(x + bias). Recomputes x + bias, so only x and bias must be saved.
 //   dx [rows, f or 2f] out, may alias x; may alias dy unless gated
 //   dy [rows, f] in    x [rows, f or 2f] in    bias [f or 2f] in, may be null
 void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,

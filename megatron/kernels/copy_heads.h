@@ -4,7 +4,7 @@
 
 namespace megatron::kernels {
 
-// dst = src, head by head: how the keys and values of new tokens enter a cache.
+// dst = src, head by head: copies the keys and values of new tokens into a cache.
 //   dst [s, b, heads, d] out    src [s, b, heads, d] in, dtype of dst; they must not overlap
 void copy_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
 

@@ -3,23 +3,23 @@
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
 
-// Cross entropy of logits [s, b, v] with labels [b, s], in three kernels so that the vocabulary may
-// be spread over ranks: each rank takes statistics of its columns, the statistics of all ranks are
-// gathered and combined, and each rank makes its part of the gradient without communication.
-// A single rank does the same with one set of statistics.
+// Cross entropy of logits [s, b, v] with labels [b, s], in three kernels, so that the vocabulary
+// may be spread over ranks. Each rank computes statistics of its columns, all ranks gather and
+// combine them, and each rank computes its part of the gradient without communication. A single
+// rank does the same with one set of statistics.
 //
-// num_columns is the size of the vocabulary. Columns with larger ids pad it: they take no part in
-// anything, and their gradient is 0.
+// num_columns is the size of the vocabulary. Columns with larger ids are padding: they contribute
+// nothing, and their gradient is 0.
 //
 // Labels are int64, ids of the vocabulary; a negative label means "no target here": loss 0,
-// gradient 0. Logits may be fp32, fp16 or bf16; everything is computed in fp32.
+// gradient 0. Logits may be fp32, fp16 or bf16; all arithmetic is fp32.
 namespace megatron::kernels {
 
-// What statistics hold of a row, in this order.
+// The statistics of a row, in this order.
 enum CrossEntropyStatistic {
-  kMax,       // largest logit; -infinity for no columns
+  kMax,       // largest logit; -infinity without columns
   kExpSum,    // sum of exp(logit - max)
-  kTarget,    // the label's logit if it is one of these columns, else 0
+  kTarget,    // the label's logit if its column is on this rank, else 0
   kLogitSum,  // sum of the logits, for label smoothing
   kNumCrossEntropyStatistics,
 };
@@ -31,7 +31,7 @@ enum CrossEntropyStatistic {
 void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
                               int64_t first_column, int64_t num_columns, Stream stream);
 
-// The loss of each token, -log p(label), p = softmax over the columns of all ranks; with label
+// The loss of each token, -log p(label), with p = softmax over the columns of all ranks. With label
 // smoothing e the target has weight 1 - e * K/(K-1) and the rest is spread evenly over all K =
 // num_columns: loss = (1 - q) * -log p(label) - q * mean(log p), q = e * K/(K-1).
 //

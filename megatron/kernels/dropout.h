@@ -4,15 +4,16 @@
 #include "megatron/device/device.h"
 #include "megatron/device/random.h"
 
-// Dropout whose mask is a pure function of a DropoutKey (device/random.h): nothing is stored, the
-// backward pass computes the mask again. Views are [s, b, h]: position in the sample, sample of
-// the microbatch, column. Each may be fp32, fp16 or bf16. Computes in fp32, rounds once on store.
+// Dropout with a mask that is a pure function of a DropoutKey (device/random.h): nothing is stored,
+// and the backward pass computes the mask again. Views are [s, b, h]: position in the sample,
+// sample of the microbatch, column. Each may be fp32, fp16 or bf16. Computes in fp32, rounds once
+// on store.
 namespace megatron::kernels {
 
-// y = residual + dropout(x + bias), where dropout keeps an element with probability
-// 1 - key.probability, scaled by its inverse, and makes it 0 otherwise.
+// y = residual + dropout(x + bias). Dropout keeps an element with probability 1 - key.probability,
+// scaled by the inverse of that, and otherwise sets it to 0.
 //
-//   y         [s, b, h]  out  may alias x or residual of its dtype
+//   y         [s, b, h]  out  may alias x or residual if of its dtype
 //   x         [s, b, h]  in
 //   bias      [h]        in   may be null
 //   residual  [s, b, h]  in   may be null
@@ -22,7 +23,7 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
                               DropoutKey key, Stream stream);
 
 // dx = dropout(dy) with the mask of the forward pass. The gradient of residual is dy itself.
-//   dx [s, b, h] out, may alias dy of its dtype    dy [s, b, h] in
+//   dx [s, b, h] out, may alias dy if of its dtype    dy [s, b, h] in
 void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream);
 
 namespace cpu {

@@ -3,8 +3,8 @@
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
 
-// Rows of a table, by id. ids are int64 [b, s], outputs [s, b, h]: this is where the batch turns
-// from the data's layout into the model's.
+// Rows of a table, by id. ids are int64 [b, s], outputs [s, b, h]: the batch changes here from the
+// data's layout to the model's.
 namespace megatron::kernels {
 
 // y[i, j] = word[ids[j, i] - first_row] + position[position_ids[j, i]].
@@ -12,7 +12,7 @@ namespace megatron::kernels {
 //   y             [s, b, h]  out  fp32 | fp16 | bf16
 //   word          [rows, h]  in   fp32 | fp16 | bf16
 //   ids           [b, s]     in   int64; an id outside [first_row, first_row + rows) adds nothing
-//   position      [p, h]     in   fp32 | fp16 | bf16; may be null, then so is position_ids
+//   position      [p, h]     in   fp32 | fp16 | bf16; null with position_ids
 //   position_ids  [b, s]     in   int64 in [0, p)
 //
 // first_row is the first id of a rank's part of the vocabulary, else 0.

@@ -3,27 +3,27 @@
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
 
-// The two products of an MLP that meet at its GELU (the tanh form, kernels/activation.h). On a GPU,
-// bf16 operands in rows of whole 16 bytes take one kernel each way: cuBLASLt applies GELU, or
-// (where sums are long enough to hide it) its derivative, before it stores. Everything else is a
-// product and then the kernels of bias_activation.h. The gradient of the bias stays apart: with it
+// The two products of an MLP around its GELU (the tanh form, kernels/activation.h). On a GPU, bf16
+// operands with rows of whole 16 bytes take one kernel each way: cuBLASLt applies GELU before it
+// stores, or the derivative, if the sums are long enough to hide it. Every other case is a product
+// followed by the kernels of bias_activation.h. The gradient of the bias is separate: with it
 // cuBLASLt takes three times as long (docs/performance.md).
 namespace megatron::kernels {
 
-// cuBLASLt hides the derivative behind sums of 1600 terms or more; with 1024 its product took 0.79
-// ms on an H200 where the plain one and a kernel for the derivative took 0.37 and 0.25.
+// cuBLASLt hides the derivative behind sums of 1600 terms or more. With 1024 terms its product took
+// 0.79 ms on an H200; a plain product and a kernel for the derivative took 0.37 and 0.25 ms.
 inline constexpr int64_t kFewestTermsOfGeluGradient = 1536;
 
 // pre = x weight^T + bias, y = gelu(pre).
 //
 //   y       [m, n]  out  fp32 | fp16 | bf16
-//   pre     [m, n]  out  dtype of y; null where no backward pass follows
+//   pre     [m, n]  out  dtype of y; null if no backward pass follows
 //   x       [m, k]  in   dtype of y
 //   weight  [n, k]  in   dtype of y
 //   bias    [n]     in   dtype of y; may be null
 //
-// Row-major, contiguous, nothing overlaps. Sums in fp32. GELU is that of pre before or after it is
-// rounded; bf16 on a GPU may approximate tanh to 2^-11.
+// Row-major, contiguous, nothing overlaps. Sums in fp32. GELU reads pre before or after rounding;
+// bf16 on a GPU may approximate tanh to 2^-11.
 void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
                          ConstView bias, Stream stream);
 
@@ -34,12 +34,12 @@ void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView we
 //   weight  [k, n]  in   dtype of dz
 //   pre     [m, n]  in   dtype of dz
 //
-// The order of the sums is fixed by the shapes.
+// The order of the sums depends only on the shapes.
 void gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,
                           Stream stream);
 
 namespace cuda {
-// False: cuBLASLt has no such product, and nothing was done.
+// Return false, without doing anything, if cuBLASLt has no such product.
 bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
                          ConstView bias, Stream stream);
 bool gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,

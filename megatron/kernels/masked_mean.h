@@ -5,7 +5,7 @@
 
 namespace megatron::kernels {
 
-// mean = sum(losses * mask) / count: tokens that do not count have mask 0.
+// mean = sum(losses * mask) / count. Tokens that do not count have mask 0.
 //
 //   mean     []      out  fp32
 //   count    []      out  fp32, for the backward pass: the divisor, or max(sum(mask), 1)
@@ -13,8 +13,8 @@ namespace megatron::kernels {
 //   mask     [b, s]  in   fp32
 //   divisor  []      in   fp32; may be null
 //
-// A loss whose mask is 0 is not read as a number: it may be infinite. fp64 sums, order fixed by
-// the shape.
+// A loss with mask 0 is ignored, even if it is infinite. fp64 sums, in an order that depends only
+// on the shape.
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
                          ConstView divisor, Stream stream);
 

@@ -5,7 +5,7 @@
 
 namespace megatron::kernels {
 
-// How a stored matrix enters a product.
+// How a product reads a stored matrix.
 enum class Transpose { kNo, kYes };
 
 // c = a' b' + beta * c, with a' = a or a^T and b' = b or b^T, plus bias on every row.
@@ -15,18 +15,18 @@ enum class Transpose { kNo, kYes };
 //   b     [k, n] or [n, k]  in    dtype of a
 //   bias  [n]               in    dtype of a; may be null (data == nullptr)
 //
-// Row-major, contiguous, nothing overlaps. Sums in fp32, rounded once; on a GPU, fp32 inputs may be
-// rounded to TF32 where the stream allows it. dtype of c is that of a, or fp32 (a weight gradient
-// accumulated into the fp32 main gradient with beta = 1). Any extent may be 0.
+// Row-major, contiguous, nothing overlaps. Sums in fp32, rounded once; a GPU may round fp32 inputs
+// to TF32 if the stream allows it. c has the dtype of a, or fp32 (a weight gradient accumulated
+// into the fp32 main gradient with beta = 1). Any extent may be 0.
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream);
 
-// Scratch memory of products on a GPU: once for each stream, for good.
+// Scratch memory of products on a GPU: allocated once for each stream and kept.
 inline constexpr int64_t kCudaMatmulWorkspaceBytes = int64_t{32} << 20;
 
 namespace cpu {
-// An own product in fp32 arithmetic (cpu/gemm.h); oneDNN for bf16 where the processor multiplies
-// bf16 faster than fp32.
+// An own product in fp32 arithmetic (cpu/gemm.h); oneDNN for bf16 if the processor multiplies bf16
+// faster than fp32.
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream);
 }  // namespace cpu

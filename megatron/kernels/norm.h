@@ -4,19 +4,19 @@
 #include "megatron/device/device.h"
 
 // LayerNorm (Ba et al. 2016, arXiv:1607.06450) and RMSNorm (Zhang and Sennrich 2019,
-// arXiv:1910.07467) over the rows of a matrix. Views may be fp32, fp16 or bf16, each its own:
-// an fp32 residual stream is normalised straight into 16 bits. Statistics and sums are fp32.
+// arXiv:1910.07467) over the rows of a matrix. Each view may be fp32, fp16 or bf16 independently:
+// an fp32 residual stream is normalised directly into 16 bits. Statistics and sums are fp32.
 namespace megatron::kernels {
 
-// y = (x - mean) * rstd * (weight + weight_offset) + bias,
-// mean and variance (biased) of each row, rstd = 1 / sqrt(variance + epsilon).
+// y = (x - mean) * rstd * (weight + weight_offset) + bias, with the mean and (biased) variance of
+// each row, rstd = 1 / sqrt(variance + epsilon).
 //
 //   y             [rows, cols]  out  may alias x if of its dtype
 //   mean, rstd    [rows]        out  fp32, kept for the backward pass
 //   x             [rows, cols]  in
 //   weight, bias  [cols]        in
 //
-// weight_offset is 1 where the weight is stored minus 1 (layernorm 1p), else 0.
+// weight_offset is 1 if the weight is stored minus 1 (layernorm 1p), else 0.
 void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstView x,
                         ConstView weight, ConstView bias, float weight_offset, float epsilon,
                         Stream stream);
@@ -27,15 +27,15 @@ void layer_norm_forward(TensorView y, TensorView mean, TensorView rstd, ConstVie
 //   dbias    [cols]        out  beta * dbias + sum over rows of dy
 //   dy, x    [rows, cols]  in   mean, rstd [rows] in   weight [cols] in
 //
-// dx may alias dy or x of its dtype. Outputs that are null are not computed. With beta 0, dweight
-// and dbias are not read. The order of every sum is fixed by the shape. The workspace holds
-// norm_backward_workspace_bytes() bytes, of undefined content.
+// dx may alias dy or x if of its dtype. Null outputs are not computed. With beta 0, dweight and
+// dbias are not read. The order of every sum depends only on the shape. The workspace holds
+// norm_backward_workspace_bytes() bytes of undefined content.
 void layer_norm_backward(TensorView dx, TensorView dweight, TensorView dbias, ConstView dy,
                          ConstView x, ConstView mean, ConstView rstd, ConstView weight,
                          float weight_offset, float beta, TensorView workspace, Stream stream);
 
-// y = round(x * rstd) * (weight + weight_offset), rstd = 1 / sqrt(mean of x^2 + epsilon), where
-// round() is to the dtype of x. Shapes as in layer_norm_forward; epsilon inside the root.
+// y = round(x * rstd) * (weight + weight_offset), rstd = 1 / sqrt(mean of x^2 + epsilon); round()
+// is to the dtype of x. Shapes as in layer_norm_forward.
 void rms_norm_forward(TensorView y, TensorView rstd, ConstView x, ConstView weight,
                       float weight_offset, float epsilon, Stream stream);
 

@@ -6,13 +6,12 @@
 #include "megatron/device/device.h"
 #include "megatron/kernels/optimizer_step.h"
 
-// Optimizer updates over flat buffers: every element of every parameter in one pass, so that a step
-// costs one read of the gradients and one read and write of the state.
+// Optimizer updates over flat buffers. One pass handles every element of every parameter: a step
+// reads the gradients once and reads and writes the state once.
 namespace megatron::kernels {
 
-// A partition of a flat buffer into ranges, each of some group. Range i is [ends[i-1], ends[i]),
-// the first begins at 0. Both tables live on the buffers' device and stay the same from step to
-// step.
+// Divides a flat buffer into ranges, each with a group. Range i is [ends[i-1], ends[i]); the first
+// begins at 0. Both tables live on the buffers' device and do not change between steps.
 //   ends    [k] int64, rising; the last is the element count of the buffers
 //   groups  [k] int32, >= 0
 struct GroupRanges {
@@ -20,7 +19,7 @@ struct GroupRanges {
   ConstView groups;
 };
 
-// The numbers of one parameter group for one step.
+// The values of one parameter group for one step.
 struct AdamNumbers {
   double lr = 0.0;
   double beta1 = 0.9;
@@ -37,23 +36,22 @@ struct SgdNumbers {
   double weight_decay = 0.0;
 };
 
-// The groups of the ranges are entries of `numbers`.
+// A range's group is an index into `numbers`.
 //
 // Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101, alg. 2):
 //
 //   g = grad_scale * grad;   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
 //   w -= lr (m / bias_correction1 / (sqrt(v / bias_correction2) + eps) + weight_decay w)
 //
-//   model       [n]  out  fp32 | fp16 | bf16: w rounded once; null when main is the model's own
+//   model       [n]  out  fp32 | fp16 | bf16: w rounded once; null if main is the model's own
 //   main        [n]  io   fp32: w
 //   exp_avg     [n]  io   fp32: m
 //   exp_avg_sq  [n]  io   fp32: v
 //   grad        [n]  in   fp32 | fp16 | bf16
-//   state       [kStepStateBytes]  in  a StepState: grad_scale, and is_skipped, which leaves
-//                                      everything as it is
+//   state       [kStepStateBytes]  in  a StepState: grad_scale, and is_skipped, which leaves all
+//                                      buffers unchanged
 //
-// No two of them overlap. Elementwise: the result does not depend on how many threads share the
-// work.
+// Nothing overlaps. Elementwise: the result does not depend on the number of threads.
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream stream);
@@ -72,22 +70,22 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                   Stream stream);
 
 // For every group: the sum of squares and the number of zeros among its elements of x.
-//   y        [groups, 2]  out  fp64; the sum is finite exactly when every element is
+//   y        [groups, 2]  out  fp64; the sum is finite if and only if every element is
 //   x        [n]          in   fp32 | fp16 | bf16
 //   scratch  measure_scratch_shape(n, groups)  fp64; left undefined
-// fp64 partial sums in an order fixed by n and the ranges.
+// fp64 partial sums, in an order that depends only on n and the ranges.
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
                        Stream stream);
 Shape measure_scratch_shape(int64_t n, int64_t num_groups);
 
-// After a skipped step: lowers first_not_finite of the state to the lowest group of an element of x
-// that is infinite or not a number. After any other step it does not read x.
+// After a skipped step: lowers first_not_finite of the state to the lowest group with an element of
+// x that is infinite or NaN. After any other step it does not read x.
 //   state  [kStepStateBytes]  io  a StepState
 //   x      [n]                in  fp32 | fp16 | bf16
 void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);
 
-// Elements whose squares are summed in one go: partial results do not depend on how many threads or
-// multiprocessors share the work.
+// Elements of one partial sum of squares: the result does not depend on the number of threads or
+// multiprocessors.
 inline constexpr int64_t kMeasureChunk = 65536;
 
 namespace cpu {

@@ -6,11 +6,11 @@
 
 #include "megatron/device/host_device.h"
 
-// The rule of an optimizer step, in one place for the host, the CPU and the GPU: how sums over
-// gradients become a decision, and how the loss scale follows overflows.
+// The rule of an optimizer step, shared by the host, the CPU and the GPU: it turns sums over
+// gradients into a decision and adapts the loss scale to overflows.
 namespace megatron::kernels {
 
-// What the loss is multiplied by, and what the rule remembers.
+// The factor of the loss, and the state of its rule.
 struct LossScaleState {
   double scale = 1.0;
   int64_t growth_tracker = 0;      // clean steps since the last growth or overflow
@@ -21,13 +21,13 @@ struct LossScaleState {
 struct LossScaleRule {
   bool is_dynamic = false;  // otherwise the scale never changes
   double min_scale = 1.0;
-  double window = 0.0;     // clean steps in a row after which it doubles
-  int64_t hysteresis = 0;  // overflows after which it halves
+  double window = 0.0;     // consecutive clean steps before the scale doubles
+  int64_t hysteresis = 0;  // overflows before the scale halves
 };
 
-// After one step; found_inf: some gradient was infinite or not a number.
-// Compat: Megatron-LM refills the hysteresis only when the scale grows, so that after the first
-// `hysteresis` overflows every further one halves the scale at once.
+// Updates the scale after one step; found_inf: some gradient was infinite or NaN.
+// Compat: Megatron-LM refills the hysteresis only when the scale grows. After the first
+// `hysteresis` overflows every further one therefore halves the scale at once.
 MG_HOST_DEVICE inline void update_loss_scale(LossScaleState& state, const LossScaleRule& rule,
                                              bool found_inf) {
   if (!rule.is_dynamic) return;
@@ -47,27 +47,27 @@ MG_HOST_DEVICE inline void update_loss_scale(LossScaleState& state, const LossSc
   }
 }
 
-// StepState::first_not_finite where there is none.
+// The value of StepState::first_not_finite if all gradients are finite.
 inline constexpr int64_t kAllFinite = std::numeric_limits<int64_t>::max();
 
-// What a step decided, and the loss scale it leaves behind. Lives in device memory, where the
-// update kernels read it; the host reads a copy when it arrives.
+// The decision of a step, and the new loss scale. Lives in device memory, where the update kernels
+// read it; the host reads a copy later.
 struct StepState {
-  LossScaleState loss_scale = {};  // of the next backward pass
+  LossScaleState loss_scale = {};  // for the next backward pass
   int64_t is_skipped = 0;          // 1: nothing is updated
   double grad_scale = 1.0;  // gradients are multiplied by it: 1 / loss scale * clip coefficient
   double grad_norm = 0.0;   // of the unscaled gradients, before clipping
   double num_zeros = 0.0;
-  int64_t first_not_finite = kAllFinite;  // position of a parameter, when it was looked for
+  int64_t first_not_finite = kAllFinite;  // index of a parameter, if searched
 };
 
 struct StepRule {
   LossScaleRule loss_scale = {};
-  bool skips_not_finite = false;  // otherwise such gradients are used as they are
+  bool skips_not_finite = false;  // else such gradients are used
   double clip_grad = 0.0;         // limit of the norm; 0: no clipping
 };
 
-// One step, from what was summed over the gradients of all ranks of the model.
+// Decides one step from sums over the gradients of all ranks of the model.
 MG_HOST_DEVICE inline void decide_step(StepState& state, const StepRule& rule, double squares,
                                        double num_zeros, bool found_inf) {
   const double inverse_scale = 1.0 / state.loss_scale.scale;

@@ -6,12 +6,12 @@
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
 
-// Random fills whose elements depend on a key and the element's place alone: word k % 4 of
-// philox({k / 4, i low, i high, 0}, key) gives element (i, k), so that a shard, another device or
-// another number of threads computes the same values.
+// Random fills whose elements depend only on a key and the element's place: word k % 4 of
+// philox({k / 4, i low, i high, 0}, key) gives element (i, k). A shard, another device or another
+// number of threads computes the same values.
 namespace megatron::kernels {
 
-// Where the first element of a part lies in the whole matrix.
+// The place of a part's first element in the whole matrix.
 struct MatrixPlace {
   int64_t row = 0;
   int64_t column = 0;

@@ -4,12 +4,12 @@
 #include "megatron/device/device.h"
 #include "megatron/device/random.h"
 
-// The residual stream and the norm that reads it, in one pass over memory: what stands between two
-// halves of a transformer layer. On a GPU one kernel each way, for rows of whole 16 bytes up to
-// 8192 columns; everything else is the kernels of dropout.h and norm.h one after the other.
+// The residual stream and its norm in one pass over memory: the step between two halves of a
+// transformer layer. On a GPU, rows of whole 16 bytes and up to 8192 columns take one kernel each
+// way; all others take the kernels of dropout.h and norm.h in turn.
 namespace megatron::kernels {
 
-// The norm of a row, LayerNorm with a bias and RMSNorm without: see norm.h.
+// The norm of a row: LayerNorm with a bias, RMSNorm without (norm.h).
 struct NormParameters {
   ConstView weight;  // [h]
   ConstView bias;    // [h], or null: RMSNorm
@@ -28,7 +28,7 @@ struct NormParameters {
 //   bias        [h]        in   may be null
 //   residual    [s, b, h]  in
 //
-// fp32, fp16 or bf16. Computes in fp32; y is the norm of x as it was stored.
+// fp32, fp16 or bf16. Computes in fp32; y is the norm of x as stored.
 void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorView rstd,
                            ConstView branch, ConstView bias, ConstView residual,
                            const NormParameters& norm, DropoutKey key, Stream stream);
@@ -37,16 +37,16 @@ void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
 //
 //   dx                   [s, b, h]  out  dtype of x: also the gradient of residual
 //   dbranch              [s, b, h]  out  any dtype; may be null
-//   dbias                [h]        out  bias_beta * dbias + sum of the rows of dbranch; may be
-//   null dweight, dnorm_bias  [h]        out  of the norm: norm_beta times before, + sums; may be
-//   null dx_past              [s, b, h]  in   dtype of x: what reaches x past the norm; may be null
+//   dbias                [h]        out  bias_beta * dbias + sum of the rows of dbranch, or null
+//   dweight, dnorm_bias  [h]        out  norm_beta * old value + sums over rows; may be null
+//   dx_past              [s, b, h]  in   dtype of x: gradient of x from other uses; may be null
 //   dy                   [s, b, h]  in   dtype of the norm's weight
 //   x                    [s, b, h]  in
 //   mean, rstd           [s * b]    in   mean null for RMSNorm
 //
 // Nothing overlaps. Without dbranch, dbias is the sum of the rows of dx, and the key is inactive.
-// The order of every sum is fixed by the shape. The workspace holds
-// residual_norm_backward_workspace_bytes() bytes, of undefined content.
+// The order of every sum depends only on the shape. The workspace holds
+// residual_norm_backward_workspace_bytes() bytes of undefined content.
 struct ResidualNormGradients {
   TensorView dx;
   TensorView dbranch;
@@ -64,7 +64,7 @@ void residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past,
 int64_t residual_norm_backward_workspace_bytes(const Shape& x, Stream stream);
 
 namespace cuda {
-// False: no kernel for these rows or dtypes, and nothing was done.
+// Return false, without doing anything, if there is no kernel for these rows or dtypes.
 bool residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorView rstd,
                            ConstView branch, ConstView bias, ConstView residual,
                            const NormParameters& norm, DropoutKey key, Stream stream);

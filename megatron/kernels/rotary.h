@@ -4,7 +4,7 @@
 
 namespace megatron::kernels {
 
-// Which channels form the pairs that are rotated.
+// The pairs of channels that are rotated.
 enum class RotaryPairs {
   kHalves,       // (i, i + dim / 2)
   kInterleaved,  // (2 i, 2 i + 1)
@@ -16,12 +16,12 @@ enum class RotaryPairs {
 //   x             [s, b, heads]      in and out  fp32 | fp16 | bf16
 //   table         [positions, dim]   in          fp32; dim / 2 cosines, then dim / 2 sines;
 //                                                dim even, at most d: other channels stay
-//   position_ids  [b, s]             in          int64, row of the table for a token; when null,
+//   position_ids  [b, s]             in          int64, row of the table for a token; if null,
 //                                                token i has position `offset` + i
 //
-// `inverse` rotates back, which is also the gradient. fp32 inside. Throws ShapeError when the table
-// is too short or too wide. A position id outside of the table throws ShapeError on the CPU; on a
-// GPU, which nobody waits for, its token becomes not-a-number.
+// `inverse` rotates back, which is also the gradient. Computes in fp32. Throws ShapeError if the
+// table is too short or too wide. A position id outside the table throws ShapeError on the CPU; on
+// a GPU, which the host does not wait for, its token becomes NaN.
 void rotary_inplace(HeadsView x, ConstView table, ConstView position_ids, int64_t offset,
                     RotaryPairs pairs, bool inverse, Stream stream);
 

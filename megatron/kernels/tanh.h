@@ -9,7 +9,7 @@ namespace megatron::kernels {
 // Computes in fp32 and rounds once on store.
 void tanh_forward(TensorView y, ConstView x, Stream stream);
 
-// dx[i] = dy[i] * (1 - y[i]^2), so that y is all that must be saved.
+// dx[i] = dy[i] * (1 - y[i]^2), so only y must be saved.
 //   dx [n] out, may be dy    dy, y [n] in, dtype of dx
 void tanh_backward(TensorView dx, ConstView dy, ConstView y, Stream stream);
 

@@ -12,9 +12,9 @@ class Norm final : public Module {
   enum class Kind { kLayerNorm, kRmsNorm };
   Norm(int64_t size, Kind kind, NormOptions options, const Placement& placement);
 
-  // x [.., size], of any dtype, to the dtype of the weight.
+  // x [.., size] of any dtype -> the dtype of the weight.
   Variable forward(const Variable& x) const;
-  // The stream and its norm, in one pass.
+  // The residual stream and its norm, in one pass.
   NormedStream forward(const ResidualSum& sum) const;
 
  private:

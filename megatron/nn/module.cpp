@@ -13,7 +13,7 @@
 namespace megatron {
 namespace {
 
-// Each rank is a thread and describes modules of its own.
+// Each rank is a thread that describes its own modules.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local bool describes = false;
 

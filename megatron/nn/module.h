@@ -9,14 +9,14 @@
 
 namespace megatron {
 
-// Where and in which dtype a module makes its parameters.
+// The device and dtype of a module's parameters.
 struct Placement {
   DType dtype = DType::kFloat32;
   Stream stream;
   // The gradients of parameters that every tensor-parallel rank has are partial sums: each rank's
   // activations are a slice of the sequence (sequence parallelism), or of the heads.
   bool has_partial_gradients = false;
-  // The module is part of the embedding or of the output layer, whose learning rate may differ.
+  // The module belongs to the embedding or the output layer, whose learning rate may differ.
   bool is_embedding_or_output = false;
 };
 
@@ -29,9 +29,8 @@ struct Parameter {
   Variable variable;  // undefined in a module that was built under DescribeOnly
 };
 
-// While it lives, modules that this thread builds describe their parameters and buffers and
-// allocate none of them: a model of any size is built at once, for specs(). Such a module has no
-// forward.
+// While it lives, modules that this thread builds describe their parameters and buffers without
+// allocating them, so that specs() is cheap for a model of any size. Such a module has no forward.
 class DescribeOnly {
  public:
   DescribeOnly();
@@ -45,9 +44,9 @@ class DescribeOnly {
 // Is a DescribeOnly alive on this thread?
 bool only_describes();
 
-// A part of a model: parameters, buffers and children, all named, in the order of registration,
-// which is the order of everything that walks over a model. A module is built once and never
-// copied; its forward functions are const.
+// A part of a model: named parameters, buffers and children in the order of registration. Every
+// walk over a model uses this order. A module is built once and never copied; its forward functions
+// are const.
 class Module {
  public:
   Module() = default;
@@ -55,8 +54,8 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // Calls f for every parameter and buffer: first its own, then each child's. `name` is the dotted
-  // path: "mlp.linear_fc1.weight".
+  // Calls f for every parameter and buffer: first its own, then those of each child. `name` is the
+  // dotted path: "mlp.linear_fc1.weight".
   void visit(const std::function<void(const std::string& name, const Parameter&)>& f) const;
 
  protected:
@@ -65,11 +64,11 @@ class Module {
   Variable add_parameter(const std::string& name, const Shape& shape, ParameterInfo info,
                          const Placement& placement);
   // A tensor that training changes without a gradient: statistics, a history of scales. Every rank
-  // has the whole of it. Checkpoints contain it; the optimizer does not see it. The module writes
-  // into the tensor that this returns.
+  // has the whole tensor. Checkpoints contain it; the optimizer does not see it. The module writes
+  // into the returned tensor.
   Tensor add_buffer(const std::string& name, const Shape& shape, DType dtype, Init init,
                     Stream stream);
-  // The child must live as long as this module: a member.
+  // The child must live as long as this module: make it a member.
   void add_child(const std::string& name, const Module& child);
 
  private:
@@ -87,7 +86,7 @@ struct NamedParameter {
 };
 // Without buffers.
 std::vector<NamedParameter> named_parameters(const Module& module);
-// Parameters and buffers: what a checkpoint contains of a model.
+// Parameters and buffers: a model's content of a checkpoint.
 std::vector<NamedParameter> named_tensors(const Module& module);
 // Elements of all parameters on this rank.
 int64_t num_parameters(const Module& module);
@@ -95,9 +94,9 @@ int64_t num_parameters(const Module& module);
 // Describes every parameter and buffer, also of a module that was built under DescribeOnly.
 std::vector<ParameterSpec> specs(const Module& module);
 
-// Gives every parameter and buffer its first value. Element (row, column) depends on the seed, the
-// parameter's name and its place in the whole tensor alone: the same for every device, dtype (up to
-// rounding) and layout of ranks.
+// Fills every parameter and buffer with its first value. Element (row, column) depends only on the
+// seed, the parameter's name and its place in the whole tensor: it is the same for every device,
+// dtype (up to rounding) and layout of ranks.
 void initialize(const Module& module, uint64_t seed);
 
 }  // namespace megatron

@@ -7,15 +7,15 @@
 #include "megatron/core/dtype.h"
 #include "megatron/core/shape.h"
 
-// What a model has to remember, described without its elements. A module states these facts once;
-// weight decay, gradient reduction, checkpoints, name tables and memory plans read them.
+// Describes a model's parameters without their elements. A module states these facts once; weight
+// decay, gradient reduction, checkpoints, name tables and memory plans read them.
 namespace megatron {
 
 // The first value of a parameter.
 struct Init {
   enum class Kind { kZeros, kOnes, kNormal, kXavierUniform };
   Kind kind = Kind::kZeros;
-  double std = 0;  // of kNormal; its mean is 0
+  double std = 0;  // for kNormal, whose mean is 0
 
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::kOnes, 0}; }
@@ -24,9 +24,9 @@ struct Init {
   static Init xavier_uniform() { return {Kind::kXavierUniform, 0}; }
 };
 
-// Which part of a whole tensor a rank has. The axis of the whole is cut into `parts` equal pieces
-// (two for a gate stacked on what it gates), and each piece evenly among `count` ranks; rank
-// `index` has its share of every piece, one after the other.
+// A rank's part of a whole tensor. The axis is cut into `parts` equal pieces (two for a gate
+// stacked on what it multiplies), and each piece into `count` equal shares. Rank `index` has its
+// share of every piece, one after the other.
 struct Sharding {
   static constexpr int kUndivided = -1;
 
@@ -35,20 +35,20 @@ struct Sharding {
   int64_t count = 1;
   int64_t parts = 1;
 
-  // Do ranks have different parts, if there are several ranks?
+  // Would several ranks have different parts?
   bool is_divided() const { return axis != kUndivided; }
   // Does this rank have the whole?
   bool is_whole() const { return count == 1; }
 
   // The same division, for rank `rank` of `ranks`.
   Sharding on_rank(int64_t rank, int64_t ranks) const;
-  // The shape of the tensor of which this rank has `local`.
+  // The shape of the whole tensor if this rank's part has shape `local`.
   Shape whole(const Shape& local) const;
-  // The shape of this rank's part. Throws ShapeError when the tensor does not divide.
+  // The shape of this rank's part. Throws ShapeError if the tensor does not divide.
   Shape local(const Shape& whole) const;
 
-  // A run of the axis (of the first axis when undivided) that is contiguous both here and in the
-  // whole.
+  // A run of the axis (of the first axis if undivided) that is contiguous both in this rank's part
+  // and in the whole.
   struct Block {
     int64_t local_begin = 0;
     int64_t whole_begin = 0;
@@ -57,28 +57,28 @@ struct Sharding {
   std::vector<Block> blocks(const Shape& local) const;
 };
 
-// What a tensor of a module is for.
+// The purpose of a module's tensor.
 enum class ParameterRole {
   kMatrix,      // the weight of a linear layer
   kBias,        // added to the output of a linear layer
   kNorm,        // weight or bias of a norm
   kEmbedding,   // a table that tokens, positions or token types look up
   kOutputHead,  // the weight that makes logits
-  kBuffer,      // no parameter: saved and restored, but without gradient (Module::add_buffer)
+  kBuffer,      // not a parameter: saved and loaded, but without gradient (Module::add_buffer)
 };
 
-// What other parts of the system need to know about a parameter.
+// Facts about a parameter for other parts of the system.
 struct ParameterInfo {
   ParameterRole role;
   Init init = {};
   Sharding sharding = {};
   bool has_vocabulary_rows = false;  // a row for each token id; the last rows may be padding
-  // Other pipeline stages have this parameter, too, under the same name (tied embeddings): its
-  // gradients are summed over these stages. One of them is the original, the others are copies,
-  // which are not counted and not saved.
+  // Other pipeline stages have the same parameter under the same name (tied embeddings), and its
+  // gradients are summed over these stages. One is the original; the others are copies, which are
+  // neither counted nor saved.
   bool is_tied = false;
   bool is_copy = false;
-  bool has_partial_gradients = false;  // of its Placement
+  bool has_partial_gradients = false;  // see Placement
   bool is_embedding_or_output = false;
 };
 

@@ -9,32 +9,32 @@
 
 namespace megatron {
 
-// What attention computes besides softmax(q k^T) v. Undefined tensors stand for "none"; the
-// contracts of masks and dropout are those of kernels::AttentionSettings.
+// Options of attention besides softmax(q k^T) v. Undefined tensors stand for "none";
+// kernels::AttentionSettings has the contracts of masks and dropout.
 struct AttentionOptions {
   int64_t num_heads = 0;         // required: query heads on this rank
-  int64_t num_query_groups = 0;  // of keys and values; 0: num_heads
+  int64_t num_query_groups = 0;  // heads of keys and values; 0: num_heads
   float softmax_scale = 0;       // 0: 1 / sqrt(head size)
   bool is_causal = true;
   Tensor document_starts{};   // [b, sq] int32
   Tensor key_padding_mask{};  // [b, sk] bool, true = hidden
   Tensor alibi_slopes{};      // [num_heads] fp32
   DropoutKey dropout{};
-  int64_t first_head = 0;  // of this rank, among all heads of the model
+  int64_t first_head = 0;  // this rank's first among all heads of the model
 };
 
-// Self attention on a fused projection, whose layout per group is its query heads, key, value.
+// Self attention on a fused projection, which holds for each group its query heads, key and value.
 //
 //   qkv            [s, b, (n + 2 g) d]  fp32 | fp16 | bf16
 //   relative_bias  [n, s, s]            fp32, added to the scores; undefined: none
 //   y              [s, b, n d]          dtype of qkv
 //
-// Saves qkv, relative_bias, y and fp32 log-sum-exp [b, n, s]: recomputing attention alone would
-// save nothing.
+// Saves qkv, relative_bias, y and fp32 log-sum-exp [b, n, s], so recomputing attention alone saves
+// no memory.
 Variable attention(const Variable& qkv, const AttentionOptions& options,
                    const Variable& relative_bias = {});
 
-// Attention of sq queries on another sequence; not causal unless the options say so.
+// Attention of sq queries to another sequence; not causal unless the options say so.
 //
 //   q   [sq, b, n d]    kv  [sk, b, n 2 d], per head its key, then its value    y  [sq, b, n d]
 Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options);
@@ -51,11 +51,11 @@ void attention_gradients(kernels::HeadsView dq, kernels::HeadsView dk, kernels::
                          kernels::ConstHeadsView k, kernels::ConstHeadsView v,
                          const kernels::AttentionSettings& settings, Stream stream);
 
-// The kernels' settings for heads of a size; they borrow the options' tensors.
+// The kernels' settings for heads of size head_size; they borrow the options' tensors.
 kernels::AttentionSettings attention_settings(const AttentionOptions& options, int64_t head_size);
 
 // The slopes of all heads (Press et al. 2022, arXiv:2108.12409, sec. 3): a geometric sequence from
-// 2^(-8/n) for n a power of two, interleaved with that of 2n's otherwise.
+// 2^(-8/n) if n is a power of two, otherwise interleaved with the sequence for 2n heads.
 std::vector<float> alibi_slopes(int64_t num_heads);
 
 }  // namespace megatron

@@ -8,7 +8,7 @@
 namespace megatron {
 namespace {
 
-// The width of y. Throws ShapeError when a gated activation meets an odd width.
+// The width of y. Throws ShapeError if the activation is gated and the width odd.
 int64_t output_width(int64_t width, Activation activation) {
   if (!is_gated(activation)) return width;
   if (width % 2 != 0) {

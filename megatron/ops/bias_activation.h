@@ -5,12 +5,12 @@
 
 namespace megatron {
 
-// y = act(x + bias); the activations are defined in kernels/activation.h.
+// y = act(x + bias); kernels/activation.h defines the activations.
 //
 //   x [.., f or 2f]   bias [f or 2f], or undefined for none   y [.., f]
 //
-// 2f for gated activations. Saves x and bias only; the gradient of x takes the memory of x when
-// nobody else holds it by then.
+// 2f for gated activations. Saves only x and bias. The gradient of x overwrites x if nothing else
+// holds its memory.
 Variable bias_activation(const Variable& x, const Variable& bias, Activation activation);
 
 }  // namespace megatron

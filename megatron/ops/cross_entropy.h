@@ -6,32 +6,30 @@
 
 namespace megatron {
 
-// The columns of the vocabulary that a rank has, and how it meets those of the others.
+// A rank's columns of the vocabulary, and its exchange with the other ranks.
 struct VocabularyShard {
   int64_t first_column = 0;
-  // Size of the vocabulary; columns of any rank beyond it are padding. 0: the columns of this rank,
-  // which has them all.
+  // Size of the vocabulary; later columns, on any rank, are padding. 0: this rank has all columns,
+  // and none are padding.
   int64_t num_columns = 0;
-  // [s, b, 4] of this rank -> [ranks, s, b, 4] of all; null: this rank has them all.
+  // This rank's [s, b, 4] -> all ranks' [ranks, s, b, 4]; null: this rank has all columns.
   std::function<Tensor(const Tensor& statistics)> gather = nullptr;
 };
 
-// losses[i, j] = -log softmax(logits[i, j])[labels[j, i]], smoothed as kernels/cross_entropy.h
-// says.
+// losses[i, j] = -log softmax(logits[i, j])[labels[j, i]], smoothed as in kernels/cross_entropy.h.
 //
 //   logits [s, b, v/ranks]   labels [b, s] int64   losses [s, b] fp32
 //
-// Columns that pad the vocabulary take no part in the softmax. A negative label has
-// loss 0 and no gradient. Labels are on the host, where this checks them, or on the device of
-// logits, having passed expect_labels().
+// The softmax ignores columns that pad the vocabulary. A negative label has loss 0 and no gradient.
+// Labels are on the host, where this function checks them, or on the device of logits after
+// expect_labels().
 //
-// Saves logits and one float per token. The backward pass writes the gradient over the logits when
-// nobody else holds their memory by then, so keep no handle on logits that training should not
-// pay for twice.
+// Saves logits and one float per token. The backward pass writes the gradient over the logits if
+// nothing else holds their memory: keep no handle on logits, or training pays for them twice.
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing = 0,
                        const VocabularyShard& shard = {});
 
-// Throws ShapeError naming the first of the labels, on the host, that is not below num_columns.
+// Throws ShapeError for the first label that is not below num_columns. Labels are on the host.
 void expect_labels(const Tensor& labels, int64_t num_columns);
 
 // sum(losses * loss_mask) / divisor, a scalar.

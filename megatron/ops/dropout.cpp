@@ -15,7 +15,7 @@ void expect_sequence(const Variable& x, const char* who) {
   throw ShapeError(std::string(who) + ": x has shape " + x.shape().str() + ", expected [s, b, h]");
 }
 
-// The gradient of x in dropout(x): dy itself when there is nothing to change.
+// The gradient of x in dropout(x): dy itself if nothing changes.
 Tensor undropped(const Tensor& dy, DType dtype, const DropoutKey& key) {
   if (!key.is_active() && dy.dtype() == dtype) return dy;
   Tensor dx(dy.shape(), dtype, dy.stream());

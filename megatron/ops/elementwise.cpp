@@ -6,7 +6,7 @@
 namespace megatron {
 namespace {
 
-// The gradient in the dtype of its input; the same memory where nothing changes.
+// The gradient in the dtype of its input; shares memory with dy if the dtypes are equal.
 Tensor as_dtype(const Tensor& dy, DType dtype) {
   return dy.dtype() == dtype ? dy : cast(dy, dtype);
 }

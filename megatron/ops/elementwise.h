@@ -5,7 +5,7 @@
 // Differentiable arithmetic on whole tensors.
 namespace megatron {
 
-// y = x + z.   x, z of one shape; y in their dtype, or in fp32 when they differ
+// y = x + z.   x, z of one shape; y in their dtype, or in fp32 if they differ
 Variable add(const Variable& x, const Variable& z);
 
 // y = alpha * x
@@ -14,7 +14,7 @@ Variable scale(const Variable& x, float alpha);
 // x in another dtype; x itself when it has that dtype. The gradient returns in the dtype of x.
 Variable cast(const Variable& x, DType dtype);
 
-// The same elements under another shape, sharing memory.
+// The same elements with another shape, sharing memory.
 Variable reshape(const Variable& x, const Shape& shape);
 
 // y = x[row], sharing memory.   x [n, ..]   y [..]

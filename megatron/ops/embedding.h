@@ -6,12 +6,12 @@
 
 namespace megatron {
 
-// The rows of a table that a batch names. On the host an op checks them, and sorts them when it has
-// a gradient to give. On a GPU they have passed prepared_ids() and bring their order, which only a
-// gradient needs: the op then neither waits nor copies.
+// The rows of a table that a batch uses. An op checks ids on the host, and sorts them if it needs a
+// gradient. Ids on a GPU have passed prepared_ids() and come with their order, so the op neither
+// waits nor copies; without a gradient the order may be undefined.
 struct RowIds {
   RowIds() = default;
-  // Of ids on the host. Implicit: whoever has nothing but ids passes them as they are.
+  // Ids on the host. Implicit, so that callers pass plain ids.
   // NOLINTNEXTLINE(google-explicit-constructor)
   RowIds(Tensor host_ids) : ids(std::move(host_ids)) {}
   RowIds(Tensor the_ids, Tensor the_order) : ids(std::move(the_ids)), order(std::move(the_order)) {}
@@ -23,17 +23,16 @@ struct RowIds {
   Tensor
       order;  // [b * s] int64: positions in ids sorted by id, equal ids by position; or undefined
 };
-// Ids on the host, with their order. Throws ShapeError naming the first that is outside a table of
-// num_rows rows; `what` says what they are.
+// Ids on the host, with their order. Throws ShapeError, which calls them `what`, for the first id
+// outside a table of num_rows rows.
 RowIds prepared_ids(const Tensor& ids, int64_t num_rows, const char* what);
 
 // y[i, j] = weight[ids[j, i]].
 //
 //   weight [v, h]   ids [b, s]   y [s, b, h] in the dtype of weight
 //
-// Throws ShapeError naming the first id outside the table, if ids are on the host. The gradient of
-// weight is added to its main gradient row by row, in an order that ids alone decide; saves ids
-// only.
+// Throws ShapeError for the first id outside the table, if ids are on the host. Adds the gradient
+// to the main gradient of weight row by row, in an order that depends only on ids. Saves only ids.
 Variable embedding(const Variable& weight, const RowIds& ids);
 
 // y[i, j] = weight[ids[j, i]] + position[position_ids[j, i]], in one pass.
@@ -41,9 +40,9 @@ Variable embedding(const Variable& weight, const RowIds& ids);
 Variable embedding(const Variable& weight, const RowIds& ids, const Variable& position,
                    const RowIds& position_ids);
 
-// A rank's part of either: of rows [first_row, first_row + v/tp) of a table of num_rows rows, where
-// ids of other ranks' rows give zeros, and of positions, which one rank adds and all have the
-// gradient of. The sum over ranks is the whole embedding, with its bits.
+// A rank's part of either embedding. The rank has rows [first_row, first_row + v/tp) of a table of
+// num_rows rows; ids of other ranks' rows give zeros. One rank adds positions, but all compute
+// their gradient. The sum over ranks is bit-equal to the whole embedding.
 //   position may be undefined
 struct EmbeddingShard {
   int64_t first_row = 0;

@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-// Queries, keys and values, each head apart.
+// Queries, keys and values as separate heads.
 struct Heads {
   Variable q;  // [s, b, n, d]
   Variable k;  // [s, b, g, d]
@@ -12,7 +12,7 @@ struct Heads {
 };
 
 // Copies the heads out of a fused projection [s, b, (n + 2 g) d], which holds for each group its
-// query heads, its key and its value (kernels::split_qkv). Saves nothing.
+// query heads, key and value (kernels::split_qkv). Saves nothing.
 Heads split_heads(const Variable& qkv, int64_t num_heads, int64_t num_groups);
 
 // The inverse: copies the heads into a fused projection. Saves nothing.

@@ -12,12 +12,12 @@ namespace megatron {
 //   bias    [out]      dtype of x; may be undefined
 //   y       [.., out]  dtype of x
 //
-// Saves x and weight. The gradients of weight and bias are added straight into their main
-// gradients, in the dtype of those, where they have one. Throws ShapeError and DtypeError.
+// Saves x and weight. The gradients of weight and bias are added to their main gradients, in the
+// dtype of those, if they have any. Throws ShapeError and DtypeError.
 Variable linear(const Variable& x, const Variable& weight, const Variable& bias);
 
-// The pieces of it, for layers that communicate between them. What a backward pass needs besides
-// its input: the weight, and where the gradients go.
+// The parts of linear(), for layers that communicate between them. LinearSaved is what the backward
+// pass needs besides its input: the weight and the sinks of gradients.
 struct LinearSaved {
   Tensor weight;
   GradSink weight_sink;
@@ -30,18 +30,18 @@ void linear_forward_into(Tensor& y, const Tensor& x, const Variable& weight, con
 // dx [.., in]   dy [.., out]
 Tensor linear_input_gradient(const Tensor& dy, const LinearSaved& saved);
 void linear_input_gradient_into(Tensor& dx, const Tensor& dy, const LinearSaved& saved);
-// Undefined when they were added into a main gradient.
+// Undefined if they were added to a main gradient.
 Tensor linear_weight_gradient(const Tensor& dy, const Tensor& x, const LinearSaved& saved);
 Tensor linear_bias_gradient(const Tensor& dy, const LinearSaved& saved);
 
-// The gradient of a weight from its rows a stretch at a time.
+// The gradient of a weight, summed over several batches of rows.
 class WeightGradient {
  public:
   WeightGradient(const LinearSaved& saved, bool wanted);
 
-  // dweight += dy^T x; nothing if it is not wanted.   dy [.., out]   x [.., in], as many rows
+  // dweight += dy^T x; does nothing if it is not wanted.   dy [.., out]   x [.., in], as many rows
   void add(const Tensor& dy, const Tensor& x);
-  // Undefined when it was added into a main gradient, or not wanted. REQUIRES: add() was called.
+  // Undefined if it was added to a main gradient or is not wanted. REQUIRES: add() was called.
   Tensor result() const { return gradient_.result(); }
 
  private:

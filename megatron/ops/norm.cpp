@@ -35,7 +35,7 @@ Variable layer_norm(const Variable& x, const Variable& weight, const Variable& b
       [x = in, weight = weight.data(), mean, rstd, weight_sink = weight.grad_sink(),
        bias_sink = bias.grad_sink(), options](const Tensor& dy, const Wants& wants) -> Grads {
         const Stream s = dy.stream();
-        // One beta serves both, so both go to main gradients or neither does.
+        // Both gradients share one beta, so both go to main gradients or neither does.
         const bool sinks = weight_sink && bias_sink;
         ParameterGradient dweight(sinks ? weight_sink : GradSink(), weight.shape(), weight.dtype(),
                                   s, wants[1]);

@@ -14,7 +14,7 @@ struct NormOptions {
 //
 //   x [.., h]   weight, bias [h]   y [.., h]
 //
-// Computes in fp32. y has the dtype of weight, so an fp32 residual stream comes out in 16 bits.
+// Computes in fp32. y has the dtype of weight, so an fp32 residual stream gives 16-bit outputs.
 // Saves x and two floats per row.
 Variable layer_norm(const Variable& x, const Variable& weight, const Variable& bias,
                     NormOptions options);

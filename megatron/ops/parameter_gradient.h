@@ -4,15 +4,15 @@
 
 namespace megatron {
 
-// Where an op's backward pass puts the gradient of a parameter: it is added to the main gradient
-// if there is one, and otherwise is a new tensor that the engine delivers.
+// The destination of a parameter's gradient in an op's backward pass: it is added to the main
+// gradient if there is one; otherwise it is a new tensor, which the engine delivers.
 //
 //   ParameterGradient dweight(sink, shape, dtype, stream, wants[1]);
 //   kernel(dweight.view(), ..., dweight.beta(), stream);  // y = beta * y + gradient
 //   return {dx, dweight.result()};
 class ParameterGradient {
  public:
-  // Not wanted: a null view and an undefined result.
+  // Not wanted: view() is null and result() undefined.
   ParameterGradient(const GradSink& sink, const Shape& shape, DType dtype, Stream stream,
                     bool wanted)
       : adds_(wanted && sink),

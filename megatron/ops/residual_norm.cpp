@@ -51,7 +51,7 @@ NormedStream recorded_residual_norm(const ResidualSum& sum, const Variable& weig
         Tensor dx = empty_like(x);
         const bool is_changed = key.is_active() || branch_dtype != x.dtype();
         Tensor dbranch = is_changed ? Tensor(x.shape(), branch_dtype, s) : Tensor();
-        // One beta serves both, so both go to main gradients or neither does.
+        // Both gradients share one beta, so both go to main gradients or neither does.
         const bool sinks = weight_sink && (!b.defined() || norm_bias_sink);
         ParameterGradient dweight(sinks ? weight_sink : GradSink(), h, w.dtype(), s, wants[3]);
         ParameterGradient dnorm_bias(sinks ? norm_bias_sink : GradSink(), h, w.dtype(), s,

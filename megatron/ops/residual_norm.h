@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// A residual stream [s, b, h] on its way: residual + dropout(branch + bias), still to be computed
-// by whoever reads it. Without a branch it is residual itself.
+// A residual stream [s, b, h] that is not computed yet: residual + dropout(branch + bias), or
+// residual itself without a branch.
 struct ResidualSum {
   Variable branch = {};  // [s, b, h]
   Variable bias = {};    // [h], or undefined for none
@@ -15,12 +15,12 @@ struct ResidualSum {
   DropoutKey key = {};
 };
 
-// The stream itself: bias_dropout_add().
+// The sum: bias_dropout_add().
 Variable computed(const ResidualSum& sum);
 
-// x = the stream, in the dtype of residual, and y = norm(x): layer_norm(), or rms_norm() without a
-// norm_bias. The same as computed() and then the norm, but one pass over memory each way
-// (kernels/residual_norm.h); the gradient that reaches x past the norm is added in that pass.
+// x = the sum, in the dtype of residual, and y = norm(x): layer_norm(), or rms_norm() without a
+// norm_bias. Equal to computed() followed by the norm, in one pass over memory each way
+// (kernels/residual_norm.h); that pass also adds the gradient of x from other uses.
 //
 //   weight [h]   norm_bias [h], or undefined   y [s, b, h] in the dtype of weight
 //

@@ -15,8 +15,8 @@ namespace {
 // Llama 3's piecewise scaling of one frequency.
 double llama3_scaled(double frequency, double factor) {
   constexpr double kOriginalLength = 8192;
-  constexpr double kLowFactor = 1;   // of wavelengths: above original / low, scale fully
-  constexpr double kHighFactor = 4;  // below original / high, keep
+  constexpr double kLowFactor = 1;   // wavelengths above original / low are scaled fully
+  constexpr double kHighFactor = 4;  // wavelengths below original / high stay
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength > kOriginalLength / kLowFactor) return frequency / factor;
   if (wavelength < kOriginalLength / kHighFactor) return frequency;
@@ -52,7 +52,7 @@ Tensor rotary_table(int64_t num_positions, const RotaryOptions& options) {
   std::vector<float> table;
   table.reserve(static_cast<size_t>(num_positions * 2 * half));
   for (int64_t p = 0; p < num_positions; ++p) {
-    // fp32 product, as the reference: at large positions its rounding is part of the angle.
+    // An fp32 product, as in the reference: its rounding at large positions is part of the angle.
     const auto position =
         static_cast<float>(p) * static_cast<float>(1 / options.interpolation_factor);
     for (const float f : frequencies) {
@@ -72,7 +72,7 @@ Variable rotary_inplace(const Variable& qkv, int64_t heads, int64_t groups, cons
   rotate(y, heads, groups, table, positions, pairs, false);
   return record("rotary_inplace", y, {qkv},
                 [heads, groups, table, positions, pairs](const Tensor& dy, const Wants&) -> Grads {
-                  // Another op may hold dy too.
+                  // Another op may hold dy, too.
                   Tensor dx = dy.is_sole_owner() ? dy : copied(dy);
                   rotate(dx, heads, groups, table, positions, pairs, true);
                   return {dx};

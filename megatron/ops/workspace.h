@@ -5,7 +5,7 @@
 
 namespace megatron {
 
-// Scratch memory of a kernel; a null view where it needs none.
+// Scratch memory of a kernel; a null view if it needs none.
 class Workspace {
  public:
   Workspace(int64_t bytes, Stream stream) {

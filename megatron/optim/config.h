@@ -23,7 +23,7 @@ struct OptimizerConfig {
   double sgd_momentum = 0.9;
   double clip_grad = 1.0;  // limit of the global L2 norm; 0: no clipping, no norm
 
-  // Learning rate. Lengths are in iterations or in samples, as the training length is.
+  // Learning rate. Lengths are in iterations or samples, like the training length.
   double lr = 0.0;  // required for training; the peak
   double min_lr = 0.0;
   std::optional<double> decoupled_lr;      // peak for embedding and output layer; none: lr
@@ -31,20 +31,20 @@ struct OptimizerConfig {
   LrDecayStyle lr_decay_style = LrDecayStyle::kLinear;
   int64_t lr_decay_iters = 0;                // 0: train_iters
   int64_t lr_decay_samples = 0;              // 0: train_samples
-  std::optional<double> lr_warmup_fraction;  // of the decay length, [0, 1]; instead of the next two
+  std::optional<double> lr_warmup_fraction;  // of the decay length, [0, 1]; replaces the next two
   int64_t lr_warmup_iters = 0;
   int64_t lr_warmup_samples = 0;
   double lr_warmup_init = 0.0;  // learning rate at step 0
   WsdDecayStyle lr_wsd_decay_style = WsdDecayStyle::kExponential;
   int64_t lr_wsd_decay_iters = 0;  // length of the final decay of kWsd
   int64_t lr_wsd_decay_samples = 0;
-  bool override_opt_param_scheduler = false;        // the command line wins over a checkpoint
-  bool use_checkpoint_opt_param_scheduler = false;  // a checkpoint wins over the command line
+  bool override_opt_param_scheduler = false;        // use the command line's values
+  bool use_checkpoint_opt_param_scheduler = false;  // use the checkpoint's values
 
   // Weight decay.
   double weight_decay = 0.01;
-  std::optional<double> start_weight_decay;  // resolved: set; weight_decay when constant
-  std::optional<double> end_weight_decay;    // resolved: set; weight_decay when constant
+  std::optional<double> start_weight_decay;  // resolved: set; weight_decay if constant
+  std::optional<double> end_weight_decay;    // resolved: set; weight_decay if constant
   WeightDecayIncrStyle weight_decay_incr_style = WeightDecayIncrStyle::kConstant;
 
   // Precision and loss scaling.
@@ -64,7 +64,7 @@ struct OptimizerConfig {
 // Sets params_dtype from fp16 and bf16, and the weight decay bounds of a constant schedule. Pure.
 OptimizerConfig resolved(OptimizerConfig config);
 
-// Everything wrong with a resolved config, one sentence each; empty when it is valid.
+// Everything wrong with a resolved config, one sentence each; empty if it is valid.
 std::vector<std::string> problems(const OptimizerConfig& config);
 
 }  // namespace megatron

@@ -33,7 +33,7 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
         {.numel = parameter.variable.data().numel(), .has_own_bucket = parameter.is_tied});
   }
   FlatLayoutOptions layout = options.layout;
-  if (options.num_shares > 1) {  // shares begin as aligned as parameters do
+  if (options.num_shares > 1) {  // shares have the alignment of parameters
     layout.bucket_alignment =
         std::lcm(layout.bucket_alignment, layout.alignment * options.num_shares);
   }

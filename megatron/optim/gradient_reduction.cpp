@@ -75,7 +75,7 @@ void GradientReduction::start(Bucket& bucket) {
 }
 
 void GradientReduction::finish() {
-  // What nobody has looked at: an update changes this rank's part, which others may still read.
+  // An update changes this rank's part, which others may still read in unfinished gathers.
   for (Bucket& bucket : buckets_) wait_for_parameters(bucket);
   for (FlatBuffer& buffer : parameters_.buffers()) {
     if (!buffer.has_partial_gradients) continue;
@@ -93,13 +93,13 @@ void GradientReduction::finish() {
   for (Bucket& bucket : buckets_) {
     bucket.pending.wait();
     bucket.is_reduced = false;
-    bucket.num_uses = bucket.uses / num_microbatches_;  // the first iteration only counts
+    bucket.num_uses = bucket.uses / num_microbatches_;  // the first iteration counts
   }
 }
 
 void GradientReduction::gather_parameters() {
   if (!options_.use_distributed_optimizer || parallel_.data.size() == 1) return;
-  // Parameters lie in the reverse of the order in which the forward pass uses them.
+  // Buckets hold parameters in reverse order of their use in the forward pass.
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     const FlatBuffer& buffer = parameters_.buffers()[bucket->buffer];
     Tensor params = buffer.params.slice(bucket->span.begin, bucket->span.size());

@@ -10,19 +10,19 @@
 namespace megatron {
 
 struct GradientReductionOptions {
-  // Every data-parallel rank updates its share of the parameters (FlatParametersOptions): gradients
-  // are reduced to it, and parameters are gathered after the update.
+  // Every data-parallel rank updates its share of the parameters (FlatParametersOptions): a rank
+  // gets the reduced gradients of its share, and parameters are gathered after the update.
   bool use_distributed_optimizer = false;
-  // A bucket is reduced as soon as the backward passes have completed it, beside those that remain.
+  // Reduce a bucket as soon as the backward passes have completed it, beside the remaining passes.
   bool overlap_grad_reduce = false;
-  // With the distributed optimizer: parameters are gathered beside the next forward pass, and
-  // whoever looks at one first waits for its bucket.
+  // With the distributed optimizer: gather parameters beside the next forward pass. The first use
+  // of a parameter waits for its bucket.
   bool overlap_param_gather = false;
 };
 
-// Makes the gradients of an iteration those of the whole batch, bucket by bucket: sums over the
-// ranks that saw parts of the sequence, over the two stages that have tied embeddings, and over
-// data-parallel ranks. The loss is already divided by all microbatches of all ranks.
+// Reduces the gradients of an iteration to those of the whole batch, bucket by bucket: sums over
+// ranks with other parts of the sequence, over the two stages with tied embeddings, and over
+// data-parallel ranks. The loss is already divided by the number of microbatches of all ranks.
 class GradientReduction {
  public:
   // Both must outlive it.
@@ -32,29 +32,29 @@ class GradientReduction {
   GradientReduction(const GradientReduction&) = delete;
   GradientReduction& operator=(const GradientReduction&) = delete;
 
-  // Before the first backward pass of an iteration of so many microbatches. Once more before the
-  // last of them, with 1, if passes before it were replayed (training/microbatch_graph.h): nobody
-  // has seen those add to a gradient.
+  // Call before the first backward pass of an iteration of num_microbatches microbatches. If passes
+  // before the last microbatch were replayed (training/microbatch_graph.h), call again with 1
+  // before the last one, because replays do not report their uses.
   void begin(int64_t num_microbatches);
-  // Do the passes of this microbatch, one after the other of so many, neither wait for parameters
-  // nor start a sum?
+  // Do the passes of microbatch `microbatch` of `num_microbatches`, run in order, neither wait for
+  // parameters nor start a sum?
   bool is_quiet(int64_t microbatch, int64_t num_microbatches) const;
-  // After the last backward pass, in the order of the stream's work.
+  // Call after the last backward pass. Ordered with the stream's work.
   void finish();
-  // After the update: every rank gets the parameters that others updated, bucket by bucket in the
-  // order of the forward pass. With overlap_param_gather they are on their way on return.
+  // Call after the update: every rank gets the parameters that others updated, bucket by bucket in
+  // the order of the forward pass. With overlap_param_gather only starts the gathers.
   void gather_parameters();
 
  private:
   struct Bucket {
     size_t buffer = 0;
     FlatSpan span;
-    bool waits = false;       // other sums come first: reduced in finish()
-    int64_t num_uses = 0;     // ops that add to it in one microbatch; 0: not known yet
+    bool waits = false;       // other sums come first, so finish() reduces it
+    int64_t num_uses = 0;     // ops that add to it in one microbatch; 0: unknown
     int64_t uses = 0;         // in this iteration
-    bool is_reduced = false;  // or under way
+    bool is_reduced = false;  // or the reduction is under way
     comm::Pending pending;
-    bool is_gathered = true;  // its parameters are here; otherwise `gathering` brings them
+    bool is_gathered = true;  // parameters are complete; else `gathering` is pending
     comm::Pending gathering;
   };
 

@@ -63,7 +63,7 @@ bool is_negative_number(std::string_view word) { return number_of(word).has_valu
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Words that end a list of values. A word with a space inside is text, whatever it begins with, and
+// Does the word end a list of values? A word with a space is text, even with a leading hyphen, and
 // no flag begins with a digit: "-1,2,3" is a value.
 bool is_flag_like(std::string_view word) {
   return word.size() > 1 && word.front() == '-' && !is_digit(word[1]) &&
@@ -82,7 +82,7 @@ std::optional<bool> truth_of(std::string word) {
   return std::nullopt;
 }
 
-// The value that the words of one occurrence mean; `wrong` gets the sentence when they mean none.
+// The value of one occurrence's words; `wrong` gets the sentence if they are invalid.
 ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::string& wrong) {
   const auto reject = [&](const std::string& word, const std::string& rule) {
     wrong = fmt::format("{} {} {}", flag.names.front(), word, rule);
@@ -128,7 +128,7 @@ ArgValue value_of(const Flag& flag, std::span<const std::string> words, std::str
   throw InternalError("value_of: unknown flag type");
 }
 
-// Writes a value into a field; false when the types do not fit. None leaves the field alone.
+// Writes a value into a field; false if the types do not fit. None leaves the field unchanged.
 struct AssignTo {
   const ArgValue& value;
 
@@ -142,7 +142,7 @@ struct AssignTo {
     if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
       return *field = *texts, true;
     }
-    // An empty list in a file does not say what it is a list of.
+    // An empty list in a file has no element type.
     const auto* numbers = std::get_if<std::vector<int64_t>>(&value);
     if (numbers == nullptr || !numbers->empty()) return false;
     return field->clear(), true;
@@ -395,8 +395,8 @@ const Flag* FlagTable::find(std::string_view dest) const {
   return nullptr;
 }
 
-// "--hiden-size is not a flag; did you mean --hidden-size?" A short name may differ in one letter:
-// with two, it is as near to any other.
+// "--hiden-size is not a flag; did you mean --hidden-size?" A short name may differ in one letter
+// only, because with two it is as near to many others.
 std::string FlagTable::unknown(const std::string& typed) const {
   const std::string name = with_hyphens(typed);
   size_t best_distance = (name.size() <= 6 ? 1 : std::max<size_t>(2, name.size() / 3)) + 1;
@@ -475,7 +475,7 @@ ParsedFlags FlagTable::parse(std::span<const std::string> words) {
     const Flag* flag = lookup(typed);
     if (flag == nullptr) {
       parsed.problems.push_back(unknown(typed));
-      while (i < count && !is_flag_like(words[i])) ++i;  // its values, whatever they meant
+      while (i < count && !is_flag_like(words[i])) ++i;  // skips the values of the unknown flag
       continue;
     }
     std::vector<std::string> values;

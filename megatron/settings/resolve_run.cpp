@@ -43,7 +43,7 @@ ActivationFlags activation_flags(Activation activation) {
 
 RunConfig resolved(const RunConfig& config, int64_t world_size) {
   TrainingArgs args;
-  const FlagTable flags = training_flags(args);  // knows the defaults
+  const FlagTable flags = training_flags(args);  // for the defaults
   static_cast<RunConfig&>(args) = config;
   args.activation = activation_flags(config.transformer.activation);
   args.given = flags.changed();

@@ -10,7 +10,7 @@
 
 namespace megatron {
 
-// A block of device memory, returned to its allocator when the last tensor on it is gone.
+// A block of device memory, returned to its allocator with the last tensor that uses it.
 class Storage {
  public:
   Storage(int64_t bytes, Stream stream);
@@ -28,9 +28,8 @@ class Storage {
   Stream stream_;
 };
 
-// Owned, contiguous, row-major elements without gradient. Copying a Tensor copies the handle, not
-// the elements: both then see the same memory, as do reshape and slice. A default-made Tensor is
-// undefined and stands for "none".
+// Owned, contiguous, row-major elements without gradient. Copies of a Tensor, reshape and slice
+// share its memory. A default-constructed Tensor is undefined and stands for "none".
 class Tensor {
  public:
   Tensor() = default;
@@ -52,26 +51,26 @@ class Tensor {
   TensorView rows();
   ConstView rows() const;
 
-  // Same elements under another shape. Throws ShapeError when the counts differ.
+  // The same elements with another shape. Throws ShapeError if the counts differ.
   Tensor reshape(const Shape& shape) const;
   // Elements [begin, begin + count) of the first axis.
   Tensor slice(int64_t begin, int64_t count) const;
 
-  // A copy in the memory of `stream`'s device; the tensor itself when it is there already. From the
-  // CPU to a GPU the copy is in order with `stream`'s work; otherwise it is complete on return.
+  // A copy in the memory of `stream`'s device; the tensor itself if it is already there. A copy
+  // from the CPU to a GPU is ordered with `stream`'s work; any other is complete on return.
   Tensor to(Stream stream) const;
 
-  // The elements of a CPU tensor. Throws DtypeError when T is not the type, DeviceError for a
-  // tensor on a GPU: the host reads a copy, to(Stream{}).
+  // The elements of a CPU tensor. Throws DtypeError if T is not the type, DeviceError for a tensor
+  // on a GPU: copy it to the host with to(Stream{}).
   template <class T>
   std::span<T> span();
   template <class T>
   std::span<const T> span() const;
-  // The single element as a double; waits for the stream's work on a GPU. Throws ShapeError when
-  // there is not exactly one.
+  // The single element as a double; waits for the stream's work on a GPU. Throws ShapeError if
+  // numel() is not 1.
   double item() const;
 
-  // True when no other Tensor shares the memory, so that it may be overwritten unseen.
+  // Does no other Tensor share the memory? Then it may be overwritten.
   bool is_sole_owner() const { return storage_.use_count() == 1; }
 
  private:
@@ -100,9 +99,9 @@ Tensor cast(const Tensor& x, DType dtype);  // always a copy
 // y += alpha * x, element by element, rounding to the dtype of y.
 void add_inplace(Tensor& y, const Tensor& x, float alpha = 1.0f);
 void scale_inplace(Tensor& y, float alpha);
-// y = x, converting dtypes; x may be on another device. Shapes must agree.
+// y = x, converting dtypes; x may be on another device. Shapes must be equal.
 void copy_into(Tensor& y, const Tensor& x);
-// [.., n] -> [n], fp32 sums, result in the dtype of x.
+// [.., n] -> [n]: sums in fp32, result in the dtype of x.
 Tensor sum_leading(const Tensor& x);
 
 template <class T>

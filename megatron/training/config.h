@@ -17,20 +17,20 @@ struct RampupBatchSize {
   int64_t samples = 0;
 };
 
-// Length of a run, its batches, and when it evaluates, logs, and ends. Names are Megatron's flag
-// names; every interval is in iterations and 0 means never.
+// Length of a run, its batches, and its times of evaluation, logging and exit. Names are Megatron's
+// flag names; every interval is in iterations, and 0 means never.
 struct TrainingConfig {
   // Batches, in samples.
   int64_t micro_batch_size = 0;                // required
   int64_t global_batch_size = 0;               // 0: micro_batch_size * dp
-  std::vector<std::string> rampup_batch_size;  // the three words as given; empty: constant
+  std::vector<std::string> rampup_batch_size;  // the flag's three words; empty: constant
   bool decrease_batch_size_if_needed = false;  // round down to a multiple of micro_batch_size * dp
   bool deepspeed = false;  // count the iterations of a ramp-up as Megatron-DeepSpeed does
 
   // Length over all runs; exactly one of the two is set.
   int64_t train_iters = 0;
   int64_t train_samples = 0;
-  std::vector<int64_t> iterations_to_skip;  // 1-based; their data are consumed but not trained
+  std::vector<int64_t> iterations_to_skip;  // 1-based; their data is consumed but not trained on
 
   // Ending early.
   int64_t exit_interval = 0;
@@ -47,8 +47,8 @@ struct TrainingConfig {
   bool data_parallel_random_init = false;
   bool calculate_per_token_loss = false;
   bool deterministic_mode = false;
-  bool allow_tf32 = false;      // products of fp32 on a GPU round their factors to TF32
-  std::string megatron_compat;  // version whose accidents are kept; empty: none
+  bool allow_tf32 = false;      // fp32 products on a GPU round their factors to TF32
+  std::string megatron_compat;  // keep the accidents of this version; empty: none
 
   // Console and event files.
   int64_t log_interval = 100;
@@ -80,19 +80,18 @@ struct TrainingConfig {
 
   // The machine.
   DeviceChoice device = DeviceChoice::kAuto;
-  int64_t num_threads = 0;         // of CPU kernels; 0: the cores this process may use
-  bool cuda_graph = true;          // replay microbatches on a GPU, where that is safe
-  bool skip_memory_check = false;  // train although the planned memory is not there
+  int64_t num_threads = 0;         // of CPU kernels; 0: as many as this process has cores
+  bool cuda_graph = true;          // replay microbatches on a GPU if possible
+  bool skip_memory_check = false;  // train even if the planned memory is not available
 };
 
-// The three numbers of --rampup-batch-size. REQUIRES: problems() found nothing, and the list is
-// not empty.
+// The three numbers of --rampup-batch-size. REQUIRES: problems() is empty, and the list is not.
 RampupBatchSize rampup_of(const TrainingConfig& config);
 
-// Fills global_batch_size; rounds it down when decrease_batch_size_if_needed. Pure.
+// Fills global_batch_size; rounds it down if decrease_batch_size_if_needed. Pure.
 TrainingConfig resolved(TrainingConfig config, int64_t data_parallel_size);
 
-// Everything wrong with a resolved config, one sentence each; empty when it is valid.
+// Everything wrong with a resolved config, one sentence each; empty if it is valid.
 std::vector<std::string> problems(const TrainingConfig& config, int64_t data_parallel_size);
 
 }  // namespace megatron

@@ -9,9 +9,9 @@
 
 namespace megatron {
 
-// Named losses in the order they are printed: "lm loss", "sop loss".
+// Named losses in their printing order: "lm loss", "sop loss".
 using NamedValues = std::vector<std::pair<std::string, double>>;
-// The value of that name, appended as 0 when there is none.
+// The value of that name; appended as 0 if missing.
 double& value_of(NamedValues& values, const std::string& name);
 
 // One training line. Users grep these; field names, widths and digits are Megatron-LM's.
@@ -41,7 +41,7 @@ std::string datetime_text(std::string_view tag);
 
 // "saving checkpoint at iteration      20 to DIR" and the line after it.
 std::string saving_text(int64_t iteration, std::string_view directory);
-// "  scheduled an async checkpoint save at iteration      20 to DIR", when that comes later.
+// "  scheduled an async checkpoint save at iteration      20 to DIR", if that line comes later.
 std::string scheduled_text(int64_t iteration, std::string_view directory);
 std::string saved_text(int64_t iteration, std::string_view directory);
 

@@ -5,17 +5,17 @@
 #include "megatron/transformer/config.h"
 
 // Floating-point operations of one iteration: forward and backward (twice the forward) of a global
-// batch, without recomputation. A multiply-add is two.
+// batch, without recomputation. A multiply-add counts as two.
 namespace megatron {
 
 // Narayanan et al. 2021, arXiv:2104.04473, appendix, with query groups: attention over the full
-// square, and an MLP of width 4 h, even if the config has another width. The log line of
-// Megatron-LM core_r0.5.0 reports this number.
+// square, and an MLP of width 4 h, even if the config has another width. Megatron-LM core_r0.5.0
+// logs this number.
 //
 //   60 B s L h^2 (1 + g / 5n + s / 5h + v / 10 L h)
 double standard_flops(const TransformerConfig& config, int64_t batch_size);
 
-// The real widths of the MLP and of the heads, and half the square for causal attention.
+// With the real widths of the MLP and of the heads, and half the square for causal attention.
 // Megatron-LM reports this number since 0.6.
 //
 //   6 B s (L (h f e + h (q + 2k) + q h) + h v) + 6 B s^2 L q

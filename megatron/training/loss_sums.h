@@ -11,19 +11,19 @@
 
 namespace megatron {
 
-// Sums of the logged values, kept on their device so that a microbatch never waits for one. Nothing
-// is logged on pipeline stages that have no loss.
+// Sums of the logged values, kept on their device, so that no microbatch waits for them. Pipeline
+// stages without a loss log nothing.
 class LossSums {
  public:
   void add(const MicrobatchOutput& microbatch);
-  // Adds those of the ranks that saw other microbatches.
+  // Adds the sums of ranks with other microbatches.
   void reduce(const comm::Group& data);
 
   const std::vector<std::string>& names() const { return names_; }
-  // fp32 [names]; undefined when nothing is logged.
+  // fp32 [names]; undefined if nothing is logged.
   const Tensor& sums() const { return sums_; }
 
-  // Over `count` microbatches. Waits for the device.
+  // Means over `count` microbatches. Waits for the device.
   NamedValues means(int64_t count) const;
 
  private:

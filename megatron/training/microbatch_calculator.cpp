@@ -228,7 +228,7 @@ SampleCounts dataset_sizes_of(const TrainingConfig& config) {
   const int64_t train_iters = train_iters_of(config);
   const int64_t batch = config.global_batch_size;
   const int64_t evaluations = config.eval_interval > 0 ? train_iters / config.eval_interval + 1 : 1;
-  // A ramp-up that is longer than the training consumes more than --train-samples.
+  // A ramp-up longer than the training consumes more than --train-samples.
   const int64_t train =
       config.train_samples == 0
           ? train_iters * batch

@@ -12,19 +12,19 @@
 
 namespace megatron {
 
-// Why the microbatches of a run cannot be replayed as a CUDA graph: the flag and the reason. Empty
-// if they can be.
+// The reason, with its flag, why microbatches of a run cannot be replayed as a CUDA graph; empty if
+// they can.
 std::optional<std::string> why_no_graph(const RunConfig& config);
 
-// --cuda-graph: runs the forward and the backward pass of training microbatches, the first ones op
-// by op, so that everything is loaded, planned and searched; then records both passes and queues
-// the record for each further microbatch, with one call instead of one a kernel.
+// --cuda-graph: runs the forward and the backward pass of training microbatches. The first ones run
+// op by op, so that everything is loaded, planned and searched. Then both passes are recorded, and
+// each further microbatch queues the record with one call instead of one per kernel.
 //
-// A microbatch is copied to where the record reads it: its tensors, the number of its first sample,
-// the gradient of its loss. The kernels are the same as without a record, so the bits are too. On
-// the CPU nothing is recorded, but the microbatches pass through the same places.
+// A microbatch is copied to the memory that the record reads: its tensors, the index of its first
+// sample, the gradient of its loss. The kernels and so the bits are the same as without a record.
+// On the CPU nothing is recorded, but microbatches use the same memory.
 //
-// For a model whose layers have no communication, in one chunk.
+// For a model in one chunk whose layers do not communicate.
 class MicrobatchGraph {
  public:
   // Microbatches that run op by op before one is recorded.
@@ -34,17 +34,18 @@ class MicrobatchGraph {
   MicrobatchGraph(TrainTask& task, RandomState& random, Stream stream);
 
   // Both passes of a training microbatch, whose samples count from first_sample; seed [] fp32 is
-  // the gradient of its loss. Returns what it logged, which holds until the next call.
+  // the gradient of its loss. Returns the logged values, which are valid until the next call.
   //
-  // Op by op unless it is quiet (GradientReduction::is_quiet), while a Tracer listens, where shapes
-  // differ from those that were recorded, and, after a warning, where recording failed.
+  // Runs op by op unless the microbatch is quiet (GradientReduction::is_quiet), while a Tracer is
+  // active, for shapes that differ from the recorded ones, and, after a warning, if recording
+  // failed.
   MicrobatchOutput run(const Microbatch& batch, int64_t first_sample, const Tensor& seed,
                        bool is_quiet);
 
-  // Are microbatches replayed from here on?
+  // Are further microbatches replayed?
   bool is_recorded() const { return graph_.has_value(); }
-  // Of all work on microbatches, evaluation too: nothing else may come between what a record uses,
-  // and memory that one kind of pass has left serves the other.
+  // The pool for all work on microbatches, including evaluation: no other work may use the record's
+  // memory, and each kind of pass may use memory that the other has released.
   const MemoryPool& pool() const { return pool_; }
 
  private:
@@ -56,11 +57,11 @@ class MicrobatchGraph {
   TrainTask& task_;
   RandomState& random_;
   const Stream stream_;
-  MemoryPool pool_;  // outlives what was recorded
+  MemoryPool pool_;  // outlives the record
   int64_t num_run_ = 0;
   bool is_refused_ = false;  // recording failed
 
-  // Where the record reads and writes.
+  // Memory that the record reads and writes.
   Microbatch batch_;
   Tensor first_sample_;  // [1] int64
   Tensor seed_;

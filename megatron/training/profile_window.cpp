@@ -32,8 +32,8 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// What to add to this rank's clock to have rank 0's, found out by asking it for the time: half of
-// the shortest way there and back is the error. 0 on one host.
+// The offset from this rank's clock to rank 0's, measured by asking rank 0 for the time: the error
+// is half of the shortest round trip. 0 on one host.
 int64_t clock_shift_ns(const comm::Group& world) {
   constexpr int kRounds = 8;
   if (world.transport().context().hosts.empty()) return 0;
@@ -105,7 +105,7 @@ void ProfileWindow::finish() {
       comm::gathered_on_first(tracer_ ? tracer_->events(shift) : "", world_);
   tracer_.reset();
   if (world_.rank() != 0) return;
-  std::error_code ignored;  // the file says why it cannot be written
+  std::error_code ignored;  // writing the file reports the reason
   if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), ignored);
   write_trace(path_, events);
   const Speaking on_first(true);

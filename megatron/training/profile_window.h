@@ -9,11 +9,11 @@
 
 namespace megatron {
 
-// --profile: traces the iterations from --profile-step-start to --profile-step-end, both counted in
-// iterations that are done, on the ranks of --profile-ranks. Rank 0 writes profile_rank<rank>.json,
-// or profile.json with all of them where they are several, beside TensorBoard's files, or the
-// checkpoints, or into the current directory. Ranks of other hosts bring their clocks in line with
-// rank 0's. On a GPU the window is also what a profiler records that waits for cudaProfilerStart.
+// --profile: traces the iterations from --profile-step-start to --profile-step-end, both in
+// finished iterations, on the ranks of --profile-ranks. Rank 0 writes profile_rank<rank>.json, or,
+// for several ranks, profile.json with all of them, beside TensorBoard's files, or the checkpoints,
+// or into the current directory. Ranks of other hosts align their clocks with rank 0's. On a GPU a
+// profiler that waits for cudaProfilerStart records the same window.
 class ProfileWindow {
  public:
   ProfileWindow(const TrainingConfig& config, const comm::Group& world, Device device,
@@ -22,16 +22,16 @@ class ProfileWindow {
   ProfileWindow(const ProfileWindow&) = delete;
   ProfileWindow& operator=(const ProfileWindow&) = delete;
 
-  // Before and after an iteration, on every rank; `done` counts those that are done. The tracer is
-  // active on this thread in between. Throw IoError when the file cannot be written.
+  // Call before and after an iteration, on every rank; `done` is the number of finished iterations.
+  // The tracer is active on this thread in between. Throw IoError if the file cannot be written.
   void before_iteration(int64_t done);
   void after_iteration(int64_t done);
-  // Writes what there is when training ends inside the window.
+  // Writes the trace if training ends inside the window.
   void finish();
 
  private:
-  const bool is_on_;      // on some rank
-  const bool is_wanted_;  // on this one
+  const bool is_on_;      // on any rank
+  const bool is_wanted_;  // on this rank
   const comm::Group world_;
   const int64_t begin_;
   const int64_t end_;

@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// One line at the foot of a terminal: bar, iteration, loss, tokens/s, time left. Writes nothing
-// when standard output is not a terminal. Redrawn at most ten times a second.
+// One line at the foot of a terminal: bar, iteration, loss, tokens/s, time left. Writes nothing if
+// standard output is not a terminal. Redrawn at most ten times a second.
 class ProgressBar {
  public:
   explicit ProgressBar(int64_t first_iteration, int64_t last_iteration);
@@ -16,7 +16,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void update(int64_t iteration, double loss, int64_t tokens);
-  // Takes the bar away, so that a line can be printed; the next update draws it again.
+  // Erases the bar before other output; the next update draws it again.
   void clear();
 
  private:

@@ -10,16 +10,16 @@
 
 namespace megatron {
 
-// --log-progress: <save>/progress.txt, a line for every start and every checkpoint of all jobs that
-// trained one model, with tabs between its fields as Megatron-LM writes them.
+// --log-progress: <save>/progress.txt, one line for every start and every checkpoint of all jobs
+// that trained a model, with tab-separated fields as in Megatron-LM.
 class ProgressFile {
  public:
-  // Adds the line of a start. Throws IoError when the file cannot be opened; a line that cannot be
-  // written later is left out.
+  // Adds the line of a start. Throws IoError if the file cannot be opened; later lines that cannot
+  // be written are dropped.
   ProgressFile(std::filesystem::path path, int64_t world_size, const Progress& now);
 
-  // Adds the line of a checkpoint: FLOP/s per device of this job, and since the first job that ran
-  // on as many devices without a change between.
+  // Adds the line of a checkpoint: FLOP/s per device of this job, and since the first of the
+  // consecutive jobs with the same number of devices.
   void saved_checkpoint(const Progress& now, int64_t tokens_per_sample);
 
  private:

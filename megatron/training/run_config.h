@@ -11,7 +11,7 @@
 
 namespace megatron {
 
-// Everything that decides a training run, one struct for each owner.
+// The complete configuration of a training run, one struct for each owner.
 struct RunConfig {
   TransformerConfig transformer;
   OptimizerConfig optimizer;
@@ -20,8 +20,8 @@ struct RunConfig {
   DataConfig data;
   ParallelConfig parallel;
   TokenizerConfig tokenizer;
-  // Every setting by its name in Megatron-LM, as checkpoints record it. Resolving the config fills
-  // it (settings/resolve.h).
+  // Every setting by its name in Megatron-LM, as recorded in checkpoints. Resolving the config
+  // fills it (settings/resolve.h).
   ArgMap settings = {};
 };
 

@@ -2,15 +2,16 @@
 
 namespace megatron {
 
-// Writes the checkpoints of a run. Every rank calls each function alike.
+// Writes the checkpoints of a run. All ranks call its functions in the same order.
 class RunSaver {
  public:
   virtual ~RunSaver() = default;
 
-  // Saves the run as it is now. False: the files are being written, and finish() completes them.
+  // Saves the run in its current state. False: files are still being written; finish() completes
+  // them.
   virtual bool save() = 0;
-  // Completes a save that is under way once all ranks have written: waits for that, or returns
-  // false if it is not so yet. True: the checkpoint is the latest now.
+  // Completes a save under way when all ranks have written: waits for them, or returns false if
+  // they have not. True: the checkpoint is now the latest.
   virtual bool finish(bool waits) = 0;
 };
 

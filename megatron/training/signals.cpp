@@ -7,7 +7,7 @@
 namespace megatron {
 namespace {
 
-// A signal handler can reach nothing but this.
+// The only state that the signal handler uses.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 std::atomic<int> pending_signal = 0;
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler takes no lock");
@@ -17,7 +17,7 @@ extern "C" void note_signal(int number) {
   if (number == SIGINT) std::signal(SIGINT, SIG_DFL);
 }
 
-// Signals belong to the process, so who watches them is counted for the process.
+// Signals belong to the process, so watchers are counted for the process.
 struct Watchers {
   std::mutex mutex;
   int count = 0;

@@ -2,10 +2,9 @@
 
 namespace megatron {
 
-// While one lives, SIGTERM (and the first SIGINT) to this process only sets a flag. The training
-// loop reads the flag, saves a checkpoint and ends; a second SIGINT ends the program as usual. Each
-// rank that is a thread has one: the first one takes the signals over, the last one gives them
-// back.
+// While it lives, SIGTERM (and the first SIGINT) to this process only sets a flag. The training
+// loop reads the flag, saves a checkpoint and ends; a second SIGINT ends the program as usual.
+// Every rank that is a thread has one: the first installs the handlers, the last restores them.
 class ExitSignals {
  public:
   ExitSignals();

@@ -16,26 +16,26 @@
 
 namespace megatron {
 
-// The data of a run: reads the microbatches of train, valid and test ahead, for every chunk of the
-// model on its own, on threads.
+// The data of a run: threads read microbatches of train, valid and test ahead, separately for every
+// chunk of the model.
 class SplitLoaders {
  public:
-  // Opens the data sets, with at least so many samples in each split.
+  // Opens the data sets, with at least the given number of samples in each split.
   using OpenDatasets = std::function<SplitDatasets(const SampleCounts& sizes)>;
-  // Makes a chunk's part of the microbatch that `group` names; called from several threads.
+  // Makes a chunk's part of the microbatch of `group`; several threads call it.
   using MakeBatch = std::function<Microbatch(const SampleDataset& dataset, const SampleGroup& group,
                                              Split split, int64_t chunk)>;
 
-  // Opens the data at the samples that the run has consumed and prints Megatron-LM's lines about
-  // it. reads_data has an entry for each chunk of this rank: false where it needs no data. Rank 0
-  // opens first and builds the index caches; the others find them. Throws ConfigError without
-  // training data, and what the data throws.
+  // Opens the data at the run's consumed samples and prints Megatron-LM's lines about it.
+  // reads_data has an entry for each chunk of this rank: false if it needs no data. Rank 0 opens
+  // first and builds the index caches, which the others then find. Throws ConfigError if there is
+  // no training data, and the data's errors.
   void open(const RunConfig& config, const ParallelContext& parallel, std::string_view model_name,
             const Progress& progress, const std::vector<bool>& reads_data,
             const OpenDatasets& open_datasets, const MakeBatch& make_batch);
 
   bool has_split(Split split) const { return has_split_[static_cast<size_t>(split)]; }
-  // The chunk's next microbatch; empty where it needs no data. Throws Error at the end of the data.
+  // The chunk's next microbatch; empty if it needs no data. Throws Error at the end of the data.
   Microbatch next(Split split, int64_t chunk);
   // Ends the threads.
   void close();

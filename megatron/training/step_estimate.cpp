@@ -11,17 +11,18 @@
 namespace megatron {
 namespace {
 
-// Constants of one H200, from what whole iterations took (docs/performance.md): the test of
-// tests/cli/plan_test.cpp compares each of those with its estimate. Of other GPUs nothing was
-// measured: their rates are these times the ratio of the peaks (gpu_roof.h).
-constexpr double kMatmulFlops = 660e12;     // bf16, as many products in a row as an iteration has
-constexpr double kCopyBytes = 4.3e12;       // read and written
+// Constants of one H200 from the times of whole iterations (docs/performance.md);
+// tests/cli/plan_test.cpp compares each of those with its estimate. Other GPUs were not measured:
+// their rates are these times the ratio of the peaks (gpu_roof.h).
+constexpr double kMatmulFlops = 660e12;     // bf16, with as many products in a row as an iteration
+constexpr double kCopyBytes = 4.3e12;       // read plus written
 constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
 constexpr double kAdamEfficiency = 0.9;
 constexpr double kAdamBytes = 34;           // per parameter: gradient and state read, state written
-constexpr double kLinkBytes = 342e9;        // of an NCCL all-reduce between H200 of one host
-constexpr double kTransferSeconds = 45e-6;  // that a collective takes besides its bytes
-// The same for a transfer beside a product: GPUs wait for each other, and products in pieces are
+constexpr double kLinkBytes = 342e9;        // of an NCCL all-reduce between H200s of one host
+constexpr double kTransferSeconds = 45e-6;  // fixed cost of a collective
+// The fixed cost of a transfer beside a product: GPUs wait for each other, and products in pieces
+// are slower.
 // slower.
 constexpr double kHiddenTransferSeconds = 35e-6;
 
@@ -30,7 +31,7 @@ struct Point {
   double y;
 };
 
-// Straight lines between the points in log x, constant outside.
+// Linear interpolation between the points in log x, constant outside.
 double interpolated(std::span<const Point> points, double x) {
   if (x <= points.front().x) return points.front().y;
   for (size_t i = 1; i < points.size(); ++i) {
@@ -41,18 +42,18 @@ double interpolated(std::span<const Point> points, double x) {
   return points.back().y;
 }
 
-// FLOP/s of cuDNN's causal attention with heads of 128, by length.
+// FLOP/s of cuDNN's causal attention with heads of 128, by sequence length.
 constexpr Point kAttentionForward[] = {
     {1024, 322e12}, {2048, 421e12}, {4096, 514e12}, {8192, 560e12}, {16384, 586e12}};
 constexpr Point kAttentionBackward[] = {
     {1024, 244e12}, {2048, 322e12}, {4096, 412e12}, {8192, 471e12}, {16384, 504e12}};
-constexpr double kSmallHeads = 0.81;  // rate of heads of 64 against those of 128
-// Own kernels, which dropout and ALiBi take, against cuDNN's.
+constexpr double kSmallHeads = 0.81;  // rate of heads of 64 relative to 128
+// The rate of own kernels (dropout, ALiBi) relative to cuDNN's.
 constexpr double kOwnAttention = 0.46;
 constexpr double kOwnAttentionOfSmallHeads = 0.67;
 
-// Bytes that a token and a layer take through memory besides products and attention, forward and
-// backward, in 16 bits; `h` is this rank's part of the residual stream, `f` of the MLP, `q` and `k`
+// Memory traffic of a token and a layer besides products and attention, in bytes: forward and
+// backward, in 16 bits. `h` is this rank's part of the residual stream, `f` of the MLP, `q` and `k`
 // of the heads.
 double elementwise_bytes(const TransformerConfig& c, double h, double f, double q, double k) {
   double bytes = 36 * h;  // two norms with residual, bias and dropout
@@ -61,14 +62,14 @@ double elementwise_bytes(const TransformerConfig& c, double h, double f, double 
   } else if (c.activation != Activation::kGeluTanh) {
     bytes += 10 * f;
   } else if (c.hidden_size < kernels::kFewestTermsOfGeluGradient) {
-    bytes += 6 * f;  // the derivative
+    bytes += 6 * f;  // the activation's derivative
   }
   if (c.add_bias_linear) bytes += 2 * (q + 2 * k + f * (c.is_gated() ? 2 : 1) + 2 * h);
   if (c.position_embedding_type == PositionEmbedding::kRope) bytes += 8 * (q + k);
   return bytes;
 }
 
-// Seconds of one token on one tensor-parallel rank with all layers.
+// Seconds of one token through all layers on one tensor-parallel rank.
 StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& parallel,
                           const GpuRoof& gpu) {
   const double products = gpu.matmul_flops / measured_gpu().matmul_flops;
@@ -86,7 +87,7 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   StepEstimate token;
   token.linear = 6 * weights / ranks / (products * kMatmulFlops);
   token.head = 6 * h * v / ranks / (products * kMatmulFlops);
-  // Two products of half a square forward, five backward.
+  // Forward: two products of half a square; backward: five.
   const double forward = 2 * layers * q * s / ranks;
   const bool is_small = c.kv_channels < 128;
   double rate = is_small ? products * kSmallHeads : products;
@@ -102,7 +103,7 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   return token;
 }
 
-// The same where only multiplications count: 6 FLOPs a weight, attention with half the square.
+// The same if only multiplications count: 6 FLOPs a weight, attention with half the square.
 StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) {
   const auto h = static_cast<double>(c.hidden_size);
   const auto layers = static_cast<double>(c.num_layers);
@@ -125,12 +126,11 @@ double recomputed_part(const TransformerConfig& c) {
 }
 
 struct StageWork {
-  double layers = 0;  // part of the model's
+  double layers = 0;  // fraction of the model's layers
   bool has_head = false;
 };
 
-// The layers and the head of the slowest pipeline stage, if the whole model takes the times of
-// `step`.
+// The layers and the head of the slowest pipeline stage, given the whole model's times in `step`.
 StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& parallel,
                         const StepEstimate& step) {
   StageWork slowest;

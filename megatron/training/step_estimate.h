@@ -9,39 +9,39 @@
 
 namespace megatron {
 
-// The expected seconds of an iteration, by kind of work, on a rank of the slowest pipeline stage.
-// Roofline arithmetic with measured efficiencies, not a promise.
+// The expected seconds of an iteration, by kind of work, on a rank of the slowest pipeline stage: a
+// roofline estimate with measured efficiencies, not a promise.
 struct StepEstimate {
-  double linear = 0;       // matrices of the layers
+  double linear = 0;       // matrix products of the layers
   double head = 0;         // output layer
-  double attention = 0;    // scores and their sums
+  double attention = 0;    // scores and weighted sums
   double elementwise = 0;  // norms, residuals, loss: memory traffic
   double recompute = 0;    // forward passes that run again
   double optimizer = 0;
   double bubble = 0;         // waiting for other pipeline stages
-  double communication = 0;  // that nothing hides, and what hiding costs
+  double communication = 0;  // not overlapped, and the cost of overlapping
 
   double total() const {
     return linear + head + attention + elementwise + recompute + optimizer + bubble + communication;
   }
 };
 
-// What a rank sends in an iteration. Transfers are the collectives of tensor-parallel layers.
+// The traffic of a rank in an iteration. Transfers are the collectives of tensor-parallel layers.
 struct SentTraffic {
-  int64_t exposed_bytes = 0;  // while it does nothing else
+  int64_t exposed_bytes = 0;  // not overlapped with computation
   int64_t exposed_transfers = 0;
   int64_t hidden_transfers = 0;  // beside products
 };
 
-// CUDA: GPUs of one host, bf16, the products, attention and memory traffic of an iteration at the
-// rates that whole iterations reached on an H200; of another GPU at as much of its peaks. CPU:
-// `flops_per_second` for everything that multiplies, and nothing else.
+// CUDA: GPUs of one host, bf16; products, attention and memory traffic at the rates of whole
+// iterations measured on an H200, scaled to another GPU by its peak rates. CPU: `flops_per_second`
+// for all products; nothing else counts.
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             int64_t num_parameters, DeviceType device, double flops_per_second,
                             const SentTraffic& sent = {}, const GpuRoof& gpu = measured_gpu());
 
-// What a thread of the CPU kernels multiplies, fp32 or bf16: docs/performance.md, rounded down.
+// FLOP/s of one thread of the CPU kernels, fp32 or bf16 (docs/performance.md, rounded down).
 inline constexpr double kCpuFlopsPerThread = 120e9;
 
 }  // namespace megatron

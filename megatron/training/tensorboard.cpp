@@ -26,7 +26,7 @@ std::string host_name() {
   return name.data();
 }
 
-// TFRecord stores a rotated and shifted checksum, so that records of records keep their strength.
+// TFRecord stores a rotated and shifted checksum, so that nested records stay protected.
 uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
 uint32_t masked_crc(std::string_view bytes) {

@@ -10,9 +10,9 @@
 namespace megatron {
 
 // Appends scalars and texts to a TensorBoard event file
-// (<directory>/events.out.tfevents.<time>.<host>.<pid>). The file grows while the run goes on and
-// is readable at any time. The constructor throws IoError; an entry that cannot be written later is
-// left out, as AppendFile says.
+// (<directory>/events.out.tfevents.<time>.<host>.<pid>). The file grows during the run and is
+// always readable. The constructor throws IoError; later entries that cannot be written are dropped
+// (AppendFile).
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& directory);

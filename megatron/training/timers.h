@@ -10,19 +10,19 @@
 
 namespace megatron {
 
-// Named stopwatches with Megatron-LM's names and report. A timer above the log level costs nothing.
+// Named stopwatches with Megatron-LM's names and report. A timer above the log level is free.
 class Timers {
  public:
   Timers(int64_t log_level, TimingLogOption option) : log_level_(log_level), option_(option) {}
 
   void start(std::string_view name, int64_t level);
   void stop(std::string_view name, int64_t level);
-  // Seconds since the last reset; a running timer counts until now.
+  // Seconds since the last reset, including the current interval of a running timer.
   double elapsed(std::string_view name) const;
   void reset(std::string_view name);
 
-  // "(min, max) time across ranks (ms):" and a line per timer that ran, each divided by
-  // `normalizer` and reset; empty when none ran.
+  // "(min, max) time across ranks (ms):" and a line for each timer that ran, divided by
+  // `normalizer` and reset; empty if none ran.
   std::string report(const std::vector<std::string_view>& names, double normalizer);
 
  private:
@@ -38,7 +38,7 @@ class Timers {
   std::map<std::string, Timer, std::less<>> timers_;
 };
 
-// Runs a timer while it lives.
+// Keeps a timer running while it lives.
 class TimerScope {
  public:
   TimerScope(Timers& timers, std::string_view name, int64_t level)

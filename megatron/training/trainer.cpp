@@ -81,7 +81,8 @@ bool Trainer::train() {
     const int64_t before = state_.microbatches.num_microbatches();
     state_.microbatches.update(state_.progress.consumed_train_samples, false);
     const bool has_grown = state_.microbatches.num_microbatches() != before;
-    if (has_grown && state_.progress.iteration != 0) save();  // the last state of the smaller batch
+    if (has_grown && state_.progress.iteration != 0)
+      save();  // the last state with the smaller batch
     state_.microbatches.update(state_.progress.consumed_train_samples, true);
 
     profile_.before_iteration(state_.progress.iteration);
@@ -125,13 +126,13 @@ void Trainer::train_step() {
   log_.timers().stop("forward-backward", 1);
   next.losses = losses.names();
 
-  finish_step();  // the one before: rates and bias corrections count its update
+  finish_step();  // the previous one: rates and bias corrections depend on its update
   if (next.is_trained) {
     log_.timers().start("all-grads-sync", 1);
     state_.gradients.finish();
     log_.timers().stop("all-grads-sync", 1);
     const TimerScope timer(log_.timers(), "optimizer", 1);
-    // The check of Megatron-LM's loss function: without a loss scaler a NaN is an error at once.
+    // Like the check in Megatron-LM's loss function: without a loss scaler a NaN is an error.
     next.must_have_numbers =
         config_.check_for_nan_in_loss_and_grad && state_.optimizer.loss_scale() == 1.0;
     state_.optimizer.queue_step(state_.scheduler.rates(),
@@ -339,7 +340,7 @@ void Trainer::save() {
   if (options_.saver == nullptr) return;
   settle();
   log_.pause();
-  finish_save(true);  // the one before
+  finish_save(true);  // the previous one
   log_.timers().start("save-checkpoint", 0);
   log_.line(saving_text(state_.progress.iteration, run_.checkpoint.save));
   const bool is_complete = options_.saver->save();

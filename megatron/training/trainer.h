@@ -20,24 +20,24 @@
 namespace megatron {
 
 struct TrainerOptions {
-  RunSaver* saver = nullptr;  // null: nothing is saved
-  // Start of the process: --exit-duration-in-mins counts from here.
+  RunSaver* saver = nullptr;  // null: no saving
+  // Start of the process, from which --exit-duration-in-mins counts.
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
-  // MicrobatchGraph or not; empty: as --cuda-graph and why_no_graph() say.
+  // Use a MicrobatchGraph? Empty: --cuda-graph and why_no_graph() decide.
   std::optional<bool> records_microbatches = {};
 };
 
 // A finished iteration and its results.
 struct FinishedIteration {
-  Progress progress;  // counts it
+  Progress progress;  // includes it
   IterationResult result;
 };
 
 // The training loop of Megatron-LM core_r0.5.0 (its order of update, evaluation, saving and exits).
 //
 // On a GPU the host runs ahead: it queues an iteration, and reads the losses and the norm of one
-// iteration while the next one computes. An update depends on whether the one before was skipped,
-// so it finishes the queued iteration first; so do evaluation, saving and leaving.
+// iteration while the next one computes. An update depends on whether the previous one was skipped,
+// so it first finishes the queued iteration; so do evaluation, saving and the end.
 // On the CPU an iteration is finished when train_step() returns.
 class Trainer {
  public:
@@ -50,48 +50,47 @@ class Trainer {
   void run();
 
   // Queues one iteration and counts it in TrainingState::progress; no log lines, evaluation or
-  // saving. Waits for the iteration before it, never for itself. run() repeats it; `megatron bench`
-  // times it.
-  // Throws Error when the losses or gradients of the iteration before are not finite: then the
-  // model is as that iteration found it.
+  // saving. Waits for the previous iteration, never for this one. run() repeats it; `megatron
+  // bench` times it. Throws Error if the losses or gradients of the previous iteration are not
+  // finite: then the model is as before that iteration.
   void train_step();
-  // Waits for the queued iteration, if there is one. Throws as train_step().
+  // Waits for the queued iteration, if there is one. Throws like train_step().
   void finish_step();
-  // The iteration that was finished last, once.
+  // The last finished iteration; each is returned once.
   std::optional<FinishedIteration> take_finished();
-  // Are microbatches replayed from here on (--cuda-graph)?
+  // Are further microbatches replayed (--cuda-graph)?
   bool has_recorded_microbatch() const { return graph_ && graph_->is_recorded(); }
 
  private:
-  // An iteration whose numbers are on their way.
+  // An iteration whose results are still being computed.
   struct QueuedIteration {
     FinishedIteration known;
     int64_t num_microbatches = 0;     // of this rank
-    int64_t num_losses = 0;           // summed up: of all data-parallel ranks
+    int64_t num_losses = 0;           // in the sums, over all data-parallel ranks
     bool is_trained = true;           // not one of --iterations-to-skip
-    bool must_have_numbers = false;   // a loss that is not a number is an error
+    bool must_have_numbers = false;   // a NaN loss is an error
     std::vector<std::string> losses;  // names, in the order of loss_sums_
   };
 
-  // Runs the microbatches of this rank through its stage of the pipeline, backward too when `seed`,
-  // the gradient of each loss, is defined.
+  // Runs this rank's microbatches through its stage of the pipeline; also backward if `seed`, the
+  // gradient of each loss, is defined.
   LossSums run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed);
   // The same for training, through graph_.
   LossSums train_through_graph(int64_t num_microbatches, const Tensor& seed);
-  // Number of the first sample of a microbatch of this rank in the running iteration.
+  // Index of the first sample of this rank's microbatch in the current iteration.
   int64_t first_sample_of(int64_t microbatch) const;
   // Maximum over all ranks; true if it is true on one.
   int highest_on_ranks(int number) const;
   bool on_any_rank(bool condition) const;
-  // The loop. True: an exit condition ended it.
+  // The loop. True if an exit condition ended it.
   bool train();
-  // Finishes what is queued and writes its log lines.
+  // Finishes the queued iteration and writes its log lines.
   void settle();
   void log_finished();
-  // Mean losses over eval_iters global batches. None when the time limit ended it.
+  // Mean losses over eval_iters global batches; none if the time limit ended it.
   std::optional<NamedValues> evaluate(Split split, bool is_verbose);
   void evaluate_and_print(Split split, const std::string& prefix, bool is_verbose);
-  // Evaluation, saving and exits that are due after an iteration. True: leave the loop.
+  // Evaluation, saving and exits after an iteration. True: leave the loop.
   bool finish_iteration();
   void save();
   // Completes a save under way, see RunSaver::finish().
@@ -110,7 +109,7 @@ class Trainer {
   std::optional<ProgressFile> progress_file_;  // --log-progress
   std::optional<MicrobatchGraph> graph_;       // --cuda-graph
   int64_t last_saved_ = -1;                    // iteration
-  std::optional<Progress> saving_;             // of a save under way
+  std::optional<Progress> saving_;             // the state in a save under way
 
   std::optional<QueuedIteration> queued_;
   std::optional<Readback> loss_sums_;

@@ -17,11 +17,11 @@
 
 namespace megatron {
 
-// What one iteration did.
+// The results of one iteration.
 struct IterationResult {
   bool is_skipped = false;   // overflow: nothing was updated
   NamedValues losses;        // means over the microbatches
-  double learning_rate = 0;  // of the next update, as Megatron-LM logs it
+  double learning_rate = 0;  // of the next update, as in Megatron-LM's log
   double loss_scale = 1;
   std::optional<double> grad_norm;
   std::optional<double> num_zeros;
@@ -31,25 +31,25 @@ struct IterationResult {
   double floating_point_operations = 0;
 };
 
-// One JSON object per line, so that a run can be watched with any tool.
+// Metrics as one JSON object per line, for any monitoring tool.
 class MetricsFile {
  public:
-  // Throws IoError when the file cannot be opened.
+  // Throws IoError if the file cannot be opened.
   explicit MetricsFile(std::filesystem::path path);
 
-  // values are numbers; NaN and infinity become null, as JSON has neither.
+  // NaN and infinity become null, because JSON has neither.
   void write(const NamedValues& values);
 
  private:
   AppendFile file_;
 };
 
-// Everything a run says while it trains: Megatron-LM's lines on the console, TensorBoard events,
+// All output of a run during training: Megatron-LM's lines on the console, TensorBoard events,
 // metrics as JSON lines, and a progress bar on a terminal.
 class TrainingLog {
  public:
-  // `first` is where this run begins: 0, or the iteration of the loaded checkpoint.
-  // Memory is that of `device`. is_kept: of many ranks this one keeps the log; others say nothing.
+  // `first` is the run's start: 0, or the iteration of the loaded checkpoint. Reports the memory of
+  // `device`. is_kept: this rank keeps the log; other ranks print nothing.
   TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first,
               Device device, bool is_kept = true);
 
@@ -59,13 +59,13 @@ class TrainingLog {
   // The writer of --tensorboard-dir, or null.
   TensorBoardWriter* tensorboard() { return tensorboard_ ? &*tensorboard_ : nullptr; }
 
-  // After every iteration; `progress` already counts it. Prints when --log-interval says so.
+  // Call after every iteration; `progress` includes it. Prints at --log-interval.
   void iteration(const Progress& progress, const IterationResult& result);
-  // After an evaluation. `prefix` is "iteration 10", "iteration 20 on test set".
+  // Call after an evaluation. `prefix` is "iteration 10", "iteration 20 on test set".
   void validation(const Progress& progress, const std::string& prefix, const NamedValues& losses);
-  // A line of its own, above the progress bar.
+  // Prints a line above the progress bar.
   void line(const std::string& text);
-  // The clock of "elapsed time per iteration" stands still during evaluation and saving.
+  // Stop and continue the clock of "elapsed time per iteration" around evaluation and saving.
   void pause() { timers_.stop(kInterval, 0); }
   void resume() { timers_.start(kInterval, 0); }
 

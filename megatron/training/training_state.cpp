@@ -38,7 +38,7 @@ std::vector<OptimizedParameter> parameters_of(const TrainTask& task,
 
 FlatParametersOptions flat_options(const ParallelConfig& config, const ParallelContext& parallel) {
   FlatParametersOptions options;
-  // 0: one bucket, because nothing overlaps.
+  // 0: one bucket if nothing overlaps.
   options.layout.bucket_size = config.overlap_grad_reduce ? bucket_size(config) : 0;
   options.accumulate_allreduce_grads_in_fp32 = config.accumulate_allreduce_grads_in_fp32;
   if (config.use_distributed_optimizer) {
@@ -51,12 +51,12 @@ FlatParametersOptions flat_options(const ParallelConfig& config, const ParallelC
 FlatParameters flat(std::vector<OptimizedParameter> parameters,
                     const FlatParametersOptions& options, Device device) {
   FlatParameters made(std::move(parameters), options);
-  // Nothing that is allocated later fits the blocks that the flat buffers replaced.
+  // Later allocations do not fit the blocks that the flat buffers replaced.
   allocator_of(device).empty_cache();
   return made;
 }
 
-// Adds up the numbers of the ranks that update one copy of the model.
+// Sums numbers over the ranks that update one copy of the model.
 SumOverModel sum_over_model(const RunConfig& config, const ParallelContext& parallel) {
   const comm::Group group =
       config.parallel.use_distributed_optimizer ? parallel.world : parallel.model;

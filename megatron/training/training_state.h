@@ -18,11 +18,11 @@
 
 namespace megatron {
 
-// What one rank of a training run holds: its chunks of the model, what updates them, and how far
-// the run has come. A checkpoint saves it; the Trainer changes it.
+// One rank's part of a training run: its chunks of the model, their optimizer, and the position of
+// the run. A checkpoint saves it; the Trainer changes it.
 struct TrainingState {
-  // Builds the task's model, with its first values unless --no-initialization was given. `config`
-  // is resolved. Every rank of `world` calls it; the task must outlive the state.
+  // Builds the task's model, and initializes it unless --no-initialization was given. `config` is
+  // resolved. Every rank of `world` calls it; the task must outlive the state.
   TrainingState(const RunConfig& config, TrainTask& task, const comm::Group& world, Stream on);
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{1} << 20;  // of one member's part: bounds scratch memory
 constexpr int64_t kSmallBytes = int64_t{16} << 10;
-constexpr int64_t kTreeBytes = int64_t{1} << 20;      // of all members: worth no chain or ring
+constexpr int64_t kTreeBytes = int64_t{1} << 20;      // of all members: too small for chain or ring
 constexpr int64_t kWindowBytes = int64_t{256} << 10;  // of the chain
 constexpr int64_t kWindows = 8;                       // under way at once
 
@@ -19,7 +19,7 @@ std::byte* at(const void* data, int64_t offset) {
   return static_cast<std::byte*>(const_cast<void*>(data)) + offset;
 }
 
-// The same number for all members and, but for one chance in 10^19, for no other group (FNV-1a).
+// A hash (FNV-1a) that all members share. Two groups have the same with a chance of one in 10^19.
 uint64_t identity(const Membership& membership, int number) {
   uint64_t hash = 14695981039346656037u;
   const auto add = [&hash](uint64_t value) {
@@ -65,7 +65,8 @@ void MessageTransport::exchange_all(const Round& round, const ToPeer& to_peer,
                                     const FromPeer& from_peer) {
   std::vector<Parcel> out;
   std::vector<Parcel> in;
-  for (int step = 1; step < size(); ++step) {  // not all to the same member at once
+  for (int step = 1; step < size();
+       ++step) {  // spreads the load: members start with different peers
     const int to = (rank() + step) % size();
     const int from = (rank() + size() - step) % size();
     out.push_back(to_peer(to));
@@ -101,7 +102,7 @@ void MessageTransport::reduce_scatter_directly(const Round& round, const void* i
 void MessageTransport::all_reduce_directly(const Round& round, void* x) {
   const Call& call = round.call;
   const int64_t width = size_of(call.dtype);
-  if (call.bytes() <= kSmallBytes) {  // one way is shorter than two
+  if (call.bytes() <= kSmallBytes) {  // one way is faster than two
     const int64_t bytes = call.bytes();
     scratch(bytes * size());
     exchange_all(
@@ -143,7 +144,7 @@ void MessageTransport::all_reduce_directly(const Round& round, void* x) {
   }
 }
 
-// A member's subtree are the members after it, as many as its lowest bit that is set says.
+// A member's subtree is the members after it; its size is the member's lowest set bit.
 void MessageTransport::gather_up(const Round& round, std::byte* blocks, int64_t bytes) {
   for (int step = 1; step < size(); step *= 2) {
     if ((rank() & step) != 0) {
@@ -161,7 +162,7 @@ void MessageTransport::gather_up(const Round& round, std::byte* blocks, int64_t 
 void MessageTransport::spread_down(const Round& round, std::byte* data, int64_t bytes, int root) {
   const auto member_at = [&](int place) { return (place + root) % size(); };
   const int place = (rank() + size() - root) % size();  // in the tree; the root is 0
-  int reach = 1;                                        // the subtree of this place
+  int reach = 1;                                        // size of this place's subtree
   while (reach < size() && (place & reach) == 0) reach *= 2;
   Sendings sendings;
   int64_t begin = 0;
@@ -216,8 +217,8 @@ void MessageTransport::all_to_all(const Round& round, const void* in, void* out)
   }
 }
 
-// Sums windows along the chain of ranks: each adds its input to what comes from the rank below and
-// passes it on; the last one has the results, which come back down the chain. A few windows are
+// Sums windows along the chain of ranks: each rank adds its input to the sum from the rank below
+// and passes it on; the last one has the results, which return down the chain. Several windows are
 // under way at once.
 class MessageTransport::Chain {
  public:
@@ -231,12 +232,12 @@ class MessageTransport::Chain {
         sums_(self.scratch(2 * kWindows * slot_bytes_)),
         passed_(sums_ + kWindows * slot_bytes_) {}
 
-  // Elements of a window of a part with `count`.
+  // The size of a window for parts of `count` elements.
   static int64_t elements(int64_t count, DType dtype) {
     return std::min(count, kWindowBytes / size_of(sum_dtype(dtype)));
   }
 
-  // window_at(i) is window i, as Window says.
+  // window_at(i) returns window i.
   template <class F>
   void run(int64_t num_windows, const F& window_at) {
     for (int64_t i = 0; i < num_windows + kWindows; ++i) {
@@ -252,7 +253,7 @@ class MessageTransport::Chain {
     const DType dtype = round_.call.dtype;
     std::byte* const sums = sums_ + i % kWindows * slot_bytes_;
     const int64_t bytes = window.count * size_of(sum_dtype(dtype));
-    office_.finish(round_, up_, kWindows - 1);  // what was here has left
+    office_.finish(round_, up_, kWindows - 1);  // its last content has left
     if (rank_ == 0) {
       begin_sum(sums, window.own, window.count, dtype);
     } else {
@@ -324,7 +325,7 @@ void MessageTransport::run(const Call& call, const void* in, void* out) {
   const Round round{*this, group_, call};
   const int64_t bytes = call.bytes();
   const bool is_small = bytes * size() <= kTreeBytes;
-  std::byte* const own = at(out, rank() * bytes);  // of an all_gather
+  std::byte* const own = at(out, rank() * bytes);  // for all_gather
   switch (call.operation) {
     case Operation::kAllReduce:
       if (is_direct()) return all_reduce_directly(round, out);

@@ -13,17 +13,17 @@
 
 namespace megatron::comm {
 
-// Collectives of processes, made of messages. Sums are taken in rank order, so that they have the
-// bits that threads get. A group of at most `direct` members exchanges between every two of them,
-// which is the shortest way. In a larger one a rank speaks to few others, and the memory that it
-// needs does not depend on the size of the group:
+// Collectives between processes, built on messages. Sums are taken in rank order, so they have the
+// same bits as those of threads. In a group of at most `direct` members every two exchange
+// directly, which is fastest. In a larger group a rank has few peers, and its memory does not
+// depend on the size of the group:
 //
 //   barrier, small all_gather, small all_reduce   up a binary tree to rank 0 and down again
 //   broadcast                                     down a binary tree from the root
 //   large all_reduce, reduce_scatter              sums travel along the chain 0, 1, .. in windows,
-//                                                 results back along the chain
+//                                                 results return along it
 //   large all_gather                              around the ring
-//   all_to_all                                    with one member after the other
+//   all_to_all                                    with one member at a time
 class MessageTransport final : public Transport {
  public:
   static constexpr int kDirect = 8;
@@ -40,16 +40,17 @@ class MessageTransport final : public Transport {
   using Sendings = std::deque<std::unique_ptr<Sending>>;
 
   bool is_direct() const { return size() <= direct_; }
-  // Each other member gets `bytes` of `to_peer(member)` and gives as many to `from_peer(member)`.
+  // Sends `bytes` from from_peer(member) to each other member, and receives as many into
+  // to_peer(member).
   template <class ToPeer, class FromPeer>
   void exchange_all(const Round& round, const ToPeer& to_peer, const FromPeer& from_peer);
   void reduce_scatter_directly(const Round& round, const void* in, void* out);
   void all_reduce_directly(const Round& round, void* x);
-  // The inputs of all members for one piece: `own` and those of the others, received into scratch_.
+  // The inputs of all members for one piece: `own`, and the others received into scratch_.
   std::vector<const void*> inputs(const void* own, int64_t bytes) const;
   std::byte* scratch(int64_t bytes);
 
-  // Member i's `bytes` at blocks + i * bytes come together at rank 0.
+  // Gathers at rank 0 the `bytes` of every member i at blocks + i * bytes.
   void gather_up(const Round& round, std::byte* blocks, int64_t bytes);
   // From the root to all, in pieces.
   void spread_down(const Round& round, std::byte* data, int64_t bytes, int root);
@@ -57,10 +58,10 @@ class MessageTransport final : public Transport {
   void all_gather_by_ring(const Round& round, std::byte* out, int64_t bytes);
   void all_to_all(const Round& round, const void* in, void* out);
 
-  // A piece of a sum that travels along the chain.
+  // A piece of a sum on its way along the chain.
   struct Window {
     const void* own = nullptr;  // this rank's input
-    void* result = nullptr;     // where this rank wants it; null: it only passes it on
+    void* result = nullptr;     // output of this rank; null: it only passes the sum on
     int64_t count = 0;          // elements
     int lowest = 0;             // the lowest rank that wants the result
   };

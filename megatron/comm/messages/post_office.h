@@ -20,12 +20,12 @@
 
 namespace megatron::comm {
 
-// Sorts what comes over the wire into the groups it is for. One for a process. A thread of its own
-// tends the wire while the rank computes: messages leave, connections are accepted, and others are
-// told that this rank is busy (Working).
+// Sorts incoming messages of the wire by group. One for a process. A separate thread tends the wire
+// while the rank computes: it sends messages, accepts connections, and tells others that this rank
+// is busy (Working).
 class PostOffice {
  public:
-  // Without a porter, for tests with thousands of offices, the wire is tended while a rank waits.
+  // Without a porter (tests with thousands of offices) only waiting ranks tend the wire.
   enum class Porter { kThread, kNone };
   PostOffice(std::unique_ptr<Wire> wire, std::shared_ptr<RankContext> context,
              Porter porter = Porter::kThread);
@@ -40,42 +40,43 @@ class PostOffice {
   // A message to or from a member of a group.
   struct Parcel {
     int member = 0;
-    void* data = nullptr;  // only read when it is sent
+    void* data = nullptr;  // only read if it is sent
     int64_t bytes = 0;
   };
-  // What one group does at once.
+  // The current call of one group.
   struct Round {
     const Transport& self;
     uint64_t group;
     Call call;
   };
   // Sends and receives all parcels and waits for them. Every sender must have made the same call as
-  // this rank, with as many bytes. Throws CommError that names who did not or did not come.
+  // this rank, with as many bytes. Throws CommError, which names the ranks that did not.
   void exchange(const Round& round, std::span<const Parcel> out, std::span<const Parcel> in);
   // Sends a copy, without waiting.
   void post(const Round& round, const Parcel& parcel);
-  // Begins to send what stays as it is until the sending is done.
+  // Starts sending data that stays unchanged until the sending is done.
   std::unique_ptr<Sending> start(const Round& round, const Parcel& parcel);
-  // Waits until these are done.
+  // Waits until all but `left` of the sendings are done.
   void finish(const Round& round, std::deque<std::unique_ptr<Sending>>& sendings, size_t left = 0);
-  // Waits until all that was posted has gone.
+  // Waits until all posted messages have left.
   void flush();
 
-  // What another rank said when it failed, as far as this rank's calls have noticed. Thread safe.
+  // Another rank's report of its failure, as soon as a call of this rank has noticed it. Thread
+  // safe.
   std::optional<std::string> failure() const;
-  // This process goes, because it failed or because all is done.
+  // Tells the others that this process ends after a failure; or that all is done.
   void tell_failure(const std::string& message);
   void close();
 
   struct Traffic {
     int64_t messages = 0;
     int64_t bytes = 0;
-    int64_t peers = 0;  // ranks with which messages were exchanged
+    int64_t peers = 0;  // ranks that messages went to or came from
   };
   Traffic traffic() const;
 
  private:
-  struct Letter {  // came before it was asked for
+  struct Letter {  // a message that arrived early
     Header header;
     std::vector<std::byte> body;
   };
@@ -87,9 +88,9 @@ class PostOffice {
   enum class Phase { kHeader, kBody };
   struct Peer {
     Phase phase = Phase::kHeader;
-    Awaited* to = nullptr;  // of the body under way; null: a letter
+    Awaited* to = nullptr;  // receiver of the body under way; null: a letter
     Letter letter;
-    // By group and whether it is a message (the others are collectives).
+    // By group, and whether it is a message or a collective.
     std::map<std::pair<uint64_t, bool>, std::deque<Letter>> early;
   };
   struct Posted {
@@ -100,7 +101,7 @@ class PostOffice {
   class Started;
 
   std::unique_ptr<Sending> begin(const Round& round, const Parcel& parcel);
-  // Moves on what has come from the peer of `awaited`. True when something has.
+  // Advances what has arrived from the peer of `awaited`. True if anything has.
   bool progress(const Round& round, Awaited& awaited);
   void begin_letter(int peer, Peer& from);
   bool is_letter_done(int peer, Peer& from);
@@ -111,7 +112,7 @@ class PostOffice {
   void tend();
   void run_porter();
   void stop_porter();
-  // Between two looks: tells of failures, gives up, gives way.
+  // Between two polls: checks for failures and time-outs, and yields.
   class Patience;
 
   std::unique_ptr<Wire> wire_;
@@ -119,7 +120,7 @@ class PostOffice {
   const int size_;
   std::shared_ptr<RankContext> context_;
 
-  mutable std::mutex mutex_;  // of all that follows, and of the wire
+  mutable std::mutex mutex_;  // guards the wire and all that follows
   std::unordered_map<int, Peer> peers_;
   std::deque<Posted> posted_;
   std::string failure_;
@@ -127,7 +128,7 @@ class PostOffice {
   bool is_waiting_ = false;  // the rank is in a call
   std::chrono::steady_clock::time_point told_work_{};
   std::chrono::steady_clock::time_point heard_work_{};
-  std::string last_work_;  // whose, and what
+  std::string last_work_;  // which rank, and its work
   bool is_over_ = false;
   std::thread porter_;
 };

@@ -11,15 +11,15 @@
 
 namespace megatron::comm {
 
-// What comes before the bytes of a message between two processes. All run the same program on the
-// same kind of machine: it travels as it lies in memory.
+// The header of a message between two processes. It travels as in memory, because all processes run
+// the same program on the same kind of machine.
 struct Header {
   uint64_t group = 0;  // identity
-  Call call;           // as the sender says it
-  int64_t bytes = 0;   // that follow
+  Call call;           // according to the sender
+  int64_t bytes = 0;   // of the body
 };
 
-// Whether a header that came from elsewhere can be one: known enums, sizes that fit each other.
+// Is a received header valid? Its enums must be known and its sizes consistent.
 bool is_valid(const Header& header);
 
 // A message on its way.
@@ -29,8 +29,8 @@ class Sending {
   virtual bool is_done() = 0;
 };
 
-// Ordered streams of messages between every two processes of a job. Nothing waits: operations begin
-// and are asked for. One thread at a time uses it, under the lock of its PostOffice; only
+// Ordered streams of messages between every two processes of a job. Nothing blocks: operations are
+// started and polled. One thread at a time uses it, under the lock of its PostOffice; only
 // wait_to_tend() and wake() need no lock.
 class Wire {
  public:
@@ -44,8 +44,8 @@ class Wire {
 
   // `body` lives until the sending is done or destroyed.
   virtual std::unique_ptr<Sending> send(int peer, const Header& header, const void* body) = 0;
-  // The header of the next message from a peer, once it is there. Its body is received next, as a
-  // whole, or in parts where takes_parts().
+  // The header of the next message from a peer, if it has arrived. Its body is received next: as a
+  // whole, or in parts if takes_parts().
   virtual std::optional<Header> next(int peer) = 0;
   virtual void begin_body(int peer, void* to, int64_t bytes) = 0;
   virtual bool is_body_done(int peer) = 0;
@@ -55,30 +55,30 @@ class Wire {
     int rank = 0;
     std::string message;
   };
-  // Tells all others why this process goes; what another one has told. A connection that breaks is
+  // Tells all others why this process ends; reads the report of another one. A broken connection is
   // a failure of the rank at its other end.
   virtual void tell_failure(const std::string& message) = 0;
   virtual std::optional<News> failure() = 0;
-  // Tells all others what this process is busy with; what another one has told since the last call.
+  // Tells all others this process's work; reads reports since the last call.
   virtual void tell_work(const std::string& what) = 0;
   virtual std::optional<News> work() = 0;
 
-  // The thread that waits for messages gives way to others, until something moves or a moment has
-  // passed. Nothing has moved for `idle`. The lock is free meanwhile.
+  // The thread that waits for messages yields to others until something arrives or a moment has
+  // passed. Nothing has arrived for `idle`. The lock is free meanwhile.
   virtual void rest(std::unique_lock<std::mutex>& lock,
                     std::chrono::steady_clock::duration idle) = 0;
 
-  // What goes on beside the messages that a rank waits for: accepts connections, moves on what is
-  // being sent, passes news on.
+  // Work besides the messages that a rank waits for: accepts connections, continues sendings,
+  // passes reports on.
   virtual void tend() = 0;
-  // Whether tend() has more to do than to listen: something is being sent.
+  // Has tend() more to do than to listen? It has while something is being sent.
   virtual bool is_busy() const = 0;
-  // Waits until there is something to tend, wake() was called or the time is over.
+  // Waits until tend() has work, wake() was called or the time is over.
   virtual void wait_to_tend(std::chrono::milliseconds time) = 0;
   virtual void wake() = 0;
 
-  // Every process is about to end in good order; waits for the others. Without it, the destructor
-  // leaves everything as it is, for the launcher to end the job.
+  // Waits for all processes before a normal end. Without it, the destructor leaves everything as it
+  // is, and the launcher ends the job.
   virtual void close() = 0;
 };
 

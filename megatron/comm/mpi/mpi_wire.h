@@ -6,7 +6,7 @@
 
 namespace megatron::comm::mpi {
 
-// Messages by MPI between the processes of MPI_COMM_WORLD. Initialises MPI; once for a process.
+// Messages by MPI between the processes of MPI_COMM_WORLD. Initialises MPI: call once in a process.
 // Throws CommError.
 std::unique_ptr<Wire> make_mpi_wire();
 

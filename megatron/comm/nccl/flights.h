@@ -9,9 +9,9 @@
 namespace megatron::comm::nccl {
 
 // The collectives of one communicator that are queued on streams, in the order in which they run.
-// Each has two events: `begin` is done when everything before the collective is done, so that it
-// can run, and `end` when the collective is. How long a collective takes counts from the moment at
-// which its begin was first seen: a stream may have minutes of other work to do before.
+// Each has two events: `begin` is done when all earlier work is done, so that the collective can
+// run, and `end` when the collective is done. Its time counts from the first look at which `begin`
+// was done, because a stream may have minutes of other work before it.
 template <class Event>
 class Flights {
  public:
@@ -26,7 +26,7 @@ class Flights {
 
   void add(const Call& call, Event begin, Event end) { flights_.push_back({call, begin, end}); }
 
-  // Asks is_done(event) and forgets what has ended: landed(flight).
+  // Polls is_done(event), calls landed(flight) for finished collectives and forgets them.
   template <class IsDone, class Landed>
   void look(Clock::time_point now, const IsDone& is_done, const Landed& landed) {
     while (!flights_.empty() && is_done(flights_.front().end)) {
@@ -38,7 +38,7 @@ class Flights {
     if (!oldest.running_since && is_done(oldest.begin)) oldest.running_since = now;
   }
 
-  // The collective that had `limit` to run and is not done; null if there is none.
+  // The first collective that has run longer than `limit` without finishing; null if there is none.
   const Call* late(Clock::time_point now, Clock::duration limit) const {
     if (flights_.empty()) return nullptr;
     const Flight& oldest = flights_.front();

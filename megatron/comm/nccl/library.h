@@ -27,10 +27,10 @@ struct Library {
   decltype(&ncclRecv) recv;
 };
 
-// Throws DeviceError when libnccl.so.2 is not there or too old.
+// Throws DeviceError if libnccl.so.2 is missing or too old.
 //
 // NCCL uses NVLink multicast (NVLS) only if the user sets NCCL_NVLS_ENABLE: on shared hosts it can
-// put GPUs out of service. The variable is set here, before the library is loaded.
+// put GPUs out of service. This function sets the variable before it loads the library.
 const Library& library();
 
 }  // namespace megatron::comm::nccl

@@ -23,8 +23,8 @@ void Watchdog::remove(Watched& communicator) {
 }
 
 void Watchdog::watch(int device, const std::stop_token& stop) {
-  cudaSetDevice(device);  // or it would take memory of the first one
-  // It asks for events while another thread may be capturing a graph.
+  cudaSetDevice(device);  // otherwise it would take memory of GPU 0
+  // It polls events while another thread may be capturing a graph.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
   std::unique_lock lock(mutex_);

@@ -9,20 +9,20 @@
 
 namespace megatron::comm::nccl {
 
-// A communicator, as its watchdog sees it.
+// A communicator that a watchdog checks.
 class Watched {
  public:
-  // What is wrong, if something is: an error, a collective that is late, a rank that failed.
+  // The problem, if any: an error, a late collective, a failed rank.
   virtual std::optional<std::string> problem() = 0;
-  // Ends everything under way; `reason` is what later calls throw.
+  // Ends all pending work; later calls throw `reason`.
   virtual void abort(const std::string& reason) = 0;
 
  protected:
   ~Watched() = default;
 };
 
-// A thread that looks at all communicators of one rank's GPU every tenth of a second, and aborts
-// them together when one has a problem: one left running could wait for ever for another's memory.
+// A thread that checks all communicators of one rank's GPU every tenth of a second. It aborts all
+// of them if one has a problem, because a running one could wait for ever for another's memory.
 class Watchdog {
  public:
   explicit Watchdog(int device);
@@ -31,7 +31,7 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(Watched& communicator);
-  // Returns when the watchdog does not look at it any more.
+  // After return the watchdog no longer uses the communicator.
   void remove(Watched& communicator);
 
  private:

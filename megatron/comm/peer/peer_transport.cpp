@@ -28,25 +28,25 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kKiB = 1024;
 constexpr int64_t kMiB = 1024 * kKiB;
-// Up to here a kernel that reads the others' memory is faster than copies and a sum.
+// Up to this size a kernel that reads the others' memory is faster than copies and a sum.
 constexpr int64_t kSmallBytes = 256 * kKiB;
-// A large sum is taken piece by piece: pieces of the other members are pulled, into slots by turns,
-// while those before are summed. Beside products pieces are as large as a slot: a sum waits until a
-// product that has all multiprocessors ends, and so does the next one.
+// A large sum is taken piece by piece: while one piece of the other members is summed, later ones
+// are pulled into slots in turn. Beside products, pieces are as large as a slot, because every sum
+// has to wait until a product that uses all multiprocessors ends.
 constexpr int64_t kPieceBytes = 8 * kMiB;
 constexpr int64_t kSlotBytes = 64 * kMiB;
 constexpr int kSlots = 3;
 constexpr int64_t kAlignment = 256;   // of pieces
 constexpr int64_t kVectorBytes = 16;  // slices of ranks begin at multiples
 constexpr auto kSpinTime = std::chrono::milliseconds(1);
-constexpr auto kFarewell = std::chrono::seconds(10);  // for messages on their way to be received
+constexpr auto kFarewell = std::chrono::seconds(10);  // for pending messages to be received
 
 const std::byte* at(const void* data, int64_t offset) {
   return static_cast<const std::byte*>(data) + offset;
 }
 std::byte* at(void* data, int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 
-// By a copy engine; within a GPU the driver takes a kernel.
+// Copies by a copy engine; within a GPU the driver uses a kernel.
 void copy(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
   if (bytes == 0 || to == from) return;
   MG_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
@@ -59,7 +59,7 @@ cudaStream_t native_of(Stream stream) { return static_cast<cudaStream_t>(stream.
 
 class PeerEvent {
  public:
-  // Leaves `device` the current one of this thread.
+  // Makes `device` this thread's current device.
   explicit PeerEvent(int device) {
     MG_CUDA(cudaSetDevice(device));
     MG_CUDA(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
@@ -73,31 +73,31 @@ class PeerEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// A message on its way. The receiver reads it between receiving its address and marking it taken.
+// A message to one receiver, which reads it between receiving its address and marking it taken.
 struct Ticket {
   Ticket(int sender, int receiver) : done(receiver), ready(sender) {}
 
   const void* data = nullptr;
   PeerEvent done;                    // the receiver has read the data
-  PeerEvent ready;                   // the data is there
+  PeerEvent ready;                   // the data is complete
   std::atomic<bool> is_taken{true};  // `done` is recorded
-  void* copy = nullptr;              // the transport's own memory, or what is lent
+  void* copy = nullptr;              // the transport's own memory, or lent memory
   int64_t copy_bytes = 0;
 };
 
-// What a member shows the others. Lives as long as any of them.
+// The part of a member's state that others see. Lives as long as any of them.
 struct Board {
   explicit Board(int gpu) : device(gpu), ready(gpu), middle(gpu), done(gpu) {}
 
   const int device;
-  PeerEvent ready;             // what it brings to a collective is there
-  PeerEvent middle;            // its slice of a sum is
-  PeerEvent done;              // it reads nothing more
+  PeerEvent ready;             // its input of a collective is complete
+  PeerEvent middle;            // its slice of a sum is complete
+  PeerEvent done;              // it has read everything
   std::deque<Ticket> tickets;  // only the member itself adds to them
 };
 using Boards = std::vector<std::shared_ptr<Board>>;
 
-// Those of all members.
+// The boards of all members.
 Boards shown_to_all(Transport& host, int device) {
   ThreadGroup& group = *host.threads();
   const std::shared_ptr<Board> mine = std::make_shared<Board>(device);
@@ -148,14 +148,14 @@ class PeerTransport final : public DeviceTransport {
 
  private:
   using Memories = std::vector<const void*>;  // of all members
-  struct Slice {                              // bytes
+  struct Slice {                              // in bytes
     int64_t begin = 0;
     int64_t size = 0;
   };
-  struct Slot {  // of a large sum
+  struct Slot {  // for a large sum
     explicit Slot(int gpu) : pulled(gpu), summed(gpu) {}
     PeerEvent pulled;
-    PeerEvent summed;  // and may be filled again
+    PeerEvent summed;  // the slot may be filled again
     std::byte* data = nullptr;
     int64_t bytes = 0;
   };
@@ -163,7 +163,7 @@ class PeerTransport final : public DeviceTransport {
     Ticket* ticket = nullptr;
     Call call;
   };
-  // A batch of messages that the host has yet to receive, and of memory that it has lent.
+  // A batch with messages that the host has yet to receive, and with lent memory.
   class Batch final : public UnfinishedExchange {
    public:
     explicit Batch(PeerTransport& owner) : transport_(owner) {}
@@ -180,7 +180,7 @@ class PeerTransport final : public DeviceTransport {
   int size() const { return host_.size(); }
   int rank() const { return host_.rank(); }
   const Board& board(int member) const { return *boards_[static_cast<size_t>(member)]; }
-  // Calls f(member) for the others, the next one first: so no member is read by all at once.
+  // Calls f(member) for the others, starting with the next one, so that not all read one member.
   template <class F>
   void for_others(const F& f) const {
     for (int step = 1; step < size(); ++step) f((rank() + step) % size());
@@ -196,8 +196,8 @@ class PeerTransport final : public DeviceTransport {
                        cudaStream_t stream);
   Slice slice_of(const Call& call, int member) const;
   std::byte* small();
-  // The next slot, of as many bytes at least. The host waits when it grows, and the pulls wait for
-  // this rank's stream when its memory is new.
+  // The next slot, with room for `bytes`. If it grows the host waits, and the pulls wait for this
+  // rank's stream.
   Slot& taken_slot(int64_t bytes);
 
   Ticket& new_ticket(int receiver);
@@ -217,11 +217,10 @@ class PeerTransport final : public DeviceTransport {
   cudaStream_t pulls_ = nullptr;  // for large sums
   std::deque<Slot> slots_;
   size_t next_slot_ = 0;
-  std::byte* small_ = nullptr;  // a small sum
-  PeerEvent small_done_;        // it has been copied from there
-
+  std::byte* small_ = nullptr;  // holds a small sum
+  PeerEvent small_done_;        // the sum has been copied
   struct Tickets {              // to one receiver
-    std::vector<Ticket*> idle;  // of memory that was lent
+    std::vector<Ticket*> idle;  // for lent memory
     std::vector<Ticket*> copies;
   };
   std::vector<Tickets> tickets_;  // by receiver
@@ -256,7 +255,7 @@ PeerTransport::~PeerTransport() {
       while (!ticket->is_taken.load() && may_wait()) {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }
-      if (!ticket->is_taken.load()) continue;  // its receiver may still come: the memory stays
+      if (!ticket->is_taken.load()) continue;  // its receiver may still read: leak the memory
       cudaEventSynchronize(ticket->done.get());
       memory.release(ticket->copy);
     }
@@ -290,7 +289,7 @@ void PeerTransport::run(const Call& call, const void* in, void* out, Stream stre
   Memories theirs;
   for (const ThreadGroup::Place& place : group_.places()) theirs.push_back(place.in);
 
-  // The others wait at part(), whatever happens here.
+  // The others wait at part(), even if this fails.
   std::exception_ptr error;
   const auto run_and_part = [&](const auto& work) {
     try {
@@ -321,7 +320,7 @@ void PeerTransport::queue(const Call& call, const Memories& theirs, void* out,
     copy(to, at(theirs[static_cast<size_t>(member)], from), bytes, stream);
   };
   switch (call.operation) {
-    // One's own part comes last: its kernel may have to wait for a product beside it.
+    // This rank's own part comes last: its kernel may have to wait for a product beside it.
     case Operation::kAllGather:
       for_others([&](int member) { pull(member, at(out, member * bytes), 0); });
       pull(rank(), at(out, rank() * bytes), 0);
@@ -341,9 +340,9 @@ void PeerTransport::queue(const Call& call, const Memories& theirs, void* out,
         const Slice own = slice_of(call, rank());
         reduce(at(out, own.begin), theirs, own, call, stream);
         record(board(rank()).middle.get(), stream);
-        return;  // to be done in the second part
+        return;  // the second part does the rest
       }
-      // Beside, as the others read what it would overwrite.
+      // Into separate memory, because the others still read the input.
       wait(stream, small_done_.get());
       reduce_directly(small(), theirs, {0, bytes}, call, stream);
       break;
@@ -393,7 +392,7 @@ PeerTransport::Slot& PeerTransport::taken_slot(int64_t bytes) {
   }
   slot.data = static_cast<std::byte*>(memory.allocate(bytes, MemoryCategory::kWorkspace));
   slot.bytes = bytes;
-  // Work of this rank's stream that used the memory before may still be queued, all before `ready`.
+  // Earlier work of this rank's stream, all before `ready`, may still use the memory.
   wait(pulls_, board(rank()).ready.get());
   return slot;
 }
@@ -413,7 +412,7 @@ void PeerTransport::reduce(void* out, const Memories& theirs, Slice from, const 
   const int64_t most = std::min(stream == own_stream_ ? kSlotBytes : kPieceBytes,
                                 kSlotBytes / others / kAlignment * kAlignment);
   const int64_t count = (from.size + most - 1) / most;
-  const int64_t piece =  // equal ones
+  const int64_t piece =  // equal pieces
       ((from.size + count - 1) / count + kAlignment - 1) / kAlignment * kAlignment;
   for_others([&](int member) { wait(pulls_, board(member).ready.get()); });
   for (int64_t begin = 0; begin < from.size; begin += piece) {
@@ -477,7 +476,7 @@ PeerTransport::Batch& PeerTransport::idle_batch() {
 }
 
 Ticket& PeerTransport::new_ticket(int receiver) {
-  // Made in this order, its events leave this rank's GPU the current one.
+  // Created in this order, its events leave this rank's GPU the current one.
   return boards_[static_cast<size_t>(rank())]->tickets.emplace_back(device_.index,
                                                                     board(receiver).device);
 }

@@ -16,8 +16,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 132 * 4;  // loops over the grid do the rest
 constexpr int kVectorBytes = 16;
-constexpr int kInputsAhead =
-    4;  // read before the first of them is added: those of other GPUs are far
+constexpr int kInputsAhead = 4;  // loaded before the first add, to hide other GPUs' latency
 
 struct Inputs {
   const void* data[kMaxInputs];

@@ -11,39 +11,39 @@
 
 namespace megatron::comm::tcp {
 
-// What a connection is for. Both ends name the same purpose.
+// The purpose of a connection. Both ends must name the same one.
 enum class Purpose : uint8_t { kHosts = 1, kRanks = 2, kData = 3 };
 
-// A connection whose two ends prove to each other that they know the job's secret, and then
-// exchange records. Nothing waits: advance() moves what can be moved.
+// A connection whose ends prove to each other that they know the job's secret, and then exchange
+// records. Nothing blocks: advance() moves what can be moved.
 //
 //   caller   -> listener   "megatron", version, purpose, 32 random bytes
 //   listener -> caller     the same with random bytes of its own, proof of the listener
 //   caller   -> listener   proof of the caller; then both: records, 4 bytes of size before each
 //
-// A proof is the HMAC-SHA256 of the end's role and both greetings: it is good for this connection
-// only. Until the other end has proved itself, at most 80 bytes of it are kept.
+// A proof is the HMAC-SHA256 of the end's role and both greetings, so it is valid only for this
+// connection. Before the other end's proof, at most 80 bytes from it are stored.
 class Channel {
  public:
   enum class End { kCaller, kListener };
   enum class State { kProving, kOpen, kGone };
 
-  // `socket` does not block; that of a caller may still be connecting.
+  // `socket` is non-blocking; a caller's may still be connecting.
   Channel(Socket socket, End end, Purpose purpose, const Secret& secret);
 
-  // Writes and reads what the connection takes and has. Reads no further than the end of the next
-  // record, until next() has taken it.
+  // Writes and reads as much as the connection allows. Does not read past the next record until
+  // next() has taken it.
   void advance();
-  // Only writes.
+  // Writes only.
   void flush();
   State state() const { return state_; }
-  // Why it is gone: "it was closed".
+  // The reason for kGone: "it was closed".
   const std::string& problem() const { return problem_; }
-  // Gone because the other end is no part of this job: another program, or another secret.
+  // The other end does not belong to this job: another program, or another secret.
   bool is_stranger() const { return is_stranger_; }
 
-  // Records of at most kMaxRecord bytes. They leave once the other end has proved itself; when it
-  // is gone they are dropped.
+  // Sends a record of at most kMaxRecord bytes after the other end's proof; drops it if the channel
+  // is gone.
   static constexpr size_t kMaxRecord = size_t{16} << 20;
   void send(std::string_view record);
   bool has_output() const { return sent_ < out_.size(); }
@@ -51,13 +51,13 @@ class Channel {
   std::optional<std::string> next();
 
   int descriptor() const { return socket_.get(); }
-  // What to wait for in poll().
+  // Events to wait for in poll().
   int16_t events() const;
-  // The connection, for what has a form of its own. REQUIRES: open, and nothing left to send.
+  // Gives up the socket, for another protocol. REQUIRES: open, and nothing left to send.
   Socket release() { return std::move(socket_); }
 
  private:
-  // Reads on in the piece that comes now; false when there is no more for now.
+  // Reads more of the current piece; false if nothing more has arrived.
   bool receive();
   void take_piece();
   void take_greeting();
@@ -73,18 +73,18 @@ class Channel {
   State state_ = State::kProving;
   std::string problem_;
   bool is_stranger_ = false;
-  std::string greeting_;  // of the caller
-  std::string answer_;    // of the listener
-  std::string in_;        // of the piece that comes now
+  std::string greeting_;  // from the caller
+  std::string answer_;    // from the listener
+  std::string in_;        // the current piece
   size_t record_size_ = 0;
   bool is_in_record_ = false;
   std::optional<std::string> record_;
   std::string out_;
   size_t sent_ = 0;
-  std::string waiting_;  // records that wait for the proof
+  std::string waiting_;  // records to send after the proof
 };
 
-// Text of strangers for a message: printable ASCII, other bytes as \x1b; cut after 40 bytes.
+// Text of a stranger for a message: printable ASCII, other bytes as \x1b; at most 40 bytes.
 std::string escaped(std::string_view text);
 
 }  // namespace megatron::comm::tcp

@@ -13,18 +13,18 @@
 
 namespace megatron::comm::tcp {
 
-// Those who connected and have not yet said who they are. They may be strangers: each has a few
-// seconds to prove itself and to send its first record, and when there are too many the oldest one
-// goes. One warning tells of strangers.
+// Connections that have not identified themselves yet. They may be strangers: each has a few
+// seconds to prove itself and to send its first record, and if there are too many the oldest is
+// dropped. One warning reports strangers.
 class Guests {
  public:
   Guests(Purpose purpose, const Secret& secret, size_t limit)
       : purpose_(purpose), secret_(secret), limit_(limit) {}
 
-  // Takes in those who wait at the listener.
+  // Accepts all that wait at the listener.
   void accept(int listener);
-  // Hears all of them. `admit` gets the channel and the first record of each that has sent it, and
-  // returns whether the record is one of this job's.
+  // Reads from all of them. Calls `admit` with the channel and the first record of each that has
+  // sent it; admit returns whether the record belongs to this job.
   void advance(const std::function<bool(Channel channel, const std::string& record)>& admit);
   void add_to(std::vector<pollfd>& requests) const;
   size_t size() const { return guests_.size(); }

@@ -6,7 +6,7 @@
 
 namespace megatron::comm::tcp {
 
-// Numbers and texts as bytes, for records of a Channel.
+// Encodes numbers and texts as bytes, for records of a Channel.
 class RecordWriter {
  public:
   void number(uint64_t value) {
@@ -22,8 +22,8 @@ class RecordWriter {
   std::string bytes_;
 };
 
-// Reads them back. A record that is too short, or that announces more than it has, gives zeros and
-// empty texts, and is_good() is false.
+// Decodes them. A record that is too short, or declares more than it has, gives zeros and empty
+// texts, and is_good() is false.
 class RecordReader {
  public:
   explicit RecordReader(std::string_view bytes) : left_(bytes) {}
@@ -37,14 +37,14 @@ class RecordReader {
     return value;
   }
   std::string_view text() { return take(number()); }
-  // How many items follow, each of `item_bytes` at least.
+  // The number of following items, each of at least `item_bytes`.
   uint64_t count(uint64_t item_bytes) {
     const uint64_t value = number();
     if (value <= left_.size() / item_bytes) return value;
     is_good_ = false;
     return 0;
   }
-  // Whether all that was asked for was there.
+  // Has everything that was read been there?
   bool is_good() const { return is_good_; }
   bool is_at_end() const { return left_.empty(); }
 

@@ -10,9 +10,9 @@
 namespace megatron::comm::tcp {
 
 // Messages over TCP, for jobs without MPI. All processes meet at rank 0 (tcp/meeting.h), and each
-// keeps that connection for news: why a process goes, what it is busy with. Rank 0 passes news on
-// to all others. Two processes connect to each other when one of them first sends to the other or
-// waits for it. Throws what meet() throws.
+// keeps that connection for reports of failures and of work, which rank 0 passes on to all others.
+// Two processes connect when one of them first sends to the other or waits for it. Throws what
+// meet() throws.
 std::unique_ptr<Wire> make_tcp_wire(const LaunchEnvironment& place, const Secret& secret,
                                     std::chrono::milliseconds timeout);
 

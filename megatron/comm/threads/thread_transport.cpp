@@ -20,7 +20,7 @@ const std::byte* at(const void* data, int64_t offset) {
   return static_cast<const std::byte*>(data) + offset;
 }
 
-// Each rank reduces its share of the elements and writes it to all.
+// Each rank reduces its share of the elements and writes it to all members.
 void all_reduce(const Call& call, std::span<const Place> places, int64_t rank) {
   const int64_t size = static_cast<int64_t>(places.size());
   const int64_t begin = call.count * rank / size;

@@ -8,8 +8,8 @@
 
 namespace megatron::comm {
 
-// Ranks that are threads of this process read and write each other's memory. REQUIRES: `world`
-// outlives it.
+// Transport between ranks that are threads of this process and access each other's memory.
+// REQUIRES: `world` outlives it.
 class ThreadTransport final : public Transport {
  public:
   ThreadTransport(ThreadWorld& world, Membership membership);

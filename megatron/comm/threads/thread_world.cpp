@@ -57,7 +57,7 @@ bool ThreadWorld::has_ended(int rank) const {
 std::optional<std::chrono::steady_clock::time_point> ThreadWorld::last_work() const {
   std::optional<std::chrono::steady_clock::time_point> last;
   for (const std::shared_ptr<RankContext>& rank : ranks_) {
-    if (rank->recorder.is_under_way()) continue;  // it waits itself
+    if (rank->recorder.is_under_way()) continue;  // it waits, too
     const auto time = rank->activity.last();
     if (time && (!last || *last < *time)) last = time;
   }
@@ -83,13 +83,13 @@ void ThreadWorld::print_flight_records() {
   for (int i = 0; i < size(); ++i) {
     text += fmt::format("rank {}\n{}", i, rank(i)->recorder.str());
   }
-  const Speaking aloud(true);  // the rank that asks may be a silent one
+  const Speaking aloud(true);  // the calling rank may be silenced
   warn(text);
 }
 
 void ThreadWorld::wake_all() {
   has_news_.store(true, std::memory_order_release);
-  std::vector<ThreadGroup*> groups;  // a group's lock is never taken inside ours
+  std::vector<ThreadGroup*> groups;  // take no group's lock inside this one
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, group] : groups_) groups.push_back(group.get());

@@ -16,7 +16,7 @@ namespace megatron::comm {
 
 class ThreadGroup;
 
-// What the ranks of one process share: their groups, and who of them is gone.
+// Shared state of one process's ranks: their groups, and which ranks are gone.
 class ThreadWorld {
  public:
   ThreadWorld(int size, std::chrono::milliseconds timeout);  // of one call
@@ -25,29 +25,29 @@ class ThreadWorld {
   int size() const { return static_cast<int>(ranks_.size()); }
   const std::shared_ptr<RankContext>& rank(int rank) const;
 
-  // The group that the calling rank's fellow members get too, whoever comes first makes it.
+  // The group of the calling rank and its fellow members; the first caller creates it.
   ThreadGroup& group(const Membership& membership);
 
-  // A rank is gone: it threw, or its function has returned. Wakes whoever waits.
+  // The rank is gone: it threw, or its function has returned. Wakes all waiting ranks.
   void rank_failed(int rank, const std::string& message);
   void rank_ended(int rank);
 
-  // Whether a waiting rank should look at the questions below: a rank is gone.
+  // Is a rank gone? Then a waiting rank should check the functions below.
   bool has_news() const { return has_news_.load(std::memory_order_acquire); }
   bool has_ended(int rank) const;
   struct Failure {
     int rank = 0;
     std::string message;
   };
-  // The first rank that threw, if any did.
+  // The first rank that threw, if any.
   std::optional<Failure> failure() const;
 
-  // The last moment at which a rank was busy (Working) and not in a call; now, if one is.
+  // The last time a rank was busy (Working) and not in a call; now, if one is.
   std::optional<std::chrono::steady_clock::time_point> last_work() const;
   // "rank 3 is saving iteration 40"
   std::string work() const;
 
-  // The last calls of all ranks, to standard error; once for a world.
+  // Prints the last calls of all ranks to standard error; once for a world.
   void print_flight_records();
 
  private:
@@ -58,7 +58,7 @@ class ThreadWorld {
   std::vector<std::shared_ptr<RankContext>> ranks_;
   std::atomic<bool> has_news_{false};
   std::atomic<bool> has_printed_{false};
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards all that follows
   std::optional<Failure> failure_;
   std::vector<bool> ended_;
   std::map<Key, std::unique_ptr<ThreadGroup>> groups_;

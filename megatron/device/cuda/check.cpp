@@ -10,7 +10,7 @@ void check(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
   int device = -1;
   cudaGetDevice(&device);
-  cudaGetLastError();  // an error that was told is not told again by the next call
+  cudaGetLastError();  // so that the next call does not report this error again
   throw DeviceError(fmt::format("{} failed at {}:{} on cuda:{}: {} ({})", call, file, line, device,
                                 cudaGetErrorString(status), cudaGetErrorName(status)));
 }

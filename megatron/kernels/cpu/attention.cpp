@@ -19,7 +19,7 @@ constexpr int64_t kQueries = 4 * kTileRows;
 constexpr int64_t kKeys = 64;
 static_assert(kKeys % kTileCols == 0);
 constexpr int64_t kScoreStride = kKeys + 16;  // the padding spreads rows over cache sets
-constexpr int64_t kHeadStride = 256 + 16;     // of packed queries, d <= 256
+constexpr int64_t kHeadStride = 256 + 16;     // stride of packed queries, d <= 256
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 int64_t padded_keys(int64_t keys) { return (keys + kKeys - 1) / kKeys * kKeys; }
@@ -31,7 +31,7 @@ auto* head_data(const BasicHeadsView<Pointer>& x, int64_t batch, int64_t head) {
   return static_cast<Element*>(x.data) + x.offset(batch, head);
 }
 
-// The keys that each query of a tile sees: [first, last) less the hidden ones, and their union.
+// The keys that each query of a tile sees, [first, last) without the hidden ones, and their union.
 struct Visibility {
   int64_t first[kQueries];
   int64_t last[kQueries];
@@ -64,7 +64,7 @@ Visibility visibility_of(const AttentionSettings& settings, int64_t batch, int64
   return seen;
 }
 
-// Rows of a tile of n keys are worked on in whole vectors: hidden scores fill the last one.
+// Rows of a tile of n keys are processed in whole vectors: hidden scores fill the last one.
 int64_t whole_vectors(int64_t n) { return (n + simd::kLanes - 1) / simd::kLanes * simd::kLanes; }
 
 // The row of a relative bias for a query, or of its gradient; null without a bias.
@@ -75,9 +75,9 @@ auto* bias_row(const View& bias, int64_t head, int64_t query) {
   return static_cast<Element*>(bias.data) + (head * bias.size(1) + query) * bias.size(2);
 }
 
-// Adds the position biases to one row of scores for keys [key, key + n) and hides what query i may
-// not see, and what fills the last vector. `relative`: the query's row of the relative bias, or
-// null.
+// Adds the position biases to one row of scores for keys [key, key + n). Hides the keys that query
+// i may not see and the padding of the last vector. `relative`: the query's row of the relative
+// bias, or null.
 void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key, int64_t n,
                    float slope, const float* relative) {
   if (slope != 0) {
@@ -98,12 +98,12 @@ void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key
   }
 }
 
-// factors[j]: 0 for a dropped probability, 1 / (1 - p) for a kept one, of keys [key, key + kKeys)
-// and the query at a position of a head that begins at row head_row; key is a multiple of kKeys.
+// factors[j] for keys [key, key + kKeys): 0 for a dropped probability, 1 / (1 - p) for a kept one.
+// The query is at `position`; its head begins at row head_row; key is a multiple of kKeys.
 void dropout_factors(float* factors, const DropoutKey& dropout, int64_t head_row, int64_t position,
                      int64_t batch, int64_t key) {
   static_assert(kKeys % kDropoutKeys == 0);
-  uint32_t words[kKeys];  // of kKeys / 4 columns
+  uint32_t words[kKeys];  // for kKeys / 4 columns
   random_row(words, dropout.key, head_row + dropout_row(position), dropout.sample(batch),
              4 * dropout_column(key), kKeys, kDropoutRounds);
   const uint32_t threshold = attention_keep_threshold(dropout);
@@ -120,7 +120,7 @@ void dropout_factors(float* factors, const DropoutKey& dropout, int64_t head_row
   }
 }
 
-// c[rows, cols] (+)= a b over tiles; c and b have whole panels, b's being panel_size apart.
+// c[rows, cols] (+)= a b over tiles; c and b have whole panels, those of b panel_size apart.
 template <int64_t kRowStride, int64_t kColStride>
 void product(float* c, int64_t ldc, const float* a, const float* b, int64_t panel_size,
              int64_t rows, int64_t cols, int64_t depth, bool accumulate) {
@@ -134,7 +134,7 @@ void product(float* c, int64_t ldc, const float* a, const float* b, int64_t pane
   }
 }
 
-// Rows [0, rows) of one head as fp32 times alpha, kHeadStride apart.
+// Rows [0, rows) of one head as fp32, times alpha, kHeadStride apart.
 template <class T>
 void pack_queries(float* packed, const T* x, int64_t stride, int64_t rows, int64_t d, float alpha) {
   pack_rows(packed, kHeadStride, x, stride, rows, d);
@@ -162,12 +162,12 @@ void store_row(T* to, const float* from, int64_t d) {
   }
 }
 
-// Multiply-adds below which a second thread costs more than it saves.
+// The fewest multiply-adds that pay for another thread.
 constexpr int64_t kMinWorkPerThread = 500'000;
 
 // Calls work(task, scratch) for every task of about `task_work` multiply-adds, with worker_floats
-// of scratch for each worker. Tasks are dealt in turn, so that the longer ones at the end of a
-// causal sequence are shared out.
+// of scratch for each worker. Workers take tasks in turn, which spreads the longer ones at the end
+// of a causal sequence.
 template <class F>
 void for_each_task(int64_t tasks, int64_t task_work, int64_t worker_floats, Stream stream,
                    const F& work) {
@@ -186,7 +186,7 @@ void for_each_task(int64_t tasks, int64_t task_work, int64_t worker_floats, Stre
 
 // --- Forward ---
 
-// A tile of queries while it passes over the keys. Pointers into scratch.
+// A tile of queries during its pass over the keys. Pointers into scratch.
 struct ForwardTile {
   float* q;       // [kQueries, kHeadStride], scaled
   float* scores;  // [kQueries, kScoreStride]: scores, then probabilities
@@ -195,14 +195,14 @@ struct ForwardTile {
   float sum[kQueries];
 };
 
-// Turns one row of scores into exp(score - running maximum), and brings sum and output along.
+// Turns one row of scores into exp(score - running maximum), and updates sum and output.
 void accumulate_row(ForwardTile& tile, int64_t i, int64_t n, int64_t channels) {
   const int64_t width = whole_vectors(n);
   float* row = tile.scores + i * kScoreStride;
   float largest = tile.largest[i];
 #pragma omp simd reduction(max : largest)
   for (int64_t j = 0; j < width; ++j) largest = row[j] > largest ? row[j] : largest;
-  if (largest == -kInfinity) {  // nothing seen so far, or what is seen is not a number
+  if (largest == -kInfinity) {  // no key seen so far, or only NaN
     const bool has_nan = std::any_of(row, row + width, [](float x) { return std::isnan(x); });
     if (has_nan) tile.sum[i] = std::numeric_limits<float>::quiet_NaN();
     std::fill(row, row + width, 0.0f);
@@ -225,7 +225,7 @@ void accumulate_row(ForwardTile& tile, int64_t i, int64_t n, int64_t channels) {
   tile.sum[i] += sum;
 }
 
-// One batch and group of the forward pass: packed keys and values, and the way to the rest.
+// One batch and group of the forward pass, with its packed keys and values.
 struct ForwardTask {
   const AttentionSettings& settings;
   const ConstHeadsView& q;
@@ -308,22 +308,22 @@ struct BackwardTile {
   }
 };
 
-// What the rows of a backward tile share.
+// Common values of the rows of a backward tile.
 struct BackwardRows {
   const AttentionSettings& settings;
   const Visibility& seen;
   const float* lse;  // of the tile's first query
-  int64_t head_row;  // of dropout
+  int64_t head_row;  // first dropout row of the head
   int64_t position;  // of the tile's first query
   int64_t batch;
   float slope;
   int64_t head;
-  int64_t query;              // the tile's first
+  int64_t query;              // the tile's first one
   TensorView drelative_bias;  // may be null
 };
 
-// One row: scores and gradients of dropped probabilities become dropped probabilities and gradients
-// of scores.
+// For one row: turns scores and gradients of dropped probabilities into dropped probabilities and
+// gradients of scores.
 void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64_t key, int64_t n) {
   const int64_t width = whole_vectors(n);
   float* p = tile.p + i * kScoreStride;
@@ -349,7 +349,8 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
   }
 }
 
-// Adds the gradients of a row's scores, of keys [key, key + n), to that of the relative bias.
+// Adds the gradients of a row's scores for keys [key, key + n) to the gradient of the relative
+// bias.
 void add_bias_gradient(const BackwardTile& tile, const BackwardRows& rows, int64_t i, int64_t key,
                        int64_t n) {
   float* const sum = bias_row(rows.drelative_bias, rows.head, rows.query + i);
@@ -359,8 +360,8 @@ void add_bias_gradient(const BackwardTile& tile, const BackwardRows& rows, int64
   for (int64_t j = 0; j < n; ++j) sum[key + j] += ds[j];
 }
 
-// All of one query head: adds to drelative_bias, and writes dq, and dk and dv [padded keys,
-// channels] of this head alone.
+// Everything for one query head: adds to drelative_bias, and writes dq and this head's dk and dv
+// [padded keys, channels].
 template <class T>
 void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
                    TensorView drelative_bias, const ConstHeadsView& dout, const ConstHeadsView& out,
@@ -437,7 +438,7 @@ void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
   }
 }
 
-// The sum over a group's heads, in their order, of their gradients for one key.
+// The gradients for one key, summed over a group's heads in order.
 template <class T>
 void store_head_sum(T* to, float* first, int64_t between_heads, int64_t heads, int64_t d) {
   for (int64_t head = 1; head < heads; ++head) {
@@ -447,7 +448,7 @@ void store_head_sum(T* to, float* first, int64_t between_heads, int64_t heads, i
   store_row(to, first, d);
 }
 
-// Heads whose gradients of keys and values are summed at the same time: whole groups.
+// The number of heads, in whole groups, whose gradients of keys and values are summed together.
 int64_t num_heads_at_once(int64_t pairs, int64_t heads_per_group) {
   const int64_t wanted = (int64_t{4} * num_threads() + heads_per_group - 1) / heads_per_group;
   return std::min(pairs, wanted) * heads_per_group;
@@ -464,8 +465,8 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
   const int64_t pairs = q.b * k.heads;
   const int64_t tiles = (q.s + kQueries - 1) / kQueries;
   if (pairs == 0 || tiles == 0) return;
-  // A task is a batch, a group and a part of the query tiles; parts only when there is too little
-  // else to share out, since each packs the keys and values again.
+  // A task is a batch, a group and a part of the query tiles. There are several parts only if there
+  // are too few tasks otherwise, because each part packs the keys and values again.
   const int64_t parts =
       std::clamp<int64_t>((int64_t{4} * num_threads() + pairs - 1) / pairs, 1, tiles);
   const int64_t tile_floats = kQueries * (kHeadStride + kScoreStride + channels);
@@ -499,8 +500,7 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
               for (int64_t i = 0; i < queries; ++i) {
                 const float sum = tile.sum[i];
                 float* row = tile.out + i * channels;
-                const float inverse =
-                    sum == 0 ? 0 : 1 / sum;  // a sum that is not a number stays so
+                const float inverse = sum == 0 ? 0 : 1 / sum;  // a NaN stays NaN
                 for (int64_t c = 0; c < d; ++c) row[c] *= inverse;
                 store_row(head_data<T>(out, batch, head) + (query + i) * out.stride_s, row, d);
                 if (lse.is_null()) continue;
@@ -530,12 +530,12 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
   const int64_t sk = k.s;
   const int64_t channels = padded_channels(d);
   const int64_t heads_per_group = q.heads / k.heads;
-  const int64_t pairs = q.b * k.heads;  // of a batch and a group
+  const int64_t pairs = q.b * k.heads;  // pairs of a batch and a group
   const bool has_bias_gradient = drelative_bias.data != nullptr;
   if (has_bias_gradient) std::fill_n(drelative_bias.as<float>(), drelative_bias.numel(), 0.0f);
   if (pairs == 0) return;
-  // Heads run in parallel, each into dk and dv of its own; then a group's are summed in the order
-  // of the heads, so that the result does not depend on threads. A wave of groups bounds the
+  // Heads run in parallel, each with its own dk and dv, which are then summed over a group in the
+  // order of heads, so that the result does not depend on threads. A wave of groups bounds the
   // memory.
   const int64_t head_floats = padded_keys(sk) * channels;
   const int64_t wave = num_heads_at_once(pairs, heads_per_group) / heads_per_group;
@@ -546,7 +546,7 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
   dispatch_floating(q.dtype, "attention", [&]<class T>() {
     for (int64_t first = 0, count = 0; first < pairs; first += count) {
       count = std::min(wave, pairs - first);
-      // A head adds to its gradient of the bias once in a wave, so that samples add in their order.
+      // In one wave a head adds to its bias gradient only once, so that samples add in order.
       if (has_bias_gradient) count = std::min(count, k.heads - first % k.heads);
       for_each_task(count * heads_per_group, q.s * sk * d * 5, BackwardTile::floats(sk, d), stream,
                     [&](int64_t task, float* scratch) {

@@ -9,7 +9,7 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// Each activation is a value and a derivative; loops over them become SIMD code.
+// Each activation has a value and a derivative; compilers vectorise loops over them.
 struct GeluTanh {
   static float t(float x) { return fast_tanh(0.79788456f * x * fma(0.044715f * x, x, 1.0f)); }
   static float value(float x) { return 0.5f * x * (1.0f + t(x)); }
@@ -20,7 +20,7 @@ struct GeluTanh {
   }
 };
 
-// The inverse of the root of 2 in erf(x / sqrt(2)), as a template argument: 1.41421 in ONNX.
+// The inverse of the square root in erf(x / sqrt(2)); kRoot chooses ONNX's 1.41421.
 template <int kRoot>
 struct GeluErf {
   static constexpr float kInverse =
@@ -56,7 +56,7 @@ struct Identity {
   static float derivative(float) { return 1.0f; }
 };
 
-// Where the function of a gated activation applies.
+// The half that the function of a gated activation applies to.
 enum class Gate { kNone, kFirstHalf, kSecondHalf };
 
 template <class Function, Gate kGate>
@@ -67,7 +67,7 @@ struct Kernel {
 
   static constexpr int64_t kWidths = kGate == Gate::kNone ? 1 : 2;
 
-  // x + bias on columns [at, at + n) of a row. In `sum` when there is a bias.
+  // x + bias on columns [at, at + n) of a row; stored in `sum` if there is a bias.
   const float* biased(int64_t row, int64_t at, int64_t n, Tile& sum) const {
     Tile bias_buffer;
     const float* in = x.read(row * kWidths * f + at, n, sum);

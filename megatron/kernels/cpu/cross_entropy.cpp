@@ -40,12 +40,12 @@ float max_of_row(const TileReader& logits, int64_t first, int64_t cols) {
   return largest;
 }
 
-// How many of a rank's columns are not padding.
+// The number of a rank's columns that are not padding.
 int64_t counted_columns(int64_t cols, int64_t first_column, int64_t num_columns) {
   return std::clamp<int64_t>(num_columns - first_column, 0, cols);
 }
 
-// The share of the target's weight that label smoothing spreads over all columns.
+// The weight that label smoothing moves from the target to all columns.
 float spread_of(float label_smoothing, int64_t num_columns) {
   if (num_columns < 2) return 0;
   const auto k = static_cast<float>(num_columns);
@@ -163,7 +163,7 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
       for_each_tile(cols, [&](int64_t at, int64_t n) {
         const float* x = in.read(first + at, n, in_buffer);
         float* dx = out.begin(first + at, out_buffer);
-        // The target's own gradient is put aside: x may be dx.
+        // Saves the target's logit: x may be dx.
         const bool has_target = label >= 0 && column >= at && column < at + n;
         const float target_p = has_target ? fast_exp(x[column - at] - log_sum) : 0.0f;
 #pragma omp simd

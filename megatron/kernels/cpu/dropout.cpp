@@ -7,7 +7,7 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// factors[k]: what dropout multiplies columns [at, at + n) of one row by, 0 or key.scale().
+// factors[k]: the dropout factors of columns [at, at + n) of one row, 0 or key.scale().
 void mask_factors(Tile& factors, const DropoutKey& key, int64_t position, int64_t sample,
                   int64_t at, int64_t n) {
   alignas(64) uint32_t words[kTileSize];

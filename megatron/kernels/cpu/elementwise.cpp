@@ -10,10 +10,10 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// Elements per thread below which starting a second thread costs more than it saves.
+// The fewest elements that pay for another thread.
 constexpr int64_t kGrain = 16384;
 
-// Calls f(at, n) for the tiles of n elements, which threads share.
+// Calls f(at, n) for the tiles of n elements, in parallel.
 template <class F>
 void for_tiles(int64_t n, const F& f) {
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {

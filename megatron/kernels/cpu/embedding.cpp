@@ -8,7 +8,7 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// Columns of a table's gradient that one task sums up.
+// Columns of a table's gradient for one task.
 constexpr int64_t kColumns = 128;
 
 }  // namespace
@@ -33,7 +33,7 @@ void embedding_forward(TensorView y, ConstView word, ConstView ids, int64_t firs
 
   const auto one_tile = [&](int64_t row, int64_t at, int64_t n) {
     Tile word_buffer, position_buffer, y_buffer;
-    const int64_t token_at = row % batch * length + row / batch;  // [b, s] of [s, b]
+    const int64_t token_at = row % batch * length + row / batch;  // from [s, b] to [b, s]
     const int64_t token = tokens[token_at] - first_row;
     float* to = out.begin(row * cols + at, y_buffer);
     if (token >= 0 && token < word.size(0)) {
@@ -70,14 +70,15 @@ void embedding_backward(TensorView dtable, ConstView dy, ConstView ids, ConstVie
   const TileReader grads(dy, kWho);
   const TileWriter table(dtable, kWho);
 
-  // Threads own columns, so every sum is made by one thread, in the given order.
+  // Each column has one thread, which adds in the given order.
   const auto columns = [&](int64_t at, int64_t n) {
     Tile dy_buffer;
     for (int64_t i = 0; i < count;) {
       const int64_t id = tokens[sorted[i]];
       Tile sums{};
       for (; i < count && tokens[sorted[i]] == id; ++i) {
-        const int64_t row = sorted[i] % length * batch + sorted[i] / length;  // [s, b] of [b, s]
+        const int64_t row =
+            sorted[i] % length * batch + sorted[i] / length;  // from [b, s] to [s, b]
         const float* from = grads.read(row * cols + at, n, dy_buffer);
 #pragma omp simd
         for (int64_t k = 0; k < n; ++k) sums.values[k] += from[k];

@@ -13,10 +13,10 @@ namespace {
 // Blocks: a panel of b passes through the first-level cache once for each block of a, which stays
 // in the second-level cache (0.8 MB); a block of b is packed once for kRowsPerPass rows.
 constexpr int64_t kDepth = 384;              // terms of the sum per pass
-constexpr int64_t kRows = 36 * kTileRows;    // of a block of a
-constexpr int64_t kRowsPerPass = 4 * kRows;  // of c that one packed block of b serves
-constexpr int64_t kCols = 32 * kTileCols;    // of a block of b
-constexpr int64_t kRowStride = kDepth + 16;  // of packed rows: spreads them over cache sets
+constexpr int64_t kRows = 36 * kTileRows;    // rows of a block of a
+constexpr int64_t kRowsPerPass = 4 * kRows;  // rows of c for one packed block of b
+constexpr int64_t kCols = 32 * kTileCols;    // columns of a block of b
+constexpr int64_t kRowStride = kDepth + 16;  // of packed rows; spreads them over cache sets
 constexpr int64_t kMinFlopsPerThread = 1'000'000;
 
 // Element (i, j) of a matrix as stored, or of its transpose.
@@ -36,7 +36,7 @@ struct Part {
   int64_t first_row, last_row, first_col, last_col;
 };
 
-// fp32 sums of a part of c: c itself when it is fp32, a buffer otherwise.
+// fp32 sums of a part of c: c itself if it is fp32, otherwise a buffer.
 struct Sums {
   float* data;
   int64_t stride;
@@ -46,8 +46,8 @@ template <class T>
 void pack_a(float* packed, const Matrix<T>& a, int64_t row, int64_t rows, int64_t l,
             int64_t depth) {
   if (!a.is_transposed) return pack_rows(packed, kRowStride, a.at(row, l), a.stride, rows, depth);
-  // [depth, kTileRows] for each group of kTileRows rows. A whole vector is stored where one can be
-  // read: what is beyond the group's rows is overwritten by the next store.
+  // [depth, kTileRows] for each group of kTileRows rows. Stores whole vectors where it can read
+  // them: the next store overwrites values beyond the group's rows.
   static_assert(kTileRows <= simd::kLanes && kRowStride >= kDepth + simd::kLanes);
   for (int64_t first = 0; first < rows; first += kTileRows) {
     const int64_t width = std::min(kTileRows, rows - first);
@@ -166,11 +166,11 @@ void multiply_part(const Part& part, C* c, int64_t n, const Matrix<T>& a, const 
   }
 }
 
-// A few rows times rows of b (generation, token by token): every element of b is used once or
-// little more, so it is read in place, as dot products.
+// A few rows times rows of b (generation, token by token): every element of b is used about once,
+// so it is read in place, as dot products.
 constexpr int64_t kMaxDotRows = 4;
 
-// Products of one row of a with kDots rows of b, which share the loads of a.
+// Products of one row of a with kDots rows of b, which share loads of a.
 template <int64_t kDots, class T>
 void dot_products(float* sums, const float* a, const T* b, int64_t k) {
   simd::Vec lanes[kDots]{};
@@ -215,7 +215,7 @@ void multiply_few_rows(C* c, const float* a, const T* b, int64_t m, int64_t n, i
   });
 }
 
-// Rows and columns of a grid of threads over c, shaped to pack the least.
+// A grid of threads over c, shaped to minimise packing.
 struct Grid {
   int64_t rows = 1;
   int64_t cols = 1;
@@ -228,7 +228,7 @@ Grid grid_for(int64_t m, int64_t n, int64_t k) {
   int64_t least = -1;
   for (int64_t rows = 1; rows <= threads; ++rows) {
     const int64_t cols = threads / rows;
-    // Time is the largest part's products; a tie goes to the part with the shortest edges.
+    // The largest part decides the time; among equals, the part with the shortest edges wins.
     const int64_t height = ((m + kTileRows - 1) / kTileRows + rows - 1) / rows;
     const int64_t width = (num_panels(n) + cols - 1) / cols;
     const int64_t cost = height * width * 64 + height * kTileRows + width * kTileCols;

@@ -4,7 +4,7 @@
 
 namespace megatron::kernels::cpu {
 
-// One float per token: a single thread is done before a second one would have started.
+// One float per token: one thread finishes before a second one would start.
 void masked_mean_forward(TensorView mean, TensorView count, ConstView losses, ConstView mask,
                          ConstView divisor, Stream) {
   const int64_t length = losses.size(0);

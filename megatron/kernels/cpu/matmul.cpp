@@ -6,7 +6,7 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// c = beta * c + bias: what is left of a product over no terms.
+// c = beta * c + bias: a product without terms.
 void add_nothing(TensorView c, ConstView bias, float beta) {
   const int64_t n = c.size(1);
   dispatch_floating(c.dtype, "matmul", [&]<class C>() {

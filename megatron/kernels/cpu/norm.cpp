@@ -10,7 +10,7 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// Columns of a parameter gradient that one task sums up.
+// Columns of a parameter gradient for one task.
 constexpr int64_t kColumns = 128;
 
 struct Matrix {
@@ -50,8 +50,8 @@ float squares_of_row(const TileReader& x, int64_t first, int64_t cols, float cen
   return total;
 }
 
-// One row's y = (x - mean) * rstd * (weight + offset) + bias, bias optional. With `rounding` the
-// normalised value is rounded to that dtype first.
+// One row of y = (x - mean) * rstd * (weight + offset) + bias; bias is optional. With `rounding`
+// the normalised value is first rounded to that dtype.
 struct Normalized {
   const TileReader& x;
   const TileReader& weight;
@@ -92,7 +92,7 @@ struct Backward {
   TileReader dy;
   TileReader x;
   TileReader weight;
-  const float* mean;  // null: zero
+  const float* mean;  // null: a mean of zero
   const float* rstd;
   float weight_offset;
 

@@ -42,7 +42,7 @@ struct Problem {
   bool operator<(const Problem& other) const { return key() < other.key(); }
 };
 
-// A primitive with the descriptions of its operands.
+// A primitive and the descriptions of its operands.
 struct Product {
   Desc a, b, c, bias, scratch;
   dnnl::matmul primitive;
@@ -76,7 +76,7 @@ Product made(const Problem& p, const dnnl::engine& engine) {
 }
 
 // The engine and primitives of one thread. Training uses a few dozen shapes; generation with a
-// growing cache could use any number, so a full table starts over.
+// growing cache could use any number, so a full table is cleared.
 struct Handles {
   static constexpr size_t kMaxProducts = 512;
 

@@ -4,14 +4,14 @@
 
 namespace megatron::kernels::cpu {
 
-// matmul of fp32 or bf16 matrices by oneDNN; every extent at least 1. Primitives are made once per
-// shape, dtype and transposition, and kept per thread.
+// matmul of fp32 or bf16 matrices by oneDNN; every extent is at least 1. Creates one primitive per
+// shape, dtype and transposition, and keeps it per thread.
 void onednn_matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b,
                    Transpose transpose_b, ConstView bias, float beta, Stream stream);
 
-// True when the processor multiplies bf16 matrices faster than fp32 ones, so that oneDNN's bf16
-// path pays: it has AMX, or it is AMD's (two bf16 dot products a cycle from Zen 4 on). Intel cores
-// without AMX issue one bf16 dot product every other cycle but two fp32 FMAs a cycle.
+// Does the processor multiply bf16 matrices faster than fp32 ones, so that oneDNN's bf16 path pays?
+// It does with AMX, or on AMD (two bf16 dot products a cycle from Zen 4 on). Intel cores without
+// AMX issue one bf16 dot product every other cycle but two fp32 FMAs a cycle.
 bool has_fast_bf16_products();
 
 }  // namespace megatron::kernels::cpu

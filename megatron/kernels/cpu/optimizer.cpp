@@ -9,9 +9,9 @@
 namespace megatron::kernels::cpu {
 namespace {
 
-// Elements per thread below which starting a second thread costs more than it saves.
+// The fewest elements that pay for another thread.
 constexpr int64_t kGrain = 16384;
-// Elements converted at a time between 16 bits and fp32: the copies stay in the first-level cache.
+// Elements converted at a time between 16 bits and fp32; the copies stay in the first-level cache.
 constexpr int64_t kBlock = 512;
 
 #if defined(__AVX512F__)
@@ -65,8 +65,8 @@ const float* in_fp32(const T* x, int64_t count, float* scratch) {
   }
 }
 
-// Calls update(w, g, begin, count, group): w and g are fp32 pointers at the block's first element;
-// 16-bit gradients arrive converted, and what update leaves in w is rounded into the model's copy.
+// Calls update(w, g, begin, count, group); w and g are fp32 pointers at the block's first element.
+// 16-bit gradients are converted before, and the updated w is rounded into the model's copy after.
 template <class F>
 void update_blocks(const char* who, TensorView model, TensorView main, ConstView grad,
                    const GroupRanges& ranges, const F& update) {

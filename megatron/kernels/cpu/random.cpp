@@ -17,7 +17,7 @@ struct Pair {
   float odd;
 };
 
-constexpr int64_t kCounterWords = 4;  // words come four to a counter
+constexpr int64_t kCounterWords = 4;  // a counter gives four words
 constexpr int64_t kRowRoom = 64;      // random_row() rounds up to
 
 // Calls values_of with the words of columns k and k + 1, k even, and stores the pair it returns.

@@ -2,7 +2,7 @@
 
 #if defined(__AVX512F__)
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 takes the intrinsics' own "undefined" operands for mistakes.
+// GCC 12 warns of the intrinsics' own "undefined" operands.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <immintrin.h>
@@ -23,7 +23,7 @@ struct Row {
 
 #if defined(__AVX512F__)
 
-// Counters per call: two chains of eight, since one waits for its multiplications.
+// Counters per call: two chains of eight, which hide the latency of multiplications.
 constexpr int64_t kLanes = 16;
 
 // philox() of device/philox.h for counters group .. group + 15. A 64-bit lane holds a 32-bit word

@@ -10,8 +10,8 @@
 #include <immintrin.h>
 #endif
 
-// Vectors of fp32 as wide as the processor has them: 16 lanes with AVX-512, otherwise 8. Loads and
-// stores convert from and to the 16-bit types. Arithmetic is that of the compiler's vector types.
+// Vectors of fp32, as wide as the processor's: 16 lanes with AVX-512, otherwise 8. Loads and stores
+// convert from and to the 16-bit types. Arithmetic uses the compiler's vector types.
 namespace megatron::kernels::cpu::simd {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
@@ -32,7 +32,7 @@ inline Vec load(const float* p) {
 
 inline void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
-// Subtracting +0 changes no value, -0 included, so that only the broadcast is left.
+// Subtracting +0 changes no value, not even -0, so only the broadcast remains.
 inline Vec broadcast(float x) { return x - Vec{}; }
 
 #if MG_AVX512

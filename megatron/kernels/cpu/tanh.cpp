@@ -4,7 +4,7 @@
 
 #include "megatron/kernels/cpu/tiles.h"
 
-// On one thread: the pooler of BERT, one row a sample, is all that needs it.
+// One thread: only BERT's pooler uses it, with one row a sample.
 namespace megatron::kernels::cpu {
 
 void tanh_forward(TensorView y, ConstView x, Stream) {

@@ -37,7 +37,7 @@ void tile_product(float* c, int64_t ldc, const float* a, const float* b, int64_t
 #pragma GCC unroll 16
     for (int64_t i = 0; i < kRows; ++i) sums[i][j] = first;
   }
-  // c is met once per sum and the panel comes from the second-level cache: ask for both early.
+  // c is used once per sum and the panel is in the second-level cache: prefetch both.
   for (int64_t i = 0; i < kRows; ++i) {
     for (int64_t j = 0; j < kTileVecs; ++j) __builtin_prefetch(c + i * ldc + j * simd::kLanes, 1);
   }

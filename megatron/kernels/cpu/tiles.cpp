@@ -42,7 +42,7 @@ void floats_to_halves(Float16* out, const float* in, int64_t n) {
   for (; i < n; ++i) out[i] = Float16(in[i]);
 }
 
-// The dtype, once it is known to be fp32, fp16 or bf16.
+// Returns the dtype if it is fp32, fp16 or bf16; throws otherwise.
 DType floating(DType dtype, const char* who) {
   return dispatch_floating(dtype, who, [&]<class T>() { return dtype_of<T>(); });
 }

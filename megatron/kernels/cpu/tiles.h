@@ -4,10 +4,10 @@
 
 #include "megatron/core/view.h"
 
-// Tensors as fp32, a tile at a time. Kernels are written once, over floats: fp32 tensors are read
-// and written in place, 16-bit ones pass through a tile on the stack that stays in the L1 cache.
-// Nothing here is inline: a compiler that sees both cases splits the loop that follows in two, and
-// vectorises one of them.
+// Tensors as fp32, a tile at a time. Kernels are written once, over floats: they access fp32
+// tensors in place, and 16-bit ones through a tile on the stack, which stays in the L1 cache.
+// Nothing here is inline: a compiler that sees both cases splits the loop that follows in two and
+// vectorises only one of them.
 namespace megatron::kernels::cpu {
 
 inline constexpr int64_t kTileSize = 512;
@@ -16,11 +16,11 @@ struct alignas(64) Tile {
   float values[kTileSize];
 };
 
-// out[i] = in[i]; round to nearest even on the way down. SIMD for every pair of dtypes.
+// out[i] = in[i]; narrowing rounds to nearest even. SIMD for every pair of dtypes.
 void to_floats(float* out, const void* in, DType dtype, int64_t n);
 void from_floats(void* out, DType dtype, const float* in, int64_t n);
 
-// values[i] as it would be after a stay in `dtype`. n <= kTileSize.
+// values[i] = values[i] rounded to `dtype`. n <= kTileSize.
 void round_to(DType dtype, float* values, int64_t n);
 
 class TileReader {
@@ -43,10 +43,10 @@ class TileWriter {
   TileWriter(TensorView y, const char* who);
 
   bool is_null() const { return data_ == nullptr; }
-  // Where elements [at, ..) are to be put, followed by commit() with the same buffer.
+  // The destination of elements [at, ..); commit() with the same buffer follows.
   float* begin(int64_t at, Tile& buffer) const;
   void commit(int64_t at, int64_t n, const Tile& buffer) const;
-  // y = beta * y + sums on elements [at, at + n), which are not read when beta is 0.
+  // y = beta * y + sums on elements [at, at + n); does not read y if beta is 0.
   void accumulate(int64_t at, int64_t n, const Tile& sums, float beta) const;
 
  private:
@@ -63,7 +63,7 @@ void for_each_tile(int64_t cols, const F& f) {
   }
 }
 
-// Rows per thread below which starting a second thread costs more than it saves.
+// The fewest rows that pay for another thread.
 inline int64_t row_grain(int64_t cols) { return cols >= 16384 ? 1 : 16384 / (cols + 1) + 1; }
 
 }  // namespace megatron::kernels::cpu

@@ -4,11 +4,12 @@
 #include <cmath>
 #include <cstdint>
 
-// exp, tanh, erf, log, sine and cosine in fp32, without branches or calls, so that a loop over
-// them becomes SIMD code. Errors are against the exact function, in units of the last place (ulp).
+// exp, tanh, erf, log, sine and cosine in fp32, without branches or calls, so that compilers
+// vectorise loops over them. Errors are relative to the exact function, in units of the last place
+// (ulp).
 namespace megatron::kernels::cpu {
 
-// a * b + c, rounded once where the machine can.
+// a * b + c, rounded once if the machine has FMA.
 inline float fma(float a, float b, float c) {
 #if defined(__FMA__)
   return __builtin_fmaf(a, b, c);
@@ -35,7 +36,7 @@ inline float fast_exp(float x) {
   p = fma(p, r, 0.166665778f);
   p = fma(p, r, 0.5f);
   p = fma(p * r, r, r) + 1.0f;
-  // Two factors, since 2^n alone may be beyond fp32 where e^x is not.
+  // Two factors, because 2^n may be out of fp32's range when e^x is not.
   const int32_t exponent = std::bit_cast<int32_t>(rounded) - std::bit_cast<int32_t>(kRounder);
   const int32_t half = exponent >> 1;
   const float first = std::bit_cast<float>((half + 127) << 23);
@@ -92,7 +93,7 @@ inline float fast_log(float x) {
   constexpr float kLn2Low = -2.12194440e-4f;
   constexpr int32_t kSqrtHalf = 0x3f3504f3;  // the bits of sqrt(1/2)
 
-  // x = 2^n * (1 + r) with 1 + r in [sqrt(1/2), sqrt(2)), so that r is exact and small near x = 1.
+  // x = 2^n * (1 + r) with 1 + r in [sqrt(1/2), sqrt(2)): r is exact, and small near x = 1.
   const int32_t offset = std::bit_cast<int32_t>(x) - kSqrtHalf;
   const auto n = static_cast<float>(offset >> 23);
   const float r = std::bit_cast<float>((offset & 0x007fffff) + kSqrtHalf) - 1.0f;

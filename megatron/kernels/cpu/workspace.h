@@ -6,8 +6,8 @@
 
 namespace megatron::kernels::cpu {
 
-// Scratch memory of one kernel call, from the device's pool: nothing is taken from the system once
-// the pool is warm. Aligned to 64 bytes, content undefined.
+// Scratch memory of one kernel call, from the device's pool: a warm pool takes nothing from the
+// system. Aligned to 64 bytes, content undefined.
 class Workspace {
  public:
   Workspace(int64_t bytes, Stream stream)

@@ -5,18 +5,18 @@
 #include "megatron/kernels/attention.h"
 #include "megatron/kernels/cuda/launch.cuh"
 
-// What the own kernels of attention share: the views and settings as kernel arguments.
+// The views and settings of attention as arguments of the own kernels.
 namespace megatron::kernels::cuda {
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
 
-// HeadsView, on the device.
+// A HeadsView on the device.
 template <class T>
 struct Heads {
   T* data;
   int64_t stride_s, stride_b, stride_group, stride_head;
   int heads_per_group;
-  bool is_wide;  // as many adjacent channels as were asked for may be read at once
+  bool is_wide;  // `width` adjacent channels may be read at once
 
   __device__ T* row(int64_t batch, int head, int64_t token) const {
     return data + token * stride_s + batch * stride_b + head / heads_per_group * stride_group +
@@ -24,7 +24,7 @@ struct Heads {
   }
 };
 
-// `width`: channels that are to be read at once.
+// `width`: channels to read at once.
 template <class T, class Pointer>
 Heads<T> heads_on_device(const BasicHeadsView<Pointer>& x, int64_t width = 4) {
   const bool is_wide = is_aligned(x.data, static_cast<uintptr_t>(width) * sizeof(T)) &&
@@ -39,7 +39,7 @@ Heads<T> heads_on_device(const BasicHeadsView<Pointer>& x, int64_t width = 4) {
           is_wide};
 }
 
-// The settings, and the extents of the problem, by value for a kernel's argument.
+// The settings and the extents of the problem, passed to kernels by value.
 struct Problem {
   int64_t b;
   int sq, sk, heads, groups, d;
@@ -65,14 +65,14 @@ struct Problem {
     return start > 0 ? start : 0;
   }
   template <class Index>
-  __device__ Index last_key(Index query) const {  // one past it
+  __device__ Index last_key(Index query) const {  // one past the last
     const Index last = query_offset + query + 1;
     return is_causal && last < sk ? last : sk;
   }
   __device__ bool is_hidden(int64_t batch, int64_t key) const {
     return hidden != nullptr && hidden[batch * sk + key];
   }
-  // The row of dropout at which a head begins.
+  // The first dropout row of a head.
   __device__ int64_t first_dropout_row(int head) const {
     return (first_head + head) * dropout_rows_of_head;
   }
@@ -111,7 +111,7 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
       .has_dropout = has_dropout};
 }
 
-// The same on every lane.
+// Every lane gets the minimum.
 __device__ inline int64_t warp_min(int64_t x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {

@@ -5,15 +5,15 @@
 #include "megatron/kernels/cuda/attention_problem.cuh"
 #include "megatron/kernels/cuda/mma.cuh"
 
-// What the forward and the backward pass of attention on tensor cores share: tiles of rows in
+// Shared parts of the forward and backward kernels of attention on tensor cores: tiles of rows in
 // shared memory, products with them, the keys that a tile of queries sees, and dropout.
 namespace megatron::kernels::cuda {
 
-inline constexpr int kUnit = 16;  // rows of a product of tensor cores, and its depth
+inline constexpr int kUnit = 16;  // rows, and depth, of a tensor-core product
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-// Where a thread is: its warp, and its row and pair of columns of a product's 16 x 8 sums, mma.cuh.
+// A thread's warp, and its row and pair of columns of a product's 16 x 8 sums (mma.cuh).
 struct Lane {
   int warp = static_cast<int>(threadIdx.x) / kWarp;
   int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -36,8 +36,8 @@ struct HeadRows {
         d(channels) {}
 };
 
-// Rows of a head in shared memory, kStride elements apart. That is an odd number of 16 bytes, so
-// that eight rows, as tensor cores load them, lie on different banks.
+// Rows of a head in shared memory, kStride elements apart: an odd number of 16 bytes, so that the
+// eight rows of a tensor-core load lie in different banks.
 template <class T, int kRows, int kChannels>
 struct Rows {
   static constexpr int kStride = kChannels + kVector;
@@ -65,7 +65,7 @@ struct Rows {
     }
   }
 
-  // Where a lane's part of 16 x 16 elements begins, for load_matrices(): as a [rows, depth] or,
+  // The offset of a lane's part of 16 x 16 elements, for load_matrices(): as a [rows, depth] or,
   // transposed, as b [depth, columns] ...
   static __device__ __forceinline__ int of_rows(int lane) {
     return lane % 16 * kStride + lane / 16 * 8;
@@ -76,9 +76,8 @@ struct Rows {
   }
 };
 
-// sums[u] += a[u] b, with b [16 deep, 8 kTiles columns] out of shared memory:
-// there as rows of columns, `b` being the lane's at of_columns(), or as rows of depths, at
-// of_rows().
+// sums[u] += a[u] b, with b [16 deep, 8 kTiles columns] in shared memory. by_columns: rows of b are
+// columns, and `b` is the lane's part at of_columns(). by_rows: rows are depths, at of_rows().
 template <class T, int kStride, int kUnits, int kTiles>
 __device__ __forceinline__ void add_by_columns(float (&sums)[kUnits][kTiles][4],
                                                const uint32_t (&a)[kUnits][4], const T* b) {
@@ -108,7 +107,7 @@ __device__ __forceinline__ void add_by_rows(float (&sums)[kUnits][kTiles][4],
   }
 }
 
-// A pair of results of a row, of channels c and c + 1, rounded.
+// Rounds and stores channels c and c + 1 of a row.
 template <class T>
 __device__ __forceinline__ void store_two(T* row, int c, int d, float first, float second) {
   if (c < d) *reinterpret_cast<uint32_t*>(row + c) = pack_two<T>(first, second);
@@ -116,8 +115,8 @@ __device__ __forceinline__ void store_two(T* row, int c, int d, float first, flo
 
 // --- Which keys are seen ---
 
-// Some query sees keys of [first, last) only, and all queries see [whole_first, whole_last), but
-// for hidden ones.
+// Every key that some query sees is in [first, last); all queries see [whole_first, whole_last).
+// Hidden keys are not considered.
 struct Seen {
   int first, last, whole_first, whole_last;
 
@@ -126,8 +125,8 @@ struct Seen {
   }
 };
 
-// What queries [query, query + kQueries) see; at least one of them is inside. Every lane gets the
-// same.
+// The keys that queries [query, query + kQueries) see; at least one query is inside. Every lane
+// gets the same result.
 template <int kQueries>
 __device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int query, int lane) {
   const int begin = max(query, 0);
@@ -146,12 +145,12 @@ __device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int que
   return seen;
 }
 
-// Have scores more to them than products and a positive scale?
+// Do scores have more terms than the product, or a scale that is not positive?
 __device__ __forceinline__ bool has_bias(const Problem& p) {
   return p.slopes != nullptr || p.scale <= 0;
 }
 
-// The keys that one query sees, but for hidden ones; none where there is no query.
+// The keys that one query sees, without regard to hidden ones; none if there is no such query.
 struct Span {
   int first, last;
 
@@ -163,8 +162,8 @@ struct Span {
 
 // --- Tiles of queries ---
 
-// Tiles of queries begin where their positions, which dropout goes by, are multiples of 16: the
-// first tile may begin before the first query.
+// Dropout counts positions in groups of 16, so tiles of queries begin at multiples of 16: the first
+// tile may begin before the first query.
 __device__ __forceinline__ int queries_before_first(const Problem& p) {
   return p.has_dropout ? p.query_offset % kDropoutQueries : 0;
 }
@@ -184,14 +183,14 @@ struct DropoutHead {
         first_row(static_cast<uint32_t>(p.first_dropout_row(head))),
         high_threshold(p.keep_threshold << 16) {}
 
-  // Of the counter of a position and a key, each plus something below 8 within its group of 8.
+  // The words of the counter of a position and a key; the rests are below 8.
   __device__ __forceinline__ AttentionWords words(int key_group, int key_rest, int position_group,
                                                   int position_rest) const {
     return dropout_words(static_cast<uint32_t>(key_group / 32 * 8 + key_rest),
                          first_row + static_cast<uint32_t>(position_group / 16 * 8 + position_rest),
                          sample, keys);
   }
-  // Is what the lower or the upper half of a word decides kept?
+  // Is the probability of the lower or the upper half of a word kept?
   __device__ __forceinline__ bool keeps(uint32_t word, bool is_upper) const {
     return (is_upper ? word : word << 16) < high_threshold;
   }

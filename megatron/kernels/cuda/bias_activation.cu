@@ -56,7 +56,7 @@ struct Identity {
   static __device__ float derivative(float) { return 1.0f; }
 };
 
-// Where the function of a gated activation applies.
+// The half that the function of a gated activation applies to.
 enum class Gate { kNone, kFirstHalf, kSecondHalf };
 
 struct Matrix {
@@ -64,7 +64,7 @@ struct Matrix {
   int64_t f;  // width of y
 };
 
-// The fetched part of x, plus columns [at, at + n) of bias.
+// A fetched pack of x plus columns [at, at + n) of bias.
 __device__ inline Floats biased(const Source& x, const Words& raw, const Source& bias, int64_t at,
                                 int n) {
   Floats sum = x.floats(raw);

@@ -6,7 +6,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Moves units of sizeof(Unit) bytes; `per_head` of them make a head, and the layouts count in them.
+// Copies units of sizeof(Unit) bytes; a head has `per_head` of them, and the layouts count in them.
 template <class Unit>
 __global__ void __launch_bounds__(kThreads)
     copy_heads_kernel(Unit* dst, const Unit* src, HeadsLayout to, HeadsLayout from, int64_t s,

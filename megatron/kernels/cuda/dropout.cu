@@ -6,7 +6,7 @@ namespace {
 
 constexpr const char* kWho = "bias_dropout_add";
 
-// The rounded products and sums keep the compiler from contracting them: the CPU's bits.
+// The rounded products and sums prevent contraction by the compiler, for the CPU's bits.
 __global__ void __launch_bounds__(kThreads)
     bias_dropout_add_kernel(Sink y, Source x, Source bias, Source residual, DropoutMask mask,
                             int64_t rows, int64_t cols) {

@@ -8,7 +8,7 @@
 
 namespace megatron::kernels::cuda {
 
-// What a dropout of rows [s, b] keeps.
+// The dropout mask of rows [s, b].
 struct DropoutMask {
   DropoutKey key;
   uint32_t threshold;
@@ -17,7 +17,7 @@ struct DropoutMask {
   bool is_active;
 };
 
-// Multiplies a pack of a row by 0 or the scale. The same words as on the CPU (device/random.h).
+// Multiplies a pack of a row by 0 or the scale, with the CPU's random words (device/random.h).
 __device__ inline void apply(const DropoutMask& mask, int64_t row, int64_t column, Floats& pack) {
   const auto position = static_cast<uint32_t>(row) / mask.batch;
   const auto in_batch = static_cast<uint32_t>(row) % mask.batch;

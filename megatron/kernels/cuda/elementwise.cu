@@ -53,7 +53,7 @@ struct Add {  // y = x + alpha z
   }
 };
 
-// y = beta y + the rows of x, one after the other: for fewer rows than a block reads at a time.
+// y = beta y + the rows of x in order, for fewer rows than a block reads at a time.
 constexpr int64_t kFewRows = 16;
 struct SumFewRows {
   AnyOutput y;
@@ -80,16 +80,16 @@ struct SumFewRows {
   }
 };
 
-// Sums of kSumColumns columns. Their rows are dealt to kSumParts parts: part b has rows b, b +
-// kSumParts, ... of every kSumParts * kSumLanes rows. The sums of the parts are added in their
-// order: no scratch, and an order that the shape alone fixes.
+// Sums of kSumColumns columns. Rows are dealt to kSumParts parts: part b has rows b, b + kSumParts,
+// ... of every kSumParts * kSumLanes rows. The sums of the parts are added in order. This needs no
+// scratch, and the order depends only on the shape.
 constexpr int kSumParts = 8;
 constexpr int kSumColumns = 64;
 constexpr int kSumLanes = 32;  // rows that a block reads at a time
 constexpr int kSumThreads = kSumColumns / kVector * kSumLanes;
 using ColumnSums = float[kSumLanes][kSumColumns];  // in shared memory; the first row is the result
 
-// The sum of one part, of columns from `first` on. REQUIRES: a barrier before the result is read.
+// The sum of one part, for columns from `first` on. REQUIRES: a barrier before reading the result.
 template <int N>
 __device__ __forceinline__ void sum_part(ColumnSums& sums, const AnyInput& x, int64_t rows,
                                          int64_t cols, int64_t first, unsigned part) {
@@ -135,15 +135,15 @@ __device__ __forceinline__ void store_sum(const AnyOutput& y, float beta, int64_
   y.write(column, sum);
 }
 
-// nvcc refuses the attribute where it compiles for a GPU without clusters.
+// nvcc rejects the attribute when it compiles for a GPU without clusters.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define MG_CLUSTER_OF(blocks)
 #else
 #define MG_CLUSTER_OF(blocks) __cluster_dims__(blocks, 1, 1)
 #endif
 
-// A cluster of blocks, each with a part. The first adds up the sums of the others, which lie in
-// their shared memory.
+// A cluster of blocks, each with one part. The first block adds the sums of the others from their
+// shared memory.
 template <int N>
 __global__ void MG_CLUSTER_OF(kSumParts) __launch_bounds__(kSumThreads)
     sum_rows_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
@@ -165,7 +165,7 @@ __global__ void MG_CLUSTER_OF(kSumParts) __launch_bounds__(kSumThreads)
 #endif
 }
 
-// The same where there are no clusters: one block takes part after part.
+// The same without clusters: one block computes all parts in turn.
 template <int N>
 __global__ void __launch_bounds__(kSumThreads)
     sum_rows_alone_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kSumThreads)
   float sum = 0;
   for (unsigned part = 0; part < kSumParts; ++part) {
     sum_part<N>(sums, x, rows, cols, first, part);
-    if (threadIdx.x < kSumColumns) sum += sums[0][threadIdx.x];  // which this thread wrote
+    if (threadIdx.x < kSumColumns) sum += sums[0][threadIdx.x];  // written by this thread
     __syncthreads();
   }
   if (threadIdx.x < kSumColumns && first + threadIdx.x < cols) {
@@ -195,8 +195,8 @@ void launch_sum_rows(const AnyOutput& y, const AnyInput& x, int64_t rows, int64_
   MG_CUDA(cudaGetLastError());
 }
 
-// for_each_element with one 16-byte access of the widest operand: half the vector where one is
-// fp32, so that a warp reads and writes whole stretches of memory.
+// for_each_element with 16-byte accesses of the widest operand: half the vector if one is fp32, so
+// that a warp reads and writes contiguous memory.
 template <class F, class... Operands>
 void run(int64_t n, const F& f, Stream stream, const Operands&... operands) {
   const bool aligned = (is_aligned(operands.data) && ...);

@@ -5,7 +5,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Only bf16: cuBLASLt may take tanh from the hardware, whose 11 bits fp16 and fp32 would show.
+// Only bf16: cuBLASLt may use the hardware's tanh, whose 11 bits would show in fp16 and fp32.
 template <class... Matrices>
 bool suits(const Matrices&... matrices) {
   const auto fits = [](const ConstView& x) {
@@ -14,7 +14,7 @@ bool suits(const Matrices&... matrices) {
   return (fits(ConstView(matrices)) && ...);
 }
 
-// False: cuBLASLt has no such product.
+// Returns false if cuBLASLt has no such product.
 bool launched(const MatmulKey& key, const MatmulOperands& operands, Stream stream) {
   MatmulPlans& plans = MatmulPlans::of(stream.device);
   const auto plan = plans.find(key, operands, stream);

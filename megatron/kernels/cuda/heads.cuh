@@ -8,14 +8,14 @@
 
 namespace megatron::kernels::cuda {
 
-// Where heads lie, for device code: BasicHeadsView without its data.
+// The layout of heads for device code: BasicHeadsView without its data.
 struct HeadsLayout {
   int64_t b, heads;
   int64_t stride_s, stride_b, heads_per_group, stride_group, stride_head;
 
   // The first channel of a head of sample `batch` of token i.
   __device__ __forceinline__ int64_t offset(int64_t i, int64_t batch, int64_t head) const {
-    // 32-bit division: heads are few, and the 64-bit one takes longer than the memory access.
+    // 32-bit division: heads are few, and a 64-bit division is slower than the memory access.
     const auto group = static_cast<uint32_t>(head) / static_cast<uint32_t>(heads_per_group);
     return i * stride_s + batch * stride_b + group * stride_group +
            (head - group * heads_per_group) * stride_head;
@@ -27,8 +27,8 @@ HeadsLayout layout_of(const BasicHeadsView<Pointer>& x) {
   return {x.b, x.heads, x.stride_s, x.stride_b, x.heads_per_group, x.stride_group, x.stride_head};
 }
 
-// A launch of for_each_unit: a block takes a token at a time, in whole warps and no more of them
-// than a token has units for.
+// A launch of for_each_unit. A block handles a token at a time, with enough whole warps for the
+// token's units.
 struct TokenGrid {
   unsigned blocks, threads;
 };
@@ -57,7 +57,7 @@ __device__ __forceinline__ void for_each_unit(const HeadsLayout& layout, int64_t
   }
 }
 
-// True when every head begins at a multiple of `bytes`.
+// Does every head begin at a multiple of `bytes`?
 template <class Pointer>
 bool heads_are_aligned(const BasicHeadsView<Pointer>& x, int64_t bytes) {
   const int64_t width = size_of(x.dtype);

@@ -13,9 +13,9 @@ namespace megatron::kernels::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kFullMask = 0xffffffffu;
-// Threads of a block where nothing asks for another number.
+// Default number of threads of a block.
 inline constexpr int kThreads = 256;
-// Blocks that fill every multiprocessor a few times over; loops over the grid do the rest.
+// Enough blocks to fill every multiprocessor several times; loops over the grid do the rest.
 inline constexpr int64_t kMaxBlocks = 132 * 32;
 
 inline cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.native); }
@@ -29,7 +29,7 @@ inline bool is_aligned(const void* p, uintptr_t bytes = 16) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
-// Throw DtypeError naming `who` unless the dtype is one that kernels compute on.
+// Throw DtypeError, which names `who`, unless kernels compute in the dtype.
 inline void expect_floating(DType dtype, const char* who) {
   if (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16) return;
   throw DtypeError(std::string(who) + ": dtype " + std::string(name_of(dtype)) +
@@ -50,9 +50,9 @@ __device__ __forceinline__ T larger(T a, T b) {
   return a > b || a != a ? a : b;
 }
 
-// The sum, or the maximum, over the lanes of a warp; every lane gets it. Order fixed. A maximum
-// with a NaN is a NaN on every lane: lanes that got different answers could part ways before they
-// shuffle again.
+// The sum, or the maximum, over the lanes of a warp, on every lane. The order is fixed. A maximum
+// with a NaN is NaN on every lane: with different answers, lanes could diverge before the next
+// shuffle.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
 #pragma unroll
@@ -71,8 +71,8 @@ __device__ __forceinline__ T warp_max(T value) {
   return value;
 }
 
-// The sum over a block; every thread gets it. Order fixed. `shared` holds kWarp values; it may be
-// used again after the call. REQUIRES: all threads call it; the block is whole warps.
+// The sum over a block, on every thread. The order is fixed. `shared` holds kWarp values and may be
+// reused after the call. REQUIRES: all threads call it; the block is whole warps.
 template <class T>
 __device__ __forceinline__ T block_sum(T value, T* shared) {
   const unsigned warp = threadIdx.x / kWarp;
@@ -85,7 +85,7 @@ __device__ __forceinline__ T block_sum(T value, T* shared) {
   return value;
 }
 
-// Calls f.run<N>(at) for elements at .. at + N - 1, N at a time; a functor is a struct with
+// Calls f.run<N>(at) for elements at .. at + N - 1; a functor is a struct with
 // `template <int N> __device__ void run(int64_t at) const`.
 template <int N, class F>
 __global__ void __launch_bounds__(kThreads) for_each_kernel(int64_t n, F f) {
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kThreads) for_each_kernel(int64_t n, F f) {
   }
 }
 
-// Runs an elementwise functor over n elements, kVector at a time when `aligned`: every pointer it
-// uses is a multiple of 16 bytes.
+// Runs an elementwise functor over n elements, kVector at a time if `aligned`, which promises that
+// every pointer it uses is a multiple of 16 bytes.
 template <class F>
 void for_each_element(int64_t n, bool aligned, const F& f, Stream stream) {
   if (n == 0) return;

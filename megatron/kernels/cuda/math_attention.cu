@@ -4,12 +4,12 @@
 #include "megatron/kernels/cuda/capability.h"
 
 // Scores are computed in tiles of 32 x 32. A block has eight warps, each with four rows of the tile
-// (queries in the forward pass and for dq, keys for dk and dv), and the other side of the tile
-// spread over its lanes. The sums over a tile's columns are warp shuffles; products with a tile of
-// values, keys or queries spread the channels over the lanes.
+// (queries in the forward pass and for dq, keys for dk and dv); its lanes have the tile's columns.
+// Sums over columns are warp shuffles; products with a tile of values, keys or queries spread the
+// channels over the lanes.
 //
-// The backward pass has four tiles in shared memory. Where a GPU has no room for them, the two that
-// change take turns in one place: read more often, with the same results.
+// The backward pass has four tiles in shared memory. If a GPU has no room for them, the two that
+// change share one place in turn: they are read more often, with the same results.
 namespace megatron::kernels::cuda {
 namespace {
 
@@ -17,8 +17,8 @@ constexpr int kTile = 32;
 constexpr int kRows = 4;  // of a warp
 static_assert(kTile / kRows * kWarp == kThreads);
 
-// What a block of kTile queries works on, a multiple of 32. The last tiles come first: under a
-// causal mask they are the longest, and what is left at the end is short.
+// A block's work: kTile queries, a multiple of 32. The last tiles come first, because they are the
+// longest under a causal mask and short ones should be left at the end.
 template <int kTile>
 struct QueryBlock {
   int64_t batch, query;
@@ -121,7 +121,7 @@ __device__ void add_weighted_rows(float (&sums)[kRows][kChannels / 32],
   }
 }
 
-// Writes four rows of a warp, scaled, where they are inside.
+// Scales and writes four rows of a warp, except those outside.
 template <class T, int kChannels>
 __device__ void store_rows(const Heads<T>& to, int64_t batch, int head, int64_t first, int64_t rows,
                            int d, const float (&values)[kRows][kChannels / 32],
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   q_tile.load(q, block.batch, block.head, block.query, p.sq, p.d, p.scale);
   const int64_t last_key = block.last_key(p);
   for (int64_t key = block.first_tile(p, lane); key < last_key; key += kTile) {
-    __syncthreads();  // the tiles are no longer read
+    __syncthreads();  // all threads have read the tiles
     k_tile.load(k, block.batch, block.group, key, p.sk, p.d, 1.0f);
     v_tile.load(v, block.batch, block.group, key, p.sk, p.d, 1.0f);
     __syncthreads();
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
         score = -infinity();
       }
       const float now_largest = larger(largest[r], warp_max(score));  // the same on every lane
-      if (now_largest == -infinity()) {                               // nothing seen so far
+      if (now_largest == -infinity()) {                               // no key seen so far
         weights[r] = 0;
         continue;
       }
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads)
   float factors[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const bool sees_nothing = total[r] == 0;  // a NaN is not nothing
+    const bool sees_nothing = total[r] == 0;  // false for NaN
     factors[r] = sees_nothing ? 0.0f : 1.0f / total[r];
     const int64_t query = first_query + r;
     if (lse == nullptr || lane != 0 || query >= p.sq) continue;
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t key = block.first_tile(p, lane); key < last_key; key += kTile) {
     float scores[kRows];
     float dscores[kRows];
-    __syncthreads();  // the tiles are no longer read
+    __syncthreads();  // all threads have read the tiles
     v_tile.load(v, block.batch, block.group, key, p.sk, p.d, 1.0f);
     if constexpr (kTakesTurns) {
       __syncthreads();
@@ -297,8 +297,7 @@ __global__ void __launch_bounds__(kThreads)
                            lane);
 }
 
-// dk and dv of a tile of keys: the sum over the group's heads in their order, and over queries in
-// theirs.
+// dk and dv of a tile of keys: sums over the group's heads, and over queries, each in order.
 template <class T, int kChannels, bool kTakesTurns>
 __global__ void __launch_bounds__(kThreads)
     backward_keys_kernel(Heads<T> dk, Heads<T> dv, const float* delta, Heads<const T> dout,
@@ -337,7 +336,7 @@ __global__ void __launch_bounds__(kThreads)
       if (warp_min(query_first_key) >= tile_key + kTile) continue;  // the same in every warp
       float probabilities[kRows];
       float dscores[kRows];
-      __syncthreads();  // the tiles are no longer read
+      __syncthreads();  // all threads have read the tiles
       dout_tile.load(dout, batch, head, tile_query, p.sq, p.d, 1.0f);
       if constexpr (kTakesTurns) {
         __syncthreads();
@@ -374,14 +373,14 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 
-  const float ones[kRows] = {1, 1, 1, 1};  // the queries were scaled
+  const float ones[kRows] = {1, 1, 1, 1};  // the queries are already scaled
   store_rows<T, kChannels>(dk, batch, group, first_key, p.sk, p.d, dk_sums, ones, lane);
   store_rows<T, kChannels>(dv, batch, group, first_key, p.sk, p.d, dv_sums, ones, lane);
 }
 
 // --- Launching ---
 
-// f.operator()<element on the device, channels>(), with the channels a head is padded to.
+// Calls f.operator()<element on the device, channels>(), with the padded channels of a head.
 template <class F>
 void dispatch(const ConstHeadsView& q, const F& f) {
   dispatch_floating(q.dtype, "attention", [&]<class T>() {
@@ -407,7 +406,7 @@ void launch(void (*kernel)(Parameters...), int64_t blocks, int num_tiles, Stream
   MG_CUDA(cudaGetLastError());
 }
 
-// f.operator()<kTakesTurns>(number of tiles), by the shared memory that the device has.
+// Calls f.operator()<kTakesTurns>(number of tiles), by the device's shared memory.
 template <int kChannels, class F>
 void with_room(Stream stream, const F& f) {
   if constexpr (shared_bytes<kChannels>(4) > kLeastSharedBytes) {

@@ -4,9 +4,9 @@
 
 namespace megatron::kernels::cuda {
 
-// Attention for every setting of the contract, in fp32 arithmetic without tensor cores: what serves
-// where nothing faster does, and what that is tested against. The same bits in every run, and the
-// same dropout as the CPU.
+// Attention for every setting of the contract, in fp32 arithmetic without tensor cores. It is the
+// fallback of the faster kernels and their test oracle. Bit-equal in every run, with the CPU's
+// dropout.
 void math_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                             ConstHeadsView v, const AttentionSettings& settings, Stream stream);
 // delta is scratch: [b, heads, sq] fp32, math_attention_delta_bytes(q).

@@ -7,12 +7,12 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// The largest power of two, up to 16, that divides an address or a distance: bytes.
+// The largest power of two that divides an address or a distance, up to 16 bytes.
 int alignment_of(uintptr_t bytes) { return 1 << std::countr_zero(bytes | 16u); }
 int alignment_of(const void* address) { return alignment_of(reinterpret_cast<uintptr_t>(address)); }
 
-// Does cuBLASLt add the bias before it rounds? It takes a bias of the result's type only and is not
-// told its alignment; into 16 bits it rounds first where rows do not suit its fast kernels.
+// Does cuBLASLt add the bias before it rounds? It accepts only a bias of the result's type and does
+// not know its alignment; for 16-bit results it rounds first if rows do not suit its fast kernels.
 bool fuses_bias(const ConstView& c, const ConstView& a, const ConstView& b, const ConstView& bias,
                 float beta) {
   if (bias.dtype != c.dtype || alignment_of(bias.data) < 16) return false;

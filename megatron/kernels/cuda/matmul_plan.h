@@ -15,7 +15,7 @@ namespace megatron::kernels::cuda {
 void check_cublas(cublasStatus_t status, const char* call);
 #define MG_CUBLAS(call) ::megatron::kernels::cuda::check_cublas((call), #call)
 
-// What becomes of a product before it is stored, where it is more than a bias.
+// The work on a product before it is stored, besides a bias.
 enum class Epilogue {
   kNone,
   kGelu,          // d = gelu(product + bias)
@@ -23,7 +23,7 @@ enum class Epilogue {
   kGeluGradient,  // d = product * gelu'(pre)
 };
 
-// Everything that cuBLASLt chooses an algorithm by. Extents and transpositions are those of
+// The inputs of cuBLASLt's choice of an algorithm. Extents and transpositions are those of
 // matmul(), row-major.
 struct MatmulKey {
   int64_t m = 0, n = 0, k = 0;
@@ -35,7 +35,7 @@ struct MatmulKey {
   bool has_bias = false;
   bool has_beta = false;  // reads c
   bool allows_tf32 = false;
-  // The largest power of two, up to 16, that divides the addresses: bytes.
+  // The largest power of two that divides the addresses, up to 16 bytes.
   int alignment_a = 16, alignment_b = 16, alignment_c = 16;
 
   bool operator==(const MatmulKey& other) const = default;
@@ -45,18 +45,18 @@ struct MatmulKeyHash {
   size_t operator()(const MatmulKey& key) const;
 };
 
-// For messages and files; equal for equal keys only.
+// For messages and files; different keys give different texts.
 std::string text_of(const MatmulKey& key);
 
-// A product ready to run: everything but the pointers. Plain values, so that each call has a copy.
+// A product that is ready to run, except for the pointers. Plain values, so each call has a copy.
 struct MatmulPlan {
   cublasLtMatmulDescOpaque_t description;
   cublasLtMatrixLayoutOpaque_t left, right, result;
   cublasLtMatmulAlgo_t algorithm;
 };
 
-// The rest of a product: d = a' b' + bias + beta * c, where d may be c and c is read only if beta
-// is not 0.
+// The pointers of a product: d = a' b' + bias + beta * c. d may be c; c is read only if beta is not
+// 0.
 struct MatmulOperands {
   void* d = nullptr;
   const void* a = nullptr;
@@ -68,16 +68,16 @@ struct MatmulOperands {
   void* pre = nullptr;
 };
 
-// A plan whose algorithm is still to be chosen. What cuBLASLt offers for an epilogue depends on the
-// addresses it reads and writes.
+// A plan without an algorithm. The algorithms that cuBLASLt offers for an epilogue depend on the
+// operands' addresses.
 MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands = {});
 
-// The algorithms that cuBLASLt offers, at most `limit`, the one first that it expects to be the
-// fastest; none where it has no such product. Each has one order of sums.
+// At most `limit` algorithms from cuBLASLt, starting with the one it expects to be fastest; none if
+// it does not support the product. Each has one order of sums.
 std::vector<cublasLtMatmulAlgo_t> offered_algorithms(cublasLtHandle_t handle, MatmulPlan plan,
                                                      const MatmulKey& key, int limit);
 
-// May `algorithm` compute the plan within the workspace?
+// Can `algorithm` compute the plan within the workspace?
 bool is_usable(cublasLtHandle_t handle, MatmulPlan plan, const cublasLtMatmulAlgo_t& algorithm);
 
 // Queues the product.

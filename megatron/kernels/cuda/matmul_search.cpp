@@ -11,7 +11,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// What a first offer must be beaten by.
+// The relative gain over the first offer that counts as faster.
 constexpr double kNoise = 0.01;
 constexpr size_t kHexDigits = 16;  // of a word
 
@@ -24,8 +24,9 @@ std::vector<double> measured_ms(cublasLtHandle_t handle, MatmulPlan plan,
   const size_t count = algorithms.size();
   std::vector<double> least(count, std::numeric_limits<double>::infinity());
   std::vector<bool> is_refused(count, false);
-  // Each round times all, so that a change of clocks meets all. Nothing waits within a round, and
-  // one product runs ahead of it: the device does not run dry, so events measure its work alone.
+  // Each round times all algorithms, so that a change of clocks affects all of them. Nothing waits
+  // within a round, and one product is queued ahead, so that events measure the device's work
+  // alone.
   std::vector<Event> events;
   for (size_t i = 0; i <= count; ++i) events.emplace_back(stream.device);
   for (int round = 0; round <= rounds; ++round) {
@@ -40,7 +41,7 @@ std::vector<double> measured_ms(cublasLtHandle_t handle, MatmulPlan plan,
       events[i + 1].record(stream);
     }
     events[count].synchronize();
-    if (round == 0) continue;  // loads code and wakes the clocks
+    if (round == 0) continue;  // warm-up: loads code and raises clocks
     for (size_t i = 0; i < count; ++i) {
       if (!is_refused[i]) least[i] = std::min(least[i], events[i + 1].ms_since(events[i]));
     }

@@ -10,14 +10,14 @@
 
 namespace megatron::kernels::cuda {
 
-// ms of a product by each algorithm: the least of `rounds`, after one that does not count.
-// Infinite where cuBLASLt refuses. Overwrites d; waits for the device.
+// The time of a product in ms with each algorithm: the minimum of `rounds` after a warm-up.
+// Infinite if cuBLASLt refuses. Overwrites d; waits for the device.
 std::vector<double> measured_ms(cublasLtHandle_t handle, MatmulPlan plan,
                                 std::span<const cublasLtMatmulAlgo_t> algorithms,
                                 const MatmulOperands& operands, void* workspace, int rounds,
                                 Stream stream);
 
-// The index of the fastest: the first unless another beats it by more than a clock's noise.
+// The index of the fastest: the first unless another beats it by more than measurement noise.
 size_t fastest(std::span<const double> ms);
 
 // An algorithm as text, valid for one version of cuBLAS.

@@ -5,7 +5,7 @@
 #include "megatron/kernels/cuda/vector.cuh"
 
 // The instructions of tensor cores and of asynchronous copies, one function each. All lanes of a
-// warp call those of tensor cores together. With g = lane / 4 and c = lane % 4, a lane holds
+// warp call the tensor-core functions together. With g = lane / 4 and c = lane % 4, a lane holds
 //
 //   of a  [16 rows, 16 deep]  a[0], a[1]: rows g, g + 8, depths 2 c, 2 c + 1; a[2], a[3]: 8 deeper
 //   of b  [16 deep, 8 cols]   b0: depths 2 c, 2 c + 1, column g; b1: 8 deeper
@@ -53,7 +53,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&x)[4], const
                : "r"(shared_address(row)));
 }
 
-// Starts copying 16 bytes, or 8, to shared memory; zeros, without reading, unless is_inside.
+// Starts copying 16 bytes, or 8, to shared memory. Outside it writes zeros and reads nothing.
 __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool is_inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                "l"(__cvta_generic_to_global(from)), "r"(is_inside ? 16 : 0)
@@ -64,7 +64,7 @@ __device__ __forceinline__ void copy_async_8(void* to, const void* from, bool is
                "l"(__cvta_generic_to_global(from)), "r"(is_inside ? 8 : 0)
                : "memory");
 }
-// Until all copies of this thread are there; a barrier then shows them to the others.
+// Waits for all copies of this thread; a barrier then shows them to the other threads.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
@@ -92,9 +92,9 @@ __device__ __forceinline__ uint32_t pack_two<Float16>(float first, float second)
   return two;
 }
 
-// A counter by which blocks hand each other results in global memory. One block writes its results,
-// passes a barrier, and one of its threads calls store_release(). When a thread of another block
-// finds that value, its block sees the results after the next barrier.
+// Counters through which blocks exchange results in global memory. A block writes its results and
+// passes a barrier; then one of its threads calls store_release(). After a thread of another block
+// has loaded that value, its block sees the results after the next barrier.
 __device__ __forceinline__ int load_acquire(const int* counter) {
   int value;
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];"

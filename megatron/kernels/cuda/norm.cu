@@ -5,12 +5,12 @@
 #include "megatron/kernels/cuda/norm_rows.cuh"
 
 // As on the CPU, RMSNorm is LayerNorm with a mean of zero. A row that fits the registers of a warp
-// or a block is read once; other rows (unaligned, or beyond the registers) are read again for
-// every pass over them, mostly from cache.
+// or a block is read once. Other rows (unaligned, or too long) are read again for every pass,
+// mostly from cache.
 namespace megatron::kernels::cuda {
 namespace {
 
-// Any row, a block for each.
+// A row of any length, one block each.
 template <class T>
 __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward f) {
   __shared__ float shared[kWarp];
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) forward_any_kernel(Forward f) {
   }
 }
 
-// dx of any row, a block for each.
+// dx of a row of any length, one block each.
 __global__ void __launch_bounds__(kThreads) dx_any_kernel(Backward b) {
   __shared__ float shared[kWarp];
   const int64_t row = blockIdx.x;
@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(kThreads) dx_any_kernel(Backward b) {
   }
 }
 
-// Parts of the parameter gradients for rows of any width: 32 columns per block of (32, 8) threads.
+// Partial sums of the parameter gradients for rows of any length: 32 columns per block of (32, 8)
+// threads.
 __global__ void __launch_bounds__(kThreads) partials_any_kernel(Backward b) {
   constexpr int kLanes = kThreads / kWarp;
   __shared__ float2 shared[kLanes][kWarp];
@@ -134,7 +135,7 @@ void launch_backward_wide(const Backward& b, unsigned blocks, dim3 block, bool i
   }
 }
 
-// Fills dx and the partials; returns how many of those there are.
+// Fills dx and the partials; returns the number of partials.
 int64_t launch_backward(Backward b, cudaStream_t queue, const char* who) {
   const int64_t packs = divided_up(b.cols, kVector);
   const bool is_wide =

@@ -10,7 +10,7 @@ namespace {
 
 // Elements of a thread: one 16-byte access of the fp32 state.
 constexpr int kStateVector = 4;
-// Groups whose numbers travel as an argument of the kernel.
+// Groups whose values are passed as a kernel argument.
 constexpr size_t kMaxGroups = 64;
 
 struct Ranges {
@@ -63,7 +63,7 @@ SgdFloats floats_of(const SgdNumbers& numbers) {
           static_cast<float>(numbers.weight_decay)};
 }
 
-// The state of one element and its update. A rule has kBuffers fp32 buffers beside the weight.
+// The state of one element and its update. A rule has kBuffers fp32 buffers besides the weight.
 struct AdamRule {
   using Floats = AdamFloats;
   static constexpr int kBuffers = 2;
@@ -90,7 +90,7 @@ struct SgdRule {
 
 template <class Rule>
 struct Update {
-  AnyOutput model;  // data is null when main is the model's own
+  AnyOutput model;  // data is null if main is the model's own
   float* main;
   float* buffers[Rule::kBuffers];
   AnyInput grad;
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kThreads)
     x.read(value, i);
     if (isfinite(value[0])) continue;
     const int64_t group = ranges.groups[range_at(ranges, i)];
-    // The least of all: the same in whatever order they come.
+    // The minimum does not depend on the order.
     atomicMin(reinterpret_cast<long long*>(&state->first_not_finite),
               static_cast<long long>(group));
   }

@@ -5,8 +5,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// One thread: a model has one or two buffers and a few losses, and the order of the sums is that
-// of the CPU.
+// One thread: a model has one or two buffers and a few losses, and sums have the CPU's order.
 __global__ void step_sums_kernel(double* sums, const double* found, int64_t buffers,
                                  const float* losses, int64_t num_losses) {
   double squares = 0.0;

@@ -6,7 +6,7 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-constexpr int kWords = 4;  // of one counter: as many adjacent columns
+constexpr int kWords = 4;  // words of one counter: adjacent columns
 
 struct Normal {
   float std;
@@ -31,8 +31,8 @@ struct Uniform {
   }
 };
 
-// One thread a counter; a row meets those from first.column / 4 on. `whole`: rows are whole
-// counters and y is aligned, so that four elements are stored at once.
+// One thread per counter; a row's counters start at first.column / 4. `whole`: rows are whole
+// counters and y is aligned, so four elements are stored at once.
 template <class F>
 __global__ void __launch_bounds__(kThreads)
     fill_by_words_kernel(AnyOutput y, int64_t rows, int64_t cols, MatrixPlace first, uint64_t key,

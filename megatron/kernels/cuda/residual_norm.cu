@@ -9,11 +9,11 @@ namespace {
 
 constexpr const char* kWho = "residual_norm";
 constexpr int64_t kMaxColumns = 8192;
-// Of a block of the backward pass: with its registers, all blocks are on the GPU at once.
+// Threads of a block of the backward pass: all its blocks fit on the GPU at once.
 constexpr unsigned kBlockThreads = 256;
 
-// Packs of x = residual + dropout(branch + bias), stored on the way to their norm. The rounded
-// products and sums keep the compiler from contracting them: the CPU's bits.
+// Packs of x = residual + dropout(branch + bias), stored before their norm. The rounded products
+// and sums prevent contraction by the compiler, for the CPU's bits.
 template <class T, class D>
 struct ResidualRows {
   T* x;
@@ -48,8 +48,8 @@ struct ResidualRows {
   }
 };
 
-// Calls f.operator()<T, D>() for a stream of T and branches of D, which is T, or T is fp32; false
-// for other pairs.
+// Calls f.operator()<T, D>() for a stream of T and branches of D, where D is T or T is fp32;
+// returns false for other pairs.
 template <class F>
 bool dispatch_pair(DType stream, DType branch, const F& f) {
   if (stream == DType::kBFloat16 && branch == stream) {

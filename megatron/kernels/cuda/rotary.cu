@@ -21,8 +21,8 @@ __device__ __forceinline__ void rotate(float& a, float& b, float cosine, float s
   b = b * cosine + before * sine;
 }
 
-// A thread rotates N adjacent pairs of one head. A position outside of the table has no angle: its
-// token becomes not-a-number, which no later step can overlook.
+// A thread rotates N adjacent pairs of one head. A position outside the table has no angle: its
+// token becomes NaN, so that the error cannot go unnoticed.
 template <RotaryPairs kPairs, int N>
 __global__ void __launch_bounds__(kThreads) rotary_kernel(const Rotation r) {
   for_each_unit(

@@ -7,17 +7,17 @@
 namespace megatron::kernels::cuda {
 
 // Attention on tensor cores for every setting of the contract: fp16 and bf16, at least 16 queries,
-// heads of up to 128 channels, a multiple of 8, with strides and addresses that are multiples of 16
-// bytes. What cuDNN does not take, such as dropout, documents and ALiBi. Products read
-// probabilities rounded to 16 bits; all sums are fp32, in an order that the shapes fix, so that two
-// runs have the same bits.
+// heads of up to 128 channels (a multiple of 8), strides and addresses that are multiples of 16
+// bytes. It serves calls that cuDNN does not, with dropout, documents or ALiBi. Products read
+// probabilities rounded to 16 bits; all sums are fp32, in an order that depends only on the shapes,
+// so runs are bit-equal.
 //
-// views: everything that the pass reads or writes, but the log-sum-exp; the first is q.
+// views: everything that the pass reads or writes except the log-sum-exp; the first is q.
 bool tensor_forward_takes(std::initializer_list<ConstHeadsView> views);
 // Heads of more than 64 channels need more shared memory than GPUs of compute capability 8.6, 8.9
 // and 12.0 have.
 bool tensor_backward_takes(std::initializer_list<ConstHeadsView> views, Device device);
-// Of a block, for heads of d channels.
+// Shared memory of a block, for heads of d channels.
 int tensor_backward_shared_bytes(int64_t d);
 
 // REQUIRES: tensor_forward_takes() of the views.

@@ -2,27 +2,26 @@
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
-// FlashAttention-2's backward pass (Dao 2023, arXiv:2307.08691, alg. 2) on tensor cores, the same
-// bits in every run. A block has a tile of keys, whose gradients stay in registers while it passes
-// over the queries. A warp computes the scores transposed: its 16 kUnits keys are rows, so that
-// probabilities and gradients of scores are the left factors of the sums over queries where they
-// lie. Only dq, the sum over keys, needs those of all warps, through shared memory.
+// FlashAttention-2's backward pass (Dao 2023, arXiv:2307.08691, alg. 2) on tensor cores, bit-equal
+// in every run. A block has a tile of keys, whose gradients stay in registers during its pass over
+// the queries. A warp computes the scores transposed: its 16 kUnits keys are rows, so probabilities
+// and gradients of scores are in the right registers as left factors of the sums over queries. Only
+// dq, the sum over keys, needs the scores of all warps, through shared memory.
 //
-// The tiles of keys add to a tile of dq one after the other, from the first on: counters hand it
-// from block to block. Sums wait in fp32 in scratch memory; the last block writes dq. No block
-// waits for one that begins after it, since blocks take their work by a ticket; and they hardly
-// wait at all, since they pass over the queries from the last one on and the first tiles of keys
-// begin first.
+// The tiles of keys add to a tile of dq in order: counters pass it from block to block. The sums
+// are fp32 in scratch memory; the last block writes dq. Blocks take their work by a ticket, so no
+// block waits for one that begins later. They hardly wait at all, because they start with the last
+// query and the first tiles of keys begin first.
 //
-// Scores are powers of two, and dropout's factor is taken out of the sums over kept probabilities:
-// with D = sum of dout * out over channels, dS = factor * P * (kept ? dP : 0  -  D / factor).
+// Scores are in base 2, and the sums over kept probabilities leave out dropout's factor: with D =
+// sum of dout * out over channels, dS = factor * P * (kept ? dP : 0  -  D / factor).
 namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int kQueries = kBackwardQueries;  // of a tile
-constexpr int kPairsAtOnce = 32;            // heads of samples whose blocks begin together
+constexpr int kPairsAtOnce = 32;            // pairs of head and sample whose blocks begin together
 
-// How the work is cut: kWarps warps of 16 kUnits keys, each with the scores of kChunk queries at a
+// Divides the work: kWarps warps of 16 kUnits keys, each with the scores of kChunk queries at a
 // time, heads padded to kChannels, and kBlocks blocks at a time on a multiprocessor.
 template <int kChannels_, int kUnits_, int kWarps_, int kChunk_, int kBlocks_>
 struct BackwardShape {
@@ -56,10 +55,10 @@ struct BackwardShape {
       2 * kQueries * sizeof(float2) + 16);
 };
 
-// What of the workspace a kernel needs.
+// Pointers into the workspace.
 struct Scratch {
   float4* sums;        // of dq, by tile of queries, warp, product and lane
-  float2* statistics;  // of [b, heads, sq]: log of the sum of powers of two, D / factor
+  float2* statistics;  // [b, heads, sq]: log2 of the sum of powers of two, D / factor
   int* ticket;
   int* counters;  // [b, heads, tiles]: how many tiles of keys have added to dq
   int tiles;      // of queries of a head
@@ -73,7 +72,7 @@ struct Adders {
   __device__ bool has(int tile) const { return tile >= first && tile < last; }
 };
 
-// --- Before: D, and everything that begins at zero ---
+// --- Before: D, and zeroed sums and counters ---
 
 // A block for a tile of queries; eight lanes share a row.
 template <class T>
@@ -118,12 +117,13 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- The pass ---
 
-// What a block works on: the keys of a tile, of a group of heads of a sample.
+// A block's work: a tile of keys of one group of heads in one sample.
 struct Work {
   int64_t batch;
   int group, tile;
 
-  // By ticket: the first tiles of some pairs of sample and group, then their second ones, ...
+  // By ticket: first the first tiles of some pairs of sample and group, then their second tiles,
+  // ...
   __device__ Work(const Problem& p, int ticket, int tiles) {
     const int pairs = static_cast<int>(p.b) * p.groups;
     const int first = ticket / (kPairsAtOnce * tiles) * kPairsAtOnce;
@@ -136,7 +136,7 @@ struct Work {
   }
 };
 
-// The tiles of queries that a block visits: those that see its keys, head by head, from the last.
+// The tiles of queries that see a block's keys, head by head, from the last.
 struct Visit {
   int head, tile;
   Seen seen;
@@ -179,8 +179,7 @@ __device__ __forceinline__ void multiply_rows(Scores<Shape>& x, const T* key_lan
   }
 }
 
-// Adds position bias to products and hides keys; returns what they are yet to be multiplied by to
-// be scores in powers of two.
+// Adds position bias to products and hides keys. Returns the remaining factor of base-2 scores.
 template <class Shape>
 __device__ __forceinline__ float finish_scores(Scores<Shape>& x, const Problem& p, const Seen& seen,
                                                int64_t batch, float slope, int query, int key,
@@ -232,7 +231,7 @@ __device__ __forceinline__ float finish_scores(Scores<Shape>& x, const Problem& 
   return factor;
 }
 
-// Scores and gradients dp of kept probabilities become kept probabilities p and gradients ds of
+// Turns scores and gradients dp of kept probabilities into kept probabilities p and gradients ds of
 // scores, rounded: the left factors of products over the chunk's queries.
 template <class T, class Shape, bool kHasDropout>
 __device__ __forceinline__ void differentiate(
@@ -360,7 +359,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
                                             query);
     const int own = query + static_cast<int>(threadIdx.x);
     if (threadIdx.x >= kQueries) return;
-    // Without a query statistics are zeros as its row is, which makes all gradients zero.
+    // Without a query its row and statistics are zeros, which makes all gradients zero.
     const bool is_inside = own >= 0 && own < p.sq;
     const float2* const from = scratch.statistics + (work.batch * p.heads + visit.head) * p.sq;
     copy_async_8(statistics + stage * kQueries + threadIdx.x, from + (is_inside ? own : 0),
@@ -384,7 +383,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     Visit next = visit;
     next.advance(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
     wait_for_copies();
-    __syncthreads();  // this tile is there, the one before is no longer read, and its dq is added
+    __syncthreads();  // this tile has arrived; the last one is read and its dq added
     if (threadIdx.x == 0 && to_release != nullptr) store_release(to_release, released);
     if (next.head < end_head) copy_queries(next, stage ^ 1);
 
@@ -437,7 +436,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       }
     }
 
-    // A tile of dq, once the tile of keys before this one has added to it.
+    // Waits until the tile of keys before this one has added to the tile of dq.
     const int64_t query_tile = (work.batch * p.heads + visit.head) * scratch.tiles + visit.tile;
     int* const counter = scratch.counters + query_tile;
     const int before = work.tile - visit.adders.first;
@@ -446,7 +445,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       while (load_acquire(counter) != before) {
       }
     }
-    __syncthreads();  // also: the gradients of scores are there
+    __syncthreads();  // also for the gradients of scores
     to_release = is_last ? nullptr : counter;
     released = before + 1;
 
@@ -508,7 +507,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     stage ^= 1;
     visit = next;
   }
-  wait_for_copies();  // those of no queries at all
+  wait_for_copies();  // in case there were no queries
   __syncthreads();
   if (threadIdx.x == 0 && to_release != nullptr) store_release(to_release, released);
 
@@ -518,7 +517,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
 
 // --- Launching ---
 
-// f.operator()<Shape>() of heads of d channels.
+// Calls f.operator()<Shape>() for heads of d channels.
 template <class F>
 void for_shape(int64_t d, const F& f) {
   if (d <= 64) return f.template operator()<BackwardShape<64, 2, 4, 16, 2>>();

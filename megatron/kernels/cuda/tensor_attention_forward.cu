@@ -4,13 +4,13 @@
 
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, alg. 1) on tensor cores. A warp has 16 kUnits
 // queries, whose scores, probabilities and sums stay in its registers while the block passes over
-// the keys once; probabilities are the left factor of the next product where they lie. While a tile
-// of keys and values is worked on, the next one is copied. Scores are powers of two from the first
-// on: exp(x) = 2^(x log2 e).
+// the keys once; probabilities are in the right registers as left factor of the next product. While
+// one tile of keys and values is processed, the next one is copied. Scores are in base 2
+// throughout: exp(x) = 2^(x log2 e).
 namespace megatron::kernels::cuda {
 namespace {
 
-// How the work is cut: kWarps warps of 16 kUnits queries, tiles of kKeys keys, heads padded to
+// Divides the work: kWarps warps of 16 kUnits queries, tiles of kKeys keys, heads padded to
 // kChannels, and kBlocks blocks at a time on a multiprocessor.
 template <int kChannels_, int kUnits_, int kWarps_, int kKeys_, int kBlocks_>
 struct ForwardShape {
@@ -49,7 +49,7 @@ __device__ __forceinline__ float row_sum(float x) {
 template <class Shape>
 struct QueryRows {
   static constexpr int kUnits = Shape::kUnits;
-  float largest[kUnits][2];  // score so far, of rows `row` and `row + 8` of a unit
+  float largest[kUnits][2];  // score so far, for rows `row` and `row + 8` of a unit
   float total[kUnits][2];    // this lane's part
   float sums[kUnits][Shape::kChannelTiles][4] = {};
 
@@ -64,7 +64,7 @@ struct QueryRows {
     }
   }
 
-  // Products become probabilities relative to the largest score so far; factor is positive.
+  // Turns products into probabilities relative to the largest score so far; factor is positive.
   __device__ __forceinline__ void exponentiate(float (&x)[kUnits][Shape::kKeyTiles][4],
                                                float factor) {
 #pragma unroll
@@ -78,7 +78,7 @@ struct QueryRows {
           top = fmaxf(top, fmaxf(x[u][t][2 * h], x[u][t][2 * h + 1]));
         }
         const float now = fmaxf(largest[u][h], row_max(top) * factor);
-        const float base = now == -infinity() ? 0.0f : now;  // nothing seen so far
+        const float base = now == -infinity() ? 0.0f : now;  // no key seen so far
         shrink[h] = exp2_fast(largest[u][h] - base);
         largest[u][h] = now;
         float sum = 0;
@@ -92,7 +92,7 @@ struct QueryRows {
         }
         total[u][h] = fmaf(total[u][h], shrink[h], sum);
       }
-      // Mostly, no row has found a larger score.
+      // Usually no row has found a larger score.
       if (!__any_sync(kFullMask, shrink[0] != 1.0f || shrink[1] != 1.0f)) continue;
 #pragma unroll
       for (int t = 0; t < Shape::kChannelTiles; ++t) {
@@ -103,8 +103,8 @@ struct QueryRows {
   }
 };
 
-// Adds position bias to products and hides keys; returns what they are yet to be multiplied by, a
-// positive number, to be scores in powers of two.
+// Adds position bias to products and hides keys. Returns the remaining, positive, factor of base-2
+// scores.
 template <class Shape>
 __device__ __forceinline__ float finish_scores(float (&x)[Shape::kUnits][Shape::kKeyTiles][4],
                                                const Problem& p, const Seen& seen, int64_t batch,
@@ -154,7 +154,7 @@ __device__ __forceinline__ float finish_scores(float (&x)[Shape::kUnits][Shape::
   return factor;
 }
 
-// Drops probabilities of 32 keys from `key` on, of the tiles from t on.
+// Drops probabilities of 32 keys, starting at `key`, in the tiles from t on.
 template <class Shape>
 __device__ __forceinline__ void drop(float (&x)[Shape::kUnits][Shape::kKeyTiles][4], int t,
                                      const DropoutHead& dropout, int position, int key,
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   T* const v_tiles = k_tiles + 2 * KeyTile::kElements;
   const Lane at;
 
-  // The last tiles come first: under a causal mask they are the longest.
+  // The last tiles come first, because they are the longest under a causal mask.
   const int64_t pairs = p.b * p.heads;
   const int64_t pair = blockIdx.x % pairs;
   const int64_t batch = pair / p.heads;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   int stage = 0;
   for (int key = first_key; key < seen.last; key += Shape::kKeys) {
     wait_for_copies();
-    __syncthreads();  // this tile is there, and the one before is no longer read
+    __syncthreads();  // this tile has arrived, and the last one is read
     const int place = stage * KeyTile::kElements;
     stage ^= 1;
     if (key + Shape::kKeys < seen.last) {
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       add_by_rows<T>(rows.sums, a, v_lane + step * kUnit * KeyTile::kStride);
     }
   }
-  wait_for_copies();  // those of no keys at all
+  wait_for_copies();  // in case there were no keys
 
 #pragma unroll
   for (int u = 0; u < Shape::kUnits; ++u) {
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       const int own_query = query + u * kUnit + at.row + h * 8;
       const float total = row_sum(rows.total[u][h]);
       if (own_query < 0 || own_query >= p.sq) continue;
-      const bool sees_nothing = total == 0;  // a NaN is not nothing
+      const bool sees_nothing = total == 0;  // false for NaN
       if (lse != nullptr && at.column == 0) {
         lse[pair * p.sq + own_query] =
             sees_nothing ? infinity() : (rows.largest[u][h] + log2f(total)) * kLn2;

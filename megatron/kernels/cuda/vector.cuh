@@ -7,12 +7,12 @@
 
 #include "megatron/core/dtype.h"
 
-// Device code computes in fp32 on elements of fp32, fp16 or bf16: the conversions, and loads and
-// stores of several adjacent elements with 16-byte accesses.
+// Device code computes in fp32 on elements of fp32, fp16 or bf16. These are the conversions, and
+// loads and stores of several adjacent elements with 16-byte accesses.
 namespace megatron::kernels::cuda {
 
-// Elements that one thread takes at a time where everything is aligned: 16 bytes of 16-bit
-// elements, two times 16 bytes of fp32.
+// Elements that one thread handles at a time if everything is aligned: 16 bytes of 16-bit elements,
+// two times 16 bytes of fp32.
 inline constexpr int kVector = 8;
 
 __device__ __forceinline__ float to_float(float x) { return x; }
@@ -43,7 +43,7 @@ __device__ __forceinline__ Float16 from_float<Float16>(float x) {
   return y;
 }
 
-// N elements as they lie in memory, accessed at once.
+// N elements as in memory, accessed at once.
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T elements[N];
@@ -57,7 +57,7 @@ __device__ __forceinline__ void load(float (&values)[N], const T* p) {
   for (int i = 0; i < N; ++i) values[i] = to_float(pack.elements[i]);
 }
 
-// p[i] = values[i], rounded.   REQUIRES: as for load.
+// p[i] = values[i], rounded.   REQUIRES: as for load().
 template <int N, class T>
 __device__ __forceinline__ void store(T* p, const float (&values)[N]) {
   Pack<T, N> pack;
@@ -66,8 +66,8 @@ __device__ __forceinline__ void store(T* p, const float (&values)[N]) {
   *reinterpret_cast<Pack<T, N>*>(p) = pack;
 }
 
-// Elements of a dtype known at run time only: all threads take the same branch, so that one kernel
-// serves every mix of dtypes at the speed of memory.
+// Elements of a dtype that is known only at run time. All threads take the same branch, so one
+// kernel serves every mix of dtypes at memory speed.
 struct AnyInput {
   const void* data;
   DType dtype;

@@ -1,6 +1,6 @@
 #include "megatron/kernels/cuda/cudnn_attention.h"
 
-// For builds without the headers of cudnn-frontend: own kernels serve every call.
+// For builds without cudnn-frontend's headers: own kernels serve every call.
 namespace megatron::kernels::cuda {
 
 bool has_cudnn_attention() { return false; }

@@ -20,7 +20,7 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args);
 void add_inference_flags(FlagTable& flags, TrainingArgs& args);
 void add_moe_flags(FlagTable& flags, TrainingArgs& args);
 void add_machine_flags(FlagTable& flags, TrainingArgs& args);
-// Flags of parts of Megatron-LM that this program does not have.
+// Flags of features of Megatron-LM that this program does not have.
 void add_compat_flags(FlagTable& flags, TrainingArgs& args);
 
 }  // namespace megatron
