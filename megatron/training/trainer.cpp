@@ -29,7 +29,7 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
       state_(state),
       options_(options),
       train_iters_(train_iters_of(config_)),
-      log_(config_, train_iters_, state.progress, state.stream.device,
+      log_(run_, train_iters_, state.progress, state.stream.device, state.parallel.world.size(),
            state.parallel.world.rank() == state.parallel.world.size() - 1),
       profile_(config_, state.parallel.world, state.stream.device, config.checkpoint.save) {
   if (config_.log_progress && !run_.checkpoint.save.empty() && log_.is_kept()) {

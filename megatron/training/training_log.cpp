@@ -44,17 +44,22 @@ void MetricsFile::write(const NamedValues& values) {
   file_.append(line);
 }
 
-TrainingLog::TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first,
-                         Device device, bool is_kept)
-    : config_(config),
+TrainingLog::TrainingLog(const RunConfig& run, int64_t train_iters, const Progress& first,
+                         Device device, int64_t world_size, bool is_kept)
+    : config_(run.training),
       train_iters_(train_iters),
       device_(device),
+      world_size_(world_size),
       is_kept_(is_kept),
-      timers_(config.timing_log_level, config.timing_log_option),
+      timers_(config_.timing_log_level, config_.timing_log_option),
       bar_(first.iteration, train_iters) {
   if (!is_kept_) return;
-  if (!config.tensorboard_dir.empty()) tensorboard_.emplace(config.tensorboard_dir);
-  if (!config.metrics_jsonl.empty()) metrics_.emplace(config.metrics_jsonl);
+  if (!config_.metrics_jsonl.empty()) metrics_.emplace(config_.metrics_jsonl);
+  if (config_.tensorboard_dir.empty()) return;
+  tensorboard_.emplace(config_.tensorboard_dir);
+  for (const auto& [name, value] : run.settings) {
+    tensorboard_->add_text(name, text_of(value), first.iteration);
+  }
 }
 
 void TrainingLog::iteration(const Progress& progress, const IterationResult& result) {
@@ -122,6 +127,12 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
     has_reported_memory_ = true;
     this->line(memory_text(progress, device_));
   }
+  if (tensorboard_ && config_.log_timers_to_tensorboard) {
+    tensorboard_->add_scalar("iteration-time", line.elapsed_ms / 1000, progress.iteration);
+    if (line.teraflops_per_device) {
+      tensorboard_->add_scalar("throughput", *line.teraflops_per_device, progress.iteration);
+    }
+  }
   const std::string times = timers_.report(interval_timers(), iterations);
   if (!times.empty()) this->line(times);
 
@@ -142,10 +153,13 @@ void TrainingLog::write_tensorboard(const Progress& progress, const IterationRes
   }
   for (const auto& [name, value] : result.losses) add(name, value);
   if (config_.log_loss_scale_to_tensorboard) add("loss-scale", result.loss_scale);
-  if (config_.log_world_size_to_tensorboard) add("world-size", 1);
+  if (config_.log_world_size_to_tensorboard) add("world-size", static_cast<double>(world_size_));
   if (result.grad_norm) add("grad-norm", *result.grad_norm);
   if (result.num_zeros) add("num-zeros", *result.num_zeros);
   if (result.params_norm) add("params-norm", *result.params_norm);
+  if (config_.log_timers_to_tensorboard) {
+    write_timers(progress, static_cast<double>(advanced_ + skipped_));
+  }
   if (config_.log_memory_to_tensorboard) {
     const MemoryStats stats = allocator_of(device_).stats();
     const auto bytes = [](int64_t count) { return static_cast<double>(count); };
@@ -154,6 +168,15 @@ void TrainingLog::write_tensorboard(const Progress& progress, const IterationRes
                              progress.iteration);
     tensorboard_->add_scalar("mem-max-allocated-bytes", bytes(stats.peak_allocated_bytes),
                              progress.iteration);
+  }
+}
+
+// The means of the iterations since the last line, in seconds. Timers run on.
+void TrainingLog::write_timers(const Progress& progress, double iterations) {
+  for (const std::string_view name : interval_timers()) {
+    const double seconds = timers_.elapsed(name) / iterations;
+    if (seconds <= 0) continue;
+    tensorboard_->add_scalar(fmt::format("{}-time", name), seconds, progress.iteration);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "megatron/training/console_log.h"
 #include "megatron/training/progress.h"
 #include "megatron/training/progress_bar.h"
+#include "megatron/training/run_config.h"
 #include "megatron/training/tensorboard.h"
 #include "megatron/training/timers.h"
 
@@ -49,9 +50,9 @@ class MetricsFile {
 class TrainingLog {
  public:
   // `first` is the run's start: 0, or the iteration of the loaded checkpoint. Reports the memory of
-  // `device`. is_kept: this rank keeps the log; other ranks print nothing.
-  TrainingLog(const TrainingConfig& config, int64_t train_iters, const Progress& first,
-              Device device, bool is_kept = true);
+  // `device`. is_kept: this one of the `world_size` ranks keeps the log; others print nothing.
+  TrainingLog(const RunConfig& run, int64_t train_iters, const Progress& first, Device device,
+              int64_t world_size, bool is_kept);
 
   bool is_kept() const { return is_kept_; }
 
@@ -74,10 +75,12 @@ class TrainingLog {
 
   void print_interval(const Progress& progress, const IterationResult& result);
   void write_tensorboard(const Progress& progress, const IterationResult& result);
+  void write_timers(const Progress& progress, double iterations);
 
   TrainingConfig config_;
   int64_t train_iters_;
   Device device_;
+  int64_t world_size_;
   bool is_kept_;
   Timers timers_;
   ProgressBar bar_;

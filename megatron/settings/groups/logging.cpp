@@ -34,10 +34,9 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
       .add("--tensorboard-queue-size", c.tensorboard_queue_size,
            "TensorBoard entries kept before they are written.")
       .no_effect("entries wait in no queue");
-  flags
-      .add_switch("--log-timers-to-tensorboard", c.log_timers_to_tensorboard,
-                  "Timers in TensorBoard.")
-      .no_effect("timers are only printed");
+  flags.add_switch("--log-timers-to-tensorboard", c.log_timers_to_tensorboard,
+                   "The times of iterations, of --timing-log-level and of --log-throughput in "
+                   "TensorBoard.");
   flags.add_switch("--log-batch-size-to-tensorboard", c.log_batch_size_to_tensorboard,
                    "Batch size in TensorBoard.");
   // Compat: the misspelt name is Megatron-LM core_r0.5.0's.
