@@ -6,7 +6,10 @@ namespace megatron {
 
 GradientReduction::GradientReduction(FlatParameters& parameters, const ParallelContext& parallel,
                                      const GradientReductionOptions& options)
-    : parameters_(parameters), parallel_(parallel), options_(options) {
+    : parameters_(parameters),
+      parallel_(parallel),
+      options_(options),
+      tied_(tied_parameters(parameters.parameters(), parallel.pipeline)) {
   const std::vector<OptimizedParameter>& all = parameters_.parameters();
   for (size_t b = 0; b < parameters_.buffers().size(); ++b) {
     const FlatBuffer& buffer = parameters_.buffers()[b];
@@ -82,10 +85,9 @@ void GradientReduction::finish() {
     comm::all_reduce(buffer.grads.view(), comm::Reduce::kSum, parallel_.tensor.group,
                      buffer.grads.stream());
   }
-  for (const OptimizedParameter& parameter : parameters_.parameters()) {
-    if (!parameter.is_tied || parallel_.embedding.size() == 1) continue;
-    Tensor grad = parameter.variable.grad();
-    comm::all_reduce(grad.view(), comm::Reduce::kSum, parallel_.embedding, grad.stream());
+  for (const TiedParameter& tied : tied_) {
+    Tensor grad = tied.variable.grad();
+    comm::all_reduce(grad.view(), comm::Reduce::kSum, tied.stages, grad.stream());
   }
   for (Bucket& bucket : buckets_) {
     if (!bucket.is_reduced) start(bucket);

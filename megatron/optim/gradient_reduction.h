@@ -5,6 +5,7 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/optim/flat_parameters.h"
+#include "megatron/optim/tied_parameters.h"
 #include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
@@ -21,11 +22,11 @@ struct GradientReductionOptions {
 };
 
 // Reduces the gradients of an iteration to those of the whole batch, bucket by bucket: sums over
-// ranks with other parts of the sequence, over the two stages with tied embeddings, and over
+// ranks with other parts of the sequence, over the pipeline stages with a tied parameter, and over
 // data-parallel ranks. The loss is already divided by the number of microbatches of all ranks.
 class GradientReduction {
  public:
-  // Both must outlive it.
+  // Both must outlive it. Every rank calls it: pipeline stages compare their tied parameters.
   GradientReduction(FlatParameters& parameters, const ParallelContext& parallel,
                     const GradientReductionOptions& options);
   ~GradientReduction();
@@ -65,6 +66,7 @@ class GradientReduction {
   FlatParameters& parameters_;
   const ParallelContext& parallel_;
   const GradientReductionOptions options_;
+  const std::vector<TiedParameter> tied_;
   std::vector<Bucket> buckets_;
   int64_t num_microbatches_ = 0;
 };

@@ -60,9 +60,6 @@ ParallelContext make_parallel_context(const comm::Group& world, const ParallelCo
   if (context.pipeline.size() > 1) {
     const std::vector<int> stages = grid.group_of(rank, {.pipeline = true});
     context.links = make_links(world, stages, static_cast<size_t>(context.pipeline.rank()));
-    if (context.is_first_stage() || context.is_last_stage()) {
-      context.embedding = world.subgroup("embedding", std::vector{stages.front(), stages.back()});
-    }
   }
   return context;
 }

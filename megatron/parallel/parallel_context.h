@@ -52,10 +52,8 @@ struct ParallelContext {
   ContextParallel context = {};
   comm::Group pipeline = {};
   PipelineLinks links = {};
-  comm::Group data = {};       // ranks that hold the same weights: data and context parallel
-  comm::Group model = {};      // ranks that share one copy of the model: tensor and pipeline
-  comm::Group embedding = {};  // first and last pipeline stage, which both have tied embeddings;
-                               // on other stages and without a pipeline this rank alone
+  comm::Group data = {};   // ranks that hold the same weights: data and context parallel
+  comm::Group model = {};  // ranks that share one copy of the model: tensor and pipeline
   RankPlace place = {};
 
   // Of the ranks that get samples of their own: how many, and which one this is.

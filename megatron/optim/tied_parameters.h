@@ -1,0 +1,23 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "megatron/comm/group.h"
+#include "megatron/optim/flat_parameters.h"
+
+namespace megatron {
+
+// A parameter that several pipeline stages have.
+struct TiedParameter {
+  Variable variable;
+  comm::Group stages;  // those that have it
+};
+
+// The tied parameters of this stage, in an order that is the same on every stage. The stages
+// compare the names of theirs: a parameter belongs to the stages that name it. Every stage of the
+// pipeline calls it.
+std::vector<TiedParameter> tied_parameters(std::span<const OptimizedParameter> parameters,
+                                           const comm::Group& pipeline);
+
+}  // namespace megatron
