@@ -1,0 +1,27 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+namespace megatron::kernels {
+
+// bias[head, query, key] = table[buckets[key - query + sq - 1], head]: what attention adds to its
+// scores for the distance between two tokens.
+//
+//   bias     [heads, sq, sk]       out  fp32
+//   table    [num buckets, heads]  in   fp32
+//   buckets  [sq + sk - 1]         in   int64, each a row of the table; by distance, rising
+//
+// On the CPU only; throws Unsupported on a GPU.
+void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream);
+
+// dtable[bucket, head] = sum of dbias[head, query, key] over the pairs in the bucket, in fp64 and
+// in an order that the shape alone decides.
+void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream);
+
+namespace cpu {
+void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream);
+void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream);
+}  // namespace cpu
+
+}  // namespace megatron::kernels
