@@ -42,6 +42,14 @@ std::vector<int64_t> positions_of(std::span<const std::vector<int64_t>> words) {
 
 }  // namespace
 
+std::vector<bool> continuation_pieces(const Tokenizer& tokenizer) {
+  std::vector<bool> continues;
+  for (int64_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    continues.push_back(tokenizer.piece(static_cast<int32_t>(id)).starts_with("##"));
+  }
+  return continues;
+}
+
 std::vector<MaskedSpan> mask_words(
     std::span<int64_t> tokens, int64_t target_length, const MaskingOptions& options,
     const MaskingVocabulary& vocabulary, NumpyRandom& random,

@@ -23,6 +23,9 @@ struct MaskingVocabulary {
   std::vector<bool> continues_word;  // [size] the piece begins with "##"
 };
 
+// For each id of a vocabulary: does its piece go on with a word, as "##ing" does?
+std::vector<bool> continuation_pieces(const Tokenizer& tokenizer);
+
 // The amount of masking, and the lengths of its runs.
 struct MaskingOptions {
   double probability = 0.15;

@@ -35,10 +35,7 @@ std::shared_ptr<const MaskingVocabulary> vocabulary_of(const Tokenizer& tokenize
   vocabulary->sep = tokenizer.required_id(SpecialToken::kSep);
   vocabulary->mask = tokenizer.required_id(SpecialToken::kMask);
   vocabulary->pad = tokenizer.required_id(SpecialToken::kPad);
-  for (int64_t id = 0; id < vocabulary->size; ++id) {
-    vocabulary->continues_word.push_back(
-        tokenizer.piece(static_cast<int32_t>(id)).starts_with("##"));
-  }
+  vocabulary->continues_word = continuation_pieces(tokenizer);
   return vocabulary;
 }
 
