@@ -25,6 +25,10 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "pretrain-bert");
        }},
+      {"pretrain-t5", "train a T5",
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "pretrain-t5");
+       }},
       {"config", "write the file that launch --config-file reads", cli::config},
       {"launch", "run a command on several ranks", cli::launch},
       {"plan", "tell what training will take of memory and time", cli::plan},

@@ -16,6 +16,7 @@
 #include "megatron/cli/generate.h"
 #include "megatron/cli/pretrain_bert.h"
 #include "megatron/cli/pretrain_gpt.h"
+#include "megatron/cli/pretrain_t5.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/comm/processes.h"
 #include "megatron/comm/threads.h"
@@ -30,11 +31,10 @@
 namespace megatron::cli {
 namespace {
 
-constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
-                                     {"pretrain-bert", pretrain_bert},
-                                     {"bench", bench},
-                                     {"generate", generate_text},
-                                     {"score", score_text}};
+constexpr RankCommand kCommands[] = {
+    {"pretrain-gpt", pretrain_gpt}, {"pretrain-bert", pretrain_bert},
+    {"pretrain-t5", pretrain_t5},   {"bench", bench},
+    {"generate", generate_text},    {"score", score_text}};
 
 // Ignores problems of the words; the command reports them.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {

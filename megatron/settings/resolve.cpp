@@ -316,10 +316,8 @@ class Resolver {
     require(args_.legacy.add_position_embedding ||
                 c.position_embedding_type != PositionEmbedding::kLearnedAbsolute,
             "--no-position-embedding needs --position-embedding-type rope, alibi or none");
-    if (args_.model != ModelKind::kGpt) {
-      require(!c.untie_embeddings_and_output_weights,
-              "--untie-embeddings-and-output-weights is for GPT only; remove it");
-    }
+    require(args_.model != ModelKind::kBert || !c.untie_embeddings_and_output_weights,
+            "--untie-embeddings-and-output-weights is not for BERT; remove it");
     const int64_t tp = args_.parallel.tensor_model_parallel_size;
     if (args_.parallel.sequence_parallel && tp > 0) {
       const int64_t parts = tp * std::max<int64_t>(args_.parallel.context_parallel_size, 1);
@@ -502,8 +500,10 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
     found.push_back(fmt::format("--tokenizer-type {} is not available; use one of {}",
                                 args.tokenizer.tokenizer_type, fmt::join(types, ", ")));
   }
-  refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative,
-            "--position-embedding-type relative: a relative position bias");
+  refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative &&
+                args.model != ModelKind::kT5,
+            fmt::format("--position-embedding-type relative: a relative position bias for {}",
+                        name_of(args.model)));
   return found;
 }
 

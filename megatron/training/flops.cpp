@@ -27,6 +27,23 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   return 6.0 * tokens * matrices + 6.0 * tokens * s * layers * q;
 }
 
+double encoder_decoder_flops(const TransformerConfig& config, int64_t batch_size) {
+  const auto h = static_cast<double>(config.hidden_size);
+  const auto s = static_cast<double>(config.seq_length);
+  const auto t = static_cast<double>(config.decoder_seq_length);
+  const auto v = static_cast<double>(config.padded_vocab_size);
+  const auto q = static_cast<double>(config.num_attention_heads * config.kv_channels);
+  const auto encoder = static_cast<double>(config.num_layers);
+  const auto decoder = static_cast<double>(config.decoder_num_layers);
+  const auto batch = static_cast<double>(batch_size);
+  const double mlp =
+      h * static_cast<double>(config.ffn_hidden_size) * (is_gated(config.activation) ? 3.0 : 2.0);
+  const double of_encoder = encoder * (mlp + 4.0 * h * q) + decoder * 2.0 * h * q;
+  const double of_decoder = decoder * (mlp + 6.0 * h * q) + h * v;
+  const double pairs = encoder * s * s + decoder * (t * t / 2.0 + t * s);
+  return batch * (6.0 * s * of_encoder + 6.0 * t * of_decoder + 12.0 * q * pairs);
+}
+
 double tflops_per_device(double flops, double seconds, int64_t num_devices) {
   return flops / (seconds * static_cast<double>(num_devices) * 1e12);
 }

@@ -22,6 +22,13 @@ double standard_flops(const TransformerConfig& config, int64_t batch_size);
 //   q = n d, k = g d, e = 3 for a gated MLP, else 2
 double causal_flops(const TransformerConfig& config, int64_t batch_size);
 
+// An encoder of num_layers and seq_length (s), and a decoder of decoder_num_layers (D) and
+// decoder_seq_length (t) that attends to its output:
+//
+//   6 B s (L (h f e + 4 h q) + D 2 h q) + 6 B t (D (h f e + 6 h q) + h v)
+//   + 12 B q (L s^2 + D (t^2 / 2 + t s))
+double encoder_decoder_flops(const TransformerConfig& config, int64_t batch_size);
+
 // 10^12 operations per second and device.
 double tflops_per_device(double flops, double seconds, int64_t num_devices);
 

@@ -31,6 +31,20 @@ TEST(FlopsTest, Gpt345M) {
   EXPECT_NEAR(causal_flops(config, 32) / 1e13, 7.444896, 5e-7);
 }
 
+// Of one layer in each stack, counted product by product.
+TEST(FlopsTest, EncoderAndDecoder) {
+  TransformerConfig config = gpt(1, 8, 2, 6, 32);
+  config.decoder_num_layers = 1;
+  config.decoder_seq_length = 4;
+  const double encoder = 6 * (4 * 8 * 8 + 2 * 8 * 32) + 2 * 6 * 6 * 8;
+  const double decoder_itself = 4 * (4 * 8 * 8 + 2 * 8 * 32) + 4 * 4 * 8;  // half of the square
+  const double cross = 4 * 2 * 8 * 8 + 6 * 2 * 8 * 8 + 2 * 4 * 6 * 8;
+  const double logits = 4 * 8 * 32;
+  // A multiply-add is two operations; the backward pass costs twice the forward pass.
+  EXPECT_DOUBLE_EQ(encoder_decoder_flops(config, 3),
+                   3 * 6 * (encoder + decoder_itself + cross + logits));
+}
+
 TEST(FlopsTest, GatedMlpHasThreeMatrices) {
   TransformerConfig config = gpt(2, 64, 4, 32, 128);
   const double plain = causal_flops(config, 8);

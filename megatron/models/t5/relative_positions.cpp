@@ -1,0 +1,32 @@
+#include "megatron/models/t5/relative_positions.h"
+
+#include "megatron/transformer/init.h"
+
+namespace megatron {
+
+RelativePositions::Table::Table(const TransformerConfig& config, const TensorParallel& tp,
+                                Stream stream, const Options& options)
+    : weight(add_parameter(
+          "weight", {config.relative_attention_num_buckets, config.num_attention_heads / tp.size()},
+          {.role = ParameterRole::kEmbedding,
+           .init = input_init(config),
+           .sharding = {.axis = 1, .index = tp.rank(), .count = tp.size()},
+           .is_tied = options.is_tied,
+           .is_copy = options.is_copy},
+          {.dtype = config.params_dtype, .stream = stream})) {}
+
+RelativePositions::RelativePositions(const TransformerConfig& config, const TensorParallel& tp,
+                                     Stream stream, const Options& options)
+    : buckets_{.num_buckets = config.relative_attention_num_buckets,
+               .max_distance = config.relative_attention_max_distance,
+               .is_bidirectional = options.is_bidirectional},
+      table_(config, tp, stream, options) {
+  add_child("relative_attention_bias", table_);
+}
+
+Variable RelativePositions::forward(int64_t num_queries, int64_t num_keys,
+                                    int64_t first_query) const {
+  return relative_bias(table_.weight, num_queries, num_keys, buckets_, first_query);
+}
+
+}  // namespace megatron

@@ -1,0 +1,207 @@
+#include "megatron/models/t5/t5_model.h"
+
+#include "megatron/device/trace.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/embedding.h"
+#include "megatron/parallel/context/sequence.h"
+#include "megatron/parallel/tensor/linear.h"
+#include "megatron/parallel/tensor/mappings.h"
+#include "megatron/transformer/init.h"
+
+namespace megatron {
+namespace {
+
+const Stack kEncoder = {.name = "encoder", .is_causal = false};
+const Stack kDecoder = {.name = "decoder", .has_cross_attention = true};
+
+// For the embedding and the output layer.
+Placement outer_placement(const TransformerConfig& config, Stream stream) {
+  return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
+}
+
+bool is_tied(const TransformerConfig& config) {
+  return !config.untie_embeddings_and_output_weights;
+}
+
+}  // namespace
+
+T5Model::PositionTable::PositionTable(const TransformerConfig& config, const T5Chunk& chunk,
+                                      Stream stream)
+    : weight(add_parameter("weight", {config.max_position_embeddings, config.hidden_size},
+                           {.role = ParameterRole::kEmbedding,
+                            .init = embedding_init(config),
+                            .is_tied = !chunk.is_whole(),
+                            .is_copy = !chunk.embeds_encoder},
+                           outer_placement(config, stream))) {}
+
+T5Model::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const T5Chunk& chunk,
+                                        const TensorParallel& tp, Stream stream)
+    : word_embeddings(config.padded_vocab_size, config.hidden_size, tp,
+                      {.init = embedding_init(config),
+                       .is_tied = !chunk.is_whole(),
+                       .is_copy = !chunk.embeds_encoder},
+                      outer_placement(config, stream)) {
+  add_child("word_embeddings", word_embeddings);
+  if (!chunk.embeds_encoder && !chunk.embeds_decoder) return;  // a copy that only makes logits
+  if (config.position_embedding_type != PositionEmbedding::kLearnedAbsolute) return;
+  position_embeddings.emplace(config, chunk, stream);
+  add_child("position_embeddings", *position_embeddings);
+}
+
+T5Model::OutputLayer::OutputLayer(const TransformerConfig& config, const TensorParallel& tp,
+                                  Stream stream) {
+  const int64_t rows = config.padded_vocab_size / tp.size();
+  const Sharding sharding = {.axis = 0, .index = tp.rank(), .count = tp.size()};
+  if (!is_tied(config)) {
+    weight = add_parameter("weight", {rows, config.hidden_size},
+                           {.role = ParameterRole::kOutputHead,
+                            .init = input_init(config),
+                            .sharding = sharding,
+                            .has_vocabulary_rows = true},
+                           outer_placement(config, stream));
+  } else {
+    bias = add_parameter(
+        "bias", {rows},
+        {.role = ParameterRole::kBias, .sharding = sharding, .has_vocabulary_rows = true},
+        outer_placement(config, stream));
+  }
+}
+
+T5Model::T5Model(const TransformerConfig& config, Stream stream)
+    : T5Model(config, whole_t5(config), {}, stream) {}
+
+T5Model::T5Model(const TransformerConfig& config, const T5Chunk& chunk, const TensorParallel& tp,
+                 Stream stream)
+    : config_(config),
+      chunk_(chunk),
+      tp_(tp),
+      stream_(stream),
+      encoder_site_(hash_of("encoder.embedding.dropout")),
+      decoder_site_(hash_of("decoder.embedding.dropout")) {
+  if (chunk.embeds_encoder || chunk.embeds_decoder || (chunk.has_head && is_tied(config))) {
+    embedding_.emplace(config, chunk, tp, stream);
+    add_child("embedding", *embedding_);
+  }
+  const bool is_relative = config.position_embedding_type == PositionEmbedding::kRelative;
+  if (chunk.has_encoder()) {
+    if (is_relative) {
+      encoder_positions_.emplace(
+          config, tp, stream,
+          RelativePositions::Options{.is_bidirectional = true,
+                                     .is_tied = !chunk.is_whole(),
+                                     .is_copy = !chunk.embeds_encoder});
+      add_child("encoder_relative_pos_emb", *encoder_positions_);
+    }
+    encoder_.emplace(config, kEncoder, chunk.encoder, tp, stream);
+    add_child("encoder", *encoder_);
+  }
+  if (chunk.has_decoder()) {
+    if (is_relative) {
+      decoder_positions_.emplace(
+          config, tp, stream,
+          RelativePositions::Options{.is_bidirectional = false,
+                                     .is_tied = !chunk.is_whole(),
+                                     .is_copy = !chunk.embeds_decoder});
+      add_child("decoder_relative_pos_emb", *decoder_positions_);
+    }
+    decoder_.emplace(config, kDecoder, chunk.decoder, tp, stream);
+    add_child("decoder", *decoder_);
+  }
+  if (!chunk.has_head) return;
+  output_layer_.emplace(config, tp, stream);
+  add_child("output_layer", *output_layer_);
+}
+
+Variable T5Model::embed(const RowIds& tokens, const RowIds& position_ids, uint64_t dropout_site,
+                        RandomState& random) const {
+  const std::optional<PositionTable>& table = embedding_->position_embeddings;
+  RowIds positions = position_ids;
+  if (table && !positions.defined()) {
+    positions = default_position_ids(tokens.ids.size(0), tokens.ids.size(1));
+  }
+  const Variable partial = embedding_->word_embeddings.forward_partial(
+      tokens, table ? table->weight : Variable(), positions);
+  Variable x = tp_.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp_)
+                                     : reduce_from_tensor_region(partial, tp_);
+  if (config_.fp32_residual_connection) x = cast(x, DType::kFloat32);
+  const auto probability = static_cast<float>(config_.hidden_dropout);
+  return dropout(x, of_rows(random.dropout_key(dropout_site, probability), x.size(0), tp_, {}));
+}
+
+int64_t T5Model::length_of(const Variable& hidden) const {
+  return hidden.size(0) * (tp_.sequence_parallel ? tp_.size() : 1);
+}
+
+Variable T5Model::encode(const T5Input& input, const Variable& hidden, RandomState& random) const {
+  ForwardContext context;
+  context.random = &random;
+  if (input.encoder_padding_mask.defined()) {
+    context.key_padding_mask = input.encoder_padding_mask.to(stream_);
+  }
+  const Variable x =
+      chunk_.embeds_encoder
+          ? embed(input.encoder_tokens, input.encoder_position_ids, encoder_site_, random)
+          : hidden;
+  if (encoder_positions_) {
+    const int64_t length = length_of(x);
+    context.relative_bias = encoder_positions_->forward(length, length);
+  }
+  return encoder_->forward(x, context);
+}
+
+Variable T5Model::decode(const T5Input& input, const T5States& states, RandomState& random) const {
+  ForwardContext context;
+  context.random = &random;
+  context.encoder_output = states.encoder;
+  if (input.encoder_padding_mask.defined()) {
+    context.encoder_padding_mask = input.encoder_padding_mask.to(stream_);
+  }
+  const Variable x =
+      chunk_.embeds_decoder
+          ? embed(input.decoder_tokens, input.decoder_position_ids, decoder_site_, random)
+          : states.decoder;
+  if (decoder_positions_) {
+    const int64_t length = length_of(x);
+    context.relative_bias = decoder_positions_->forward(length, length);
+  }
+  return decoder_->forward(x, context);
+}
+
+T5States T5Model::forward(const T5Input& input, const T5States& states,
+                          RandomState& random) const {
+  const TraceRange range("forward");
+  T5States result = states;
+  if (chunk_.has_encoder()) result.encoder = encode(input, states.encoder, random);
+  if (chunk_.has_decoder()) result.decoder = decode(input, result, random);
+  return result;
+}
+
+Variable T5Model::logits(const Variable& hidden) const {
+  const TraceRange range("output_layer", hidden.stream());
+  const Variable& weight = is_tied(config_) ? embedding_->word_embeddings.weight()
+                                            : output_layer_->weight;
+  return column_parallel_linear(hidden, weight, output_layer_->bias, tp_);
+}
+
+std::vector<ParameterSpec> t5_specs(const TransformerConfig& config, const T5Chunk& chunk) {
+  const DescribeOnly describe_only;
+  return specs(T5Model(config, chunk, {}, Stream{}));
+}
+
+std::vector<ParameterSpec> t5_specs(const TransformerConfig& config) {
+  return t5_specs(config, whole_t5(config));
+}
+
+Variable t5_loss(const T5Model& model, const Variable& hidden, const Tensor& labels,
+                 const Tensor& loss_mask) {
+  const Variable logits = model.logits(hidden);  // [sd, b, v/tp]
+  const TransformerConfig& config = model.config();
+  const Variable losses = cross_entropy(
+      logits, labels, static_cast<float>(config.label_smoothing),
+      vocabulary_shard(logits.data(), model.tensor_parallel(), config.counted_vocab_size()));
+  return masked_mean(losses, loss_mask);
+}
+
+}  // namespace megatron
