@@ -45,7 +45,7 @@ class T5Test : public LayoutTest {
     const std::vector<Metrics> want = trained_t5(flags);
     ASSERT_GE(want.size(), 20u);
     for (const SplitLayout& at : layouts) {
-      const std::string name = name_of(at.layout);
+      const std::string name = name_of(at.layout) + "_split" + std::to_string(at.split);
       expect_equal(trained_t5(flags, at, name), want, name);
     }
   }
@@ -62,15 +62,15 @@ TEST_F(T5Test, Learns) {
 // With three stages the middle one hands the encoder's output on; with four each stack is cut.
 TEST_F(T5Test, EveryLayoutTrainsAsOneRank) {
   expect_layouts(
-      t5(), {{{.tp = 2}},
-             {{.tp = 4, .sequence_parallel = true}},
-             {{.pp = 2}, 1},
-             {{.pp = 3}, 1},
-             {{.pp = 3}, 2},
-             {{.pp = 4}, 2},
-             {{.dp = 2, .distributed_optimizer = true, .overlap = true}},
-             {{.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true},
-              1}});
+      t5(),
+      {{{.tp = 2}},
+       {{.tp = 4, .sequence_parallel = true}},
+       {{.pp = 2}, 1},
+       {{.pp = 3}, 1},
+       {{.pp = 3}, 2},
+       {{.pp = 4}, 2},
+       {{.dp = 2, .distributed_optimizer = true, .overlap = true}},
+       {{.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}, 1}});
 }
 
 TEST_F(T5Test, RelativePositionsTrainAsOnOneRank) {
@@ -106,8 +106,8 @@ TEST_F(T5Test, RecomputationChangesNothing) {
 }
 
 TEST_F(T5Test, NamesEverythingThatItHasNot) {
-  const Flags flags = t5().with("--position-embedding-type", "rope")
-                          .with("--pipeline-model-parallel-size", "2");
+  const Flags flags =
+      t5().with("--position-embedding-type", "rope").with("--pipeline-model-parallel-size", "2");
   Words words = {"--nproc-per-node", "2", kCommand};
   for (const std::string& word : flags.words()) words.push_back(word);
   const Outcome outcome = run("launch", words);
