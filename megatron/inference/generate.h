@@ -5,16 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "megatron/inference/sampler.h"
-#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/inference/engine.h"
 
 namespace megatron {
-
-// A model and the ranks that share it, tensor and pipeline parallel; other groups are not used.
-struct InferenceModel {
-  const GptModel& chunk;          // this rank's part
-  ParallelContext parallel = {};  // the default: one rank has all of it
-};
 
 struct GenerateOptions {
   int64_t max_new_tokens = 64;
@@ -36,17 +29,22 @@ struct Generation {
 // Called for every token drawn, row by row.
 using TokenSink = std::function<void(size_t row, int32_t token)>;
 
-// Continues every prompt. The rows run as one batch: the shortest prompt is read at once, the rest
-// of longer ones token by token (Megatron-LM's loop). What a row draws depends on the seed, its
-// number and its own tokens alone. Throws ConfigError for an empty prompt, an id that is not in the
-// vocabulary, or a length beyond the model's positions.
+// Continues every prompt, many at once (Engine). What a row draws depends on the seed, its number
+// and its own tokens alone. Throws ConfigError for an empty prompt, an id that is not in the
+// vocabulary, or a length beyond the model's positions; Error where the model's probabilities are
+// not numbers.
 //
-// Every rank of the model calls it with the same arguments and gets the same result. A step is a
-// pass through the stages; the last one's first rank gathers the logits of one position, draws, and
-// tells the others: one gather and one broadcast a step.
+// Every rank of the model calls it with the same arguments and gets the same result.
 std::vector<Generation> generate(const InferenceModel& model,
                                  std::span<const std::vector<int32_t>> prompts,
                                  const GenerateOptions& options, const TokenSink& on_token = {});
+// The same for requests that differ in more than their prompts.
+std::vector<Generation> generate(const InferenceModel& model, std::span<const Request> requests,
+                                 const TokenSink& on_token = {});
+
+// The best continuations of a prompt by a beam search, at most as many as request.beams says.
+// Tokens are those of the prompt and the continuation.
+std::vector<Hypothesis> search_beams(const InferenceModel& model, const Request& request);
 
 struct Score {
   double loss = 0;                        // mean negative log-likelihood of tokens 1 .. n - 1

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -46,7 +48,39 @@ void keep_top_p(std::vector<double>& weights, double top_p) {
   }
 }
 
+// Zeroes what has less than a share of the largest weight, 1.
+void keep_min_p(std::vector<double>& weights, double min_p) {
+  for (double& weight : weights) {
+    if (weight < min_p) weight = 0;
+  }
+}
+
 }  // namespace
+
+void adjust_logits(std::span<float> logits, const SamplingOptions& options,
+                   std::span<const int32_t> tokens, int64_t prompt_length) {
+  const auto in_range = [&](int32_t id) { return static_cast<size_t>(id) < logits.size(); };
+  for (const auto& [id, bias] : options.logit_bias) {
+    if (in_range(id)) logits[static_cast<size_t>(id)] += static_cast<float>(bias);
+  }
+  if (options.repetition_penalty != 1.0) {
+    const std::set<int32_t> present(tokens.begin(), tokens.end());
+    const auto penalty = static_cast<float>(options.repetition_penalty);
+    for (const int32_t id : present) {
+      if (!in_range(id)) continue;
+      float& logit = logits[static_cast<size_t>(id)];
+      logit = logit > 0 ? logit / penalty : logit * penalty;
+    }
+  }
+  if (options.presence_penalty == 0 && options.frequency_penalty == 0) return;
+  std::map<int32_t, int64_t> counts;
+  for (const int32_t id : tokens.subspan(static_cast<size_t>(prompt_length))) ++counts[id];
+  for (const auto& [id, count] : counts) {
+    if (!in_range(id)) continue;
+    logits[static_cast<size_t>(id)] -= static_cast<float>(
+        options.presence_penalty + options.frequency_penalty * static_cast<double>(count));
+  }
+}
 
 double top_p_at(const SamplingOptions& options, int64_t step) {
   if (options.top_p <= 0 || options.top_p_decay <= 0) return options.top_p;
@@ -66,9 +100,9 @@ int64_t sample(std::span<const float> logits, const SamplingOptions& options, do
   std::vector<double> weights = weights_of(logits, options.temperature, *best);
   if (options.top_k > 1) {
     keep_top_k(weights, logits, options.top_k);
-  } else if (top_p > 0) {
-    keep_top_p(weights, top_p);
   }
+  if (top_p > 0) keep_top_p(weights, top_p);
+  if (options.min_p > 0) keep_min_p(weights, options.min_p);
   const double target = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0;
   int64_t last = best - logits.begin();  // rounding may leave the target just above the sum
@@ -89,11 +123,15 @@ double sampling_uniform(uint64_t seed, int64_t row, int64_t step) {
   return static_cast<double>(bits) * 0x1p-53;
 }
 
-double log_probability(std::span<const float> logits, int64_t token) {
+double log_sum_exp(std::span<const float> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit - largest);
-  return logits[static_cast<size_t>(token)] - largest - std::log(sum);
+  return largest + std::log(sum);
+}
+
+double log_probability(std::span<const float> logits, int64_t token) {
+  return logits[static_cast<size_t>(token)] - log_sum_exp(logits);
 }
 
 }  // namespace megatron

@@ -1,10 +1,6 @@
 #include "megatron/transformer/core_attention.h"
 
-#include <cmath>
-#include <utility>
-
 #include "megatron/core/error.h"
-#include "megatron/kernels/copy_heads.h"
 #include "megatron/parallel/context/attention.h"
 #include "megatron/transformer/kv_cache.h"
 
@@ -60,34 +56,13 @@ Variable CoreAttention::cross(const Variable& q, const Variable& kv,
 
 Variable CoreAttention::self_cached(const Variable& qkv, int64_t layer,
                                     const ForwardContext& context) const {
-  KvCache& cache = *context.cache;
-  const int64_t s = qkv.size(0);
-  const int64_t b = qkv.size(1);
-  const int64_t n = heads_.num_heads;
-  const int64_t g = heads_.num_groups;
-  const int64_t d = heads_.head_size;
-  const int64_t before = cache.length();
-  const auto [q, k, v] = kernels::split_qkv(qkv.data().view(), n, g);
-  const auto append = [&](Tensor& store, const kernels::ConstHeadsView& heads) {
-    Tensor place = store.slice(before, s).reshape({s, b, g * d});
-    kernels::copy_heads(kernels::heads_of(place.view(), g), heads, qkv.stream());
-    return store.slice(0, before + s).reshape({before + s, b, g * d});
-  };
-  const Tensor keys = append(cache.keys(layer), k);
-  const Tensor values = append(cache.values(layer), v);
-
-  Tensor y({s, b, n * d}, qkv.dtype(), qkv.stream());
-  kernels::AttentionSettings settings;
-  settings.scale = 1.0f / std::sqrt(static_cast<float>(d));
-  settings.is_causal = is_causal_;
-  settings.query_offset = before;
-  if (alibi_slopes_.defined()) settings.alibi_slopes = std::as_const(alibi_slopes_).view();
-  const Tensor bias = context.relative_bias.defined() ? context.relative_bias.data() : Tensor();
-  if (bias.defined()) settings.relative_bias = bias.view();
-  attention_without_gradient(kernels::heads_of(y.view(), n), TensorView{}, q,
-                             kernels::heads_of(keys.view(), g), kernels::heads_of(values.view(), g),
-                             settings, qkv.stream());
-  return Variable(y);
+  invariant(is_causal_ && !context.relative_bias.defined(),
+            "texts in pages are read by causal attention without a relative position bias");
+  CachedBatch& cached = *context.cached;
+  return Variable(paged_attention(qkv.data(), cached.cache.layer(layer), cached.rows,
+                                  {.num_heads = heads_.num_heads,
+                                   .num_query_groups = heads_.num_groups,
+                                   .alibi_slopes = alibi_slopes_}));
 }
 
 }  // namespace megatron

@@ -33,7 +33,8 @@ class CoreAttention {
   //   qkv [s, b, (n + 2g) d], rows by group: its n/g query heads, its key, its value
   //   -> [s, b, n d]
   Variable self(const Variable& qkv, const ForwardContext& context) const;
-  // For generation: appends to the cache of a layer and attends to all of it.
+  // For generation: puts keys and values into the cache of a layer; each token attends to those of
+  // its own text.   qkv [t, 1, (n + 2g) d] -> [t, 1, n d]
   Variable self_cached(const Variable& qkv, int64_t layer, const ForwardContext& context) const;
   // Tokens attend to the encoder's output. g is n.
   //   q [s, b, n d]   kv [se, b, n 2 d], per head its key, then its value   -> [s, b, n d]

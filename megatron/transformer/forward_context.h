@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-class KvCache;
+struct CachedBatch;
 
 // What all layers of a stack share in one forward pass of one microbatch. Recomputed regions keep
 // copies.
@@ -22,7 +22,7 @@ struct ForwardContext {
   Variable encoder_output;           // [se, b, h], [se/tp, b, h] with sequence parallelism
   Tensor encoder_padding_mask;       // [b, se] bool: as key_padding_mask, for cross-attention
   ContextParallel context_parallel;  // s is this rank's part; document_starts are [2, b, s / 2]
-  KvCache* cache = nullptr;          // generation: keys and values of the tokens before these
+  CachedBatch* cached = nullptr;     // generation: s are tokens of several texts, b is 1
 };
 
 }  // namespace megatron

@@ -1,25 +1,26 @@
 #include "megatron/transformer/kv_cache.h"
 
-#include <string>
-
-#include "megatron/core/error.h"
-
 namespace megatron {
 
 KvCache::KvCache(const TransformerConfig& config, const ModelChunk& chunk,
-                 int64_t tensor_parallel_size, int64_t batch, int64_t capacity, Stream stream)
-    : first_layer_(chunk.first_layer), batch_(batch), capacity_(capacity) {
-  const Shape shape = {capacity, batch, config.query_groups_of_rank(tensor_parallel_size),
+                 int64_t tensor_parallel_size, int64_t num_pages, int64_t page_tokens,
+                 Stream stream)
+    : first_layer_(chunk.first_layer), page_tokens_(page_tokens) {
+  const Shape shape = {num_pages, page_tokens, config.query_groups_of_rank(tensor_parallel_size),
                        config.kv_channels};
   for (int64_t layer = 0; layer < chunk.num_layers; ++layer) {
-    keys_.emplace_back(shape, config.params_dtype, stream);
-    values_.emplace_back(shape, config.params_dtype, stream);
+    layers_.push_back(
+        {Tensor(shape, config.params_dtype, stream), Tensor(shape, config.params_dtype, stream)});
   }
 }
 
-void KvCache::advance(int64_t tokens) {
-  invariant(length_ + tokens <= capacity_, "a generation stays within its cache");
-  length_ += tokens;
+void KvCache::copy_page(int32_t to, int32_t from) {
+  for (PagedStore& layer : layers_) {
+    for (Tensor* store : {&layer.keys, &layer.values}) {
+      Tensor page = store->slice(to, 1);
+      copy_into(page, store->slice(from, 1));
+    }
+  }
 }
 
 }  // namespace megatron

@@ -51,11 +51,10 @@ Variable SelfAttention::projected(const Variable& x) const {
 Branch SelfAttention::forward(const Variable& x, const ForwardContext& context) const {
   Variable qkv = projected(x);  // [s, b, (n + 2g) d]
   if (context.rotary_table.defined()) {
-    const int64_t offset = context.cache == nullptr ? 0 : context.cache->length();
     qkv = rotary_inplace(qkv, heads_.num_heads, heads_.num_groups, context.rotary_table,
-                         {.offset = offset, .position_ids = context.position_ids}, rotary_pairs_);
+                         {.position_ids = context.position_ids}, rotary_pairs_);
   }
-  const Variable y = context.cache == nullptr
+  const Variable y = context.cached == nullptr
                          ? core_attention_.self(qkv, context)
                          : core_attention_.self_cached(qkv, layer_, context);  // [s, b, n d]
   return {linear_proj_.forward_without_bias(y), linear_proj_.bias()};          // [s, b, h]

@@ -72,6 +72,33 @@ TEST(SampleTest, RefusesNan) {
               testing::ThrowsMessage<Error>(testing::HasSubstr("weights are NaN")));
 }
 
+TEST(SampleTest, TopPCountsAmongTheTopK) {
+  // Of the two largest each has half.
+  EXPECT_EQ(shares({.top_k = 2, .top_p = 0.4}).size(), 1u);
+  EXPECT_EQ(shares({.top_k = 2, .top_p = 0.6}).size(), 2u);
+}
+
+TEST(SampleTest, MinPIsAShareOfTheLargest) {
+  EXPECT_EQ(shares({.min_p = 0.9}).size(), 2u);
+  EXPECT_EQ(shares({.min_p = 0.36}).size(), 3u);  // exp(-1) = 0.3679
+  EXPECT_EQ(shares({.min_p = 0.37}).size(), 2u);
+}
+
+TEST(AdjustLogitsTest, PenaltiesFollowTheText) {
+  const auto adjusted = [](const SamplingOptions& options) {
+    std::vector<float> logits = {4, -4, 1, 1, 1};
+    const std::vector<int32_t> tokens = {0, 1, 3, 3, 2, 9};  // 9 is beyond the logits
+    adjust_logits(logits, options, tokens, 2);
+    return logits;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(adjusted({}), ElementsAre(4, -4, 1, 1, 1));
+  EXPECT_THAT(adjusted({.repetition_penalty = 2}), ElementsAre(2, -8, 0.5, 0.5, 1));
+  EXPECT_THAT(adjusted({.presence_penalty = 0.5}), ElementsAre(4, -4, 0.5, 0.5, 1));
+  EXPECT_THAT(adjusted({.frequency_penalty = 0.5}), ElementsAre(4, -4, 0.5, 0, 1));
+  EXPECT_THAT(adjusted({.logit_bias = {{4, 3.0}, {7, 1.0}}}), ElementsAre(4, -4, 1, 1, 4));
+}
+
 TEST(TopPTest, DecaysToItsBound) {
   const SamplingOptions options{.top_p = 0.8, .top_p_decay = 0.5, .top_p_bound = 0.3};
   EXPECT_DOUBLE_EQ(top_p_at(options, 0), 0.8);

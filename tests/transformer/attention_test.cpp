@@ -22,6 +22,18 @@ Tensor changed(const Tensor& x, int64_t at) {
   return y;
 }
 
+// Sample 0 alone: [s, b, h] -> [s, 1, h].
+Tensor first_sample(const Tensor& x) {
+  Tensor y({x.size(0), 1, x.size(2)}, x.dtype(), Stream{});
+  for (int64_t i = 0; i < x.size(0); ++i) {
+    for (int64_t c = 0; c < x.size(2); ++c) {
+      y.span<float>()[static_cast<size_t>(i * x.size(2) + c)] =
+          static_cast<float>(element(x, i * x.size(1) * x.size(2) + c));
+    }
+  }
+  return y;
+}
+
 bool is_same_row(const Tensor& a, const Tensor& b, int64_t token) {
   const int64_t row = token * a.size(1) * a.size(2);
   for (int64_t c = 0; c < a.size(2); ++c) {
@@ -85,7 +97,7 @@ TEST(SelfAttentionTest, NormedQueriesHaveNoScale) {
   }
 }
 
-// Tokens that come one at a time attend to the cache as they would to each other.
+// Tokens that come one or two at a time attend to their pages as they would to each other.
 TEST(SelfAttentionTest, CachedKeysAreNormed) {
   TransformerConfig c = tiny_config();
   c.qk_layernorm = true;
@@ -94,13 +106,16 @@ TEST(SelfAttentionTest, CachedKeysAreNormed) {
   const Tensor x = random_hidden(kLength, 32, 1);
   const Tensor want = attended(attention, x, {});
   const NoGrad no_grad;
-  KvCache cache(c, whole_model(1), 1, kBatch, kLength, Stream{});
-  ForwardContext context;
-  context.cache = &cache;
-  for (int64_t token = 0; token < kLength; ++token) {
-    const Tensor y = attended(attention, copied(x.slice(token, 1)), context);
-    cache.advance(1);
-    expect_close(y, want.slice(token, 1), Tolerance{1e-5, 1e-5});
+  KvCache cache(c, whole_model(1), 1, 8, 4, Stream{});
+  const std::vector<int32_t> pages = {5, 2, 7, 1};
+  for (int64_t token = 0, count = 1; token < kLength; token += count, count = 2) {
+    count = std::min(count, kLength - token);
+    CachedBatch cached{cache, {{.num_tokens = count, .before = token, .pages = pages}}};
+    ForwardContext context;
+    context.cached = &cached;
+    const Tensor own = first_sample(x.slice(token, count));
+    const Tensor y = attended(attention, own, context);
+    expect_close(y, first_sample(want.slice(token, count)), Tolerance{1e-5, 1e-5});
   }
 }
 

@@ -21,13 +21,6 @@ Placement outer_placement(const TransformerConfig& config, Stream stream) {
   return {.dtype = config.params_dtype, .stream = stream, .is_embedding_or_output = true};
 }
 
-// [b, s] int64: first, first + 1, ... in each row.
-Tensor consecutive_positions(int64_t batch, int64_t length, int64_t first) {
-  Tensor ids = default_position_ids(batch, length);
-  for (int64_t& id : ids.span<int64_t>()) id += first;
-  return ids;
-}
-
 }  // namespace
 
 GptModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
@@ -100,13 +93,12 @@ std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config) {
   return gpt_specs(config, whole_model(config.num_layers));
 }
 
-Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& random) const {
+Variable GptModel::embed(const GptInput& input, RandomState& random) const {
   const VocabParallelEmbedding& words = embedding_->word_embeddings;
   const std::optional<Embedding>& positions = embedding_->position_embeddings;
   RowIds position_ids = input.position_ids;
   if (positions && !position_ids.defined()) {
-    position_ids =
-        consecutive_positions(input.tokens.ids.size(0), input.tokens.ids.size(1), offset);
+    position_ids = default_position_ids(input.tokens.ids.size(0), input.tokens.ids.size(1));
   }
   Variable x;  // [s, b, h]
   if (embedding_->norm) {
@@ -126,7 +118,7 @@ Variable GptModel::embed(const GptInput& input, int64_t offset, RandomState& ran
 }
 
 Variable GptModel::forward(const GptInput& input, const Variable& activations, RandomState& random,
-                           KvCache* cache) const {
+                           CachedBatch* cached) const {
   const TraceRange range("forward");
   ForwardContext context;
   context.random = &random;
@@ -135,13 +127,10 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
     context.document_starts = input.document_starts.to(stream_);
   }
   context.context_parallel = cp_;
-  context.cache = cache;
+  context.cached = cached;
   if (input.position_ids.defined()) context.position_ids = input.position_ids.ids.to(stream_);
-  const int64_t offset = cache == nullptr ? 0 : cache->length();
-  const Variable x = chunk_.has_embedding ? embed(input, offset, random) : activations;
-  Variable y = decoder_.forward(x, context);
-  if (cache != nullptr) cache->advance(x.size(0));
-  return y;
+  const Variable x = chunk_.has_embedding ? embed(input, random) : activations;
+  return decoder_.forward(x, context);
 }
 
 ChunkBoundary GptModel::boundary(int64_t micro_batch_size) const {

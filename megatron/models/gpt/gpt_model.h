@@ -16,7 +16,7 @@ namespace megatron {
 // the middle of the model needs no tokens.
 struct GptInput {
   RowIds tokens = {};           // [b, s]
-  RowIds position_ids = {};     // [b, s]; undefined: 0 .. s - 1, or after what the cache holds
+  RowIds position_ids = {};     // [b, s]; undefined: 0 .. s - 1
   Tensor document_starts = {};  // [b, s] int32: token i sees [start, i]; undefined: all before it
 };
 // Under context parallelism s is the rank's part of the sequence (ContextParallel): position_ids
@@ -38,13 +38,13 @@ class GptModel final : public Module {
 
   // Runs this chunk on the activations of the chunk before; the first chunk gets none. Returns
   // [s, b, h], [s/tp, b, h] with sequence parallelism; the last chunk ends with the final norm.
-  // With a cache, outside grad mode, the tokens follow those in the cache, which grows by s.
+  // With `cached`, outside grad mode, the tokens [1, s] with their position_ids are those of its
+  // rows: each sees the tokens of its own row, in the cache and here.
   Variable forward(const GptInput& input, const Variable& activations, RandomState& random,
-                   KvCache* cache = nullptr) const;
+                   CachedBatch* cached = nullptr) const;
   // The same for the whole model.
-  Variable hidden_states(const GptInput& input, RandomState& random,
-                         KvCache* cache = nullptr) const {
-    return forward(input, Variable(), random, cache);
+  Variable hidden_states(const GptInput& input, RandomState& random) const {
+    return forward(input, Variable(), random);
   }
   // This rank's columns of the logits: the output of forward() -> [s, b, v/tp]. Without sequence
   // parallelism hidden may be a part of the positions.
@@ -61,8 +61,7 @@ class GptModel final : public Module {
   Stream stream() const { return stream_; }
 
  private:
-  // `offset` is the position of the first token if the input has no position_ids.
-  Variable embed(const GptInput& input, int64_t offset, RandomState& random) const;
+  Variable embed(const GptInput& input, RandomState& random) const;
 
   TransformerConfig config_;
   ModelChunk chunk_;

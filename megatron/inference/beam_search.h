@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace megatron {
+
+struct BeamOptions {
+  int64_t width = 0;            // beams, at least 1
+  double length_penalty = 1.0;  // a score is the sum of log-probabilities over length^penalty
+};
+
+// A finished beam.
+struct Hypothesis {
+  std::vector<int32_t> tokens = {};  // without the prompt and the stop token
+  double score = 0;
+  bool is_stopped = false;  // by a stop token, not by length
+};
+
+// A token that may continue a beam.
+struct BeamCandidate {
+  int64_t beam = 0;
+  int32_t token = 0;
+  double log_probability = 0;  // of all tokens of the beam and this one
+};
+
+// The bookkeeping of a beam search by Megatron-LM's rules: which candidates go on, which are
+// finished, and when to stop. It knows no model.
+class BeamSearch {
+ public:
+  BeamSearch(const BeamOptions& options, std::vector<int32_t> stop_tokens, int64_t max_new_tokens);
+
+  // Beams that go on: 1 before the first step, whose beams would all be alike.
+  int64_t num_beams() const { return static_cast<int64_t>(beams_.size()); }
+  // Sum of the log-probabilities of a beam's tokens.
+  double log_probability(int64_t beam) const;
+  // How many candidates a step needs, best first: two a beam, so that enough go on.
+  int64_t num_candidates() const { return 2 * options_.width; }
+
+  // Takes the best candidates of a step. Returns for each beam that goes on the beam it continues;
+  // nothing when the search is done.
+  std::vector<int64_t> advance(std::span<const BeamCandidate> candidates);
+  bool is_done() const { return is_done_; }
+  // The token that a beam drew last.
+  int32_t last_token(int64_t beam) const;
+
+  // The best hypotheses by falling score, at most `width`. REQUIRES: is_done().
+  std::vector<Hypothesis> take_result();
+
+ private:
+  struct Beam {
+    std::vector<int32_t> tokens = {};
+    double log_probability = 0;
+  };
+  double score_of(double log_probability, int64_t length) const;
+  void add(Hypothesis hypothesis);
+  bool cannot_improve(double best_log_probability) const;
+
+  BeamOptions options_;
+  std::vector<int32_t> stop_tokens_;
+  int64_t max_new_tokens_;
+  std::vector<Beam> beams_ = {Beam{}};
+  std::vector<Hypothesis> finished_;
+  bool is_done_ = false;
+};
+
+}  // namespace megatron

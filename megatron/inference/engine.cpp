@@ -1,0 +1,360 @@
+#include "megatron/inference/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/inference/engine_parts.h"
+
+namespace megatron {
+namespace {
+
+int64_t pages_of_cache(const TransformerConfig& config, const EngineOptions& options) {
+  const int64_t positions = std::max(config.max_position_embeddings, config.seq_length);
+  const int64_t tokens = options.cache_tokens > 0 ? options.cache_tokens : 4 * positions;
+  return (tokens + options.page_tokens - 1) / options.page_tokens;
+}
+
+}  // namespace
+
+Engine::Engine(const InferenceModel& model, const EngineOptions& options)
+    : model_(model),
+      options_(options),
+      pool_(pages_of_cache(model.chunk.config(), options), options.page_tokens),
+      cache_(model.chunk.config(), model.chunk.chunk(), model.parallel.tensor.size(),
+             pool_.num_pages(), options.page_tokens, model.chunk.stream()) {
+  // Then every text that runs gets its next token in every step.
+  options_.max_step_tokens = std::max(options_.max_step_tokens, options_.max_rows);
+}
+
+Engine::~Engine() = default;
+
+void Engine::check(const Request& request) const {
+  const TransformerConfig& config = model_.chunk.config();
+  if (request.prompt.empty()) throw ConfigError("a prompt has no tokens; give it some text");
+  check_ids(request.prompt,
+            request.vocab_size > 0 ? request.vocab_size : config.counted_vocab_size());
+  const auto length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
+  check_length(length, request.max_new_tokens, config);
+  const Group group(0, request);
+  if (group.num_rows() > options_.max_rows) {
+    throw ConfigError(
+        fmt::format("{} beams are more than the {} texts that run at once; ask for "
+                    "fewer beams",
+                    group.num_rows(), options_.max_rows));
+  }
+  if (group.most_pages(pool_) > pool_.num_pages()) {
+    throw ConfigError(
+        fmt::format("{} tokens are more than the cache of {} holds; shorten the prompt, ask for "
+                    "fewer new tokens, or make the cache larger",
+                    length * group.num_rows(), pool_.num_pages() * pool_.page_tokens()));
+  }
+}
+
+RequestId Engine::submit(Request request) {
+  check(request);
+  const int64_t known = model_.chunk.config().counted_vocab_size();
+  if (request.vocab_size == 0) request.vocab_size = known;
+  request.num_top = std::min(request.num_top, known);
+  counts_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
+  waiting_.push_back(std::make_unique<Group>(++last_id_, std::move(request)));
+  return last_id_;
+}
+
+void Engine::cancel(RequestId id) {
+  for (Groups* groups : {&running_, &waiting_}) {
+    const auto place = std::find_if(groups->begin(), groups->end(),
+                                    [&](const auto& group) { return group->id == id; });
+    if (place == groups->end()) continue;
+    for (Row& row : (*place)->rows) release_pages(row);
+    groups->erase(place);
+    return;
+  }
+}
+
+EngineState Engine::state() const {
+  EngineState state = counts_;
+  state.running = static_cast<int64_t>(running_.size());
+  state.waiting = static_cast<int64_t>(waiting_.size());
+  state.pages = pool_.num_pages();
+  state.pages_owned = pool_.num_owned();
+  return state;
+}
+
+std::vector<Progress> Engine::step() {
+  invariant(has_work(), "a step has a request to work for");
+  std::vector<Progress> all;
+  while (!waiting_.empty() && waiting_.front()->num_inputs() <= 0) {  // nothing is asked for
+    all.push_back({.id = waiting_.front()->id, .finish = Finish::kLength});
+    waiting_.pop_front();
+  }
+  const std::vector<Part> parts = planned_parts();
+  if (parts.empty()) return all;
+  const Tensor hidden = run(parts);
+  std::vector<double> values = selected(parts, hidden);
+  share(model_, values);
+  for (const Part& part : parts) part.row->cached += part.count;
+  std::span<const double> rest = values;
+  for (const Part& part : parts) {
+    const auto count = static_cast<size_t>(num_values(part));
+    if (part.is_first) all.push_back(apply(part, rest.first(count)));
+    rest = rest.subspan(count);
+  }
+  for (const Progress& progress : all) {
+    if (progress.finish != Finish::kNone) cancel(progress.id);
+  }
+  if (options_.reuse_prefixes) {
+    for (const auto& group : running_) {
+      for (Row& row : group->rows) publish(row);
+    }
+  }
+  return all;
+}
+
+// --- What a step does ---
+
+// Texts that have been read go first, by age: they may need pages, which only younger ones that
+// have no part yet lose. Those that are being read have all pages they need.
+std::vector<Engine::Part> Engine::planned_parts() {
+  std::vector<Part> parts;
+  int64_t budget = options_.max_step_tokens;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Group& group = *running_[i];
+    if (!group.is_read()) continue;
+    bool has_pages = true;
+    for (Row& row : group.rows) {
+      has_pages = has_pages && grow(group, row, static_cast<int64_t>(row.tokens.size()));
+    }
+    if (has_pages) {
+      plan(group, budget, parts);
+    } else {
+      --i;  // the group itself waits again
+    }
+  }
+  for (const auto& group : running_) {
+    if (!group->is_read() && budget > 0) plan(*group, budget, parts);
+  }
+  while (admit_next(budget, parts)) {
+  }
+  int64_t token = 0;
+  for (Part& part : parts) {
+    part.first_token = token;
+    token += part.count;
+  }
+  return parts;
+}
+
+void Engine::plan(Group& group, int64_t& budget, std::vector<Part>& parts) {
+  for (size_t i = 0; i < group.rows.size() && budget > 0; ++i) {
+    Row& row = group.rows[i];
+    Part part;
+    part.group = &group;
+    part.row = &row;
+    part.is_first = i == 0;
+    part.begin = row.cached;
+    part.count = std::min(budget, group.num_inputs(row) - row.cached);
+    const int64_t end = part.begin + part.count;
+    part.draws = end == static_cast<int64_t>(row.tokens.size());
+    if (group.request.return_log_probabilities) {
+      const auto last = static_cast<int64_t>(group.request.prompt.size()) - 1;
+      part.first_forced = std::max(part.begin, group.num_forced);
+      part.num_forced = std::max<int64_t>(0, std::min(end, last) - part.first_forced);
+      group.num_forced += part.num_forced;
+    }
+    budget -= part.count;
+    parts.push_back(part);
+  }
+}
+
+bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
+  if (waiting_.empty() || budget <= 0) return false;
+  Group& group = *waiting_.front();
+  if (group.num_inputs() <= 0) return false;  // the next step answers it
+  int64_t rows = group.num_rows();
+  for (const auto& other : running_) rows += other->num_rows();
+  if (rows > options_.max_rows) return false;
+
+  Row& row = group.rows.front();
+  PagePool::Match known;
+  const bool may_reuse = options_.reuse_prefixes && !group.wants_forced();
+  if (may_reuse) known = pool_.match(std::span(row.tokens).first(row.tokens.size() - 1));
+  const auto reused = static_cast<int64_t>(known.pages.size());
+  const int64_t needed = pool_.pages_for(static_cast<int64_t>(row.tokens.size())) - reused;
+  const int64_t most = group.beams ? group.most_pages(pool_) : needed;
+  if (pool_.num_available() - reserved_pages() < most) {
+    for (const int32_t page : known.pages) pool_.release(page);
+    return false;
+  }
+  row.pages = std::move(known.pages);
+  row.serials = std::move(known.serials);
+  row.cached = reused * pool_.page_tokens();
+  counts_.reused_tokens += row.cached;
+  for (int64_t i = 0; i < needed; ++i) row.pages.push_back(pool_.allocate());
+  running_.push_back(std::move(waiting_.front()));
+  waiting_.pop_front();
+  plan(*running_.back(), budget, parts);
+  return true;
+}
+
+// Pages that the rows of beam searches may still need: they never wait in the middle.
+int64_t Engine::reserved_pages() const {
+  int64_t reserved = 0;
+  for (const auto& group : running_) {
+    if (!group->beams) continue;
+    reserved += group->most_pages(pool_);
+    for (const Row& row : group->rows) reserved -= static_cast<int64_t>(row.pages.size());
+  }
+  return std::max<int64_t>(0, reserved);
+}
+
+// Gives a row pages for `tokens` tokens. False: there are none, and its group waits again.
+bool Engine::grow(Group& group, Row& row, int64_t tokens) {
+  while (static_cast<int64_t>(row.pages.size()) < pool_.pages_for(tokens)) {
+    if (group.beams || pool_.num_available() > reserved_pages()) {
+      row.pages.push_back(pool_.allocate());
+    } else if (!preempt_youngest(group)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Makes the youngest text wait again. False: that is this one.
+bool Engine::preempt_youngest(const Group& but) {
+  const auto place = std::find_if(running_.rbegin(), running_.rend(),
+                                  [](const auto& group) { return !group->beams; });
+  invariant(place != running_.rend(), "a text that needs a page is one of those that run");
+  const bool is_other = place->get() != &but;
+  std::unique_ptr<Group> group = std::move(*place);
+  running_.erase(std::next(place).base());
+  for (Row& row : group->rows) release_pages(row);
+  waiting_.push_front(std::move(group));
+  ++counts_.preemptions;
+  return is_other;
+}
+
+void Engine::release_pages(Row& row) {
+  // The last pages first: without owners they are also the first to be used anew.
+  for (auto page = row.pages.rbegin(); page != row.pages.rend(); ++page) pool_.release(*page);
+  row.pages.clear();
+  row.serials.clear();
+  row.cached = 0;
+}
+
+Tensor Engine::run(std::span<const Part> parts) {
+  const NoGrad no_grad;
+  std::vector<int64_t> tokens;
+  std::vector<int64_t> positions;
+  CachedBatch cached{cache_};
+  for (const Part& part : parts) {
+    for (int64_t i = part.begin; i < part.begin + part.count; ++i) {
+      tokens.push_back(part.row->tokens[static_cast<size_t>(i)]);
+      positions.push_back(i);
+    }
+    cached.rows.push_back({part.first_token, part.count, part.begin, part.row->pages});
+  }
+  const auto count = static_cast<int64_t>(tokens.size());
+  return run_stages(model_,
+                    {.tokens = tensor_of(tokens, {1, count}),
+                     .position_ids = tensor_of(positions, {1, count})},
+                    &cached)
+      .data();
+}
+
+// --- What its results do ---
+
+Progress Engine::apply(const Part& part, std::span<const double> values) {
+  Group& group = *part.group;
+  Progress progress;
+  progress.id = group.id;
+  const auto forced = values.first(static_cast<size_t>(part.num_forced));
+  progress.prompt_log_probabilities.assign(forced.begin(), forced.end());
+  const std::span<const double> drawn = values.subspan(forced.size());
+  const bool has_nan =
+      std::any_of(forced.begin(), forced.end(), [](double value) { return std::isnan(value); });
+  if (has_nan || (!drawn.empty() && drawn.front() == kNotDrawn)) {
+    progress.finish = Finish::kFailed;
+  } else if (group.beams && !drawn.empty()) {
+    apply_beams(group, drawn, progress);
+  } else if (!drawn.empty()) {
+    apply_token(part, drawn, progress);
+  } else if (part.row->cached == group.num_inputs(*part.row) && group.request.max_new_tokens == 0) {
+    progress.finish = Finish::kLength;
+  }
+  return progress;
+}
+
+void Engine::apply_token(const Part& part, std::span<const double> values, Progress& progress) {
+  const Request& request = part.group->request;
+  std::vector<int32_t>& tokens = part.row->tokens;
+  progress.token = static_cast<int32_t>(values[0]);
+  tokens.push_back(*progress.token);
+  if (request.return_log_probabilities) progress.log_probability = values[1];
+  const size_t first_top = request.return_log_probabilities ? 2 : 1;
+  for (size_t i = first_top; i < values.size(); i += 2) {
+    progress.top.push_back({static_cast<int32_t>(values[i]), values[i + 1]});
+  }
+  const auto drawn = static_cast<int64_t>(tokens.size() - request.prompt.size());
+  if (stops(request, tokens)) {
+    progress.finish = Finish::kStop;
+  } else if (drawn >= request.max_new_tokens) {
+    progress.finish = Finish::kLength;
+  }
+}
+
+void Engine::apply_beams(Group& group, std::span<const double> values, Progress& progress) {
+  std::vector<BeamCandidate> candidates;
+  for (size_t i = 0; i + 2 < values.size() && values[i] >= 0; i += 3) {
+    candidates.push_back(
+        {static_cast<int64_t>(values[i]), static_cast<int32_t>(values[i + 1]), values[i + 2]});
+  }
+  const std::vector<int64_t> parents = group.beams->advance(candidates);
+  if (!group.beams->is_done()) return follow(group, parents);
+  progress.hypotheses = group.beams->take_result();
+  const bool stopped = !progress.hypotheses.empty() && progress.hypotheses.front().is_stopped;
+  progress.finish = stopped ? Finish::kStop : Finish::kLength;
+}
+
+// The rows of a group become those of its beams: full pages are shared, a page in the middle is
+// copied for all children but the first.
+void Engine::follow(Group& group, std::span<const int64_t> parents) {
+  std::vector<Row> next;
+  std::vector<bool> is_taken(group.rows.size(), false);
+  for (size_t i = 0; i < parents.size(); ++i) {
+    const auto parent = static_cast<size_t>(parents[i]);
+    Row row = group.rows[parent];
+    if (is_taken[parent]) {
+      const auto full = static_cast<size_t>(row.cached / pool_.page_tokens());
+      for (size_t page = 0; page < full; ++page) pool_.retain(row.pages[page]);
+      const std::vector<int32_t> others(row.pages.begin() + static_cast<std::ptrdiff_t>(full),
+                                        row.pages.end());
+      row.pages.resize(full);
+      for (const int32_t page : others) {
+        row.pages.push_back(pool_.allocate());
+        cache_.copy_page(row.pages.back(), page);
+      }
+    }
+    is_taken[parent] = true;
+    row.tokens.push_back(group.beams->last_token(static_cast<int64_t>(i)));
+    next.push_back(std::move(row));
+  }
+  for (size_t i = 0; i < group.rows.size(); ++i) {
+    if (!is_taken[i]) release_pages(group.rows[i]);
+  }
+  group.rows = std::move(next);
+}
+
+void Engine::publish(Row& row) {
+  const auto width = static_cast<size_t>(pool_.page_tokens());
+  for (size_t page = row.serials.size(); (page + 1) * width <= static_cast<size_t>(row.cached);
+       ++page) {
+    const PagePool::Serial before = page == 0 ? 0 : row.serials.back();
+    row.serials.push_back(
+        pool_.publish(row.pages[page], before, std::span(row.tokens).subspan(page * width, width)));
+  }
+}
+
+}  // namespace megatron

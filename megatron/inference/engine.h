@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "megatron/inference/model_step.h"
+#include "megatron/inference/page_pool.h"
+#include "megatron/inference/request.h"
+
+namespace megatron {
+
+struct EngineOptions {
+  int64_t max_rows = 64;          // texts that are continued at once; others wait
+  int64_t max_step_tokens = 512;  // of one forward pass; longer prompts are read in several
+  int64_t page_tokens = 16;
+  int64_t cache_tokens = 0;  // of all texts together; 0: 4 texts as long as the model's positions
+  bool reuse_prefixes = true;
+};
+
+struct EngineState {
+  int64_t running = 0;  // requests
+  int64_t waiting = 0;
+  int64_t pages = 0;
+  int64_t pages_owned = 0;
+  int64_t preemptions = 0;  // since the start
+  int64_t prompt_tokens = 0;
+  int64_t reused_tokens = 0;  // of these, those that the cache had
+};
+
+// Continues many texts at once. Requests join and leave between two steps. A step is one forward
+// pass: the next token of every text that has been read, and a part of the prompts of others, as
+// far as max_step_tokens goes. Keys and values lie in pages; a text that needs a page when there is
+// none makes the youngest text wait again, which later reads its tokens anew.
+//
+// What a request draws depends on its seed, its row and its tokens alone, whatever else runs.
+//
+// Every rank of the model makes the same calls and gets the same results. Each step has one gather
+// over the tensor-parallel ranks of the last stage and one broadcast.
+class Engine {
+ public:
+  Engine(const InferenceModel& model, const EngineOptions& options);
+  ~Engine();
+
+  // Throws ConfigError for an empty prompt, an id that is not in the vocabulary, or a length beyond
+  // the model's positions or the cache. Safe from any thread.
+  void check(const Request& request) const;
+  // Throws as check(). The first request gets the number 1, the next one 2, and so on.
+  RequestId submit(Request request);
+  // Forgets a request; does nothing if it is finished. step() says no more about it.
+  void cancel(RequestId id);
+
+  bool has_work() const { return !running_.empty() || !waiting_.empty(); }
+  // REQUIRES: has_work().
+  std::vector<Progress> step();
+
+  EngineState state() const;
+
+ private:
+  struct Row;        // a text with its pages
+  struct Group;      // the rows of a request
+  struct Part;       // what a step does for a row
+  struct Selection;  // what the rank that draws found for a part
+  using Groups = std::deque<std::unique_ptr<Group>>;
+
+  std::vector<Part> planned_parts();
+  void plan(Group& group, int64_t& budget, std::vector<Part>& parts);
+  bool admit_next(int64_t& budget, std::vector<Part>& parts);
+  bool grow(Group& group, Row& row, int64_t tokens);
+  bool preempt_youngest(const Group& but);
+  void release_pages(Row& row);
+  int64_t reserved_pages() const;
+
+  Tensor run(std::span<const Part> parts);
+  std::vector<double> selected(std::span<const Part> parts, const Tensor& hidden);
+  void select_token(const Part& part, std::span<float> logits, std::vector<double>& values) const;
+  void select_beams(std::span<const Part> parts, const Tensor& logits, int64_t first_row,
+                    std::vector<double>& values) const;
+  int64_t num_values(const Part& part) const;
+
+  Progress apply(const Part& part, std::span<const double> values);
+  void apply_token(const Part& part, std::span<const double> values, Progress& progress);
+  void apply_beams(Group& group, std::span<const double> values, Progress& progress);
+  void follow(Group& group, std::span<const int64_t> parents);
+  void publish(Row& row);
+  void remove(const Group& group);
+
+  InferenceModel model_;
+  EngineOptions options_;
+  PagePool pool_;
+  KvCache cache_;
+  Groups running_;  // in the order they came
+  Groups waiting_;
+  RequestId last_id_ = 0;
+  EngineState counts_;
+};
+
+}  // namespace megatron

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "megatron/inference/engine.h"
+
+// What the engine's files share.
+namespace megatron {
+
+// In place of a token or beam: the logits are not numbers.
+inline constexpr double kNotDrawn = -1;
+
+struct Engine::Row {
+  std::vector<int32_t> tokens = {};
+  std::vector<int32_t> pages = {};
+  std::vector<PagePool::Serial> serials = {};  // of the first pages, as far as they are known
+  int64_t cached = 0;                          // tokens whose keys and values are in the pages
+};
+
+struct Engine::Group {
+  Group(RequestId the_id, Request the_request)
+      : id(the_id), request(std::move(the_request)), rows(1) {
+    rows.front().tokens = request.prompt;
+    if (request.beams && request.max_new_tokens > 0) {
+      beams.emplace(*request.beams, request.stop_tokens, request.max_new_tokens);
+    }
+  }
+
+  // The most rows it will ever have.
+  int64_t num_rows() const { return beams ? request.beams->width : 1; }
+  // The most pages it will ever have. A beam search needs one more a beam while it copies.
+  int64_t most_pages(const PagePool& pool) const {
+    const int64_t pages =
+        pool.pages_for(static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens);
+    return beams ? num_rows() * (pages + 1) : pages;
+  }
+  // Tokens of a row that the model reads before the next draw.
+  int64_t num_inputs(const Row& row) const {
+    const auto count = static_cast<int64_t>(row.tokens.size());
+    if (request.max_new_tokens > 0) return count;
+    return request.return_log_probabilities ? count - 1 : 0;
+  }
+  int64_t num_inputs() const { return num_inputs(rows.front()); }
+  // All tokens but the last one are in the cache.
+  bool is_read() const { return num_inputs() - rows.front().cached == 1; }
+  // Log-probabilities of the prompt are still to be found.
+  bool wants_forced() const {
+    return request.return_log_probabilities &&
+           num_forced + 1 < static_cast<int64_t>(request.prompt.size());
+  }
+
+  RequestId id;
+  Request request;
+  std::vector<Row> rows;
+  std::optional<BeamSearch> beams = {};
+  int64_t num_forced = 0;  // log-probabilities of the prompt that are known
+};
+
+struct Engine::Part {
+  Group* group = nullptr;
+  Row* row = nullptr;
+  bool is_first = false;  // row of its group
+  int64_t begin = 0;      // the tokens [begin, begin + count) of the row ...
+  int64_t count = 0;
+  int64_t first_token = 0;  // ... are those of the pass from here on
+  bool draws = false;       // the row's next token comes from the last one
+  // The positions that tell the log-probabilities of tokens of the prompt.
+  int64_t first_forced = 0;
+  int64_t num_forced = 0;
+};
+
+// Whether the last of a request's tokens ends it.
+bool stops(const Request& request, std::span<const int32_t> tokens);
+
+}  // namespace megatron

@@ -1,0 +1,191 @@
+// What the engine draws from a step's hidden states, as numbers that one rank tells the others.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "megatron/inference/engine_parts.h"
+#include "megatron/ops/embedding.h"
+
+namespace megatron {
+namespace {
+
+constexpr float kForbidden = -1e10f;  // Megatron-LM's
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Rows `ids` of hidden [t, 1, h]: [ids, 1, h].
+Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids) {
+  if (static_cast<int64_t>(ids.size()) == hidden.size(0)) return hidden;
+  const Variable table(hidden.reshape({hidden.size(0), hidden.size(2)}));
+  return embedding(table, tensor_of(ids, {1, static_cast<int64_t>(ids.size())})).data();
+}
+
+std::span<float> row_of(Tensor& logits, int64_t row, int64_t width) {
+  return logits.span<float>().subspan(static_cast<size_t>(row * logits.size(-1)),
+                                      static_cast<size_t>(width));
+}
+
+bool has_nan(std::span<const float> logits) {
+  return std::any_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); });
+}
+
+void forbid(std::span<float> logits, const Request& request, std::span<const int32_t> tokens) {
+  if (!request.never_after || tokens.back() != request.never_after->first) return;
+  const auto id = static_cast<size_t>(request.never_after->second);
+  if (id < logits.size()) logits[id] = kForbidden;
+}
+
+// The `count` indices of the largest logits, largest first, equal ones by index.
+std::vector<int64_t> largest(std::span<const float> logits, int64_t count) {
+  std::vector<int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const auto middle = order.begin() + std::min<int64_t>(count, static_cast<int64_t>(order.size()));
+  std::partial_sort(order.begin(), middle, order.end(), [&](int64_t a, int64_t b) {
+    const float x = logits[static_cast<size_t>(a)];
+    const float y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  order.erase(middle, order.end());
+  return order;
+}
+
+int64_t drawn_token(const Request& request, std::span<const int32_t> tokens,
+                    std::span<const float> logits) {
+  std::vector<float> adjusted(logits.begin(), logits.begin() + request.vocab_size);
+  const auto prompt_length = static_cast<int64_t>(request.prompt.size());
+  const int64_t step = static_cast<int64_t>(tokens.size()) - prompt_length;
+  adjust_logits(adjusted, request.sampling, tokens, prompt_length);
+  if (step < request.min_new_tokens) {
+    for (const int32_t id : request.stop_tokens) {
+      if (id < request.vocab_size) adjusted[static_cast<size_t>(id)] = -kInfinity;
+    }
+  }
+  return sample(adjusted, request.sampling, top_p_at(request.sampling, step),
+                sampling_uniform(request.seed, request.row, step));
+}
+
+}  // namespace
+
+bool stops(const Request& request, std::span<const int32_t> tokens) {
+  const auto& ids = request.stop_tokens;
+  if (std::find(ids.begin(), ids.end(), tokens.back()) != ids.end()) return true;
+  return std::any_of(request.stop_sequences.begin(), request.stop_sequences.end(),
+                     [&](const std::vector<int32_t>& sequence) {
+                       if (sequence.empty() || sequence.size() > tokens.size()) return false;
+                       return std::equal(sequence.rbegin(), sequence.rend(), tokens.rbegin());
+                     });
+}
+
+// The numbers of a part: log-probabilities of the prompt, then what was drawn.
+int64_t Engine::num_values(const Part& part) const {
+  const Request& request = part.group->request;
+  int64_t count = part.num_forced;
+  if (!part.draws) return count;
+  if (!part.group->beams) {
+    return count + 1 + (request.return_log_probabilities ? 1 : 0) + 2 * request.num_top;
+  }
+  return count + (part.is_first ? 3 * part.group->beams->num_candidates() : 0);
+}
+
+std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& hidden) {
+  int64_t count = 0;
+  std::vector<int64_t> last_tokens;
+  for (const Part& part : parts) {
+    count += num_values(part);
+    if (part.draws) last_tokens.push_back(part.first_token + part.count - 1);
+  }
+  std::vector<double> values;
+  if (!model_.parallel.is_last_stage()) return std::vector<double>(static_cast<size_t>(count));
+  const NoGrad no_grad;
+  std::vector<Tensor> forced;
+  for (const Part& part : parts) {
+    if (part.num_forced == 0) continue;
+    const auto first = part.row->tokens.begin() + part.first_forced + 1;
+    const std::vector<int64_t> ids(first, first + part.num_forced);
+    const int64_t begin = part.first_token + part.first_forced - part.begin;
+    forced.push_back(forced_log_probabilities(model_, hidden.slice(begin, part.num_forced),
+                                              tensor_of(ids, {1, part.num_forced})));
+  }
+  Tensor logits;
+  if (!last_tokens.empty()) logits = gathered_logits(model_, rows_of(hidden, last_tokens));
+  if (!draws(model_)) return std::vector<double>(static_cast<size_t>(count));
+
+  const int64_t known = model_.chunk.config().counted_vocab_size();
+  size_t next_forced = 0;
+  int64_t logits_row = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Part& part = parts[i];
+    if (part.num_forced > 0) {
+      const auto found = std::as_const(forced[next_forced++]).span<float>();
+      values.insert(values.end(), found.begin(), found.end());
+    }
+    if (!part.draws) continue;
+    if (!part.group->beams) {
+      select_token(part, row_of(logits, logits_row, known), values);
+    } else if (part.is_first) {
+      select_beams(parts.subspan(i, part.group->rows.size()), logits, logits_row, values);
+    }
+    ++logits_row;
+  }
+  return values;
+}
+
+void Engine::select_token(const Part& part, std::span<float> logits,
+                          std::vector<double>& values) const {
+  const Request& request = part.group->request;
+  const size_t end = values.size() + static_cast<size_t>(num_values(part) - part.num_forced);
+  if (has_nan(logits)) {
+    values.push_back(kNotDrawn);
+    values.resize(end);
+    return;
+  }
+  forbid(logits, request, part.row->tokens);
+  const int64_t token = drawn_token(request, part.row->tokens, logits);
+  values.push_back(static_cast<double>(token));
+  if (!request.return_log_probabilities && request.num_top == 0) return;
+  const double sum = log_sum_exp(logits);
+  const auto log_probability = [&](int64_t id) { return logits[static_cast<size_t>(id)] - sum; };
+  if (request.return_log_probabilities) values.push_back(log_probability(token));
+  for (const int64_t id : largest(logits, request.num_top)) {
+    values.push_back(static_cast<double>(id));
+    values.push_back(log_probability(id));
+  }
+}
+
+void Engine::select_beams(std::span<const Part> parts, const Tensor& logits, int64_t first_row,
+                          std::vector<double>& values) const {
+  const BeamSearch& beams = *parts.front().group->beams;
+  const Request& request = parts.front().group->request;
+  const int64_t known = model_.chunk.config().counted_vocab_size();
+  const auto count = static_cast<size_t>(beams.num_candidates());
+  const size_t end = values.size() + 3 * count;
+  std::vector<BeamCandidate> candidates;
+  Tensor edited = logits;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto beam = static_cast<int64_t>(i);
+    const std::span<float> row = row_of(edited, first_row + beam, known);
+    if (has_nan(row)) {
+      values.push_back(kNotDrawn);
+      values.resize(end);
+      return;
+    }
+    forbid(row, request, parts[i].row->tokens);
+    const double before = beams.log_probability(beam) - log_sum_exp(row);
+    const auto drawable = row.first(static_cast<size_t>(request.vocab_size));
+    for (const int64_t id : largest(drawable, beams.num_candidates())) {
+      candidates.push_back({beam, static_cast<int32_t>(id), before + row[static_cast<size_t>(id)]});
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const BeamCandidate& a, const BeamCandidate& b) {
+                     return a.log_probability > b.log_probability;
+                   });
+  candidates.resize(std::min(candidates.size(), count));
+  for (const BeamCandidate& candidate : candidates) {
+    values.push_back(static_cast<double>(candidate.beam));
+    values.push_back(candidate.token);
+    values.push_back(candidate.log_probability);
+  }
+  values.resize(end, kNotDrawn - 1);  // a small vocabulary has fewer candidates
+}
+
+}  // namespace megatron

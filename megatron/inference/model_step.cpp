@@ -1,0 +1,128 @@
+#include "megatron/inference/model_step.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "megatron/comm/collectives.h"
+#include "megatron/core/error.h"
+#include "megatron/ops/cross_entropy.h"
+#include "megatron/parallel/tensor/mappings.h"
+
+namespace megatron {
+namespace {
+
+// Positions whose logits are in memory at once while scoring.
+constexpr int64_t kScoreChunk = 256;
+
+// The rank that draws, by its position in parallel.model.
+int drawing_rank(const InferenceModel& model) {
+  return model.parallel.tensor.size() * (model.parallel.pipeline.size() - 1);
+}
+
+// This rank's columns of the logits of positions [begin, begin + count) of hidden [s, b, h].
+Tensor own_logits(const InferenceModel& model, const Tensor& hidden, int64_t begin, int64_t count) {
+  return model.chunk.logits(Variable(hidden.slice(begin, count))).data();
+}
+
+}  // namespace
+
+bool draws(const InferenceModel& model) {
+  return model.parallel.is_last_stage() && model.parallel.tensor.rank() == 0;
+}
+
+void share(const InferenceModel& model, Tensor& x) {
+  comm::broadcast(x.view(), drawing_rank(model), model.parallel.model, Stream{});
+}
+
+void share(const InferenceModel& model, std::vector<double>& values) {
+  if (model.parallel.model.size() == 1 || values.empty()) return;
+  comm::broadcast({values.data(), {static_cast<int64_t>(values.size())}, DType::kFloat64},
+                  drawing_rank(model), model.parallel.model, Stream{});
+}
+
+Variable run_stages(const InferenceModel& model, const GptInput& input, CachedBatch* cached) {
+  const GptModel& chunk = model.chunk;
+  const TransformerConfig& config = chunk.config();
+  const PipelineLinks& links = model.parallel.links;
+  RandomState random(0);
+  random.set_training(false);
+  Variable x;
+  if (!model.parallel.is_first_stage()) {
+    Tensor received({input.tokens.ids.size(1), input.tokens.ids.size(0), config.hidden_size},
+                    config.fp32_residual_connection ? DType::kFloat32 : config.params_dtype,
+                    chunk.stream());
+    comm::recv(received.view(), 1 - links.from_previous.rank(), links.from_previous,
+               chunk.stream());
+    x = Variable(std::move(received));
+  }
+  Variable y = chunk.forward(input, x, random, cached);
+  if (!model.parallel.is_last_stage()) {
+    comm::send(std::as_const(y).data().view(), 1 - links.to_next.rank(), links.to_next,
+               chunk.stream());
+  }
+  return y;
+}
+
+Tensor gathered_logits(const InferenceModel& model, const Tensor& hidden) {
+  if (!model.parallel.is_last_stage()) return {};
+  const Tensor own = own_logits(model, hidden, 0, hidden.size(0));
+  const Tensor all = gathered_last_axis(own, model.parallel.tensor.group);
+  if (!draws(model)) return {};
+  return cast(all, DType::kFloat32).to(Stream{}).reshape({all.size(0), all.size(2)});
+}
+
+Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidden,
+                                const Tensor& ids) {
+  if (!model.parallel.is_last_stage()) return {};
+  const int64_t b = ids.size(0);
+  const int64_t n = ids.size(1);
+  Tensor result({n, b}, DType::kFloat32, Stream{});
+  for (int64_t begin = 0; begin < n; begin += kScoreChunk) {
+    const int64_t count = std::min(kScoreChunk, n - begin);
+    std::vector<int64_t> targets;
+    for (int64_t row = 0; row < b; ++row) {
+      const auto of_row = ids.slice(row, 1);
+      const auto all = std::as_const(of_row).span<int64_t>();
+      targets.insert(targets.end(), all.begin() + begin, all.begin() + begin + count);
+    }
+    const Tensor logits = own_logits(model, hidden, begin, count);
+    const Tensor found = log_probabilities(
+        logits, tensor_of(targets, {b, count}),
+        vocabulary_shard(logits, model.parallel.tensor, model.chunk.config().counted_vocab_size()));
+    if (!draws(model)) continue;
+    Tensor part = result.slice(begin, count);
+    copy_into(part, found.to(Stream{}));
+  }
+  return draws(model) ? result : Tensor();
+}
+
+void check_ids(std::span<const int32_t> ids, int64_t vocab_size) {
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < vocab_size) continue;
+    throw ConfigError(fmt::format(
+        "token id {} is not in the model's vocabulary of {}; use the tokenizer it was trained with",
+        id, vocab_size));
+  }
+}
+
+int64_t max_positions(const TransformerConfig& config) {
+  if (config.position_embedding_type == PositionEmbedding::kAlibi) {
+    return std::numeric_limits<int64_t>::max();
+  }
+  return std::max(config.max_position_embeddings, config.seq_length);
+}
+
+void check_length(int64_t length, int64_t new_tokens, const TransformerConfig& config) {
+  const int64_t limit = max_positions(config);
+  if (length <= limit) return;
+  throw ConfigError(fmt::format(
+      "{} tokens{} are more than the {} positions of the model; {}", length,
+      new_tokens > 0 ? fmt::format(", {} of them new,", new_tokens) : "", limit,
+      new_tokens > 0 ? "shorten the prompt or ask for fewer new tokens (--max-new-tokens)"
+                     : "cut the text into shorter ones"));
+}
+
+}  // namespace megatron

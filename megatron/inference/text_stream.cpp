@@ -1,0 +1,70 @@
+#include "megatron/inference/text_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace megatron {
+namespace {
+
+// As many tokens before the new ones decide how those are written.
+constexpr size_t kContext = 6;
+// A character has at most 4 bytes: tokens that are still none after as many are broken.
+constexpr size_t kMostTokensOfCharacter = 4;
+
+bool ends_inside_character(const std::string& text) { return text.ends_with("\xEF\xBF\xBD"); }
+
+}  // namespace
+
+TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> before,
+                       std::vector<std::string> stop_strings)
+    : tokenizer_(tokenizer), stop_strings_(std::move(stop_strings)) {
+  std::erase(stop_strings_, std::string());
+  const auto context = before.last(std::min(before.size(), kContext));
+  tokens_.assign(context.begin(), context.end());
+  given_ = tokens_.size();
+}
+
+std::string TextStream::push(int32_t token) {
+  tokens_.push_back(token);
+  return released(new_text(false), false);
+}
+
+std::string TextStream::finish() { return released(new_text(true), true); }
+
+// The text of the tokens that have not been given out, or nothing yet.
+std::string TextStream::new_text(bool is_last) {
+  const std::span<const int32_t> all(tokens_);
+  const std::string before = tokenizer_.decode(all.subspan(first_, given_ - first_));
+  const std::string text = tokenizer_.decode(all.subspan(first_));
+  const bool is_whole =
+      !ends_inside_character(text) || is_last || tokens_.size() - given_ >= kMostTokensOfCharacter;
+  if (!is_whole) return "";
+  const auto differs = std::mismatch(before.begin(), before.end(), text.begin(), text.end());
+  std::string fresh(differs.second, text.end());
+  first_ = given_;
+  given_ = tokens_.size();
+  return fresh;
+}
+
+std::string TextStream::released(const std::string& text, bool is_last) {
+  if (is_stopped_) return "";
+  held_ += text;
+  size_t end = std::string::npos;
+  for (const std::string& stop : stop_strings_) end = std::min(end, held_.find(stop));
+  if (end != std::string::npos) {
+    is_stopped_ = true;
+    return held_.substr(0, end);
+  }
+  size_t kept = 0;  // the longest end of the text that begins a stop string
+  for (const std::string& stop : stop_strings_) {
+    for (size_t length = std::min(stop.size() - 1, held_.size()); length > kept; --length) {
+      if (held_.ends_with(std::string_view(stop).substr(0, length))) kept = length;
+    }
+  }
+  if (is_last) kept = 0;
+  std::string given = held_.substr(0, held_.size() - kept);
+  held_.erase(0, given.size());
+  return given;
+}
+
+}  // namespace megatron

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megatron/tokenizers/tokenizer.h"
+
+namespace megatron {
+
+// The text of tokens that come one by one. What it has given out never changes later: bytes of a
+// character wait until the character is whole, and text that may become a stop string waits until
+// it is known.
+class TextStream {
+ public:
+  // `before`: the tokens that the new ones follow; some tokenizers write a word differently at the
+  // beginning of a text. The tokenizer must outlive it.
+  TextStream(const Tokenizer& tokenizer, std::span<const int32_t> before,
+             std::vector<std::string> stop_strings = {});
+
+  // The text that has become certain.
+  std::string push(int32_t token);
+  // The rest, after the last token.
+  std::string finish();
+  // A stop string came: the text ends before it.
+  bool is_stopped() const { return is_stopped_; }
+
+ private:
+  std::string new_text(bool is_last);
+  std::string released(const std::string& text, bool is_last);
+
+  const Tokenizer& tokenizer_;
+  std::vector<std::string> stop_strings_;
+  std::vector<int32_t> tokens_;  // the last of those before, then the new ones
+  size_t first_ = 0;             // the tokens [first_, given_) have been given out as text
+  size_t given_ = 0;
+  std::string held_;  // certain, but it may be the beginning of a stop string
+  bool is_stopped_ = false;
+};
+
+}  // namespace megatron

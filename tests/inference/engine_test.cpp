@@ -1,0 +1,319 @@
+#include "megatron/inference/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "megatron/core/error.h"
+#include "megatron/inference/generate.h"
+#include "tests/inference/tiny_gpt.h"
+#include "tests/support/message_of.h"
+
+namespace megatron {
+namespace {
+
+using testing::HasSubstr;
+using Tokens = std::vector<int32_t>;
+
+const std::vector<Tokens> kPrompts = {
+    {5, 17, 9, 4, 4, 1, 2, 3, 4, 5, 6, 7, 8}, {1}, {14, 3, 3, 20, 7, 8, 21, 30, 2, 11}, {9, 8}};
+
+Request request_of(const Tokens& prompt, int64_t row = 0) {
+  return {.prompt = prompt, .max_new_tokens = 12, .seed = 7, .row = row};
+}
+
+// Steps until all is done. Gives the tokens each request drew.
+std::map<RequestId, Tokens> run_all(Engine& engine) {
+  std::map<RequestId, Tokens> drawn;
+  while (engine.has_work()) {
+    for (const Progress& progress : engine.step()) {
+      if (progress.token) drawn[progress.id].push_back(*progress.token);
+      EXPECT_NE(progress.finish, Finish::kFailed);
+    }
+  }
+  EXPECT_EQ(engine.state().pages_owned, 0);
+  return drawn;
+}
+
+Tokens alone(const GptModel& model, const Request& request) {
+  Engine engine({model}, {});
+  engine.submit(request);
+  return run_all(engine).begin()->second;
+}
+
+// Draws by full passes over all tokens, without a cache.
+Tokens by_full_passes(const GptModel& model, const Request& request) {
+  Tokens tokens = request.prompt;
+  for (int64_t step = 0; step < request.max_new_tokens; ++step) {
+    const std::vector<int64_t> ids(tokens.begin(), tokens.end());
+    const auto length = static_cast<int64_t>(ids.size());
+    const NoGrad no_grad;
+    const Variable hidden = run_stages({model}, {.tokens = tensor_of(ids, {1, length})}, nullptr);
+    const Tensor logits = gathered_logits({model}, hidden.data().slice(length - 1, 1));
+    const auto known = static_cast<size_t>(model.config().counted_vocab_size());
+    tokens.push_back(static_cast<int32_t>(
+        sample(logits.span<float>().first(known), request.sampling, request.sampling.top_p,
+               sampling_uniform(request.seed, request.row, step))));
+  }
+  return {tokens.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()), tokens.end()};
+}
+
+class EngineTest : public testing::TestWithParam<PositionEmbedding> {
+ protected:
+  const std::unique_ptr<GptModel> model_ = tiny_gpt(GetParam());
+};
+
+TEST_P(EngineTest, DrawsWhatFullPassesDraw) {
+  for (const int64_t top_k : {1, 0}) {
+    for (const Tokens& prompt : kPrompts) {
+      Request request = request_of(prompt);
+      request.sampling.top_k = top_k;
+      EXPECT_EQ(alone(*model_, request), by_full_passes(*model_, request));
+    }
+  }
+}
+
+// Requests come while others run, prompts are read in pieces, and pages are too few for all.
+TEST_P(EngineTest, DrawsDoNotDependOnWhatElseRuns) {
+  const std::vector<EngineOptions> all = {
+      {},
+      {.max_rows = 2},
+      {.max_rows = 3, .max_step_tokens = 3},
+      {.page_tokens = 3, .cache_tokens = 27, .reuse_prefixes = false},
+      {.page_tokens = 2, .cache_tokens = 30}};
+  for (size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(i);
+    Engine engine({*model_}, all[i]);
+    std::map<RequestId, Request> requests;
+    const auto submit = [&](size_t which) {
+      const Request request = request_of(kPrompts[which], static_cast<int64_t>(which));
+      requests[engine.submit(request)] = request;
+    };
+    std::map<RequestId, Tokens> drawn;
+    for (size_t next = 0; engine.has_work() || next < kPrompts.size();) {
+      if (next < kPrompts.size()) submit(next++);
+      for (const Progress& progress : engine.step()) {
+        if (progress.token) drawn[progress.id].push_back(*progress.token);
+      }
+    }
+    EXPECT_EQ(drawn.size(), kPrompts.size());
+    for (const auto& [id, tokens] : drawn) EXPECT_EQ(tokens, alone(*model_, requests[id])) << id;
+    EXPECT_EQ(engine.state().pages_owned, 0);
+    if (i == 3) {
+      EXPECT_GT(engine.state().preemptions, 0);
+    }
+  }
+}
+
+TEST_P(EngineTest, ASecondTextReusesTheFirstOnesPages) {
+  Engine engine({*model_}, {.page_tokens = 4});
+  engine.submit(request_of(kPrompts[0]));
+  const Tokens first = run_all(engine).begin()->second;
+  EXPECT_EQ(engine.state().reused_tokens, 0);
+  const RequestId id = engine.submit(request_of(kPrompts[0]));
+  EXPECT_EQ(run_all(engine).at(id), first);
+  EXPECT_EQ(engine.state().reused_tokens, 12);  // of 13: the last one is read for its logits
+}
+
+// Pages of a prompt are not taken over when the log-probabilities of its tokens are asked for.
+TEST_P(EngineTest, LogProbabilitiesAreThoseOfTheScore) {
+  Engine engine({*model_}, {.max_step_tokens = 5, .page_tokens = 4});
+  for (int round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < kPrompts.size(); ++i) {
+      Request request = request_of(kPrompts[i], static_cast<int64_t>(i));
+      request.return_log_probabilities = true;
+      request.num_top = 3;
+      engine.submit(request);
+    }
+    std::map<RequestId, Tokens> tokens;
+    std::map<RequestId, std::vector<double>> found;
+    while (engine.has_work()) {
+      for (const Progress& progress : engine.step()) {
+        auto& values = found[progress.id];
+        values.insert(values.end(), progress.prompt_log_probabilities.begin(),
+                      progress.prompt_log_probabilities.end());
+        if (!progress.token) continue;
+        values.push_back(progress.log_probability);
+        tokens[progress.id].push_back(*progress.token);
+        ASSERT_EQ(progress.top.size(), 3u);
+        EXPECT_GE(progress.top[0].log_probability, progress.top[1].log_probability);
+        EXPECT_GE(progress.top[0].log_probability, progress.log_probability);
+      }
+    }
+    for (const auto& [id, values] : found) {
+      Tokens all = kPrompts[static_cast<size_t>((id - 1) % 4)];
+      all.insert(all.end(), tokens[id].begin(), tokens[id].end());
+      const Score want = score({*model_}, all);
+      ASSERT_EQ(values.size(), want.log_probabilities.size());
+      for (size_t k = 0; k < values.size(); ++k) {
+        EXPECT_NEAR(values[k], want.log_probabilities[k], 1e-5) << id << ", " << k;
+      }
+    }
+  }
+}
+
+TEST_P(EngineTest, ARequestWithoutNewTokensIsScored) {
+  Engine engine({*model_}, {.max_step_tokens = 4});
+  Request request = request_of(kPrompts[0]);
+  request.max_new_tokens = 0;
+  request.return_log_probabilities = true;
+  engine.submit(request);
+  std::vector<double> found;
+  Finish finish = Finish::kNone;
+  while (engine.has_work()) {
+    for (const Progress& progress : engine.step()) {
+      EXPECT_FALSE(progress.token);
+      found.insert(found.end(), progress.prompt_log_probabilities.begin(),
+                   progress.prompt_log_probabilities.end());
+      finish = progress.finish;
+    }
+  }
+  EXPECT_EQ(finish, Finish::kLength);
+  const Score want = score({*model_}, kPrompts[0]);
+  ASSERT_EQ(found.size(), want.log_probabilities.size());
+  for (size_t k = 0; k < found.size(); ++k) EXPECT_NEAR(found[k], want.log_probabilities[k], 1e-5);
+}
+
+TEST_P(EngineTest, ACanceledRequestLeavesTheOthersAlone) {
+  Engine engine({*model_}, {.max_rows = 2});
+  const RequestId first = engine.submit(request_of(kPrompts[0]));
+  const RequestId second = engine.submit(request_of(kPrompts[2], 2));
+  const RequestId waiting = engine.submit(request_of(kPrompts[3], 3));
+  engine.step();
+  Tokens drawn;
+  engine.cancel(first);
+  engine.cancel(waiting);
+  engine.cancel(99);
+  while (engine.has_work()) {
+    for (const Progress& progress : engine.step()) {
+      EXPECT_EQ(progress.id, second);
+      drawn.push_back(*progress.token);
+    }
+  }
+  EXPECT_EQ(engine.state().pages_owned, 0);
+  const Tokens want = alone(*model_, request_of(kPrompts[2], 2));
+  EXPECT_EQ(drawn, Tokens(want.begin() + 1, want.end()));
+}
+
+TEST_P(EngineTest, StopsByTokensAndSequences) {
+  const Request request = request_of(kPrompts[0]);
+  const Tokens all = alone(*model_, request);
+  Request stopped = request;
+  stopped.stop_tokens = {all[4]};
+  const auto first = std::find(all.begin(), all.end(), all[4]);
+  EXPECT_EQ(alone(*model_, stopped), Tokens(all.begin(), first + 1));
+
+  stopped = request;
+  stopped.stop_sequences = {{all[5], all[6]}};
+  const Tokens got = alone(*model_, stopped);
+  EXPECT_LE(got.size(), 7u);
+  EXPECT_EQ(Tokens(got.end() - 2, got.end()), Tokens({all[5], all[6]}));
+
+  stopped.stop_sequences = {{kPrompts[0].back(), all[0]}};  // begins in the prompt
+  EXPECT_EQ(alone(*model_, stopped), Tokens({all[0]}));
+
+  stopped = request;
+  stopped.sampling.top_k = 1;
+  const Tokens greedy = alone(*model_, stopped);
+  stopped.stop_tokens = {greedy[0]};
+  stopped.min_new_tokens = 4;
+  EXPECT_GE(alone(*model_, stopped).size(), 4u);
+}
+
+TEST_P(EngineTest, ATokenIsNeverDrawnAfterAnother) {
+  Request request = request_of(kPrompts[0]);
+  request.sampling.top_k = 1;
+  const Tokens greedy = alone(*model_, request);
+  request.never_after = {kPrompts[0].back(), greedy[0]};
+  EXPECT_NE(alone(*model_, request)[0], greedy[0]);
+  request.never_after = {kPrompts[0].back() + 1, greedy[0]};
+  EXPECT_EQ(alone(*model_, request)[0], greedy[0]);
+}
+
+// Beams that share pages, beside other texts, find what beams with a pass of their own find.
+TEST_P(EngineTest, BeamsSharePages) {
+  const auto log_probabilities = [&](const Tokens& tokens) {
+    const std::vector<int64_t> ids(tokens.begin(), tokens.end());
+    const auto length = static_cast<int64_t>(ids.size());
+    const NoGrad no_grad;
+    const Variable hidden = run_stages({*model_}, {.tokens = tensor_of(ids, {1, length})}, nullptr);
+    const Tensor logits = gathered_logits({*model_}, hidden.data().slice(length - 1, 1));
+    const auto row =
+        logits.span<float>().first(static_cast<size_t>(model_->config().counted_vocab_size()));
+    const double sum = log_sum_exp(row);
+    std::vector<double> values;
+    for (const float logit : row) values.push_back(logit - sum);
+    return values;
+  };
+  Request request = request_of(kPrompts[2]);
+  request.beams = BeamOptions{3, 0.7};
+  request.stop_tokens = {4, 9, 12};
+  BeamSearch plain(*request.beams, request.stop_tokens, request.max_new_tokens);
+  std::vector<Tokens> beams = {request.prompt};
+  while (!plain.is_done()) {
+    std::vector<BeamCandidate> all;
+    for (size_t beam = 0; beam < beams.size(); ++beam) {
+      const std::vector<double> values = log_probabilities(beams[beam]);
+      for (size_t id = 0; id < values.size(); ++id) {
+        const auto index = static_cast<int64_t>(beam);
+        all.push_back({index, static_cast<int32_t>(id), plain.log_probability(index) + values[id]});
+      }
+    }
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+      return a.log_probability > b.log_probability;
+    });
+    all.resize(static_cast<size_t>(plain.num_candidates()));
+    const std::vector<int64_t> parents = plain.advance(all);
+    std::vector<Tokens> next;
+    for (size_t i = 0; i < parents.size(); ++i) {
+      next.push_back(beams[static_cast<size_t>(parents[i])]);
+      next.back().push_back(plain.last_token(static_cast<int64_t>(i)));
+    }
+    beams = next;
+  }
+  const std::vector<Hypothesis> want = plain.take_result();
+
+  for (const int64_t page_tokens : {1, 4, 16}) {
+    Engine engine({*model_}, {.max_step_tokens = 6, .page_tokens = page_tokens});
+    engine.submit(request_of(kPrompts[0]));
+    const RequestId id = engine.submit(request);
+    engine.submit(request_of(kPrompts[3]));
+    std::vector<Hypothesis> got;
+    while (engine.has_work()) {
+      for (const Progress& progress : engine.step()) {
+        if (progress.id == id && progress.finish != Finish::kNone) got = progress.hypotheses;
+      }
+    }
+    EXPECT_EQ(engine.state().pages_owned, 0);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i].tokens, want[i].tokens);
+      EXPECT_NEAR(got[i].score, want[i].score, 1e-4);
+    }
+  }
+}
+
+TEST_P(EngineTest, RefusesWhatCannotRun) {
+  Engine engine({*model_}, {.max_rows = 4, .page_tokens = 4, .cache_tokens = 40});
+  const auto refusal = [&](const Request& request) {
+    return message_of<ConfigError>([&] { engine.submit(request); });
+  };
+  EXPECT_THAT(refusal(request_of({})), HasSubstr("a prompt has no tokens"));
+  EXPECT_THAT(refusal(request_of({1, 99})), HasSubstr("token id 99 is not in the model's"));
+  Request request = request_of({1, 2});
+  request.max_new_tokens = 45;
+  EXPECT_THAT(refusal(request), HasSubstr("47 tokens are more than the cache of 40 holds"));
+  request = request_of({1, 2});
+  request.beams = BeamOptions{5, 1.0};
+  EXPECT_THAT(refusal(request), HasSubstr("5 beams are more than the 4 texts"));
+  EXPECT_FALSE(engine.has_work());
+}
+
+INSTANTIATE_TEST_SUITE_P(Positions, EngineTest,
+                         testing::Values(PositionEmbedding::kLearnedAbsolute,
+                                         PositionEmbedding::kRope, PositionEmbedding::kAlibi));
+
+}  // namespace
+}  // namespace megatron

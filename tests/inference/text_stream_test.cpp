@@ -1,0 +1,84 @@
+#include "megatron/inference/text_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/source_path.h"
+
+namespace megatron {
+namespace {
+
+std::unique_ptr<Tokenizer> bytes_tokenizer() {
+  const std::filesystem::path data = source_path("tests/golden/megatron/data");
+  return make_tokenizer({.tokenizer_type = "GPT2BPETokenizer",
+                         .vocab_file = (data / "vocab.json").string(),
+                         .merge_file = (data / "merges.txt").string()});
+}
+
+struct Streamed {
+  std::string text;
+  std::vector<std::string> pieces;
+  bool is_stopped = false;
+};
+
+Streamed streamed(const std::string& text, const std::vector<std::string>& stops = {}) {
+  const auto tokenizer = bytes_tokenizer();
+  TextStream stream(*tokenizer, tokenizer->encode("Once upon"), stops);
+  Streamed result;
+  for (const int32_t id : tokenizer->encode(text)) {
+    result.pieces.push_back(stream.push(id));
+    result.text += result.pieces.back();
+    if (stream.is_stopped()) break;
+  }
+  result.text += stream.finish();
+  result.is_stopped = stream.is_stopped();
+  return result;
+}
+
+TEST(TextStreamTest, GivesTheWholeText) {
+  for (const std::string text :
+       {" a time there was a river", " \xE2\x82\xAC 5, \xF0\x9F\x90\xB8!", "\n\n  x"}) {
+    EXPECT_EQ(streamed(text).text, text);
+  }
+}
+
+TEST(TextStreamTest, NoPieceHasAPartOfACharacter) {
+  const Streamed result = streamed(" \xF0\x9F\x90\xB8\xE2\x82\xAC");
+  for (const std::string& piece : result.pieces) {
+    EXPECT_EQ(piece.find("\xEF\xBF\xBD"), std::string::npos) << piece;
+  }
+  EXPECT_EQ(result.text, " \xF0\x9F\x90\xB8\xE2\x82\xAC");
+}
+
+// A frog without its last byte never becomes a character.
+TEST(TextStreamTest, BrokenBytesComeAtTheEnd) {
+  const auto tokenizer = bytes_tokenizer();
+  auto ids = tokenizer->encode("\xF0\x9F\x90\xB8");
+  ids.pop_back();
+  TextStream stream(*tokenizer, {});
+  std::string text;
+  for (const int32_t id : ids) text += stream.push(id);
+  EXPECT_EQ(text, "");
+  EXPECT_EQ(stream.finish(), tokenizer->decode(ids));
+}
+
+TEST(TextStreamTest, StopsBeforeAStopString) {
+  const Streamed result = streamed(" one two three four", {"zzz", "two th"});
+  EXPECT_TRUE(result.is_stopped);
+  EXPECT_EQ(result.text, " one ");
+  EXPECT_EQ(streamed("abc", {"a", "abc"}).text, "");
+}
+
+// What may become a stop string is held back; what did not become one comes later.
+TEST(TextStreamTest, HoldsTheBeginningOfAStopString) {
+  const Streamed result = streamed(" one two", {" two thirds", "o!"});
+  EXPECT_FALSE(result.is_stopped);
+  EXPECT_EQ(result.text, " one two");
+  std::string before_end;
+  for (const std::string& piece : result.pieces) before_end += piece;
+  EXPECT_EQ(before_end, " one");
+}
+
+}  // namespace
+}  // namespace megatron
