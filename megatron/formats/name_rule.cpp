@@ -37,10 +37,17 @@ std::optional<std::string> matched(std::string_view pattern, std::string_view na
   return is_number ? std::optional<std::string>(layer) : std::nullopt;
 }
 
-std::string with_layer(std::string_view pattern, const std::string& layer) {
+void fill_hole(std::string& name, std::string_view hole, const std::string& text) {
+  const size_t at = name.find(hole);
+  if (at != std::string::npos) name.replace(at, hole.size(), text);
+}
+
+// Their name; `layer` is the number that matched() found.
+std::string with_layer(std::string_view pattern, const std::string& layer, int64_t num_layers) {
   std::string name(pattern);
-  const size_t hole = name.find(kLayer);
-  if (hole != std::string::npos) name.replace(hole, kLayer.size(), layer);
+  fill_hole(name, kLayer, layer);
+  fill_hole(name, "{last}", std::to_string(num_layers - 1));
+  if (!layer.empty()) fill_hole(name, "{i-1}", std::to_string(std::stoll(layer) - 1));
   return name;
 }
 
@@ -292,6 +299,20 @@ void adapt_prefix(const ShardedWeights& file, std::string_view prefix,
   }
 }
 
+// Takes the older end of a name that the file does not have.
+void adapt_ends(const ShardedWeights& file, const NameTable& table,
+                std::vector<MappedTensor>& tensors) {
+  for (MappedTensor& tensor : tensors) {
+    for (std::string& name : tensor.theirs) {
+      for (const auto& [now, before] : table.older_ends) {
+        if (!name.ends_with(now) || file.find(name) != nullptr) continue;
+        std::string older = name.substr(0, name.size() - now.size()) + std::string(before);
+        if (file.find(older) != nullptr) name = std::move(older);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorSpec> ours) {
@@ -306,7 +327,9 @@ std::vector<MappedTensor> mapped(const NameTable& table, std::span<const TensorS
       tensor.ours = spec;
       tensor.layout = rule.layout;
       for (const std::string_view name : rule.theirs) {
-        if (!name.empty()) tensor.theirs.push_back(with_layer(name, *layer));
+        if (!name.empty()) {
+          tensor.theirs.push_back(with_layer(name, *layer, table.num_layers));
+        }
       }
       break;
     }
@@ -406,6 +429,7 @@ std::vector<MappedSource> open_mapped(const std::shared_ptr<const ShardedWeights
   const ShardedWeights& file = *shared;
   std::vector<MappedTensor> tensors = mapped(table, ours);
   adapt_prefix(file, table.optional_prefix, tensors);
+  adapt_ends(file, table, tensors);
 
   std::set<std::string_view> used;
   std::vector<std::string> problems;

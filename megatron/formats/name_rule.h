@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "megatron/formats/sharded.h"
@@ -29,7 +30,8 @@ enum class Layout {
   kGateUp,              // ours: rows of the gate, then of the up projection; theirs: two tensors
 };
 
-// One correspondence. "{i}" in a name stands for a layer number.
+// One correspondence. "{i}" in a name stands for a layer number; in their names "{i-1}" stands for
+// the number before it, and "{last}" for that of the last layer. The first rule that fits counts.
 struct NameRule {
   std::string_view ours;
   std::array<std::string_view, 3> theirs;  // as many as the layout needs, then empty
@@ -43,6 +45,9 @@ struct NameTable {
   std::string_view optional_prefix;
   // Their tensors without parameters (masks, computed tables); "{i}" as above.
   std::vector<std::string_view> ignored;
+  int64_t num_layers = 0;  // for "{last}"
+  // Ends of their names that older files have instead: {"LayerNorm.weight", "LayerNorm.gamma"}.
+  std::vector<std::pair<std::string_view, std::string_view>> older_ends = {};
 };
 
 // Sizes for the layouts.
