@@ -298,34 +298,33 @@ void T5Dataset::read(int64_t sample, std::span<int64_t> out) const {
   std::fill_n(result.loss_mask.begin(), target.size() + 1, 1);
 }
 
-DatasetMaker bert_dataset_maker(const BertDataset::Settings& settings) {
+namespace {
+
+// Dataset is made with its settings, and `describe` describes it.
+template <class Dataset, class Describe>
+DatasetMaker maker_of(const typename Dataset::Settings& settings, const Describe& describe) {
   return {
       .describe =
-          [settings](const std::string& prefix, Split split, std::optional<int64_t> num_samples,
-                     const DatasetOptions& options) {
-            return bert_description(prefix, split, num_samples, options, settings);
+          [settings, describe](const std::string& prefix, Split split,
+                               std::optional<int64_t> num_samples, const DatasetOptions& options) {
+            return describe(prefix, split, num_samples, options, settings);
           },
       .make =
           [settings](std::shared_ptr<const IndexedDataset> data, SplitBounds bounds, Split split,
                      std::optional<int64_t> num_samples, const DatasetOptions& options) {
-            return std::make_shared<const BertDataset>(std::move(data), bounds, split, num_samples,
-                                                       options, settings);
+            return std::make_shared<const Dataset>(std::move(data), bounds, split, num_samples,
+                                                   options, settings);
           }};
 }
 
+}  // namespace
+
+DatasetMaker bert_dataset_maker(const BertDataset::Settings& settings) {
+  return maker_of<BertDataset>(settings, bert_description);
+}
+
 DatasetMaker t5_dataset_maker(const T5Dataset::Settings& settings) {
-  return {
-      .describe =
-          [settings](const std::string& prefix, Split split, std::optional<int64_t> num_samples,
-                     const DatasetOptions& options) {
-            return t5_description(prefix, split, num_samples, options, settings);
-          },
-      .make =
-          [settings](std::shared_ptr<const IndexedDataset> data, SplitBounds bounds, Split split,
-                     std::optional<int64_t> num_samples, const DatasetOptions& options) {
-            return std::make_shared<const T5Dataset>(std::move(data), bounds, split, num_samples,
-                                                     options, settings);
-          }};
+  return maker_of<T5Dataset>(settings, t5_description);
 }
 
 }  // namespace megatron
