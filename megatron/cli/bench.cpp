@@ -11,9 +11,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 
 #include "megatron/cli/agreement.h"
+#include "megatron/cli/random_task.h"
 #include "megatron/cli/workloads.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
@@ -23,7 +23,6 @@
 #include "megatron/device/cuda.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/device/trace.h"
-#include "megatron/models/gpt/gpt_task.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
@@ -70,10 +69,11 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
       "--weight-decay", "0.1",
       "--adam-beta2",   "0.95"};
   words.insert(words.end(), flags.training.begin(), flags.training.end());
+  const ModelKind kind = workload_kind(flags.workload);
   words = workload_command(flags.workload, words);
 
   std::vector<std::string> problems;
-  const TrainingArgs asked = parsed_flags(words, ModelKind::kGpt, problems);
+  const TrainingArgs asked = parsed_flags(words, kind, problems);
   if (!asked.given.contains("global_batch_size") && problems.empty()) {
     ParallelConfig parallel = asked.parallel;
     parallel.world_size = world.size();
@@ -82,8 +82,7 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
     words.push_back(std::to_string(asked.training.micro_batch_size * flags.num_microbatches * dp));
   }
   problems.clear();
-  TrainingArgs args =
-      resolved(parsed_flags(words, ModelKind::kGpt, problems), world.size(), problems);
+  TrainingArgs args = resolved(parsed_flags(words, kind, problems), world.size(), problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
   expect_agreement(args, problems, world);
   for (const std::string& warning : args.warnings) warn(warning);
@@ -92,43 +91,6 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
       args.parallel.tensor_model_parallel_size);
   return args;
 }
-
-// Next-token prediction on random tokens: never zeros, which some processors multiply faster.
-class RandomTokensTask final : public GptTask {
- public:
-  explicit RandomTokensTask(const RunConfig& config) : GptTask(config, nullptr) {}
-
-  void open_data(const Progress&) override {
-    // Ranks that share a sample draw the same.
-    generator_.seed(1234 + static_cast<uint64_t>(parallel().replica()));
-  }
-  bool has_split(Split split) const override { return split == Split::kTrain; }
-
-  Microbatch get_batch(Split, int64_t chunk) override {
-    if (!step(chunk).reads_data(false)) return {};
-    const int64_t length = config().transformer.seq_length;
-    const auto size = static_cast<size_t>(config().training.micro_batch_size * length);
-    const auto random_ids = [&] {
-      std::uniform_int_distribution<int64_t> id(0, config().transformer.padded_vocab_size - 1);
-      std::vector<int64_t> ids(size);
-      for (int64_t& value : ids) value = id(generator_);
-      return ids;
-    };
-    GptBatch batch;  // the first and the last stage draw the same, too
-    batch.micro_batch_size = config().training.micro_batch_size;
-    batch.seq_length = length;
-    batch.tokens = random_ids();
-    batch.labels = random_ids();
-    batch.loss_mask.assign(size, 1.0F);
-    for (size_t i = 0; i < size; ++i) {
-      batch.position_ids.push_back(static_cast<int64_t>(i) % length);
-    }
-    return step(chunk).microbatch(batch, true);
-  }
-
- private:
-  std::mt19937_64 generator_;
-};
 
 // Of numbers that each rank has.
 double over_ranks(double number, comm::Reduce how, const comm::Group& world) {
@@ -229,7 +191,8 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   end_phase("device");
   expect_to_fit(args, device, free_memory_bytes(device));
   const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
-  RandomTokensTask task(args);
+  const std::unique_ptr<TrainTask> made = random_task(args);
+  TrainTask& task = *made;
   TrainingState state(args, task, world, stream->get());
   synchronize(state.stream);
   end_phase("model");
@@ -278,7 +241,7 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   report["mode"] = name_of(args.transformer.params_dtype);
   report["device"] = state.stream.device.str();
   report["threads"] = num_threads();
-  report["parameters"] = num_gpt_parameters(args.transformer);
+  report["parameters"] = num_model_parameters(args.transformer);
   report["ranks"] = world.size();
   report["tensor_parallel"] = parallel.tensor_model_parallel_size;
   report["pipeline_parallel"] = parallel.pipeline_model_parallel_size;

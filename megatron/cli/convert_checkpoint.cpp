@@ -28,7 +28,7 @@ struct Options {
   std::string load;
   std::string save;
   int64_t ckpt_step = 0;
-  std::string model_type = "GPT";
+  std::string model_type;
   std::string loader;  // recognised anyway
   std::string saver = "megatron";
   int64_t tensor = 0;
@@ -70,7 +70,8 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.add_optional("--save-dir,--save_path,--save,--output_folder", o.save,
                      "Directory to write to.");
   flags.add_optional("--ckpt-step", o.ckpt_step, "Iteration to read instead of the latest.");
-  flags.add("--model-type", o.model_type, "GPT.");
+  flags.add_optional("--model-type", o.model_type,
+                     "GPT or BERT, to be sure: what the source is, is recognised.");
   flags.add_optional("--loader", o.loader, "Accepted: the format read is always recognised.");
   flags.add(
       "--saver", o.saver,
@@ -267,8 +268,9 @@ void fit_vocabulary(CheckpointContents& contents, const Options& o, const Target
 // The settings of a run in our own types; the tokenizer's even if its files are elsewhere.
 ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
   ArgMap args = arg_map(run);
-  for (const char* name : {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model",
-                           "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id"}) {
+  for (const char* name :
+       {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "vocab_size",
+        "num_tokentypes", "bos_token_id", "eos_token_id", "pad_token_id"}) {
     const auto found = stored.find(name);
     if (found != stored.end()) args[name] = found->second;
   }
@@ -309,6 +311,12 @@ void warn_of_optimizer_flags(const Options& o, bool is_dropped) {
   }
 }
 
+void expect_model_type(const Options& o, const CheckpointSource& source) {
+  if (o.model_type.empty() || o.model_type == name_of(source.kind())) return;
+  throw ConfigError(fmt::format("--model-type {}: {} is a {}; give that, or leave the flag out",
+                                o.model_type, source.directory().string(), name_of(source.kind())));
+}
+
 // Settings for a checkpoint that stores none.
 ArgMap settings_given(const Options& o) {
   if (o.num_attention_heads == 0) return {};
@@ -340,9 +348,9 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (o.save.empty() && !o.print_structure) {
     problems.emplace_back("--save-dir is missing: the directory to write to");
   }
-  if (o.model_type != "GPT") {
+  if (!o.model_type.empty() && o.model_type != "GPT" && o.model_type != "BERT") {
     problems.push_back(
-        fmt::format("--model-type {} cannot be converted yet; GPT can", o.model_type));
+        fmt::format("--model-type {} cannot be converted; use GPT or BERT", o.model_type));
   }
   if (o.expert != 1) {
     problems.push_back(fmt::format(
@@ -365,6 +373,7 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (!problems.empty()) throw ConfigError(problems);
 
   const CheckpointSource source = find_source(o.load, o.ckpt_step, true);
+  expect_model_type(o, source);
   CheckpointContents contents = source.contents(settings_given(o));
   print_line(fmt::format("reading {} ({})", contents.directory.string(), name_of(source.format())));
   if (o.print_structure) print_line(contents_text(contents));
@@ -386,7 +395,7 @@ int convert_checkpoint(std::span<const std::string> words) {
   const int64_t vocab_size = known_vocab_size(o, contents.args);
   fit_vocabulary(contents, o, target, vocab_size);
   join_pieces(contents);
-  const TrainingArgs run = described_run(source.format(), contents.args);
+  const TrainingArgs run = described_run(source.format(), contents);
   if (target.format == SaveFormat::kNative) contents.args = native_args(run, contents.args);
 
   if (target.format == SaveFormat::kHuggingFace) {

@@ -2,15 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iostream>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/command.h"
+#include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
-#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/generate.h"
@@ -80,63 +77,6 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
   return found;
 }
 
-// Calls f(line, number) for every line of a file, or of standard input for "-".
-void each_line(const std::string& file, const std::function<void(const std::string&, int64_t)>& f) {
-  std::ifstream stream;
-  if (file != "-") {
-    stream.open(file);
-    if (!stream) throw IoError(fmt::format("{}: cannot open; check the path", file));
-  }
-  std::istream& in = file == "-" ? std::cin : stream;
-  std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number) f(line, number);
-}
-
-// A number that is no id of any vocabulary would else become one by wrapping around.
-int32_t id_of(const json& value) {
-  constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
-  const bool is_id = value.is_number_integer() && value >= 0 && value <= kLargest;
-  if (is_id) return value.get<int32_t>();
-  throw ConfigError(
-      fmt::format("token id {} must be an integer between 0 and {}", value.dump(), kLargest));
-}
-
-// The JSON object of a line. Throws ConfigError.
-json object_of(const std::string& line) {
-  json value = json::parse(line, nullptr, false);
-  if (value.is_object()) return value;
-  throw ConfigError(
-      value.is_discarded()
-          ? "this is no JSON; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}"
-          : "this JSON is no object; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}");
-}
-
-// The ids of a JSON object {"ids": [...]} or {"text": "..."}.
-std::vector<int32_t> ids_of(const json& object, const LoadedModel& gpt) {
-  if (object.contains("ids")) {
-    if (!object.at("ids").is_array()) throw ConfigError("\"ids\" must be a list of integers");
-    std::vector<int32_t> ids;
-    for (const json& value : object.at("ids")) ids.push_back(id_of(value));
-    return ids;
-  }
-  if (object.contains("text")) {
-    if (!object.at("text").is_string()) throw ConfigError("\"text\" must be a string");
-    return gpt.required_tokenizer().encode(object.at("text").get<std::string>());
-  }
-  throw ConfigError("an object needs \"ids\" or \"text\"");
-}
-
-// Calls f and adds to its errors which line of a file they are about.
-template <class F>
-void about_line(const std::string& file, int64_t number, const F& f) {
-  const std::string place = fmt::format("{}:{}", file == "-" ? "standard input" : file, number);
-  try {
-    f();
-  } catch (const ConfigError& error) {
-    throw ConfigError(fmt::format("{}: {}", place, error.what()));
-  }
-}
-
 std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const LoadedModel& gpt) {
   std::vector<std::vector<int32_t>> prompts;
   for (const std::string& text : flags.prompts) {
@@ -168,23 +108,6 @@ void print_generation(const GenerateFlags& flags, const LoadedModel& gpt, const 
   if (flags.logprobs) object["logprobs"] = row.log_probabilities;
   print_line(object.dump());
 }
-
-// What rank 0 has, on all ranks.
-json shared(const json& value, const comm::Group& world) {
-  if (world.size() == 1) return value;
-  const auto broadcast = [&](TensorView bytes) { comm::broadcast(bytes, 0, world, Stream{}); };
-  std::string text = value.dump();
-  auto size = static_cast<int64_t>(text.size());
-  broadcast({&size, {1}, DType::kInt64});
-  text.resize(static_cast<size_t>(size));
-  broadcast({text.data(), {size}, DType::kUInt8});
-  return json::parse(text);
-}
-
-struct ScoreFlags {
-  ModelFlags model;
-  std::string input = "-";
-};
 
 }  // namespace
 
@@ -227,44 +150,6 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   options.return_log_probabilities = flags.logprobs;
   for (const Generation& row : generate(gpt.inference(), prompts, options)) {
     if (world.rank() == 0) print_generation(flags, gpt, row);
-  }
-  return 0;
-}
-
-int score_text(std::span<const std::string> words, const comm::Group& world) {
-  const Speaking on_first(world.rank() == 0);
-  ScoreFlags flags;
-  FlagTable table;
-  add_model_flags(table, flags.model);
-  table.group("input");
-  table.add("--input", flags.input,
-            "JSON lines {\"ids\": [...]} or {\"text\": ...}; - is standard input.");
-  expect_same_words(words, world);
-  const bool has_work = in_common([&] {
-    return parse_flags(table, "megatron score --load DIR [--input FILE] [flags]", words);
-  });
-  if (!has_work) return 0;
-
-  const LoadedModel gpt = load_model(flags.model, world);
-  const auto score_line = [&](const json& line) {
-    about_line(flags.input, line.at("number"), [&] {
-      const Score result = score(gpt.inference(), line.at("ids").get<std::vector<int32_t>>());
-      nlohmann::ordered_json object;
-      object["loss"] = result.loss;
-      object["logprobs"] = result.log_probabilities;
-      print_line(object.dump());
-    });
-  };
-  const json end;
-  if (world.rank() == 0) {
-    each_line(flags.input, [&](const std::string& text, int64_t number) {
-      json line = {{"number", number}};
-      about_line(flags.input, number, [&] { line["ids"] = ids_of(object_of(text), gpt); });
-      score_line(shared(line, world));
-    });
-    shared(end, world);
-  } else {
-    for (json line = shared(end, world); line != end; line = shared(end, world)) score_line(line);
   }
   return 0;
 }

@@ -11,9 +11,4 @@ namespace megatron::cli {
 // rank of `world` calls it; rank 0 reads and prints.
 int generate_text(std::span<const std::string> words, const comm::Group& world);
 
-// `megatron score`: reads JSON lines {"ids": [...]} or {"text": "..."} and writes a line
-// {"loss": .., "logprobs": [..]} for each, in order. Every rank of `world` calls it; rank 0 reads
-// and prints.
-int score_text(std::span<const std::string> words, const comm::Group& world);
-
 }  // namespace megatron::cli

@@ -30,13 +30,20 @@ void inspect_file(const std::filesystem::path& path, bool as_json) {
   print_line(as_json ? contents_json(contents, "safetensors") : contents_text(contents));
 }
 
+// "GPT", or with the name that Hugging Face has for such models: "BERT (megatron-bert)".
+std::string model_name(const CheckpointSource& source) {
+  const std::string_view kind = name_of(source.kind());
+  return source.hf() == nullptr ? std::string(kind)
+                                : fmt::format("{} ({})", kind, name_of(source.hf()->family));
+}
+
 void inspect_directory(const CheckpointSource& source, bool as_json) {
   const CheckpointContents& contents = source.contents();
   if (as_json) return print_line(contents_json(contents, name_of(source.format())));
-  print_line(
-      fmt::format("{}\nformat {}, iteration {}, consumed samples {} (training) {} (validation)",
-                  contents.directory.string(), name_of(source.format()), contents.iteration,
-                  contents.consumed_train_samples, contents.consumed_valid_samples));
+  print_line(fmt::format(
+      "{}\n{}, format {}, iteration {}, consumed samples {} (training) {} (validation)",
+      contents.directory.string(), model_name(source), name_of(source.format()), contents.iteration,
+      contents.consumed_train_samples, contents.consumed_valid_samples));
   print_line(contents_text(contents));
   for (const auto& [owner, values] : contents.scalars) {
     print_line(fmt::format("{}:", owner));

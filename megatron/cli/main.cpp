@@ -36,6 +36,10 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "generate"); }},
       {"score", "tell how likely a model finds texts",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "score"); }},
+      {"fill-mask", "tell which words fit the gaps of texts",
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "fill-mask");
+       }},
       {"inspect-checkpoint", "show what a checkpoint holds", cli::inspect_checkpoint},
       {"convert-checkpoint", "write a checkpoint in another format or layout",
        cli::convert_checkpoint},

@@ -24,6 +24,7 @@ namespace {
 
 struct PlanFlags {
   std::string workload;
+  ModelKind kind = ModelKind::kGpt;
   int64_t world_size = 1;
   std::string gpu;
   bool json = false;
@@ -33,6 +34,9 @@ FlagTable flags_of(PlanFlags& flags) {
   FlagTable table;
   table.group("plan");
   table.add("--workload", flags.workload, "A known model: " + workload_names() + ".");
+  table.add_choice("--model-type", flags.kind,
+                   {{"GPT", ModelKind::kGpt}, {"BERT", ModelKind::kBert}},
+                   "The kind of model; that of the workload.");
   table.add("--world-size", flags.world_size, "Ranks of the run.");
   table.add("--gpu", flags.gpu,
             "The GPU to plan for: " + gpu_names() +
@@ -124,7 +128,7 @@ Plan plan_of(TrainingArgs args, const std::string& gpu) {
   plan.num_microbatches = training.num_microbatches;
   plan.bubble = pipeline_bubble(training);
   plan.batch = plan.args.training.global_batch_size;
-  plan.num_parameters = num_gpt_parameters(plan.model());
+  plan.num_parameters = num_model_parameters(plan.model());
   for (int64_t stage = 0; stage < plan.args.parallel.pipeline_model_parallel_size; ++stage) {
     plan.stages.push_back(rank_memory(training, stage));
     plan.traffic.push_back(traffic(training, stage));
@@ -268,9 +272,12 @@ int plan(std::span<const std::string> argv) {
   PlanFlags flags;
   FlagTable table = flags_of(flags);
   const ParsedFlags own = table.parse(table.take_own(words));
-  if (!flags.workload.empty()) words = workload_command(flags.workload, words);
+  if (!flags.workload.empty()) {
+    flags.kind = workload_kind(flags.workload);
+    words = workload_command(flags.workload, words);
+  }
   std::vector<std::string> problems = own.problems;
-  TrainingArgs args = parsed_flags(words, ModelKind::kGpt, problems);
+  TrainingArgs args = parsed_flags(words, flags.kind, problems);
   if (args.wants_help) {
     print_line(
         "usage: megatron plan [flags of pretrain-gpt] [flags]\n\nNeeds --workload, or the "

@@ -8,7 +8,11 @@
 #include "megatron/cli/agreement.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/device/free_memory.h"
+#include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/source_settings.h"
+#include "megatron/run/device_choice.h"
+#include "megatron/run/memory_check.h"
 #include "megatron/run/start.h"
 #include "megatron/training/console_log.h"
 #include "megatron/training/microbatch_calculator.h"
@@ -47,6 +51,7 @@ CheckpointSource resolve_with_source(TrainingArgs& args, int num_ranks,
   try {
     source = find_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
                          config.load_format);
+    if (source.exists()) expect_kind(source, args.transformer.kind);
     if (config.use_checkpoint_args && source.exists()) take_architecture(args, source);
   } catch (const Error& error) {  // stored flags are unknown and would be reported as missing
     problems = {error.what()};
@@ -75,7 +80,7 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
   std::vector<std::string> problems;
   TrainingArgs args = parsed_flags(words, model, problems);
   if (args.wants_help) {
-    print_line(training_help(command, args.model, args.help_scope));
+    print_line(training_help(command, args.transformer.kind, args.help_scope));
     return std::nullopt;
   }
   CheckpointSource source = resolve_with_source(args, world.size(), problems);
@@ -93,6 +98,14 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
   print_line(datetime_text("after megatron is initialized"));
   return Pretraining{std::move(args), std::move(source), std::move(tokenizer), started,
                      std::move(lock)};
+}
+
+void check_memory(const TrainingArgs& args, const comm::Group& world) {
+  warn_of_device(args.training.device, world);
+  const Device device = chosen_device(args.training.device, world);
+  const RankMemory needed = largest_rank_memory(planned_training(args, device.type));
+  for (const std::string& line : summary_of(needed)) print_line(line);
+  expect_to_fit(args, device, free_memory_bytes(device));
 }
 
 }  // namespace megatron::cli

@@ -30,4 +30,8 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
                                              std::span<const std::string> words,
                                              const comm::Group& world);
 
+// Prints the memory plan of the run, and throws ConfigError with the remedies if it needs more than
+// is free.
+void check_memory(const TrainingArgs& args, const comm::Group& world);
+
 }  // namespace megatron::cli

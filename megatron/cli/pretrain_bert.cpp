@@ -14,6 +14,7 @@ int pretrain_bert(std::span<const std::string> words, const comm::Group& world) 
   const std::optional<Pretraining> begun =
       begin_pretraining("pretrain-bert", ModelKind::kBert, words, world);
   if (!begun) return 0;
+  check_memory(begun->args, world);
   BertTask task(begun->args, begun->tokenizer);
   TrainingRun run(begun->args, task, world, begun->started);
   run.load(begun->source);

@@ -4,24 +4,10 @@
 
 #include "megatron/cli/pretrain.h"
 #include "megatron/core/log.h"
-#include "megatron/device/free_memory.h"
 #include "megatron/models/gpt/gpt_task.h"
-#include "megatron/run/device_choice.h"
-#include "megatron/run/memory_check.h"
 #include "megatron/run/training_run.h"
 
 namespace megatron::cli {
-namespace {
-
-void check_memory(const TrainingArgs& args, const comm::Group& world) {
-  warn_of_device(args.training.device, world);
-  const Device device = chosen_device(args.training.device, world);
-  const RankMemory needed = largest_rank_memory(planned_training(args, device.type));
-  for (const std::string& line : summary_of(needed)) print_line(line);
-  expect_to_fit(args, device, free_memory_bytes(device));
-}
-
-}  // namespace
 
 int pretrain_gpt(std::span<const std::string> words, const comm::Group& world) {
   const Speaking on_first(world.rank() == 0);

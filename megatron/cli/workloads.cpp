@@ -13,9 +13,10 @@ namespace {
 struct Workload {
   const char* name;
   const char* flags;
+  ModelKind kind = ModelKind::kGpt;
 };
-// Shapes of GPT-2 and GPT-3 with GPT-2's vocabulary, and of Llama 3 with its own. --vocab-size is
-// without the end of document, which the null tokenizer adds.
+// Shapes of GPT-2 and GPT-3 with GPT-2's vocabulary, and of Llama 3 and BERT with their own.
+// --vocab-size is without the end of document, which the null tokenizer adds.
 constexpr Workload kWorkloads[] = {
     {"tiny",
      "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 64 "
@@ -44,6 +45,10 @@ constexpr Workload kWorkloads[] = {
      "--norm-epsilon 1e-5 --disable-bias-linear --untie-embeddings-and-output-weights "
      "--position-embedding-type rope --rotary-base 500000 --no-position-embedding "
      "--seq-length 8192 --micro-batch-size 1 --vocab-size 128255"},
+    {"bert-large",
+     "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 "
+     "--micro-batch-size 32 --vocab-size 30521",
+     ModelKind::kBert},
 };
 
 const Workload& workload_named(const std::string& name) {
@@ -54,6 +59,8 @@ const Workload& workload_named(const std::string& name) {
 }
 
 }  // namespace
+
+ModelKind workload_kind(const std::string& name) { return workload_named(name).kind; }
 
 std::vector<std::string> workload_command(const std::string& name,
                                           std::span<const std::string> more) {

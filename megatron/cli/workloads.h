@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
-// Well-known models by name, as flags of pretrain-gpt.
+#include "megatron/transformer/config.h"
+
+// Well-known models by name, as flags of the command that trains them.
 namespace megatron::cli {
 
 // The flags of the model with its usual sequence length and micro-batch size, followed by `more`
@@ -13,7 +15,10 @@ namespace megatron::cli {
 std::vector<std::string> workload_command(const std::string& name,
                                           std::span<const std::string> more);
 
-// "tiny, 124m, ... or llama3-8b"
+// The kind of model; throws likewise.
+ModelKind workload_kind(const std::string& name);
+
+// "tiny, 124m, ... or bert-large"
 std::string workload_names();
 
 }  // namespace megatron::cli

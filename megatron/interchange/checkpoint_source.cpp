@@ -9,6 +9,7 @@
 #include "megatron/interchange/deepspeed/reader.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/megatron/reader.h"
+#include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/source_settings.h"
 
 namespace megatron {
@@ -38,9 +39,20 @@ CheckpointFormat CheckpointSource::format() const { return opened_->format; }
 
 const HfModel* CheckpointSource::hf() const { return opened_->hf ? &*opened_->hf : nullptr; }
 
+ModelKind CheckpointSource::kind() const {
+  if (opened_->hf) return opened_->hf->transformer.kind;
+  if (opened_->format != CheckpointFormat::kMegatron) return kind_of(contents());
+  open_megatron();
+  return opened_->megatron->kind();
+}
+
+void CheckpointSource::open_megatron() const {
+  if (!opened_->megatron) opened_->megatron.emplace(opened_->directory);
+}
+
 const ArgMap& CheckpointSource::args() const {
   if (opened_->format != CheckpointFormat::kMegatron) return contents().args;
-  if (!opened_->megatron) opened_->megatron.emplace(opened_->directory);
+  open_megatron();
   return opened_->megatron->args();
 }
 
@@ -51,7 +63,7 @@ const CheckpointContents& CheckpointSource::contents(const ArgMap& fallback) con
   if (o.contents && (o.has_fallback || !lacks_fallback)) return *o.contents;
   switch (o.format) {
     case CheckpointFormat::kMegatron:
-      (void)args();  // opens the files
+      open_megatron();
       o.contents = o.megatron->contents(fallback);
       o.has_fallback = lacks_fallback;
       break;

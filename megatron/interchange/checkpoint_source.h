@@ -27,6 +27,7 @@ class CheckpointSource {
   // REQUIRES, here and below: exists()
   const std::filesystem::path& directory() const;
   CheckpointFormat format() const;
+  ModelKind kind() const;
   // What config.json says; null for other formats.
   const HfModel* hf() const;
 
@@ -38,6 +39,7 @@ class CheckpointSource {
 
  private:
   struct Opened;
+  void open_megatron() const;
   std::shared_ptr<Opened> opened_;
 };
 

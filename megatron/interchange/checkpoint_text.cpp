@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/checkpoint/manifest.h"
+#include "megatron/interchange/model_kind.h"
 
 namespace megatron {
 namespace {
@@ -103,7 +104,9 @@ std::string contents_json(const CheckpointContents& contents, std::string_view f
   }
   json scalars = json::object();
   for (const auto& [owner, values] : contents.scalars) scalars[owner] = json_of(values);
+  const bool is_model = contents.sections.contains(kWeightsSection);
   return dumped({{"format", format},
+                 {"model", is_model ? json(name_of(kind_of(contents))) : json()},
                  {"directory", contents.directory.string()},
                  {"iteration", contents.iteration},
                  {"consumed_train_samples", contents.consumed_train_samples},

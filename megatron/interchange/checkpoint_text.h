@@ -11,7 +11,7 @@ namespace megatron {
 
 // A line for each tensor: its name, dtype, shape and number of pieces, by section.
 std::string contents_text(const CheckpointContents& contents);
-// {"format", "directory", "iteration", ..., "sections": {name: {tensor: {"dtype", "shape",
+// {"format", "model", "directory", "iteration", ..., "sections": {name: {tensor: {"dtype", "shape",
 // "pieces": [{"offset", "shape"}]}}}, "scalars", "args"}
 std::string contents_json(const CheckpointContents& contents, std::string_view format);
 

@@ -7,6 +7,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/interchange/model_kind.h"
 #include "megatron/settings/flag_table.h"
 
 namespace megatron {
@@ -37,7 +38,7 @@ TransformerConfig canonical(TransformerConfig config) {
 ArgMap settings_of(const TransformerConfig& config) {
   TrainingArgs args;
   args.transformer = config;
-  args.activation = activation_flags(config.activation);
+  args.activation = activation_flags(config);
   return arg_map(args);
 }
 
@@ -50,7 +51,7 @@ std::string name_of(const Flag& flag) {
 ArgMap settings_of(const HfModel& model) {
   TrainingArgs args;
   args.transformer = model.transformer;
-  args.activation = activation_flags(model.transformer.activation);
+  args.activation = activation_flags(model.transformer);
   args.training.skip_train = true;
   args.training.micro_batch_size = 1;
   args.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = model.vocab_size};
@@ -58,8 +59,7 @@ ArgMap settings_of(const HfModel& model) {
   args = resolved(args, 1, problems);
   if (!problems.empty()) throw ConfigError(problems);
   ArgMap map = arg_map(args);
-  map["tokenizer_type"] =
-      std::string(model.family == HfFamily::kGpt2 ? "GPT2BPETokenizer" : "HuggingFaceTokenizer");
+  map["tokenizer_type"] = std::string(tokenizer_type_of(model.family));
   const auto store = [&](const char* name, std::optional<int64_t> id) {
     if (id) map[name] = *id;
   };
@@ -105,8 +105,10 @@ std::vector<std::string> contradictions(const TransformerConfig& theirs,
   return found;
 }
 
-TrainingArgs described_run(CheckpointFormat format, const ArgMap& stored) {
+TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& contents) {
+  const ArgMap& stored = contents.args;
   TrainingArgs args;
+  args.transformer.kind = kind_of(contents);
   FlagTable flags = training_flags(args);
   if (format == CheckpointFormat::kNative) {
     for (const auto& [dest, value] : stored) {
@@ -152,7 +154,7 @@ TrainingArgs described_run(CheckpointFormat format, const ArgMap& stored) {
 TransformerConfig config_of(const CheckpointSource& source, const CheckpointContents& contents) {
   TransformerConfig config = source.hf() != nullptr
                                  ? source.hf()->transformer
-                                 : described_run(source.format(), contents.args).transformer;
+                                 : described_run(source.format(), contents).transformer;
   config.padded_vocab_size = vocabulary_of(contents).shape[0];
   return config;
 }

@@ -21,9 +21,9 @@ void take_architecture(TrainingArgs& args, const CheckpointSource& source);
 std::vector<std::string> contradictions(const TransformerConfig& theirs,
                                         const TransformerConfig& ours);
 
-// The run that saved a checkpoint, as its command line would give it; resolved, and for one
-// rank. The tokenizer is left out when its files are not on this machine.
-TrainingArgs described_run(CheckpointFormat format, const ArgMap& stored);
+// The run that saved a checkpoint of that format, as its command line would give it; resolved, and
+// for one rank. The tokenizer is left out when its files are not on this machine.
+TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& contents);
 
 // The model that a source holds. `contents` are those of the source, perhaps changed.
 TransformerConfig config_of(const CheckpointSource& source, const CheckpointContents& contents);

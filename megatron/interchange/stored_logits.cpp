@@ -5,24 +5,36 @@
 #include <optional>
 #include <vector>
 
+#include "megatron/core/error.h"
 #include "megatron/interchange/megatron/names.h"
+#include "megatron/models/bert/bert_model.h"
 #include "megatron/models/gpt/gpt_model.h"
 
 namespace megatron {
 
-Tensor stored_logits(const CheckpointContents& contents, const TransformerConfig& config,
-                     const Tensor& tokens) {
-  TransformerConfig plain = config;
-  plain.params_dtype = DType::kFloat32;
-  plain.attention_dropout = 0.0;
-  plain.hidden_dropout = 0.0;
+namespace {
+
+GptInput input_of(const GptModel&, const Tensor& tokens) { return {.tokens = tokens}; }
+
+BertInput input_of(const BertModel& model, const Tensor& tokens) {
+  BertInput input = {.tokens = tokens};
+  if (model.config().tokentypes() > 0) {
+    input.token_types = zeros(tokens.shape(), DType::kInt64, Stream{});
+  }
+  return input;
+}
+
+// The logits of a model whose chunks are like those of Model.
+template <class Model>
+Tensor logits_by_layer(const CheckpointContents& contents, const TransformerConfig& config,
+                       const Tensor& tokens) {
   const NoGrad no_grad;
   RandomState random(0);
   Variable activations;
-  for (int64_t layer = 0; layer < plain.num_layers; ++layer) {
-    const bool is_last = layer + 1 == plain.num_layers;
-    const GptModel model(
-        plain,
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const bool is_last = layer + 1 == config.num_layers;
+    const Model model(
+        config,
         {.first_layer = layer, .num_layers = 1, .has_embedding = layer == 0, .has_head = is_last},
         {}, Stream{});
     std::vector<CheckpointTensor> targets;
@@ -30,10 +42,29 @@ Tensor stored_logits(const CheckpointContents& contents, const TransformerConfig
       targets.push_back(whole_tensor(parameter.name, parameter.variable.data()));
     }
     read_section(contents, kWeightsSection, targets, true);
-    activations = model.forward({.tokens = tokens}, activations, random);
+    activations = model.forward(input_of(model, tokens), activations, random);
     if (is_last) return model.logits(activations).data();
   }
   return {};
+}
+
+}  // namespace
+
+Tensor stored_logits(const CheckpointContents& contents, const TransformerConfig& config,
+                     const Tensor& tokens) {
+  TransformerConfig plain = config;
+  plain.params_dtype = DType::kFloat32;
+  plain.attention_dropout = 0.0;
+  plain.hidden_dropout = 0.0;
+  switch (plain.kind) {
+    case ModelKind::kGpt:
+      return logits_by_layer<GptModel>(contents, plain, tokens);
+    case ModelKind::kBert:
+      return logits_by_layer<BertModel>(contents, plain, tokens);
+    case ModelKind::kT5:
+      throw Unsupported("the logits of a T5 are not computed from its files yet");
+  }
+  throw InternalError("stored_logits: unknown kind of model");
 }
 
 int64_t stored_logits_bytes(const CheckpointContents& contents) {

@@ -1,6 +1,11 @@
 #include "megatron/run/loaded_model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
 
 #include "megatron/checkpoint/chunks.h"
 #include "megatron/comm/share_threads.h"
@@ -33,8 +38,8 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
   config.world_size = num_ranks;
   if (config.context_parallel_size != 1) {
     throw ConfigError(
-        fmt::format("--context-parallel-size {} is for training: generate and score do not divide "
-                    "sequences; remove it, and divide the model by --tensor-model-parallel-size or "
+        fmt::format("--context-parallel-size {} is for training: sequences are not divided here; "
+                    "remove it, and divide the model by --tensor-model-parallel-size or "
                     "--pipeline-model-parallel-size",
                     config.context_parallel_size));
   }
@@ -88,8 +93,12 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
 
 namespace {
 
-// Fills this rank's part of a model.
-void load_weights(const GptModel& model, CheckpointContents contents) {
+// This rank's part of a model, with its weights.
+template <class Model>
+std::unique_ptr<Model> loaded(const TransformerConfig& config, const ModelChunk& chunk,
+                              const LoadedModel& site, CheckpointContents contents) {
+  auto made = std::make_unique<Model>(config, chunk, site.parallel.tensor, site.stream->get());
+  const Model& model = *made;
   CheckpointState state;
   state.model = chunks_of(model);
   if (model.tensor_parallel().size() > 1) {  // rows that only make it divide are not stored
@@ -97,18 +106,31 @@ void load_weights(const GptModel& model, CheckpointContents contents) {
   }
   const bool is_part = !(model.chunk() == whole_model(model.config().num_layers));
   load_checkpoint(contents, state, {.optimizer = false, .is_part = is_part});
+  return made;
+}
+
+void expect_usable(const CheckpointSource& source, std::span<const ModelKind> usable) {
+  if (std::ranges::find(usable, source.kind()) != usable.end()) return;
+  std::vector<std::string_view> names;
+  for (const ModelKind kind : usable) names.push_back(name_of(kind));
+  throw ConfigError(fmt::format("--load {}: is a {}, and this command takes a {}",
+                                source.directory().string(), name_of(source.kind()),
+                                fmt::join(names, " or a ")));
 }
 
 }  // namespace
 
-LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
+LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
+                       std::span<const ModelKind> usable) {
   if (choice.load.empty()) {
     throw ConfigError("--load is required: the directory of a checkpoint or Hugging Face model");
   }
   comm::use_threads(choice.num_threads);
   const CheckpointSource source = find_source(choice.load, choice.ckpt_step, true);
+  in_common([&] { expect_usable(source, usable); });
 
   LoadedModel result;
+  result.kind = source.kind();
   TransformerConfig config;
   TokenizerConfig tokenizer;
   if (source.hf() != nullptr) {
@@ -116,7 +138,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
     result.vocab_size = source.hf()->vocab_size;
     tokenizer = tokenizer_of_model(source.directory()).value_or(TokenizerConfig());
   } else {
-    const TrainingArgs run = described_run(source.format(), source.contents().args);
+    const TrainingArgs run = described_run(source.format(), source.contents());
     config = run.transformer;
     tokenizer = tokenizer_of_checkpoint(source.directory()).value_or(run.tokenizer);
   }
@@ -143,10 +165,12 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world) {
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
-  result.model = std::make_unique<GptModel>(
-      for_inference(config), model_chunks(parallel, config.num_layers, stage).front(),
-      result.parallel.tensor, result.stream->get());
-  load_weights(*result.model, source.contents());
+  const ModelChunk chunk = model_chunks(parallel, config.num_layers, stage).front();
+  if (config.kind == ModelKind::kBert) {
+    result.bert = loaded<BertModel>(for_inference(config), chunk, result, source.contents());
+  } else {
+    result.model = loaded<GptModel>(for_inference(config), chunk, result, source.contents());
+  }
   return result;
 }
 

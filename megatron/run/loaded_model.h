@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "megatron/comm/group.h"
 #include "megatron/device/stream.h"
+#include "megatron/inference/bert.h"
 #include "megatron/inference/generate.h"
+#include "megatron/models/bert/bert_model.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/parallel/config.h"
 #include "megatron/tokenizers/tokenizer.h"
@@ -27,7 +30,9 @@ struct ModelChoice {
 // A model that is ready to use, or this rank's part of it.
 struct LoadedModel {
   std::unique_ptr<OwnedStream> stream;
-  std::unique_ptr<GptModel> model;
+  ModelKind kind = ModelKind::kGpt;
+  std::unique_ptr<GptModel> model;  // a GPT; null for other kinds
+  std::unique_ptr<BertModel> bert;  // a BERT, likewise
   ParallelContext parallel;
   // On rank 0, which reads texts; null there if neither the choice nor the directory names one.
   std::unique_ptr<Tokenizer> tokenizer;
@@ -35,13 +40,18 @@ struct LoadedModel {
 
   // Throws ConfigError saying which flags give a tokenizer if there is none.
   const Tokenizer& required_tokenizer() const;
+  // REQUIRES: of that kind.
   InferenceModel inference() const { return {*model, parallel}; }
+  BertInference bert_inference() const { return {*bert, parallel}; }
 };
+
+inline constexpr ModelKind kGptAlone[] = {ModelKind::kGpt};
 
 // Loads the weights of a checkpoint (its architecture and tokenizer are those of the run that saved
 // it) or of a Hugging Face directory (tokenizer: its vocab.json and merges.txt). A tokenizer of the
 // choice comes before both. Every rank of `world` calls it and loads its part, whatever layout
-// saved the checkpoint.
-LoadedModel load_model(const ModelChoice& choice, const comm::Group& world = {});
+// saved the checkpoint. Throws ConfigError for a model of another kind than the usable ones.
+LoadedModel load_model(const ModelChoice& choice, const comm::Group& world = {},
+                       std::span<const ModelKind> usable = kGptAlone);
 
 }  // namespace megatron

@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "megatron/models/gpt/gpt_plan.h"
+#include "megatron/models/training_plan.h"
 #include "megatron/training/run_config.h"
 
-// The memory that training a GPT takes, known before anything is allocated.
+// The memory that training takes, known before anything is allocated.
 namespace megatron {
 
 // The plan's view of a run. `config` is resolved, has padded_vocab_size, and must outlive the

@@ -16,6 +16,7 @@
 #include "megatron/checkpoint/save.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/nn/module.h"
@@ -280,6 +281,7 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
   const bool is_hf = source.hf() != nullptr;
   print_line(is_hf ? fmt::format(" loading Hugging Face model from {}", c.load)
                    : fmt::format(" loading checkpoint from {}", source.directory().string()));
+  expect_kind(source, config.transformer.kind);
   const CheckpointContents& contents = source.contents(config.settings);
   if (is_hf) {
     const std::vector<std::string> problems =

@@ -43,6 +43,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const Checkpo
   TransformerConfig& model = config.transformer;
   const TransformerConfig saved = saved_vocabulary(source);
   model.true_vocab_size = saved.true_vocab_size;
+  if (model.num_tokentypes == 0) model.num_tokentypes = saved.num_tokentypes;
   int64_t used = tokenizer->vocab_size();
   if (model.true_vocab_size > 0) {
     refuse_if_beyond(model.true_vocab_size);

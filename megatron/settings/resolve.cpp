@@ -65,7 +65,8 @@ class Resolver {
   void script_defaults() {
     std::string& type = args_.tokenizer.tokenizer_type;
     if (!type.empty()) return;
-    type = args_.model == ModelKind::kGpt ? "GPT2BPETokenizer" : "BertWordPieceLowerCase";
+    type =
+        args_.transformer.kind == ModelKind::kGpt ? "GPT2BPETokenizer" : "BertWordPieceLowerCase";
   }
 
   void ranks(int64_t world_size) {
@@ -178,9 +179,12 @@ class Resolver {
     exclude(given("seq_length") && given("encoder_seq_length"), "--seq-length",
             "--encoder-seq-length");
     c.activation = activation_of(args_.activation, c.add_bias_linear);
+    c.head_activation = args_.activation.openai_gelu ? Activation::kGeluTanh
+                        : args_.activation.onnx_safe ? Activation::kGeluOnnx
+                                                     : Activation::kGeluErf;
     append(problems_, megatron::problems(args_.activation));
     if (!c.add_bias_linear) args_.activation.bias_gelu_fusion = false;
-    if (args_.model != ModelKind::kT5) return;
+    if (args_.transformer.kind != ModelKind::kT5) return;
     if (c.decoder_num_layers == 0) {
       c.decoder_num_layers = c.num_layers != 0 ? c.num_layers : c.encoder_num_layers;
     }
@@ -263,7 +267,7 @@ class Resolver {
                          parallel.decoder_last_pipeline_num_layers == 0 &&
                          !parallel.account_for_embedding_in_pipeline_split &&
                          !parallel.account_for_loss_in_pipeline_split;
-    if (args_.model == ModelKind::kT5) return;
+    if (args_.transformer.kind == ModelKind::kT5) return;
     if (!is_even) return append(problems_, pipeline_problems(parallel, layers));
     if (layers % stages != 0) {
       problems_.push_back(
@@ -316,7 +320,7 @@ class Resolver {
     require(args_.legacy.add_position_embedding ||
                 c.position_embedding_type != PositionEmbedding::kLearnedAbsolute,
             "--no-position-embedding needs --position-embedding-type rope, alibi or none");
-    require(args_.model != ModelKind::kBert || !c.untie_embeddings_and_output_weights,
+    require(c.kind != ModelKind::kBert || !c.untie_embeddings_and_output_weights,
             "--untie-embeddings-and-output-weights is not for BERT; remove it");
     const int64_t tp = args_.parallel.tensor_model_parallel_size;
     if (args_.parallel.sequence_parallel && tp > 0) {
@@ -501,9 +505,9 @@ std::vector<std::string> unavailable(const TrainingArgs& args) {
                                 args.tokenizer.tokenizer_type, fmt::join(types, ", ")));
   }
   refuse_if(args.transformer.position_embedding_type == PositionEmbedding::kRelative &&
-                args.model != ModelKind::kT5,
+                args.transformer.kind != ModelKind::kT5,
             fmt::format("--position-embedding-type relative: a relative position bias for {}",
-                        name_of(args.model)));
+                        name_of(args.transformer.kind)));
   return found;
 }
 

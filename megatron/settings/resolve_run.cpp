@@ -5,11 +5,13 @@
 
 namespace megatron {
 
-ActivationFlags activation_flags(Activation activation) {
+ActivationFlags activation_flags(const TransformerConfig& config) {
   ActivationFlags flags;
-  switch (activation) {
+  switch (config.activation) {
     case Activation::kGeluTanh:
-      flags.openai_gelu = true;
+      // --openai-gelu is for the LM head of a BERT too, the fused GELU for the layers alone.
+      flags.openai_gelu =
+          config.kind != ModelKind::kBert || config.head_activation == Activation::kGeluTanh;
       break;
     case Activation::kGeluErf:
       flags.bias_gelu_fusion = false;
@@ -45,7 +47,7 @@ RunConfig resolved(const RunConfig& config, int64_t world_size) {
   TrainingArgs args;
   const FlagTable flags = training_flags(args);  // for the defaults
   static_cast<RunConfig&>(args) = config;
-  args.activation = activation_flags(config.transformer.activation);
+  args.activation = activation_flags(config.transformer);
   args.given = flags.changed();
   std::vector<std::string> problems;
   args = resolved(std::move(args), world_size, problems);

@@ -48,7 +48,7 @@ TrainingArgs parsed_flags(std::span<const std::string> argv, ModelKind model,
   TrainingArgs args;
   FlagTable flags = training_flags(args);
   ParsedFlags parsed = flags.parse(argv);
-  args.model = model;
+  args.transformer.kind = model;
   args.given = std::move(parsed.given);
   args.wants_help = parsed.wants_help;
   if (parsed.wants_all_help) args.help_scope = HelpScope::kAll;
@@ -108,6 +108,7 @@ void use_checkpoint_vocabulary(TransformerConfig& config, const ArgMap& stored) 
   };
   take("padded_vocab_size", config.padded_vocab_size);
   take("true_vocab_size", config.true_vocab_size);
+  take("num_tokentypes", config.num_tokentypes);
 }
 
 ArgMap arg_map(const TrainingArgs& args) {
@@ -137,6 +138,9 @@ ArgMap arg_map(const TrainingArgs& args) {
   if (args.transformer.true_vocab_size > 0) {
     map["true_vocab_size"] = args.transformer.true_vocab_size;
   }
+  if (args.transformer.num_tokentypes > 0) {
+    map["num_tokentypes"] = args.transformer.num_tokentypes;
+  }
   return map;
 }
 
@@ -164,18 +168,6 @@ std::string training_help(const std::string& command, ModelKind model, HelpScope
                                : "--help-all also lists the flags that are accepted without effect "
                                  "or refused.\n",
       training_flags(args).help(scope, name_of(model)));
-}
-
-std::string_view name_of(ModelKind model) {
-  switch (model) {
-    case ModelKind::kGpt:
-      return "GPT";
-    case ModelKind::kBert:
-      return "BERT";
-    case ModelKind::kT5:
-      return "T5";
-  }
-  throw InternalError("name_of: unknown model");
 }
 
 }  // namespace megatron

@@ -12,8 +12,6 @@
 
 namespace megatron {
 
-enum class ModelKind { kGpt, kBert, kT5 };
-
 // Flags of older versions, which resolve() turns into fields of the configs.
 struct LegacyFlags {
   bool use_rotary_position_embeddings = false;  // position_embedding_type rope
@@ -26,7 +24,6 @@ struct LegacyFlags {
 // The command line of a training program: the config of the run, and facts about the command line
 // itself.
 struct TrainingArgs : RunConfig {
-  ModelKind model = ModelKind::kGpt;
   ActivationFlags activation;
   LegacyFlags legacy;
   ArgMap other;  // flags without a field: no effect, or not available
@@ -56,8 +53,8 @@ TrainingArgs resolved(TrainingArgs args, int64_t world_size, std::vector<std::st
 // field counts as given if it differs from its default. Throws ConfigError with all problems.
 RunConfig resolved(const RunConfig& config, int64_t world_size = 1);
 
-// The flags for an activation. Throws Unsupported if no flags choose it.
-ActivationFlags activation_flags(Activation activation);
+// The flags for the activations of a model. Throws Unsupported if no flags choose them.
+ActivationFlags activation_flags(const TransformerConfig& config);
 
 // --use-checkpoint-args: takes the architecture from the arguments stored in a checkpoint; call it
 // before resolved(). The command line wins for settings that it names, except those that
@@ -65,7 +62,7 @@ ActivationFlags activation_flags(Activation activation);
 // normalization, untied output weights). Throws ConfigError for a stored value of another type.
 void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored);
 
-// Takes from a checkpoint the rows of its embedding and the number of rows without padding. Throws
+// Takes from a checkpoint the rows of its embeddings and the number of rows without padding. Throws
 // FormatError for impossible numbers.
 void use_checkpoint_vocabulary(TransformerConfig& config, const ArgMap& stored);
 
@@ -80,7 +77,5 @@ std::vector<std::string> argument_dump(const ArgMap& args);
 
 // The text of --help for `megatron <command>`, a program of this model.
 std::string training_help(const std::string& command, ModelKind model, HelpScope scope);
-// "GPT", "BERT", "T5": the names in rows of the table.
-std::string_view name_of(ModelKind model);
 
 }  // namespace megatron

@@ -23,8 +23,11 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   const auto k = static_cast<double>(config.num_query_groups * config.kv_channels);
   const double mlp_matrices = is_gated(config.activation) ? 3.0 : 2.0;
   const double tokens = static_cast<double>(batch_size) * s;
-  const double matrices = layers * (h * f * mlp_matrices + h * (q + 2.0 * k) + q * h) + h * v;
-  return 6.0 * tokens * matrices + 6.0 * tokens * s * layers * q;
+  const bool is_bert = config.kind == ModelKind::kBert;
+  const double head = h * v + (is_bert ? h * h : 0.0);
+  const double matrices = layers * (h * f * mlp_matrices + h * (q + 2.0 * k) + q * h) + head;
+  const double scores = tokens * s * layers * q * (is_bert ? 2.0 : 1.0);
+  return 6.0 * (tokens * matrices + scores);
 }
 
 double encoder_decoder_flops(const TransformerConfig& config, int64_t batch_size) {

@@ -22,6 +22,18 @@ bool is_probability(double value) { return value >= 0.0 && value < 1.0; }
 
 }  // namespace
 
+std::string_view name_of(ModelKind kind) {
+  switch (kind) {
+    case ModelKind::kGpt:
+      return "GPT";
+    case ModelKind::kBert:
+      return "BERT";
+    case ModelKind::kT5:
+      return "T5";
+  }
+  throw InternalError("name_of: unknown kind of model");
+}
+
 std::string_view name_of(Activation activation) {
   switch (activation) {
     case Activation::kGeluTanh:

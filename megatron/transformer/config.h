@@ -11,6 +11,11 @@
 
 namespace megatron {
 
+// What a transformer is for: it continues texts, fills gaps in them, or maps one text to another.
+enum class ModelKind { kGpt, kBert, kT5 };
+// "GPT", "BERT", "T5"
+std::string_view name_of(ModelKind kind);
+
 // "gelu_tanh", "swiglu", ...
 std::string_view name_of(Activation activation);
 
@@ -46,6 +51,8 @@ enum class RecomputeMethod { kNone, kUniform, kBlock };
 // Size and mathematics of a transformer: GPT-2, Llama, GPT-NeoX, BLOOM, BERT and T5. Names are
 // Megatron's flag names without the dashes.
 struct TransformerConfig {
+  ModelKind kind = ModelKind::kGpt;
+
   // Size.
   int64_t num_layers = 0;               // required; the encoder's for T5
   int64_t encoder_num_layers = 0;       // 0: num_layers
@@ -91,10 +98,12 @@ struct TransformerConfig {
   bool add_bias_linear = true;  // biases in every linear layer
   bool add_qkv_bias = false;    // bias of the QKV projection when the others have none
   bool untie_embeddings_and_output_weights = false;
-  bool bert_binary_head = true;    // BERT's next-sentence head
-  double attention_dropout = 0.1;  // probability in [0, 1)
-  double hidden_dropout = 0.1;     // probability in [0, 1)
-  double label_smoothing = 0.0;    // fraction of the probability given to all words, [0, 1)
+  bool bert_binary_head = true;  // BERT's next-sentence head
+  int64_t num_tokentypes = 0;    // rows of BERT's table of token types; 0: 2 with the binary head
+  Activation head_activation = Activation::kGeluErf;  // of BERT's LM head
+  double attention_dropout = 0.1;                     // probability in [0, 1)
+  double hidden_dropout = 0.1;                        // probability in [0, 1)
+  double label_smoothing = 0.0;  // fraction of the probability given to all words, [0, 1)
 
   // Numerics.
   DType params_dtype = DType::kFloat32;
@@ -121,6 +130,9 @@ struct TransformerConfig {
   // known.
   int64_t counted_vocab_size() const {
     return true_vocab_size > 0 ? true_vocab_size : padded_vocab_size;
+  }
+  int64_t tokentypes() const {
+    return num_tokentypes > 0 || !bert_binary_head ? num_tokentypes : 2;
   }
   bool is_gated() const { return megatron::is_gated(activation); }
   // The d of the rotary frequencies base^(-2i/d), i < ceil(d/2): the part of a head that

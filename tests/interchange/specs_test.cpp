@@ -14,7 +14,7 @@
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/parameter_table.h"
 #include "megatron/models/gpt/gpt_model.h"
-#include "megatron/models/gpt/gpt_parameters.h"
+#include "megatron/models/model_specs.h"
 
 namespace megatron {
 namespace {
@@ -59,7 +59,7 @@ const Option kOptions[] = {
 // Some spellings of Megatron-LM's models have no norm of the embedding, others none of heads.
 bool has_no_place(MegatronNaming naming, const std::string& ours) {
   try {
-    megatron_name(naming, ours);
+    megatron_name(ModelKind::kGpt, naming, ours);
     return false;
   } catch (const Unsupported&) {
     return true;
@@ -84,7 +84,7 @@ class SpecsTest : public testing::TestWithParam<Option> {
 
 TEST_P(SpecsTest, AreTheListOfParameters) {
   const std::vector<ParameterSpec> specs = gpt_specs(config());
-  const std::vector<TensorSpec> listed = gpt_parameters(config());
+  const std::vector<TensorSpec> listed = model_tensors(config());
   ASSERT_EQ(specs.size(), listed.size());
   for (size_t i = 0; i < specs.size(); ++i) {
     EXPECT_EQ(specs[i].name, listed[i].name);
@@ -104,8 +104,9 @@ TEST_P(SpecsTest, HaveNamesInMegatronLm) {
                            ours.find("q_layernorm") != std::string::npos ||
                            ours.find("k_layernorm") != std::string::npos;
       if (is_rare && has_no_place(naming, ours)) continue;
-      const std::string theirs = with_layer(megatron_name(naming, ours), layer.value_or(0));
-      const std::optional<MegatronName> found = find_megatron_name(theirs);
+      const std::string theirs =
+          with_layer(megatron_name(ModelKind::kGpt, naming, ours), layer.value_or(0));
+      const std::optional<MegatronName> found = find_megatron_name(ModelKind::kGpt, theirs);
       ASSERT_TRUE(found) << theirs;
       EXPECT_EQ(found->ours, ours);
     }
@@ -114,7 +115,7 @@ TEST_P(SpecsTest, HaveNamesInMegatronLm) {
 
 // Files are read by a table that knows no options but the gate.
 TEST_P(SpecsTest, AreInTheTableOfEveryGpt) {
-  const ParameterTable table = gpt_parameter_table(config().is_gated());
+  const ParameterTable table = parameter_table(ModelKind::kGpt, config().is_gated());
   for (const ParameterSpec& spec : gpt_specs(config())) {
     const ParameterInfo& info = table.at(spec.name);
     EXPECT_EQ(info.sharding.axis, spec.info.sharding.axis) << spec.name;
@@ -133,7 +134,7 @@ TEST_P(SpecsTest, HaveNamesInHuggingFace) {
   } catch (const Unsupported&) {
     GTEST_SKIP() << "no family of Hugging Face has this option alone";
   }
-  const std::vector<TensorSpec> ours = gpt_parameters(config());
+  const std::vector<TensorSpec> ours = model_tensors(config());
   EXPECT_EQ(mapped(hf_names(family, config()), ours).size(), ours.size());
 }
 
@@ -155,14 +156,14 @@ TEST(ParameterTableTest, DividesAsMegatronLm) {
       {"decoder.layers.7.mlp.linear_fc2.bias", kWhole},
       {"output_layer.weight", 0}};
   for (const bool is_gated : {false, true}) {
-    const ParameterTable table = gpt_parameter_table(is_gated);
+    const ParameterTable table = parameter_table(ModelKind::kGpt, is_gated);
     for (const auto& [name, axis] : axes) {
       EXPECT_EQ(table.at(name).sharding.axis, axis) << name;
       const bool is_gate = is_gated && std::string_view(name).find("fc1") != std::string_view::npos;
       EXPECT_EQ(table.at(name).sharding.parts, is_gate ? 2 : 1) << name;
     }
   }
-  EXPECT_THROW(gpt_parameter_table(false).at("pooler.dense.weight"), Unsupported);
+  EXPECT_THROW(parameter_table(ModelKind::kGpt, false).at("pooler.dense.weight"), Unsupported);
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, SpecsTest, testing::ValuesIn(kOptions),

@@ -153,6 +153,22 @@ TEST(ArgumentDumpTest, BertTakesItsOwnDefaults) {
   }
 }
 
+// Megatron-LM's fused GELU is that of the layers alone.
+TEST(ArgumentDumpTest, TheHeadOfABertHasItsOwnActivation) {
+  const auto head = [](const std::string& more) {
+    std::vector<std::string> problems;
+    const TrainingArgs args = resolved(
+        parsed_flags(words(kWordPieceRun + more), ModelKind::kBert, problems), 1, problems);
+    const ActivationFlags again = activation_flags(args.transformer);  // of what they mean
+    EXPECT_EQ(again.openai_gelu, args.activation.openai_gelu);
+    EXPECT_EQ(again.onnx_safe, args.activation.onnx_safe);
+    return args.transformer.head_activation;
+  };
+  EXPECT_EQ(head(""), Activation::kGeluErf);
+  EXPECT_EQ(head("--openai-gelu"), Activation::kGeluTanh);
+  EXPECT_EQ(head("--onnx-safe true"), Activation::kGeluOnnx);
+}
+
 TEST(ArgumentDumpTest, T5HasTwoStacks) {
   std::vector<std::string> problems;
   const std::string flags =

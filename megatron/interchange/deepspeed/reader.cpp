@@ -137,7 +137,7 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
   contents.consumed_train_samples = value_or<int64_t>(contents.args, "consumed_train_samples", 0);
   contents.consumed_valid_samples = value_or<int64_t>(contents.args, "consumed_valid_samples", 0);
   contents.scalars["progress"] = {{"floating_point_operations", 0.0}};
-  const ParameterTable table = gpt_parameter_table(is_gated(contents.args));
+  const ParameterTable table = parameter_table(ModelKind::kGpt, is_gated(contents.args));
 
   const std::map<int, Shards> layers = open_layers(directory);
   const int last = layers.empty() ? 0 : layers.rbegin()->first;
@@ -150,7 +150,8 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
   for (const auto& [layer, files] : layers) {
     for (const auto& [path, value] : flattened(files[0]->root())) {
       if (value.tensor() == nullptr) continue;
-      const std::optional<MegatronName> name = find_megatron_name(megatron_path(layer, last, path));
+      const std::optional<MegatronName> name =
+          find_megatron_name(ModelKind::kGpt, megatron_path(layer, last, path));
       if (!name) {
         throw Unsupported(
             fmt::format("{}: a GPT of this program has no {}", files[0]->path().string(), path));

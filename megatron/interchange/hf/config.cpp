@@ -11,14 +11,13 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/formats/json_file.h"
+#include "megatron/interchange/hf/bert_config.h"
+#include "megatron/interchange/hf/fields.h"
 
 namespace megatron {
 namespace {
 
 using nlohmann::json;
-
-// No model has a size above this; it keeps products of two sizes inside 64 bits.
-constexpr int64_t kMaxSize = int64_t{1} << 31;
 
 // The constants of Llama 3's frequency scaling, which Megatron-LM fixes.
 constexpr double kRopeLowFactor = 1.0;
@@ -27,15 +26,20 @@ constexpr int64_t kRopeOriginalLength = 8192;
 
 struct FamilyName {
   HfFamily family;
+  ModelKind kind;
   const char* model_type;
   const char* architecture;
+  const char* tokenizer_type;
 };
 constexpr FamilyName kFamilies[] = {
-    {HfFamily::kGpt2, "gpt2", "GPT2LMHeadModel"},
-    {HfFamily::kLlama, "llama", "LlamaForCausalLM"},
-    {HfFamily::kMistral, "mistral", "MistralForCausalLM"},
-    {HfFamily::kGptNeox, "gpt_neox", "GPTNeoXForCausalLM"},
-    {HfFamily::kBloom, "bloom", "BloomForCausalLM"},
+    {HfFamily::kGpt2, ModelKind::kGpt, "gpt2", "GPT2LMHeadModel", "GPT2BPETokenizer"},
+    {HfFamily::kLlama, ModelKind::kGpt, "llama", "LlamaForCausalLM", "HuggingFaceTokenizer"},
+    {HfFamily::kMistral, ModelKind::kGpt, "mistral", "MistralForCausalLM", "HuggingFaceTokenizer"},
+    {HfFamily::kGptNeox, ModelKind::kGpt, "gpt_neox", "GPTNeoXForCausalLM", "HuggingFaceTokenizer"},
+    {HfFamily::kBloom, ModelKind::kGpt, "bloom", "BloomForCausalLM", "HuggingFaceTokenizer"},
+    {HfFamily::kMegatronBert, ModelKind::kBert, "megatron-bert", "MegatronBertForPreTraining",
+     "BertWordPieceLowerCase"},
+    {HfFamily::kBert, ModelKind::kBert, "bert", "BertForPreTraining", "BertWordPieceLowerCase"},
 };
 
 const FamilyName& row_of(HfFamily family) {
@@ -45,80 +49,17 @@ const FamilyName& row_of(HfFamily family) {
   throw InternalError("a family has a name");
 }
 
-// The fields of an object of config.json; null counts as absent.
-class Fields {
- public:
-  Fields(const std::filesystem::path& path, const json& object) : path_(path), object_(object) {}
+// transformers' class of the model.
+std::string architecture_of(const HfModel& model) {
+  std::string name = row_of(model.family).architecture;
+  constexpr std::string_view kBothHeads = "ForPreTraining";
+  if (name.ends_with(kBothHeads) && !model.transformer.bert_binary_head) {
+    name.replace(name.size() - kBothHeads.size(), kBothHeads.size(), "ForMaskedLM");
+  }
+  return name;
+}
 
-  bool has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
-
-  int64_t size(const char* name) const { return checked_size(name, required(name)); }
-  int64_t size(const char* name, int64_t otherwise) const {
-    return has(name) ? checked_size(name, object_[name]) : otherwise;
-  }
-  double number(const char* name) const { return checked_number(name, required(name)); }
-  double number(const char* name, double otherwise) const {
-    return has(name) ? checked_number(name, object_[name]) : otherwise;
-  }
-  bool flag(const char* name, bool otherwise) const {
-    if (!has(name)) return otherwise;
-    if (!object_[name].is_boolean()) wrong(name, "true or false");
-    return object_[name].get<bool>();
-  }
-  std::string text(const char* name, const char* otherwise) const {
-    if (!has(name)) return otherwise;
-    if (!object_[name].is_string()) wrong(name, "a text");
-    return object_[name].get<std::string>();
-  }
-  // A token id; the first of a list, which newer models give.
-  std::optional<int64_t> token(const char* name) const {
-    if (!has(name)) return std::nullopt;
-    const json& value = object_[name];
-    const json& first = value.is_array() && !value.empty() ? value[0] : value;
-    if (!first.is_number_integer()) wrong(name, "a token id");
-    return first.get<int64_t>();
-  }
-  std::optional<Fields> object(const char* name) const {
-    if (!has(name)) return std::nullopt;
-    if (!object_[name].is_object()) wrong(name, "an object");
-    return Fields(path_, object_[name]);
-  }
-
-  [[noreturn]] void unsupported(const char* name, std::string_view why) const {
-    const std::string value = has(name) ? object_[name].dump() : "absent";
-    throw Unsupported(fmt::format("{}: {} is {}: {}", path_.string(), name, value, why));
-  }
-  // Refuses any value but `only`.
-  void require_flag(const char* name, bool only, std::string_view why) const {
-    if (flag(name, only) != only) unsupported(name, why);
-  }
-
- private:
-  [[noreturn]] void wrong(const char* name, const char* expected) const {
-    throw FormatError(fmt::format("{}: {} is {}, expected {}", path_.string(), name,
-                                  object_[name].dump(), expected));
-  }
-  const json& required(const char* name) const {
-    if (!has(name)) {
-      throw FormatError(fmt::format("{}: has no {}; is this the config.json of the model?",
-                                    path_.string(), name));
-    }
-    return object_[name];
-  }
-  int64_t checked_size(const char* name, const json& value) const {
-    if (!value.is_number_integer() || value < 1 || value > kMaxSize) wrong(name, "a size");
-    return value.get<int64_t>();
-  }
-  double checked_number(const char* name, const json& value) const {
-    if (!value.is_number() || !std::isfinite(value.get<double>())) wrong(name, "a number");
-    return value.get<double>();
-  }
-
-  const std::filesystem::path& path_;
-  const json& object_;
-};
-
-HfFamily family_of(const Fields& fields) {
+HfFamily family_of(const HfFields& fields) {
   const std::string type = fields.text("model_type", "");
   std::vector<std::string_view> known;
   for (const FamilyName& row : kFamilies) {
@@ -129,18 +70,7 @@ HfFamily family_of(const Fields& fields) {
                      fmt::format("the models that can be read are {}", fmt::join(known, ", ")));
 }
 
-Activation activation_named(const Fields& fields, const char* name, const char* otherwise) {
-  const std::string text = fields.text(name, otherwise);
-  if (text == "gelu_new" || text == "gelu_fast" || text == "gelu_pytorch_tanh") {
-    return Activation::kGeluTanh;
-  }
-  if (text == "gelu") return Activation::kGeluErf;
-  if (text == "relu") return Activation::kRelu;
-  if (text == "relu2") return Activation::kSquaredRelu;
-  fields.unsupported(name, "known are gelu_new, gelu_fast, gelu_pytorch_tanh, gelu, relu, relu2");
-}
-
-DType dtype_named(const Fields& fields) {
+DType dtype_named(const HfFields& fields) {
   const char* name = fields.has("dtype") ? "dtype" : "torch_dtype";
   const std::string text = fields.text(name, "float32");
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -150,7 +80,7 @@ DType dtype_named(const Fields& fields) {
 }
 
 // A dropout probability that several fields state; we have one for all of them.
-double common_dropout(const Fields& fields, const char* name, const char* other) {
+double common_dropout(const HfFields& fields, const char* name, const char* other) {
   const double value = fields.number(name, 0.1);
   if (fields.number(other, 0.1) != value) {
     warn(fmt::format("{} and {} of config.json differ; {} {} is taken as --hidden-dropout", name,
@@ -160,13 +90,13 @@ double common_dropout(const Fields& fields, const char* name, const char* other)
 }
 
 // Rotary embeddings, as rope_parameters (transformers 5) or the older fields state them.
-void read_rope(const Fields& fields, TransformerConfig& config, const char* theta_name,
+void read_rope(const HfFields& fields, TransformerConfig& config, const char* theta_name,
                const char* percent_name, double default_percent) {
   config.position_embedding_type = PositionEmbedding::kRope;
   config.rotary_base = fields.number(theta_name, 10000.0);
   config.rotary_percent = fields.number(percent_name, default_percent);
   const char* name = fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const std::optional<Fields> rope = fields.object(name);
+  const std::optional<HfFields> rope = fields.object(name);
   if (!rope) return;
   config.rotary_base = rope->number("rope_theta", config.rotary_base);
   config.rotary_percent = rope->number("partial_rotary_factor", config.rotary_percent);
@@ -175,7 +105,7 @@ void read_rope(const Fields& fields, TransformerConfig& config, const char* thet
   if (type == "linear") {
     // Megatron's factor is a whole number.
     const double factor = rope->number("factor");
-    if (factor != std::floor(factor) || factor < 1 || factor > static_cast<double>(kMaxSize)) {
+    if (factor != std::floor(factor) || factor < 1 || factor > static_cast<double>(kMaxHfSize)) {
       fields.unsupported(name, "the factor of linear scaling must be a whole number");
     }
     config.rotary_seq_len_interpolation_factor = static_cast<int64_t>(factor);
@@ -195,14 +125,14 @@ void read_rope(const Fields& fields, TransformerConfig& config, const char* thet
   }
 }
 
-void read_gpt2(const Fields& fields, TransformerConfig& config) {
+void read_gpt2(const HfFields& fields, TransformerConfig& config) {
   config.num_layers = fields.size("n_layer");
   config.hidden_size = fields.size("n_embd");
   config.num_attention_heads = fields.size("n_head");
   config.ffn_hidden_size = fields.size("n_inner", 4 * config.hidden_size);
   config.max_position_embeddings = fields.size("n_positions", fields.size("n_ctx", 1024));
   config.norm_epsilon = fields.number("layer_norm_epsilon", 1e-5);
-  config.activation = activation_named(fields, "activation_function", "gelu_new");
+  config.activation = hf_activation(fields, "activation_function", "gelu_new");
   config.attention_dropout = fields.number("attn_pdrop", 0.1);
   config.hidden_dropout = common_dropout(fields, "resid_pdrop", "embd_pdrop");
   config.untie_embeddings_and_output_weights = !fields.flag("tie_word_embeddings", true);
@@ -213,7 +143,7 @@ void read_gpt2(const Fields& fields, TransformerConfig& config) {
   fields.require_flag("add_cross_attention", false, "a GPT has no cross attention here");
 }
 
-void read_llama(const Fields& fields, HfFamily family, TransformerConfig& config) {
+void read_llama(const HfFields& fields, HfFamily family, TransformerConfig& config) {
   config.num_layers = fields.size("num_hidden_layers");
   config.hidden_size = fields.size("hidden_size");
   config.num_attention_heads = fields.size("num_attention_heads");
@@ -249,14 +179,14 @@ void read_llama(const Fields& fields, HfFamily family, TransformerConfig& config
   }
 }
 
-void read_gpt_neox(const Fields& fields, TransformerConfig& config) {
+void read_gpt_neox(const HfFields& fields, TransformerConfig& config) {
   config.num_layers = fields.size("num_hidden_layers");
   config.hidden_size = fields.size("hidden_size");
   config.num_attention_heads = fields.size("num_attention_heads");
   config.ffn_hidden_size = fields.size("intermediate_size");
   config.max_position_embeddings = fields.size("max_position_embeddings");
   config.norm_epsilon = fields.number("layer_norm_eps", 1e-5);
-  config.activation = activation_named(fields, "hidden_act", "gelu");
+  config.activation = hf_activation(fields, "hidden_act", "gelu");
   config.parallel_residual = fields.flag("use_parallel_residual", true);
   config.attention_dropout = fields.number("attention_dropout", 0.0);
   config.hidden_dropout = fields.number("hidden_dropout", 0.0);
@@ -265,7 +195,7 @@ void read_gpt_neox(const Fields& fields, TransformerConfig& config) {
   read_rope(fields, config, "rotary_emb_base", "rotary_pct", 0.25);
 }
 
-void read_bloom(const Fields& fields, TransformerConfig& config) {
+void read_bloom(const HfFields& fields, TransformerConfig& config) {
   // Each size has an older and a newer name.
   const auto size = [&](const char* name, const char* other) {
     return fields.has(name) ? fields.size(name) : fields.size(other);
@@ -287,24 +217,11 @@ void read_bloom(const Fields& fields, TransformerConfig& config) {
   config.untie_embeddings_and_output_weights = !fields.flag("tie_word_embeddings", true);
 }
 
-const char* activation_name(Activation activation) {
-  switch (activation) {
-    case Activation::kGeluTanh:
-      return "gelu_new";
-    case Activation::kGeluErf:
-    case Activation::kGeluOnnx:
-      return "gelu";
-    case Activation::kRelu:
-      return "relu";
-    case Activation::kSquaredRelu:
-      return "relu2";
-    default:
-      return "";
-  }
-}
-
 // What a family has; everything else about a model is a field of its config.json.
 std::vector<std::string> differences(const TransformerConfig& c, HfFamily family) {
+  if (row_of(family).kind == ModelKind::kBert) {
+    return hf_bert_differences(c, family == HfFamily::kBert);
+  }
   const bool is_llama = family == HfFamily::kLlama || family == HfFamily::kMistral;
   const auto position = family == HfFamily::kGpt2    ? PositionEmbedding::kLearnedAbsolute
                         : family == HfFamily::kBloom ? PositionEmbedding::kAlibi
@@ -363,7 +280,7 @@ json gpt2_fields(const TransformerConfig& c) {
           {"n_inner", c.ffn_hidden_size},
           {"n_positions", c.max_position_embeddings},
           {"layer_norm_epsilon", c.norm_epsilon},
-          {"activation_function", activation_name(c.activation)},
+          {"activation_function", hf_activation_name(c.activation)},
           {"attn_pdrop", c.attention_dropout},
           {"resid_pdrop", c.hidden_dropout},
           {"embd_pdrop", c.hidden_dropout}};
@@ -394,7 +311,7 @@ json gpt_neox_fields(const TransformerConfig& c) {
                  {"intermediate_size", c.ffn_hidden_size},
                  {"max_position_embeddings", c.max_position_embeddings},
                  {"layer_norm_eps", c.norm_epsilon},
-                 {"hidden_act", activation_name(c.activation)},
+                 {"hidden_act", hf_activation_name(c.activation)},
                  {"use_parallel_residual", c.parallel_residual},
                  {"attention_bias", true},
                  {"attention_dropout", c.attention_dropout},
@@ -427,6 +344,9 @@ json fields_of(HfFamily family, const TransformerConfig& config) {
       return gpt_neox_fields(config);
     case HfFamily::kBloom:
       return bloom_fields(config);
+    case HfFamily::kMegatronBert:
+    case HfFamily::kBert:
+      return hf_bert_fields(config);
   }
   throw InternalError("a family has fields");
 }
@@ -435,6 +355,8 @@ json fields_of(HfFamily family, const TransformerConfig& config) {
 
 std::string_view name_of(HfFamily family) { return row_of(family).model_type; }
 
+std::string_view tokenizer_type_of(HfFamily family) { return row_of(family).tokenizer_type; }
+
 HfModel read_hf_config(const std::filesystem::path& path) {
   const std::filesystem::path file =
       std::filesystem::is_directory(path) ? path / "config.json" : path;
@@ -442,7 +364,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
   if (!document.is_object()) {
     throw FormatError(fmt::format("{}: is not a JSON object", file.string()));
   }
-  const Fields fields(file, document);
+  const HfFields fields(file, document);
   HfModel model;
   model.family = family_of(fields);
   if (fields.has("quantization_config")) {
@@ -452,6 +374,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
                     file.string()));
   }
   TransformerConfig& config = model.transformer;
+  config.kind = row_of(model.family).kind;
   switch (model.family) {
     case HfFamily::kGpt2:
       read_gpt2(fields, config);
@@ -465,6 +388,10 @@ HfModel read_hf_config(const std::filesystem::path& path) {
       break;
     case HfFamily::kBloom:
       read_bloom(fields, config);
+      break;
+    case HfFamily::kMegatronBert:
+    case HfFamily::kBert:
+      read_hf_bert(fields, config);
       break;
   }
   model.vocab_size = fields.size("vocab_size");
@@ -495,7 +422,7 @@ std::string hf_config_text(const HfModel& model) {
   }
   json fields = fields_of(model.family, config);
   const auto token = [](std::optional<int64_t> id) { return id ? json(*id) : json(); };
-  fields["architectures"] = {row.architecture};
+  fields["architectures"] = {architecture_of(model)};
   fields["model_type"] = row.model_type;
   fields["vocab_size"] = model.vocab_size;
   fields["tie_word_embeddings"] = !config.untie_embeddings_and_output_weights;
@@ -510,8 +437,9 @@ std::string hf_config_text(const HfModel& model) {
 
 HfFamily hf_family_of(const TransformerConfig& config) {
   std::string reasons;
-  for (const HfFamily family :
-       {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kGptNeox, HfFamily::kBloom}) {
+  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kGptNeox,
+                                HfFamily::kBloom, HfFamily::kMegatronBert, HfFamily::kBert}) {
+    if (row_of(family).kind != config.kind) continue;
     const std::vector<std::string> found = differences(config, family);
     if (found.empty()) return family;
     reasons += fmt::format("\n  {} differs in {}", name_of(family), fmt::join(found, ", "));

@@ -8,12 +8,14 @@
 
 #include "megatron/transformer/config.h"
 
-// The config.json of Hugging Face models of the GPT kind.
+// The config.json of Hugging Face models.
 namespace megatron {
 
-enum class HfFamily { kGpt2, kLlama, kMistral, kGptNeox, kBloom };
-// "gpt2", "llama", "mistral", "gpt_neox", "bloom": the model_type.
+enum class HfFamily { kGpt2, kLlama, kMistral, kGptNeox, kBloom, kMegatronBert, kBert };
+// "gpt2", "llama", "mistral", "gpt_neox", "bloom", "megatron-bert", "bert": the model_type.
 std::string_view name_of(HfFamily family);
+// --tokenizer-type that such models usually have.
+std::string_view tokenizer_type_of(HfFamily family);
 
 struct HfModel {
   HfFamily family = HfFamily::kGpt2;
@@ -27,8 +29,8 @@ struct HfModel {
 };
 
 // Reads <path>/config.json, or the file `path` itself. Throws IoError; FormatError for a field that
-// is missing or of the wrong kind; Unsupported naming the field for a model that a GPT of this
-// program cannot be.
+// is missing or of the wrong kind; Unsupported naming the field for a model that this
+// program does not have.
 HfModel read_hf_config(const std::filesystem::path& path);
 
 // config.json for a model; reading it gives the same model. Throws Unsupported, with all reasons,

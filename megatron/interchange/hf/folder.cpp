@@ -9,14 +9,18 @@
 #include <system_error>
 
 #include "megatron/core/error.h"
+#include "megatron/core/file.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/hf/names.h"
-#include "megatron/models/gpt/gpt_parameters.h"
+#include "megatron/models/model_specs.h"
 
 namespace megatron {
 namespace {
 
 namespace fs = std::filesystem;
+
+// transformers' BERT always has a table of token types; one of zeros changes nothing.
+constexpr int64_t kHfTokenTypes = 2;
 
 constexpr const char* kUnfinished = ".converting";
 
@@ -44,12 +48,19 @@ void copy_if_there(const fs::path& from, const fs::path& to) {
 }
 
 void copy_tokenizer(const fs::path& directory, const ArgMap& args, const fs::path& tokenizer) {
-  copy_if_there(text_in(args, "vocab_file"), directory / "vocab.json");
+  const bool is_bert = text_in(args, "tokenizer_type").starts_with("BertWordPiece");
+  copy_if_there(text_in(args, "vocab_file"), directory / (is_bert ? "vocab.txt" : "vocab.json"));
   copy_if_there(text_in(args, "merge_file"), directory / "merges.txt");
+  if (is_bert && fs::exists(directory / "vocab.txt")) {
+    const bool is_lower_case = text_in(args, "tokenizer_type") == "BertWordPieceLowerCase";
+    const nlohmann::json config = {{"tokenizer_class", "BertTokenizer"},
+                                   {"do_lower_case", is_lower_case}};
+    write_text_atomically(directory / "tokenizer_config.json", config.dump(2) + "\n");
+  }
   if (tokenizer.empty()) return;
-  for (const char* name :
-       {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
-        "special_tokens_map.json", "added_tokens.json", "generation_config.json"}) {
+  for (const char* name : {"vocab.json", "vocab.txt", "merges.txt", "tokenizer.json",
+                           "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+                           "added_tokens.json", "generation_config.json"}) {
     copy_if_there(tokenizer / name, directory / name);
   }
 }
@@ -77,12 +88,20 @@ void write_model(const fs::path& directory, const CheckpointContents& contents,
   model.transformer.padded_vocab_size = words.shape[0];
   model.transformer.params_dtype = words.dtype;
   model.family = hf_family_of(model.transformer);
+  if (config.kind == ModelKind::kBert && config.tokentypes() == 0) {
+    model.transformer.num_tokentypes = kHfTokenTypes;
+  }
   model.vocab_size = options.vocab_size > 0 ? options.vocab_size : words.shape[0];
   copy_tokenizer(directory, contents.args, options.tokenizer);
   set_special_tokens(model, directory, contents.args);
   save_hf_model(
-      directory, model, gpt_parameters(model.transformer), options.max_shard_bytes,
-      [&](const TensorSpec& spec) { return whole_elements(weights.at(spec.name)); },
+      directory, model, model_tensors(model.transformer), options.max_shard_bytes,
+      [&](const TensorSpec& spec) {
+        const auto stored = weights.find(spec.name);
+        if (stored != weights.end()) return whole_elements(stored->second);
+        const Tensor added = zeros(spec.shape, spec.dtype, Stream{});  // token types
+        return FileElements{added.view(), added};
+      },
       options.format);
 }
 

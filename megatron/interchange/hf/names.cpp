@@ -7,7 +7,8 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
-#include "megatron/models/gpt/gpt_parameters.h"
+#include "megatron/interchange/hf/bert_names.h"
+#include "megatron/models/model_specs.h"
 
 namespace megatron {
 namespace {
@@ -125,8 +126,12 @@ constexpr NameRule kBloom[] = {
     {"output_layer.weight", {"lm_head.weight"}, Layout::kPadVocab},
 };
 
-NameTable table_of(HfFamily family) {
+NameTable table_of(HfFamily family, const TransformerConfig& config) {
   switch (family) {
+    case HfFamily::kMegatronBert:
+      return hf_megatron_bert_names(config);
+    case HfFamily::kBert:
+      return hf_bert_names(config);
     case HfFamily::kGpt2:
       return {kGpt2,
               "transformer.",
@@ -156,9 +161,9 @@ LayoutSizes sizes_of(const HfModel& model) {
 }  // namespace
 
 NameTable hf_names(HfFamily family, const TransformerConfig& config) {
-  NameTable table = table_of(family);
+  NameTable table = table_of(family, config);
   // A tied output layer may be in the file a second time.
-  if (!config.untie_embeddings_and_output_weights) {
+  if (config.kind == ModelKind::kGpt && !config.untie_embeddings_and_output_weights) {
     table.ignored.push_back(table.rules.back().theirs[0]);
   }
   return table;
@@ -191,7 +196,7 @@ CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory,
   contents.directory = directory;
   contents.sections[kWeightsSection] =
       open_hf_weights(file, hf_names(model.family, model.transformer),
-                      gpt_parameters(model.transformer), sizes_of(model));
+                      model_tensors(model.transformer), sizes_of(model));
   return contents;
 }
 

@@ -11,7 +11,7 @@
 #include "megatron/interchange/hf/config.h"
 #include "megatron/transformer/config.h"
 
-// The weights of Hugging Face models of the GPT kind, by tables of names and layouts.
+// The weights of Hugging Face models, by tables of names and layouts.
 namespace megatron {
 
 NameTable hf_names(HfFamily family, const TransformerConfig& config);

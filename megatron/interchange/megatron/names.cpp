@@ -15,7 +15,7 @@ constexpr std::string_view kLayer = "{i}";
 constexpr std::string_view kTiedLegacy = "word_embeddings_for_head.weight";
 constexpr std::string_view kTiedCore = "output_layer.weight";
 
-// One tensor: what is after "decoder.layers.{i}." here and after its counterpart there.
+// One tensor: what is after "encoder.layers.{i}." here and after its counterpart there.
 struct LayerRow {
   std::string_view ours;
   // By MegatronNaming; empty: the spelling has no such tensor.
@@ -73,33 +73,72 @@ constexpr LayerRow kLayerRows[] = {
       "mlp.linear_fc2.bias", "mlp.linear_fc2.bias"}},
 };
 
-// A tensor outside the layers.
-struct OuterRow {
+// The norm at the end of a stack: what is after "encoder.".
+struct FinalRow {
   std::string_view ours;
-  std::string_view legacy;  // after "language_model."
+  std::string_view legacy;
   std::string_view legacy_layernorm;
-  std::string_view core;
 };
-constexpr OuterRow kOuterRows[] = {
-    {"embedding.word_embeddings.weight", "embedding.word_embeddings.weight",
-     "embedding.word_embeddings.weight", "embedding.word_embeddings.weight"},
-    {"embedding.position_embeddings.weight", "embedding.position_embeddings.weight",
-     "embedding.position_embeddings.weight", "embedding.position_embeddings.weight"},
-    // BigScience's --embed-layernorm.
-    {"embedding.norm.weight", "embedding.word_embeddings.norm.weight",
-     "embedding.word_embeddings.norm.weight", ""},
-    {"embedding.norm.bias", "embedding.word_embeddings.norm.bias",
-     "embedding.word_embeddings.norm.bias", ""},
-    {"decoder.final_layernorm.weight", "encoder.final_norm.weight",
-     "encoder.final_layernorm.weight", "decoder.final_layernorm.weight"},
-    {"decoder.final_layernorm.bias", "encoder.final_norm.bias", "encoder.final_layernorm.bias",
-     "decoder.final_layernorm.bias"},
-    {"output_layer.weight", "output_layer.weight", "output_layer.weight", "output_layer.weight"},
+constexpr FinalRow kFinalRows[] = {
+    {"final_layernorm.weight", "final_norm.weight", "final_layernorm.weight"},
+    {"final_layernorm.bias", "final_norm.bias", "final_layernorm.bias"},
 };
 
-constexpr std::string_view kOurLayers = "decoder.layers.{i}.";
-constexpr std::string_view kLegacyLayers = "language_model.encoder.layers.{i}.";
+// A tensor outside the stacks, in the order in which the older models register them.
+struct OuterRow {
+  std::string_view ours;
+  std::string_view legacy;
+  std::string_view legacy_layernorm;
+  std::string_view core;
+  int core_place;  // in the order of Megatron Core's models
+};
+constexpr OuterRow kOuterRows[] = {
+    {"embedding.word_embeddings.weight", "language_model.embedding.word_embeddings.weight",
+     "language_model.embedding.word_embeddings.weight", "embedding.word_embeddings.weight", 0},
+    {"embedding.position_embeddings.weight", "language_model.embedding.position_embeddings.weight",
+     "language_model.embedding.position_embeddings.weight", "embedding.position_embeddings.weight",
+     1},
+    {"embedding.tokentype_embeddings.weight",
+     "language_model.embedding.tokentype_embeddings.weight",
+     "language_model.embedding.tokentype_embeddings.weight",
+     "embedding.tokentype_embeddings.weight", 2},
+    // BigScience's --embed-layernorm.
+    {"embedding.norm.weight", "language_model.embedding.word_embeddings.norm.weight",
+     "language_model.embedding.word_embeddings.norm.weight", "", 3},
+    {"embedding.norm.bias", "language_model.embedding.word_embeddings.norm.bias",
+     "language_model.embedding.word_embeddings.norm.bias", "", 4},
+    {"pooler.dense.weight", "language_model.pooler.dense.weight",
+     "language_model.pooler.dense.weight", "pooler.dense.weight", 20},
+    {"pooler.dense.bias", "language_model.pooler.dense.bias", "language_model.pooler.dense.bias",
+     "pooler.dense.bias", 21},
+    {"output_layer.weight", "language_model.output_layer.weight",
+     "language_model.output_layer.weight", "output_layer.weight", 14},
+    {"output_layer.bias", "lm_head.bias", "lm_head.bias", "output_layer.bias", 15},
+    {"lm_head.dense.weight", "lm_head.dense.weight", "lm_head.dense.weight", "lm_head.dense.weight",
+     10},
+    {"lm_head.dense.bias", "lm_head.dense.bias", "lm_head.dense.bias", "lm_head.dense.bias", 11},
+    {"lm_head.layer_norm.weight", "lm_head.norm.weight", "lm_head.layernorm.weight",
+     "lm_head.layer_norm.weight", 12},
+    {"lm_head.layer_norm.bias", "lm_head.norm.bias", "lm_head.layernorm.bias",
+     "lm_head.layer_norm.bias", 13},
+    {"binary_head.weight", "binary_head.weight", "binary_head.weight", "binary_head.weight", 16},
+    {"binary_head.bias", "binary_head.bias", "binary_head.bias", "binary_head.bias", 17},
+};
+
+constexpr std::string_view kLayers = "layers.{i}.";
 constexpr std::string_view kLegacyModel = "language_model.";
+constexpr std::string_view kEncoder = "encoder";
+constexpr std::string_view kDecoder = "decoder";
+
+// The older models call the one stack of a GPT its encoder.
+std::string_view legacy_stack(ModelKind kind, std::string_view ours) {
+  return kind == ModelKind::kGpt ? kEncoder : ours;
+}
+
+// What follows the name of the stack.
+std::string_view within_stack(std::string_view name, std::string_view stack) {
+  return name.substr(stack.size() + 1);
+}
 
 void replace_start(std::string& text, std::string_view from, std::string_view to) {
   if (text.starts_with(from)) text.replace(0, from.size(), to);
@@ -119,11 +158,17 @@ std::string modernized(std::string_view path) {
   return name;
 }
 
-const LayerRow* layer_row(std::string_view ours) {
-  if (!ours.starts_with(kOurLayers)) return nullptr;
-  const std::string_view rest = ours.substr(kOurLayers.size());
+// The row of a tensor of a layer; `rest` is what follows the name of the stack.
+const LayerRow* layer_row(std::string_view rest) {
+  if (!rest.starts_with(kLayers)) return nullptr;
+  rest.remove_prefix(kLayers.size());
   const auto* found = std::ranges::find(kLayerRows, rest, &LayerRow::ours);
   return found == std::end(kLayerRows) ? nullptr : found;
+}
+
+const FinalRow* final_row(std::string_view rest) {
+  const auto* found = std::ranges::find(kFinalRows, rest, &FinalRow::ours);
+  return found == std::end(kFinalRows) ? nullptr : found;
 }
 
 const OuterRow* outer_row(std::string_view ours) {
@@ -131,14 +176,51 @@ const OuterRow* outer_row(std::string_view ours) {
   return found == std::end(kOuterRows) ? nullptr : found;
 }
 
+// Ours for a name of theirs within a stack; empty for none.
+std::string_view ours_within_stack(std::string_view theirs, bool is_legacy) {
+  if (theirs.starts_with(kLayers)) {
+    theirs.remove_prefix(kLayers.size());
+    for (const LayerRow& row : kLayerRows) {
+      if (std::ranges::find(row.theirs, theirs) != row.theirs.end()) return row.ours;
+    }
+    return {};
+  }
+  for (const FinalRow& row : kFinalRows) {
+    const bool is_this =
+        is_legacy ? theirs == row.legacy || theirs == row.legacy_layernorm : theirs == row.ours;
+    if (is_this) return row.ours;
+  }
+  return {};
+}
+
+// Their name of ours within a stack; empty for none.
+std::string theirs_within_stack(MegatronNaming naming, std::string_view ours) {
+  if (const LayerRow* row = layer_row(ours)) {
+    const std::string_view theirs = row->theirs[static_cast<size_t>(naming)];
+    return theirs.empty() ? std::string() : fmt::format("{}{}", kLayers, theirs);
+  }
+  const FinalRow* row = final_row(ours);
+  if (row == nullptr) return {};
+  if (is_core(naming)) return std::string(row->ours);
+  return std::string(naming == MegatronNaming::kLegacyLayerNorm ? row->legacy_layernorm
+                                                                : row->legacy);
+}
+
 }  // namespace
 
+std::string_view stack_of(std::string_view ours) {
+  for (const std::string_view stack : {kEncoder, kDecoder}) {
+    if (ours.starts_with(stack) && ours.substr(stack.size()).starts_with('.')) return stack;
+  }
+  return {};
+}
+
 std::string without_layer(std::string_view name, std::optional<int64_t>& layer) {
-  constexpr std::string_view kLayers = "layers.";
+  constexpr std::string_view kBefore = "layers.";
   layer.reset();
-  const size_t at = name.find(kLayers);
+  const size_t at = name.find(kBefore);
   if (at == std::string_view::npos) return std::string(name);
-  const size_t begin = at + kLayers.size();
+  const size_t begin = at + kBefore.size();
   const size_t end = std::min(name.find('.', begin), name.size());
   int64_t number = 0;
   const auto [stop, error] = std::from_chars(name.data() + begin, name.data() + end, number);
@@ -154,27 +236,24 @@ std::string with_layer(std::string_view pattern, int64_t layer) {
   return name;
 }
 
-std::optional<MegatronName> find_megatron_name(std::string_view path) {
+std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view path) {
   MegatronName found;
   const std::string name = without_layer(modernized(path), found.layer);
   if (name == kTiedLegacy) return MegatronName{"output_layer.weight", std::nullopt, true};
-  if (found.layer) {
-    for (const std::string_view layers : {kLegacyLayers, kOurLayers}) {
-      if (!name.starts_with(layers)) continue;
-      const std::string_view rest = std::string_view(name).substr(layers.size());
-      for (const LayerRow& row : kLayerRows) {
-        if (std::ranges::find(row.theirs, rest) == row.theirs.end()) continue;
-        found.ours = fmt::format("{}{}", kOurLayers, row.ours);
-        return found;
-      }
-    }
-    return std::nullopt;
+  const bool is_legacy = name.starts_with(kLegacyModel);
+  const std::string_view inner = std::string_view(name).substr(is_legacy ? kLegacyModel.size() : 0);
+  const std::string_view stack = stack_of(inner);
+  if (!stack.empty()) {
+    // A GPT has one stack, whatever it is called.
+    const std::string_view ours = kind == ModelKind::kGpt ? kDecoder : stack;
+    if (stack != (is_legacy ? legacy_stack(kind, ours) : ours)) return std::nullopt;
+    const std::string_view rest = ours_within_stack(within_stack(inner, stack), is_legacy);
+    if (rest.empty()) return std::nullopt;
+    found.ours = fmt::format("{}.{}{}", ours, found.layer ? kLayers : "", rest);
+    return found;
   }
-  std::string_view rest = name;
-  const bool is_legacy = rest.starts_with(kLegacyModel);
-  if (is_legacy) rest.remove_prefix(kLegacyModel.size());
   for (const OuterRow& row : kOuterRows) {
-    if (is_legacy ? rest == row.legacy || rest == row.legacy_layernorm : rest == row.core) {
+    if (name == row.legacy || name == row.legacy_layernorm || name == row.core) {
       found.ours = row.ours;
       return found;
     }
@@ -182,21 +261,32 @@ std::optional<MegatronName> find_megatron_name(std::string_view path) {
   return std::nullopt;
 }
 
-std::string megatron_name(MegatronNaming naming, std::string_view ours) {
+ModelKind kind_of_paths(const std::vector<std::string>& paths) {
+  const auto has = [&](std::string_view part) {
+    return std::ranges::any_of(
+        paths, [&](const std::string& path) { return path.find(part) != std::string::npos; });
+  };
+  if (has("inter_attention.") || has("cross_attention.")) return ModelKind::kT5;
+  const bool is_encoder = std::ranges::any_of(
+      paths, [](const std::string& path) { return path.starts_with("encoder.layers."); });
+  return is_encoder || has("lm_head.dense.") || has("binary_head.") || has("pooler.")
+             ? ModelKind::kBert
+             : ModelKind::kGpt;
+}
+
+std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours) {
   std::string name;
-  if (const LayerRow* row = layer_row(ours)) {
-    const std::string_view rest = row->theirs[static_cast<size_t>(naming)];
-    if (!rest.empty()) {
-      name = fmt::format("{}{}", is_core(naming) ? kOurLayers : kLegacyLayers, rest);
+  if (const std::string_view stack = stack_of(ours); !stack.empty()) {
+    name = theirs_within_stack(naming, within_stack(ours, stack));
+    if (!name.empty()) {
+      name = is_core(naming)
+                 ? fmt::format("{}.{}", stack, name)
+                 : fmt::format("{}{}.{}", kLegacyModel, legacy_stack(kind, stack), name);
     }
   } else if (const OuterRow* outer = outer_row(ours)) {
-    if (is_core(naming)) {
-      name = outer->core;
-    } else {
-      name = fmt::format(
-          "{}{}", kLegacyModel,
-          naming == MegatronNaming::kLegacyLayerNorm ? outer->legacy_layernorm : outer->legacy);
-    }
+    name = is_core(naming)                              ? outer->core
+           : naming == MegatronNaming::kLegacyLayerNorm ? outer->legacy_layernorm
+                                                        : outer->legacy;
   }
   if (name.empty()) {
     throw Unsupported(fmt::format(
@@ -208,24 +298,29 @@ std::string megatron_name(MegatronNaming naming, std::string_view ours) {
 }
 
 std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names) {
-  // Outside the layers, then by layer, then what follows the layers. Rows of a layer count in twos,
-  // which leaves places between them.
+  // Embeddings, the stacks, the rest; within a stack by layer, then its final norm. Rows of a layer
+  // count in twos, which leaves places between them.
   constexpr int64_t kAfterLayers = int64_t{1} << 40;
-  using Place = std::pair<int64_t, int64_t>;
+  using Place = std::array<int64_t, 3>;
   const auto place_of = [&](const std::string& name) -> Place {
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(name, layer);
-    if (const OuterRow* row = outer_row(pattern)) {
-      return {row->ours.starts_with("embedding.") ? -1 : kAfterLayers, row - kOuterRows};
+    const std::string_view stack = stack_of(pattern);
+    if (stack.empty()) {
+      const OuterRow* row = outer_row(pattern);
+      if (row == nullptr) return {3, kAfterLayers, 0};
+      const int64_t place = is_core(naming) ? row->core_place : row - kOuterRows;
+      return {pattern.starts_with("embedding.") ? 0 : 3, place, 0};
     }
-    const LayerRow* row = layer_row(pattern);
-    if (row == nullptr) return {kAfterLayers, 100};
+    const int64_t section = stack == kEncoder ? 1 : 2;
+    const LayerRow* row = layer_row(within_stack(pattern, stack));
+    if (row == nullptr) return {section, kAfterLayers, 0};
     int64_t place = 2 * (row - kLayerRows);
     // Megatron Core makes the output projection before that of queries, keys and values.
     if (is_core(naming) && row->ours.starts_with("self_attention.linear_proj")) {
       place = naming == MegatronNaming::kCore ? 3 : -1;
     }
-    return {layer.value_or(0), place};
+    return {section, layer.value_or(0), place};
   };
   std::ranges::stable_sort(names, {}, [&](const std::string& name) {
     return std::pair(place_of(name), name.ends_with(".bias"));

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-// The names of a GPT's parameters in Megatron-LM's checkpoints.
+#include "megatron/transformer/config.h"
+
+// The names of a GPT's and a BERT's parameters in Megatron-LM's checkpoints.
 namespace megatron {
 
 // The spellings that versions and options of Megatron-LM gave the same model.
@@ -26,20 +28,26 @@ struct MegatronName {
   bool is_tied_copy = false;     // of the embedding, on the last pipeline stage
 };
 
-// What the tensor of that path is, of whatever spelling; none for a name that no GPT has. The path
-// joins the keys of nested dictionaries with dots, without "model".
-std::optional<MegatronName> find_megatron_name(std::string_view path);
+// What the tensor of that path is, of whatever spelling; none for a name that no such model has.
+// The path joins the keys of nested dictionaries with dots, without "model".
+std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view path);
+
+// The kind of model whose tensors have these paths.
+ModelKind kind_of_paths(const std::vector<std::string>& paths);
 
 // Their path of a tensor of ours, both with "{i}". Throws Unsupported when the naming has no place
 // for it.
-std::string megatron_name(MegatronNaming naming, std::string_view ours);
+std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours);
 
 // The path of the tied copy of the embedding.
 std::string megatron_tied_name(MegatronNaming naming);
 
 // Our names in the order in which Megatron-LM registers the parameters, which numbers them in its
-// optimizer.
+// optimizer. The name of an output layer stands for a tied copy too.
 std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names);
+
+// The stack of layers that a name of ours belongs to: "encoder", "decoder"; empty: to none.
+std::string_view stack_of(std::string_view ours);
 
 // The modules of a layer for which a checkpoint has an empty "<module>._extra_state".
 std::vector<std::string> extra_states(MegatronNaming naming);

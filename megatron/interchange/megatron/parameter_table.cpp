@@ -6,7 +6,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/interchange/megatron/names.h"
-#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/model_specs.h"
 
 namespace megatron {
 
@@ -22,19 +22,20 @@ const ParameterInfo& ParameterTable::at(std::string_view name) const {
   throw Unsupported(fmt::format("no option of the model makes a parameter {}", name));
 }
 
-ParameterTable gpt_parameter_table(bool is_gated) {
+ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   TransformerConfig config;
+  config.kind = kind;
   config.num_layers = 1;
   config.hidden_size = 2;
   config.num_attention_heads = 1;
   config.seq_length = config.max_position_embeddings = 1;
-  config.embed_layernorm = true;
   config.qk_layernorm = true;
-  config.untie_embeddings_and_output_weights = true;
+  config.embed_layernorm = kind == ModelKind::kGpt;
+  config.untie_embeddings_and_output_weights = kind == ModelKind::kGpt;
   if (is_gated) config.activation = Activation::kSwiglu;
   config = resolved(config);
   config.padded_vocab_size = 1;
-  return ParameterTable(gpt_specs(config));
+  return ParameterTable(model_specs(config));
 }
 
 }  // namespace megatron

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron/nn/parameter.h"
+#include "megatron/transformer/config.h"
 
 namespace megatron {
 
@@ -22,7 +23,7 @@ class ParameterTable {
   std::map<std::string, ParameterInfo, std::less<>> infos_;
 };
 
-// The parameters of every GPT: those that only some options make, too.
-ParameterTable gpt_parameter_table(bool is_gated);
+// The parameters of every model of a kind: those that only some options make, too.
+ParameterTable parameter_table(ModelKind kind, bool is_gated);
 
 }  // namespace megatron

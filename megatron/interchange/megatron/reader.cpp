@@ -21,15 +21,40 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "BERT" or "T5" for parameters that such a model has and a GPT does not; empty for others.
-std::string_view other_model(const std::vector<std::string>& unknown) {
-  const auto has = [&](std::string_view part) {
-    return std::ranges::any_of(
-        unknown, [&](const std::string& path) { return path.find(part) != std::string::npos; });
+constexpr const char* kWords = "embedding.word_embeddings.weight";
+
+// The models in a rank's file: "model", or "model0" and so on with virtual stages.
+std::vector<PyValue> models_in(const RankFiles& rank) {
+  const PyValue root = rank.root();
+  std::vector<PyValue> models;
+  if (const PyValue* model = root.find("model")) return {*model};
+  while (const PyValue* model = root.find(fmt::format("model{}", models.size()))) {
+    models.push_back(*model);
+  }
+  return models;
+}
+
+ModelKind kind_in(const std::vector<RankFiles>& ranks) {
+  std::vector<std::string> paths;
+  for (const RankFiles& rank : ranks) {
+    for (const PyValue& model : models_in(rank)) {
+      for (const auto& [path, value] : flattened(model)) paths.push_back(path);
+    }
+  }
+  return kind_of_paths(paths);
+}
+
+// Puts the tied copy of the embedding where the older models register it: before the heads, which
+// their files have before it.
+void order_as_registered(std::vector<RankTensor>& chunk) {
+  const auto is_copy = [](const RankTensor& parameter) {
+    return parameter.path == megatron_tied_name(MegatronNaming::kLegacy);
   };
-  if (has("inter_attention.") || has("cross_attention.")) return "T5";
-  if (has("lm_head.dense.") || has("binary_head.") || has("pooler.")) return "BERT";
-  return {};
+  const auto copy = std::ranges::find_if(chunk, is_copy);
+  const auto first_head = std::ranges::find_if(chunk, [](const RankTensor& parameter) {
+    return !parameter.path.starts_with("language_model.");
+  });
+  if (copy != chunk.end()) std::rotate(first_head, copy, copy + 1);
 }
 
 bool is_release(const fs::path& directory) {
@@ -45,8 +70,9 @@ int64_t iteration_in(PyValue root) {
 
 class MegatronReader {
  public:
-  MegatronReader(const fs::path& directory, std::vector<RankFiles> ranks, const ArgMap& args)
-      : directory_(directory), ranks_(std::move(ranks)) {
+  MegatronReader(const fs::path& directory, std::vector<RankFiles> ranks, ModelKind kind,
+                 const ArgMap& args)
+      : directory_(directory), ranks_(std::move(ranks)), kind_(kind) {
     contents_.directory = directory;
     // Compat: Megatron-LM takes the weights of a release, whatever else is in its files.
     contents_.is_release = is_release(directory);
@@ -84,6 +110,7 @@ class MegatronReader {
 
   fs::path directory_;
   std::vector<RankFiles> ranks_;
+  ModelKind kind_;
   CheckpointContents contents_;
   int64_t tensor_ranks_ = 1;
   int64_t pipeline_ranks_ = 1;
@@ -119,7 +146,7 @@ void MegatronReader::read_settings(const ArgMap& given) {
   const PyValue* version = root.find("checkpoint_version");
   version_ = version != nullptr ? static_cast<int64_t>(version->number().value_or(0.0)) : 0;
   is_gated_ = is_gated(settings);
-  table_ = gpt_parameter_table(is_gated_);
+  table_ = parameter_table(kind_, is_gated_);
   is_untied_ = value_or(settings, "untie_embeddings_and_output_weights", false);
 
   contents_.iteration = iteration_in(root);
@@ -158,21 +185,17 @@ void MegatronReader::read_scheduler() {
 }
 
 void MegatronReader::read_models() {
-  const PyValue first = ranks_.front().root();
-  const bool has_chunks = first.find("model0") != nullptr;
-  int64_t chunks = has_chunks ? 0 : 1;  // of a rank
-  while (has_chunks && first.find(fmt::format("model{}", chunks)) != nullptr) ++chunks;
+  const size_t chunks = models_in(ranks_.front()).size();  // of a rank
   // Layers are numbered within a chunk; chunks follow each other over the pipeline.
   int64_t first_layer = 0;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+  for (size_t chunk = 0; chunk < std::max<size_t>(chunks, 1); ++chunk) {
     for (int64_t pipeline = 0; pipeline < pipeline_ranks_; ++pipeline) {
       int64_t layers = 0;
       for (int64_t tensor = 0; tensor < tensor_ranks_; ++tensor) {
         RankFiles& rank = ranks_[static_cast<size_t>(pipeline * tensor_ranks_ + tensor)];
-        const PyValue root = rank.root();
-        const PyValue* model = root.find(has_chunks ? fmt::format("model{}", chunk) : "model");
-        if (model == nullptr || !model->is_dict()) fail(rank, "has no model");
-        read_chunk(rank, *model, first_layer);
+        const std::vector<PyValue> models = models_in(rank);
+        if (chunk >= models.size() || !models[chunk].is_dict()) fail(rank, "has no model");
+        read_chunk(rank, models[chunk], first_layer);
         for (const RankTensor& parameter : rank.chunks.back()) {
           std::optional<int64_t> layer;
           without_layer(parameter.ours, layer);
@@ -191,13 +214,13 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, int64_t first_la
     const PyTensor* tensor = value.tensor();
     // States of Transformer Engine and None in its place.
     if (tensor == nullptr || path.ends_with("_extra_state")) continue;
-    std::optional<MegatronName> name = find_megatron_name(path);
+    std::optional<MegatronName> name = find_megatron_name(kind_, path);
     if (!name) {
       unknown.push_back(path);
       continue;
     }
     if (name->ours == "output_layer.weight" && !is_untied_) name->is_tied_copy = true;
-    ParameterInfo info = table_->at(name->ours);
+    ParameterInfo info = table_->at(name->is_tied_copy ? kWords : name->ours);
     info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);
     chunk.push_back({path,
                      name->layer ? with_layer(name->ours, *name->layer + first_layer) : name->ours,
@@ -207,14 +230,10 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, int64_t first_la
     add_shard(rank, kWeightsSection, chunk.back(), tensor->dtype, reader);
   }
   if (!unknown.empty()) {
-    const std::string_view kind = other_model(unknown);
-    throw Unsupported(
-        kind.empty() ? fmt::format("{}: a GPT of this program has no {}",
-                                   rank.file->path().string(), listed(unknown))
-                     : fmt::format("{}: is a checkpoint of {}; GPT is the only model that can be "
-                                   "read",
-                                   directory_.string(), kind));
+    throw Unsupported(fmt::format("{}: a {} of this program has no {}", rank.file->path().string(),
+                                  name_of(kind_), listed(unknown)));
   }
+  order_as_registered(chunk);
 }
 
 // Adds the sizes that tensors show, where the settings do not say them.
@@ -226,11 +245,17 @@ void MegatronReader::add_sizes() {
     ArgValue& value = contents_.args[name];
     if (std::holds_alternative<std::monostate>(value)) value = found->second.shape[axis] / divisor;
   };
-  add("padded_vocab_size", "embedding.word_embeddings.weight", 0);
-  add("hidden_size", "embedding.word_embeddings.weight", 1);
+  add("padded_vocab_size", kWords, 0);
+  add("hidden_size", kWords, 1);
   add("max_position_embeddings", "embedding.position_embeddings.weight", 0);
   add("seq_length", "embedding.position_embeddings.weight", 0);
-  add("ffn_hidden_size", "decoder.layers.0.mlp.linear_fc1.weight", 0, is_gated_ ? 2 : 1);
+  const bool is_gpt = kind_ == ModelKind::kGpt;
+  add("ffn_hidden_size",
+      is_gpt ? "decoder.layers.0.mlp.linear_fc1.weight" : "encoder.layers.0.mlp.linear_fc1.weight",
+      0, is_gated_ ? 2 : 1);
+  if (kind_ == ModelKind::kBert) {
+    contents_.args["bert_binary_head"] = weights.contains("binary_head.weight");
+  }
   ArgValue& layers = contents_.args["num_layers"];
   if (!std::holds_alternative<std::monostate>(layers)) return;
   int64_t count = 0;
@@ -312,7 +337,9 @@ void MegatronReader::read_optimizers() {
 }  // namespace
 
 MegatronCheckpoint::MegatronCheckpoint(fs::path directory)
-    : directory_(std::move(directory)), ranks_(open_rank_files(directory_)) {
+    : directory_(std::move(directory)),
+      ranks_(open_rank_files(directory_)),
+      kind_(kind_in(ranks_)) {
   const PyValue* args = ranks_.front().root().find("args");
   if (args == nullptr) return;
   args_ = megatron_args(*args);
@@ -326,8 +353,12 @@ MegatronCheckpoint::MegatronCheckpoint(fs::path directory)
 }
 
 CheckpointContents MegatronCheckpoint::contents(const ArgMap& fallback) const {
+  if (kind_ == ModelKind::kT5) {
+    throw Unsupported(fmt::format("{}: is a checkpoint of a T5; those of GPT and BERT can be read",
+                                  directory_.string()));
+  }
   try {
-    return MegatronReader(directory_, ranks_, args_.empty() ? fallback : args_).take();
+    return MegatronReader(directory_, ranks_, kind_, args_.empty() ? fallback : args_).take();
   } catch (const ShapeError& error) {
     throw FormatError(fmt::format("{}: {}", directory_.string(), error.what()));
   }

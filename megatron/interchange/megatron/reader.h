@@ -6,21 +6,23 @@
 #include "megatron/checkpoint/contents.h"
 #include "megatron/core/arg_map.h"
 #include "megatron/interchange/megatron/files.h"
+#include "megatron/transformer/config.h"
 
 namespace megatron {
 
-// A GPT checkpoint of Megatron-LM: the directory of one iteration with a folder for each rank, of
-// any tensor-, pipeline- and virtual-pipeline-parallel size, of checkpoint versions 0 to 3, of the
-// older models or Megatron Core, with the optimizer's state in the same files or in
+// A checkpoint of a GPT or a BERT of Megatron-LM: the directory of one iteration with a folder for
+// each rank, of any tensor-, pipeline- and virtual-pipeline-parallel size, of checkpoint versions 0
+// to 3, of the older models or Megatron Core, with the optimizer's state in the same files or in
 // distrib_optim.pt. Tensors have our names and are whole; the files are mapped and read on demand.
 //
 // Throws IoError; FormatError for files that do not fit each other or the model they describe;
-// Unsupported for experts and for tensors that no GPT of this program has.
+// Unsupported for experts and for tensors that no such model of this program has.
 class MegatronCheckpoint {
  public:
   // Opens and parses the files of all ranks.
   explicit MegatronCheckpoint(std::filesystem::path directory);
 
+  ModelKind kind() const { return kind_; }
   // The stored settings, under the names of core_r0.5.0; empty where there are none.
   const ArgMap& args() const { return args_; }
   // `fallback` has the settings for files that are too old to have their own. Sizes that tensors
@@ -30,6 +32,7 @@ class MegatronCheckpoint {
  private:
   std::filesystem::path directory_;
   std::vector<RankFiles> ranks_;
+  ModelKind kind_;
   ArgMap args_;
 };
 

@@ -15,6 +15,7 @@
 #include "megatron/interchange/megatron/parameter_table.h"
 #include "megatron/interchange/megatron/python_random.h"
 #include "megatron/interchange/megatron/shard_parts.h"
+#include "megatron/interchange/model_kind.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/optim/flat_parameters.h"
 
@@ -59,7 +60,8 @@ class RankWriter {
         pipeline_(pipeline),
         writer_(file),
         pickle_(writer_.pickle()),
-        table_(gpt_parameter_table(is_gated(contents.args))) {
+        kind_(kind_of(contents)),
+        table_(parameter_table(kind_, is_gated(contents.args))) {
     weights_dtype_ = layout.params_dtype.value_or(weights_.at(kWords).dtype);
     for (int64_t chunk = 0; chunk < layout.virtual_pipeline_model_parallel_size; ++chunk) {
       chunks_.push_back(chunk_of(chunk));
@@ -215,14 +217,19 @@ class RankWriter {
       parameters.push_back(
           {ours, std::move(path), info.sharding.local(weights_.at(ours).shape), info});
     };
-    for (const std::string& name : registration_order(layout_.naming, std::move(names))) {
-      std::optional<int64_t> layer;
-      const std::string pattern = without_layer(name, layer);
-      add(name, with_layer(megatron_name(layout_.naming, pattern), layer.value_or(first) - first));
-    }
     const bool is_tied = !weights_.contains(kOutput);
     if (is_tied && is_last_stage(chunk) && !is_first_stage(chunk)) {
-      add(kWords, megatron_tied_name(layout_.naming));
+      names.emplace_back(kOutput);  // the tied copy
+    }
+    for (const std::string& name : registration_order(layout_.naming, std::move(names))) {
+      if (is_tied && name == kOutput) {
+        add(kWords, megatron_tied_name(layout_.naming));
+        continue;
+      }
+      std::optional<int64_t> layer;
+      const std::string pattern = without_layer(name, layer);
+      add(name,
+          with_layer(megatron_name(kind_, layout_.naming, pattern), layer.value_or(first) - first));
     }
     return parameters;
   }
@@ -254,52 +261,43 @@ class RankWriter {
     return {std::as_const(y).view(), y};
   }
 
-  // {"embedding": {"word_embeddings": {"weight"}, ...}, "encoder": {...}, ...}
+  // {"language_model": {"embedding": {"word_embeddings": {"weight"}, ...}, "encoder": {...}, ...},
+  // heads, the tied copy}
   void write_legacy(const Chunk& chunk) {
     pickle_.begin_dict();
     key("language_model"), pickle_.begin_dict();
-    write_group(chunk, "embedding", {"word_embeddings", "position_embeddings"});
-    write_group(chunk, "encoder", {});
-    write_group(chunk, "output_layer", {});
+    write_group(chunk, std::string(kModelPrefix), "embedding",
+                {"word_embeddings", "position_embeddings", "tokentype_embeddings"});
+    for (const char* group : {"encoder", "pooler", "output_layer"}) {
+      write_group(chunk, std::string(kModelPrefix), group);
+    }
     pickle_.end_dict();
-    for (const Parameter& parameter : chunk) {
-      const size_t dot = parameter.path.find('.');
-      if (parameter.path.starts_with(kModelPrefix)) continue;
-      key(parameter.path.substr(0, dot)), pickle_.begin_ordered_dict();  // the tied copy
-      key(parameter.path.substr(dot + 1)), tensor(kWeightsSection, parameter, weights_dtype_);
-      pickle_.end_ordered_dict();
+    for (const char* group : {"lm_head", "binary_head", "word_embeddings_for_head"}) {
+      write_group(chunk, "", group);
     }
     pickle_.end_dict();
   }
-  void write_group(const Chunk& chunk, const std::string& group,
-                   const std::vector<std::string>& inner) {
-    const std::string prefix = fmt::format("{}{}.", kModelPrefix, group);
+  // A dictionary of the parameters whose paths begin with prefix and group, if there are any:
+  // divided once more, or flat.
+  void write_group(const Chunk& chunk, const std::string& prefix, const std::string& group,
+                   const std::vector<std::string>& inner = {}) {
+    const std::string inside = fmt::format("{}{}.", prefix, group);
     if (std::ranges::none_of(chunk, [&](const Parameter& parameter) {
-          return parameter.path.starts_with(prefix);
+          return parameter.path.starts_with(inside);
         })) {
       return;
     }
     key(group);
-    if (inner.empty()) {
-      pickle_.begin_ordered_dict();
-      write_flat(chunk, prefix);
-      if (group == "encoder") write_extra_states(chunk, "layers.{i}.");
-      if (group == "output_layer") key("_extra_state"), pickle_.none();
-      return pickle_.end_ordered_dict();
+    if (!inner.empty()) {
+      pickle_.begin_dict();
+      for (const std::string& name : inner) write_group(chunk, inside, name);
+      return pickle_.end_dict();
     }
-    pickle_.begin_dict();
-    for (const std::string& name : inner) {
-      const std::string inner_prefix = fmt::format("{}{}.", prefix, name);
-      if (std::ranges::none_of(chunk, [&](const Parameter& parameter) {
-            return parameter.path.starts_with(inner_prefix);
-          })) {
-        continue;
-      }
-      key(name), pickle_.begin_ordered_dict();
-      write_flat(chunk, inner_prefix);
-      pickle_.end_ordered_dict();
-    }
-    pickle_.end_dict();
+    pickle_.begin_ordered_dict();
+    write_flat(chunk, inside);
+    if (group == "encoder") write_extra_states(chunk, "layers.{i}.");
+    if (group == "output_layer") key("_extra_state"), pickle_.none();
+    pickle_.end_ordered_dict();
   }
   void write_flat(const Chunk& chunk, std::string_view prefix) {
     for (const Parameter& parameter : chunk) {
@@ -325,7 +323,8 @@ class RankWriter {
   void write_core(const Chunk& chunk) {
     pickle_.begin_ordered_dict();
     write_flat(chunk, "");
-    write_extra_states(chunk, "decoder.layers.{i}.");
+    write_extra_states(chunk,
+                       kind_ == ModelKind::kGpt ? "decoder.layers.{i}." : "encoder.layers.{i}.");
     if (is_last_stage(static_cast<int64_t>(&chunk - chunks_.data()))) {
       key("output_layer._extra_state"), pickle_.none();
     }
@@ -537,6 +536,7 @@ class RankWriter {
   int64_t pipeline_;
   TorchWriter writer_;
   PickleWriter& pickle_;
+  ModelKind kind_;
   ParameterTable table_;
   DType weights_dtype_ = DType::kFloat32;
   std::vector<Chunk> chunks_;
@@ -568,13 +568,20 @@ std::vector<std::string> problems(const CheckpointContents& contents,
     found.push_back(fmt::format("{} query groups cannot be divided among {} tensor parallel ranks",
                                 groups, ranks));
   }
-  const ParameterTable table = gpt_parameter_table(is_gated(args));
-  for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) {
+  const ModelKind kind = kind_of(contents);
+  const ParameterTable table = parameter_table(kind, is_gated(args));
+  const StoredSection& weights = contents.sections.at(kWeightsSection);
+  if (kind == ModelKind::kBert && !weights.contains("binary_head.weight") &&
+      weights.contains("embedding.tokentype_embeddings.weight")) {
+    found.emplace_back(
+        "the model has token types and no binary head; Megatron-LM knows both together or neither");
+  }
+  for (const auto& [name, tensor] : weights) {
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(name, layer);
     if (layer && *layer > 0) continue;
     try {
-      megatron_name(layout.naming, pattern);
+      megatron_name(kind, layout.naming, pattern);
       table.at(pattern).sharding.on_rank(0, ranks).local(tensor.shape);
     } catch (const Error& error) {
       found.push_back(fmt::format("{}: {}", name, error.what()));

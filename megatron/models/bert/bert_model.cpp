@@ -15,7 +15,6 @@
 namespace megatron {
 namespace {
 
-constexpr int64_t kTokenTypes = 2;
 constexpr int64_t kBinaryClasses = 2;
 
 Placement embedding_placement(const TransformerConfig& config, Stream stream) {
@@ -41,8 +40,8 @@ BertModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const
   position_embeddings.emplace(config.max_position_embeddings, config.hidden_size,
                               embedding_init(config), embedding_placement(config, stream));
   add_child("position_embeddings", *position_embeddings);
-  if (!config.bert_binary_head) return;
-  tokentype_embeddings.emplace(kTokenTypes, config.hidden_size, embedding_init(config),
+  if (config.tokentypes() == 0) return;
+  tokentype_embeddings.emplace(config.tokentypes(), config.hidden_size, embedding_init(config),
                                embedding_placement(config, stream));
   add_child("tokentype_embeddings", *tokentype_embeddings);
 }
@@ -75,12 +74,11 @@ BertModel::BertModel(const TransformerConfig& config, Stream stream)
     : BertModel(config, whole_model(config.num_layers), {}, stream) {}
 
 BertModel::BertModel(const TransformerConfig& config, const ModelChunk& chunk,
-                     const TensorParallel& tp, Stream stream, Activation head_activation)
+                     const TensorParallel& tp, Stream stream)
     : config_(config),
       chunk_(chunk),
       tp_(tp),
       stream_(stream),
-      head_activation_(head_activation),
       embedding_site_(hash_of("embedding.dropout")),
       encoder_(config, {.name = "encoder", .is_causal = false},
                {chunk.first_layer, chunk.num_layers, chunk.has_head}, tp, stream) {
@@ -136,7 +134,7 @@ Variable BertModel::forward(const BertInput& input, const Variable& activations,
 Variable BertModel::logits(const Variable& hidden) const {
   const TraceRange range("output_layer", hidden.stream());
   const Variable y = bias_activation(lm_head_->dense.forward_without_bias(hidden),
-                                     lm_head_->dense.bias(), head_activation_);
+                                     lm_head_->dense.bias(), config_.head_activation);
   return column_parallel_linear(lm_head_->layer_norm.forward(y),
                                 embedding_->word_embeddings.weight(), output_layer_->bias, tp_);
 }
@@ -157,19 +155,19 @@ std::vector<ParameterSpec> bert_specs(const TransformerConfig& config) {
   return bert_specs(config, whole_model(config.num_layers));
 }
 
-BertLosses bert_losses(const BertModel& model, const Variable& hidden, const Tensor& labels,
-                       const Tensor& loss_mask, const Tensor& is_random) {
+BertLosses bert_losses(const BertModel& model, const Variable& hidden, const BertTargets& targets) {
   BertLosses losses;
   const Variable logits = model.logits(hidden);  // [s, b, v/tp]
-  losses.lm = masked_mean(
-      cross_entropy(logits, labels, 0.0f, vocabulary_shard(logits.data(), model.tensor_parallel())),
-      loss_mask);
+  losses.lm = masked_mean(cross_entropy(logits, targets.labels, 0.0f,
+                                        vocabulary_shard(logits.data(), model.tensor_parallel(),
+                                                         model.config().counted_vocab_size())),
+                          targets.loss_mask);
   if (!model.config().bert_binary_head) return losses;
   // One position of b samples with two classes.
   const int64_t b = hidden.size(1);
   const Variable binary = reshape(model.binary_logits(hidden), {1, b, kBinaryClasses});
-  const Tensor counts = full({b, 1}, 1.0f, DType::kFloat32, hidden.stream());
-  losses.sop = masked_mean(cross_entropy(binary, is_random.reshape({b, 1})), counts);
+  losses.sop =
+      masked_mean(cross_entropy(binary, targets.is_random.reshape({b, 1})), targets.sample_weights);
   return losses;
 }
 

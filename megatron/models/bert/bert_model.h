@@ -15,7 +15,7 @@ namespace megatron {
 struct BertInput {
   RowIds tokens = {};        // [b, s]
   RowIds position_ids = {};  // [b, s]; undefined: 0 .. s - 1
-  RowIds token_types = {};   // [b, s], 0 or 1; undefined without the binary head
+  RowIds token_types = {};   // [b, s], 0 or 1; undefined for a model without token types
   Tensor padding_mask = {};  // [b, s] bool: true hides a token; undefined: none is hidden
 };
 
@@ -29,11 +29,10 @@ struct BertInput {
 // pooler.dense.weight, binary_head.weight, ...
 class BertModel final : public Module {
  public:
-  // `config` is resolved, has padded_vocab_size, tied embeddings and learned positions.
-  // `head_activation` is that of the LM head. The chunk with the head has a copy of the word
-  // embeddings.
+  // `config` is resolved, has padded_vocab_size, tied embeddings and learned positions. The chunk
+  // with the head has a copy of the word embeddings.
   BertModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
-            Stream stream, Activation head_activation = Activation::kGeluErf);
+            Stream stream);
   // The whole model on one rank.
   BertModel(const TransformerConfig& config, Stream stream);
 
@@ -50,6 +49,7 @@ class BertModel final : public Module {
   const TransformerConfig& config() const { return config_; }
   const ModelChunk& chunk() const { return chunk_; }
   const TensorParallel& tensor_parallel() const { return tp_; }
+  // Where the parameters are and the work is done.
   Stream stream() const { return stream_; }
 
  private:
@@ -80,7 +80,6 @@ class BertModel final : public Module {
   ModelChunk chunk_;
   TensorParallel tp_;
   Stream stream_;
-  Activation head_activation_;
   uint64_t embedding_site_;
   std::optional<EmbeddingParts> embedding_;  // where the model begins, and copied where it ends
   TransformerBlock encoder_;
@@ -99,10 +98,15 @@ struct BertLosses {
   Variable lm;   // mean over the tokens that count
   Variable sop;  // of the binary head: mean over the samples; undefined without the head
 };
-//   hidden     from the chunk with the head
-//   labels     [b, s] int64 (see cross_entropy)    loss_mask [b, s] fp32
-//   is_random  [b] int64, 1: the parts are exchanged; undefined without the binary head
-BertLosses bert_losses(const BertModel& model, const Variable& hidden, const Tensor& labels,
-                       const Tensor& loss_mask, const Tensor& is_random);
+// What the losses compare the model with, on the model's device.
+struct BertTargets {
+  Tensor labels;     // [b, s] int64 (see cross_entropy)
+  Tensor loss_mask;  // [b, s] fp32
+  // Of the binary head; undefined without it.
+  Tensor is_random;       // [b] int64, 1: the parts are exchanged
+  Tensor sample_weights;  // [b, 1] fp32: ones
+};
+// `hidden` is from the chunk with the head.
+BertLosses bert_losses(const BertModel& model, const Variable& hidden, const BertTargets& targets);
 
 }  // namespace megatron

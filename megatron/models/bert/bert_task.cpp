@@ -67,9 +67,6 @@ std::vector<std::string> bert_problems(const RunConfig& config) {
     problems.push_back(fmt::format("--seed {} must be positive: it orders the sentences of BERT",
                                    config.training.seed));
   }
-  if (config.data.mock_data) {
-    problems.emplace_back("--mock-data has no sentences for BERT; give --data-path");
-  }
   return problems;
 }
 
@@ -77,9 +74,12 @@ std::vector<std::string> bert_problems(const RunConfig& config) {
 
 BertTask::BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
     : config_(config), tokenizer_(std::move(tokenizer)) {
-  const std::vector<std::string> problems = bert_problems(config);
+  std::vector<std::string> problems = bert_problems(config);
+  if (tokenizer_ != nullptr && config.data.mock_data) {
+    problems.emplace_back("--mock-data has no sentences for BERT; give --data-path");
+  }
   if (!problems.empty()) throw ConfigError(problems);
-  vocabulary_ = vocabulary_of(*tokenizer_);
+  if (tokenizer_ != nullptr) vocabulary_ = vocabulary_of(*tokenizer_);
 }
 
 std::vector<const Module*> BertTask::build_model(const ModelSite& site) {
@@ -96,6 +96,8 @@ std::vector<const Module*> BertTask::build_model(const ModelSite& site) {
                                       config_.transformer.max_position_embeddings, "position id")
                              .to(site.stream));
   }
+  sample_weights_ =
+      full({config_.training.micro_batch_size, 1}, 1.0f, DType::kFloat32, site.stream);
   return chunks;
 }
 
@@ -128,54 +130,59 @@ void BertTask::open_data(const Progress& progress) {
                                     bert_dataset_maker(settings));
       },
       [this](const SampleDataset& dataset, const SampleGroup& group, Split split, int64_t chunk) {
-        return microbatch(dataset, group, models_[static_cast<size_t>(chunk)]->chunk(),
-                          split == Split::kTrain);
+        return microbatch(read(dataset, group), chunk, split == Split::kTrain);
       });
 }
 
-Microbatch BertTask::microbatch(const SampleDataset& dataset, const SampleGroup& group,
-                                const ModelChunk& chunk, bool is_trained) const {
+BertTask::Samples BertTask::read(const SampleDataset& dataset, const SampleGroup& group) const {
   const auto b = static_cast<int64_t>(group.indices.size());
   const int64_t s = config_.transformer.seq_length;
   const Shape shape = {b, s};
-  Tensor tokens(shape, DType::kInt64, Stream{});
-  Tensor types(shape, DType::kInt64, Stream{});
-  Tensor labels(shape, DType::kInt64, Stream{});
-  Tensor is_random({b}, DType::kInt64, Stream{});
-  Tensor padding_mask(shape, DType::kBool, Stream{});
-  Tensor loss_mask(shape, DType::kFloat32, Stream{});
+  Samples samples = {.tokens = Tensor(shape, DType::kInt64, Stream{}),
+                     .types = Tensor(shape, DType::kInt64, Stream{}),
+                     .padding_mask = Tensor(shape, DType::kBool, Stream{}),
+                     .labels = Tensor(shape, DType::kInt64, Stream{}),
+                     .loss_mask = Tensor(shape, DType::kFloat32, Stream{}),
+                     .is_random = Tensor({b}, DType::kInt64, Stream{})};
   std::vector<int64_t> run(static_cast<size_t>(dataset.sample_size()));
   for (size_t row = 0; row < group.indices.size(); ++row) {
     dataset.read(group.indices[row], run);
     const BertSample sample(run);
     const size_t first = row * static_cast<size_t>(s);
     for (size_t i = 0; i < static_cast<size_t>(s); ++i) {
-      tokens.span<int64_t>()[first + i] = sample.text[i];
-      types.span<int64_t>()[first + i] = sample.types[i];
-      labels.span<int64_t>()[first + i] = sample.labels[i];
-      padding_mask.span<bool>()[first + i] = sample.padding_mask[i] == 0;
-      loss_mask.span<float>()[first + i] = static_cast<float>(sample.loss_mask[i]);
+      samples.tokens.span<int64_t>()[first + i] = sample.text[i];
+      samples.types.span<int64_t>()[first + i] = sample.types[i];
+      samples.labels.span<int64_t>()[first + i] = sample.labels[i];
+      samples.padding_mask.span<bool>()[first + i] = sample.padding_mask[i] == 0;
+      samples.loss_mask.span<float>()[first + i] = static_cast<float>(sample.loss_mask[i]);
     }
-    is_random.span<int64_t>()[row] = sample.is_random;
+    samples.is_random.span<int64_t>()[row] = sample.is_random;
   }
+  return samples;
+}
 
+Microbatch BertTask::microbatch(const Samples& samples, int64_t chunk, bool has_gradient) const {
+  const TransformerConfig& config = config_.transformer;
+  const ModelChunk& place = models_[static_cast<size_t>(chunk)]->chunk();
   Microbatch made(kNumParts);
-  made[kPaddingMask] = padding_mask;
-  if (chunk.has_embedding) {
-    const RowIds ids = prepared_ids(tokens, config_.transformer.padded_vocab_size, "token id");
-    made[kTokens] = ids.ids;
-    if (is_trained) made[kTokenOrder] = ids.order;
-    if (config_.transformer.bert_binary_head) {
-      const RowIds kinds = prepared_ids(types, 2, "token type");
-      made[kTypes] = kinds.ids;
-      if (is_trained) made[kTypeOrder] = kinds.order;
+  made[kPaddingMask] = samples.padding_mask;
+  const auto add_ids = [&](Part ids, Part order, const Tensor& from, int64_t rows,
+                           const char* what) {
+    const RowIds checked = prepared_ids(from, rows, what);
+    made[ids] = checked.ids;
+    if (has_gradient) made[order] = checked.order;
+  };
+  if (place.has_embedding) {
+    add_ids(kTokens, kTokenOrder, samples.tokens, config.padded_vocab_size, "token id");
+    if (config.tokentypes() > 0) {
+      add_ids(kTypes, kTypeOrder, samples.types, config.tokentypes(), "token type");
     }
   }
-  if (chunk.has_head) {
-    expect_labels(labels, config_.transformer.padded_vocab_size);
-    made[kLabels] = labels;
-    made[kLossMask] = loss_mask;
-    made[kIsRandom] = is_random;
+  if (place.has_head) {
+    expect_labels(samples.labels, config.counted_vocab_size());
+    made[kLabels] = samples.labels;
+    made[kLossMask] = samples.loss_mask;
+    made[kIsRandom] = samples.is_random;
   }
   return made;
 }
@@ -190,8 +197,8 @@ MicrobatchOutput BertTask::forward_step(Split, int64_t chunk, const Microbatch& 
   const Variable hidden =
       model.forward(input, activations.empty() ? Variable() : activations[0], *random_);
   if (!model.chunk().has_head) return {.activations = {hidden}};
-  const BertLosses losses =
-      bert_losses(model, hidden, batch[kLabels], batch[kLossMask], batch[kIsRandom]);
+  const BertLosses losses = bert_losses(
+      model, hidden, {batch[kLabels], batch[kLossMask], batch[kIsRandom], sample_weights_});
   MicrobatchOutput output = {.losses = {losses.lm}, .logged = {{"lm loss", losses.lm.data()}}};
   if (losses.sop.defined()) {
     output.losses.push_back(losses.sop);
@@ -208,6 +215,7 @@ void BertTask::close() {
   loaders_.close();
   models_.clear();
   positions_.clear();
+  sample_weights_ = {};
 }
 
 std::map<std::string, ArgMap> BertTask::recorded() const {

@@ -20,7 +20,8 @@ namespace megatron {
 class BertTask : public TrainTask {
  public:
   // `config` is resolved and has padded_vocab_size. Throws ConfigError for what BERT has not, and
-  // when the tokenizer has no [CLS], [SEP], [MASK] or [PAD].
+  // when the tokenizer has no [CLS], [SEP], [MASK] or [PAD]. Without a tokenizer a derived class
+  // makes the data.
   BertTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
 
   std::string_view model_name() const override { return "BERT"; }
@@ -36,10 +37,25 @@ class BertTask : public TrainTask {
   void close() override;
   std::map<std::string, ArgMap> recorded() const override;
 
+ protected:
+  // The samples of a microbatch, on the host.
+  struct Samples {
+    Tensor tokens;        // [b, s] int64
+    Tensor types;         // [b, s] int64
+    Tensor padding_mask;  // [b, s] bool
+    Tensor labels;        // [b, s] int64
+    Tensor loss_mask;     // [b, s] fp32
+    Tensor is_random;     // [b] int64
+  };
+  // The part of it that a chunk of the model needs. has_gradient: a backward pass follows.
+  Microbatch microbatch(const Samples& samples, int64_t chunk, bool has_gradient) const;
+
+  const RunConfig& config() const { return config_; }
+  // Known once the model is built.
+  const ParallelContext& parallel() const { return *parallel_; }
+
  private:
-  // A chunk's part of a microbatch on the host.
-  Microbatch microbatch(const SampleDataset& dataset, const SampleGroup& group,
-                        const ModelChunk& chunk, bool is_trained) const;
+  Samples read(const SampleDataset& dataset, const SampleGroup& group) const;
 
   const RunConfig config_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
@@ -48,6 +64,7 @@ class BertTask : public TrainTask {
   RandomState* random_ = nullptr;
   std::vector<std::unique_ptr<const BertModel>> models_;  // by chunk of this rank
   std::vector<RowIds> positions_;  // by chunk: of every microbatch, on the model's device
+  Tensor sample_weights_;          // ones, likewise
   SplitLoaders loaders_;
 };
 

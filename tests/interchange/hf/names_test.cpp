@@ -1,5 +1,5 @@
 #include "megatron/interchange/hf/names.h"
-#include "megatron/models/gpt/gpt_parameters.h"
+#include "megatron/models/model_specs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ class HfModelTest : public testing::TestWithParam<const char*> {
 
 TEST_P(HfModelTest, LoadsEveryTensorAndWritesTheSameBits) {
   const HfModel model = read_hf_config(golden(GetParam()));
-  const std::vector<TensorSpec> ours = gpt_parameters(model.transformer);
+  const std::vector<TensorSpec> ours = model_tensors(model.transformer);
   const std::map<std::string, Tensor> tensors = loaded(golden(GetParam()), model);
   ASSERT_EQ(tensors.size(), ours.size());
   for (const TensorSpec& spec : ours) {
@@ -84,7 +84,7 @@ TEST_P(HfModelTest, PadsAndTrimsTheVocabulary) {
   HfModel model = read_hf_config(golden(GetParam()));
   const Tensor plain = loaded(golden(GetParam()), model).at("embedding.word_embeddings.weight");
   model.transformer.padded_vocab_size = 256;
-  const std::vector<TensorSpec> ours = gpt_parameters(model.transformer);
+  const std::vector<TensorSpec> ours = model_tensors(model.transformer);
   const std::map<std::string, Tensor> tensors = loaded(golden(GetParam()), model);
   const Tensor& padded = tensors.at("embedding.word_embeddings.weight");
   ASSERT_EQ(padded.shape(), Shape({256, 48}));
@@ -98,7 +98,8 @@ TEST_P(HfModelTest, PadsAndTrimsTheVocabulary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, HfModelTest,
-                         testing::Values("gpt2", "llama", "llama-gqa", "bloom", "gpt-neox"),
+                         testing::Values("gpt2", "llama", "llama-gqa", "bloom", "gpt-neox",
+                                         "megatron-bert"),
                          [](const auto& parameter) {
                            std::string name = parameter.param;
                            std::erase(name, '-');
@@ -110,7 +111,7 @@ TEST(HfNamesTest, GradientsOfTheReferenceFollowTheSameTable) {
   const HfModel model = read_hf_config(golden("gpt2"));
   const SafetensorsFile expected(golden("gpt2") / "expected.safetensors");
   for (const MappedTensor& tensor :
-       mapped(hf_names(model.family, model.transformer), gpt_parameters(model.transformer))) {
+       mapped(hf_names(model.family, model.transformer), model_tensors(model.transformer))) {
     for (const std::string& name : tensor.theirs) {
       EXPECT_NE(expected.find("grad." + name), nullptr) << name;
       EXPECT_NE(expected.find("after3." + name), nullptr) << name;

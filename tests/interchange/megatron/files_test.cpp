@@ -7,7 +7,7 @@
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/megatron/reader.h"
 #include "megatron/interchange/megatron/writer.h"
-#include "megatron/models/gpt/gpt_parameters.h"
+#include "megatron/models/model_specs.h"
 #include "tests/support/shared_data.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
@@ -49,7 +49,7 @@ CheckpointContents sample_run(const Style& style) {
   config = resolved(config);
   config.padded_vocab_size = 16;
   uint64_t seed = 1;
-  for (const TensorSpec& spec : gpt_parameters(config)) {
+  for (const TensorSpec& spec : model_tensors(config)) {
     const Tensor main = random_normal(spec.shape, {.seed = ++seed});
     state.model.push_back(whole_tensor(spec.name, cast(main, style.dtype)));
     state.optimizer[kMainParamSection].push_back(whole_tensor(spec.name, main));

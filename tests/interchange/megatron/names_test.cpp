@@ -2,11 +2,11 @@
 
 #include <gmock/gmock.h>
 
-#include <set>
+#include <algorithm>
 
 #include "megatron/core/error.h"
 #include "megatron/interchange/hf/names.h"
-#include "megatron/models/gpt/gpt_parameters.h"
+#include "megatron/models/model_specs.h"
 
 namespace megatron {
 namespace {
@@ -15,39 +15,70 @@ constexpr MegatronNaming kNamings[] = {MegatronNaming::kLegacy, MegatronNaming::
                                        MegatronNaming::kLegacyFused, MegatronNaming::kCore,
                                        MegatronNaming::kCoreFused};
 
-TransformerConfig gpt_config() {
+TransformerConfig config_of(ModelKind kind) {
   TransformerConfig config;
+  config.kind = kind;
   config.num_layers = 2;
   config.hidden_size = 8;
   config.num_attention_heads = 4;
   config.seq_length = 4;
   config.max_position_embeddings = 4;
-  config.untie_embeddings_and_output_weights = true;
+  config.untie_embeddings_and_output_weights = kind == ModelKind::kGpt;
   config = resolved(config);
   config.padded_vocab_size = 16;
   return config;
 }
 
 TEST(MegatronNamesTest, EveryParameterIsFoundUnderEverySpelling) {
-  for (const MegatronNaming naming : kNamings) {
-    std::set<std::string> theirs;
-    for (const TensorSpec& spec : gpt_parameters(gpt_config())) {
-      std::optional<int64_t> layer;
-      const std::string ours = without_layer(spec.name, layer);
-      const std::string name = with_layer(megatron_name(naming, ours), layer.value_or(0));
-      EXPECT_TRUE(theirs.insert(name).second) << name;
-      const std::optional<MegatronName> found = find_megatron_name(name);
-      ASSERT_TRUE(found) << name;
-      EXPECT_EQ(found->ours, ours);
-      EXPECT_EQ(found->layer, layer);
-      EXPECT_FALSE(found->is_tied_copy);
+  for (const ModelKind kind : {ModelKind::kGpt, ModelKind::kBert}) {
+    for (const MegatronNaming naming : kNamings) {
+      std::vector<std::string> theirs;
+      for (const TensorSpec& spec : model_tensors(config_of(kind))) {
+        std::optional<int64_t> layer;
+        const std::string ours = without_layer(spec.name, layer);
+        const std::string name = with_layer(megatron_name(kind, naming, ours), layer.value_or(0));
+        EXPECT_EQ(std::ranges::count(theirs, name), 0) << name;
+        theirs.push_back(name);
+        const std::optional<MegatronName> found = find_megatron_name(kind, name);
+        ASSERT_TRUE(found) << name;
+        EXPECT_EQ(found->ours, ours);
+        EXPECT_EQ(found->layer, layer);
+        EXPECT_FALSE(found->is_tied_copy);
+      }
+      EXPECT_EQ(kind_of_paths(theirs), kind);
     }
   }
 }
 
+TEST(MegatronNamesTest, RegistersTheHeadsOfABertInTheirOrder) {
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : model_tensors(config_of(ModelKind::kBert))) {
+    if (stack_of(spec.name).empty()) names.push_back(spec.name);
+  }
+  names.emplace_back("output_layer.weight");  // the tied copy
+  std::ranges::reverse(names);
+  const std::vector<std::string> embeddings = {"embedding.word_embeddings.weight",
+                                               "embedding.position_embeddings.weight",
+                                               "embedding.tokentype_embeddings.weight"};
+  const auto after = [&](std::vector<std::string> heads) {
+    heads.insert(heads.begin(), embeddings.begin(), embeddings.end());
+    return heads;
+  };
+  EXPECT_EQ(
+      registration_order(MegatronNaming::kLegacy, names),
+      after({"pooler.dense.weight", "pooler.dense.bias", "output_layer.weight", "output_layer.bias",
+             "lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight",
+             "lm_head.layer_norm.bias", "binary_head.weight", "binary_head.bias"}));
+  EXPECT_EQ(registration_order(MegatronNaming::kCore, names),
+            after({"lm_head.dense.weight", "lm_head.dense.bias", "lm_head.layer_norm.weight",
+                   "lm_head.layer_norm.bias", "output_layer.weight", "output_layer.bias",
+                   "binary_head.weight", "binary_head.bias", "pooler.dense.weight",
+                   "pooler.dense.bias"}));
+}
+
 TEST(MegatronNamesTest, KnowsOldPaths) {
   const auto ours = [](const char* path) {
-    const auto found = find_megatron_name(path);
+    const auto found = find_megatron_name(ModelKind::kGpt, path);
     return found ? found->ours : "";
   };
   EXPECT_EQ(ours("language_model.transformer.layers.7.attention.query_key_value.weight"),
@@ -57,9 +88,9 @@ TEST(MegatronNamesTest, KnowsOldPaths) {
   EXPECT_EQ(ours("language_model.transformer.final_layernorm.weight"),
             "decoder.final_layernorm.weight");
   EXPECT_EQ(ours("word_embeddings.weight"), "embedding.word_embeddings.weight");
-  EXPECT_EQ(ours("language_model.pooler.dense.weight"), "");
-  EXPECT_TRUE(find_megatron_name("word_embeddings_for_head.weight")->is_tied_copy);
-  EXPECT_THROW(megatron_name(MegatronNaming::kLegacy,
+  EXPECT_EQ(ours("language_model.pooler.weight"), "");
+  EXPECT_TRUE(find_megatron_name(ModelKind::kGpt, "word_embeddings_for_head.weight")->is_tied_copy);
+  EXPECT_THROW(megatron_name(ModelKind::kGpt, MegatronNaming::kLegacy,
                              "decoder.layers.{i}.self_attention.q_layernorm.weight"),
                Unsupported);
 }

@@ -1,5 +1,5 @@
 // The plan against what the allocator counted: small GPTs of every kind train two iterations.
-#include "megatron/models/gpt/gpt_plan.h"
+#include "megatron/models/training_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -155,7 +155,7 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
                                        .device = stream.device.type},
                                       0);
   EXPECT_EQ(plan.num_parameters, flat.num_elements());
-  EXPECT_EQ(plan.num_parameters, num_gpt_parameters(config));
+  EXPECT_EQ(plan.num_parameters, num_model_parameters(config));
   for (const MemoryCategory category : {MemoryCategory::kParameters, MemoryCategory::kGradients,
                                         MemoryCategory::kOptimizer, MemoryCategory::kActivations}) {
     const auto took = static_cast<double>(at(after.peak_by_category, category) -
@@ -376,7 +376,7 @@ TEST_F(GptPlanLayoutTest, StagesHoldTheLayersAndWhatIsInFlight) {
     parameters += plan(stage).num_parameters;
   }
   // The last stage has a copy of the tied embedding.
-  EXPECT_EQ(parameters, num_gpt_parameters(config_) + 50304 * 1024);
+  EXPECT_EQ(parameters, num_model_parameters(config_) + 50304 * 1024);
   EXPECT_DOUBLE_EQ(pipeline_bubble(training()), 3.0 / 11.0);
 
   num_microbatches_ = 2;

@@ -7,7 +7,7 @@
 #include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/models/gpt/gpt_model.h"
-#include "megatron/models/gpt/gpt_plan.h"
+#include "megatron/models/training_plan.h"
 #include "tests/models/gpt/small_config.h"
 
 namespace megatron {
@@ -103,7 +103,7 @@ TEST(GptSpecsTest, ALargeModelNeedsNoMemory) {
   int64_t elements = 0;
   for (const ParameterSpec& spec : gpt_specs(config)) elements += spec.shape.numel();
   EXPECT_GT(elements, 174'000'000'000);
-  EXPECT_EQ(elements, num_gpt_parameters(config));
+  EXPECT_EQ(elements, num_model_parameters(config));
   EXPECT_EQ(allocator.stats().peak_allocated_bytes, before);
 }
 

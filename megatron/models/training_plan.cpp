@@ -1,4 +1,4 @@
-#include "megatron/models/gpt/gpt_plan.h"
+#include "megatron/models/training_plan.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/model_specs.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/pipeline/schedule.h"
@@ -59,7 +59,7 @@ std::vector<RepeatedSpec> parameters_of(const TransformerConfig& config, const M
   const auto specs_of = [&](int64_t num_layers) {
     ModelChunk few = chunk;
     few.num_layers = num_layers;
-    return gpt_specs(config, few);
+    return model_specs(config, few);
   };
   std::set<std::string> outside_of_layers;
   for (const ParameterSpec& spec : specs_of(0)) outside_of_layers.insert(spec.name);
@@ -248,8 +248,10 @@ class ActivationPlan {
           {"rotary table", block(positions * ((c.rotary_dim() + 1) / 2 * 2), DType::kFloat32)});
     }
     if (stage_.has_embedding) {
+      const bool has_types = c.kind == ModelKind::kBert && c.tokentypes() > 0;
       if (t_.device == DeviceType::kCpu) {  // otherwise they stay on the host
         rows.push_back({"token and position ids", 2 * block(tokens, DType::kInt64)});
+        if (has_types) rows.push_back({"token types", block(tokens, DType::kInt64)});
       }
       if (c.embed_layernorm) {
         rows.push_back(
@@ -259,13 +261,16 @@ class ActivationPlan {
     return rows;
   }
 
-  // gpt_loss, when the gradient of the logits (written over them) is multiplied back.
+  // The loss, when the gradient of the logits (written over them) is multiplied back.
   std::vector<MemoryRow> head_rows() const {
     const TransformerConfig& c = t_.transformer;
     const int64_t tokens = sizes_.tokens(c);
+    const bool is_bert = c.kind == ModelKind::kBert;
     return {
         {"final norm, input and statistics", layer_.input.bytes + norm_statistics_bytes(c, sizes_)},
         {"final norm, output", hidden()},
+        {"LM head: dense layer, activation, norm",
+         is_bert ? 3 * hidden() + norm_statistics_bytes(c, sizes_) : 0},
         {"logits, then their gradient",
          block(tokens * c.padded_vocab_size / sizes_.tp, c.params_dtype)},
         {"labels, loss mask, log-sum-exp",
@@ -355,7 +360,7 @@ RankMemory largest_rank_memory(const PlannedTraining& t) {
   return largest;
 }
 
-int64_t num_gpt_parameters(const TransformerConfig& config) {
+int64_t num_model_parameters(const TransformerConfig& config) {
   int64_t sum = 0;
   for (const auto& [spec, count] : parameters_of(config, whole_model(config.num_layers))) {
     sum += count * spec.shape.numel();

@@ -11,8 +11,8 @@
 #include "megatron/transformer/config.h"
 #include "megatron/transformer/layer_memory.h"
 
-// What training a GPT takes of one rank's memory, computed from the configs alone: nothing is
-// allocated and no device is asked.
+// What training a GPT or a BERT takes of one rank's memory, computed from the configs alone:
+// nothing is allocated and no device is asked.
 namespace megatron {
 
 struct PlannedTraining {
@@ -48,7 +48,7 @@ RankMemory rank_memory(const PlannedTraining& training, int64_t stage);
 RankMemory largest_rank_memory(const PlannedTraining& training);
 
 // Of the whole model, tied embeddings once.
-int64_t num_gpt_parameters(const TransformerConfig& config);
+int64_t num_model_parameters(const TransformerConfig& config);
 
 // The largest micro-batch size, at most `at_most`, with which the largest rank stays within
 // `bytes`; 0 when none does. The other numbers stay.

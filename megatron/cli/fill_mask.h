@@ -1,0 +1,19 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "megatron/comm/group.h"
+
+namespace megatron::cli {
+
+// `megatron fill-mask`: the best words for each [MASK] of a text, from a BERT of any format. Texts
+// in, or JSON lines {"text": "..."} or {"ids": [...]}; out a text with the best words in place and
+// a line for each candidate, or with --json a line
+//
+//   {"text", "ids", "masks": [{"position", "words": [{"id", "word", "probability"}]}]}
+//
+// Every rank of `world` calls it; rank 0 reads and prints.
+int fill_mask(std::span<const std::string> words, const comm::Group& world);
+
+}  // namespace megatron::cli

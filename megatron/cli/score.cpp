@@ -1,0 +1,101 @@
+#include "megatron/cli/score.h"
+
+#include <nlohmann/json.hpp>
+
+#include "megatron/cli/agreement.h"
+#include "megatron/cli/command.h"
+#include "megatron/cli/json_lines.h"
+#include "megatron/cli/model_flags.h"
+#include "megatron/core/log.h"
+#include "megatron/inference/bert.h"
+#include "megatron/inference/generate.h"
+
+namespace megatron::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kBert};
+
+struct ScoreFlags {
+  ModelFlags model;
+  std::string input = "-";
+};
+
+void score_with_gpt(const std::string& file, const LoadedModel& gpt, const comm::Group& world) {
+  each_request(
+      file, world,
+      [&](const std::string& line) {
+        return json{{"ids", ids_of(object_of(line), gpt)}};
+      },
+      [&](const json& request) {
+        const Score result = score(gpt.inference(), request.at("ids").get<std::vector<int32_t>>());
+        nlohmann::ordered_json object;
+        object["loss"] = result.loss;
+        object["logprobs"] = result.log_probabilities;
+        print_line(object.dump());
+      });
+}
+
+// A number for one text, a list for several.
+std::vector<int32_t> sentence_labels(const json& object) {
+  const auto found = object.find("next_sentence_label");
+  if (found == object.end() || found->is_null()) return {};
+  const json listed = {{"next_sentence_label", found->is_array() ? *found : json::array({*found})}};
+  return integer_rows(listed, "next_sentence_label")[0];
+}
+
+void score_with_bert(const std::string& file, const LoadedModel& loaded, const comm::Group& world) {
+  const auto read = [](const std::string& line) {
+    const json object = object_of(line);
+    for (const char* field : {"ids", "labels"}) {
+      if (!object.contains(field)) {
+        throw ConfigError(fmt::format(
+            "\"{}\" is missing; a BERT scores {{\"ids\": [...], \"labels\": [...]}}", field));
+      }
+    }
+    return json{{"ids", integer_rows(object, "ids")},
+                {"token_types", integer_rows(object, "token_types")},
+                {"attention_mask", integer_rows(object, "attention_mask")},
+                {"labels", integer_rows(object, "labels")},
+                {"next_sentence", sentence_labels(object)}};
+  };
+  each_request(file, world, read, [&](const json& request) {
+    const BertTexts texts = {.ids = request.at("ids").get<IdRows>(),
+                             .token_types = request.at("token_types").get<IdRows>(),
+                             .attention_mask = request.at("attention_mask").get<IdRows>()};
+    const BertLabels labels = {
+        .words = request.at("labels").get<IdRows>(),
+        .next_sentence = request.at("next_sentence").get<std::vector<int32_t>>()};
+    print_line(json{{"loss", bert_loss(loaded.bert_inference(), texts, labels)}}.dump());
+  });
+}
+
+}  // namespace
+
+int score_text(std::span<const std::string> words, const comm::Group& world) {
+  const Speaking on_first(world.rank() == 0);
+  ScoreFlags flags;
+  FlagTable table;
+  add_model_flags(table, flags.model);
+  table.group("input");
+  table.add("--input", flags.input,
+            "JSON lines, - is standard input. For a GPT {\"ids\": [...]} or {\"text\": ...}; for a "
+            "BERT {\"ids\", \"labels\"} and, optional, \"token_types\", \"attention_mask\", "
+            "\"next_sentence_label\".");
+  expect_same_words(words, world);
+  const bool has_work = in_common([&] {
+    return parse_flags(table, "megatron score --load DIR [--input FILE] [flags]", words);
+  });
+  if (!has_work) return 0;
+
+  const LoadedModel loaded = load_model(flags.model, world, kUsable);
+  if (loaded.kind == ModelKind::kBert) {
+    score_with_bert(flags.input, loaded, world);
+  } else {
+    score_with_gpt(flags.input, loaded, world);
+  }
+  return 0;
+}
+
+}  // namespace megatron::cli

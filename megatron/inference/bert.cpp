@@ -1,0 +1,194 @@
+#include "megatron/inference/bert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/inference/stages.h"
+#include "megatron/parallel/tensor/mappings.h"
+
+namespace megatron {
+namespace {
+
+constexpr int32_t kDoesNotCount = -100;  // transformers' value
+
+void expect_like_ids(const IdRows& rows, const IdRows& ids, const char* what) {
+  const bool is_like = std::ranges::equal(
+      rows, ids, {}, [](const auto& row) { return row.size(); },
+      [](const auto& row) { return row.size(); });
+  if (is_like) return;
+  throw ConfigError(fmt::format("\"{}\" must have a value for each of \"ids\"", what));
+}
+
+void expect_below(const IdRows& rows, int64_t limit, const char* what, const char* remedy) {
+  for (const std::vector<int32_t>& row : rows) {
+    for (const int32_t value : row) {
+      if (value >= 0 && value < limit) continue;
+      throw ConfigError(
+          fmt::format("{} {} must be at least 0 and below {}; {}", what, value, limit, remedy));
+    }
+  }
+}
+
+// [b, s] int64
+Tensor tensor_of_rows(const IdRows& rows) {
+  std::vector<int64_t> values;
+  for (const std::vector<int32_t>& row : rows) values.insert(values.end(), row.begin(), row.end());
+  return tensor_of(values,
+                   {static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size())});
+}
+
+BertInput input_of(const BertModel& model, const BertTexts& texts) {
+  const TransformerConfig& config = model.config();
+  if (texts.ids.empty() || texts.ids[0].empty()) {
+    throw ConfigError("the text has no tokens; give it some");
+  }
+  const auto length = static_cast<int64_t>(texts.ids[0].size());
+  for (const std::vector<int32_t>& row : texts.ids) {
+    if (static_cast<int64_t>(row.size()) == length) continue;
+    throw ConfigError("the texts of one line must be equally long; pad the shorter ones");
+  }
+  if (length > config.max_position_embeddings) {
+    throw ConfigError(
+        fmt::format("{} tokens are more than the {} positions of the model; cut the "
+                    "text into shorter ones",
+                    length, config.max_position_embeddings));
+  }
+  expect_below(texts.ids, config.counted_vocab_size(), "token id",
+               "use the tokenizer the model was trained with");
+  BertInput input = {.tokens = tensor_of_rows(texts.ids)};
+  if (!texts.token_types.empty()) {
+    expect_like_ids(texts.token_types, texts.ids, "token_types");
+    expect_below(texts.token_types, std::max<int64_t>(config.tokentypes(), 1), "token type",
+                 "the model knows no others");
+  }
+  if (config.tokentypes() > 0) {
+    input.token_types = texts.token_types.empty()
+                            ? zeros(input.tokens.ids.shape(), DType::kInt64, Stream{})
+                            : tensor_of_rows(texts.token_types);
+  }
+  if (!texts.attention_mask.empty()) {
+    expect_like_ids(texts.attention_mask, texts.ids, "attention_mask");
+    const Tensor seen = tensor_of_rows(texts.attention_mask);
+    input.padding_mask = Tensor(seen.shape(), DType::kBool, Stream{});
+    for (size_t i = 0; i < static_cast<size_t>(seen.numel()); ++i) {
+      input.padding_mask.span<bool>()[i] = seen.span<int64_t>()[i] == 0;
+    }
+  }
+  return input;
+}
+
+// Runs texts through this rank's stage: [s, b, h], the whole model's on the last stage alone.
+Variable pass(const BertInference& model, const BertInput& input) {
+  RandomState random(0);
+  random.set_training(false);
+  const Tensor& ids = input.tokens.ids;
+  const BertModel& chunk = model.chunk;
+  const Variable x = received_activations(model.parallel, chunk.config(), ids.size(1), ids.size(0),
+                                          chunk.stream());
+  Variable y = chunk.forward(input, x, random);
+  send_activations(model.parallel, y);
+  return y;
+}
+
+// The most probable of logits [vocab_size], which are those of all ids that have a probability.
+std::vector<LikelyWord> best_of(std::span<const float> logits, int64_t k, int64_t vocab_size) {
+  const float largest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  if (!std::isfinite(sum)) throw Error("the model computes values that are not numbers");
+  std::vector<int32_t> order(static_cast<size_t>(vocab_size));
+  std::iota(order.begin(), order.end(), 0);
+  const auto end = order.begin() + std::min(k, vocab_size);
+  const auto logit_of = [&](int32_t id) { return logits[static_cast<size_t>(id)]; };
+  std::partial_sort(order.begin(), end, order.end(), [&](int32_t a, int32_t b) {
+    return logit_of(a) != logit_of(b) ? logit_of(a) > logit_of(b) : a < b;
+  });
+  std::vector<LikelyWord> words;
+  for (auto id = order.begin(); id != end; ++id) {
+    words.push_back({*id, std::exp(static_cast<double>(logit_of(*id)) - largest) / sum});
+  }
+  return words;
+}
+
+}  // namespace
+
+double bert_loss(const BertInference& model, const BertTexts& texts, const BertLabels& labels) {
+  const TransformerConfig& config = model.chunk.config();
+  const NoGrad no_grad;
+  const BertInput input = input_of(model.chunk, texts);
+  expect_like_ids(labels.words, texts.ids, "labels");
+  Tensor words = tensor_of_rows(labels.words);
+  Tensor mask(words.shape(), DType::kFloat32, Stream{});
+  double count = 0;
+  for (size_t i = 0; i < static_cast<size_t>(words.numel()); ++i) {
+    int64_t& word = words.span<int64_t>()[i];
+    const bool counts = word != kDoesNotCount;
+    if (!counts) word = 0;
+    if (word < 0 || word >= config.counted_vocab_size()) {
+      throw ConfigError(fmt::format("label {} must be -100 or a token id below {}", word,
+                                    config.counted_vocab_size()));
+    }
+    mask.span<float>()[i] = counts ? 1.0F : 0.0F;
+    count += counts ? 1 : 0;
+  }
+  if (count == 0) throw ConfigError("all \"labels\" are -100, so that no word counts");
+  const size_t b = texts.ids.size();
+  const bool has_order = !labels.next_sentence.empty();
+  if (has_order && (labels.next_sentence.size() != b || !config.bert_binary_head)) {
+    throw ConfigError(config.bert_binary_head
+                          ? "\"next_sentence_label\" must have a value for each text"
+                          : "\"next_sentence_label\" is for a model with a binary head; leave it "
+                            "out");
+  }
+  std::vector<int64_t> order(b, 0);
+  for (size_t i = 0; has_order && i < b; ++i) order[i] = labels.next_sentence[i];
+  if (std::ranges::any_of(order, [](int64_t value) { return value != 0 && value != 1; })) {
+    throw ConfigError("\"next_sentence_label\" must be 0 or 1");
+  }
+
+  const Variable hidden = pass(model, input);
+  Tensor loss({1}, DType::kFloat64, Stream{});
+  if (model.parallel.is_last_stage()) {
+    const Stream stream = model.chunk.stream();
+    const auto rows = static_cast<int64_t>(b);
+    const BertLosses losses =
+        bert_losses(model.chunk, hidden,
+                    {words.to(stream), mask.to(stream), tensor_of(order, {rows}).to(stream),
+                     full({rows, 1}, 1.0F, DType::kFloat32, stream)});
+    loss.span<double>()[0] = losses.lm.data().item() + (has_order ? losses.sop.data().item() : 0.0);
+  }
+  share_from_head(model.parallel, loss);
+  return loss.item();
+}
+
+std::vector<std::vector<LikelyWord>> likely_words(const BertInference& model,
+                                                  std::span<const int32_t> ids,
+                                                  std::span<const int64_t> positions, int64_t k,
+                                                  int64_t vocab_size) {
+  const NoGrad no_grad;
+  const BertTexts texts = {.ids = {{ids.begin(), ids.end()}}};
+  const Variable hidden = pass(model, input_of(model.chunk, texts));
+  const int64_t rows = model.chunk.config().counted_vocab_size();
+  std::vector<std::vector<LikelyWord>> result;
+  for (const int64_t position : positions) {
+    Tensor logits({rows}, DType::kFloat32, Stream{});
+    if (model.parallel.is_last_stage()) {
+      const Tensor own =
+          model.chunk.logits(Variable(hidden.data().slice(position, 1))).data();  // [1, 1, v/tp]
+      const Tensor all = gathered_last_axis(own, model.parallel.tensor.group);
+      const Tensor host = cast(all, DType::kFloat32).to(Stream{});
+      std::ranges::copy(host.span<float>().first(static_cast<size_t>(rows)),
+                        logits.span<float>().begin());
+    }
+    share_from_head(model.parallel, logits);
+    result.push_back(best_of(std::as_const(logits).span<float>(), k, std::min(vocab_size, rows)));
+  }
+  return result;
+}
+
+}  // namespace megatron

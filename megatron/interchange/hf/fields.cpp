@@ -1,0 +1,105 @@
+#include "megatron/interchange/hf/fields.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "megatron/core/error.h"
+
+namespace megatron {
+
+using nlohmann::json;
+
+bool HfFields::flag(const char* name, bool otherwise) const {
+  if (!has(name)) return otherwise;
+  if (!object_[name].is_boolean()) wrong(name, "true or false");
+  return object_[name].get<bool>();
+}
+
+std::string HfFields::text(const char* name, const char* otherwise) const {
+  if (!has(name)) return otherwise;
+  if (!object_[name].is_string()) wrong(name, "a text");
+  return object_[name].get<std::string>();
+}
+
+std::vector<std::string> HfFields::texts(const char* name) const {
+  std::vector<std::string> texts;
+  if (!has(name)) return texts;
+  if (!object_[name].is_array()) wrong(name, "a list of texts");
+  for (const json& value : object_[name]) {
+    if (!value.is_string()) wrong(name, "a list of texts");
+    texts.push_back(value.get<std::string>());
+  }
+  return texts;
+}
+
+std::optional<int64_t> HfFields::token(const char* name) const {
+  if (!has(name)) return std::nullopt;
+  const json& value = object_[name];
+  const json& first = value.is_array() && !value.empty() ? value[0] : value;
+  if (!first.is_number_integer()) wrong(name, "a token id");
+  return first.get<int64_t>();
+}
+
+std::optional<HfFields> HfFields::object(const char* name) const {
+  if (!has(name)) return std::nullopt;
+  if (!object_[name].is_object()) wrong(name, "an object");
+  return HfFields(path_, object_[name]);
+}
+
+void HfFields::unsupported(const char* name, std::string_view why) const {
+  const std::string value = has(name) ? object_[name].dump() : "absent";
+  throw Unsupported(fmt::format("{}: {} is {}: {}", path_.string(), name, value, why));
+}
+
+void HfFields::wrong(const char* name, const char* expected) const {
+  throw FormatError(fmt::format("{}: {} is {}, expected {}", path_.string(), name,
+                                object_[name].dump(), expected));
+}
+
+const json& HfFields::required(const char* name) const {
+  if (!has(name)) {
+    throw FormatError(
+        fmt::format("{}: has no {}; is this the config.json of the model?", path_.string(), name));
+  }
+  return object_[name];
+}
+
+int64_t HfFields::checked_size(const char* name, const json& value) const {
+  if (!value.is_number_integer() || value < 1 || value > kMaxHfSize) wrong(name, "a size");
+  return value.get<int64_t>();
+}
+
+double HfFields::checked_number(const char* name, const json& value) const {
+  if (!value.is_number() || !std::isfinite(value.get<double>())) wrong(name, "a number");
+  return value.get<double>();
+}
+
+Activation hf_activation(const HfFields& fields, const char* name, const char* otherwise) {
+  const std::string text = fields.text(name, otherwise);
+  if (text == "gelu_new" || text == "gelu_fast" || text == "gelu_pytorch_tanh") {
+    return Activation::kGeluTanh;
+  }
+  if (text == "gelu") return Activation::kGeluErf;
+  if (text == "relu") return Activation::kRelu;
+  if (text == "relu2") return Activation::kSquaredRelu;
+  fields.unsupported(name, "known are gelu_new, gelu_fast, gelu_pytorch_tanh, gelu, relu, relu2");
+}
+
+const char* hf_activation_name(Activation activation) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return "gelu_new";
+    case Activation::kGeluErf:
+    case Activation::kGeluOnnx:
+      return "gelu";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kSquaredRelu:
+      return "relu2";
+    default:
+      return "";
+  }
+}
+
+}  // namespace megatron
