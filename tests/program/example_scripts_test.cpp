@@ -75,7 +75,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Script{"pretrain_gpt_distributed_with_mp", kGptWords, kDocuments, 4},
                     Script{"pretrain_bert", kBertWords, kSentences},
                     Script{"pretrain_bert_distributed", kBertWords, kSentences, 2},
-                    Script{"pretrain_bert_distributed_with_mp", kBertWords, kSentences, 4}),
+                    Script{"pretrain_bert_distributed_with_mp", kBertWords, kSentences, 4},
+                    Script{"pretrain_t5", kBertWords, kSentences},
+                    Script{"pretrain_t5_distributed", kBertWords, kSentences, 2},
+                    Script{"pretrain_t5_distributed_with_mp", kBertWords, kSentences, 4}),
     [](const testing::TestParamInfo<Script>& script) { return script.param.name; });
 
 TEST(LargeModelScriptTest, IsPlanned) {
