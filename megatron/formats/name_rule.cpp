@@ -84,6 +84,16 @@ std::vector<RowBlock> qkv_blocks(const LayoutSizes& sizes, const QkvPlaces& plac
   return blocks;
 }
 
+std::vector<RowBlock> kv_blocks(const LayoutSizes& sizes) {
+  const int64_t d = sizes.kv_channels;
+  std::vector<RowBlock> blocks;
+  for (int64_t head = 0; head < sizes.num_attention_heads; ++head) {
+    blocks.push_back({0, head * d, 2 * head * d, d});
+    blocks.push_back({1, head * d, (2 * head + 1) * d, d});
+  }
+  return blocks;
+}
+
 // The plan of a layout: which rows are which, in both directions.
 std::vector<RowBlock> row_blocks(Layout layout, int64_t our_rows, const LayoutSizes& sizes) {
   const int64_t queries = sizes.num_attention_heads * sizes.kv_channels;
@@ -99,6 +109,8 @@ std::vector<RowBlock> row_blocks(Layout layout, int64_t our_rows, const LayoutSi
       return qkv_blocks(sizes, {{0, 0, 0}, {0, queries, queries + keys}});
     case Layout::kQkvSplit:
       return qkv_blocks(sizes, {{0, 1, 2}, {0, 0, 0}});
+    case Layout::kKvSplit:
+      return kv_blocks(sizes);
     case Layout::kGateUp:
       return {{0, 0, 0, our_rows / 2}, {1, 0, our_rows / 2, our_rows / 2}};
   }
@@ -160,11 +172,13 @@ std::vector<int64_t> cuts(int64_t size, int64_t unit) {
   return ends;
 }
 
-// Rows that belong together: those of a group of queries with its key and value, or one.
+// Rows that belong together: those of a group of queries with its key and value, of a key with its
+// value, or one.
 int64_t row_unit(const RowPlan& plan, Layout layout) {
   if (layout == Layout::kTranspose) return 1;
+  const size_t blocks = layout == Layout::kKvSplit ? 2 : 3;
   int64_t rows = 0;
-  for (size_t i = 0; i < std::min<size_t>(plan.blocks.size(), 3); ++i) rows += plan.blocks[i].rows;
+  for (size_t i = 0; i < std::min(plan.blocks.size(), blocks); ++i) rows += plan.blocks[i].rows;
   return rows;
 }
 

@@ -27,6 +27,7 @@ enum class Layout {
   kQkvThirds,           // theirs: all queries, then all keys, then all values
   kQkvThirdsTranspose,  // the same, as columns of [in, out]: GPT-2's c_attn
   kQkvSplit,            // theirs: three tensors for queries, keys, values
+  kKvSplit,             // ours: for each head its key, then its value; theirs: two tensors
   kGateUp,              // ours: rows of the gate, then of the up projection; theirs: two tensors
 };
 

@@ -11,10 +11,11 @@ enum class Activation {
   kSquaredRelu,   // max(x, 0)^2
   kRelu,          // max(x, 0)
   kSwiglu,        // silu(x1) * x2: the gate is the first half
-  kGeglu,         // x1 * gelu_erf(x2): the gates of the next four are the second half
+  kGeglu,         // x1 * gelu_erf(x2): the gates of the next five are the second half
   kLiglu,         // x1 * x2
   kReglu,         // x1 * relu(x2)
   kSwigluSecond,  // x1 * silu(x2)
+  kGegluTanh,     // x1 * gelu_tanh(x2)
 };
 
 // Does the activation halve the width of its input?

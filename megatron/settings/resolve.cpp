@@ -320,6 +320,8 @@ class Resolver {
     require(args_.legacy.add_position_embedding ||
                 c.position_embedding_type != PositionEmbedding::kLearnedAbsolute,
             "--no-position-embedding needs --position-embedding-type rope, alibi or none");
+    require(c.kind == ModelKind::kT5 || c.softmax_scale == 0,
+            "--softmax-scale is for T5 only; remove it");
     require(c.kind != ModelKind::kBert || !c.untie_embeddings_and_output_weights,
             "--untie-embeddings-and-output-weights is not for BERT; remove it");
     const int64_t tp = args_.parallel.tensor_model_parallel_size;

@@ -37,8 +37,12 @@ ActivationFlags activation_flags(const TransformerConfig& config) {
     case Activation::kSwigluSecond:
       flags.glu_activation = GluActivation::kSwiglu;
       break;
+    case Activation::kGegluTanh:
+      flags.glu_activation = GluActivation::kGegluTanh;
+      break;
     case Activation::kRelu:
-      throw Unsupported("the activation relu has no training flag");
+      flags.relu = true;
+      break;
   }
   return flags;
 }

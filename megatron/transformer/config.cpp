@@ -56,6 +56,8 @@ std::string_view name_of(Activation activation) {
       return "reglu";
     case Activation::kSwigluSecond:
       return "swiglu_second";
+    case Activation::kGegluTanh:
+      return "geglu_tanh";
   }
   throw InternalError("name_of: unknown activation");
 }
@@ -65,9 +67,12 @@ Activation activation_of(const ActivationFlags& flags, bool add_bias_linear) {
   if (flags.onnx_safe) return Activation::kGeluOnnx;
   if (flags.swiglu) return Activation::kSwiglu;
   if (flags.squared_relu) return Activation::kSquaredRelu;
+  if (flags.relu) return Activation::kRelu;
   switch (flags.glu_activation) {
     case GluActivation::kGeglu:
       return Activation::kGeglu;
+    case GluActivation::kGegluTanh:
+      return Activation::kGegluTanh;
     case GluActivation::kLiglu:
       return Activation::kLiglu;
     case GluActivation::kReglu:
@@ -93,6 +98,7 @@ std::vector<std::string> problems(const ActivationFlags& flags) {
   choose(flags.onnx_safe, "--onnx-safe");
   choose(flags.swiglu, "--swiglu");
   choose(flags.squared_relu, "--squared-relu");
+  choose(flags.relu, "--relu");
   choose(flags.glu_activation != GluActivation::kNone, "--glu-activation");
   if (count > 1) {
     found.push_back(fmt::format("{}: a model has one activation; keep one of these flags", chosen));
@@ -209,7 +215,8 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
                           flag, length, c.max_position_embeddings));
     };
     // Compat: BigScience Megatron-DeepSpeed has no table with alibi, so it sets no limit.
-    if (c.position_embedding_type != PositionEmbedding::kAlibi) {
+    if (c.position_embedding_type != PositionEmbedding::kAlibi &&
+        c.position_embedding_type != PositionEmbedding::kRelative) {
       fits(c.seq_length, "--seq-length");
       fits(c.decoder_seq_length, "--decoder-seq-length");
     }
@@ -249,6 +256,8 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
           fmt::format("--norm-epsilon {} must be greater than 0", c.norm_epsilon));
   require(!(c.apply_layernorm_1p && c.normalization == Normalization::kRmsNorm),
           "--apply-layernorm-1p needs --normalization LayerNorm, not RMSNorm; remove one of them");
+  require(c.softmax_scale >= 0.0,
+          fmt::format("--softmax-scale {} must be greater than 0", c.softmax_scale));
   require(is_probability(c.attention_dropout),
           fmt::format("--attention-dropout {} must be in [0, 1)", c.attention_dropout));
   require(is_probability(c.hidden_dropout),

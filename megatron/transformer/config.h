@@ -20,7 +20,7 @@ std::string_view name_of(ModelKind kind);
 std::string_view name_of(Activation activation);
 
 // --glu-activation: a gated activation whose gate is the second half.
-enum class GluActivation { kNone, kGeglu, kLiglu, kReglu, kSwiglu };
+enum class GluActivation { kNone, kGeglu, kLiglu, kReglu, kSwiglu, kGegluTanh };
 
 // The flags that choose an activation in Megatron-LM, one Activation once resolved.
 struct ActivationFlags {
@@ -28,12 +28,13 @@ struct ActivationFlags {
   bool onnx_safe = false;
   bool swiglu = false;
   bool squared_relu = false;
+  bool relu = false;
   GluActivation glu_activation = GluActivation::kNone;
   bool bias_gelu_fusion = true;  // the fused GELU is the tanh form, the unfused one the erf form
 };
 
 // The activation the flags mean. First of: openai_gelu, onnx_safe, swiglu, squared_relu,
-// glu_activation, GELU (tanh if fused with the bias of a biased linear layer, erf otherwise).
+// relu, glu_activation, GELU (tanh if fused with the bias of a biased linear layer, erf otherwise).
 // Compat: Megatron-LM core_r0.5.0 chooses between tanh and erf by --no-bias-gelu-fusion and
 // --disable-bias-linear; checkpoints depend on it.
 Activation activation_of(const ActivationFlags& flags, bool add_bias_linear);
@@ -101,9 +102,12 @@ struct TransformerConfig {
   bool bert_binary_head = true;  // BERT's next-sentence head
   int64_t num_tokentypes = 0;    // rows of BERT's table of token types; 0: 2 with the binary head
   Activation head_activation = Activation::kGeluErf;  // of BERT's LM head
-  double attention_dropout = 0.1;                     // probability in [0, 1)
-  double hidden_dropout = 0.1;                        // probability in [0, 1)
-  double label_smoothing = 0.0;  // fraction of the probability given to all words, [0, 1)
+  bool add_lm_head_bias = true;        // T5: a bias of the vocabulary beside tied embeddings
+  bool scale_decoder_outputs = false;  // T5: logits of tied embeddings read hidden_size^-0.5 x
+  double softmax_scale = 0.0;          // of attention scores; 0: kv_channels^-0.5
+  double attention_dropout = 0.1;      // probability in [0, 1)
+  double hidden_dropout = 0.1;         // probability in [0, 1)
+  double label_smoothing = 0.0;        // fraction of the probability given to all words, [0, 1)
 
   // Numerics.
   DType params_dtype = DType::kFloat32;

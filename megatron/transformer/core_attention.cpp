@@ -1,5 +1,7 @@
 #include "megatron/transformer/core_attention.h"
 
+#include <cmath>
+
 #include "megatron/core/error.h"
 #include "megatron/parallel/context/attention.h"
 #include "megatron/transformer/kv_cache.h"
@@ -16,6 +18,9 @@ CoreAttention::CoreAttention(const TransformerConfig& config, const RankHeads& h
                              bool is_causal, const std::string& site, Stream stream)
     : heads_(heads),
       is_causal_(is_causal),
+      softmax_scale_(config.softmax_scale > 0
+                         ? static_cast<float>(config.softmax_scale)
+                         : 1.0f / std::sqrt(static_cast<float>(heads.head_size))),
       dropout_(static_cast<float>(config.attention_dropout)),
       dropout_site_(hash_of(site)) {
   if (config.position_embedding_type == PositionEmbedding::kAlibi) {
@@ -29,6 +34,7 @@ CoreAttention::CoreAttention(const TransformerConfig& config, const RankHeads& h
 AttentionOptions CoreAttention::options(const ForwardContext& context) const {
   return {.num_heads = heads_.num_heads,
           .num_query_groups = heads_.num_groups,
+          .softmax_scale = softmax_scale_,
           .is_causal = is_causal_,
           .alibi_slopes = alibi_slopes_,
           .dropout = context.random->dropout_key(dropout_site_, dropout_),

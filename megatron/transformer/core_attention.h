@@ -45,6 +45,7 @@ class CoreAttention {
 
   RankHeads heads_;
   bool is_causal_;
+  float softmax_scale_;
   float dropout_;
   uint64_t dropout_site_;
   Tensor alibi_slopes_;  // of this rank's heads, fp32; undefined without ALiBi

@@ -88,6 +88,7 @@ TEST(NameRuleTest, EveryLayoutHasAnInverse) {
   expect_inverse(mapped_tensor({30, 7}, Layout::kQkvSplit, 3));
   expect_inverse(mapped_tensor({30}, Layout::kQkvSplit, 3));
   expect_inverse(mapped_tensor({8, 3}, Layout::kGateUp, 2));
+  expect_inverse(mapped_tensor({36, 7}, Layout::kKvSplit, 2));
 }
 
 TEST(NameRuleTest, QkvRowsAreWhereMegatronHasThem) {
@@ -107,6 +108,16 @@ TEST(NameRuleTest, QkvRowsAreWhereMegatronHasThem) {
   expect_identical(fused.slice(0, 18), q);
   expect_identical(fused.slice(18, 6), k);
   expect_identical(fused.slice(24, 6), v);
+}
+
+TEST(NameRuleTest, AKeyIsBesideItsValue) {
+  // Head 1, channel 2: row 8 of the keys; its value's first channel follows.
+  const Tensor k = counted({18, 1});
+  const Tensor v = counted({18, 1}, 100);
+  const MappedTensor split = mapped_tensor({36, 1}, Layout::kKvSplit, 2);
+  const Tensor ours = to_ours(split, std::vector<ConstView>{k.view(), v.view()}, kSizes);
+  EXPECT_EQ(ours.span<float>()[8], 5);
+  EXPECT_EQ(ours.span<float>()[9], 103);
 }
 
 TEST(NameRuleTest, TransposedThirdsAreColumns) {

@@ -11,12 +11,15 @@ namespace {
 
 double gelu_erf(double x, double root) { return 0.5 * x * (1 + std::erf(x / root)); }
 
+double gelu_tanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
 // The definitions of kernels/activation.h, in fp64. x2 is the second half, when gated.
 double defined(Activation activation, double x, double x2) {
   switch (activation) {
     case Activation::kGeluTanh:
-      return 0.5 * x *
-             (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+      return gelu_tanh(x);
     case Activation::kGeluErf:
       return gelu_erf(x, std::sqrt(2));
     case Activation::kGeluOnnx:
@@ -35,6 +38,8 @@ double defined(Activation activation, double x, double x2) {
       return x2 > 0 ? x * x2 : 0;
     case Activation::kSwigluSecond:
       return x * x2 / (1 + std::exp(-x2));
+    case Activation::kGegluTanh:
+      return x * gelu_tanh(x2);
   }
   return NAN;
 }
@@ -115,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Activations, BiasActivationTest,
                                          Activation::kGeluOnnx, Activation::kSquaredRelu,
                                          Activation::kRelu, Activation::kSwiglu, Activation::kGeglu,
                                          Activation::kLiglu, Activation::kReglu,
-                                         Activation::kSwigluSecond));
+                                         Activation::kSwigluSecond, Activation::kGegluTanh));
 
 TEST(BiasActivationErrorTest, RefusesAnOddWidthForGatedActivations) {
   const Variable x(random_normal({2, 5}, {.seed = 1}));

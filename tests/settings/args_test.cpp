@@ -371,7 +371,9 @@ TEST(ResolveTest, ActivationFollowsTheFlags) {
                                    {"--glu-activation geglu", Activation::kGeglu},
                                    {"--glu-activation liglu", Activation::kLiglu},
                                    {"--glu-activation reglu", Activation::kReglu},
-                                   {"--glu-activation swiglu", Activation::kSwigluSecond}}) {
+                                   {"--glu-activation swiglu", Activation::kSwigluSecond},
+                                   {"--glu-activation geglu_tanh", Activation::kGegluTanh},
+                                   {"--relu", Activation::kRelu}}) {
     const TransformerConfig config =
         parsed(std::string("--ffn-hidden-size 16 ") + flags).transformer;
     EXPECT_EQ(config.activation, want) << flags;

@@ -164,6 +164,8 @@ void dispatch(Activation activation, const F& f) {
       return f.template operator()<Relu, Gate::kSecondHalf>();
     case Activation::kSwigluSecond:
       return f.template operator()<Silu, Gate::kSecondHalf>();
+    case Activation::kGegluTanh:
+      return f.template operator()<GeluTanh, Gate::kSecondHalf>();
   }
 }
 

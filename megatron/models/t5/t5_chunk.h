@@ -12,11 +12,11 @@ namespace megatron {
 // The part of a T5 that a pipeline stage has: layers of the encoder, or layers of the decoder. The
 // whole model has both.
 struct T5Chunk {
-  StackSlice encoder = {};      // no layers: the stage is one of the decoder's
-  StackSlice decoder = {};      // the reverse
-  bool embeds_encoder = true;   // the encoder begins here
-  bool embeds_decoder = true;   // the decoder begins here
-  bool has_head = true;         // the model ends here: logits, loss
+  StackSlice encoder = {};     // no layers: the stage is one of the decoder's
+  StackSlice decoder = {};     // the reverse
+  bool embeds_encoder = true;  // the encoder begins here
+  bool embeds_decoder = true;  // the decoder begins here
+  bool has_head = true;        // the model ends here: logits, loss
 
   bool has_encoder() const { return encoder.num_layers > 0; }
   bool has_decoder() const { return decoder.num_layers > 0; }

@@ -1,5 +1,7 @@
 #include "megatron/models/t5/t5_model.h"
 
+#include <cmath>
+
 #include "megatron/device/trace.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
@@ -61,7 +63,7 @@ T5Model::OutputLayer::OutputLayer(const TransformerConfig& config, const TensorP
                             .sharding = sharding,
                             .has_vocabulary_rows = true},
                            outer_placement(config, stream));
-  } else {
+  } else if (config.add_lm_head_bias) {
     bias = add_parameter(
         "bias", {rows},
         {.role = ParameterRole::kBias, .sharding = sharding, .has_vocabulary_rows = true},
@@ -87,11 +89,10 @@ T5Model::T5Model(const TransformerConfig& config, const T5Chunk& chunk, const Te
   const bool is_relative = config.position_embedding_type == PositionEmbedding::kRelative;
   if (chunk.has_encoder()) {
     if (is_relative) {
-      encoder_positions_.emplace(
-          config, tp, stream,
-          RelativePositions::Options{.is_bidirectional = true,
-                                     .is_tied = !chunk.is_whole(),
-                                     .is_copy = !chunk.embeds_encoder});
+      encoder_positions_.emplace(config, tp, stream,
+                                 RelativePositions::Options{.is_bidirectional = true,
+                                                            .is_tied = !chunk.is_whole(),
+                                                            .is_copy = !chunk.embeds_encoder});
       add_child("encoder_relative_pos_emb", *encoder_positions_);
     }
     encoder_.emplace(config, kEncoder, chunk.encoder, tp, stream);
@@ -99,11 +100,10 @@ T5Model::T5Model(const TransformerConfig& config, const T5Chunk& chunk, const Te
   }
   if (chunk.has_decoder()) {
     if (is_relative) {
-      decoder_positions_.emplace(
-          config, tp, stream,
-          RelativePositions::Options{.is_bidirectional = false,
-                                     .is_tied = !chunk.is_whole(),
-                                     .is_copy = !chunk.embeds_decoder});
+      decoder_positions_.emplace(config, tp, stream,
+                                 RelativePositions::Options{.is_bidirectional = false,
+                                                            .is_tied = !chunk.is_whole(),
+                                                            .is_copy = !chunk.embeds_decoder});
       add_child("decoder_relative_pos_emb", *decoder_positions_);
     }
     decoder_.emplace(config, kDecoder, chunk.decoder, tp, stream);
@@ -140,10 +140,9 @@ Variable T5Model::encode(const T5Input& input, const Variable& hidden, RandomSta
   if (input.encoder_padding_mask.defined()) {
     context.key_padding_mask = input.encoder_padding_mask.to(stream_);
   }
-  const Variable x =
-      chunk_.embeds_encoder
-          ? embed(input.encoder_tokens, input.encoder_position_ids, encoder_site_, random)
-          : hidden;
+  const Variable x = chunk_.embeds_encoder ? embed(input.encoder_tokens, input.encoder_position_ids,
+                                                   encoder_site_, random)
+                                           : hidden;
   if (encoder_positions_) {
     const int64_t length = length_of(x);
     context.relative_bias = encoder_positions_->forward(length, length);
@@ -158,10 +157,9 @@ Variable T5Model::decode(const T5Input& input, const T5States& states, RandomSta
   if (input.encoder_padding_mask.defined()) {
     context.encoder_padding_mask = input.encoder_padding_mask.to(stream_);
   }
-  const Variable x =
-      chunk_.embeds_decoder
-          ? embed(input.decoder_tokens, input.decoder_position_ids, decoder_site_, random)
-          : states.decoder;
+  const Variable x = chunk_.embeds_decoder ? embed(input.decoder_tokens, input.decoder_position_ids,
+                                                   decoder_site_, random)
+                                           : states.decoder;
   if (decoder_positions_) {
     const int64_t length = length_of(x);
     context.relative_bias = decoder_positions_->forward(length, length);
@@ -169,8 +167,7 @@ Variable T5Model::decode(const T5Input& input, const T5States& states, RandomSta
   return decoder_->forward(x, context);
 }
 
-T5States T5Model::forward(const T5Input& input, const T5States& states,
-                          RandomState& random) const {
+T5States T5Model::forward(const T5Input& input, const T5States& states, RandomState& random) const {
   const TraceRange range("forward");
   T5States result = states;
   if (chunk_.has_encoder()) result.encoder = encode(input, states.encoder, random);
@@ -180,9 +177,12 @@ T5States T5Model::forward(const T5Input& input, const T5States& states,
 
 Variable T5Model::logits(const Variable& hidden) const {
   const TraceRange range("output_layer", hidden.stream());
-  const Variable& weight = is_tied(config_) ? embedding_->word_embeddings.weight()
-                                            : output_layer_->weight;
-  return column_parallel_linear(hidden, weight, output_layer_->bias, tp_);
+  const Variable& weight =
+      is_tied(config_) ? embedding_->word_embeddings.weight() : output_layer_->weight;
+  const auto factor = 1.0f / std::sqrt(static_cast<float>(config_.hidden_size));
+  const bool is_scaled = is_tied(config_) && config_.scale_decoder_outputs;
+  return column_parallel_linear(is_scaled ? scale(hidden, factor) : hidden, weight,
+                                output_layer_->bias, tp_);
 }
 
 std::vector<ParameterSpec> t5_specs(const TransformerConfig& config, const T5Chunk& chunk) {

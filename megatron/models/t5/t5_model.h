@@ -14,11 +14,11 @@ namespace megatron {
 // The tokens of a microbatch, on the host or on the model's device. A chunk that does not embed
 // them needs the padding mask alone.
 struct T5Input {
-  RowIds encoder_tokens = {};         // [b, se]
-  RowIds encoder_position_ids = {};   // [b, se]; undefined: 0 .. se - 1
-  RowIds decoder_tokens = {};         // [b, sd]
-  RowIds decoder_position_ids = {};   // [b, sd]; undefined: 0 .. sd - 1
-  Tensor encoder_padding_mask = {};   // [b, se] bool: true hides a token; undefined: none is hidden
+  RowIds encoder_tokens = {};        // [b, se]
+  RowIds encoder_position_ids = {};  // [b, se]; undefined: 0 .. se - 1
+  RowIds decoder_tokens = {};        // [b, sd]
+  RowIds decoder_position_ids = {};  // [b, sd]; undefined: 0 .. sd - 1
+  Tensor encoder_padding_mask = {};  // [b, se] bool: true hides a token; undefined: none is hidden
 };
 
 // The states of a microbatch between two chunks: [s, b, h], [s/tp, b, h] with sequence parallelism.

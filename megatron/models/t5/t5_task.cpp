@@ -153,8 +153,7 @@ void T5Task::open_data(const Progress& progress) {
       config_, *parallel_, model_name(), progress, {true},  // every stage needs the padding mask
       [&](const SampleCounts& sizes) {
         return build_split_datasets(config_.data, sizes, config_.transformer.seq_length,
-                                    config_.training.seed, *tokenizer_,
-                                    t5_dataset_maker(settings));
+                                    config_.training.seed, *tokenizer_, t5_dataset_maker(settings));
       },
       [this](const SampleDataset& dataset, const SampleGroup& group, Split split, int64_t) {
         return microbatch(dataset, group, split == Split::kTrain);

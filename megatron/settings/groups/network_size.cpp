@@ -144,6 +144,9 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--squared-relu", activation.squared_relu, "Squared ReLU instead of GELU.")
       .architecture()
       .becomes("activation");
+  flags.add_switch("--relu", activation.relu, "ReLU instead of GELU, as T5 1.0 has it.")
+      .architecture()
+      .becomes("activation");
   flags
       .add_switch("--swiglu", activation.swiglu,
                   "Gated SiLU instead of GELU; the gate is the first half.")
@@ -154,7 +157,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                   {{"geglu", GluActivation::kGeglu},
                    {"liglu", GluActivation::kLiglu},
                    {"reglu", GluActivation::kReglu},
-                   {"swiglu", GluActivation::kSwiglu}},
+                   {"swiglu", GluActivation::kSwiglu},
+                   {"geglu_tanh", GluActivation::kGegluTanh}},
                   "Gated activation of BigScience's fork; the gate is the second half.")
       .architecture()
       .becomes("activation");
@@ -173,6 +177,21 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .add_switch("--untie-embeddings-and-output-weights", c.untie_embeddings_and_output_weights,
                   "The output layer has its own matrix.")
       .architecture(FromCheckpoint::kAlways);
+
+  flags
+      .add_off("--no-lm-head-bias -> add_lm_head_bias", c.add_lm_head_bias,
+               "No bias of the vocabulary beside tied embeddings, as the published T5 models.")
+      .architecture()
+      .only_for({"T5"});
+  flags
+      .add_switch("--scale-decoder-outputs", c.scale_decoder_outputs,
+                  "Multiply what tied embeddings turn into logits by hidden size^-0.5, as T5 1.0.")
+      .architecture()
+      .only_for({"T5"});
+  flags
+      .add_optional("--softmax-scale", c.softmax_scale,
+                    "Factor of attention scores; 1 / sqrt(size of a head) if not given.")
+      .architecture();
 
   flags.add_later_entry("--quick-geglu", T::kSwitch, other, false, "Gated x * sigmoid(1.702 x).",
                         "the quick-geglu activation");
