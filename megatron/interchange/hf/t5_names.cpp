@@ -81,11 +81,10 @@ NameTable hf_t5_names(const TransformerConfig& config) {
   static const std::vector<NameRule> plain = all_rules(kPlain);
   static const std::vector<NameRule> gated = all_rules(kGated);
   // The shared table, which files may hold several times, and a bias that no layer ever used.
-  NameTable table = {
-      config.is_gated() ? gated : plain,
-      "",
-      {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
-       "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"}};
+  NameTable table = {config.is_gated() ? gated : plain,
+                     "",
+                     {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
+                      "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"}};
   if (!config.untie_embeddings_and_output_weights) table.ignored.emplace_back("lm_head.weight");
   return table;
 }

@@ -128,8 +128,7 @@ class T5GoldenTest : public testing::TestWithParam<Version> {
     const auto length = static_cast<size_t>(labels_.size(1));
     for (size_t i = 0; i < labels.size(); ++i) {
       loss_mask_.span<float>()[i] = labels[i] >= 0 ? 1.0f : 0.0f;
-      decoder_tokens.span<int64_t>()[i] =
-          i % length == 0 ? 0 : std::max<int64_t>(labels[i - 1], 0);
+      decoder_tokens.span<int64_t>()[i] = i % length == 0 ? 0 : std::max<int64_t>(labels[i - 1], 0);
     }
     input_.encoder_tokens = integers("input.input_ids");
     input_.decoder_tokens = decoder_tokens;
