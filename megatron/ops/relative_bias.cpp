@@ -22,10 +22,9 @@ int64_t relative_bucket(int64_t distance, const RelativeBuckets& buckets) {
   if (distance < exact) return first + distance;
   // In fp32, as transformers rounds it: a distance on the border of two rows must not change sides.
   const auto small = static_cast<float>(exact);
-  const float octaves =
-      std::log(static_cast<float>(distance) / small) /
-      static_cast<float>(
-          std::log(static_cast<double>(buckets.max_distance) / static_cast<double>(exact)));
+  const float octaves = std::log(static_cast<float>(distance) / small) /
+                        static_cast<float>(std::log(static_cast<double>(buckets.max_distance) /
+                                                    static_cast<double>(exact)));
   const auto row = exact + static_cast<int64_t>(octaves * static_cast<float>(rows - exact));
   return first + std::min(row, rows - 1);
 }

@@ -61,8 +61,7 @@ TEST(RelativeBiasTest, LooksUpTheDistanceOfEachPair) {
 // Weights in 16 bits get gradients in 16 bits, of sums in fp32.
 TEST(RelativeBiasTest, ATableMayHave16Bits) {
   const RelativeBuckets buckets = {.num_buckets = 8, .max_distance = 6};
-  const Variable table =
-      Variable::leaf(cast(random_normal({8, 2}, {.seed = 1}), DType::kBFloat16));
+  const Variable table = Variable::leaf(cast(random_normal({8, 2}, {.seed = 1}), DType::kBFloat16));
   const Variable bias = relative_bias(table, 4, 4, buckets);
   EXPECT_EQ(bias.dtype(), DType::kFloat32);
   backward(bias);
