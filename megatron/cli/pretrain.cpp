@@ -85,10 +85,7 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
   }
   CheckpointSource source = resolve_with_source(args, world.size(), problems);
   expect_agreement(args, problems, world);
-  std::shared_ptr<const DirectoryLock> lock;
-  if (!args.checkpoint.save.empty() && world.rank() == 0) {
-    lock = prepare_save_directory(args.checkpoint, source);
-  }
+  auto save_directory = prepare_save_directory(args.checkpoint, source, world);
   print_arguments(args);
   print_batches(args.training);
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(args, source, world);
@@ -97,7 +94,7 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
   print_line(fmt::format("time to initialize megatron (seconds): {:.3f}", seconds_since(started)));
   print_line(datetime_text("after megatron is initialized"));
   return Pretraining{std::move(args), std::move(source), std::move(tokenizer), started,
-                     std::move(lock)};
+                     std::move(save_directory)};
 }
 
 void check_memory(const TrainingArgs& args, const comm::Group& world) {

@@ -6,9 +6,9 @@
 #include <span>
 #include <string>
 
-#include "megatron/checkpoint/directory_lock.h"
 #include "megatron/comm/group.h"
 #include "megatron/interchange/checkpoint_source.h"
+#include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer.h"
 
@@ -20,7 +20,7 @@ struct Pretraining {
   CheckpointSource source;  // of --load
   std::shared_ptr<const Tokenizer> tokenizer;
   std::chrono::steady_clock::time_point started;
-  std::shared_ptr<const DirectoryLock> save_lock;  // on the rank that holds it
+  std::shared_ptr<const SaveDirectory> save_directory;
 };
 
 // The first half of `megatron <command>`: reads the flags, checks that all ranks agree, prepares

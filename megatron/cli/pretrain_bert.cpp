@@ -16,7 +16,7 @@ int pretrain_bert(std::span<const std::string> words, const comm::Group& world) 
   if (!begun) return 0;
   check_memory(begun->args, world);
   BertTask task(begun->args, begun->tokenizer);
-  TrainingRun run(begun->args, task, world, begun->started);
+  TrainingRun run(begun->args, task, world, begun->started, begun->save_directory);
   run.load(begun->source);
   run.train();
   return 0;

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <string>
+#include <utility>
+
+#include "megatron/comm/group.h"
 #include "megatron/core/error.h"
 
 namespace megatron {
@@ -18,6 +22,25 @@ auto in_common(const F& f) {
   } catch (const ConfigError& error) {
     throw CommonConfigError(error.what());
   }
+}
+
+// Throws a CommonConfigError on every rank if rank 0 has a failure to report; "" is none.
+void throw_in_common(std::string failure_of_first, const comm::Group& world);
+
+// Calls f on rank 0 alone. If it throws an Error there, every rank throws that text: no rank waits
+// for one that has given up.
+template <class F>
+void on_first_rank(const comm::Group& world, const F& f) {
+  if (world.size() == 1) return f();
+  std::string failure;
+  if (world.rank() == 0) {
+    try {
+      f();
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+  }
+  throw_in_common(std::move(failure), world);
 }
 
 }  // namespace megatron

@@ -10,6 +10,7 @@
 #include "megatron/comm/made_once.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/run/common_error.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 
@@ -63,8 +64,9 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const Checkpo
                          tokenizer->vocab_size(), padded - tokenizer->vocab_size(), padded));
   config.settings["padded_vocab_size"] = padded;
   if (model.true_vocab_size > 0) config.settings["true_vocab_size"] = model.true_vocab_size;
-  if (!config.checkpoint.save.empty() && world.rank() == 0) {
-    save_tokenizer(config.tokenizer, tokenizer_folder(config.checkpoint.save));
+  if (!config.checkpoint.save.empty()) {
+    on_first_rank(
+        world, [&] { save_tokenizer(config.tokenizer, tokenizer_folder(config.checkpoint.save)); });
   }
   return tokenizer;
 }
@@ -88,11 +90,7 @@ void expect_no_other_run(const CheckpointConfig& config, const CheckpointSource&
       config.save, there.back(), config.save));
 }
 
-}  // namespace
-
-std::shared_ptr<const DirectoryLock> prepare_save_directory(CheckpointConfig& config,
-                                                            const CheckpointSource& source) {
-  const std::filesystem::path save = config.save;
+std::unique_ptr<const DirectoryLock> locked(const std::filesystem::path& save) {
   std::error_code error;
   std::filesystem::create_directories(save, error);
   if (!error && ::access(save.c_str(), W_OK) != 0) error = {errno, std::generic_category()};
@@ -100,13 +98,25 @@ std::shared_ptr<const DirectoryLock> prepare_save_directory(CheckpointConfig& co
     throw IoError(fmt::format("--save {}: cannot write there: {}; choose another directory",
                               save.string(), error.message()));
   }
-  auto lock = std::make_shared<const DirectoryLock>(save);
-  expect_no_other_run(config, source);
-  std::optional<std::filesystem::path> continued;
-  if (is_checkpoint(source) && !config.finetune) continued = source.directory();
-  config.foreign_iterations = foreign_iterations(save, continued);
-  remove_leftovers(save);
-  return lock;
+  return std::make_unique<const DirectoryLock>(save);
+}
+
+}  // namespace
+
+std::shared_ptr<const SaveDirectory> prepare_save_directory(const CheckpointConfig& config,
+                                                            const CheckpointSource& source,
+                                                            const comm::Group& world) {
+  auto result = std::make_shared<SaveDirectory>();
+  if (config.save.empty()) return result;
+  on_first_rank(world, [&] {
+    result->lock = locked(config.save);
+    expect_no_other_run(config, source);
+    std::optional<std::filesystem::path> continued;
+    if (is_checkpoint(source) && !config.finetune) continued = source.directory();
+    result->foreign_iterations = foreign_iterations(config.save, continued);
+    remove_leftovers(config.save);
+  });
+  return result;
 }
 
 }  // namespace megatron

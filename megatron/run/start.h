@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "megatron/checkpoint/config.h"
 #include "megatron/checkpoint/directory_lock.h"
@@ -20,12 +22,20 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config,
                                                 const CheckpointSource& source = {},
                                                 const comm::Group& world = {});
 
-// Creates the directory of --save, locks it, notes the iterations of other runs there, and clears
-// what an interrupted save left. Throws IoError if nothing can be written: before the training, not
-// at its first save. Throws ConfigError if another run saves there now, or if this run starts at
-// iteration 0 among checkpoints of another one without --overwrite-checkpoints. One rank calls it,
-// and keeps the lock as long as the run may save.
-std::shared_ptr<const DirectoryLock> prepare_save_directory(CheckpointConfig& config,
-                                                            const CheckpointSource& source = {});
+// The directory of --save, which belongs to one run as long as this object lives.
+struct SaveDirectory {
+  std::unique_ptr<const DirectoryLock> lock;  // on rank 0; null without --save
+  // Iterations of other runs there, known to rank 0: this run does not delete them.
+  std::vector<int64_t> foreign_iterations;
+};
+
+// Creates the directory of --save, if there is one, and locks it; notes the iterations of other
+// runs, and clears what an interrupted save left. `source` is what the run continues. Throws
+// IoError if nothing can be written: before the training, not at its first save. Throws ConfigError
+// if another run saves there now, or if this run starts at iteration 0 among checkpoints of another
+// one without --overwrite-checkpoints. Every rank of `world` calls it.
+std::shared_ptr<const SaveDirectory> prepare_save_directory(const CheckpointConfig& config,
+                                                            const CheckpointSource& source = {},
+                                                            const comm::Group& world = {});
 
 }  // namespace megatron

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/transport.h"
@@ -21,11 +22,30 @@ namespace {
 constexpr const char* kModelTimer = "model-and-optimizer-setup";
 constexpr const char* kDataTimer = "train/valid/test-data-iterators-setup";
 
+CheckpointSource source_of_load(const CheckpointConfig& c) {
+  if (c.load.empty()) return {};
+  return find_source(c.load, c.ckpt_step, c.exit_on_missing_checkpoint, c.load_format);
+}
+
+// The directory that the caller has prepared, or prepares it.
+std::shared_ptr<const SaveDirectory> prepared(std::shared_ptr<const SaveDirectory> directory,
+                                              const CheckpointConfig& c, const comm::Group& world) {
+  if (directory != nullptr) return directory;
+  return prepare_save_directory(c, c.save.empty() ? CheckpointSource() : source_of_load(c), world);
+}
+
+RunConfig with_iterations_in(RunConfig config, const SaveDirectory& directory) {
+  config.checkpoint.foreign_iterations = directory.foreign_iterations;
+  return config;
+}
+
 }  // namespace
 
 TrainingRun::TrainingRun(const RunConfig& config, TrainTask& task, const comm::Group& world,
-                         Clock::time_point started)
-    : config_(config),
+                         Clock::time_point started,
+                         std::shared_ptr<const SaveDirectory> save_directory)
+    : save_directory_(prepared(std::move(save_directory), config.checkpoint, world)),
+      config_(with_iterations_in(config, *save_directory_)),
       world_(world),
       started_(started),
       timers_(config.training.timing_log_level, config.training.timing_log_option),
@@ -60,9 +80,7 @@ void TrainingRun::load(const CheckpointSource& source) {
 }
 
 void TrainingRun::load() {
-  const CheckpointConfig& c = config_.checkpoint;
-  if (c.load.empty()) return;
-  load(find_source(c.load, c.ckpt_step, c.exit_on_missing_checkpoint, c.load_format));
+  if (!config_.checkpoint.load.empty()) load(source_of_load(config_.checkpoint));
 }
 
 void TrainingRun::save() {

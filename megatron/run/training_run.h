@@ -6,6 +6,7 @@
 #include "megatron/comm/group.h"
 #include "megatron/device/stream.h"
 #include "megatron/interchange/checkpoint_source.h"
+#include "megatron/run/start.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/run_saver.h"
 #include "megatron/training/timers.h"
@@ -30,9 +31,11 @@ class TrainingRun {
 
   // `config` is resolved and the task has the same. Binds the calling thread to its device. Every
   // rank of `world` calls each function alike. The task must outlive the run. `started` is when the
-  // process began, for --exit-duration-in-mins.
+  // process began, for --exit-duration-in-mins. The directory of --save belongs to the run while it
+  // lives: `save_directory`, or else what prepare_save_directory() makes and throws.
   TrainingRun(const RunConfig& config, TrainTask& task, const comm::Group& world = {},
-              Clock::time_point started = Clock::now());
+              Clock::time_point started = Clock::now(),
+              std::shared_ptr<const SaveDirectory> save_directory = nullptr);
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
@@ -62,6 +65,7 @@ class TrainingRun {
 
   void print_size() const;
 
+  const std::shared_ptr<const SaveDirectory> save_directory_;
   const RunConfig config_;
   const comm::Group world_;
   const Clock::time_point started_;

@@ -5,8 +5,11 @@
 
 #include <string>
 
+#include "megatron/checkpoint/directory_lock.h"
+#include "megatron/comm/threads.h"
 #include "megatron/core/error.h"
 #include "megatron/models/gpt/gpt_task.h"
+#include "megatron/run/common_error.h"
 #include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
 #include "tests/support/message_of.h"
@@ -64,6 +67,45 @@ TEST(TrainingRunTest, ResumesFromItsOwnCheckpointToTheSameBits) {
   expect_identical(trained_weights(second, true), want);
 }
 
+// A program without a command line does not replace the checkpoints of another run either.
+TEST(TrainingRunTest, OwnsTheDirectoryItSavesTo) {
+  const TemporaryDirectory directory;
+  RunConfig config = tiny_gpt();
+  config.checkpoint.save = directory.path().string();
+  config.checkpoint.save_interval = 2;
+  config = resolved(config);
+  testing::internal::CaptureStdout();
+  const auto tokenizer = open_tokenizer(config);
+  {
+    GptTask task(config, tokenizer);
+    TrainingRun run(config, task);
+    run.train();
+    GptTask second(config, tokenizer);
+    EXPECT_THAT(message_of<ConfigError>([&] { TrainingRun(config, second); }),
+                HasSubstr("another run saves there"));
+  }
+  GptTask task(config, tokenizer);
+  EXPECT_THAT(message_of<ConfigError>([&] { TrainingRun(config, task); }),
+              AllOf(HasSubstr("--overwrite-checkpoints"), HasSubstr("up to iteration 4")));
+  config.checkpoint.load = config.checkpoint.save;
+  GptTask continuing(config, tokenizer);
+  TrainingRun run(config, continuing);
+  run.load();
+  EXPECT_EQ(run.state().progress.iteration, 4);
+  testing::internal::GetCapturedStdout();
+}
+
+// Rank 0 looks at the directory; no rank waits for it in vain.
+TEST(TrainingRunTest, AllRanksAreToldWhyTheDirectoryIsRefused) {
+  const TemporaryDirectory directory;
+  const DirectoryLock held(directory.path());
+  const CheckpointConfig config{.save = directory.path().string()};
+  comm::run_ranks(3, [&](const comm::Group& world) {
+    EXPECT_THAT(message_of<CommonConfigError>([&] { prepare_save_directory(config, {}, world); }),
+                HasSubstr("another run saves there"));
+  });
+}
+
 // The run knows the task's model by its parameters alone.
 TEST(TrainingRunTest, SavesAndLoadsAnyModule) {
   const TemporaryDirectory directory;
@@ -75,6 +117,7 @@ TEST(TrainingRunTest, SavesAndLoadsAnyModule) {
   TinyTask task(DType::kFloat32);
   TrainingRun run(tiny.run, task);
   run.train();
+  tiny.run.checkpoint.save.clear();  // the directory belongs to the first run
   TinyTask other(DType::kFloat32);
   TrainingRun again(tiny.run, other);
   again.load();
