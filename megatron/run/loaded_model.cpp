@@ -127,6 +127,9 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   }
   comm::use_threads(choice.num_threads);
   const CheckpointSource source = find_source(choice.load, choice.ckpt_step, true);
+  ArgMap fallback;
+  if (choice.num_attention_heads > 0) fallback["num_attention_heads"] = choice.num_attention_heads;
+  const CheckpointContents& contents = source.contents(fallback);
   in_common([&] { expect_usable(source, usable); });
 
   LoadedModel result;
@@ -138,7 +141,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
     result.vocab_size = source.hf()->vocab_size;
     tokenizer = tokenizer_of_model(source.directory()).value_or(TokenizerConfig());
   } else {
-    const TrainingArgs run = described_run(source.format(), source.contents());
+    const TrainingArgs run = described_run(source.format(), contents);
     config = run.transformer;
     tokenizer = tokenizer_of_checkpoint(source.directory()).value_or(run.tokenizer);
   }
@@ -146,10 +149,12 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
     tokenizer = choice.tokenizer;
     if (tokenizer.tokenizer_type.empty()) tokenizer.tokenizer_type = "GPT2BPETokenizer";
   }
-  if (world.rank() == 0 && names_tokenizer(tokenizer)) {
-    result.tokenizer = opened(tokenizer, names_tokenizer(choice.tokenizer));
-    expect_ids_to_fit(*result.tokenizer,
-                      result.vocab_size > 0 ? result.vocab_size : config.padded_vocab_size);
+  if (names_tokenizer(tokenizer)) {
+    on_first_rank(world, [&] {
+      result.tokenizer = opened(tokenizer, names_tokenizer(choice.tokenizer));
+      expect_ids_to_fit(*result.tokenizer,
+                        result.vocab_size > 0 ? result.vocab_size : config.padded_vocab_size);
+    });
   }
   if (result.vocab_size == 0) {
     result.vocab_size = result.tokenizer != nullptr
@@ -167,9 +172,9 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   const int stage = result.parallel.pipeline.rank();
   const ModelChunk chunk = model_chunks(parallel, config.num_layers, stage).front();
   if (config.kind == ModelKind::kBert) {
-    result.bert = loaded<BertModel>(for_inference(config), chunk, result, source.contents());
+    result.bert = loaded<BertModel>(for_inference(config), chunk, result, contents);
   } else {
-    result.model = loaded<GptModel>(for_inference(config), chunk, result, source.contents());
+    result.model = loaded<GptModel>(for_inference(config), chunk, result, contents);
   }
   return result;
 }

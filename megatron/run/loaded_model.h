@@ -19,8 +19,10 @@ namespace megatron {
 
 // Which model to load, and where.
 struct ModelChoice {
-  std::string load;                // directory of a checkpoint or of a Hugging Face model
-  int64_t ckpt_step = 0;           // iteration to load; 0: the latest
+  std::string load;       // directory of a checkpoint or of a Hugging Face model
+  int64_t ckpt_step = 0;  // iteration to load; 0: the latest
+  // Of a checkpoint that stores no settings: its tensors do not show them. 0: unknown.
+  int64_t num_attention_heads = 0;
   TokenizerConfig tokenizer = {};  // empty: the model's own
   int64_t num_threads = 0;         // of CPU kernels; 0: all that this process may use
   DeviceChoice device = DeviceChoice::kAuto;

@@ -78,6 +78,34 @@ TEST_F(BadPromptTest, TextWithoutTokenizer) {
   EXPECT_THAT(generation("some text\n"), ElementsAre(HasSubstr("--vocab-file")));
 }
 
+// At once, not when a text needs an id that the model lacks.
+TEST_F(BadPromptTest, TokenizerLargerThanTheModel) {
+  const std::filesystem::path data = golden("megatron/data");
+  const Words tokenizer = {"--vocab-file", (data / "vocab.json").string(), "--merge-file",
+                           (data / "merges.txt").string()};
+  const auto says = ElementsAre(HasSubstr("the tokenizer has 502 ids, the model 131 rows"));
+  EXPECT_THAT(generation("{\"ids\": [1]}\n", tokenizer), says);
+  EXPECT_THAT(refused("score", tokenizer, "{\"ids\": [1, 2]}\n"), says);
+  // Rank 0 opens the tokenizer; the others end with it, whoever started them.
+  for (const char* ranks : {"threads", "processes"}) {
+    Words words = {"--nproc-per-node",
+                   "2",
+                   "--ranks",
+                   ranks,
+                   "generate",
+                   "--prompt",
+                   "x",
+                   "--load",
+                   golden("hf/gpt2").string(),
+                   "--tensor-model-parallel-size",
+                   "2"};
+    words.insert(words.end(), tokenizer.begin(), tokenizer.end());
+    const Outcome outcome = run("launch", words);
+    EXPECT_EQ(outcome.exit_code, 2) << ranks << outcome.err;
+    EXPECT_THAT(errors_of(outcome), says) << ranks;
+  }
+}
+
 TEST_F(BadPromptTest, MissingFile) {
   EXPECT_THAT(refused("generate", {"--prompt-file", path("none").string()}, ""),
               ElementsAre(HasSubstr(path("none").string())));

@@ -2,6 +2,9 @@
 #include <set>
 
 #include "megatron/core/file.h"
+#include "megatron/formats/torch_file.h"
+#include "megatron/formats/torch_writer.h"
+#include "megatron/interchange/megatron/files.h"
 #include "tests/program/inference_test.h"
 #include "tests/support/shared_data.h"
 
@@ -55,6 +58,61 @@ TEST_F(ConvertTest, TheSourceIsNeverWrittenTo) {
   EXPECT_EQ(read_text(iteration / "manifest.json"), before);
   EXPECT_EQ(convert(golden("hf/gpt2"), path("hf"), {"--saver", "hf"}).exit_code, 0);
   EXPECT_EQ(convert(path("hf"), path("hf"), {"--saver", "hf"}).exit_code, 2);
+}
+
+// Writes the weights of a rank's file again, without the arguments of the run.
+void write_without_settings(const fs::path& to, const fs::path& from, double version) {
+  const TorchFile file(from / "mp_rank_00/model_optim_rng.pt");
+  fs::create_directories(to / "mp_rank_00");
+  TorchWriter writer(to / "mp_rank_00/model_optim_rng.pt");
+  PickleWriter& pickle = writer.pickle();
+  std::vector<const PyTensor*> tensors;
+  pickle.begin_dict();
+  pickle.text("checkpoint_version"), pickle.number(version);
+  pickle.text("model"), pickle.begin_dict();
+  for (const auto& [path, value] : flattened(*file.root().find("model"))) {
+    const PyTensor* tensor = value.tensor();
+    if (tensor == nullptr) continue;
+    pickle.text(path), writer.tensor(tensor->dtype, tensor->shape);
+    tensors.push_back(tensor);
+  }
+  pickle.end_dict();
+  pickle.end_dict();
+  for (const PyTensor* tensor : tensors) writer.write(file.elements(*tensor).view);
+  writer.commit();
+}
+
+TEST_F(ConvertTest, FlagsStandInForSettingsThatACheckpointLacks) {
+  write_without_settings(path("plain"), source(), 3.0);
+  write_without_settings(path("old"), source(), 0.0);
+  const std::string ids = json_lines({{1, 2, 3}});
+  const auto scored = [&](const fs::path& model, const Words& more) {
+    Words words = {"--load", model.string(), "--device", "cpu"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run("score", words, {.input = ids});
+  };
+  for (const char* folder : {"plain", "old"}) {
+    const Outcome refused = scored(path(folder), {});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(errors_of(refused), Contains(HasSubstr("--num-attention-heads"))) << folder;
+  }
+  const Words heads = {"--num-attention-heads", "4"};
+  const Outcome known = scored(path("plain"), heads);
+  EXPECT_EQ(known.exit_code, 0) << known.err;
+  EXPECT_EQ(known.out, scored(source(), {}).out);
+  EXPECT_EQ(run("generate",
+                {"--load", path("plain").string(), "--num-attention-heads", "4", "--device", "cpu",
+                 "--prompt-file", "-", "--max-new-tokens", "2"},
+                {.input = ids})
+                .exit_code,
+            0);
+  expect_converted(
+      convert(path("plain"), path("hf"), {"--saver", "hf", "--num-attention-heads", "4"}));
+  train(golden_flags()
+            .with("--load", path("plain").string())
+            .with("--finetune")
+            .with("--train-iters", "1")
+            .with("--eval-iters", "0"));
 }
 
 TEST_F(ConvertTest, NothingOfAnEarlierConversionStays) {
