@@ -125,6 +125,22 @@ TEST_F(LoadCheckpointTest, ExplainsAnotherOptimizer) {
               AllOf(HasSubstr("has no momentum_buffer"), HasSubstr("--no-load-optim")));
 }
 
+// A run in fp32 keeps no copies of its weights, which a run in bf16 wants.
+TEST_F(LoadCheckpointTest, ExplainsAnotherPrecisionAndMissingState) {
+  CheckpointState fp32 = sample_state(30, 1);
+  fp32.optimizer.erase("main_param");
+  save_checkpoint(directory_.path(), fp32);
+  path_ = directory_.path() / "iter_0000030";
+  EXPECT_THAT(refusal(blank_state()),
+              AllOf(HasSubstr("has no main_param: it was saved by a run in fp32"),
+                    HasSubstr("--no-load-optim")));
+  fp32.optimizer.clear();
+  fp32.iteration = 40;
+  save_checkpoint(directory_.path(), fp32);
+  path_ = directory_.path() / "iter_0000040";
+  EXPECT_THAT(refusal(blank_state()), HasSubstr("saved without the optimizer's state"));
+}
+
 // One flipped bit anywhere in any file, the manifest and its sum included, is noticed.
 TEST_F(LoadCheckpointTest, EveryByteIsGuarded) {
   EXPECT_EQ(error_of_load(), "");
