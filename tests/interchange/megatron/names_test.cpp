@@ -3,10 +3,16 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
 
 #include "megatron/core/error.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/models/model_specs.h"
+#include "tests/support/source_path.h"
 
 namespace megatron {
 namespace {
@@ -76,23 +82,50 @@ TEST(MegatronNamesTest, RegistersTheHeadsOfABertInTheirOrder) {
                    "pooler.dense.bias"}));
 }
 
-TEST(MegatronNamesTest, KnowsOldPaths) {
-  const auto ours = [](const char* path) {
-    const auto found = find_megatron_name(ModelKind::kGpt, path);
-    return found ? found->ours : "";
-  };
-  EXPECT_EQ(ours("language_model.transformer.layers.7.attention.query_key_value.weight"),
-            "decoder.layers.{i}.self_attention.linear_qkv.weight");
-  EXPECT_EQ(ours("transformer.layers.7.post_attention_layernorm.bias"),
-            "decoder.layers.{i}.pre_mlp_layernorm.bias");
-  EXPECT_EQ(ours("language_model.transformer.final_layernorm.weight"),
-            "decoder.final_layernorm.weight");
-  EXPECT_EQ(ours("word_embeddings.weight"), "embedding.word_embeddings.weight");
-  EXPECT_EQ(ours("language_model.pooler.weight"), "");
+// "legacy: THEIRS = OURS" and the like, as tests/cases/megatron_names.txt says.
+void expect_case(const std::string& kind, const std::string& theirs, const std::string& ours) {
+  const std::map<std::string, MegatronNaming> namings = {
+      {"legacy", MegatronNaming::kLegacy},
+      {"legacy-layernorm", MegatronNaming::kLegacyLayerNorm},
+      {"legacy-fused", MegatronNaming::kLegacyFused},
+      {"core", MegatronNaming::kCore},
+      {"core-fused", MegatronNaming::kCoreFused}};
+  std::optional<int64_t> layer;
+  const std::string pattern = without_layer(ours, layer);
+  if (kind != "old" && kind != "none") {
+    const MegatronNaming naming = namings.at(kind);
+    if (theirs == "nowhere") {
+      EXPECT_THROW(megatron_name(ModelKind::kGpt, naming, pattern), Unsupported) << ours;
+      return;
+    }
+    EXPECT_EQ(with_layer(megatron_name(ModelKind::kGpt, naming, pattern), layer.value_or(0)),
+              theirs);
+  }
+  const std::optional<MegatronName> found = find_megatron_name(ModelKind::kGpt, theirs);
+  ASSERT_EQ(found.has_value(), kind != "none") << theirs;
+  if (!found) return;
+  EXPECT_EQ(found->ours, pattern) << theirs;
+  EXPECT_EQ(found->layer, layer) << theirs;
+}
+
+TEST(MegatronNamesTest, AreTheCases) {
+  std::ifstream file(source_path("tests/cases/megatron_names.txt"));
+  ASSERT_TRUE(file.is_open());
+  int cases = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line.starts_with("#")) continue;
+    std::istringstream stream(line);
+    std::string kind, theirs, sign, ours;
+    stream >> kind >> theirs >> sign >> ours;
+    kind.pop_back();
+    expect_case(kind, theirs, ours);
+    cases += 1;
+  }
+  EXPECT_GT(cases, 30);
+}
+
+TEST(MegatronNamesTest, TheLastStageHasACopyOfTheEmbedding) {
   EXPECT_TRUE(find_megatron_name(ModelKind::kGpt, "word_embeddings_for_head.weight")->is_tied_copy);
-  EXPECT_THROW(megatron_name(ModelKind::kGpt, MegatronNaming::kLegacy,
-                             "decoder.layers.{i}.self_attention.q_layernorm.weight"),
-               Unsupported);
 }
 
 }  // namespace
