@@ -2,6 +2,7 @@
 # Keeps the documents true:
 # - every relative link in README.md, CONTRIBUTING.md and docs/ leads to a file, and a link whose text
 #   is a name in backquotes ([`train`](../megatron/training/loop.cpp)) to a file that holds that name;
+# - every path in backquotes in CONTRIBUTING.md that begins with a folder of the repository exists;
 # - the picture of the floors in docs/architecture.md agrees with docs/floors.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -40,6 +41,29 @@ while IFS= read -r document; do
     fi
   done < <(links "$document")
 done < <(printf '%s\n' README.md CONTRIBUTING.md; find docs -name '*.md' | sort)
+
+# "<line>\t<path>" for each path in backquotes; {h,cpp} stands for two files, <x> for any name.
+paths() {
+  awk '
+    {
+      rest = $0
+      while (match(rest, /`(megatron|tests|scripts|cmake|docs|examples|bench|include)\/[^` ]*`/)) {
+        path = substr(rest, RSTART + 1, RLENGTH - 2)
+        rest = substr(rest, RSTART + RLENGTH)
+        sub(/[^/]*<.*/, "", path)  # the folder of a name that the reader chooses
+        if (match(path, /\{h,cpp\}$/)) {
+          stem = substr(path, 1, RSTART - 1)
+          printf "%d\t%sh\n%d\t%scpp\n", FNR, stem, FNR, stem
+        } else {
+          printf "%d\t%s\n", FNR, path
+        }
+      }
+    }' "$1"
+}
+
+while IFS=$'\t' read -r line path; do
+  [[ -e $path ]] || complain "CONTRIBUTING.md:$line: $path does not exist"
+done < <(paths CONTRIBUTING.md)
 
 # In the picture, a line "12  cli  | ..." names the folders of floor 12 before the bar.
 picture() {
