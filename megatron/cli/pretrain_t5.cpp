@@ -15,7 +15,7 @@ int pretrain_t5(std::span<const std::string> words, const comm::Group& world) {
       begin_pretraining("pretrain-t5", ModelKind::kT5, words, world);
   if (!begun) return 0;
   T5Task task(begun->args, begun->tokenizer);
-  TrainingRun run(begun->args, task, world, begun->started);
+  TrainingRun run(begun->args, task, world, begun->started, begun->save_directory);
   run.load(begun->source);
   run.train();
   return 0;
