@@ -99,7 +99,8 @@ TEST(TrainingRunTest, OwnsTheDirectoryItSavesTo) {
 TEST(TrainingRunTest, AllRanksAreToldWhyTheDirectoryIsRefused) {
   const TemporaryDirectory directory;
   const DirectoryLock held(directory.path());
-  const CheckpointConfig config{.save = directory.path().string()};
+  CheckpointConfig config;
+  config.save = directory.path().string();
   comm::run_ranks(3, [&](const comm::Group& world) {
     EXPECT_THAT(message_of<CommonConfigError>([&] { prepare_save_directory(config, {}, world); }),
                 HasSubstr("another run saves there"));
