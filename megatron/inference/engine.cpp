@@ -84,9 +84,9 @@ EngineState Engine::state() const {
   return state;
 }
 
-std::vector<Progress> Engine::step() {
+std::vector<RequestProgress> Engine::step() {
   invariant(has_work(), "a step has a request to work for");
-  std::vector<Progress> all;
+  std::vector<RequestProgress> all;
   while (!waiting_.empty() && waiting_.front()->num_inputs() <= 0) {  // nothing is asked for
     all.push_back({.id = waiting_.front()->id, .finish = Finish::kLength});
     waiting_.pop_front();
@@ -103,7 +103,7 @@ std::vector<Progress> Engine::step() {
     if (part.is_first) all.push_back(apply(part, rest.first(count)));
     rest = rest.subspan(count);
   }
-  for (const Progress& progress : all) {
+  for (const RequestProgress& progress : all) {
     if (progress.finish != Finish::kNone) cancel(progress.id);
   }
   if (options_.reuse_prefixes) {
@@ -266,9 +266,9 @@ Tensor Engine::run(std::span<const Part> parts) {
 
 // --- What its results do ---
 
-Progress Engine::apply(const Part& part, std::span<const double> values) {
+RequestProgress Engine::apply(const Part& part, std::span<const double> values) {
   Group& group = *part.group;
-  Progress progress;
+  RequestProgress progress;
   progress.id = group.id;
   const auto forced = values.first(static_cast<size_t>(part.num_forced));
   progress.prompt_log_probabilities.assign(forced.begin(), forced.end());
@@ -287,7 +287,8 @@ Progress Engine::apply(const Part& part, std::span<const double> values) {
   return progress;
 }
 
-void Engine::apply_token(const Part& part, std::span<const double> values, Progress& progress) {
+void Engine::apply_token(const Part& part, std::span<const double> values,
+                         RequestProgress& progress) {
   const Request& request = part.group->request;
   std::vector<int32_t>& tokens = part.row->tokens;
   progress.token = static_cast<int32_t>(values[0]);
@@ -305,7 +306,7 @@ void Engine::apply_token(const Part& part, std::span<const double> values, Progr
   }
 }
 
-void Engine::apply_beams(Group& group, std::span<const double> values, Progress& progress) {
+void Engine::apply_beams(Group& group, std::span<const double> values, RequestProgress& progress) {
   std::vector<BeamCandidate> candidates;
   for (size_t i = 0; i + 2 < values.size() && values[i] >= 0; i += 3) {
     candidates.push_back(

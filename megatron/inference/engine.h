@@ -54,7 +54,7 @@ class Engine {
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   // REQUIRES: has_work().
-  std::vector<Progress> step();
+  std::vector<RequestProgress> step();
 
   EngineState state() const;
 
@@ -80,9 +80,9 @@ class Engine {
                     std::vector<double>& values) const;
   int64_t num_values(const Part& part) const;
 
-  Progress apply(const Part& part, std::span<const double> values);
-  void apply_token(const Part& part, std::span<const double> values, Progress& progress);
-  void apply_beams(Group& group, std::span<const double> values, Progress& progress);
+  RequestProgress apply(const Part& part, std::span<const double> values);
+  void apply_token(const Part& part, std::span<const double> values, RequestProgress& progress);
+  void apply_beams(Group& group, std::span<const double> values, RequestProgress& progress);
   void follow(Group& group, std::span<const int64_t> parents);
   void publish(Row& row);
   void remove(const Group& group);

@@ -47,7 +47,7 @@ std::vector<Generation> generate(const InferenceModel& model, std::span<const Re
     engine.submit(request);
   }
   while (engine.has_work()) {
-    for (const Progress& progress : engine.step()) {
+    for (const RequestProgress& progress : engine.step()) {
       const auto index = static_cast<size_t>(progress.id - 1);
       Generation& row = rows[index];
       if (progress.finish == Finish::kFailed) throw Error(kNotANumber);
@@ -89,7 +89,7 @@ std::vector<Hypothesis> search_beams(const InferenceModel& model, const Request&
   engine.submit(request);
   std::vector<Hypothesis> result;
   while (engine.has_work()) {
-    for (Progress& progress : engine.step()) {
+    for (RequestProgress& progress : engine.step()) {
       if (progress.finish == Finish::kFailed) throw Error(kNotANumber);
       result = std::move(progress.hypotheses);
     }

@@ -47,7 +47,7 @@ struct TokenProbability {
 };
 
 // What a step of the engine did for a request.
-struct Progress {
+struct RequestProgress {
   RequestId id = 0;
   // Of further tokens of the prompt, if they were asked for.
   std::vector<double> prompt_log_probabilities = {};

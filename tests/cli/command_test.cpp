@@ -134,8 +134,8 @@ TEST(Workloads, AreCommandLinesThatMoreFlagsChange) {
     FAIL() << "no error";
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
-                 "--workload 7b is unknown; use tiny, 124m, 345m, 774m, 1.3b, 1.5b, 6.7b or "
-                 "llama3-8b");
+                 "--workload 7b is unknown; use tiny, 124m, 345m, 774m, 1.3b, 1.5b, 6.7b, "
+                 "llama3-8b or bert-large");
   }
 }
 

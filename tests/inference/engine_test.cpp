@@ -28,7 +28,7 @@ Request request_of(const Tokens& prompt, int64_t row = 0) {
 std::map<RequestId, Tokens> run_all(Engine& engine) {
   std::map<RequestId, Tokens> drawn;
   while (engine.has_work()) {
-    for (const Progress& progress : engine.step()) {
+    for (const RequestProgress& progress : engine.step()) {
       if (progress.token) drawn[progress.id].push_back(*progress.token);
       EXPECT_NE(progress.finish, Finish::kFailed);
     }
@@ -94,7 +94,7 @@ TEST_P(EngineTest, DrawsDoNotDependOnWhatElseRuns) {
     std::map<RequestId, Tokens> drawn;
     for (size_t next = 0; engine.has_work() || next < kPrompts.size();) {
       if (next < kPrompts.size()) submit(next++);
-      for (const Progress& progress : engine.step()) {
+      for (const RequestProgress& progress : engine.step()) {
         if (progress.token) drawn[progress.id].push_back(*progress.token);
       }
     }
@@ -130,7 +130,7 @@ TEST_P(EngineTest, LogProbabilitiesAreThoseOfTheScore) {
     std::map<RequestId, Tokens> tokens;
     std::map<RequestId, std::vector<double>> found;
     while (engine.has_work()) {
-      for (const Progress& progress : engine.step()) {
+      for (const RequestProgress& progress : engine.step()) {
         auto& values = found[progress.id];
         values.insert(values.end(), progress.prompt_log_probabilities.begin(),
                       progress.prompt_log_probabilities.end());
@@ -163,7 +163,7 @@ TEST_P(EngineTest, ARequestWithoutNewTokensIsScored) {
   std::vector<double> found;
   Finish finish = Finish::kNone;
   while (engine.has_work()) {
-    for (const Progress& progress : engine.step()) {
+    for (const RequestProgress& progress : engine.step()) {
       EXPECT_FALSE(progress.token);
       found.insert(found.end(), progress.prompt_log_probabilities.begin(),
                    progress.prompt_log_probabilities.end());
@@ -187,7 +187,7 @@ TEST_P(EngineTest, ACanceledRequestLeavesTheOthersAlone) {
   engine.cancel(waiting);
   engine.cancel(99);
   while (engine.has_work()) {
-    for (const Progress& progress : engine.step()) {
+    for (const RequestProgress& progress : engine.step()) {
       EXPECT_EQ(progress.id, second);
       drawn.push_back(*progress.token);
     }
@@ -282,7 +282,7 @@ TEST_P(EngineTest, BeamsSharePages) {
     engine.submit(request_of(kPrompts[3]));
     std::vector<Hypothesis> got;
     while (engine.has_work()) {
-      for (const Progress& progress : engine.step()) {
+      for (const RequestProgress& progress : engine.step()) {
         if (progress.id == id && progress.finish != Finish::kNone) got = progress.hypotheses;
       }
     }

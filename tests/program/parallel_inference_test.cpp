@@ -174,8 +174,8 @@ TEST_F(ParallelInferenceTest, RefusesLayoutsThatDoNotFit) {
   EXPECT_THAT(refused(2, {}, ""),
               ElementsAre(HasSubstr("tensor 1 x pipeline 1 are 1 ranks, and there are 2")));
   EXPECT_THAT(refused(2, {"--context-parallel-size", "2"}, ""),
-              ElementsAre(HasSubstr("--context-parallel-size 2 is for training: generate and score "
-                                    "do not divide sequences; remove it")));
+              ElementsAre(HasSubstr("--context-parallel-size 2 is for training: sequences are not "
+                                    "divided here; remove it")));
   EXPECT_THAT(refused(3, {"--tensor-model-parallel-size", "3"}, ""),
               testing::Contains(HasSubstr("--num-query-groups 2")));
   EXPECT_THAT(refused(2, {"--pipeline-model-parallel-size", "2"}, ""),
