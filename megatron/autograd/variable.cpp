@@ -20,7 +20,7 @@ struct GradSink::Leaf {
 // One recorded op, or a leaf (then `leaf` is set and there are no inputs).
 struct Variable::Node {
   const char* name = "leaf";
-  const char* enclosing_work = nullptr;  // what its time counts for: device/trace.h
+  const char* enclosing_work = nullptr;  // the trace range that its time counts for
   int64_t order = 0;                     // position in the order of recording
   struct Output {
     Shape shape;
@@ -30,7 +30,7 @@ struct Variable::Node {
   std::vector<Output> outputs;
   struct Input {
     std::shared_ptr<Node> node;  // null: needs no gradient
-    size_t output = 0;           // which one of that node
+    size_t output = 0;           // output of that node
   };
   std::vector<Input> inputs;
   JointBackwardFunction backward;
@@ -42,11 +42,11 @@ struct Variable::Node {
 struct Variable::Impl {
   Tensor data;
   std::shared_ptr<Node> node;  // null: a constant
-  size_t output = 0;           // which one of the node
+  size_t output = 0;           // output of that node
   std::function<void()> use;   // on_use()
 };
 
-// A deep graph would otherwise be freed by recursion, one stack frame per op.
+// Frees a deep graph in a loop; recursion would take one stack frame per op.
 Variable::Node::~Node() {
   std::vector<Input> doomed = std::move(inputs);
   while (!doomed.empty()) {
@@ -60,7 +60,7 @@ Variable::Node::~Node() {
 
 namespace {
 
-// Each rank is a thread and switches its own recording.
+// Each rank is a thread with its own grad mode.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local bool recording = true;
 
@@ -69,7 +69,7 @@ int64_t next_order() {
   return counter.fetch_add(1, std::memory_order_relaxed);
 }
 
-// sum += dy, leaving tensors alone that somebody else may read.
+// sum += dy, without changing tensors that have other owners.
 void accumulate(Tensor& sum, const Tensor& dy) {
   if (!sum.defined()) {
     sum = dy;
@@ -84,7 +84,7 @@ void accumulate(Tensor& sum, const Tensor& dy) {
 GradSink::operator bool() const { return leaf_ != nullptr && leaf_->is_main; }
 
 Tensor& GradSink::main_grad() const {
-  invariant(leaf_ != nullptr && leaf_->is_main, "a sink that is added into has a main gradient");
+  invariant(leaf_ != nullptr && leaf_->is_main, "only a main gradient is added into");
   return leaf_->grad;
 }
 
@@ -101,13 +101,13 @@ Variable Variable::leaf(Tensor data) {
 }
 
 const Tensor& Variable::data() const {
-  invariant(defined(), "a variable that is used is defined");
+  invariant(defined(), "a used variable is defined");
   if (impl_->use) impl_->use();
   return impl_->data;
 }
 
 Tensor& Variable::mutable_data() {
-  invariant(defined(), "a variable that is used is defined");
+  invariant(defined(), "a used variable is defined");
   if (impl_->use) impl_->use();
   return impl_->data;
 }
@@ -150,7 +150,7 @@ void Variable::on_gradient(std::function<void()> done) {
 }
 
 void Variable::on_use(std::function<void()> use) {
-  invariant(defined(), "a variable that is used is defined");
+  invariant(defined(), "a used variable is defined");
   impl_->use = std::move(use);
 }
 
@@ -201,7 +201,7 @@ void backward(std::span<const Variable> ys, std::span<const Tensor> dys) {
   const auto earlier = [](const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) {
     return a->order < b->order;
   };
-  // An op is recorded after its inputs, so the latest node's gradient is always complete.
+  // An op is recorded after its inputs, so the gradients of the latest node are always complete.
   std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, decltype(earlier)>
       ready(earlier);
 
@@ -241,7 +241,7 @@ void backward(std::span<const Variable> ys, std::span<const Tensor> dys) {
     std::vector<bool> wanted;
     for (const Node::Input& input : node->inputs) wanted.push_back(input.node != nullptr);
     const JointBackwardFunction run = std::exchange(node->backward, nullptr);
-    std::vector<Tensor> complete;  // gradients of its outputs
+    std::vector<Tensor> complete;  // gradients of the node's outputs
     Stream stream;
     for (Node::Output& output : node->outputs) {
       complete.push_back(std::exchange(output.dy, Tensor()));

@@ -14,7 +14,7 @@ constexpr int64_t kAlignment = 64;  // of a tensor in the staging buffer
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Sections and their tensors, as contents_of() names them.
+// Calls f for the sections and their tensors, with the names of contents_of().
 template <class F>
 void for_each_section(const CheckpointState& state, const F& f) {
   f(kWeightsSection, state.model);
@@ -31,7 +31,7 @@ AsyncSaver::~AsyncSaver() {
   if (writer_.joinable()) writer_.join();
 }
 
-// The contents of a checkpoint whose tensors are on their way into the buffer.
+// The contents of a checkpoint whose tensors are copied into the buffer.
 CheckpointContents AsyncSaver::staged(const CheckpointState& state) {
   Stream stream;
   int64_t bytes = 0;
@@ -73,14 +73,14 @@ CheckpointContents AsyncSaver::staged(const CheckpointState& state) {
 }
 
 void AsyncSaver::save(const CheckpointState& state) {
-  invariant(!is_under_way(), "one save is under way at a time");
+  invariant(!is_under_way(), "only one save is under way");
   writing_ = std::make_unique<CheckpointWriting>(directory_, staged(state), options_, world_);
   is_written_ = false;
   error_ = nullptr;
   writer_ = std::thread([this] {
-    comm::use_threads(1);  // the others are for training
+    comm::use_threads(1);  // leaves the other cores to training
     try {
-      use_device(device_);  // the driver would take memory of the first GPU for another one's event
+      use_device(device_);  // otherwise the driver allocates on GPU 0
       copied_->synchronize();
       writing_->write();
     } catch (...) {

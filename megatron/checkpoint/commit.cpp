@@ -20,7 +20,7 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(const fs::path& directory, const fs::
   path_ += fmt::format(".tmp-{}", ::getpid());
   if (fs::exists(final_) && format_of(final_) != format) {
     throw IoError(
-        fmt::format("{}: is there and is not a checkpoint of the format {}; move it "
+        fmt::format("{}: exists and is not a checkpoint of the format {}; move it "
                     "away or choose another --save",
                     final_.string(), name_of(format)));
   }
@@ -49,7 +49,7 @@ void UnfinishedCheckpoint::put_in_place() {
   sync_directory(directory_);
 }
 
-// For file systems without exchange.
+// For file systems that cannot exchange two names.
 void UnfinishedCheckpoint::rename_plainly(bool replaces) {
   const fs::path aside = path_.string() + "-replaced";
   std::error_code error;

@@ -29,7 +29,7 @@ std::string shape_problem(const CheckpointTensor& target, const StoredTensor& re
   return fmt::format("shape: {}", both);
 }
 
-// What keeps the targets from being filled with a section.
+// The reasons why the targets cannot be filled from a section.
 std::vector<std::string> problems_of(const StoredSection& section,
                                      std::span<const CheckpointTensor> targets, bool is_part) {
   std::vector<std::string> problems;
@@ -37,7 +37,7 @@ std::vector<std::string> problems_of(const StoredSection& section,
   for (const CheckpointTensor& target : targets) {
     wanted.insert(target.name);
     invariant(is_inside({target.offset, target.data.shape()}, target.whole),
-              "a target is a part of its tensor");
+              "a target is inside its tensor");
     const auto found = section.find(target.name);
     if (found == section.end()) {
       problems.push_back(
@@ -83,7 +83,7 @@ const StoredSection& section_of(const CheckpointContents& contents, std::string_
     why = fmt::format("it was saved by another optimizer, whose state is {}", listed(kinds));
   }
   throw FormatError(
-      fmt::format("{}: has no {}: {}; give the precision and the optimizer that saved it, or "
+      fmt::format("{}: has no {}: {}; give the saving run's precision and optimizer, or "
                   "--no-load-optim, which starts with the weights and a new optimizer",
                   contents.directory.string(), section, why));
 }
@@ -117,7 +117,7 @@ void copy_region(const StoredTensor& tensor, const Region& region, Tensor& y) {
 }
 
 void fill(const StoredTensor& tensor, const Region& region, const Tensor& target) {
-  // Read in place where bytes can be; else through host memory, one tensor at a time.
+  // Read in place if the bytes can be used directly; else through host memory, a tensor at a time.
   const bool is_in_place = target.stream().is_cpu() && target.dtype() == tensor.dtype;
   Tensor y = is_in_place ? target : Tensor(target.shape(), tensor.dtype, Stream{});
   copy_region(tensor, region, y);
@@ -134,7 +134,8 @@ StoredSection section_of(std::span<const CheckpointTensor> tensors) {
     stored.shape = tensor.whole;
     stored.dtype = tensor.data.dtype();
     stored.pieces.push_back({{tensor.offset, tensor.data.shape()}, [data = tensor.data] {
-                               const Tensor host = data.to(Stream{});  // itself on the CPU
+                               const Tensor host =
+                                   data.to(Stream{});  // the tensor itself on the CPU
                                return FileElements{host.view(), host};
                              }});
   }
@@ -153,7 +154,7 @@ Region rows_of(const StoredTensor& tensor, int64_t begin, int64_t count) {
   return region;
 }
 
-// Gives a tensor another number of rows; new ones are zero.
+// Changes a tensor's number of rows; new ones are zero.
 void crop_rows(StoredTensor& tensor, int64_t rows) {
   tensor.shape = tensor.shape.with(0, rows);
   std::vector<TensorPiece> kept;
@@ -173,7 +174,7 @@ void crop_rows(StoredTensor& tensor, int64_t rows) {
   tensor.pieces = std::move(kept);
 }
 
-// Fills the rows that `tensor` has more than `before` with copies of the last row of that.
+// Fills the rows that `tensor` has beyond `before` with copies of the last row of `before`.
 void add_last_rows(StoredTensor& tensor, const StoredTensor& before) {
   const int64_t begin = before.shape[0];
   const int64_t count = tensor.shape[0] - begin;
@@ -190,7 +191,7 @@ void add_last_rows(StoredTensor& tensor, const StoredTensor& before) {
                            }});
 }
 
-// The rows that the vocabulary has among the targets; 0 where they have none of its tensors.
+// The number of vocabulary rows in the targets; 0 if they have no such tensor.
 int64_t vocabulary_rows(std::span<const CheckpointTensor> targets) {
   for (const CheckpointTensor& target : targets) {
     if (has_vocabulary_rows(target.name) && target.whole.rank() > 0) return target.whole[0];
@@ -198,7 +199,7 @@ int64_t vocabulary_rows(std::span<const CheckpointTensor> targets) {
   return 0;
 }
 
-// The contents with as many padding rows as the targets have, where they may have others.
+// The contents with the targets' number of padding rows, if that may differ.
 CheckpointContents with_rows_of(const CheckpointContents& contents,
                                 std::span<const CheckpointTensor> targets) {
   CheckpointContents result = contents;
@@ -225,7 +226,7 @@ const StoredTensor& vocabulary_of(const CheckpointContents& contents) {
 }
 
 Tensor read_region(const StoredTensor& tensor, const Region& region) {
-  invariant(is_inside(region, tensor.shape), "the part of a tensor that is read lies in it");
+  invariant(is_inside(region, tensor.shape), "a region to read is inside its tensor");
   Tensor y(region.shape, tensor.dtype, Stream{});
   copy_region(tensor, region, y);
   return y;
@@ -264,7 +265,7 @@ void load_checkpoint(const CheckpointContents& stored, CheckpointState& state,
   if (options.optimizer) {
     for (const auto& [section, tensors] : state.optimizer) {
       const auto found = contents.sections.find(section);
-      if (found == contents.sections.end()) continue;  // read_section() says what to do
+      if (found == contents.sections.end()) continue;  // read_section() reports the remedy
       for (const std::string& problem : problems_of(found->second, tensors, options.is_part)) {
         problems.push_back(fmt::format("{} ({})", problem, section));
       }
@@ -368,8 +369,8 @@ std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& curre
     const auto before = saved.find(name);
     const auto now = current.find(name);
     if (before == saved.end() || now == current.end() || before->second == now->second) continue;
-    if (is_vocabulary(name) && true_vocab_size(saved) > 0) continue;  // padding may change
-    // Another architecture has other tensors, which --finetune cannot load either.
+    if (is_vocabulary(name) && true_vocab_size(saved) > 0) continue;  // its padding may change
+    // Another architecture has other tensors, so --finetune cannot load it, either.
     const bool is_tokenizer = is_vocabulary(name) || std::string_view(name) == "tokenizer_type";
     found.push_back(
         fmt::format("{} is {} in the checkpoint, but {} now; give the checkpoint's value or {}",

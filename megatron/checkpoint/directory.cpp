@@ -40,11 +40,11 @@ std::optional<int64_t> iteration_of(const std::string& name) {
 bool is_native(const fs::path& directory) { return fs::exists(directory / kManifestFile); }
 
 [[noreturn]] void refuse_unreadable(const fs::path& path, const std::error_code& error) {
-  throw IoError(fmt::format("{}: cannot look inside: {}; let this user read the directory",
+  throw IoError(fmt::format("{}: cannot list the directory: {}; let this user read the directory",
                             path.string(), error.message()));
 }
 
-// Has any entry of the directory a name like that?
+// Does the name of any entry of the directory match?
 template <class F>
 bool has_entry(const fs::path& directory, F&& is_wanted) {
   std::error_code error;
@@ -66,7 +66,7 @@ std::string trimmed(std::string text) {
   throw IoError(fmt::format("{}: cannot {}: {}", path.string(), what, error.message()));
 }
 
-// Renames first, so that a reader never meets half a checkpoint under its name.
+// Renames first, so that no reader sees half a checkpoint under its name.
 void remove_checkpoint(const fs::path& directory, const std::string& name) {
   const fs::path trash = directory / fmt::format("{}{}-{}", kTrash, name, ::getpid());
   std::error_code error;
@@ -79,7 +79,7 @@ void remove_checkpoint(const fs::path& directory, const std::string& name) {
 fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* who) {
   fs::path directory = load / iteration_directory_name(iteration);
   if (format_of(directory)) return directory;
-  // DeepSpeed's name for it.
+  // DeepSpeed's name of the directory.
   fs::path step = load / fmt::format("{}{}", kGlobalStep, iteration);
   if (format_of(step)) return step;
   const std::vector<int64_t> complete = iterations_in(load);
@@ -120,10 +120,10 @@ std::optional<CheckpointFormat> format_of(const fs::path& directory) {
   if (is_deepspeed) return CheckpointFormat::kDeepSpeed;
   if (fs::exists(directory / "config.json")) return CheckpointFormat::kHuggingFace;
   if (fs::exists(directory / ".metadata") || fs::exists(directory / "metadata.json")) {
-    throw Unsupported(
-        fmt::format("{}: is a distributed checkpoint of PyTorch (torch_dist), which is not read; "
-                    "save it with --ckpt-format torch, or convert it with Megatron-LM",
-                    directory.string()));
+    throw Unsupported(fmt::format(
+        "{}: is a distributed checkpoint of PyTorch (torch_dist), which is not supported; "
+        "save it with --ckpt-format torch, or convert it with Megatron-LM",
+        directory.string()));
   }
   return std::nullopt;
 }
@@ -227,7 +227,7 @@ void remove_leftovers(const fs::path& directory) {
   for (const fs::path& leftover : leftovers) {
     std::error_code error;
     fs::remove_all(leftover, error);
-    if (error) fail(leftover, "delete what an interrupted save left", error);
+    if (error) fail(leftover, "delete the rest of an interrupted save", error);
   }
 }
 

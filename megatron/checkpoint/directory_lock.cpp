@@ -31,7 +31,7 @@ std::string holder_in(int descriptor) {
   return size > 0 ? std::string(text.data(), static_cast<size_t>(size)) : "a run that just started";
 }
 
-// The name may stand for another file by now: a run that ended has removed its own.
+// Does the name still refer to the open file? A run that ended removes its file.
 bool is_still_named(int descriptor, const std::filesystem::path& path) {
   struct stat locked {};
   struct stat named {};
@@ -69,7 +69,7 @@ DirectoryLock::DirectoryLock(const std::filesystem::path& directory) : path_(dir
   const bool is_written =
       ::ftruncate(descriptor_, 0) == 0 &&
       ::pwrite(descriptor_, holder.data(), holder.size(), 0) == static_cast<ssize_t>(holder.size());
-  if (!is_written) debug("the lock of --save does not say who holds it");
+  if (!is_written) debug("the lock of --save does not name its holder");
 }
 
 DirectoryLock::~DirectoryLock() {

@@ -41,7 +41,7 @@ DType dtype_named(const json& name) {
 }
 
 json json_of(double value) {
-  // JSON has no other way to write these.
+  // JSON has no other form for these.
   if (!std::isfinite(value)) return {{"double", fmt::format("{}", value)}};
   return value;
 }
@@ -106,7 +106,7 @@ json json_of(const Shape& shape) {
   return std::vector<int64_t>(shape.dims().begin(), shape.dims().end());
 }
 
-// A shape whose number of bytes is a number.
+// A shape whose number of bytes does not overflow.
 Shape shape_of(const json& extents) {
   const auto dims = extents.get<std::vector<int64_t>>();
   int64_t bytes = size_of(DType::kFloat64);
@@ -141,7 +141,7 @@ json json_of(const TensorRecord& tensor) {
   return {{"shape", json_of(tensor.shape)}, {"dtype", name_of(tensor.dtype)}, {"chunks", chunks}};
 }
 
-// Why the chunks of a tensor do not tile it; none when they do.
+// Why the chunks of a tensor do not tile it; none if they do.
 std::optional<std::string> tiling_problem(const std::string& name, const TensorRecord& tensor) {
   int64_t elements = 0;
   for (size_t i = 0; i < tensor.chunks.size(); ++i) {
@@ -203,7 +203,7 @@ json json_of(const Manifest& manifest) {
           {"files", files}};
 }
 
-// The first tensor whose chunks do not tile it.
+// The first such problem of any tensor.
 std::optional<std::string> tiling_problem(const Manifest& manifest) {
   for (const auto& [section, tensors] : manifest.sections) {
     for (const auto& [name, tensor] : tensors) {
@@ -219,7 +219,7 @@ Manifest manifest_of(const json& document) {
   }
   if (document.at("version") != kVersion) {
     throw Unsupported(
-        fmt::format("version {} of the checkpoint format is not known here; read it "
+        fmt::format("version {} of the checkpoint format is not supported; read it "
                     "with the program that wrote it, or a newer one",
                     document.at("version").dump()));
   }

@@ -39,7 +39,7 @@ std::vector<std::string> all_gathered(std::string text, const comm::Group& world
   return texts;
 }
 
-// Is the text the same on all ranks? Says so for a few bytes.
+// Do all ranks have the same text? Exchanges only a hash.
 bool is_common(const std::string& text, const comm::Group& world) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char letter : text)
@@ -71,7 +71,7 @@ std::string names_of(const std::vector<int>& ranks, const std::vector<std::strin
                      hosts.empty() ? "" : " on ", fmt::join(names, ", "));
 }
 
-// The values of one setting, in the order of their first rank, and who has them.
+// The values of one setting with their ranks, in the order of the first rank.
 std::string difference(const std::string& flag, const std::vector<std::string>& values,
                        const std::vector<std::string>& hosts) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
@@ -120,7 +120,7 @@ void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& 
   }
   for (const std::string& name : names) {
     const Flag* const flag = flags.find(name);
-    if (flag == nullptr) continue;  // follows from others
+    if (flag == nullptr) continue;  // derived from other settings
     std::vector<std::string> values;
     for (const nlohmann::json& rank : all)
       values.push_back(rank.at("settings").value(name, "None"));
@@ -129,7 +129,7 @@ void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& 
     if (differ) found.push_back(difference(flag->names[0], values, hosts));
   }
   if (found.empty()) {
-    found.emplace_back("the ranks resolve their flags differently: do all run the same program?");
+    found.emplace_back("the ranks resolve their flags differently; run the same program on all");
   }
   throw CommonConfigError(found);
 }

@@ -50,19 +50,19 @@ FlagTable flags_of(BenchFlags& flags) {
   FlagTable table;
   table.group("benchmark");
   table.add("--workload", flags.workload, "Model: " + workload_names() + ".");
-  table.add("--steps", flags.steps, "Iterations to time; the median counts.");
-  table.add("--warmup", flags.warmup, "Iterations before the timed ones.");
+  table.add("--steps", flags.steps, "Iterations to time; the result is their median.");
+  table.add("--warmup", flags.warmup, "Untimed iterations before them.");
   table.add("--num-microbatches", flags.num_microbatches,
             "Microbatches of an iteration, on each data parallel rank.");
   table.add_switch("--deterministic-cost", flags.deterministic_cost,
-                   "Time the run again in deterministic mode and report what that costs.");
+                   "Time the run again in deterministic mode and report the cost.");
   table.add_switch(
       "--breakdown", flags.breakdown,
-      "Time the kinds of work, and exposed communication, in as many iterations more, op by op.");
+      "Also time kinds of work and exposed communication, in as many more iterations, op by op.");
   return table;
 }
 
-// The run that trains the workload, so that bench measures what users run.
+// The training run of the workload, resolved as for users.
 TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world) {
   std::vector<std::string> words = {
       "--train-iters",  std::to_string(2 * flags.steps + flags.warmup),
@@ -92,7 +92,7 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
   return args;
 }
 
-// Of numbers that each rank has.
+// The reduction of one number per rank.
 double over_ranks(double number, comm::Reduce how, const comm::Group& world) {
   Tensor one = tensor_of(std::vector<double>{number}, {1});
   comm::all_reduce(one.view(), how, world, Stream{});
@@ -105,7 +105,7 @@ double mean(double number, const comm::Group& world) {
   return over_ranks(number, comm::Reduce::kSum, world) / world.size();
 }
 
-// Of the rank that has the most of each.
+// The maximum over ranks of each entry.
 nlohmann::ordered_json memory_report(Device device, const comm::Group& world) {
   const auto mebibytes = [&](int64_t bytes) {
     return largest(static_cast<double>(bytes), world) / (1024.0 * 1024.0);
@@ -125,7 +125,7 @@ nlohmann::ordered_json memory_report(Device device, const comm::Group& world) {
   return report;
 }
 
-// Seconds from the start of the process until now, to a hundredth; 0 where nobody says.
+// Seconds since the start of the process, to a hundredth; 0 if unknown.
 double process_seconds() {
   std::ifstream stat("/proc/self/stat");
   std::ifstream uptime("/proc/uptime");
@@ -137,8 +137,8 @@ double process_seconds() {
   return now - std::stod(word) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Milliseconds of an iteration by kind of work, in `steps` more iterations; means of all ranks. On
-// a GPU the times are its own, and host is what no kernel that a range covers explains.
+// Milliseconds of an iteration by kind of work, measured in `steps` more iterations; means over all
+// ranks. On a GPU these are GPU times; host is the time without kernels of any range.
 nlohmann::ordered_json breakdown(Trainer& trainer, Stream stream, int64_t steps,
                                  const comm::Group& world) {
   Tracer tracer;
@@ -165,7 +165,7 @@ nlohmann::ordered_json breakdown(Trainer& trainer, Stream stream, int64_t steps,
   return report;
 }
 
-// A second, of the GPU's bf16 products; nothing where it is not known.
+// FLOP/s of the GPU's bf16 products at its peak; nothing if unknown.
 std::optional<double> peak_flops(Device device) {
   if (device.is_cpu()) return std::nullopt;
   const GpuRoof* const gpu = gpu_roof_of_device(cuda::properties(device.index).name);
@@ -173,7 +173,7 @@ std::optional<double> peak_flops(Device device) {
   return gpu->matmul_flops;
 }
 
-// Trains the workload and says how fast that was, and in how much memory.
+// Trains the workload and reports its speed and memory.
 nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& world) {
   const Clock::time_point started = Clock::now();
   const TrainingArgs args = training_args_of(flags, world);
@@ -199,8 +199,8 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   task.open_data(state.progress);
   Trainer trainer(args, task, state);
 
-  // The time of an iteration is that between the arrivals of two results: on a GPU the host queues
-  // the next iteration while one runs, as in training.
+  // The time of an iteration is the time between the arrivals of two results: on a GPU the host
+  // queues the next iteration while one runs, as in training.
   std::vector<double> seconds;
   double first_step_at = 0;
   double loss = std::numeric_limits<double>::lowest();  // the last stage has it
@@ -223,12 +223,12 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   };
   for (int64_t step = 0; step < flags.warmup + flags.steps; ++step) {
     trainer.train_step();
-    if (step == 0) trainer.finish_step();  // the start is over when the first result is there
+    if (step == 0) trainer.finish_step();  // the start ends with the first result
     take_time();
   }
   trainer.finish_step();
   take_time();
-  if (seconds.empty()) throw ConfigError("--steps 0 times nothing; use at least 1");
+  if (seconds.empty()) throw ConfigError("--steps 0 must be at least 1");
   std::sort(seconds.begin(), seconds.end());
   const double median = largest(seconds[seconds.size() / 2], world);
   const int64_t batch = args.training.global_batch_size;

@@ -56,8 +56,8 @@ std::string version() {
                        : fmt::format("megatron {} (build {})", MG_VERSION, build.substr(0, 12));
 }
 
-// A standard stream that the caller closed gets a descriptor on which reading and writing fail:
-// else the next file that is opened would take its number, and messages would go into that file.
+// Replaces a standard stream that the caller closed by a descriptor that fails to read or write.
+// Otherwise the next opened file would take its number, and messages would go into that file.
 void occupy_standard_descriptors() {
   for (int descriptor = 0; descriptor <= 2; ++descriptor) {
     if (::fcntl(descriptor, F_GETFD) >= 0) continue;
@@ -78,13 +78,14 @@ int run_command(std::span<const std::string> words, std::span<const Command> com
   return command_named(words[0], commands).run(words.subspan(1));
 }
 
-// Whoever reads the output must learn that a part is missing; what the command did besides is done.
+// The reader of the output must learn that a part is missing, even if the command succeeded.
 int code_of_output(int code) {
   const bool is_flushed = std::fflush(stdout) == 0;
   if (is_flushed && std::ferror(stdout) == 0) return code;
   print_error(
-      "standard output cannot be written: a part of it is missing; check the disk or the program "
-      "that it goes to");
+      "standard output cannot be written, so a part of it is missing; check the disk or the "
+      "program "
+      "that reads it");
   return code == 0 ? 1 : code;
 }
 

@@ -29,7 +29,7 @@ struct Options {
   std::string save;
   int64_t ckpt_step = 0;
   std::string model_type;
-  std::string loader;  // recognised anyway
+  std::string loader;  // ignored: formats are recognised
   std::string saver = "megatron";
   int64_t tensor = 0;
   int64_t pipeline = 0;
@@ -71,8 +71,8 @@ void add_flags(FlagTable& flags, Options& o) {
                      "Directory to write to.");
   flags.add_optional("--ckpt-step", o.ckpt_step, "Iteration to read instead of the latest.");
   flags.add_optional("--model-type", o.model_type,
-                     "GPT or BERT, to be sure: what the source is, is recognised.");
-  flags.add_optional("--loader", o.loader, "Accepted: the format read is always recognised.");
+                     "GPT or BERT, as a check: the model of the source is recognised.");
+  flags.add_optional("--loader", o.loader, "Not needed: the format is always recognised.");
   flags.add(
       "--saver", o.saver,
       "Format to write: megatron or legacy, core or mcore (local layers), core-te or mcore-te "
@@ -80,37 +80,38 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.add_switch("--convert_checkpoint_from_megatron_to_transformers", o.to_transformers,
                    "The same as --saver hf.");
   flags.add_switch("--print-checkpoint-structure", o.print_structure,
-                   "List the tensors that are read.");
-  flags.add_optional("--saver-transformer-impl", o.saver_transformer_impl,
-                     "local or transformer_engine: the layers of --saver megatron and core.");
+                   "List the tensors of the source.");
+  flags.add_optional(
+      "--saver-transformer-impl", o.saver_transformer_impl,
+      "local or transformer_engine: the kind of layers for --saver megatron and core.");
   flags.add_switch("--for_release", o.for_release, "Write it as iteration 0, a release.");
   flags.add_switch("--no-optimizer", o.no_optimizer, "Leave the optimizer's state out.");
   flags.add_switch("--use_distributed_optimizer", o.use_distributed_optimizer,
                    "Write state as distrib_optim.pt, not beside the weights.");
   flags.add_optional("--num-attention-heads", o.num_attention_heads,
-                     "Of a checkpoint that stores no settings: its tensors do not show them.");
+                     "Attention heads, for a checkpoint without settings.");
   flags.group("layout");
   flags.add_optional(
       "--target-tensor-parallel-size,--target_tensor_model_parallel_size,"
       "--target_tp",
-      o.tensor, "Tensor parallel ranks; those of the source.");
+      o.tensor, "Tensor parallel ranks; default: as in the source.");
   flags.add_optional(
       "--target-pipeline-parallel-size,--target_pipeline_model_parallel_size,"
       "--target_pp",
-      o.pipeline, "Pipeline stages; those of the source.");
+      o.pipeline, "Pipeline stages; default: as in the source.");
   flags.add("--target-virtual-pipeline-size", o.virtual_pipeline, "Model chunks of a stage.");
   flags.add("--target_data_parallel_size,--target_dp", o.data,
             "Data parallel ranks, for the flat buffers of --use_distributed_optimizer.");
   flags.add_optional("--target_params_dtype,--params-dtype", o.params_dtype,
-                     "fp32, fp16 or bf16 weights; those of the source.");
+                     "fp32, fp16 or bf16 weights; default: as in the source.");
   flags.add_switch("--bf16", o.bf16, "The same as --target_params_dtype bf16.");
   flags.add_switch("--fp16", o.fp16, "The same as --target_params_dtype fp16.");
   flags.add("--target-expert-parallel-size", o.expert, "1: models with experts are not converted.");
   flags.add_optional("--true-vocab-size", o.true_vocab_size,
-                     "Ids of the tokenizer: rows beyond are padding.");
+                     "Ids of the tokenizer; further rows are padding.");
   flags.add_optional("--vocab-file", o.vocab_file, "vocab.json, for the number of ids.");
   flags.add_optional("--make_vocab_size_divisible_by", o.divisible_by,
-                     "Unit of padding; the source's, else 128.");
+                     "Unit of padding; default: the source's, else 128.");
   flags.add("--max_shard_size", o.max_shard_size, "hf: largest file, such as 10GB or 500MiB.");
   flags.add_switch("--no-safe-serialization", o.no_safe_serialization,
                    "hf: write pytorch_model.bin as torch.save does, not safetensors.");
@@ -120,15 +121,15 @@ void add_flags(FlagTable& flags, Options& o) {
                      "hf: a directory whose tokenizer files are copied.");
   flags.add_optional("--tokenizer-model", o.tokenizer_model, "Not needed.");
   flags.add_optional("--position-embedding-type", o.position_embedding_type,
-                     "Not needed: the source says it.");
+                     "Not needed: stored in the source.");
   flags.add_optional("--loader-transformer-impl", o.loader_transformer_impl,
                      "Not needed: names are recognised.");
-  flags.add_optional("--model-size", o.model_size, "Not needed: config.json says it.");
+  flags.add_optional("--model-size", o.model_size, "Not needed: config.json has it.");
   flags.add("--checkpoint-type", o.checkpoint_type, "hf: Meta's own files are not read.");
   flags.add("--max-queue-size", o.max_queue_size, "Not needed.");
   flags.group("checking");
   flags.add_switch("--no-checking", o.no_checking,
-                   "Neither read again what was written, nor compare the models' logits.");
+                   "Neither verify the written tensors nor compare the models' logits.");
 }
 
 // "10GB", "500MiB" or bytes. Compat: transformers reads a final lower-case b as bits.
@@ -149,7 +150,7 @@ int64_t bytes_of_size(const std::string& text) {
     }
   }
   throw ConfigError(
-      fmt::format("--max_shard_size {} is no size; write 10GB, 500MiB or a number of "
+      fmt::format("--max_shard_size {} is not a size; write 10GB, 500MiB or a number of "
                   "bytes",
                   text));
 }
@@ -237,7 +238,7 @@ int64_t known_vocab_size(const Options& o, const ArgMap& args) {
   return integer_in(args, "orig_vocab_size");
 }
 
-// Gives the vocabulary the rows that the target's ranks need.
+// Resizes the vocabulary to the rows that the target's ranks need.
 void fit_vocabulary(CheckpointContents& contents, const Options& o, const Target& target,
                     int64_t vocab_size) {
   const int64_t rows = vocabulary_of(contents).shape[0];
@@ -265,7 +266,7 @@ void fit_vocabulary(CheckpointContents& contents, const Options& o, const Target
   pad_vocabulary(contents, padded_vocab_size(vocab_size, unit, ranks));
 }
 
-// The settings of a run in our own types; the tokenizer's even if its files are elsewhere.
+// The settings of a run in this program's types; the tokenizer's even if its files are elsewhere.
 ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
   ArgMap args = arg_map(run);
   for (const char* name :
@@ -282,7 +283,7 @@ bool is_within(const fs::path& inner, const fs::path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
-// Throws ConfigError when the result would replace the source, or be written into it.
+// Throws ConfigError if the result would replace the source, or be written into it.
 void refuse_source_as_target(const Options& o, const Target& target,
                              const CheckpointContents& contents) {
   const fs::path from = fs::canonical(contents.directory);
@@ -366,7 +367,7 @@ int convert_checkpoint(std::span<const std::string> words) {
           static_cast<int>(!o.params_dtype.empty()) >
       1) {
     problems.emplace_back(
-        "--bf16, --fp16 and --target_params_dtype say the same; give one of them");
+        "--bf16, --fp16 and --target_params_dtype exclude each other; give one of them");
   }
   if (o.bf16) o.params_dtype = "bf16";
   if (o.fp16) o.params_dtype = "fp16";

@@ -39,7 +39,7 @@ FlagTable flags_of(GenerateFlags& flags) {
   table.add("--prompt", flags.prompts, "Texts to continue.").none();
   table.add_optional(
       "--prompt-file", flags.prompt_file,
-      "File with a prompt a line, or JSON lines {\"text\": ...} or {\"ids\": [...]}; "
+      "File with one prompt per line, or JSON lines {\"text\": ...} or {\"ids\": [...]}; "
       "- is standard input.");
   table.group("generation");
   table.add("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
@@ -48,11 +48,11 @@ FlagTable flags_of(GenerateFlags& flags) {
   table.add("--temperature", flags.temperature, "Logits are divided by it.");
   table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
   table.add("--top-p", flags.top_p,
-            "Draw among the most probable tokens that sum up to p; 0: among all.");
-  table.add_switch("--ignore-eod", flags.ignore_eod, "Go on after the end-of-document token.");
-  table.add("--seed", flags.seed, "Of the draws.");
+            "Draw among the most probable tokens whose probabilities sum to p; 0: among all.");
+  table.add_switch("--ignore-eod", flags.ignore_eod, "Continue after the end-of-document token.");
+  table.add("--seed", flags.seed, "Seed of the draws.");
   table.group("output");
-  table.add_switch("--json", flags.as_json, "One JSON object a prompt instead of text.");
+  table.add_switch("--json", flags.as_json, "Print one JSON object per prompt instead of text.");
   table.add_switch("--logprobs", flags.logprobs,
                    "With --json: log-probabilities of all tokens after the first.");
   return table;

@@ -16,7 +16,7 @@ namespace {
 
 void inspect_file(const std::filesystem::path& path, bool as_json) {
   if (is_torch_file(path)) {
-    // To look at a hostile file is harmless, and what one wants.
+    // Inspecting a hostile file is harmless and may be the user's intention.
     const TorchFile file(path, {.keep_unexpected_globals = true});
     print_line(as_json ? value_json(file.root()) : value_text(file.root()));
     return;
@@ -67,10 +67,10 @@ int inspect_checkpoint(std::span<const std::string> words) {
   flags.add_optional(
       "--load,--path,--load-dir", load,
       "A checkpoint's directory of any format, or a .pt, .bin or .safetensors file.");
-  flags.add_optional("--ckpt-step", ckpt_step, "Iteration to look at instead of the latest.");
+  flags.add_optional("--ckpt-step", ckpt_step, "Iteration to show instead of the latest.");
   flags.add_switch("--json", as_json, "Print JSON.");
   if (!parse_flags(flags, "megatron inspect-checkpoint --load PATH [flags]", words)) return 0;
-  if (load.empty()) throw ConfigError("--load is missing: a directory or file to look at");
+  if (load.empty()) throw ConfigError("--load is missing; give a directory or file to show");
   if (std::filesystem::is_directory(load)) {
     inspect_directory(find_source(load, ckpt_step, true), as_json);
   } else {

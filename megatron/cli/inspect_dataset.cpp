@@ -13,7 +13,7 @@
 namespace megatron::cli {
 namespace {
 
-// Text that ends its own last line.
+// Prints text whose last line already ends.
 void print_lines(std::string text) {
   if (!text.empty()) text.pop_back();
   print_line(text);
@@ -28,8 +28,8 @@ int inspect_dataset(std::span<const std::string> words) {
   bool multimodal = false;
   FlagTable flags;
   flags.add("--dataset,--data-path", prefixes, "Prefixes of the datasets.").none();
-  flags.add("--documents", documents, "Numbers of documents whose ids are shown.").none();
-  flags.add("--max-tokens", max_tokens, "Ids shown of each sequence.");
+  flags.add("--documents", documents, "Numbers of documents to show as ids.").none();
+  flags.add("--max-tokens", max_tokens, "Ids to show of each sequence.");
   flags.add_switch("--multimodal", multimodal, "The datasets hold a mode per sequence.");
   if (!parse_flags(flags, "megatron inspect-dataset --dataset PREFIX [flags]", words)) return 0;
   if (prefixes.empty()) {

@@ -45,28 +45,28 @@ FlagTable flags_of(LaunchFlags& launch) {
   FlagTable flags;
   flags.group("launch");
   flags.add("--nproc-per-node", launch.nproc_per_node,
-            "Ranks on each host; 0: as many as there are GPUs, or one.");
+            "Ranks on each host; 0: one per GPU, or one in all.");
   flags.add_choice("--ranks", launch.ranks,
                    {{"threads", Ranks::kThreads}, {"processes", Ranks::kProcesses}},
-                   "What a rank is: a thread of this process, or a process of its own, which it "
-                   "always is with several hosts.");
+                   "Run ranks as threads of this process, or as processes. With several hosts they "
+                   "are always processes.");
   flags.add("--nnodes", launch.nnodes,
-            "Hosts. Each runs the same launch, with its own --node-rank.");
+            "Number of hosts. Each runs the same launch with its own --node-rank.");
   flags
       .add("--node-rank", launch.node_rank,
-           "Number of this host, from 0; under srun, that of the task if not given.")
+           "Number of this host, from 0; default under srun: the number of the task.")
       .none();
   flags.add_optional("--master-addr", launch.master_addr,
-                     "Name or address of host 0; needed with --nnodes, but under srun.");
+                     "Name or address of host 0; required with --nnodes, except under srun.");
   flags
       .add("--master-port", launch.master_port,
-           "A port that is free on host 0: 29500 with --nnodes, any free one without.")
+           "Free port on host 0; default: 29500 with --nnodes, otherwise any free one.")
       .none();
   flags.add_optional("--hostfile", launch.hostfile,
-                     "Hosts, as mpirun reads them: starts the ranks of all, from here, by mpirun.");
+                     "File of hosts for mpirun, which then starts all ranks from this host.");
   flags.add("--max-restarts", launch.max_restarts,
-            "After a failure start again from the last checkpoint, so many times; needs --save, "
-            "which --load then defaults to.");
+            "Restart up to so many times from the last checkpoint after a failure; needs --save, "
+            "which is then the default of --load.");
   return flags;
 }
 
@@ -83,7 +83,7 @@ int64_t count_hosts(const std::string& path) {
   return count;
 }
 
-// Fills what follows from the rest, and throws ConfigError with everything that is wrong.
+// Fills derived values, and throws ConfigError with all problems.
 void resolve(LaunchFlags& launch, const TrainingArgs& args) {
   std::vector<std::string> problems;
   const auto require = [&](bool holds, std::string problem) {
@@ -112,7 +112,7 @@ void resolve(LaunchFlags& launch, const TrainingArgs& args) {
                                                 launch.nnodes, launch.hostfile, hosts));
   } else if (launch.nnodes > 1) {
     const std::optional<comm::LaunchEnvironment> place = comm::launch_environment();
-    if (place && place->size == launch.nnodes) {  // srun or the like has started this
+    if (place && place->size == launch.nnodes) {  // started by srun or the like
       if (launch.node_rank < 0) launch.node_rank = place->rank;
       if (launch.master_addr.empty()) launch.master_addr = place->master_address;
       if (launch.master_port == 0) launch.master_port = place->master_port;
@@ -141,7 +141,7 @@ int launch(std::span<const std::string> words) {
   LaunchFlags launch;
   FlagTable flags = flags_of(launch);
 
-  // Flags of launch stand before the command, those of the command after it.
+  // Flags before the command are for launch, those after it for the command.
   size_t command = 0;
   while (command < words.size() && words[command].starts_with("-")) {
     const bool has_value = words[command].find('=') == std::string::npos &&
@@ -159,7 +159,7 @@ int launch(std::span<const std::string> words) {
   }
   if (command == words.size()) {
     throw ConfigError(
-        "launch: there is no command; for example launch --nproc-per-node 4 "
+        "launch: the command is missing; for example launch --nproc-per-node 4 "
         "pretrain-gpt --num-layers ...");
   }
   const RankCommand& chosen = rank_command(words[command]);

@@ -31,10 +31,10 @@ int main(int argc, char** argv) {
        }},
       {"config", "write the file that launch --config-file reads", cli::config},
       {"launch", "run a command on several ranks", cli::launch},
-      {"plan", "tell what training will take of memory and time", cli::plan},
+      {"plan", "show the memory and time that training will take", cli::plan},
       {"generate", "continue texts with a trained model",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "generate"); }},
-      {"score", "tell how likely a model finds texts",
+      {"score", "show the probability of texts under a model",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "score"); }},
       {"fill-mask", "tell which words fit the gaps of texts",
        [](std::span<const std::string> words) {

@@ -15,24 +15,23 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
   table.add_choice(
       "--device", flags.device,
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
-      "Where to compute; auto is a GPU where there is one.");
+      "Device of the computation; auto: a GPU if there is one.");
   table.group("parallel");
-  table.add(
-      "--tensor-model-parallel-size", flags.parallel.tensor_model_parallel_size,
-      "Ranks that share each layer, under megatron launch; those that trained do not matter.");
+  table.add("--tensor-model-parallel-size", flags.parallel.tensor_model_parallel_size,
+            "Ranks that share each layer, under megatron launch; may differ from training.");
   table.add("--pipeline-model-parallel-size", flags.parallel.pipeline_model_parallel_size,
-            "Stages that the layers are divided into, likewise.");
+            "Stages that the layers are divided into; may differ from training.");
   table.add_optional("--decoder-first-pipeline-num-layers",
                      flags.parallel.decoder_first_pipeline_num_layers,
                      "Layers of the first stage.");
   table.add_optional("--decoder-last-pipeline-num-layers",
                      flags.parallel.decoder_last_pipeline_num_layers, "Layers of the last stage.");
   table.add("--context-parallel-size", flags.parallel.context_parallel_size,
-            "Of training; here 1 only: sequences are not divided.");
+            "Only 1: generation does not divide sequences.");
   table.add_entry("--sequence-parallel", FlagType::kSwitch, flags.without_effect, false,
-                  "Of training; sequences of any length are generated.");
+                  "Not needed: sequences of any length are generated.");
   table.add_entry("--use-checkpoint-args", FlagType::kSwitch, flags.without_effect, false,
-                  "The model is always built as the checkpoint says.");
+                  "Not needed: the checkpoint always defines the model.");
   table.group("tokenizer");
   add_tokenizer_flags(table, flags.tokenizer);
 }

@@ -40,8 +40,8 @@ FlagTable flags_of(PlanFlags& flags) {
   table.add("--world-size", flags.world_size, "Ranks of the run.");
   table.add("--gpu", flags.gpu,
             "The GPU to plan for: " + gpu_names() +
-                ". Default: this machine's, or else h200, whose times were measured; those of "
-                "others follow from their peak rates.");
+                ". Default: this machine's, or else h200, whose times were measured; times of "
+                "other GPUs are scaled by their peak rates.");
   table.add_switch("--json", flags.json, "One JSON object instead of tables.");
   return table;
 }
@@ -52,12 +52,12 @@ struct Plan {
   const GpuRoof* gpu = &measured_gpu();
   std::vector<RankMemory> stages;
   std::vector<Traffic> traffic;
-  std::vector<Traffic> exposed;  // of it
+  std::vector<Traffic> exposed;  // part of `traffic`
   StepEstimate time;
   int64_t num_parameters = 0;
   int64_t num_microbatches = 1;
   int64_t batch = 1;
-  double bubble = 0;  // part of an iteration
+  double bubble = 0;  // fraction of an iteration
 
   const TransformerConfig& model() const { return args.transformer; }
   size_t largest() const {
@@ -69,8 +69,8 @@ struct Plan {
   }
 };
 
-// A plan needs the sizes of a model. What else training needs, and memory and time do not depend on
-// or have a usual value for, is filled in.
+// A plan needs only the sizes of a model. Fills in other required settings that memory and time do
+// not depend on, or that have a usual value.
 void fill_for_plan(TrainingArgs& args) {
   TransformerConfig& model = args.transformer;
   TrainingConfig& training = args.training;
@@ -104,7 +104,7 @@ void find_vocabulary(TrainingArgs& args) {
                              args.parallel.tensor_model_parallel_size);
 }
 
-// Of --gpu, or of this machine, or the one that was measured.
+// The GPU of --gpu, of this machine, or of the measurements.
 const GpuRoof& chosen_gpu(const std::string& flag) {
   if (const GpuRoof* const named = gpu_roof(flag)) return *named;
   if (num_cuda_devices() == 0) return measured_gpu();
@@ -118,7 +118,7 @@ const GpuRoof& chosen_gpu(const std::string& flag) {
 Plan plan_of(TrainingArgs args, const std::string& gpu) {
   Plan plan;
   plan.args = std::move(args);
-  // A plan for GPUs needs none; auto means what training here would take.
+  // A plan for GPUs needs none; auto means the device that training on this machine would use.
   const DeviceChoice choice = plan.args.training.device;
   const bool has_gpu =
       choice == DeviceChoice::kCuda || (choice == DeviceChoice::kAuto && num_cuda_devices() > 0);
@@ -224,7 +224,7 @@ void print_work(const Plan& plan) {
                     gibibytes(t.context_parallel), gibibytes(t.pipeline_parallel)));
   };
   print_traffic("a rank sends in an iteration", plan.traffic[plan.largest()]);
-  print_traffic("of which nothing hides", plan.exposed[plan.largest()]);
+  print_traffic("of that not overlapped", plan.exposed[plan.largest()]);
 }
 
 nlohmann::ordered_json json_of(const Plan& plan) {

@@ -33,11 +33,11 @@ FlagTable flags_of(Args& args) {
            "--partitions > 1.")
       .none();
   flags.add("--json-keys,--json-key", args.run.json_keys,
-            "Keys whose texts are taken; one dataset each.");
+            "Keys of the texts; each makes one dataset.");
   flags.add_switch("--skip-bad-lines", args.run.skip_bad_lines,
                    "Report and count lines that cannot be read instead of stopping at the first.");
   flags.add_switch("--skip-empty-documents", args.run.skip_empty_documents,
-                   "Leave documents without tokens out, as Megatron-DeepSpeed does.");
+                   "Skip documents without tokens, like Megatron-DeepSpeed.");
   flags.add_switch("--split-sentences", args.run.split_sentences,
                    "Split documents into sentences, as BERT and T5 need.");
   flags.add_switch("--keep-newlines", args.run.keep_newlines,
@@ -50,7 +50,7 @@ FlagTable flags_of(Args& args) {
   add_tokenizer_flags(flags, args.tokenizer);
   flags.add_switch("--append-eod", args.run.append_eod, "End each document with the eod token.");
   flags.add_entry("--make-vocab-size-divisible-by", FlagType::kInt, args.without_effect,
-                  int64_t{128}, "Padding of the vocabulary: a matter of training.");
+                  int64_t{128}, "Only training pads the vocabulary.");
 
   flags.group("output");
   flags
@@ -67,7 +67,7 @@ FlagTable flags_of(Args& args) {
            "Threads; a multiple of --partitions. All cores if not given.")
       .none();
   flags.add("--partitions", args.run.partitions,
-            "Deal the lines of all input files to this many parts, which then follow each other.");
+            "Deal the lines of all input files to this many parts and concatenate these.");
   flags.add_switch("--keep-sequential-samples", args.run.keep_sequential_samples,
                    "With --partitions, keep the order of the lines.");
   flags.add("--log-interval", args.run.log_interval, "Documents between progress reports.");
@@ -104,7 +104,7 @@ int preprocess_data(std::span<const std::string> words) {
   }
   if (!wrong.empty()) throw ConfigError(wrong);
 
-  // Compat: the default of Megatron-LM's tool, for data whose ids were made elsewhere.
+  // Compat: the default of Megatron-LM's tool, for data with ready-made ids.
   const bool is_null = args.tokenizer.tokenizer_type == "NullTokenizer";
   if (is_null && args.tokenizer.vocab_size == 0) args.tokenizer.vocab_size = 786;
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);

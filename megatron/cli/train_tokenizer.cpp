@@ -58,7 +58,7 @@ std::vector<std::string> problems(const Args& args) {
 
 using AddText = std::function<void(std::string_view)>;
 
-// Compressed or not, as preprocess-data reads them.
+// Compressed or not, like preprocess-data.
 bool holds_json_lines(const std::filesystem::path& file) {
   const bool is_packed = file.extension() == ".gz" || file.extension() == ".xz";
   const std::filesystem::path name = is_packed ? file.stem() : file.filename();
@@ -163,9 +163,9 @@ int train_tokenizer(std::span<const std::string> words) {
       .none();
   flags.add_choice("--sentencepiece-model-type", args.kind,
                    {{"bpe", SentencePieceKind::kBpe}, {"unigram", SentencePieceKind::kUnigram}},
-                   "How SentencePiece divides words.");
+                   "SentencePiece's way of dividing words.");
   flags.add("--character-coverage", args.sentence_piece.character_coverage,
-            "Part of the characters that SentencePiece gives a piece.");
+            "Fraction of the characters that SentencePiece covers with pieces.");
   flags.add_off("--no-byte-fallback", args.sentence_piece.byte_fallback,
                 "SentencePiece: rarer characters are unknown instead of bytes.");
   flags.add("--min-frequency", args.min_frequency,

@@ -28,7 +28,7 @@ void check_reducible(const Call& call) {
                   name_of(call.operation), name_of(call.dtype)));
 }
 
-// y holds `factor` times as many elements of the same type as x.
+// y must hold `factor` times as many elements of the same type as x.
 void check_sizes(Operation operation, const ConstView& y, const ConstView& x, int factor) {
   expect_dtype(x.dtype, y.dtype, name_of(operation));
   if (y.numel() == factor * x.numel()) return;
@@ -47,7 +47,7 @@ void copy_if_elsewhere(TensorView y, ConstView x, Stream stream) {
   if (y.data != x.data) copy_bytes(y.data, x.data, x.bytes(), stream);
 }
 
-// A batch of messages, for the flight recorder: the message, or how many bytes there are.
+// A batch of messages for the flight recorder: the only message, or the bytes of all.
 Call call_of_all(std::span<const Transfer> transfers) {
   if (transfers.size() == 1) return call_of(transfers[0]);
   int64_t bytes = 0;
@@ -62,7 +62,8 @@ void check_peers(std::span<const Transfer> transfers, const Group& group) {
   }
 }
 
-// Hands a call to what moves the stream's memory: on_host(transport), or on_device(transport).
+// Passes a call to the transport of the stream's memory: on_host(transport) or
+// on_device(transport).
 template <class OnHost, class OnDevice>
 void dispatch(const Call& call, const Group& group, Stream stream, const OnHost& on_host,
               const OnDevice& on_device) {
@@ -73,7 +74,7 @@ void dispatch(const Call& call, const Group& group, Stream stream, const OnHost&
     on_host(group.transport());
   } else {
     DeviceTransport& transport = group.device_transport(stream.device);
-    // What runs beside the rank's work takes no time of it.
+    // Work beside the rank's stream is not counted as the rank's communication time.
     const bool is_beside = stream == transport.own_stream();
     const TraceRange range(is_beside ? nullptr : name_of(call.operation), stream);
     on_device(transport);
@@ -120,7 +121,7 @@ void broadcast(TensorView x, int root, const Group& group, Stream stream) {
 void all_to_all(TensorView y, ConstView x, const Group& group, Stream stream) {
   check_sizes(Operation::kAllToAll, y, x, 1);
   if (x.numel() % group.size() != 0) {
-    throw ShapeError(fmt::format("all_to_all: {} elements cannot be cut in {} equal parts",
+    throw ShapeError(fmt::format("all_to_all: {} elements do not divide into {} equal parts",
                                  x.numel(), group.size()));
   }
   if (group.size() == 1) return copy_if_elsewhere(y, x, stream);
@@ -129,7 +130,7 @@ void all_to_all(TensorView y, ConstView x, const Group& group, Stream stream) {
 }
 
 void send(ConstView x, int to, const Group& group, Stream stream) {
-  // A transfer that is sent is only read.
+  // A sent transfer is only read.
   const Transfer transfer{{const_cast<void*>(x.data), x.shape, x.dtype}, to, true};
   exchange({&transfer, 1}, group, stream);
 }
@@ -166,7 +167,7 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 }
 
 Pending::~Pending() {
-  // An exception: nobody waits for the messages.
+  // An exception is under way: the messages are no longer needed.
   if (state_ != nullptr && (state_->rest != nullptr || !state_->receives.empty())) return;
   try {
     wait();
@@ -188,14 +189,14 @@ void Pending::wait() {
     cuda::record(state->done, state->own.native);
   }
   cuda::wait(state->stream.native, state->done);
-  const Group group = *state->group;  // outlives the state
+  const Group group = *state->group;  // must outlive the state
   group.device_transport(state->stream.device).pending_states().give_back(std::move(state));
 }
 
 namespace {
 
-// f(own) on the group's own stream, beside the other work of `stream` and after what it holds now.
-// f returns what the host does at wait(), if anything.
+// Runs f(own) on the group's own stream, after the current work of `stream` and beside its later
+// work. f returns the host's remaining part for wait(), if any.
 template <class F>
 std::unique_ptr<Pending::State> start_beside(const Group& group, Stream stream, const F& f) {
   DeviceTransport& transport = group.device_transport(stream.device);

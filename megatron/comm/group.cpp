@@ -17,7 +17,7 @@ namespace megatron::comm {
 struct Group::State {
   std::shared_ptr<Transport> transport;
   Device device;
-  std::unique_ptr<DeviceTransport> device_transport;  // uses `transport` until it is destroyed
+  std::unique_ptr<DeviceTransport> device_transport;  // uses `transport` until its destruction
 };
 
 Group::Group() : Group(make_self_transport({.name = "self", .rank = 0, .world_ranks = {0}})) {}
@@ -51,10 +51,8 @@ Group Group::subgroup(const std::string& name, std::span<const int> ranks) const
   Membership membership{.name = name, .rank = -1, .world_ranks = {}};
   for (const int rank : ranks) {
     if (rank < 0 || rank >= size()) {
-      throw InternalError(
-          fmt::format("group {} of {} ranks has no rank {}, which its subgroup {} "
-                      "was to contain",
-                      this->name(), size(), rank, name));
+      throw InternalError(fmt::format("group {} of {} ranks has no rank {} for its subgroup {}",
+                                      this->name(), size(), rank, name));
     }
     if (rank == this->rank()) membership.rank = static_cast<int>(membership.world_ranks.size());
     const int world_rank = world_ranks()[static_cast<size_t>(rank)];

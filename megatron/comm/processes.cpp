@@ -32,7 +32,7 @@ std::unique_ptr<Wire> make_wire(const LaunchEnvironment& place, std::chrono::mil
                             timeout);
 }
 
-// Whether a launcher has given this process some of the host's cores.
+// Has the launcher bound this process to some of the host's cores?
 bool is_bound() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -40,7 +40,7 @@ bool is_bound() {
          CPU_COUNT(&cores) < ::sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-// The name of every rank's host, if there are several.
+// The host name of every rank; empty if there is one host.
 std::vector<std::string> host_names(Transport& world) {
   std::array<char, kMaxHostName> own{};
   ::gethostname(own.data(), own.size() - 1);
@@ -84,14 +84,14 @@ void run_process_rank(const LaunchEnvironment& place,
   const auto office = std::make_shared<PostOffice>(make_wire(place, options.timeout), context);
   if (office->size() != place.size) {
     throw CommError(
-        fmt::format("the launcher announces {} ranks and MPI connects {}: is the "
-                    "program linked with the MPI that mpirun belongs to?",
+        fmt::format("the launcher announces {} ranks and MPI connects {}; link the "
+                    "program with the MPI that mpirun belongs to",
                     place.size, office->size()));
   }
   try {
     run_in_world(office, f);
   } catch (const std::exception& error) {
-    if (office->failure()) throw ReleasedError(error.what());  // nothing new to tell
+    if (office->failure()) throw ReleasedError(error.what());  // the others know the failure
     office->tell_failure(error.what());
     throw;
   }

@@ -29,7 +29,7 @@ void run_rank(ThreadWorld& world, int rank, const std::function<void(const Group
     world.rank_failed(rank, thrown.what());
   } catch (...) {
     error = std::current_exception();
-    world.rank_failed(rank, "an exception that is no std::exception");
+    world.rank_failed(rank, "an exception outside std::exception");
   }
   world.rank_ended(rank);
 }
@@ -66,7 +66,7 @@ void run_ranks(int count, const std::function<void(const Group& world)>& f,
           run_rank(world, rank, f, errors[static_cast<size_t>(rank)]);
         });
       }
-    } catch (const std::system_error& error) {  // the ranks that run must not wait for this one
+    } catch (const std::system_error& error) {  // releases the ranks that already run
       const auto rank = static_cast<int>(threads.size());
       const std::string message = no_thread(rank, count, error);
       errors[threads.size()] = std::make_exception_ptr(CommError(message));

@@ -37,7 +37,7 @@ bool AppendFile::open() {
 void AppendFile::append(std::string_view record) {
   if (write(record)) {
     if (lost_ > 0) {
-      warn(fmt::format("{} {}: is written again; {} records are missing", flag_, path_.string(),
+      warn(fmt::format("{} {}: writing works again; {} records are missing", flag_, path_.string(),
                        std::exchange(lost_, 0)));
     }
     return;
@@ -48,8 +48,8 @@ void AppendFile::append(std::string_view record) {
                    flag_, path_.string(), std::strerror(reason)));
 }
 
-// On failure errno says why, the file has no part of the record, and is closed: a descriptor of a
-// network file system may stay bad.
+// On failure errno has the reason, the file has no part of the record, and the file is closed: a
+// descriptor of a network file system may stay bad.
 bool AppendFile::write(std::string_view record) {
   if (descriptor_ < 0 && !open()) return false;
   size_t written = 0;

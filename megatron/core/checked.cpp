@@ -20,7 +20,7 @@ int64_t checked_product(std::span<const int64_t> sizes, std::string_view what) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     text += (i == 0 ? ": " : " x ") + std::to_string(sizes[i]);
   }
-  throw ShapeError(text + " is more than 2^63 - 1 or negative; check the sizes");
+  throw ShapeError(text + " is negative or exceeds 2^63 - 1; check the sizes");
 }
 
 }  // namespace megatron

@@ -23,7 +23,7 @@ bool load(BlendIndex& index, int64_t size, const IndexCache& cache) {
   index.dataset_index = NpyArray<int16_t>(NpyFile(cache.array_file(kDatasetIndex)));
   index.dataset_sample_index = NpyArray<int64_t>(NpyFile(cache.array_file(kDatasetSampleIndex)));
   if (index.dataset_index.size() == size && index.dataset_sample_index.size() == size) return true;
-  warn(fmt::format("{}: cached blend has {} samples, expected {}; building it again",
+  warn(fmt::format("{}: cached blend has {} samples, expected {}; rebuilding it",
                    cache.description_file().string(), index.dataset_index.size(), size));
   return false;
 }

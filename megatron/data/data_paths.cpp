@@ -63,7 +63,7 @@ std::array<Blend, 3> read_per_split(const std::string& path) {
   return blends;
 }
 
-// "0:0.95": a part of the documents.
+// "0:0.95": a part of the documents, as fractions.
 std::optional<SplitBounds> part_of(const std::string& word) {
   const size_t colon = word.find(':');
   if (colon == std::string::npos) return std::nullopt;
@@ -75,8 +75,8 @@ std::optional<SplitBounds> part_of(const std::string& word) {
 
 bool is_group_name(const std::string& word) { return word.size() > 1 && word.back() == ':'; }
 
-// The words behind the name of a weighted group: weight, part and prefix, again and again, with
-// commas between.
+// The words after the name of a weighted group: weight, part and prefix, repeated, separated by
+// commas.
 Blend weighted_group(std::span<const std::string> words, std::string_view flag) {
   const auto fail = [&](const std::string& what) {
     throw ConfigError(fmt::format(
@@ -88,10 +88,10 @@ Blend weighted_group(std::span<const std::string> words, std::string_view flag) 
   Blend blend;
   for (size_t i = 0; i < words.size(); i += 3) {
     const auto weight = number_of(words[i]);
-    if (!weight || !(*weight > 0)) fail(fmt::format("{} is no positive weight", words[i]));
+    if (!weight || !(*weight > 0)) fail(fmt::format("{} is not a positive weight", words[i]));
     if (i + 2 >= words.size()) fail(fmt::format("the prefix after {} is missing", words.back()));
     const auto part = part_of(words[i + 1]);
-    if (!part) fail(fmt::format("{} is no part of a dataset", words[i + 1]));
+    if (!part) fail(fmt::format("{} is not a part of a dataset", words[i + 1]));
     std::string prefix = words[i + 2];
     const bool is_last = i + 3 == words.size();
     if (!is_last && prefix.back() != ',') fail(fmt::format("a comma is missing after {}", prefix));
@@ -104,7 +104,7 @@ Blend weighted_group(std::span<const std::string> words, std::string_view flag) 
   return blend;
 }
 
-// The group that the items are, if they begin with a name; quotes may hold many words.
+// The weighted group, if the items begin with its name; one quoted item may hold many words.
 std::optional<Blend> group_of(std::span<const std::string> items, std::string_view flag) {
   std::vector<std::string> words;
   for (const std::string& item : items) {

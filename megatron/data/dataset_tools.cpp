@@ -39,7 +39,7 @@ std::vector<std::filesystem::path> datasets_in(const std::filesystem::path& dire
 DatasetCounts merge_datasets(std::span<const std::filesystem::path> inputs,
                              const std::filesystem::path& output_prefix,
                              const IndexedDataset::Options& options) {
-  invariant(!inputs.empty(), "there is something to merge");
+  invariant(!inputs.empty(), "a merge has inputs");
   const std::filesystem::path directory = std::filesystem::absolute(output_prefix).parent_path();
   if (!std::filesystem::is_directory(directory)) {
     throw ConfigError(fmt::format("{}: the directory of the output does not exist; create it",

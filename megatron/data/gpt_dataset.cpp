@@ -27,7 +27,7 @@ IndexCache cache_of(const std::filesystem::path& prefix, Split split,
 
 namespace {
 
-// Data of another tokenizer mostly show at the start: looks at the beginnings of some sequences.
+// Data of another tokenizer usually shows at the start: checks the first tokens of some sequences.
 // Every sample is checked again when it is read.
 void expect_known_ids(const IndexedDataset& data, IndexRange sequences, int64_t vocab_size) {
   constexpr int64_t kSequences = 64;
@@ -83,7 +83,7 @@ void GptDataset::load_or_build(IndexRange sequences, const EpochPlan& plan, int6
       index_.wide_shuffle_index.save(cache.array_file(kShuffleIndex));
     }
   });
-  // Mapped pages are shared by the processes of a host and can be dropped when memory is short.
+  // Processes of a host share mapped pages, which the system can drop when memory is short.
   if (saved) load(sequences, plan, cache);
 }
 
@@ -104,15 +104,14 @@ bool GptDataset::load(IndexRange sequences, const EpochPlan& plan, const IndexCa
     index.shuffle_index = NpyArray<uint32_t>(std::move(order));
   }
 
-  // The name of a cache file says nothing about the size of the data it was made from.
+  // The name of a cache file does not depend on the size of its data.
   const bool fits = index.num_samples() == plan.num_samples &&
                     index.num_positions() == plan.num_samples + 1 &&
                     index.document_index.size() == plan.num_epochs * sequences.size();
   if (!fits) {
-    warn(
-        fmt::format("{}: cached index has {} samples, the dataset {} now has {}; building it again",
-                    cache.description_file().string(), index.num_samples(),
-                    data_->prefix().string(), plan.num_samples));
+    warn(fmt::format("{}: cached index has {} samples, the dataset {} now has {}; rebuilding it",
+                     cache.description_file().string(), index.num_samples(),
+                     data_->prefix().string(), plan.num_samples));
     return false;
   }
   index_ = std::move(index);

@@ -17,7 +17,7 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
-constexpr int64_t kScanGrain = int64_t{1} << 16;  // sequences per thread worth starting one for
+constexpr int64_t kScanGrain = int64_t{1} << 16;  // fewest sequences that pay for a thread
 
 std::vector<int32_t> build_document_index(IndexRange sequences, const EpochPlan& plan,
                                           NumpyRandom& random) {
@@ -34,7 +34,7 @@ std::vector<int32_t> build_document_index(IndexRange sequences, const EpochPlan&
   return documents;
 }
 
-// Sample k begins at token k * seq_length of the strung-together documents, so the documents can be
+// Sample k begins at token k * seq_length of the concatenated documents. So the documents can be
 // cut into parts that are searched independently once the tokens before each part are known.
 template <class T>
 std::vector<T> build_sample_index(const IndexedDataset& data, std::span<const int32_t> documents,
@@ -106,8 +106,8 @@ EpochPlan plan_epochs(int64_t tokens_per_epoch, std::optional<int64_t> num_sampl
   const int64_t wanted_of_last = *num_samples - plan.num_samples_before_last_epoch;
   const int64_t samples_per_epoch = (tokens_per_epoch - 1) / seq_length;
   invariant(wanted_of_last >= 0 && wanted_of_last <= samples_per_epoch + 1,
-            "the last epoch holds the samples that the others lack");
-  // Compat: Megatron-LM core_r0.5.0 shuffles the last epoch apart if under 80 % of it is used.
+            "the last epoch holds the missing samples");
+  // Compat: Megatron-LM core_r0.5.0 shuffles the last epoch separately if less than 80 % is used.
   plan.separate_last_epoch =
       wanted_of_last < static_cast<int64_t>(0.80 * static_cast<double>(samples_per_epoch));
   return plan;

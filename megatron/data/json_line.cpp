@@ -15,7 +15,7 @@ static_assert(JsonLineParser::kPadding >= simdjson::SIMDJSON_PADDING);
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// True if the bytes hold a surrogate in the form UTF-8 would give it.
+// Do the bytes hold a surrogate, encoded as in UTF-8?
 bool has_surrogate(std::string_view text) {
   for (size_t i = text.find('\xED'); i != std::string_view::npos; i = text.find('\xED', i + 1)) {
     if (i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) >= 0xA0) return true;
@@ -29,7 +29,7 @@ struct Problem {
   std::string text;
 };
 
-// What stands under one key.
+// The value of one key.
 struct Value {
   const char* kind = nullptr;  // "a number", ...; null: the key is missing
   bool is_list = false;
@@ -38,7 +38,7 @@ struct Value {
   std::vector<std::string> texts;
 };
 
-// A parser that is strict where Python's is and says where and why it stops.
+// A parser that is as strict as Python's, and reports the place and the reason of errors.
 class PythonJsonParser {
  public:
   PythonJsonParser(std::string_view line, const std::vector<std::string>& keys)
@@ -178,7 +178,7 @@ class PythonJsonParser {
 
   // Any value, without recursion: nesting has no limit.
   void skip_value() {
-    std::string open;  // the brackets that are open
+    std::string open;  // the open brackets
     while (true) {
       skip_blanks();
       if (p_ == end_) fail("the line ends where a value should be");
@@ -194,7 +194,7 @@ class PythonJsonParser {
       } else {
         skip_scalar();
       }
-      while (true) {  // behind a value
+      while (true) {  // after a value
         if (open.empty()) return;
         const bool is_object = open.back() == '{';
         if (take(',')) {
@@ -245,7 +245,7 @@ class PythonJsonParser {
     } else if (!take_digits()) {
       fail("expected a JSON value");
     }
-    // As in Python, what does not go on as a number is left to be found by what follows.
+    // Like Python, leaves the rest of an invalid number to the next rule, which reports it.
     const char* const whole = p_;
     if (p_ < end_ && *p_ == '.') {
       ++p_;
@@ -274,7 +274,7 @@ class PythonJsonParser {
     return value;
   }
 
-  // A \u escape, of which the u is taken, and its second half if it is a pair.
+  // A \u escape after its u, and the second half of a surrogate pair.
   void parse_unicode_escape(std::string& text, std::string& lone_surrogate) {
     const char* const start = p_ - 2;
     char32_t c = parse_hex();
@@ -324,7 +324,7 @@ class PythonJsonParser {
         ++p_;
       } else {
         --p_;
-        fail(fmt::format("\\{} is no JSON escape", std::string_view(p_ + 1, 1)));
+        fail(fmt::format("\\{} is not a JSON escape", std::string_view(p_ + 1, 1)));
       }
     }
     ++p_;
@@ -364,11 +364,12 @@ std::optional<std::string> JsonLineParser::parse(std::string_view line) {
       if (!value.is_wanted) {
         throw Problem{
             fmt::format("key \"{}\" holds {}, expected a text or a list of texts", keys_[key],
-                        value.is_list ? "a list with items that are no texts" : value.kind)};
+                        value.is_list ? "a list with items that are not texts" : value.kind)};
       }
       if (!value.lone_surrogate.empty()) {
-        throw Problem{fmt::format("key \"{}\" holds the lone surrogate {}, which is no character",
-                                  keys_[key], value.lone_surrogate)};
+        throw Problem{
+            fmt::format("key \"{}\" holds the lone surrogate {}, which is not a character",
+                        keys_[key], value.lone_surrogate)};
       }
       storage_[key] = std::move(value.texts);
       texts_[key].assign(storage_[key].begin(), storage_[key].end());

@@ -48,7 +48,7 @@ Json t5_description(const std::string& prefix, Split split, std::optional<int64_
   return description;
 }
 
-// Does every row of a cached index name sentences of this dataset?
+// Do all rows of a cached index name sentences of this dataset?
 bool fits(const SentenceIndex& index, const IndexedDataset& data,
           const SentenceIndexOptions& options) {
   if (index.num_samples() < std::max<int64_t>(options.num_samples.value_or(0), 1)) return false;
@@ -70,7 +70,7 @@ std::optional<SentenceIndex> load(const IndexCache& cache, const IndexedDataset&
     index.narrow = NpyArray<uint32_t>(std::move(file));
   }
   if (fits(index, data, options)) return index;
-  warn(fmt::format("{}: the cached index does not fit the dataset {}; building it again",
+  warn(fmt::format("{}: the cached index does not fit the dataset {}; rebuilding it",
                    cache.description_file().string(), data.prefix().string()));
   return std::nullopt;
 }
@@ -84,7 +84,7 @@ SentenceIndex load_or_build(const IndexedDataset& data, SplitBounds bounds,
     const std::filesystem::path file = cache.array_file(kSampleIndex);
     index.narrow.empty() ? index.wide.save(file) : index.narrow.save(file);
   });
-  // Mapped pages are shared by the processes of a host and can be dropped when memory is short.
+  // Processes of a host share mapped pages, which the system can drop when memory is short.
   if (is_saved) {
     if (std::optional<SentenceIndex> mapped = load(cache, data, options)) return *std::move(mapped);
   }
@@ -97,7 +97,7 @@ void expect_sample(const IndexedDataset& data, int64_t sample, int64_t num_sampl
       fmt::format("{}: sample {} is outside [0, {})", data.prefix().string(), sample, num_samples));
 }
 
-// The tokens of sentences [begin, end). Throws FormatError for a token the vocabulary has not.
+// The tokens of sentences [begin, end). Throws FormatError for a token outside the vocabulary.
 std::vector<int64_t> tokens_of(const IndexedDataset& data, int64_t begin, int64_t end,
                                int64_t vocab_size) {
   const TokenView view = data.slice(begin, end);
@@ -119,7 +119,7 @@ NumpyRandom random_of(int64_t seed, int64_t sample) {
   return NumpyRandom(static_cast<uint32_t>(seed + sample));  // modulo 2^32
 }
 
-// Drops tokens at random ends of the longer part until both together have at most `target`.
+// Drops tokens at random ends of the longer part until both together have at most `target` tokens.
 bool truncate(std::vector<int64_t>& a, std::vector<int64_t>& b, int64_t target,
               NumpyRandom& random) {
   bool is_truncated = false;
@@ -170,7 +170,7 @@ BertDataset::BertDataset(std::shared_ptr<const IndexedDataset> data, SplitBounds
       seq_length_(options.seq_length),
       seed_(options.seed),
       settings_(settings),
-      // cls and two sep take three places.
+      // cls and two sep take three tokens.
       index_(load_or_build(*data_, bounds,
                            index_options(num_samples, options, 3, settings.short_seq_prob,
                                          settings.has_binary_head ? 2 : 1),
@@ -266,7 +266,7 @@ void T5Dataset::read(int64_t sample, std::span<int64_t> out) const {
   }
 
   std::vector<int64_t> encoder;
-  std::vector<int64_t> target;  // sentinels and what they stand for
+  std::vector<int64_t> target;  // sentinels and their spans
   size_t next = 0;
   for (size_t i = 0; i < spans.size(); ++i) {
     const MaskedSpan& span = spans[i];

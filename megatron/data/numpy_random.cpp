@@ -14,8 +14,8 @@
 namespace megatron {
 namespace {
 
-// Draws are far cheaper than a cache miss, so a shuffle draws this many partners ahead and asks
-// for their cache lines before it swaps the first.
+// A draw is far cheaper than a cache miss, so a shuffle draws this many partners ahead and
+// prefetches them before it swaps the first.
 constexpr size_t kShuffleAhead = 64;
 
 }  // namespace
@@ -136,7 +136,7 @@ double numpy_sum(std::span<const double> values) {
 std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed) {
   if (n >= std::numeric_limits<uint32_t>::max() / 20) {
     throw Unsupported(
-        fmt::format("a cyclic order of {} samples: at most {} can be drawn as PyTorch does; use "
+        fmt::format("a cyclic order of {} samples: at most {} can be drawn like PyTorch; use "
                     "--dataloader-type single, or more data-parallel ranks with data sharding",
                     n, std::numeric_limits<uint32_t>::max() / 20 - 1));
   }

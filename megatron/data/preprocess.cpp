@@ -37,17 +37,17 @@ struct EncodedKey {
   }
 };
 
-// Lines on their way from the reader to the datasets. Reused for its memory.
+// Lines on their way from the reader to the datasets. The memory is reused.
 struct Work {
   int64_t number = 0;  // position in the output
   std::filesystem::path file;
   LineChunk chunk;
   int64_t first_index = 0;  // of the chunk's first line among all lines of all files, from 0
-  int64_t partition = 0;    // the lines of which count
+  int64_t partition = 0;    // only its lines count
 
   std::vector<EncodedKey> keys;
   std::vector<std::string> bad_lines;
-  int64_t num_bytes = 0;  // of the lines that count
+  int64_t num_bytes = 0;  // bytes of those lines
   int64_t documents = 0;
   int64_t empty_documents = 0;
 };
@@ -94,7 +94,7 @@ class Input {
 // Lets threads through one at a time, in the order of their numbers.
 class Turnstile {
  public:
-  // Calls f when all lower numbers are through. False, without calling f, once a call has thrown.
+  // Calls f after all lower numbers. Returns false, without calling f, once a call has thrown.
   template <class F>
   bool pass(int64_t number, const F& f) {
     std::unique_lock lock(mutex_);
@@ -112,7 +112,7 @@ class Turnstile {
     return true;
   }
 
-  // Nobody passes any more: a number will never come.
+  // Stops all waiting calls, because a number will never come.
   void break_down() {
     const std::lock_guard lock(mutex_);
     is_broken_ = true;
@@ -159,7 +159,7 @@ class LineEncoder {
   }
 
  private:
-  // What is wrong with the line, or nothing; then each key has one more document.
+  // The problem of the line, or nothing; then each key has one more document.
   std::optional<std::string> encode_line(std::string_view line, Work& work) {
     if (std::optional<std::string> problem = parser_.parse(line)) return problem;
     for (size_t k = 0; k < work.keys.size(); ++k) {
@@ -225,7 +225,7 @@ class LineEncoder {
   std::vector<Mark> marks_ = std::vector<Mark>(config_.json_keys.size());
 };
 
-// The datasets, one per key, and the account of what went into them.
+// The datasets, one per key, and their statistics.
 class Output {
  public:
   Output(const PreprocessConfig& config, const Tokenizer& tokenizer, const PreprocessEvents& events)
@@ -243,8 +243,7 @@ class Output {
   void add(const Work& work) {
     for (const std::string& line : work.bad_lines) {
       if (!config_.skip_bad_lines) {
-        throw FormatError(line +
-                          "; correct the line, or leave such lines out with --skip-bad-lines");
+        throw FormatError(line + "; correct the line, or skip such lines with --skip-bad-lines");
       }
       if (events_.on_bad_line) events_.on_bad_line(line);
     }

@@ -55,7 +55,7 @@ class CyclicSampler final : public Sampler {
     if (consumed_ % epoch_samples_ % lot_ != 0) {
       throw ConfigError(fmt::format(
           "{} consumed samples are not whole lots of {} (--micro-batch-size {} on {} data-parallel "
-          "ranks) in epochs of {}; continue with the sizes the checkpoint was made with",
+          "ranks) in epochs of {}; continue with the checkpoint's sizes",
           consumed_, lot_, options.micro_batch_size, options.data_parallel_size, epoch_samples_));
     }
   }
@@ -72,7 +72,7 @@ class CyclicSampler final : public Sampler {
     SampleGroup group;
     group.first_sample = consumed_ + rank * options_.micro_batch_size;
     for (int64_t i = 0; i < options_.micro_batch_size; ++i) {
-      // Compat: where the last incomplete lot would give some ranks of Megatron one more microbatch
+      // Compat: if the last incomplete lot would give some ranks of Megatron one more microbatch
       // without sharding, all ranks start the next epoch together here.
       const int64_t at = options_.data_sharding ? done / dp + i : done + i * dp + rank;
       const int64_t base = options_.data_sharding ? rank * order_size() : 0;
@@ -83,7 +83,7 @@ class CyclicSampler final : public Sampler {
   }
 
  private:
-  // Samples that one permutation covers: a rank's own part, or all but an incomplete microbatch.
+  // Samples of one permutation: a rank's own part, or all except an incomplete microbatch.
   int64_t order_size() const {
     if (options_.data_sharding) return epoch_samples_ / options_.data_parallel_size;
     return options_.num_samples / options_.micro_batch_size * options_.micro_batch_size;

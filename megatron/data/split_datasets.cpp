@@ -21,7 +21,7 @@
 namespace megatron {
 namespace {
 
-// Opens each dataset once, however many splits and blends use it.
+// Opens each dataset once for all splits and blends.
 class OpenDatasets {
  public:
   std::shared_ptr<const IndexedDataset> open(const std::string& prefix) {
@@ -59,7 +59,7 @@ class SplitBuilder {
                                               std::optional<int64_t> num_samples,
                                               const std::optional<SplitBounds>& part) {
     DatasetOptions options = options_;
-    if (part) {  // indices of another part are others
+    if (part) {  // another part has another index
       options.split = fmt::format("{}:{}", part->lower, part->upper);
       options.split_matrix = SplitMatrix();
       (*options.split_matrix)[static_cast<size_t>(split_)] = *part;
@@ -69,7 +69,7 @@ class SplitBuilder {
   }
 
   std::shared_ptr<const SampleDataset> build_weighted(const Blend& blend, int64_t num_samples) {
-    // Compat: core_r0.5.0 asks each dataset, and so the blend, for 0.5 % more than its share.
+    // Compat: core_r0.5.0 requests 0.5 % more than each dataset's share.
     constexpr double kSurplus = 1.005;
     const std::vector<double> weights = normalised_weights(blend.weights);
     std::vector<std::shared_ptr<const SampleDataset>> members;
@@ -95,8 +95,8 @@ class SplitBuilder {
     }
     if (total < num_samples) {
       warn(
-          fmt::format("the {} datasets of the {} split have {} samples together and {} are asked "
-                      "for; without weights each is read once, give weights to repeat them",
+          fmt::format("the {} datasets of the {} split have {} samples together, but {} are "
+                      "requested; without weights each is read once, give weights to repeat them",
                       members.size(), split_name(split_), total, num_samples));
     }
     return blended(std::move(members), weights, std::min(total, num_samples));

@@ -21,10 +21,9 @@ constexpr int64_t kHugePage = 2 * kMiB;
 // Blocks of at least this size are whole huge pages: fewer page faults and table look-ups.
 constexpr int64_t kLargeBlock = 4 * kMiB;
 
-// Whole blocks serve requests of about their size alone. Of sizes that come once (each prompt has
-// its own length) the cache would grow for ever, so it is emptied when all would exceed twice what
-// was ever in use at once, and a little more. Runs whose sizes repeat take no new block and never
-// get there.
+// Whole blocks only serve requests of similar size. If sizes never repeat (every prompt has its own
+// length), the cache would grow without end. It is therefore emptied when it would exceed twice the
+// peak in use plus a margin. Runs whose sizes repeat take no new block and never reach that.
 int64_t most_reserved(const MemoryStats& stats, int64_t wanted) {
   constexpr int64_t kSlack = 64 * kMiB;
   return 2 * std::max(stats.peak_allocated_bytes, stats.allocated_bytes + wanted) + kSlack;
@@ -46,10 +45,10 @@ void give_host(void* block, Device) { std::free(block); }
 void* take_cuda(int64_t bytes, Device device) { return cuda::allocate(bytes, device.index); }
 void give_cuda(void* segment, Device device) { cuda::release(segment, device.index); }
 
-// What this thread allocates for; MemoryScope sets and restores it.
+// The category of this thread's allocations; MemoryScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local MemoryCategory current_category = MemoryCategory::kActivations;
-// Whose blocks this thread gets; PoolScope sets and restores it.
+// The pool of this thread's allocations; PoolScope sets and restores it.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local const MemoryPool* current_pool = nullptr;
 
@@ -117,16 +116,16 @@ void CachingAllocator::throw_out_of_memory(int64_t bytes, MemoryCategory categor
   };
   const int64_t free_bytes = free_memory_bytes(device_);
   throw DeviceError(fmt::format(
-      "{}: out of memory: {} bytes ({}) more wanted for {}, {} in use (at most {} so far), {} "
+      "{}: out of memory: cannot allocate {} bytes ({}) for {}, {} in use (peak {}), {} "
       "reserved{}; lower --micro-batch-size, or use --recompute-granularity full or a smaller "
-      "model (megatron plan tells what fits)",
+      "model (megatron plan shows what fits)",
       device_.str(), bytes, gibibytes(bytes), name_of(category), gibibytes(stats_.allocated_bytes),
       gibibytes(stats_.peak_allocated_bytes), gibibytes(stats_.reserved_bytes),
       free_bytes < 0 ? "" : fmt::format(", {} free", gibibytes(free_bytes))));
 }
 
 void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category, int pool) {
-  invariant(bytes >= 0, "an allocation has at least 0 bytes");
+  invariant(bytes >= 0, "an allocation's size is not negative");
   const int64_t wanted = source_.block_bytes(bytes);
   const Kind kind{pool, source_.cuts_blocks && wanted <= source_.small_bytes};
   const std::lock_guard lock(mutex_);
@@ -300,8 +299,8 @@ CachingAllocator& allocator_of(Device device) {
     std::mutex mutex;
     std::map<std::pair<DeviceType, int>, CachingAllocator> of;
   };
-  // One for each device of the process. Never destroyed: tensors of static storage duration may
-  // outlive any order of destruction.
+  // One for each device of the process. Never destroyed: static tensors may outlive any order of
+  // destruction.
   // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
   static auto* const all = new Allocators();
   const std::lock_guard lock(all->mutex);

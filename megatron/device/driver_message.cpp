@@ -9,7 +9,7 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// The oldest branch of Linux drivers that serves a major version of CUDA; 0 where it is not known.
+// The oldest branch of Linux drivers that supports a major version of CUDA; 0 if unknown.
 // CUDA Compatibility, table "CUDA toolkit and minimum required driver version".
 int oldest_branch(int runtime) {
   switch (runtime / 1000) {
@@ -31,10 +31,10 @@ std::string no_device_message(const DriverState& state) {
   if (state.is_old) {
     const int branch = oldest_branch(state.runtime);
     return fmt::format(
-        "the NVIDIA driver serves CUDA up to {}, this binary needs {}; install {}, or use --device "
-        "cpu",
+        "the NVIDIA driver supports CUDA up to {}, this binary needs {}; install {}, or use "
+        "--device cpu",
         version_text(state.driver), version_text(state.runtime),
-        branch > 0 ? fmt::format("driver {} or newer (nvidia-smi tells yours)", branch)
+        branch > 0 ? fmt::format("driver {} or newer (nvidia-smi shows yours)", branch)
                    : "a newer driver");
   }
   return fmt::format(

@@ -11,19 +11,19 @@ Readback::~Readback() {
   try {
     arrival_.synchronize();
   } catch (const Error&) {
-    // The device has failed: it writes no more.
+    // The device has failed and writes no more.
   }
 }
 
 void Readback::start(const void* from, Stream stream) {
-  invariant(!is_under_way_, "a readback is waited for before the next one starts");
+  invariant(!is_under_way_, "a readback is complete before the next one starts");
   copy_bytes(buffer_.data(), from, buffer_.bytes(), stream);
   arrival_.record(stream);
   is_under_way_ = true;
 }
 
 const std::byte* Readback::wait() {
-  invariant(is_under_way_, "a readback that is waited for has started");
+  invariant(is_under_way_, "wait() follows start()");
   arrival_.synchronize();
   is_under_way_ = false;
   return buffer_.data();

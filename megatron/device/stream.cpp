@@ -39,7 +39,7 @@ struct Event::Impl {
 
   Device device;
   void* native;
-  std::chrono::steady_clock::time_point time;  // on the CPU
+  std::chrono::steady_clock::time_point time;  // CPU only
 };
 
 Event::Event(Device device) : impl_(std::make_unique<Impl>(device)) {}
@@ -72,7 +72,7 @@ void Event::synchronize() const {
 }
 
 double Event::ms_since(const Event& begin) const {
-  invariant(begin.impl_->device == impl_->device, "two events of one device have a time between");
+  invariant(begin.impl_->device == impl_->device, "times are measured between a device's events");
   if (!impl_->device.is_cpu()) return cuda::elapsed_ms(begin.impl_->native, impl_->native);
   return std::chrono::duration<double, std::milli>(impl_->time - begin.impl_->time).count();
 }

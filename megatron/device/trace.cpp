@@ -17,7 +17,7 @@
 namespace megatron {
 namespace {
 
-// Each rank is a thread and has its own.
+// Each rank is a thread with its own tracer.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local Tracer* active = nullptr;
 
@@ -31,7 +31,7 @@ int64_t epoch_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// A profiler says so to the libraries it listens to.
+// Profilers set these variables for the libraries they inject.
 bool is_profiler_attached() {
   static const bool found = cuda::kIsBuilt && std::getenv("NVTX_INJECTION64_PATH") != nullptr;
   return found;
@@ -77,7 +77,7 @@ constexpr NamedKind kKinds[] = {
     {"wait_for_stage", WorkKind::kPipeline},
 };
 
-// Everything inside counts for them.
+// Ranges inside a range of these kinds count for it.
 bool is_whole(WorkKind kind) {
   return kind == WorkKind::kHead || kind == WorkKind::kOptimizer || kind == WorkKind::kPipeline;
 }
@@ -106,7 +106,7 @@ struct Tracer::Record {
   size_t parent;  // kNone: outermost
   int64_t begin_ns;
   int64_t end_ns = 0;
-  // On a GPU only.
+  // GPU ranges only.
   std::optional<Event> begin = {};
   std::optional<Event> end = {};
   Stream stream = {};
@@ -150,10 +150,10 @@ const char* Tracer::enclosing() const {
 }
 
 std::map<WorkKind, double> Tracer::seconds_by_kind() const {
-  invariant(open_.empty(), "times are asked for when all ranges have ended");
+  invariant(open_.empty(), "all ranges have ended before times are read");
   for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
     if (!record->end) continue;
-    record->end->synchronize();  // the last of the queue
+    record->end->synchronize();  // the last one queued
     break;
   }
   std::vector<WorkKind> kinds;
@@ -193,7 +193,7 @@ std::string Tracer::events(int64_t shift_ns) const {
   label("process_name", 0, fmt::format("rank {}", rank_));
   label("thread_name", 0, "host");
 
-  const Record* first = nullptr;  // of the GPU
+  const Record* first = nullptr;  // on the GPU
   int64_t gpu_begin_ns = 0;       // of `first`, on the host's clock
   const auto since_first = [&](const Event& moment) {
     return static_cast<int64_t>(moment.ms_since(*first->begin) * 1e6);
@@ -203,8 +203,8 @@ std::string Tracer::events(int64_t shift_ns) const {
     if (!record.end) continue;
     if (first == nullptr) first = &record;
     record.end->synchronize();
-    // The GPU may have had work left when the first range was queued; no range of it begins before
-    // the host has asked for it.
+    // The GPU may have had work left when the first range was queued. A GPU range cannot begin
+    // before the host queued it.
     gpu_begin_ns = std::max(gpu_begin_ns, record.begin_ns - since_first(*record.begin));
   }
   if (first == nullptr) return text;
@@ -229,8 +229,8 @@ void write_trace(const std::filesystem::path& path, std::span<const std::string>
   file.close();
   if (!file) {
     throw IoError(
-        fmt::format("{}: the profile cannot be written; is there space, and may this "
-                    "user write there?",
+        fmt::format("{}: cannot write the profile; check free space and the directory's "
+                    "permissions",
                     path.string()));
   }
 }
@@ -256,7 +256,7 @@ void TraceRange::end() noexcept {
   try {
     tracer_->close(record_);
   } catch (const Error& error) {
-    // The device has failed; what it was doing will say so.
+    // The device has failed; its own operation reports the error.
     debug(error.what());
   }
 }

@@ -8,15 +8,15 @@
 namespace megatron {
 namespace {
 
-// Each rank is a thread and records its own work.
+// Each rank is a thread that records its own work.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local bool recording = false;
 
-// The stream takes a record while it lives; then the record is dropped unless it was taken.
+// Puts the stream into capture while it lives; drops the record unless it was taken.
 class Recording {
  public:
   explicit Recording(Stream stream) : stream_(stream) {
-    invariant(!recording, "a recorded function records nothing itself");
+    invariant(!recording, "recordings do not nest");
     cuda::begin_capture(stream_.native);
     recording = true;
   }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kLayer = "{i}";
 
-// The layer number when `name` has the form of `pattern`: "" for a pattern without a layer.
+// The layer number if `name` matches `pattern`; "" for a pattern without a layer.
 std::optional<std::string> matched(std::string_view pattern, std::string_view name) {
   const size_t hole = pattern.find(kLayer);
   if (hole == std::string_view::npos) {
@@ -63,7 +63,7 @@ struct RowBlock {
   int64_t rows;
 };
 
-// Where queries, keys and values are: in which of their tensors, and after how many rows.
+// The places of queries, keys and values: their tensor, and the first row in it.
 struct QkvPlaces {
   std::array<size_t, 3> part;
   std::array<int64_t, 3> begin;
@@ -94,7 +94,7 @@ std::vector<RowBlock> kv_blocks(const LayoutSizes& sizes) {
   return blocks;
 }
 
-// The plan of a layout: which rows are which, in both directions.
+// The plan of a layout: the mapping of rows, in both directions.
 std::vector<RowBlock> row_blocks(Layout layout, int64_t our_rows, const LayoutSizes& sizes) {
   const int64_t queries = sizes.num_attention_heads * sizes.kv_channels;
   const int64_t keys = sizes.num_query_groups * sizes.kv_channels;
@@ -114,7 +114,7 @@ std::vector<RowBlock> row_blocks(Layout layout, int64_t our_rows, const LayoutSi
     case Layout::kGateUp:
       return {{0, 0, 0, our_rows / 2}, {1, 0, our_rows / 2, our_rows / 2}};
   }
-  throw InternalError("a layout has a plan");
+  throw InternalError("unknown layout");
 }
 
 // Our tensor as rows of `row_elements` elements, and the plan over them.
@@ -133,10 +133,10 @@ RowPlan plan_of(const MappedTensor& tensor, const LayoutSizes& sizes) {
                     tensor.ours.name, shape.str(), rule));
   };
   if (tensor.layout == Layout::kSame) return {{{0, 0, 0, 1}}, {1}, shape.numel()};
-  if (shape.rank() < 1) refuse("a tensor of several rows was expected");
+  if (shape.rank() < 1) refuse("expected a tensor with rows");
   const bool is_vector = shape.rank() == 1;
   if (is_transposed(tensor.layout) && shape.rank() != 2 && !is_vector) {
-    refuse("a transposed tensor has two axes");
+    refuse("a transposed tensor must have two axes");
   }
   RowPlan plan;
   plan.blocks = row_blocks(tensor.layout, shape[0], sizes);
@@ -148,7 +148,7 @@ RowPlan plan_of(const MappedTensor& tensor, const LayoutSizes& sizes) {
     rows += block.rows;
   }
   if (tensor.layout == Layout::kPadVocab ? rows > shape[0] : rows != shape[0]) {
-    refuse(fmt::format("{} rows were expected", rows));
+    refuse(fmt::format("expected {} rows", rows));
   }
   plan.row_elements = shape[0] == 0 ? 0 : shape.numel() / shape[0];
   return plan;
@@ -158,8 +158,8 @@ void copy_rows(std::byte* y, const std::byte* x, int64_t bytes) {
   if (bytes > 0) std::memcpy(y, x, static_cast<size_t>(bytes));
 }
 
-// Into how many pieces rows or columns are cut that must be moved: enough for the ranks that share
-// a layer, few enough that each piece is a long copy.
+// The maximum number of pieces of rows or columns that must be rearranged: enough for the ranks
+// that share a layer, few enough that each piece is a long copy.
 constexpr size_t kMaxPieces = 8;
 
 // Ends of at most kMaxPieces ranges of [0, size), multiples of `unit`.
@@ -172,8 +172,8 @@ std::vector<int64_t> cuts(int64_t size, int64_t unit) {
   return ends;
 }
 
-// Rows that belong together: those of a group of queries with its key and value, of a key with its
-// value, or one.
+// Rows that stay together: a group of queries with its key and value, a key with its value, or a
+// single row.
 int64_t row_unit(const RowPlan& plan, Layout layout) {
   if (layout == Layout::kTranspose) return 1;
   const size_t blocks = layout == Layout::kKvSplit ? 2 : 3;
@@ -182,7 +182,7 @@ int64_t row_unit(const RowPlan& plan, Layout layout) {
   return rows;
 }
 
-// A block of rows that lies together in their tensor.
+// A block of rows that is contiguous in their tensor.
 ElementReader rows_inside(const ElementReader& read, const RowBlock& block, int64_t row_elements) {
   return [read, block, row_elements] {
     FileElements elements = read();
@@ -194,7 +194,7 @@ ElementReader rows_inside(const ElementReader& read, const RowBlock& block, int6
   };
 }
 
-// What our tensor is made of.
+// A description of our tensor's assembly from theirs.
 struct Assembly {
   RowPlan plan;
   std::vector<ElementReader> theirs;
@@ -236,7 +236,7 @@ Tensor assembled(const Assembly& assembly, const Rectangle& part, const Shape& s
   return y;
 }
 
-// Number `part` of theirs as a view into ours, where its rows lie together there and in order.
+// Their tensor number `part` as a view into ours, if its rows are contiguous and in order there.
 std::optional<ConstView> part_inside(const MappedTensor& tensor, size_t part, ConstView ours,
                                      const LayoutSizes& sizes) {
   if (is_transposed(tensor.layout)) return std::nullopt;
@@ -253,7 +253,7 @@ std::optional<ConstView> part_inside(const MappedTensor& tensor, size_t part, Co
                    their_shapes(tensor, sizes)[part], ours.dtype};
 }
 
-// What is wrong with their tensors for ours; fills `used` with the names it found.
+// Finds the problems of their tensors for ours; fills `used` with the names that exist.
 void find_problems(const ShardedWeights& file, const std::vector<MappedTensor>& tensors,
                    const LayoutSizes& sizes, std::set<std::string_view>& used,
                    std::vector<std::string>& problems) {
@@ -299,7 +299,7 @@ bool is_ignored(const NameTable& table, std::string_view name) {
   return false;
 }
 
-// Drops the optional prefix from `tensors` when no tensor of the file has it.
+// Drops the optional prefix from `tensors` if no tensor of the file has it.
 void adapt_prefix(const ShardedWeights& file, std::string_view prefix,
                   std::vector<MappedTensor>& tensors) {
   if (prefix.empty()) return;
@@ -390,7 +390,7 @@ std::vector<MappedPiece> pieces_of(const MappedTensor& tensor, std::vector<Eleme
   }
   const auto assembly =
       std::make_shared<const Assembly>(Assembly{plan, std::move(theirs), dtype, swaps});
-  // Columns of a transposed matrix alone are cut: other layouts are divided by rows.
+  // Only a transposed matrix is cut by columns; other layouts are cut by rows.
   const std::vector<int64_t> columns = tensor.layout == Layout::kTranspose && swaps
                                            ? cuts(plan.row_elements, 1)
                                            : std::vector<int64_t>{0, plan.row_elements};

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kMaxDepth = 128;
 constexpr size_t kMaxGlobal = 160;  // characters of a qualified name
 constexpr uint32_t kMaxMemo = 1u << 24;
-constexpr size_t kFreeBytes = 1u << 20;  // what small pickles may copy
+constexpr size_t kFreeBytes = 1u << 20;  // the copies that any small pickle may make
 
 // The operations that torch.save and its users emit. On disk: never renumber.
 enum class Op : uint8_t {
@@ -99,7 +99,7 @@ class Machine {
   // Raw input.
   std::span<const std::byte> take(uint64_t count) {
     if (count > bytes_.size() - at_) {
-      fail(fmt::format("{} more bytes are needed, {} are left", count, bytes_.size() - at_));
+      fail(fmt::format("needs {} more bytes, {} are left", count, bytes_.size() - at_));
     }
     const auto taken = bytes_.subspan(at_, static_cast<size_t>(count));
     at_ += static_cast<size_t>(count);
@@ -193,7 +193,7 @@ class Machine {
     stack_.push_back(global_value(document_, std::move(full)));
   }
 
-  // What a call copies of its arguments counts, lest a short pickle make much of one long text.
+  // Counts a call's copies of its arguments, so that a short pickle cannot multiply a long text.
   void charge(PyValue arguments) {
     size_t copied = 0;
     for (const PyValue argument : arguments.items()) {
@@ -209,7 +209,7 @@ class Machine {
     charge(arguments);
     stack_.push_back(located([&] { return called(document_, callable, arguments); }));
   }
-  // Errors of `make` get the place.
+  // Adds the position to errors of `make`.
   template <class F>
   PyValue located(F&& make) {
     try {
@@ -223,7 +223,7 @@ class Machine {
     const PyValue target = top();
     PyNode* node = target.node();
     if (node == nullptr) return;
-    // Attributes of tensors and dictionaries (hooks, metadata) are of no use here.
+    // Attributes of tensors and dictionaries (hooks, metadata) are not needed.
     if (auto* object = std::get_if<std::unique_ptr<PyObject>>(&node->content)) {
       (*object)->state = state;
     }
@@ -231,7 +231,7 @@ class Machine {
 
   void push_long(uint64_t count) {
     const auto raw = take(count);
-    if (count > sizeof(int64_t)) {  // kept as its bytes
+    if (count > sizeof(int64_t)) {  // stored as bytes
       auto object = std::make_unique<PyObject>();
       object->type = "builtins.int";
       object->arguments = document_.make(
@@ -393,11 +393,11 @@ void Machine::step(Op op) {
     case Op::kLongBinGet:
       return recall(number<uint32_t>());
   }
-  fail(fmt::format("operation {:#04x} is not known; torch.save does not write it",
-                   static_cast<int>(op)));
+  fail(
+      fmt::format("unknown operation {:#04x}; torch.save does not write it", static_cast<int>(op)));
 }
 
-// The values that a value contains.
+// The direct parts of a value.
 std::vector<PyValue> children_of(PyValue value) {
   std::vector<PyValue> children(value.items().begin(), value.items().end());
   if (const PyObject* object = value.object()) {
@@ -412,7 +412,7 @@ std::vector<PyValue> children_of(PyValue value) {
   return children;
 }
 
-// Those who walk the value need no care: it is a tree of bounded depth and size.
+// Code that walks the checked value needs no limits: it is a tree of bounded depth and size.
 void check_tree(PyValue root, size_t pickle_bytes) {
   struct Visit {
     PyValue value;

@@ -36,13 +36,13 @@ struct FolderNames {
 constexpr FolderNames kSafetensorsNames = {"model", ".safetensors"};
 constexpr FolderNames kTorchNames = {"pytorch_model", ".bin"};
 
-// Names of an index come from strangers: a plain file name is the only way to stay in the folder.
+// Index files are untrusted: only plain file names are sure to stay in the folder.
 bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-// First fit in order: a tensor that would overfill the last shard starts a new one.
+// Fills shards in order: a tensor that would overfill the last shard starts a new one.
 std::vector<std::vector<TensorSpec>> packed(std::span<const TensorSpec> specs,
                                             int64_t max_shard_bytes) {
   std::vector<std::vector<TensorSpec>> shards(1);
@@ -78,7 +78,7 @@ std::vector<WeightTensor> tensors_of_torch(const std::filesystem::path& path) {
                     "state_dict() alone",
                     path.string(), root.description()));
   }
-  std::map<std::string_view, size_t> positions;  // of equal keys the last one counts
+  std::map<std::string_view, size_t> positions;  // the last of equal keys counts
   std::vector<WeightTensor> tensors;
   for (const auto& [key, value] : root.entries()) {
     const PyTensor* tensor = value.tensor();
@@ -101,11 +101,11 @@ std::vector<WeightTensor> tensors_of_torch(const std::filesystem::path& path) {
   return tensors;
 }
 
-// Writes one file; takes the tensors in the order that suits it.
+// Writes one file, in the writer's order of tensors.
 void write_file(const std::filesystem::path& path, const std::vector<TensorSpec>& specs,
                 const TensorSource& source, WeightsFormat format) {
   if (format == WeightsFormat::kSafetensors) {
-    // transformers refuses files that do not state this format.
+    // transformers rejects files without this format.
     SafetensorsWriter writer(path, specs, {{"format", "pt"}});
     for (const TensorSpec& spec : writer.specs()) writer.write_later(source(spec));
     return writer.commit();
@@ -163,7 +163,7 @@ void ShardedWeights::open_index(const std::filesystem::path& index) {
   for (const auto& [tensor, file] : weight_map.items()) {
     if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
       throw FormatError(
-          fmt::format("{}: tensor {} is said to be in {}, which is not a file name "
+          fmt::format("{}: tensor {} should be in {}, which is not a file name "
                       "of this folder",
                       index.string(), tensor, file.dump()));
     }
@@ -177,7 +177,7 @@ void ShardedWeights::open_index(const std::filesystem::path& index) {
     const WeightTensor* found = find(tensor);
     if (found == nullptr || found->file.filename() != name) {
       throw FormatError(
-          fmt::format("{}: tensor {} is not in {}, where the index says it is; "
+          fmt::format("{}: tensor {} is not in {}, where the index expects it; "
                       "download the folder again",
                       index.string(), tensor, name));
     }
@@ -214,7 +214,7 @@ void write_sharded(const std::filesystem::path& directory, std::span<const Tenso
   for (const std::string& other : {kSafetensorsNames.index(), kSafetensorsNames.single()}) {
     if (format == WeightsFormat::kTorch && std::filesystem::exists(directory / other)) {
       throw ConfigError(
-          fmt::format("{}: has a {}, which would be read instead of {}; choose another "
+          fmt::format("{}: has a {}, which readers would prefer to {}; choose another "
                       "directory",
                       directory.string(), other, names.single()));
     }
@@ -231,7 +231,7 @@ void write_sharded(const std::filesystem::path& directory, std::span<const Tenso
     }
   }
   if (shards.size() == 1) {
-    // A folder is read by its index where it has one.
+    // Readers prefer an index.
     std::filesystem::remove(directory / names.index());
     return;
   }

@@ -13,12 +13,12 @@ namespace megatron {
 namespace {
 
 constexpr std::string_view kZipMagic = "PK\x03\x04";
-// The pickle of 0x1950a86a20f9469cfc6c, with which the older stream begins.
+// The pickle of 0x1950a86a20f9469cfc6c, which begins the older stream.
 constexpr std::string_view kStreamMagic =
     "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e";
 constexpr size_t kTarMagicOffset = 257;
 constexpr int64_t kStreamProtocol = 1001;
-// Larger than the pickle of any model that fits a machine.
+// Larger than the pickle of any real model.
 constexpr size_t kMaxPickle = size_t{1} << 28;
 
 std::string_view text_of(std::span<const std::byte> bytes) {
@@ -91,8 +91,8 @@ void TorchFile::open_zip(const PickleOptions& options) {
         fmt::format("{}: was saved on a big-endian machine; save it on another", path().string()));
   }
   if (pickle->bytes.size() > kMaxPickle) {
-    throw FormatError(fmt::format("{}: its pickle has {} bytes, at most {} are read",
-                                  path().string(), pickle->bytes.size(), kMaxPickle));
+    throw FormatError(fmt::format("{}: its pickle has {} bytes, the limit is {}", path().string(),
+                                  pickle->bytes.size(), kMaxPickle));
   }
   if (crc32(pickle->bytes) != pickle->crc) {
     throw FormatError(
@@ -121,8 +121,8 @@ void TorchFile::open_stream(const PickleOptions& options) {
   }
   document_->set_root(next());
   const PyValue keys = next();
-  // The size of an element is not told with the storages but with the tensors; so they are found
-  // when every key is known.
+  // Storages do not tell the size of their elements, but tensors do. So storages are located after
+  // all keys are known.
   std::map<std::string_view, int64_t> element_bytes;
   std::vector<PyValue> pending = {document_->root()};
   while (!pending.empty()) {
@@ -200,7 +200,7 @@ FileElements TorchFile::elements(const PyTensor& tensor) const {
     result.lease = lease_of(result.view);
     return result;
   }
-  // A stride of 0 repeats elements: no more of them than the file could hold.
+  // A stride of 0 repeats elements: allow at most as many as the file could hold.
   if (tensor.shape.numel() * element > static_cast<int64_t>(file_.bytes().size())) {
     throw FormatError(fmt::format("{}: a tensor of shape {} is larger than the file",
                                   path().string(), tensor.shape.str()));

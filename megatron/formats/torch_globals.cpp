@@ -10,7 +10,7 @@
 namespace megatron {
 namespace {
 
-// Libraries whose objects checkpoints carry along; kept as inert objects.
+// Libraries whose objects occur in checkpoints; kept as inert objects.
 constexpr std::string_view kLibraries[] = {
     "apex.",
     "argparse.",
@@ -107,7 +107,7 @@ std::vector<int64_t> integers_of(PyValue value, const char* what) {
   return numbers;
 }
 
-// Every element lies in the storage, and no product overflows.
+// Checks that every element is inside the storage and no product overflows.
 void check_window(const PyTensor& tensor, int64_t storage_begin) {
   bool is_empty = false;
   int64_t numel = size_of(tensor.dtype);
@@ -139,7 +139,7 @@ PyValue rebuilt_tensor(PyDocument& document, PyValue arguments, bool has_dtype) 
   const auto args = arguments.items();
   if (args.size() < (has_dtype ? 7u : 4u)) malformed("a tensor is made from too few arguments");
   const PyStorage* storage = storage_of(args[0]);
-  // Of an element type that we do not have.
+  // An element type that this program does not have.
   if (storage == nullptr || (has_dtype && !args[6].dtype())) {
     return inert(document, "torch.Tensor", arguments);
   }
@@ -162,7 +162,7 @@ PyValue rebuilt_tensor(PyDocument& document, PyValue arguments, bool has_dtype) 
   return document.make(std::move(tensor));
 }
 
-// Code points below 256 as bytes: how protocol 2 writes bytes objects.
+// Code points below 256 as bytes: the form of bytes objects in protocol 2.
 std::string latin1_of(std::string_view utf8) {
   std::string bytes;
   bytes.reserve(utf8.size());
@@ -197,7 +197,7 @@ T element_of(std::string_view bytes) {
   return value;
 }
 
-// numpy's scalar(dtype("f8"), bytes); an object when it is of a rarer type.
+// numpy's scalar(dtype("f8"), bytes); an object for rarer types.
 PyValue numpy_scalar(PyDocument& document, const std::string& name, PyValue arguments) {
   const auto args = arguments.items();
   const PyObject* dtype = args.size() == 2 ? args[0].object() : nullptr;
@@ -247,7 +247,7 @@ PyValue global_value(PyDocument& document, std::string name) {
 PyValue called(PyDocument& document, PyValue callable, PyValue arguments) {
   const PyGlobal* global = callable.global();
   if (global == nullptr) {
-    malformed(fmt::format("{} is called, which is no class or function", callable.description()));
+    malformed(fmt::format("{} is called but is not a class or function", callable.description()));
   }
   const std::string& name = global->name;
   const auto args = arguments.items();

@@ -11,7 +11,7 @@ TorchWriter::TorchWriter(std::filesystem::path path)
     : folder_(path.stem().string() + "/"), zip_(std::move(path)) {}
 
 void TorchWriter::tensor(DType dtype, const Shape& shape) {
-  invariant(!has_pickle_, "tensors are announced before elements are written");
+  invariant(!has_pickle_, "tensors are declared before elements are written");
   tensors_.push_back({std::to_string(tensors_.size()), dtype, shape});
   same_tensor(tensors_.size() - 1);
 }
@@ -37,9 +37,9 @@ void TorchWriter::write_later(FileElements elements) {
 void TorchWriter::write_part_later(FileElements elements) {
   begin_elements();
   const int64_t bytes = elements.view.bytes();
-  // Nothing is a part of any tensor, and all of an empty one.
+  // Skips an empty part, unless the next tensor is empty.
   if (bytes == 0 && (next_ == tensors_.size() || tensors_[next_].bytes() > 0)) return;
-  invariant(next_ < tensors_.size(), "parts are written of announced tensors");
+  invariant(next_ < tensors_.size(), "parts belong to declared tensors");
   const TensorSpec& spec = tensors_[next_];
   expect_dtype(elements.view.dtype, spec.dtype, "torch file: tensor");
   const bool is_first = written_ == 0;
@@ -61,7 +61,7 @@ void TorchWriter::write(ConstView elements) {
 
 void TorchWriter::commit() {
   begin_elements();
-  invariant(next_ == tensors_.size(), "every announced tensor is written before commit");
+  invariant(next_ == tensors_.size(), "every declared tensor is written before commit");
   behind_.finish();
   zip_.add(folder_ + "version", "3\n");
   zip_.add(folder_ + ".data/serialization_id", "0000000000000000000000000000000000000000");

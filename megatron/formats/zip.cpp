@@ -27,14 +27,14 @@ constexpr uint64_t kEnd64Bytes = 56;
 constexpr uint64_t kMaxComment = 65535;
 
 constexpr uint16_t kEncrypted = 0x0001;
-// Checksum and sizes follow the data; the name is UTF-8. As PyTorch writes.
+// Checksum and sizes follow the data; the name is UTF-8. The same flags as PyTorch.
 constexpr uint16_t kFlags = 0x0808;
 constexpr uint16_t kZip64Field = 0x0001;
 constexpr uint16_t kPaddingField = 0x4246;  // "FB", PyTorch's
-constexpr uint16_t kDate = 0x21;            // 1 January 1980, the earliest date there is
+constexpr uint16_t kDate = 0x21;            // 1 January 1980, the earliest possible date
 constexpr uint64_t kAlignment = 64;
 constexpr size_t kBlockBytes = size_t{1} << 20;
-constexpr uint32_t kIn64 = 0xffffffff;  // the number is in the zip64 field
+constexpr uint32_t kIn64 = 0xffffffff;  // marks a number in the zip64 field
 
 class Bytes {
  public:
@@ -46,7 +46,7 @@ class Bytes {
   }
   std::span<const std::byte> at(uint64_t offset, uint64_t count) const {
     if (offset > bytes_.size() || count > bytes_.size() - offset) {
-      fail(offset, fmt::format("{} bytes are needed, the file ends at {}", count, bytes_.size()));
+      fail(offset, fmt::format("needs {} bytes, but the file ends at {}", count, bytes_.size()));
     }
     return bytes_.subspan(static_cast<size_t>(offset), static_cast<size_t>(count));
   }
@@ -74,12 +74,13 @@ Directory find_directory(const Bytes& file) {
   uint64_t end = file.size() - kEndBytes;
   const uint64_t lowest = end > kMaxComment ? end - kMaxComment : 0;
   while (file.number<uint32_t>(end) != kEndMagic) {
-    if (end == lowest) file.fail(end, "there is no end of a zip archive; the file is cut off");
+    if (end == lowest)
+      file.fail(end, "the end of the zip archive is missing; the file is truncated");
     --end;
   }
   if (end >= kLocator64Bytes && file.number<uint32_t>(end - kLocator64Bytes) == kLocator64Magic) {
     const auto end64 = file.number<uint64_t>(end - kLocator64Bytes + 8);
-    if (file.number<uint32_t>(end64) != kEnd64Magic) file.fail(end64, "is no zip64 end record");
+    if (file.number<uint32_t>(end64) != kEnd64Magic) file.fail(end64, "is not a zip64 end record");
     return {file.number<uint64_t>(end64 + 48), file.number<uint64_t>(end64 + 40),
             file.number<uint64_t>(end64 + 32)};
   }
@@ -101,7 +102,7 @@ bool is_safe_name(std::string_view name) {
   return true;
 }
 
-// The 64-bit forms of those of `fields` that say so, in order.
+// Reads the 64-bit values of those `fields` that are marked, in order.
 void read_zip64(const Bytes& file, uint64_t begin, uint64_t bytes,
                 std::span<uint64_t* const> fields) {
   uint64_t at = begin;
@@ -123,7 +124,7 @@ void read_zip64(const Bytes& file, uint64_t begin, uint64_t bytes,
 }
 
 ZipEntry read_entry(const Bytes& file, const std::filesystem::path& path, uint64_t& at) {
-  if (file.number<uint32_t>(at) != kCentralMagic) file.fail(at, "is no entry of the directory");
+  if (file.number<uint32_t>(at) != kCentralMagic) file.fail(at, "is not an entry of the directory");
   const auto flags = file.number<uint16_t>(at + 8);
   const auto method = file.number<uint16_t>(at + 10);
   const auto name_bytes = file.number<uint16_t>(at + 28);
@@ -152,7 +153,7 @@ ZipEntry read_entry(const Bytes& file, const std::filesystem::path& path, uint64
   if (file.number<uint32_t>(local) != kLocalMagic) {
     file.fail(local, fmt::format("is not the header of the entry {}", entry.name));
   }
-  // The local header may pad differently from the directory.
+  // The local header may have another padding than the directory.
   const uint64_t data =
       local + kLocalBytes + file.number<uint16_t>(local + 26) + file.number<uint16_t>(local + 28);
   entry.bytes = file.at(data, size);
@@ -240,10 +241,10 @@ void ZipWriter::begin(std::string name, uint64_t bytes) {
 }
 
 void ZipWriter::write(std::span<const std::byte> bytes) {
-  invariant(bytes.size() <= missing_, "an entry gets as many bytes as announced");
+  invariant(bytes.size() <= missing_, "an entry gets as many bytes as declared");
   missing_ -= bytes.size();
   while (!bytes.empty()) {
-    // A block is still in the cache when it is written.
+    // Writes in blocks that are still in the cache after the checksum.
     const std::span<const std::byte> block = bytes.first(std::min(bytes.size(), kBlockBytes));
     written_.back().crc = crc32(block, written_.back().crc);
     file_.write(block);
@@ -258,7 +259,7 @@ void ZipWriter::add(std::string name, std::string_view text) {
 
 void ZipWriter::end() {
   if (written_.empty()) return;
-  invariant(missing_ == 0, "an entry gets as many bytes as announced");
+  invariant(missing_ == 0, "an entry gets as many bytes as declared");
   const Written& entry = written_.back();
   Header descriptor;
   descriptor.put(kDescriptorMagic).put(entry.crc);

@@ -62,7 +62,7 @@ Kv<View> split_kv_view(Whole kv, int64_t heads) {
   return {k, shifted(k, k.d)};
 }
 
-// For the CUDA kernels, which do not add a relative bias.
+// The CUDA kernels do not add a relative bias.
 void refuse_relative_bias(const AttentionSettings& settings) {
   if (settings.relative_bias.data == nullptr) return;
   throw Unsupported(
@@ -94,8 +94,8 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
   expect_dtype(k.dtype, q.dtype, "attention: k");
   expect_dtype(v.dtype, q.dtype, "attention: v");
   if (k.heads == 0 || q.heads % k.heads != 0) {
-    throw ShapeError(
-        fmt::format("attention: {} query heads do not divide over {} key heads", q.heads, k.heads));
+    throw ShapeError(fmt::format("attention: {} query heads do not divide evenly over {} key heads",
+                                 q.heads, k.heads));
   }
   if (q.d > kMaxHeadSize) {
     throw Unsupported(

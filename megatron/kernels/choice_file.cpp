@@ -19,9 +19,9 @@
 namespace megatron::kernels {
 namespace {
 
-// Other processes wait while one adds to the file. Where the file system knows no locks, an answer
-// may be lost, and is then found again. Throws IoError when another process, which may have been
-// stopped, holds the lock for longer than `patience`.
+// Other processes wait while one adds to the file. On a file system without locks an answer may be
+// lost; it is then measured again. Throws IoError if another process, which may have been stopped,
+// holds the lock longer than `patience`.
 class FileLock {
  public:
   FileLock(const std::filesystem::path& path, std::chrono::milliseconds patience)
@@ -56,7 +56,7 @@ std::string line_of(const std::string& question, const std::string& answer) {
 
 using Answer = std::pair<std::string, std::string>;
 
-// Nothing when the line is damaged.
+// Nothing if the line is damaged.
 std::optional<Answer> parsed(std::string_view line) {
   const size_t question = line.find('\t');
   if (question == line.npos) return std::nullopt;
@@ -88,7 +88,7 @@ std::optional<std::string> ChoiceFile::find(const std::string& question) const {
 std::string ChoiceFile::remember(const std::string& question, const std::string& answer) {
   const std::lock_guard lock(mutex_);
   try {
-    std::error_code ignored;  // the write below names the reason
+    std::error_code ignored;  // the write below reports the reason
     std::filesystem::create_directories(path_.parent_path(), ignored);
     const FileLock others_wait(path_.string() + ".lock", patience_);
     merge();
@@ -101,7 +101,7 @@ std::string ChoiceFile::remember(const std::string& question, const std::string&
     return place->second;
   } catch (const IoError& error) {
     if (!std::exchange(has_warned_, true)) {
-      warn(fmt::format("{}; what this run measures is not kept for the next", error.what()));
+      warn(fmt::format("{}; this run's measurements are not kept", error.what()));
     }
   }
   return answers_.try_emplace(question, answer).first->second;
@@ -109,7 +109,7 @@ std::string ChoiceFile::remember(const std::string& question, const std::string&
 
 void ChoiceFile::merge() {
   is_damaged_ = false;
-  std::error_code ignored;  // reading names the reason
+  std::error_code ignored;  // reading reports the reason
   if (!std::filesystem::exists(path_, ignored) && !ignored) return;
   const std::string text = read_text(path_);
   std::string_view rest = text;

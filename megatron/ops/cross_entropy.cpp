@@ -26,7 +26,7 @@ void expect_labels_fit(const Tensor& labels, const Tensor& logits, int64_t colum
 struct Losses {
   Tensor losses;
   Tensor log_sum_exp;
-  Tensor labels;  // beside the logits
+  Tensor labels;  // on the device of logits
 };
 
 Losses losses_of(const Tensor& logits, const Tensor& given_labels, float label_smoothing,
@@ -59,7 +59,7 @@ void expect_labels(const Tensor& labels, int64_t num_columns) {
     const auto length = static_cast<size_t>(labels.size(1));
     throw ShapeError(fmt::format(
         "cross_entropy: label {} at sample {}, position {} is not below the vocabulary size {}; "
-        "does the data's tokenizer fit the model?",
+        "check that the data's tokenizer fits the model",
         all[i], i / length, i % length, num_columns));
   }
 }

@@ -23,8 +23,8 @@ void expect_ids(const Tensor& ids, int64_t num_rows, const char* what) {
     if (all[i] >= 0 && all[i] < num_rows) continue;
     const auto length = static_cast<size_t>(ids.size(1));
     throw ShapeError(fmt::format(
-        "embedding: {} {} at sample {}, position {} is outside the table of {} rows; does the "
-        "data's tokenizer fit the model's vocabulary and sequence length?",
+        "embedding: {} {} at sample {}, position {} is outside the table of {} rows; check that "
+        "the data's tokenizer fits the model's vocabulary and sequence length",
         what, all[i], i / length, i % length, num_rows));
   }
 }
@@ -41,7 +41,7 @@ Tensor sorted_order(const Tensor& ids) {
   return order;
 }
 
-// What the backward pass needs to know about a table.
+// The backward pass's knowledge of a table.
 struct Table {
   GradSink sink;
   Shape shape;
@@ -54,7 +54,7 @@ Table table_of(const Variable& weight, const RowIds& ids, int64_t first_row) {
   return {weight.grad_sink(), weight.shape(), weight.dtype(), ids, first_row};
 }
 
-// Adds into the main gradient and returns none, or returns the gradient.
+// Adds to the main gradient and returns an undefined tensor, or returns the gradient.
 Tensor gradient(const Table& table, const Tensor& dy) {
   Tensor grad =
       table.sink ? table.sink.main_grad() : full(table.shape, 0.0f, table.dtype, dy.stream());

@@ -49,7 +49,7 @@ std::vector<std::string> problems(const OptimizerConfig& c) {
           "--lr-warmup-iters and --lr-warmup-samples must be at least 0");
   require(!(c.override_opt_param_scheduler && c.use_checkpoint_opt_param_scheduler),
           "--override-opt_param-scheduler and --use-checkpoint-opt_param-scheduler exclude each "
-          "other; keep the one whose values should win");
+          "other; keep the one whose values shall apply");
 
   if (c.weight_decay_incr_style != WeightDecayIncrStyle::kConstant) {
     require(c.start_weight_decay && c.end_weight_decay,

@@ -30,7 +30,7 @@ FlatLayout flat_layout(std::span<const FlatItem> items, const FlatLayoutOptions&
 
   for (size_t i = items.size(); i-- > 0;) {
     if (items[i].has_own_bucket) close_bucket();
-    // Padding of the bucket's own end may leave its start off the parameters' alignment.
+    // The padding at the end of a bucket may leave the next start off the parameters' alignment.
     const int64_t begin = rounded_up(end, options.alignment);
     end = begin + items[i].numel;
     layout.places[i] = {
@@ -87,7 +87,7 @@ std::vector<FlatSpan> shares_of(const FlatLayout& layout, int64_t rank, int64_t 
   std::vector<FlatSpan> shares;
   for (const FlatBucket& bucket : layout.buckets) {
     const int64_t size = bucket.end - bucket.begin;
-    invariant(size % count == 0, "a bucket divides among the ranks that share it");
+    invariant(size % count == 0, "a bucket divides evenly among the ranks that share it");
     const int64_t begin = bucket.begin + rank * (size / count);
     shares.push_back({begin, begin + size / count});
   }

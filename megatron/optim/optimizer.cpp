@@ -18,7 +18,7 @@
 namespace megatron {
 namespace {
 
-// Positions of the groups of `parameters`, parallel to them.
+// The group of every parameter, parallel to the parameters.
 std::vector<int32_t> group_of_parameter(std::span<const ParameterGroup> groups, size_t count) {
   std::vector<int32_t> group_of(count);
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -33,7 +33,7 @@ kernels::GroupRanges ranges_in(const RangeTables& tables) {
   return {tables.ends.view(), tables.groups.view()};
 }
 
-// Measures `flat` into `found` [groups, 2]: per group the sum of squares and the number of zeros.
+// Writes the sum of squares and the number of zeros of each group of `flat` to `found` [groups, 2].
 void measure(Tensor found, const Tensor& flat, const RangeTables& tables) {
   const MemoryScope scope(MemoryCategory::kWorkspace);
   Tensor scratch(kernels::measure_scratch_shape(flat.numel(), found.size(0)), DType::kFloat64,
@@ -46,7 +46,7 @@ double learning_rate(const ParameterGroup& group, const UpdateRates& rates) {
   return (group.has_decoupled_lr ? rates.decoupled_lr : rates.lr) * group.lr_mult;
 }
 
-// Of the group's next update.
+// The values of the group's next update.
 kernels::AdamNumbers adam_numbers(const ParameterGroup& group, const UpdateRates& rates,
                                   const OptimizerConfig& config) {
   const auto step = static_cast<double>(group.step + 1);
@@ -66,7 +66,7 @@ kernels::SgdNumbers sgd_numbers(const ParameterGroup& group, const UpdateRates& 
           .weight_decay = rates.weight_decay * group.wd_mult};
 }
 
-// Of all parameters: they lie on one device.
+// The stream of all parameters, which are on one device.
 Stream stream_of(const FlatParameters& parameters) {
   return parameters.buffers().empty() ? Stream{} : parameters.buffers().front().params.stream();
 }
@@ -199,13 +199,13 @@ kernels::StepRule Optimizer::rule() const {
 }
 
 void Optimizer::queue_step(const UpdateRates& rates, const StepOptions& options) {
-  invariant(!has_queued_step(), "a step is finished before the next one is queued");
+  invariant(!has_queued_step(), "a step finishes before the next one is queued");
   const TraceRange range("optimizer", stream_);
   const Tensor sums = sums_of(&FlatBuffer::grads, options.losses);
   kernels::decide_step(state_.view(), sums.view(), rule(), stream_);
   queue_update(rates);
   if (refuses_not_finite()) {
-    // Now, while the gradients are there: the next iteration overwrites them.
+    // Search now: the next iteration overwrites the gradients.
     for (const ShareState& state : states_) {
       const Tensor grads = share_of(&FlatBuffer::grads, state);
       kernels::find_not_finite(state_.view(), grads.view(), ranges_in(state.parameter), stream_);
@@ -253,7 +253,7 @@ void Optimizer::throw_not_finite(int64_t first) const {
           ? "on another rank"
           : "first in " + parameters_.parameters()[static_cast<size_t>(first)].name;
   throw NotFiniteError(
-      fmt::format("gradients hold infinite or not-a-number elements, {}; lower --lr or "
+      fmt::format("gradients have infinite or NaN elements, {}; lower --lr or "
                   "resume from an earlier checkpoint "
                   "(--no-check-for-nan-in-loss-and-grad trains on regardless)",
                   where));
@@ -309,7 +309,7 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
 }
 
 OptimizerScalars Optimizer::scalars() const {
-  invariant(!has_queued_step(), "scalars are of a finished step");
+  invariant(!has_queued_step(), "scalars need a finished step");
   OptimizerScalars scalars;
   for (const ParameterGroup& group : groups_) scalars.group_steps.push_back(group.step);
   if (scaler_) scalars.loss_scaler = scaler_->state();
@@ -317,11 +317,11 @@ OptimizerScalars Optimizer::scalars() const {
 }
 
 void Optimizer::load(const OptimizerScalars& scalars) {
-  invariant(!has_queued_step(), "an optimizer is loaded between steps");
+  invariant(!has_queued_step(), "an optimizer loads between steps");
   if (scalars.group_steps.size() != groups_.size()) {
     throw ConfigError(fmt::format(
         "the checkpoint's optimizer has {} parameter groups, this model {}; load with the flags "
-        "it was saved with, or pass --no-load-optim",
+        "of the saving run, or pass --no-load-optim",
         scalars.group_steps.size(), groups_.size()));
   }
   for (size_t i = 0; i < groups_.size(); ++i) groups_[i].step = scalars.group_steps[i];

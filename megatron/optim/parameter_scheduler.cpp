@@ -17,7 +17,7 @@ namespace {
 
 double falling_cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
 
-// From 1 at ratio 0 to 0 at ratio 1.
+// Falls from 1 at ratio 0 to 0 at ratio 1.
 double wsd_coefficient(WsdDecayStyle style, double ratio) {
   switch (style) {
     case WsdDecayStyle::kExponential:
@@ -164,7 +164,7 @@ void ParameterScheduler::load(const ParameterSchedulerState& state, SchedulerLoa
       ours = theirs;
     } else {
       differences.push_back(
-          fmt::format("{}: the command line says {}, the checkpoint {}; choose with "
+          fmt::format("{}: the command line has {}, the checkpoint {}; choose with "
                       "--override-opt_param-scheduler or --use-checkpoint-opt_param-scheduler",
                       name, text(ours), text(theirs)));
     }
@@ -179,7 +179,7 @@ void ParameterScheduler::load(const ParameterSchedulerState& state, SchedulerLoa
   if (state.weight_decay) {
     take(weight_decay_.start, state.weight_decay->start, "start weight decay", number);
     take(weight_decay_.end, state.weight_decay->end, "end weight decay", number);
-    // The length of a constant schedule means nothing: a longer training may go on with it.
+    // The length of a constant schedule has no effect, so a longer training may continue it.
     constexpr auto kConstant = WeightDecayIncrStyle::kConstant;
     if (weight_decay_.style != kConstant || state.weight_decay->style != kConstant) {
       take(weight_decay_.steps, state.weight_decay->steps, "weight decay samples", number);
@@ -187,7 +187,7 @@ void ParameterScheduler::load(const ParameterSchedulerState& state, SchedulerLoa
     take(weight_decay_.style, state.weight_decay->style, "weight decay increment style", style);
   }
   if (!differences.empty()) throw ConfigError(differences);
-  if (decoupled_lr_) {  // only the peak and the floor are its own
+  if (decoupled_lr_) {  // it has only its own peak and floor
     decoupled_lr_->warmup_steps = lr_.warmup_steps;
     decoupled_lr_->decay_steps = lr_.decay_steps;
     decoupled_lr_->style = lr_.style;

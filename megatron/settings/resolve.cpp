@@ -18,8 +18,8 @@ void append(std::vector<std::string>& problems, std::vector<std::string> more) {
   for (std::string& problem : more) problems.push_back(std::move(problem));
 }
 
-// One pass of Megatron-LM's validate_args, in its order. Each step fills fields that the next ones
-// read, and adds what is wrong to `problems`.
+// One pass of Megatron-LM's validate_args, in its order. Each step fills fields that later ones
+// read, and adds its problems to `problems`.
 class Resolver {
  public:
   Resolver(TrainingArgs& args, std::vector<std::string>& problems)
@@ -51,7 +51,7 @@ class Resolver {
     require(!both, fmt::format("{} and {} exclude each other; keep one", one, other));
   }
 
-  // A checkpoint keeps these paths, and is used from other directories.
+  // Checkpoints store these paths and may be used from other directories.
   void tokenizer_paths() {
     TokenizerConfig& c = args_.tokenizer;
     for (std::string* path : {&c.vocab_file, &c.merge_file, &c.tokenizer_model}) {
@@ -91,7 +91,7 @@ class Resolver {
                     parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size));
   }
 
-  // Sizes beyond any machine are slips of the keyboard. Everything after this may multiply them.
+  // Impossible sizes are typing errors. Everything after this may multiply them.
   void sizes() {
     const TransformerConfig& c = args_.transformer;
     const TrainingConfig& training = args_.training;
@@ -196,7 +196,7 @@ class Resolver {
     ParallelConfig& parallel = args_.parallel;
     args_.optimizer.check_for_nan_in_loss_and_grad = args_.training.check_for_nan_in_loss_and_grad;
     args_.optimizer.log_num_zeros_in_grad = args_.training.log_num_zeros_in_grad;
-    // Compat: Megatron-LM core_r0.5.0 scales fp32 losses with the distributed optimizer only.
+    // Compat: Megatron-LM core_r0.5.0 scales fp32 losses only with the distributed optimizer.
     OptimizerConfig& optimizer = args_.optimizer;
     if (!optimizer.fp16 && !optimizer.bf16 && !parallel.use_distributed_optimizer) {
       optimizer.loss_scale = 0.0;
@@ -217,7 +217,7 @@ class Resolver {
   }
 
   void batches() {
-    // 0 where the sizes do not fit, which is said already.
+    // 0 if the sizes do not fit, which is already reported.
     const int64_t dp = std::max<int64_t>(args_.parallel.data_parallel_size, 1);
     args_.training = megatron::resolved(args_.training, dp);
   }
@@ -343,7 +343,7 @@ class Resolver {
                         c.seq_length, cp));
     require(!(c.distribute_saved_activations && args_.parallel.sequence_parallel),
             "--distribute-saved-activations and --sequence-parallel exclude each other; the latter "
-            "already divides what is saved");
+            "already divides saved activations");
   }
 
   void collect() {
@@ -419,7 +419,7 @@ class Resolver {
                                             args_.checkpoint.save_format != SaveFormat::kNative),
             "--async-save has no effect without --save, or with another --save-format than native");
     warn_if(args_.training.deepspeed && args_.training.rampup_batch_size.empty(),
-            "--deepspeed has no effect without --rampup-batch-size: there is one engine");
+            "--deepspeed has no effect without --rampup-batch-size: this program has one engine");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
     warn_if(given("cuda_graph") && args_.training.cuda_graph &&
@@ -432,8 +432,8 @@ class Resolver {
             "effect with --pipeline-model-parallel-size 1");
     const int64_t group = args_.parallel.microbatch_group_size_per_virtual_pipeline_stage;
     warn_if(group > 0 && group != pp,
-            "--microbatch-group-size-per-virtual-pipeline-stage has no effect: it is "
-            "--pipeline-model-parallel-size here");
+            "--microbatch-group-size-per-virtual-pipeline-stage has no effect: it is always "
+            "--pipeline-model-parallel-size");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
     warn_if(given("save") && args_.checkpoint.save.empty(),
@@ -469,8 +469,8 @@ class Resolver {
   bool sizes_are_sane_ = true;
 };
 
-// A value that was not understood leaves its field unset: drops the sentences that call a flag
-// missing when an earlier one is about its value. A flag that was given as 0 is not missing.
+// An invalid value leaves its field unset: drops sentences that call a flag missing if an earlier
+// one reports its value. A flag that was given as 0 is not missing.
 void drop_echoes(std::vector<std::string>& problems, const std::set<std::string>& given) {
   constexpr std::string_view kRequired = " is required";
   std::set<std::string> mentioned;

@@ -9,7 +9,7 @@ void add_tokenizer_flags(FlagTable& flags, TokenizerConfig& tokenizer) {
   flags
       .add_optional(
           "--tokenizer-type", tokenizer.tokenizer_type,
-          fmt::format("What turns text into ids: {}.", fmt::join(known_tokenizer_types(), ", ")))
+          fmt::format("Type of the tokenizer: {}.", fmt::join(known_tokenizer_types(), ", ")))
       .from_checkpoint();
   flags.add_optional("--vocab-file,--vocab", tokenizer.vocab_file,
                      "Vocabulary: vocab.json of a GPT-2, vocab.txt of a BERT.");
@@ -17,7 +17,7 @@ void add_tokenizer_flags(FlagTable& flags, TokenizerConfig& tokenizer) {
                      "Merges of a GPT-2: merges.txt.");
   flags.add_optional("--tokenizer-model,--tokenizer-name-or-path", tokenizer.tokenizer_model,
                      "A SentencePiece model, a tokenizer.json, the list of a TikTokenizer, or a "
-                     "folder that holds the files.");
+                     "folder with the files.");
   flags.add_optional("--vocab-size", tokenizer.vocab_size,
                      "Number of ids, for NullTokenizer and TikTokenizer.");
   flags
@@ -25,14 +25,14 @@ void add_tokenizer_flags(FlagTable& flags, TokenizerConfig& tokenizer) {
            "Sentinel tokens added to the vocabulary; T5 uses 100.")
       .only_for({"T5"});
   flags.add("--tiktoken-pattern", tokenizer.tiktoken_pattern,
-            "How a TikTokenizer cuts text into words: v1 or v2.");
+            "A TikTokenizer's rule for cutting text into words: v1 or v2.");
   flags.add("--tiktoken-num-special-tokens", tokenizer.tiktoken_num_special_tokens,
-            "Ids of a TikTokenizer that are kept for special tokens.");
+            "Ids of a TikTokenizer that are reserved for special tokens.");
   flags.add("--tokenizer-special-tokens", tokenizer.tokenizer_special_tokens,
-            "Special tokens of a TikTokenizer, or more of them for a HuggingFaceTokenizer.");
+            "Special tokens of a TikTokenizer, or additional ones of a HuggingFaceTokenizer.");
   flags.add_off("--tokenizer-hf-no-include-special-tokens -> tokenizer_hf_include_special_tokens",
                 tokenizer.tokenizer_hf_include_special_tokens,
-                "Put no special tokens around the texts of a HuggingFaceTokenizer.");
+                "Add no special tokens to the texts of a HuggingFaceTokenizer.");
 }
 
 }  // namespace megatron

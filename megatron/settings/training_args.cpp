@@ -115,7 +115,7 @@ ArgMap arg_map(const TrainingArgs& args) {
   TrainingArgs bound;
   const FlagTable flags = training_flags(bound);
   bound = args;
-  // Without the switch the groups follow from the heads; the flag keeps its default.
+  // Without the switch the groups equal the heads; the flag keeps its default.
   if (!args.transformer.group_query_attention) bound.transformer.num_query_groups = 1;
   ArgMap map = flags.values(args.given);
 
@@ -165,7 +165,7 @@ std::string training_help(const std::string& command, ModelKind model, HelpScope
       "- and _ are the same inside a flag; the last occurrence of a flag wins.\n{}{}",
       command,
       scope == HelpScope::kAll ? ""
-                               : "--help-all also lists the flags that are accepted without effect "
+                               : "--help-all also lists flags that are accepted without effect "
                                  "or refused.\n",
       training_flags(args).help(scope, name_of(model)));
 }

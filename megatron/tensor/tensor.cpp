@@ -33,12 +33,12 @@ Tensor::Tensor(const Shape& shape, DType dtype, Stream stream)
       dtype_(dtype) {}
 
 TensorView Tensor::view() {
-  invariant(defined(), "a tensor that is used is defined");
+  invariant(defined(), "a used tensor is defined");
   return {storage_->data() + offset_, shape_, dtype_};
 }
 
 ConstView Tensor::view() const {
-  invariant(defined(), "a tensor that is used is defined");
+  invariant(defined(), "a used tensor is defined");
   return {storage_->data() + offset_, shape_, dtype_};
 }
 
@@ -91,7 +91,7 @@ Tensor Tensor::slice(int64_t begin, int64_t count) const {
 }
 
 Tensor Tensor::to(Stream stream) const {
-  invariant(defined(), "a tensor that is copied is defined");
+  invariant(defined(), "a copied tensor is defined");
   const Stream from = this->stream();
   if (from.device == stream.device) return *this;
   Tensor copy(shape_, dtype_, stream);
@@ -99,7 +99,7 @@ Tensor Tensor::to(Stream stream) const {
     upload_bytes(copy.view().data, view().data, bytes(), stream);
     return copy;
   }
-  // Between GPUs neither stream knows of the other's work on the two blocks: the host waits.
+  // The two GPUs' streams do not know each other's work on the two blocks, so the host waits.
   synchronize(stream);
   copy_bytes(copy.view().data, view().data, bytes(), from);
   synchronize(from);
@@ -109,7 +109,7 @@ Tensor Tensor::to(Stream stream) const {
 void Tensor::expect_on_cpu() const {
   if (stream().is_cpu()) return;
   throw DeviceError("span: tensor " + shape_.str() + " is on " + stream().device.str() +
-                    ", where the host cannot read; read a copy, to(Stream{})");
+                    ", which the host cannot read; read a copy, to(Stream{})");
 }
 
 double Tensor::item() const {

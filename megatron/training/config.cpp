@@ -42,7 +42,7 @@ TrainingConfig resolved(TrainingConfig config, int64_t data_parallel_size) {
 
 namespace {
 
-// The first batch size on the way that does not divide into lots.
+// The first batch size of the ramp-up that is not a multiple of a lot.
 std::optional<int64_t> batch_that_does_not_divide(const TrainingConfig& config,
                                                   const RampupBatchSize& rampup, int64_t lot) {
   const BatchSizeSchedule schedule = BatchSizeSchedule::rampup(rampup, config.global_batch_size);
@@ -107,7 +107,7 @@ std::vector<std::string> problems(const TrainingConfig& c, int64_t data_parallel
         const int64_t lot = c.micro_batch_size * data_parallel_size;
         const std::optional<int64_t> batch = batch_that_does_not_divide(c, *rampup, lot);
         require(!batch,
-                fmt::format("--rampup-batch-size {} {} {} comes to a batch of {}, no multiple "
+                fmt::format("--rampup-batch-size {} {} {} reaches a batch of {}, not a multiple "
                             "of --micro-batch-size {} x data parallel size {}; use multiples "
                             "of {}, or give --decrease-batch-size-if-needed",
                             rampup->start, rampup->increment, rampup->samples, batch.value_or(0),

@@ -88,7 +88,7 @@ void MicrobatchGraph::record(const Microbatch& batch, const Tensor& seed) {
   } catch (const DeviceError& error) {
     is_refused_ = true;
     batch_.clear();
-    warn(fmt::format("--cuda-graph: a microbatch cannot be recorded, training goes on without: {}",
+    warn(fmt::format("--cuda-graph: cannot record a microbatch, training continues without: {}",
                      error.what()));
   }
 }

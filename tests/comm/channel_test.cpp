@@ -124,7 +124,7 @@ TEST(ChannelTest, ARecordBeyondTheLimitEndsIt) {
   ::send(end, "\xff\xff\xff\xff", 4, 0);
   advance(caller, listener);
   EXPECT_EQ(listener.state(), Channel::State::kGone);
-  EXPECT_THAT(listener.problem(), HasSubstr("4294967295 bytes; 16777216 are the limit"));
+  EXPECT_THAT(listener.problem(), HasSubstr("4294967295 bytes, above the limit of 16777216"));
 }
 
 TEST(RecordTest, WhatIsNotThereIsNotRead) {

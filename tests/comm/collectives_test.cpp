@@ -265,7 +265,7 @@ TEST(CollectivesTest, ViewsThatDoNotFitAreRefused) {
         EXPECT_EQ(message_of<DtypeError>([&] { all_gather(view_of(z), view_of(x), world, kCpu); }),
                   "all_gather has dtype float32, expected float64");
         EXPECT_EQ(message_of<ShapeError>([&] { all_to_all(view_of(x), view_of(x), world, kCpu); }),
-                  "all_to_all: 3 elements cannot be cut in 2 equal parts");
+                  "all_to_all: 3 elements do not divide into 2 equal parts");
         EXPECT_EQ(
             message_of<DtypeError>([&] { all_reduce(view_of(bytes), Reduce::kSum, world, kCpu); }),
             "all_reduce: elements of uint8 cannot be reduced; use a floating type, int64 or "

@@ -111,7 +111,7 @@ TEST(GroupTest, WrongMembersAreABug) {
                                       "which it does not belong");
         const std::array<int, 2> outside = {0, 2};
         EXPECT_EQ(message_of<InternalError>([&] { world.subgroup("data", outside); }),
-                  "group world of 2 ranks has no rank 2, which its subgroup data was to contain");
+                  "group world of 2 ranks has no rank 2 for its subgroup data");
         const std::array<int, 2> twice = {1, 1};
         EXPECT_EQ(message_of<InternalError>([&] { world.subgroup("data", twice); }),
                   "subgroup data names rank 1 of group world twice");

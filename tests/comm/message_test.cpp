@@ -91,9 +91,10 @@ TEST(MessageTest, AnotherSizeIsRefused) {
       [](const Group& world) {
         std::vector<float> x(5 + static_cast<size_t>(world.rank()));
         if (world.rank() == 0) return send(view_of(x), 1, world, kCpu);
-        EXPECT_EQ(message_of<CommError>([&] { recv(view_of(x), 0, world, kCpu); }),
-                  "recv(6 x float32 from 0) in group world: rank 1 (rank 1 of the world) expects "
-                  "what rank 0 (rank 0 of the world) did not send: send(5 x float32 to 1)");
+        EXPECT_EQ(
+            message_of<CommError>([&] { recv(view_of(x), 0, world, kCpu); }),
+            "recv(6 x float32 from 0) in group world: rank 1 (rank 1 of the world) expects "
+            "a message that rank 0 (rank 0 of the world) did not send: send(5 x float32 to 1)");
       },
       kOptions);
 }

@@ -159,18 +159,18 @@ TEST(SimulatedWorldTest, ALyingHeaderIsRefused) {
   };
   const Call call{Operation::kSend, DType::kFloat32, 4, Reduce::kSum, 0};
   for (const int64_t bytes : {int64_t{1024}, int64_t{0}, int64_t{8}, int64_t{-1}, INT64_MAX}) {
-    EXPECT_THAT(receive({0, call, bytes}, 1024), HasSubstr("rank 1 of the world sent what is no "
+    EXPECT_THAT(receive({0, call, bytes}, 1024), HasSubstr("rank 1 of the world sent an invalid "
                                                            "message"));
   }
   Call other = call;
   other.count = 256;
-  EXPECT_THAT(receive({0, other, 1024}, 1024), HasSubstr("expects what rank 1"));
+  EXPECT_THAT(receive({0, other, 1024}, 1024), HasSubstr("expects a message that rank 1"));
   other = call;
   other.operation = static_cast<Operation>(77);
-  EXPECT_THAT(receive({0, other, 16}, 16), HasSubstr("sent what is no message"));
+  EXPECT_THAT(receive({0, other, 16}, 16), HasSubstr("sent an invalid message"));
   other = call;
   other.dtype = static_cast<DType>(-3);
-  EXPECT_THAT(receive({0, other, 16}, 16), HasSubstr("sent what is no message"));
+  EXPECT_THAT(receive({0, other, 16}, 16), HasSubstr("sent an invalid message"));
 }
 
 }  // namespace

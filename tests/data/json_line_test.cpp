@@ -66,7 +66,7 @@ TEST(JsonLine, AListIsSeveralTexts) {
   EXPECT_EQ(parse(R"({"text": []})"), "");
   EXPECT_EQ(
       parse(R"({"text": ["a", 1]})"),
-      "bad: key \"text\" holds a list with items that are no texts, expected a text or a list "
+      "bad: key \"text\" holds a list with items that are not texts, expected a text or a list "
       "of texts");
 }
 
@@ -104,14 +104,14 @@ TEST(JsonLine, ProblemsSayWhereAndWhy) {
        "column 17: the line ends inside a text; its closing quote is missing"},
       {R"({"text": "no end\)",
        "column 18: the line ends inside a text; its closing quote is missing"},
-      {R"({"text": "\x"})", "column 11: \\x is no JSON escape"},
+      {R"({"text": "\x"})", "column 11: \\x is not a JSON escape"},
       {R"({"text": "\u12"})", "column 15: \\u must be followed by four hexadecimal digits"},
       {"{\"text\": \"a\tb\"}",
        "column 12: control character 0x09 inside a text must be written as an escape"},
       {R"({"text": "\ud83d!"})",
-       "key \"text\" holds the lone surrogate \\ud83d, which is no character"},
+       "key \"text\" holds the lone surrogate \\ud83d, which is not a character"},
       {R"({"text": "\ude00\ud83d"})",
-       "key \"text\" holds the lone surrogate \\ude00, which is no character"},
+       "key \"text\" holds the lone surrogate \\ude00, which is not a character"},
       {"{\"text\": \"caf\xE9\"}", "column 14: byte 0xe9 is not valid UTF-8 here"},
       {"{\"text\": \"\xED\xA0\xBD\"}", "column 11: byte 0xed is not valid UTF-8 here"},
   };

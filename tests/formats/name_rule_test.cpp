@@ -158,10 +158,10 @@ TEST(NameRuleTest, RefusesSizesThatDoNotFit) {
     return message_of<ShapeError>(
         [&] { their_shapes(mapped_tensor(shape, layout, parts), kSizes); });
   };
-  EXPECT_THAT(refusal({29, 2}, Layout::kQkvSplit, 3), HasSubstr("30 rows were expected"));
-  EXPECT_THAT(refusal({4, 2}, Layout::kPadVocab, 1), HasSubstr("5 rows were expected"));
-  EXPECT_THAT(refusal({3, 2}, Layout::kGateUp, 2), HasSubstr("2 rows were expected"));
-  EXPECT_THAT(refusal({}, Layout::kGateUp, 2), HasSubstr("several rows"));
+  EXPECT_THAT(refusal({29, 2}, Layout::kQkvSplit, 3), HasSubstr("expected 30 rows"));
+  EXPECT_THAT(refusal({4, 2}, Layout::kPadVocab, 1), HasSubstr("expected 5 rows"));
+  EXPECT_THAT(refusal({3, 2}, Layout::kGateUp, 2), HasSubstr("expected 2 rows"));
+  EXPECT_THAT(refusal({}, Layout::kGateUp, 2), HasSubstr("expected a tensor with rows"));
   EXPECT_THAT(refusal({2, 2, 2}, Layout::kTranspose, 1), HasSubstr("two axes"));
 }
 

@@ -145,7 +145,7 @@ TEST(PickleTest, RefusesCyclesAndBombs) {
 }
 
 TEST(PickleTest, RefusesMalformedOnes) {
-  EXPECT_THAT(problem_of(""), HasSubstr("1 more bytes are needed, 0 are left"));
+  EXPECT_THAT(problem_of(""), HasSubstr("needs 1 more bytes, 0 are left"));
   EXPECT_THAT(problem_of(kProtocol2 + "."), HasSubstr("left over"));
   EXPECT_THAT(problem_of(kProtocol2 + "NN."), HasSubstr("left over"));
   EXPECT_THAT(problem_of(kProtocol2 + "0."), HasSubstr("missing on the stack"));
@@ -157,7 +157,7 @@ TEST(PickleTest, RefusesMalformedOnes) {
               HasSubstr("4 are left"));
   EXPECT_THAT(problem_of(kProtocol2 + "NNa."), HasSubstr("appended to None"));
   EXPECT_THAT(problem_of(kProtocol2 + "N(NNu."), HasSubstr("are set in None"));
-  EXPECT_THAT(problem_of(kProtocol2 + "N)R."), HasSubstr("no class or function"));
+  EXPECT_THAT(problem_of(kProtocol2 + "N)R."), HasSubstr("is not a class or function"));
   EXPECT_THAT(problem_of(kProtocol2 + "NQ."), HasSubstr("not the id of a storage"));
   EXPECT_THAT(problem_of(kProtocol2 + "i."), HasSubstr("operation 0x69 is not known"));
   EXPECT_THAT(problem_of("\x80\x07."), HasSubstr("newer than 5"));

@@ -540,7 +540,7 @@ TEST(AttentionTest, RefusesWhatDoesNotFit) {
             }),
             "attention: relative_bias has shape [3, 4, 5], expected [3, 4, 4]");
   EXPECT_EQ(message_of<ShapeError>([&] { kernels::expect_attention_inputs(three, two, two, {}); }),
-            "attention: 3 query heads do not divide over 2 key heads");
+            "attention: 3 query heads do not divide evenly over 2 key heads");
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST(RotaryTest, RefusesWhatDoesNotFit) {
             "rotary: the table has 12 positions, 13 are needed; make it longer");
   const Tensor ids = tensor_of(std::vector<int64_t>{0, 1, 12, 3, 4}, {1, 5});
   EXPECT_EQ(message_of<ShapeError>([&] { run(8, ids, 0); }),
-            "rotary: position 12 is not in the table of 12; make it longer");
+            "rotary: position 12 is outside the table of 12; make it longer");
 }
 
 }  // namespace

@@ -98,12 +98,12 @@ TEST(HostsTest, WhoDoesNotComeIsNamed) {
   const int port = free_port();
   EXPECT_THAT(message_of<CommError>([&] { Hosts(place_of(0, 3, port), 1, kSecret, 50ms); }),
               AllOf(HasSubstr("host 0 waited in vain at port " + std::to_string(port)),
-                    HasSubstr("for these hosts to connect: 1, 2; were they started")));
-  EXPECT_THAT(
-      message_of<CommError>([&] { Hosts(place_of(1, 3, port), 1, kSecret, 50ms); }),
-      AllOf(HasSubstr("host 1 ("),
-            HasSubstr("cannot connect to host 0 at 127.0.0.1:" + std::to_string(port)),
-            HasSubstr("Connection refused"), HasSubstr("was it started"), HasSubstr("firewall")));
+                    HasSubstr("for these hosts to connect: 1, 2; check that they were started")));
+  EXPECT_THAT(message_of<CommError>([&] { Hosts(place_of(1, 3, port), 1, kSecret, 50ms); }),
+              AllOf(HasSubstr("host 1 ("),
+                    HasSubstr("cannot connect to host 0 at 127.0.0.1:" + std::to_string(port)),
+                    HasSubstr("Connection refused"), HasSubstr("check that it was started"),
+                    HasSubstr("firewall")));
 }
 
 }  // namespace

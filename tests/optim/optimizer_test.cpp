@@ -249,7 +249,7 @@ TEST(OptimizerTest, NotFiniteGradientsWithoutScalerAreAnError) {
   Tensor grad = model[1].variable.grad();
   grad.span<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THAT(message_of<Error>([&] { optimizer.step(kRates); }),
-              HasSubstr("not-a-number elements, first in linear.bias"));
+              HasSubstr("infinite or NaN elements, first in linear.bias"));
 
   config.check_for_nan_in_loss_and_grad = false;
   Optimizer unchecked(flat, config);

@@ -122,7 +122,7 @@ TEST(ParameterSchedulerTest, FlagsDecideWhoWinsADisagreement) {
   auto scheduler = make_parameter_scheduler(config, kGoldenLength);
   EXPECT_THAT([&] { scheduler.load(state, scheduler_load_of(config)); },
               ThrowsMessage<ConfigError>(AllOf(
-                  HasSubstr("learning rate: the command line says 0.001, the checkpoint 0.002"),
+                  HasSubstr("learning rate: the command line has 0.001, the checkpoint 0.002"),
                   HasSubstr("cosine"), HasSubstr("end weight decay"), Not(HasSubstr("warmup")))));
 
   config.use_checkpoint_opt_param_scheduler = true;

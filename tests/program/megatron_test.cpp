@@ -239,7 +239,7 @@ TEST_F(MegatronTest, ConversionsThatCannotBeAreExplained) {
   EXPECT_THAT(errors({"--saver", "zarr"}), testing::HasSubstr("--saver zarr is not known"));
   EXPECT_THAT(errors({"--true-vocab-size", "600"}), testing::HasSubstr("fewer than 600 ids"));
   EXPECT_THAT(errors({"--saver", "hf", "--max_shard_size", "10 apples"}),
-              testing::HasSubstr("is no size"));
+              testing::HasSubstr("is not a size"));
   EXPECT_FALSE(std::filesystem::exists(path("to") / "latest_checkpointed_iteration.txt"));
 }
 

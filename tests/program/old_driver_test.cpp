@@ -21,7 +21,7 @@ TEST_F(OldDriverTest, EndsWithOneMessageThatTellsVersionsAndRemedy) {
   const auto errors = errors_of(outcome);
   ASSERT_EQ(errors.size(), 1u) << outcome.err;
   EXPECT_THAT(errors[0],
-              AllOf(HasSubstr("--device cuda: the NVIDIA driver serves CUDA up to 12.8, this "
+              AllOf(HasSubstr("--device cuda: the NVIDIA driver supports CUDA up to 12.8, this "
                               "binary needs 13."),
                     HasSubstr("install driver 580 or newer"), HasSubstr("or use --device cpu")));
 }
@@ -31,7 +31,7 @@ TEST_F(OldDriverTest, TrainingOnTheCpuNeedsNone) {
       "pretrain-gpt", golden_flags().with("--device", "auto").with("--exit-interval", "1").words(),
       with_old_driver());
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("--device auto takes the CPU: the NVIDIA driver serves CUDA "
+  EXPECT_THAT(outcome.err, HasSubstr("--device auto takes the CPU: the NVIDIA driver supports CUDA "
                                      "up to 12.8"));
 }
 

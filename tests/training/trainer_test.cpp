@@ -63,7 +63,7 @@ TEST(TrainerTest, AGradientThatIsNotFiniteIsNamedAndChangesNothing) {
   trainer.train_step();
   const Tensor before = copied(training.weights());
   EXPECT_THAT(message_of<NotFiniteError>([&] { trainer.train_step(); }),
-              testing::AllOf(HasSubstr("iteration 2: gradients hold infinite"),
+              testing::AllOf(HasSubstr("iteration 2: gradients have infinite"),
                              HasSubstr("first in table.weight")));
   expect_identical(training.weights(), before);
 }

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A letter's memory grows as its bytes come: a header alone takes none.
+// A letter's memory grows with the bytes that arrive: a header alone allocates none.
 constexpr int64_t kLetterStep = int64_t{4} << 20;
 constexpr int64_t kMaxBytes = int64_t{1} << 46;  // of one message
 constexpr auto kLookAtWork = std::chrono::milliseconds(1000);
@@ -45,9 +45,9 @@ class PostOffice::Patience {
  public:
   explicit Patience(PostOffice& office) : office_(&office) {}
 
-  // Something has moved.
+  // Call after progress.
   void reset() { begin_ = Clock::now(); }
-  // Nothing has: takes notice of news and gives way. False when time is up.
+  // Call without progress: checks for news and yields. False if time is up.
   bool wait(Lock& lock) {
     PostOffice& office = *office_;
     const Clock::time_point now = Clock::now();
@@ -80,7 +80,7 @@ class PostOffice::Patience {
   bool has_said_ = false;
 };
 
-// A sending outside of the office, which takes the lock to go.
+// A sending that takes the office's lock for its destruction.
 class PostOffice::Started final : public Sending {
  public:
   Started(PostOffice& office, std::unique_ptr<Sending> sending)
@@ -130,7 +130,7 @@ void PostOffice::run_porter() {
     try {
       tend();
     } catch (const std::exception& error) {
-      // The rank's next call finds out by itself.
+      // The rank's next call reports the error.
       debug(fmt::format("rank {}: {}", rank_, error.what()));
     }
     const auto timeout = context_->timeout.load();
@@ -187,8 +187,8 @@ void PostOffice::check(const Round& round, const Awaited& awaited, const Header&
   const bool has_size = header.bytes == awaited.parcel.bytes;
   if (is_message(ours)) {
     if (has_size && theirs.count == ours.count && theirs.dtype == ours.dtype) return;
-    throw CommError(fmt::format("{}: {} expects what {} did not send: {}", round.self.name_of(ours),
-                                round.self.name_of(round.self.rank()),
+    throw CommError(fmt::format("{}: {} expects a message that {} did not send: {}",
+                                round.self.name_of(ours), round.self.name_of(round.self.rank()),
                                 round.self.name_of(awaited.parcel.member), theirs.str()));
   }
   if (theirs == ours && has_size) return;
@@ -230,7 +230,7 @@ bool PostOffice::progress(const Round& round, Awaited& awaited) {
     const std::optional<Header> header = wire_->next(awaited.peer);
     if (!header) return false;
     if (!is_valid(*header)) {
-      throw CommError(fmt::format("rank {} of the world sent what is no message", awaited.peer));
+      throw CommError(fmt::format("rank {} of the world sent an invalid message", awaited.peer));
     }
     peer.phase = Phase::kBody;
     if (header->group == round.group && is_message(header->call) == is_message(round.call)) {
@@ -266,7 +266,7 @@ void PostOffice::give_up(const Round& round, std::span<const Awaited> awaited) c
     if (one.is_done) continue;
     missing += (missing.empty() ? "" : ", ") + round.self.name_of(one.parcel.member);
   }
-  if (missing.empty()) missing = "a member to take what was sent";
+  if (missing.empty()) missing = "a member to receive the message";
   round.self.print_flight_records();
   throw CommError(fmt::format("{}: {} waited {} s for {}", round.self.name_of(round.call),
                               round.self.name_of(round.self.rank()),
@@ -316,7 +316,7 @@ void PostOffice::exchange(const Round& round, std::span<const Parcel> out,
       patience.reset();
       continue;
     }
-    forget_posted();  // which moves on what is still to be sent
+    forget_posted();  // also continues sendings
     const bool has_time = patience.wait(lock);
     throw_if_released(round);
     if (!has_time) give_up(round, awaited);
@@ -327,7 +327,7 @@ void PostOffice::exchange(const Round& round, std::span<const Parcel> out,
 
 void PostOffice::finish(const Round& round, std::deque<std::unique_ptr<Sending>>& sendings,
                         size_t left) {
-  std::vector<std::unique_ptr<Sending>> done;  // go when the lock is free
+  std::vector<std::unique_ptr<Sending>> done;  // destroyed without the lock
   Lock lock(mutex_);
   is_waiting_ = true;
   Patience patience(*this);
@@ -367,9 +367,8 @@ void PostOffice::flush() {
   Patience patience(*this);
   for (forget_posted(); !posted_.empty(); forget_posted()) {
     if (!patience.wait(lock)) {
-      throw CommError(
-          fmt::format("{} messages that rank {} of the world has sent were not received",
-                      posted_.size(), rank_));
+      throw CommError(fmt::format("{} messages from rank {} of the world were not received",
+                                  posted_.size(), rank_));
     }
     if (!failure_.empty()) throw CommError(failure_);
   }

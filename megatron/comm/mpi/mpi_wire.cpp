@@ -46,7 +46,7 @@ bool are_done(std::vector<MPI_Request>& requests) {
   return done != 0;
 }
 
-// Begins `transfer(data, count)` for pieces of a body that MPI can count.
+// Starts `transfer(data, count)` for pieces of a body that fit MPI's int counts.
 template <class Byte, class F>
 void for_pieces(Byte* body, int64_t bytes, const F& transfer) {
   for (int64_t at = 0; at < bytes; at += kPieceBytes) {
@@ -56,7 +56,7 @@ void for_pieces(Byte* body, int64_t bytes, const F& transfer) {
 
 class MpiSending final : public Sending {
  public:
-  // Counts itself in `num_under_way` until it is done.
+  // Counts in `num_under_way` until it is done.
   MpiSending(int peer, const Header& header, const void* body, int& num_under_way)
       : num_under_way_(num_under_way) {
     ++num_under_way_;
@@ -124,13 +124,13 @@ class MpiWire final : public Wire {
     MPI_Request header = MPI_REQUEST_NULL;
     std::vector<MPI_Request> body;
   };
-  // News that any rank may send.
+  // Receives news from any rank.
   struct Ear {
     int tag = 0;
     std::array<char, kNewsBytes> text{};
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  // News on its way to all others.
+  // News that is being sent to all others.
   struct Telling {
     std::string text;
     std::vector<MPI_Request> requests;
@@ -184,7 +184,7 @@ std::optional<Header> MpiWire::next(int from) {
   std::memcpy(&header, peer.head.data(), sizeof(Header));
   const int64_t num_inline = header.bytes <= kInlineBytes ? header.bytes : 0;
   if (count != static_cast<int64_t>(sizeof(Header)) + num_inline) {
-    throw CommError(fmt::format("rank {} of the world sent what is no message", from));
+    throw CommError(fmt::format("rank {} of the world sent an invalid message", from));
   }
   return header;
 }
@@ -240,7 +240,7 @@ void MpiWire::tell_all(Telling& telling, int tag) {
 void MpiWire::tell_failure(const std::string& message) {
   Telling telling{message, {}};
   tell_all(telling, kFailureTag);
-  // A rank that hangs does not take it: no reason to hang, too.
+  // A hanging rank does not receive it; do not hang, too.
   const auto deadline = std::chrono::steady_clock::now() + kFarewell;
   while (!are_done(telling.requests) && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -248,7 +248,7 @@ void MpiWire::tell_failure(const std::string& message) {
 }
 
 void MpiWire::tell_work(const std::string& what) {
-  if (told_work_ && !are_done(told_work_->requests)) return;  // somebody does not listen
+  if (told_work_ && !are_done(told_work_->requests)) return;  // some rank does not receive
   told_work_.emplace(Telling{what, {}});
   tell_all(*told_work_, kWorkTag);
 }

@@ -12,7 +12,7 @@
 namespace megatron::comm::nccl {
 namespace {
 
-constexpr int kOldestVersion = 21800;  // the first with communicators that do not block
+constexpr int kOldestVersion = 21800;  // the first with non-blocking communicators
 
 Library load() {
   const char* const nvls = std::getenv("NCCL_NVLS_ENABLE");
@@ -20,7 +20,7 @@ Library load() {
     ::setenv("NCCL_NVLS_ENABLE", "0", 0);
     debug("NCCL_NVLS_ENABLE=0: NVLink multicast is off unless the variable is set");
   } else if (std::string(nvls) != "0") {
-    warn(fmt::format("NCCL_NVLS_ENABLE={}: NVLink multicast is on, as asked", nvls));
+    warn(fmt::format("NCCL_NVLS_ENABLE={}: NVLink multicast is on", nvls));
   }
   const LazyLibrary file("libnccl.so.2",
                          "install NCCL 2.18 or newer, or add its folder to LD_LIBRARY_PATH");

@@ -24,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kFarewell = std::chrono::seconds(10);  // for the other members to close, too
-constexpr auto kPatience = std::chrono::seconds(1);   // of the watchdog, with a rank in NCCL
+constexpr auto kPatience = std::chrono::seconds(1);   // of the watchdog, if a rank is inside NCCL
 constexpr size_t kManyFlights = 64;
 
 ncclDataType_t type_of(DType dtype) {
@@ -48,7 +48,7 @@ ncclDataType_t type_of(DType dtype) {
 
 ncclRedOp_t operator_of(Reduce op) { return op == Reduce::kSum ? ncclSum : ncclMax; }
 
-// The identity of the graph that a stream is recorded into; 0 when it is not.
+// The id of the graph that captures the stream; 0 if none does.
 unsigned long long capture_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
@@ -79,7 +79,7 @@ class NcclTransport final : public DeviceTransport, private Watched {
   void settle(ncclResult_t result, const Call& call, std::unique_lock<std::timed_mutex>& lock);
   [[noreturn]] void fail(const Call& call, const std::string& reason);
   void record(const Call& call, cudaStream_t stream, unsigned long long capture, cudaEvent_t begin);
-  // Forgets the flights that have ended.
+  // Forgets finished flights.
   void retire();
   cudaEvent_t spare_event();
   void close() noexcept;
@@ -90,13 +90,13 @@ class NcclTransport final : public DeviceTransport, private Watched {
   const std::shared_ptr<Watchdog> watchdog_;
   cudaStream_t own_stream_ = nullptr;
 
-  std::timed_mutex mutex_;  // of what follows
+  std::timed_mutex mutex_;  // guards all that follows
   ncclComm_t communicator_ = nullptr;
-  std::string failure_;  // once it was aborted
+  std::string failure_;  // set by abort()
   Flights<cudaEvent_t> flights_;
-  std::vector<cudaEvent_t> events_;        // all that were made
-  std::vector<cudaEvent_t> spare_events_;  // those of them that nothing uses
-  // The end of the last call: one on another stream comes after it.
+  std::vector<cudaEvent_t> events_;        // all events
+  std::vector<cudaEvent_t> spare_events_;  // unused ones
+  // The end of the last call; a call on another stream waits for it.
   cudaStream_t last_stream_ = nullptr;
   cudaEvent_t last_event_ = nullptr;  // null: it is done
   unsigned long long last_capture_ = 0;
@@ -192,7 +192,7 @@ void NcclTransport::settle(ncclResult_t result, const Call& call,
     if (others) fail(call, "was released because " + *others);
     if (Clock::now() > deadline) {
       host_.print_flight_records();
-      fail(call, fmt::format("NCCL was not ready after {} s; a member did not come",
+      fail(call, fmt::format("NCCL was not ready after {} s; a member did not arrive",
                              static_cast<double>(host_.context().timeout.load().count()) / 1000));
     }
     const ncclResult_t asked = nccl_.get_async_error(communicator_, &result);
@@ -225,7 +225,7 @@ void NcclTransport::record(const Call& call, cudaStream_t stream, unsigned long 
                            cudaEvent_t begin) {
   last_stream_ = stream;
   last_capture_ = capture;
-  if (capture != 0) {  // it runs with the graph, as often as that is launched
+  if (capture != 0) {  // the collective runs at each launch of the graph
     MG_CUDA(cudaEventRecord(captured_event_, stream));
     last_event_ = captured_event_;
     return;
@@ -267,7 +267,7 @@ void NcclTransport::exchange(std::span<const Transfer> transfers, Stream stream)
   queue(call_of(transfers[0]), native, [&] { return issue(transfers, native); });
 }
 
-// What is moved and not reduced is bytes.
+// Data that is moved without a reduction counts as bytes.
 ncclResult_t NcclTransport::issue(const Call& call, const void* in, void* out,
                                   cudaStream_t stream) const {
   const size_t count = static_cast<size_t>(call.count);
@@ -309,7 +309,7 @@ ncclResult_t NcclTransport::issue(std::span<const Transfer> transfers, cudaStrea
       nccl_.recv(transfer.view.data, bytes, ncclUint8, transfer.peer, communicator_, stream);
     }
   }
-  return nccl_.group_end();  // reports what the calls inside refused, too
+  return nccl_.group_end();  // also reports errors of the calls inside
 }
 
 std::optional<std::string> NcclTransport::problem() {
@@ -338,7 +338,7 @@ std::optional<std::string> NcclTransport::problem() {
 }
 
 void NcclTransport::abort(const std::string& reason) {
-  // A rank that stays in NCCL waits for what is aborted here.
+  // A rank inside NCCL waits for a collective that this aborts.
   const std::unique_lock lock(mutex_, kPatience);
   if (communicator_ == nullptr) return;
   failure_ = reason;

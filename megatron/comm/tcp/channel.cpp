@@ -90,7 +90,8 @@ void Channel::flush() {
     const ssize_t count =
         ::send(socket_.get(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (count < 0 && (errno == EPIPE || errno == ECONNRESET)) return;  // it may have said why
+    if (count < 0 && (errno == EPIPE || errno == ECONNRESET))
+      return;  // it may have sent the reason
     if (count < 0) return lose(std::strerror(errno));
     sent_ += static_cast<size_t>(count);
   }
@@ -142,14 +143,14 @@ void Channel::take_piece() {
     }
     is_in_record_ = true;
     if (record_size_ > kMaxRecord) {
-      lose(fmt::format("it announces a record of {} bytes; {} are the limit", record_size_,
+      lose(fmt::format("it announces a record of {} bytes, above the limit of {}", record_size_,
                        kMaxRecord));
     }
   }
   in_.clear();
 }
 
-// The listener: the caller's greeting, then its proof.
+// For the listener: the caller's greeting, then its proof.
 void Channel::take_greeting() {
   if (greeting_.empty()) {
     const char version = in_[kMagic.size()];
@@ -170,7 +171,7 @@ void Channel::take_greeting() {
   out_ += std::exchange(waiting_, {});
 }
 
-// The caller: the listener's greeting and proof.
+// For the caller: the listener's greeting and proof.
 void Channel::take_reply() {
   const char version = in_[kMagic.size()];
   if (version != kVersion || in_[kMagic.size() + 1] != static_cast<char>(purpose_)) {

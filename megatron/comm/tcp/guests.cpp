@@ -7,7 +7,7 @@
 namespace megatron::comm::tcp {
 namespace {
 
-constexpr auto kTime = std::chrono::seconds(5);  // for a guest to say who it is
+constexpr auto kTime = std::chrono::seconds(5);  // for a guest to identify itself
 
 }  // namespace
 
@@ -26,12 +26,12 @@ void Guests::advance(const std::function<bool(Channel channel, const std::string
     guest->channel.advance();
     if (const std::optional<std::string> record = guest->channel.next()) {
       if (!admit(std::move(guest->channel), *record)) {
-        warn_once(*guest, "it says what no process of this job says");
+        warn_once(*guest, "its first record is not of this job");
       }
     } else if (guest->channel.state() == Channel::State::kGone) {
       if (guest->channel.is_stranger()) warn_once(*guest, guest->channel.problem());
     } else if (now - guest->since > kTime) {
-      warn_once(*guest, "it has said nothing for 5 s");
+      warn_once(*guest, "it has sent nothing for 5 s");
     } else {
       ++guest;
       continue;

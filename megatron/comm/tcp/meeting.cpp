@@ -22,10 +22,10 @@ namespace {
 
 constexpr auto kRetry = std::chrono::milliseconds(50);
 constexpr auto kUntilNotice = std::chrono::seconds(5);
-constexpr auto kForOthers = std::chrono::seconds(1);     // to come and be told what is wrong
+constexpr auto kForOthers = std::chrono::seconds(1);     // to arrive and learn of an error
 constexpr auto kForProof = std::chrono::seconds(3);      // for number 0 to prove itself
 constexpr auto kUntilForeign = std::chrono::seconds(3);  // of strangers in place of number 0
-constexpr auto kForTheOther = std::chrono::seconds(5);   // a second number 0 to be there
+constexpr auto kForTheOther = std::chrono::seconds(5);   // to find a second number 0
 constexpr size_t kMaxListed = 8;
 constexpr size_t kMaxSettings = 64;
 constexpr size_t kMaxText = 256;  // of a name, a setting, a card
@@ -56,7 +56,7 @@ std::string hello_of(const MeetingPlace& place, const Member& member) {
   return record.bytes();
 }
 
-// A text that another process chose, fit for messages.
+// Another process's text, made safe for messages.
 std::string bounded(std::string_view text) {
   std::string result(text.substr(0, kMaxText));
   for (char& letter : result) {
@@ -80,7 +80,7 @@ std::optional<Member> member_of(const std::string& hello) {
   return member;
 }
 
-// What is not equal on two members.
+// The conflicts between two members.
 std::vector<std::string> differences(const MeetingPlace& place, const Settings& own,
                                      const std::string& own_name, const Member& other) {
   std::vector<std::string> problems;
@@ -91,21 +91,21 @@ std::vector<std::string> differences(const MeetingPlace& place, const Settings& 
     if (theirs == value) continue;
     problems.push_back(
         i == 0 ? fmt::format("{} runs another build of the program ({:.8}) than {} ({:.8}); "
-                             "install the same on all hosts",
+                             "install the same build on all hosts",
                              other.name, theirs, own_name, value)
-               : fmt::format("{} is {} on {}, {} on {}; give all {}s the same", name, value,
+               : fmt::format("{} is {} on {}, {} on {}; give all {}s the same value", name, value,
                              own_name, theirs, other.name, place.noun));
-    if (i == 0) break;  // another build may say other things
+    if (i == 0) break;  // another build's settings may differ anyway
   }
   return problems;
 }
 
-// At most some of them: thousands of ranks may have the same problem.
+// Only the first few, because thousands of ranks may have the same problem.
 std::vector<std::string> listed(std::vector<std::string> problems) {
   const size_t count = problems.size();
   if (count <= kMaxListed) return problems;
   problems.resize(kMaxListed);
-  problems.push_back(fmt::format("and {} more of the kind", count - kMaxListed));
+  problems.push_back(fmt::format("and {} more of this kind", count - kMaxListed));
   return problems;
 }
 
@@ -128,7 +128,8 @@ std::string answer_of(const std::vector<Member>& members) {
   return record.bytes();
 }
 
-// The members that number 0 tells of. Throws ConfigError when it refuses, CommError for nonsense.
+// The members according to number 0's answer. Throws ConfigError if number 0 refuses, CommError if
+// the answer is invalid.
 std::vector<Member> members_of(const std::string& answer, const MeetingPlace& place) {
   RecordReader record(answer);
   const bool is_welcome = record.number() == 1;
@@ -144,13 +145,13 @@ std::vector<Member> members_of(const std::string& answer, const MeetingPlace& pl
     members[i].card = record.text();
   }
   if (!record.is_good() || static_cast<int64_t>(members.size()) != place.count) {
-    throw CommError(fmt::format("{} 0 at {}:{} gave an answer that cannot be read", place.noun,
-                                place.address, place.port));
+    throw CommError(
+        fmt::format("{} 0 at {}:{} sent an invalid answer", place.noun, place.address, place.port));
   }
   return members;
 }
 
-// Sends what is left to send on all channels.
+// Sends all pending output of all channels.
 void finish_sending(std::span<Channel* const> channels, const Deadline& deadline) {
   for (;;) {
     std::vector<pollfd> requests;
@@ -228,7 +229,7 @@ class Host {
     const int64_t number = member->number;
     const bool is_member = number >= 0 && number < place_.count;
     if (found.empty() && !is_member) {
-      found.push_back(fmt::format("{} is none of {} {}s; {}", member->name, place_.count,
+      found.push_back(fmt::format("{} is not one of the {} {}s; {}", member->name, place_.count,
                                   place_.noun, place_.remedy));
     }
     if (found.empty() && (number == 0 || channels_.contains(number))) {
@@ -251,7 +252,7 @@ class Host {
     std::vector<Channel*> channels;
     for (auto& [number, channel] : channels_) channels.push_back(&channel);
     for (Channel& channel : refused_) channels.push_back(&channel);
-    // A few at once: thousands of answers would take much memory.
+    // A few at once, because thousands of answers would take much memory.
     for (size_t begin = 0; begin < channels.size(); begin += kAtOnce) {
       const size_t count = std::min(kAtOnce, channels.size() - begin);
       const std::span<Channel*> some(channels.data() + begin, count);
@@ -266,10 +267,11 @@ class Host {
       throw ConfigError(problems);
     }
     if (num_missing() > 0) {
-      throw CommError(fmt::format(
-          "{} 0 waited in vain at port {} for these {}s to connect: {}; were they started, and can "
-          "their hosts reach {}?",
-          place_.noun, place_.port, place_.noun, missing(), place_.address));
+      throw CommError(
+          fmt::format("{} 0 waited in vain at port {} for these {}s to connect: {}; check that "
+                      "they were started "
+                      "and that their hosts can reach {}",
+                      place_.noun, place_.port, place_.noun, missing(), place_.address));
     }
     tell_all(answer_of(members_));
     return {std::move(members_), std::move(channels_), std::move(listeners_)};
@@ -285,7 +287,7 @@ class Host {
   std::vector<std::string> problems_;
 };
 
-// Any other member: finds number 0 and tells it who this is.
+// Any other member: finds number 0 and introduces itself.
 class Caller {
  public:
   Caller(const MeetingPlace& place, const Member& own, const Secret& secret)
@@ -306,12 +308,12 @@ class Caller {
       deadline.within(std::chrono::seconds(1)).wait(channel.descriptor(), channel.events());
       channel.advance();
     }
-    throw CommError(fmt::format("{} waited in vain for {} to tell of the others; what does it say?",
-                                own_.name, where_));
+    throw CommError(fmt::format(
+        "{} waited in vain for the list of members from {}; see its messages", own_.name, where_));
   }
 
  private:
-  // A channel to number 0 whose both ends have proved themselves.
+  // A channel to number 0 after both ends have proved themselves.
   Channel call(const Deadline& deadline) {
     for (;;) {
       const std::string problem = attempt(deadline);
@@ -319,18 +321,19 @@ class Caller {
       const std::string text =
           fmt::format("{} cannot connect to {}: {}; {}", own_.name, where_, problem, kRemedy);
       if (foreign_ && foreign_->is_over()) {
-        throw CommError(fmt::format(
-            "{} cannot connect to {}: what answers there is not part of this job: {}; is another "
-            "program at this port? If it is another job, choose another --master-port "
-            "(MASTER_PORT); if it is this job, give all hosts the same MEGATRON_SECRET",
-            own_.name, where_, problem));
+        throw CommError(
+            fmt::format("{} cannot connect to {}: what answers there is not part of this job: {}; "
+                        "check for another "
+                        "program at this port. If it is another job, choose another --master-port "
+                        "(MASTER_PORT); if it is this job, give all hosts the same MEGATRON_SECRET",
+                        own_.name, where_, problem));
       }
       if (deadline.is_over()) throw CommError(text);
       if (own_.number <= 1 && notice_.is_over() && !std::exchange(is_noticed_, true)) warn(text);
       std::this_thread::sleep_for(kRetry);
     }
   }
-  // Why it failed, unless there is a channel then.
+  // Tries to connect; returns the reason if that fails.
   std::string attempt(const Deadline& deadline) {
     Socket socket = connect_once(addresses_, deadline);
     if (!socket.is_open()) {
@@ -342,7 +345,7 @@ class Caller {
     const Deadline until = deadline.within(kForProof);
     for (channel.advance(); channel.state() == Channel::State::kProving; channel.advance()) {
       if (!until.wait(channel.descriptor(), channel.events())) {
-        return "something accepts connections there and does not answer";
+        return "a program accepts connections there but does not answer";
       }
     }
     if (channel.state() == Channel::State::kOpen) {
@@ -355,7 +358,7 @@ class Caller {
   }
 
   static constexpr const char* kRemedy =
-      "was it started, is its address right, and does no firewall close the port?";
+      "check that it was started, that its address is right and that no firewall closes the port";
   const MeetingPlace& place_;
   const Member& own_;
   const Secret& secret_;
@@ -363,11 +366,11 @@ class Caller {
   const std::string where_;
   const Deadline notice_{kUntilNotice};
   bool is_noticed_ = false;
-  std::optional<Deadline> foreign_;  // until when a stranger may still give way to number 0
+  std::optional<Deadline> foreign_;  // the end of the time for a stranger to make way for number 0
   std::optional<Channel> channel_;
 };
 
-// Of two that both believe to be number 0, one is not where the others look for it: it asks there.
+// If two processes believe that they are number 0, one is not at the job's address: it asks there.
 void refuse_second_host(const MeetingPlace& place, const Member& own, const Secret& secret,
                         const Deadline& deadline) {
   const std::vector<Address> addresses = resolve(place.address, place.port);
@@ -377,7 +380,7 @@ void refuse_second_host(const MeetingPlace& place, const Member& own, const Secr
   }
   try {
     Caller(place, own, secret).run(deadline.within(kForTheOther));
-  } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): no second host, as it should be
+  } catch (const CommError&) {  // NOLINT(bugprone-empty-catch): there is no second host
   }
 }
 

@@ -37,7 +37,7 @@ sockaddr_in6& as_ipv6(sockaddr_storage& storage) {
 }
 sockaddr_in& as_ipv4(sockaddr_storage& storage) { return reinterpret_cast<sockaddr_in&>(storage); }
 
-// A socket of IPv6 calls a peer of IPv4 ::ffff:10.0.0.1. Here it is 10.0.0.1 again.
+// An IPv6 socket shows an IPv4 peer as ::ffff:10.0.0.1. Turns it into 10.0.0.1.
 Address plain(Address address) {
   if (address.storage.ss_family != AF_INET6) return address;
   const sockaddr_in6 mapped = as_ipv6(address.storage);
@@ -72,7 +72,7 @@ Socket connect_to(const Address& address, const Deadline& deadline) {
   return socket;
 }
 
-// Whether a call that does not block has to be made again.
+// Must a non-blocking call be repeated?
 bool is_early() { return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
@@ -149,10 +149,11 @@ std::vector<Address> resolve(const std::string& name, int port) {
     status = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
   }
   if (status != 0) {
-    throw CommError(fmt::format(
-        "the master's address {} is not known: {}; set MASTER_ADDR, or --master-addr of launch, to "
-        "the name or address of the host of rank 0",
-        name, ::gai_strerror(status)));
+    throw CommError(
+        fmt::format("the master's address {} cannot be resolved: {}; set MASTER_ADDR, or "
+                    "--master-addr of launch, to "
+                    "the name or address of the host of rank 0",
+                    name, ::gai_strerror(status)));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
   std::vector<Address> list;
@@ -184,7 +185,7 @@ Address numeric_address(const std::string& host, int port) {
     address.storage.ss_family = AF_INET6;
     address.length = sizeof(sockaddr_in6);
   } else {
-    throw CommError(fmt::format("{} is no address of IPv4 or IPv6", host));
+    throw CommError(fmt::format("{} is not an IPv4 or IPv6 address", host));
   }
   address.port() = htons(static_cast<in_port_t>(port));
   return address;
@@ -224,7 +225,7 @@ std::vector<Address> own_addresses(const std::string& name, int port) {
 
 Address address_towards(const std::vector<Address>& addresses) {
   for (Address address : addresses) {
-    // Connecting a datagram socket sends nothing; it only chooses the way.
+    // Connecting a datagram socket sends nothing; it only chooses the route.
     const Socket socket(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (socket.is_open() && ::connect(socket.get(), address.get(), address.length) == 0) {
       Address own = own_address(socket.get());
@@ -232,7 +233,7 @@ Address address_towards(const std::vector<Address>& addresses) {
       return own;
     }
   }
-  fail("no way leads to the host of rank 0");
+  fail("there is no route to the host of rank 0");
 }
 
 Socket listen_at(const Address& address, int backlog) {
@@ -241,7 +242,7 @@ Socket listen_at(const Address& address, int backlog) {
   const int yes = 1;
   const int no = 0;
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (place.storage.ss_family == AF_INET6) {  // IPv4 comes here, too, where it is any address
+  if (place.storage.ss_family == AF_INET6) {  // the any-address accepts IPv4, too
     ::setsockopt(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
   }
   if (!listener.is_open() || ::bind(listener.get(), place.get(), place.length) != 0 ||

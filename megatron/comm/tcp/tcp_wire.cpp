@@ -33,31 +33,31 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxNews = size_t{1} << 16;
-constexpr size_t kMaxHeard = 64;  // news of work that nobody has asked for
+constexpr size_t kMaxHeard = 64;  // unread news of work
 constexpr auto kForNews = std::chrono::seconds(1);
-constexpr auto kForReason = std::chrono::seconds(1);  // for a lost peer's reason to come by rank 0
-constexpr auto kForCall = std::chrono::seconds(10);   // for a peer to be connected to
+constexpr auto kForReason = std::chrono::seconds(1);  // for rank 0 to report why a peer was lost
+constexpr auto kForCall = std::chrono::seconds(10);   // to connect to a peer
 constexpr auto kBetweenCalls = std::chrono::milliseconds(20);
 constexpr auto kSpinTime = std::chrono::microseconds(50);
 constexpr int kRestMs = 20;
 constexpr size_t kMinGuests = 64;
 constexpr rlim_t kOtherFiles = 256;
 
-// What a record of news says.
+// The kinds of news records.
 enum class NewsKind : uint64_t { kFailure = 1, kWork = 2, kFarewell = 3 };
 
-// Of a message to one peer: header, then body.
+// A message to one peer: header, then body.
 struct Outgoing {
   Header header;
   const std::byte* body = nullptr;
-  std::vector<std::byte> kept;  // the body, once nobody else keeps it
-  int64_t num_sent = 0;         // bytes, of both
+  std::vector<std::byte> kept;  // a copy of the body, if its owner has gone
+  int64_t num_sent = 0;         // bytes of header and body
 
   int64_t bytes() const { return static_cast<int64_t>(sizeof(Header)) + header.bytes; }
   bool is_done() const { return num_sent == bytes(); }
 };
 
-// Where a process waits for others.
+// A process's listening address.
 struct Door {
   std::string host;
   int port = 0;
@@ -85,7 +85,7 @@ class TcpWire final : public Wire {
   void wake() override;
   void close() override;
 
-  // Writes what the connection takes.
+  // Writes as much as the connection accepts.
   void write(int peer);
 
  private:
@@ -93,29 +93,29 @@ class TcpWire final : public Wire {
   struct Peer {
     Link link = Link::kNone;
     std::optional<Channel> call;     // while this rank connects to it
-    Clock::time_point next_call{};   // not before
-    Clock::time_point first_call{};  // that failed or is under way
+    Clock::time_point next_call{};   // earliest time of the next call
+    Clock::time_point first_call{};  // since when calls have failed or been under way
     Socket socket;
     std::deque<std::shared_ptr<Outgoing>> out;
-    Header header;  // of the message that comes, as far as it is there
+    Header header;  // of the incoming message, as far as received
     int64_t num_header_bytes = 0;
     std::byte* body = nullptr;
-    int64_t num_body_bytes = 0;  // still to come
-    bool is_awaited = false;     // somebody asked for what comes since the last rest
+    int64_t num_body_bytes = 0;  // still to receive
+    bool is_awaited = false;     // read from since the last rest
   };
   static constexpr int64_t kHeaderBytes = sizeof(Header);
 
-  // The connection to a peer: begins it where there is none.
+  // The connection to a peer; starts one if there is none.
   Peer& linked(int peer);
   void call(int rank, Peer& peer);
   void advance_call(int rank, Peer& peer);
   void call_failed(int rank, Peer& peer, std::string problem);
   bool admit(Channel channel, const std::string& record);
-  // Reads at most `bytes`; what there is.
+  // Reads at most `bytes`, without waiting; returns the number of bytes read.
   int64_t read(int from, void* to, int64_t bytes);
-  // The connection is gone.
+  // Handles a lost connection.
   void lose(int rank, const std::string& reason);
-  // News to rank 0, or from there to all but one.
+  // Sends news to rank 0, or from rank 0 to all others except one.
   void tell(NewsKind kind, int about, const std::string& text, int except);
   void hear(int from, Channel& channel);
   void hear_all();
@@ -129,17 +129,17 @@ class TcpWire final : public Wire {
   std::string address_of_0_;
   std::vector<Socket> listeners_;
   Guests guests_;
-  std::map<int64_t, Channel> news_;  // rank 0: of all others; others: of rank 0
-  std::set<int64_t> left_;           // in good order
+  std::map<int64_t, Channel> news_;  // rank 0: to all others; others: to rank 0
+  std::set<int64_t> left_;           // ended normally
   std::unordered_map<int, Peer> peers_;
   std::set<int> calling_;
-  std::set<int> sending_;  // peers for whom something waits to be sent
+  std::set<int> sending_;  // peers with pending output
   std::optional<News> failure_;
-  std::optional<News> lost_;  // a peer, before anybody has told why
+  std::optional<News> lost_;  // a lost peer whose reason is not known yet
   Clock::time_point lost_at_{};
   std::deque<News> work_;
   int alarm_ = -1;
-  std::vector<pollfd> watched_;  // what wait_to_tend() waits for
+  std::vector<pollfd> watched_;  // descriptors of wait_to_tend()
   std::mutex watched_mutex_;
 };
 
@@ -149,7 +149,7 @@ class TcpSending final : public Sending {
       : wire_(wire), peer_(peer), message_(std::move(message)) {}
   ~TcpSending() override {
     if (message_->is_done()) return;
-    // The rest must still follow what was sent, and the body may go now.
+    // The rest must still be sent, but the caller may free the body now.
     message_->kept.assign(message_->body, message_->body + message_->header.bytes);
     message_->body = message_->kept.data();
   }
@@ -164,7 +164,7 @@ class TcpSending final : public Sending {
   const std::shared_ptr<Outgoing> message_;
 };
 
-// As many open files as the system allows; rank 0 hears all others.
+// Raises the limit of open files as far as allowed; rank 0 has a connection to all others.
 void expect_enough_files(const LaunchEnvironment& place) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -178,8 +178,8 @@ void expect_enough_files(const LaunchEnvironment& place) {
       place.rank, place.size, needed, limit.rlim_max));
 }
 
-// Where this rank waits: at the address by which it reaches rank 0. Where that is loopback, though
-// the job may have other hosts, at all addresses.
+// The listening address of this rank: the address by which it reaches rank 0. If that is loopback
+// and the job may have other hosts, all addresses.
 Address door_address(const LaunchEnvironment& place) {
   Address address = address_towards(resolve(place.master_address, place.master_port));
   if (address.is_loopback() && !is_local_name(place.master_address)) return any_address(0);
@@ -226,7 +226,7 @@ Door TcpWire::door_of(int peer) const {
   const auto port = static_cast<int>(std::strtol(member.card.c_str(), nullptr, 10));
   if (peer == 0) return {address_of_0_, port};
   const bool is_beside_0 = numeric_address(member.address, 0).is_loopback();
-  // A rank that rank 0 sees as its own host's is where this one sees rank 0.
+  // A rank on rank 0's host has the address by which this rank reaches rank 0.
   return {is_beside_0 && rank_ != 0 ? address_of_0_ : member.address, port};
 }
 
@@ -267,7 +267,7 @@ void TcpWire::advance_call(int rank, Peer& peer) {
   }
 }
 
-// The other side may just have called, too: one of the two connections stays (admit()).
+// The other side may have connected at the same time: one of the two connections stays (admit()).
 void TcpWire::call_failed(int rank, Peer& peer, std::string problem) {
   peer.call.reset();
   peer.link = Link::kNone;
@@ -286,14 +286,14 @@ bool TcpWire::admit(Channel channel, const std::string& record) {
   }
   const auto rank = static_cast<int>(number);
   Peer& peer = peers_[rank];
-  // When both call at once the connection of the lower rank stays.
+  // If both connect at once, the connection of the lower rank stays.
   const bool has_better = peer.link == Link::kCalling && rank_ < rank;
   if (has_better || peer.link == Link::kOpen || peer.link == Link::kGone) return true;
   peer.call.reset();
   peer.link = Link::kNone;
   calling_.erase(rank);
   channel.send("welcome");
-  channel.flush();  // and reads nothing: messages come next
+  channel.flush();  // reads nothing, because messages come next
   if (channel.state() != Channel::State::kOpen || channel.has_output()) return true;
   peer.socket = channel.release();
   peer.link = Link::kOpen;
@@ -411,7 +411,7 @@ void TcpWire::tell(NewsKind kind, int about, const std::string& text, int except
   record.number(static_cast<uint64_t>(about));
   record.text(std::string_view(text).substr(0, kMaxNews));
   for (auto& [rank, channel] : news_) {
-    // Who does not read gets no further news of work.
+    // A rank that does not read gets no further news of work.
     const bool is_deaf = channel.state() == Channel::State::kGone ||
                          (kind == NewsKind::kWork && channel.has_output());
     if (rank == except || is_deaf) continue;
@@ -431,7 +431,7 @@ void TcpWire::hear(int from, Channel& channel) {
     const bool is_of_job =
         rank_ == 0 ? about == static_cast<uint64_t>(from) : about < static_cast<uint64_t>(size_);
     if (!reader.is_good() || !is_of_job) {
-      if (!failure_) failure_ = News{from, "it sent news that cannot be read"};
+      if (!failure_) failure_ = News{from, "it sent invalid news"};
       return;
     }
     const auto rank = static_cast<int>(about);
@@ -446,7 +446,7 @@ void TcpWire::hear(int from, Channel& channel) {
   if (rank_ == 0) tell(NewsKind::kFailure, from, failure_->message, from);
 }
 
-// Hears those who have something to say.
+// Reads from all that have sent news.
 void TcpWire::hear_all() {
   std::vector<pollfd> requests;
   std::vector<int64_t> ranks;

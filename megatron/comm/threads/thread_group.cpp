@@ -49,7 +49,7 @@ class ThreadGroup::Patience {
       : world_(world), timeout_(timeout), deadline_(Clock::now() + timeout) {}
 
   Clock::time_point deadline() const { return deadline_; }
-  // Whether time is up. It is not while a rank is at work.
+  // Is time up? Not while a rank is at work.
   bool is_over() {
     if (Clock::now() < deadline_) return false;
     const std::optional<Clock::time_point> work = world_.last_work();
@@ -97,7 +97,7 @@ bool ThreadGroup::spin(const F& happened) const {
 bool ThreadGroup::withdraw(uint32_t phase) {
   uint64_t state = state_.load();
   while (phase_of(state) == phase) {
-    if ((state & (kBroken - 1)) == size_) {  // the last one is just about to open the next phase
+    if ((state & (kBroken - 1)) == size_) {  // the last one is about to open the next phase
       std::this_thread::yield();
       state = state_.load();
     } else if (state_.compare_exchange_weak(state, state | kBroken)) {
@@ -139,7 +139,7 @@ void ThreadGroup::sleep(const Transport& self, const Call& call, uint32_t phase)
   lock.unlock();
   if (is_over(phase)) return;
 
-  // Members that come later see that the meeting is broken and ask why: the reason comes first.
+  // Later members see that the meeting is broken and read the reason: record the reason first.
   const auto fail = [&](const std::string& why) {
     const std::string message =
         fmt::format("{}: {} {}", self.name_of(call), self.name_of(self.rank()), why);
@@ -163,7 +163,7 @@ void ThreadGroup::check_agreement(const Transport& self) {
       fmt::format("group {}: members made different calls: {} called {}, {} called {}",
                   self.membership().name, self.name_of(0), all[0].call.str(),
                   self.name_of(static_cast<int>(other - all.begin())), other->call.str());
-  part(self.rank());  // until here the others read what this rank said
+  part(self.rank());  // the others have now read this rank's call
   throw CommError(message);
 }
 
@@ -195,7 +195,7 @@ std::string ThreadGroup::missing_text(const Transport& self, std::span<const int
 }
 
 void ThreadGroup::throw_released(const Transport& self, const Call& call) const {
-  // Whoever broke the meeting is about to say why.
+  // The rank that broke the meeting is about to report the reason.
   std::optional<std::string> failure;
   while (!(failure = self.failure())) std::this_thread::yield();
   throw CommError(fmt::format("{}: {} was released because {}", self.name_of(call),
@@ -251,7 +251,7 @@ void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std
     throw CommError(fmt::format("{}: {} {}", self.name_of(call), self.name_of(self.rank()), why));
   };
   while (queue.empty()) {
-    // Asked before the queue is looked at again: what was sent before the end still arrives.
+    // Checked before another look at the queue: messages sent before the end still arrive.
     const bool has_ended = world_.has_news() && world_.has_ended(sender);
     if (world_.has_news() && world_.failure()) {
       lock.unlock();
@@ -270,7 +270,7 @@ void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std
   Message message = std::move(queue.front());
   queue.pop_front();
   if (message.call.count != call.count || message.call.dtype != call.dtype) {
-    fail(fmt::format("expects what {} did not send: {}", self.name_of(call.peer),
+    fail(fmt::format("expects a message that {} did not send: {}", self.name_of(call.peer),
                      message.call.str()));
   }
   lock.unlock();
@@ -280,7 +280,9 @@ void ThreadGroup::receive(const Transport& self, const Call& call, std::span<std
 }
 
 void ThreadGroup::wake() {
-  { const std::lock_guard lock(mutex_); }  // whoever decides to sleep now, sleeps, and is woken
+  {
+    const std::lock_guard lock(mutex_);
+  }  // a rank that is about to sleep does so first and is woken
   over_.notify_all();
   if (!world_.has_news()) return;
   for (size_t i = 0; i < size_; ++i) {

@@ -32,7 +32,7 @@ class DeviceScope {
   int previous_ = 0;
 };
 
-// How many graphs this process records now, which make waiting for a whole device an error.
+// Counts the running captures of this process; during a capture, waiting for a device is an error.
 struct Captures {
   std::mutex mutex;
   int count = 0;
@@ -60,18 +60,18 @@ int attribute(cudaDeviceAttr which, int device) {
 DriverState driver_state() {
   DriverState state;
   state.runtime = CUDART_VERSION;
-  cudaDriverGetVersion(&state.driver);  // 0 without one
+  cudaDriverGetVersion(&state.driver);  // 0 without a driver
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   cudaGetLastError();
-  // The second: the driver says that it is new enough, but functions are missing.
+  // Second condition: the driver claims to be new enough but lacks functions.
   state.is_old =
       status == cudaErrorInsufficientDriver || status == cudaErrorCallRequiresNewerDriver;
   state.error = cudaGetErrorString(status);
   return state;
 }
 
-// Has a library queued a copy from the host? Its source may be gone when the graph is launched.
+// Does the graph contain a copy from the host? Its source may be gone when the graph is launched.
 bool copies_from_host(cudaGraph_t graph) {
   size_t count = 0;
   MG_CUDA(cudaGraphGetNodes(graph, nullptr, &count));
@@ -94,7 +94,7 @@ bool copies_from_host(cudaGraph_t graph) {
 int num_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // no driver or no device is an answer, not a failure
+  cudaGetLastError();  // a missing driver or device is not an error here
   return 0;
 }
 
@@ -117,7 +117,7 @@ Properties properties(int device) {
   if (!has_code_for(MG_ARCHITECTURES, found.major, found.minor)) {
     throw DeviceError(fmt::format(
         "cuda:{} ({}) has compute capability {}.{}, this binary has code for {}; use --device cpu, "
-        "or build with -DMG_CUDA_ARCHITECTURES=all, which serves 8.0 and all later ones",
+        "or build with -DMG_CUDA_ARCHITECTURES=all, which supports 8.0 and later",
         device, found.name, found.major, found.minor, gpus_of(MG_ARCHITECTURES)));
   }
   return {.name = found.name,
@@ -229,8 +229,8 @@ void* end_capture(void* stream) {
   const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> graph(captured, cudaGraphDestroy);
   if (copies_from_host(graph.get())) {
     throw DeviceError(
-        "a library copies from memory of the host, which would hold something else by then (cuDNN "
-        "before 9.16 does where a sequence is no multiple of 128: use such a length, a newer cuDNN "
+        "a library copies from host memory, which would change before the graph runs (cuDNN "
+        "before 9.16 does if a sequence is no multiple of 128: use such a length, a newer cuDNN "
         "or --no-cuda-graph)");
   }
   cudaGraphExec_t executable = nullptr;
@@ -242,7 +242,7 @@ void abandon_capture(void* stream) noexcept {
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(stream_of(stream), &graph) == cudaSuccess) cudaGraphDestroy(graph);
   end_of_capture();
-  cudaGetLastError();  // what made the record invalid was told when it happened
+  cudaGetLastError();  // the call that broke the capture reported its own error
 }
 
 void launch_graph(void* graph, void* stream) {

@@ -41,7 +41,7 @@ void rotate_interleaved(T* x, const float* cosines, const float* sines, int64_t 
 void expect_in_table(std::span<const int64_t> positions, int64_t rows) {
   for (const int64_t position : positions) {
     if (position >= 0 && position < rows) continue;
-    throw ShapeError(fmt::format("rotary: position {} is not in the table of {}; make it longer",
+    throw ShapeError(fmt::format("rotary: position {} is outside the table of {}; make it longer",
                                  position, rows));
   }
 }

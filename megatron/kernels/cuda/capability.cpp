@@ -30,17 +30,17 @@ constexpr Capability kCapabilities[] = {
     {"8.9", kLeastSharedBytes, false}, {"9.0", 227 * kKiB, true},
     {"10.0", 227 * kKiB, true},        {"12.0", kLeastSharedBytes, true}};
 
-// Of MEGATRON_GPU_AS; null where it is not set.
+// The capability from MEGATRON_GPU_AS; null if it is not set.
 const Capability* pretended() {
   const char* const name = std::getenv("MEGATRON_GPU_AS");
   if (name == nullptr) return nullptr;
   const auto* const found = std::find_if(std::begin(kCapabilities), std::end(kCapabilities),
                                          [&](const Capability& one) { return one.name == name; });
   if (found != std::end(kCapabilities)) return found;
-  throw ConfigError(
-      fmt::format("MEGATRON_GPU_AS={} is not a compute capability that kernels know; use 8.0, 8.6, "
-                  "8.9, 9.0, 10.0 or 12.0",
-                  name));
+  throw ConfigError(fmt::format(
+      "MEGATRON_GPU_AS={} is not a compute capability that kernels support; use 8.0, 8.6, "
+      "8.9, 9.0, 10.0 or 12.0",
+      name));
 }
 
 int attribute(cudaDeviceAttr which, Device device) {
@@ -49,7 +49,7 @@ int attribute(cudaDeviceAttr which, Device device) {
   return value;
 }
 
-// What is known of a kernel on a device.
+// Cached facts about a kernel on a device.
 struct Known {
   int allowed_bytes = 0;
   std::optional<bool> has_clusters;

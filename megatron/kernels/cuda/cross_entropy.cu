@@ -26,13 +26,13 @@ Labels labels_of(ConstView labels, const Shape& shape) {
   expect_shape(labels.shape, {shape[1], shape[0]}, "cross_entropy: labels");
   if (labels.numel() > INT32_MAX) {
     throw ShapeError("cross_entropy: " + std::to_string(labels.numel()) +
-                     " tokens are more than one launch can cover; use a smaller micro-batch");
+                     " tokens exceed one launch; use a smaller micro-batch");
   }
   return {labels.as<int64_t>(), static_cast<uint32_t>(labels.size(0)),
           static_cast<uint32_t>(labels.size(1))};
 }
 
-// Part of a row: the sum of exp(x - max) is carried along and scaled down when max grows.
+// Part of a row: a running sum of exp(x - max), which is scaled down when max grows.
 struct Part {
   float max;
   float exp_sum;
@@ -46,7 +46,7 @@ struct Part {
     for (int i = 0; i < kVector; ++i) {
       if (i < n) largest = fmaxf(largest, x.values[i]);
     }
-    // Nothing but -infinity so far: every exp is 0, and infinity - infinity would be NaN.
+    // Only -infinity so far: every exp is 0, and infinity - infinity would be NaN.
     const float center = largest == -INFINITY ? 0.0f : largest;
     float sum = 0;
 #pragma unroll
@@ -80,7 +80,7 @@ __device__ inline Part warp_merged(Part part) {
   return part;
 }
 
-// One block per row of `cols` columns, the first `counted` of which are not padding.
+// One block per row of `cols` columns; the first `counted` are not padding.
 __global__ void __launch_bounds__(kRowThreads)
     statistics_kernel(float* statistics, Source logits, Labels labels, int64_t first_column,
                       int64_t cols, int64_t counted) {
@@ -150,8 +150,8 @@ struct Backward {
   float even;  // the target distribution's value at every column but the label
 };
 
-// One block per piece of a row: 8 columns per thread and turn. Last rows first: the forward pass
-// ended with them, so they may still be in the L2 cache.
+// One block per piece of a row: 8 columns per thread and turn. Starts with the last rows: the
+// forward pass ended with them, so they may still be in the L2 cache.
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(Sink dlogits, Source logits, Labels labels, Backward b) {
   const uint32_t row = gridDim.x - 1 - blockIdx.x;
@@ -176,12 +176,12 @@ __global__ void __launch_bounds__(kThreads)
   dlogits.write(at, n, dx);
 }
 
-// How many of a rank's columns are not padding.
+// The number of a rank's columns that are not padding.
 int64_t counted_columns(int64_t cols, int64_t first_column, int64_t num_columns) {
   return std::clamp<int64_t>(num_columns - first_column, 0, cols);
 }
 
-// The share of the target's weight that label smoothing spreads over all columns.
+// The weight that label smoothing moves from the target to all columns.
 float spread_of(float label_smoothing, int64_t num_columns) {
   if (num_columns < 2) return 0;
   const auto k = static_cast<float>(num_columns);

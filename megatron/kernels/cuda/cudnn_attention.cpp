@@ -25,9 +25,9 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   throw DeviceError(fmt::format("{} failed: {}", call, cudnnGetErrorString(status)));
 }
 
-// --- Problems as cuDNN sees them ---
+// --- Problems in cuDNN's terms ---
 
-// Where the elements of [batch, head, token, channel] are; channels are adjacent. In elements.
+// The strides, in elements, of [batch, head, token, channel]; channels are adjacent.
 struct Layout {
   int64_t batch = 0, head = 0, token = 0;
   bool operator==(const Layout& other) const = default;
@@ -35,7 +35,7 @@ struct Layout {
 
 enum Position { kQ, kK, kV, kOut, kDout, kDq, kDk, kDv, kNumTensors, kStats = kNumTensors };
 
-// Everything that a plan depends on. Integers only, so that it is hashed as it lies in memory.
+// Everything that a plan depends on. Integers only, so that its bytes can be hashed.
 struct Key {
   int64_t is_backward = 0;
   int64_t dtype = 0;
@@ -59,8 +59,7 @@ struct KeyHash {
   }
 };
 
-// A view of queries, or of what has their shape, or of keys or values, with heads as groups of
-// equal strides.
+// The layout of queries, outputs, keys or values, with heads as groups of equal strides.
 struct GroupedLayout {
   int64_t batch, group, head, token;
 };
@@ -81,9 +80,9 @@ GroupedLayout grouped(const BasicHeadsView<Pointer>& x, int64_t heads_per_group)
   return {x.stride_b, heads_per_group * x.stride_group, x.stride_group, x.stride_s};
 }
 
-// The tensors of a pass with what cuDNN says in four dimensions: the heads of all groups have one
-// stride, or else (the fused projection with several heads to a group) the groups are samples of
-// their own. False when neither holds.
+// The tensors of a pass in cuDNN's four dimensions. Either the heads of all groups have one stride,
+// or (for the fused projection with several heads to a group) groups become additional samples.
+// fits() is false if neither is possible.
 class Tensors {
  public:
   Tensors(const ConstHeadsView& q, const ConstHeadsView& k)
@@ -136,7 +135,7 @@ class Tensors {
   std::array<void*, kNumTensors> pointers_{};
 };
 
-// Causal so that the last query sees all keys, or not at all.
+// cuDNN's causal mask lets the last query see all keys.
 bool has_usual_mask(const ConstHeadsView& q, const ConstHeadsView& k,
                     const AttentionSettings& settings) {
   return !settings.is_causal || settings.query_offset + q.s == k.s;
@@ -174,7 +173,7 @@ std::string text_of(const Key& key) {
 // --- Plans ---
 
 struct Plan {
-  std::shared_ptr<graph::Graph> graph;  // null where cuDNN refused
+  std::shared_ptr<graph::Graph> graph;  // null if cuDNN refused
   int64_t workspace_bytes = 0;
 };
 
@@ -208,7 +207,7 @@ void make_output(const Tensor& tensor, const Key& key, Position position) {
       .set_stride(strides_of(key, position));
 }
 
-// [batches, heads, sq, 1] fp32: log of the sum of exponentials, natural, as ours.
+// [batches, heads, sq, 1] fp32: the natural logarithm of the sum of exponentials, as in our lse.
 void describe_stats(graph::Tensor_attributes& stats, const Key& key) {
   stats.set_uid(kStats)
       .set_data_type(cudnn_frontend::DataType_t::FLOAT)
@@ -266,7 +265,7 @@ Plan make_plan(const Key& key, cudnnHandle_t handle) {
   int64_t workspace_bytes = 0;
   if (status.is_good()) status = whole->get_workspace_size(workspace_bytes);
   if (status.is_bad()) {
-    warn(fmt::format("attention: cuDNN refuses {} ({}); slower own kernels serve it", text_of(key),
+    warn(fmt::format("attention: cuDNN refuses {} ({}); using slower own kernels", text_of(key),
                      status.get_message()));
     return {};
   }
@@ -276,9 +275,9 @@ Plan make_plan(const Key& key, cudnnHandle_t handle) {
 // The plans of a device and the cuDNN handles of its streams.
 class Plans {
  public:
-  // Those of a device; they live as long as the process.
+  // The plans of a device; they live as long as the process.
   static Plans& of(Device device) {
-    // Never destroyed: the CUDA runtime may be gone when static objects are.
+    // Never destroyed: the CUDA runtime may be unloaded before static objects are destroyed.
     static std::mutex mutex;
     static auto& all = *new std::unordered_map<int, std::unique_ptr<Plans>>();
     const std::lock_guard lock(mutex);
@@ -287,7 +286,7 @@ class Plans {
     return *plans;
   }
 
-  // Stays valid.
+  // The reference stays valid.
   const Plan& plan(const Key& key, Stream stream) {
     const std::lock_guard lock(mutex_);
     const auto found = plans_.find(key);
@@ -318,21 +317,21 @@ class Plans {
   std::unordered_map<void*, cudnnHandle_t> handles_;
 };
 
-// Is the library there? Says once when it is not.
+// Is the library installed? Warns once if it is not.
 bool is_installed() {
   static const bool found = [] {
     try {
       cudnnGetVersion();
       return true;
     } catch (const DeviceError& error) {
-      warn(fmt::format("attention: {}; slower own kernels serve it", error.what()));
+      warn(fmt::format("attention: {}; using slower own kernels", error.what()));
       return false;
     }
   }();
   return found;
 }
 
-// Null where cuDNN does not serve the call.
+// Null if cuDNN does not serve the call.
 const Plan* plan_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView& k,
                     const AttentionSettings& settings, bool is_backward, Stream stream) {
   if (!takes(q, k, settings) || !tensors.fits() || !is_installed()) return nullptr;

@@ -13,7 +13,7 @@ struct Table {
   int64_t num_rows;
 };
 
-// The pack of an id's row; zeros where the table has none.
+// The pack of an id's row; zeros if the table does not have the row.
 __device__ inline Words fetch_row(const Table& table, int64_t id_at, int64_t column, int64_t cols,
                                   int n) {
   if (table.ids == nullptr) return Words{};
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   const int n = here.count;
   if (n <= 0) return;
   const auto row = static_cast<uint32_t>(here.row);
-  const int64_t id_at = row % batch * length + row / batch;  // [b, s] of [s, b]
+  const int64_t id_at = row % batch * length + row / batch;  // from [s, b] to [b, s]
   const Words raw_word = fetch_row(word, id_at, here.column, cols, n);
   const Words raw_position = fetch_row(position, id_at, here.column, cols, n);
   Floats out = word.rows.floats(raw_word);
@@ -42,10 +42,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 constexpr int kWarps = 8;     // places of `order` per block
-constexpr int kUnrolled = 8;  // rows of dy on their way at once
+constexpr int kUnrolled = 8;  // rows of dy loaded at once
 
-// Each warp looks at one place of `order`. Where an id begins it sums up all rows of that id, a
-// pack of columns per lane, in their order: the sums are the CPU's.
+// Each warp handles one place of `order`. At the first place of an id it sums all rows of that id,
+// a pack of columns per lane, in order: the sums are bit-equal to the CPU's.
 __global__ void __launch_bounds__(32 * kWarps)
     backward_kernel(Sink dtable, Source dy, const int64_t* ids, const int64_t* order, int64_t count,
                     int64_t batch, int64_t length, int64_t first_row, int64_t num_rows,
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(32 * kWarps)
       if (!is_same[j]) continue;
       const auto place = static_cast<uint32_t>(places[j]);
       const auto width = static_cast<uint32_t>(length);
-      const int64_t from = place % width * batch + place / width;  // [s, b] of [b, s]
+      const int64_t from = place % width * batch + place / width;  // from [b, s] to [s, b]
       raw[j] = dy.fetch(from * cols + column, n);
     }
 #pragma unroll
@@ -96,11 +96,11 @@ __global__ void __launch_bounds__(32 * kWarps)
   dtable.write(to, n, sums);
 }
 
-// Places in [b, s] are counted in 32 bits: their division is much cheaper than that of 64.
+// Places in [b, s] fit 32 bits, because a 64-bit division costs much more.
 void expect_few(int64_t count) {
   if (count <= INT32_MAX) return;
   throw ShapeError("embedding: " + std::to_string(count) +
-                   " ids are more than one launch can cover; use a smaller micro-batch");
+                   " ids exceed one launch; use a smaller micro-batch");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ struct Sums {
   double weights;
 };
 
-// One block: a float per token is little, and the order of the sums is fixed by the count alone.
+// One block: there is only one float per token, and the order of sums depends only on the count.
 __global__ void __launch_bounds__(kSumThreads)
     forward_kernel(float* mean, float* count, const float* losses, const float* mask,
                    const float* divisor, int64_t batch, int64_t length) {
@@ -52,7 +52,7 @@ __global__ void backward_kernel(float* dlosses, const float* dmean, const float*
 void expect_few(int64_t tokens) {
   if (tokens <= INT32_MAX) return;
   throw ShapeError("masked_mean: " + std::to_string(tokens) +
-                   " tokens are more than one launch can cover; use a smaller micro-batch");
+                   " tokens exceed one launch; use a smaller micro-batch");
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ cublasLtEpilogue_t epilogue_of(const MatmulKey& key) {
     case Epilogue::kGeluGradient:
       return CUBLASLT_EPILOGUE_DGELU;
   }
-  throw InternalError("matmul: an epilogue without a name");
+  throw InternalError("matmul: unknown epilogue");
 }
 
 const char* text_of(Epilogue epilogue) {
@@ -60,14 +60,14 @@ const char* text_of(Epilogue epilogue) {
     case Epilogue::kGelu:
       return ", GELU";
     case Epilogue::kGeluKept:
-      return ", GELU of a kept sum";
+      return ", GELU with the sum stored";
     case Epilogue::kGeluGradient:
       return ", times the derivative of GELU";
   }
   return "";
 }
 
-// The addresses that an epilogue reads and writes.
+// Sets the addresses that an epilogue reads and writes.
 void point(MatmulPlan& plan, const MatmulOperands& operands) {
   if (operands.bias != nullptr) {
     set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);

@@ -17,15 +17,15 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-// Smaller products, such as those that generate a token, take less time than their search is worth.
+// The search does not pay for smaller products, such as those that generate a token.
 constexpr double kSmallFlops = 1e9;
 constexpr int kMaxOffers = 16;
 constexpr int kRounds = 3;
 
-// Null where the user turned it off or there is no place for it. One for all devices: equal GPUs
+// Null if the user turned it off or there is no directory for it. One for all devices: equal GPUs
 // share their choices.
 ChoiceFile* choices_of_process() {
-  // Never destroyed, as the plans.
+  // Never destroyed, like the plans.
   static ChoiceFile* const file = []() -> ChoiceFile* {
     const char* const name = std::getenv("MEGATRON_MATMUL_CACHE");
     if (name != nullptr && std::string_view(name) == "off") return nullptr;
@@ -53,7 +53,7 @@ bool may_search(Stream stream) {
   return stream.options.searches_algorithms && !is_recorded(stream);
 }
 
-// A block of the device's memory, given back in the order of the stream's work.
+// A block of device memory, released in the order of the stream's work.
 class Scratch {
  public:
   Scratch(int64_t bytes, Device device)
@@ -82,7 +82,7 @@ MatmulPlans::MatmulPlans(Device device, ChoiceFile* choices) : device_(device), 
 MatmulPlans::~MatmulPlans() { cublasLtDestroy(handle_); }
 
 MatmulPlans& MatmulPlans::of(Device device) {
-  // Never destroyed: the CUDA runtime may be gone when static objects are.
+  // Never destroyed: the CUDA runtime may be unloaded before static objects are destroyed.
   static std::mutex mutex;
   static auto& all = *new std::unordered_map<int, std::unique_ptr<MatmulPlans>>();
   const std::lock_guard lock(mutex);
@@ -135,7 +135,7 @@ MatmulPlans::Entry MatmulPlans::made(const MatmulKey& key, const MatmulOperands&
   const int64_t result_bytes = key.m * key.n * size_of(key.out);
   const auto best = search(plan, offers, operands, result_bytes, stream);
   if (best && !take(file->remember(question, encoded(offers[*best])))) {
-    warn(fmt::format("matmul: cuBLASLt refuses the stored algorithm of {}; its first offer serves",
+    warn(fmt::format("matmul: cuBLASLt rejects the stored algorithm of {}; using its first offer",
                      text_of(key)));
   }
   return {plan, true};
@@ -145,13 +145,13 @@ std::optional<size_t> MatmulPlans::search(const MatmulPlan& plan,
                                           std::span<const cublasLtMatmulAlgo_t> offers,
                                           MatmulOperands operands, int64_t result_bytes,
                                           Stream stream) {
-  // A sum that the product adds to may be read many times but changed once only.
+  // A product that accumulates may run many times in the search but change its result only once.
   std::optional<Scratch> scratch;
   if (operands.beta != 0) {
     try {
       scratch.emplace(result_bytes, device_);
     } catch (const DeviceError&) {
-      debug("matmul: no memory to search an algorithm with; cuBLASLt's first offer serves");
+      debug("matmul: no memory to search for an algorithm; using cuBLASLt's first offer");
       return std::nullopt;
     }
     operands.d = scratch->data();

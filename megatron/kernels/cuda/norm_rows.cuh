@@ -10,8 +10,8 @@
 // LayerNorm with a mean of zero.
 namespace megatron::kernels::cuda {
 
-// The number of blocks that sum up parameter gradients, each over its own rows: two for each
-// multiprocessor of an H200. It is part of the result's definition, as it fixes the order of sums.
+// The number of blocks that sum parameter gradients, each over its own rows: two for each
+// multiprocessor of an H200. It fixes the order of sums, so it is part of the result.
 constexpr int64_t kMaxPartials = 264;
 
 struct Forward {
@@ -32,13 +32,13 @@ struct Forward {
   }
 };
 
-// x as it would be after a stay in T.
+// x rounded to T.
 template <class T>
 __device__ __forceinline__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-// The sum over the threads of a row, a warp or a whole block. `shared` is used once per block.
+// The sum over the threads of a row: a warp or a whole block. `shared` is used once per block.
 template <bool kIsWarp>
 __device__ __forceinline__ float row_sum(float value, float* shared) {
   value = warp_sum(value);
@@ -48,7 +48,7 @@ __device__ __forceinline__ float row_sum(float value, float* shared) {
   return warp_sum(threadIdx.x % kWarp < blockDim.x / kWarp ? shared[threadIdx.x % kWarp] : 0.0f);
 }
 
-// Where the packs of x come from: memory.
+// Reads the packs of x from memory.
 template <class T>
 struct RowsInMemory {
   const T* x;
@@ -59,13 +59,13 @@ struct RowsInMemory {
   __device__ RawPack<T> finish(int64_t, int, const Raw& raw) const { return raw; }
 };
 
-// A row in the registers of its threads, kPacks packs each: a warp's, with several rows in a block,
-// or a block's. rows.fetch() begins to load what a pack of x is made of, rows.finish() makes it.
+// Normalises a row in the registers of its threads, kPacks packs each: a warp with several rows in
+// a block, or a whole block. rows.fetch() starts the loads for a pack of x; rows.finish() makes it.
 template <class T, int kPacks, bool kIsWarp, class Rows>
 __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f, Rows rows) {
   __shared__ float shared[2][kWarp];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (row >= f.rows) return;  // whole warps; a block has one row
+  if (row >= f.rows) return;  // leaves whole warps or the whole block
   const auto cols = static_cast<int>(f.cols);
   const auto column = [](int j) {
     return (static_cast<int>(threadIdx.x) + j * static_cast<int>(blockDim.x)) * kVector;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f
     }
     center = row_sum<kIsWarp>(sum, shared[0]) / static_cast<float>(cols);
   }
-  // Around the mean, so that a large mean does not cancel the variance.
+  // Squares around the mean, so that a large mean does not cancel the variance.
   float squares = 0;
 #pragma unroll
   for (int j = 0; j < kPacks; ++j) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f
 
 struct Backward {
   Sink dx;  // may be null
-  // [2 or 3, num_partials, cols]: of dweight, dbias and the branch's dbias; null: none is wanted
+  // [2 or 3, num_partials, cols]: dweight, dbias and the branch's dbias; null: none is wanted
   float* partials;
   Source dy;
   Source x;
@@ -156,12 +156,12 @@ struct Backward {
   }
 };
 
-// What is left of the gradient of x besides the norm: nothing.
+// The gradient of x has no other terms than the norm's.
 struct NothingPast {
   static constexpr bool kIs = false;
 };
-// Or x is a residual stream, the sum of a branch and what came before: the gradient that reaches x
-// past the norm is added to dx, and goes on into the branch.
+// x is a residual stream, the sum of a branch and earlier activations: the gradient of x from other
+// uses is added to dx, and the sum goes on into the branch.
 struct StreamPast {
   static constexpr bool kIs = true;
   Source dx_past;  // of the dtype of x; may be null
@@ -170,10 +170,10 @@ struct StreamPast {
   bool has_dbias;
 };
 
-constexpr int kRowsThreads = 512;  // of a block that takes several rows at once
-constexpr int kWidePacks = 4;      // of a thread, where 1024 threads with one pack are too few
+constexpr int kRowsThreads = 512;  // threads of a block that takes several rows at once
+constexpr int kWidePacks = 4;      // packs of a thread if 1024 threads with one pack are too few
 
-// What one thread holds of a row.
+// A thread's part of a row.
 template <class T, class D, int kPacks, class Past>
 struct RowPart {
   RawPack<T> x[kPacks];
@@ -199,17 +199,17 @@ struct RowPart {
   }
 };
 
-// A block takes blockDim.y rows at a time, each by blockDim.x threads, and keeps its sums of the
-// parameter gradients in registers: x and dy are read once for all results.
+// A block takes blockDim.y rows at a time, blockDim.x threads each, and keeps its sums of the
+// parameter gradients in registers: it reads x and dy once for all results.
 template <class T, class D, int kPacks, class Past>
 __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
     backward_kernel(Backward b, Past past) {
-  // One pack fits the registers twice: the next row is on its way while this one is summed up.
+  // One pack fits the registers twice: the next row is loaded while this one is summed.
   constexpr bool kPrefetches = kPacks == 1;
   __shared__ float2 shared[2][kWarp];
   __shared__ float combined[kRowsThreads * kVector];
   const unsigned lane = threadIdx.x % kWarp;
-  const unsigned warps = blockDim.x / kWarp;  // of a row
+  const unsigned warps = blockDim.x / kWarp;  // warps of a row
   const unsigned first_warp = threadIdx.y * warps;
   const auto column = [](int j) {
     return static_cast<int64_t>(threadIdx.x + static_cast<unsigned>(j) * blockDim.x) * kVector;
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
   int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   RowPart<T, D, kPacks, Past> now, next;
   if (kPrefetches && row < b.rows) next.load(b, past, row);
-  // All rows of a block go round together: its barriers are for all threads.
+  // All rows of a block iterate together, because its barriers are for all threads.
   for (int64_t first = row - threadIdx.y, turn = 0; first < b.rows; first += step, ++turn) {
     const bool is_row = row < b.rows;
     if constexpr (kPrefetches) {
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
     sum_g = warp_sum(sum_g);
     sum_gx = warp_sum(sum_gx);
     if (warps > 1) {
-      // Two buffers in turn: who is late still reads the other one.
+      // Two buffers in turn: slow warps may still read the other one.
       float2* sums = shared[turn % 2] + first_warp;
       if (lane == 0) sums[threadIdx.x / kWarp] = make_float2(sum_g, sum_gx);
       __syncthreads();
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
   }
 
   if (b.partials == nullptr) return;
-  // The first row of threads adds up what the others hold, in their order.
+  // The first row of threads adds the sums of the other rows, in order.
   const auto combine = [&](const Floats(&sums)[kPacks], float* out) {
     if (blockDim.y > 1) {  // then a thread has one pack
       __syncthreads();
@@ -334,8 +334,8 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
   }
 }
 
-// y = beta * y + the partials' sum: 32 columns per block, each warp a part of the partials, and the
-// first warp adds up the warps' sums in their order. Each row of the grid is a gradient's.
+// y = beta * y + the sum of the partials. A block has 32 columns; each warp sums a part of the
+// partials, and the first warp adds the warps' sums in order. Each row of the grid is a gradient.
 struct ParameterSums {
   struct Gradient {
     Sink y;  // may be null
@@ -368,7 +368,7 @@ inline unsigned grid_of(int64_t rows, int64_t rows_per_block, const char* who) {
   const int64_t blocks = divided_up(rows, rows_per_block);
   if (blocks > INT32_MAX) {
     throw ShapeError(std::string(who) + ": " + std::to_string(rows) +
-                     " rows are more than one launch can cover; use a smaller micro-batch");
+                     " rows exceed one launch; use a smaller micro-batch");
   }
   return static_cast<unsigned>(blocks);
 }
@@ -377,12 +377,12 @@ inline unsigned whole_warps(int64_t threads) {
   return static_cast<unsigned>(divided_up(threads, kWarp)) * kWarp;
 }
 
-constexpr int64_t kMaxBlockPacks = 4;  // of a thread, where a block has one row
+constexpr int64_t kMaxBlockPacks = 4;  // packs of a thread if a block has one row
 
 // forward_kernel for rows of at most kMaxBlockPacks * 1024 packs.
 template <class T, class Rows>
 void launch_rows(const Forward& f, const Rows& source, cudaStream_t queue, const char* who) {
-  constexpr unsigned kRowsPerBlock = 4;  // of the kernels with a warp per row
+  constexpr unsigned kRowsPerBlock = 4;  // in kernels with a warp per row
   const int64_t packs = divided_up(f.cols, kVector);
   const dim3 block(kWarp, kRowsPerBlock);
   const unsigned blocks = grid_of(f.rows, packs <= 4 * kWarp ? kRowsPerBlock : 1, who);

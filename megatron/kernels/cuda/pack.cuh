@@ -8,9 +8,9 @@
 #include "megatron/device/host_device.h"
 #include "megatron/kernels/cuda/launch.cuh"
 
-// Rows of tensors in packs of eight elements, which one thread holds as floats. Where the dtype is
-// a template argument a pack stays in registers as it lies in memory; where it is known at run time
-// only, each access has a branch that all threads take alike.
+// Rows of tensors in packs of eight elements, which one thread holds as floats. If the dtype is a
+// template argument, a pack stays in registers as it is in memory. If the dtype is known only at
+// run time, each access has a branch that all threads take alike.
 namespace megatron::kernels::cuda {
 
 // Eight elements as floats.
@@ -18,7 +18,7 @@ struct Floats {
   float values[kVector];
 };
 
-// Eight elements of T as they lie in memory: 16 bytes, or 32 of fp32.
+// Eight elements of T as in memory: 16 bytes, or 32 for fp32.
 template <class T>
 struct RawPack {
   static constexpr int kWords = kVector * static_cast<int>(sizeof(T)) / 4;
@@ -59,7 +59,7 @@ __device__ inline Floats unpacked(const RawPack<Float16>& raw) {
   return pack;
 }
 
-// Rounded to nearest even.
+// Rounds to nearest even.
 template <class T>
 __device__ inline RawPack<T> packed(const Floats& pack);
 
@@ -130,10 +130,10 @@ __device__ inline void with_type(DType dtype, const F& f) {
   }
 }
 
-// Eight elements of any dtype as they lie in memory.
+// Eight elements of any dtype as in memory.
 using Words = RawPack<float>;
 
-// A tensor that a kernel reads, of a dtype known at run time.
+// A tensor that a kernel reads, with a dtype known at run time.
 struct Source {
   const void* data;
   DType dtype;
@@ -141,8 +141,8 @@ struct Source {
 
   MG_HOST_DEVICE bool is_null() const { return data == nullptr; }
 
-  // Elements [at, at + n), n <= 8, and 0 beyond n. Nothing waits for wide loads before floats(), so
-  // that those of several tensors are on their way at once.
+  // Elements [at, at + n), n <= 8, and 0 beyond n. Wide loads are not awaited before floats(), so
+  // the loads of several tensors overlap.
   __device__ Words fetch(int64_t at, int n) const {
     Words raw{};
     const bool is_float = dtype == DType::kFloat32;
@@ -208,19 +208,19 @@ struct Sink {
   __device__ void set(int64_t at, float value) const {
     with_type(dtype, [&]<class T>(T*) { static_cast<T*>(data)[at] = from_float<T>(value); });
   }
-  // y = beta * y + sum, not reading y when beta is 0.
+  // y = beta * y + sum; does not read y if beta is 0.
   __device__ void accumulate(int64_t at, float sum, float beta) const {
     set(at, beta == 0 ? sum : fmaf(beta, Source{data, dtype, false}[at], sum));
   }
 };
 
-// True when every multiple of `width` elements starts a 16-byte access of whole packs.
+// Does every multiple of `width` elements start a 16-byte access of whole packs?
 inline bool is_wide(ConstView x, int64_t width) {
   return width % kVector == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
 
-// Throw DtypeError naming `who` unless x is fp32, fp16 or bf16. `width`: packs are counted from
-// multiples of so many elements.
+// Throw DtypeError, which names `who`, unless x is fp32, fp16 or bf16. Packs are counted from
+// multiples of `width` elements.
 inline Source source_of(ConstView x, int64_t width, const char* who) {
   expect_floating(x.dtype, who);
   return {x.data, x.dtype, is_wide(x, width)};
@@ -232,8 +232,8 @@ inline Sink sink_of(TensorView y, int64_t width, const char* who) {
 
 inline int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// One thread for each pack of a matrix: threads of one row are neighbours, and a block of narrow
-// rows takes several of them.
+// One thread for each pack of a matrix. Threads of one row are neighbours; a block has several rows
+// if they are narrow.
 struct RowGrid {
   dim3 grid;
   dim3 block;
@@ -245,17 +245,17 @@ inline RowGrid row_grid(int64_t rows, int64_t cols, const char* who) {
   const int64_t blocks = divided_up(rows, kThreads / x);
   if (blocks > INT32_MAX || divided_up(packs, x) > UINT16_MAX) {
     throw ShapeError(std::string(who) + ": [" + std::to_string(rows) + ", " + std::to_string(cols) +
-                     "] is more than one launch can cover; use a smaller micro-batch");
+                     "] exceeds one launch; use a smaller micro-batch");
   }
   return {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(divided_up(packs, x))),
           dim3(x, kThreads / x)};
 }
 
-// Where a thread of a RowGrid works.
+// The pack of a thread of a RowGrid.
 struct RowPack {
   int64_t row;
   int64_t column;
-  int count;  // columns left, at most 8; not positive: none
+  int count;  // columns left, at most 8; none if not positive
 
   __device__ RowPack(int64_t rows, int64_t cols)
       : row(static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y),

@@ -21,16 +21,16 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional("--keep-last", c.keep_last,
                      "Keep only this many of the newest checkpoints; all if not given.");
   flags.add_optional("--save-retain-interval", c.save_retain_interval,
-                     "Checkpoints of iterations divisible by this are kept even so.");
+                     "Always keep checkpoints of iterations divisible by this.");
   flags
       .add_switch("--overwrite-checkpoints", c.overwrite_checkpoints,
-                  "A run that starts at iteration 0 may save where checkpoints of another run are; "
-                  "equal iterations are replaced.")
+                  "Let a run that starts at iteration 0 save beside checkpoints of another run; "
+                  "replaces equal iterations.")
       .is_listed = false;
   flags.add_switch("--no-save-optim", c.no_save_optim, "Do not save the optimizer's state.").none();
   flags.add_switch("--no-save-rng", c.no_save_rng, "Do not save the random states.").none();
   flags.add_switch("--async-save", c.async_save,
-                   "Write checkpoints while training goes on, from a copy in host memory.");
+                   "Write checkpoints during training, from a copy in host memory.");
   flags.add_optional("--load", c.load, "Directory to load the latest checkpoint from.");
   flags.add_choice("--load-format", c.load_format,
                    {{"auto", LoadFormat::kAuto},
@@ -73,7 +73,7 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--ckpt-convert-format", T::kText, other, none, "Convert while loading.",
                         "converting while loading");
   flags.add_later_entry("--ckpt-convert-save", T::kText, other, none,
-                        "Where the converted checkpoint goes.", "converting while loading");
+                        "Directory of the converted checkpoint.", "converting while loading");
   flags.add_later_entry("--non-persistent-save-interval", T::kInt, other, none,
                         "Iterations between temporary checkpoints.", "temporary checkpoints");
   flags.add_later_entry("--pretrained-checkpoint", T::kText, other, none,
@@ -83,7 +83,7 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
                         "Iteration to count from after loading.",
                         "counting from another iteration");
   flags.add_later_entry("--use-mp-args-from-checkpoint-args", T::kSwitch, other, false,
-                        "Take the parallel sizes from the checkpoint too.",
+                        "Take the parallel sizes from the checkpoint, too.",
                         "taking parallel sizes from a checkpoint");
 }
 

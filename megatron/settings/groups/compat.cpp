@@ -16,11 +16,12 @@ void add_compat_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags.group("autoresume");
   add("--adlr-autoresume", T::kSwitch, false, "A cluster's own restart service.");
-  add("--adlr-autoresume-interval", T::kInt, int64_t{1000}, "Its polling interval.");
+  add("--adlr-autoresume-interval", T::kInt, int64_t{1000},
+      "Polling interval of --adlr-autoresume.");
 
   flags.group("biencoder");
   add("--ict-head-size", T::kInt, none, "Size of the retrieval embedding.");
-  add("--biencoder-projection-dim", T::kInt, int64_t{0}, "Size of its projection.");
+  add("--biencoder-projection-dim", T::kInt, int64_t{0}, "Size of the biencoder's projection.");
   add("--biencoder-shared-query-context-model", T::kSwitch, false, "One model for both sides.");
   add("--ict-load", T::kText, none, "Checkpoint of the biencoder.");
   add("--bert-load", T::kText, none, "Checkpoint of BERT to start from.");
@@ -30,8 +31,8 @@ void add_compat_flags(FlagTable& flags, TrainingArgs& args) {
   add("--evidence-data-path", T::kText, none, "Evidence of the retriever.");
   add("--retriever-report-topk-accuracies", T::kInts, std::vector<int64_t>{}, "Reported ranks.");
   add("--retriever-score-scaling", T::kSwitch, false, "Scale scores by the embedding's size.");
-  add("--block-data-path", T::kText, none, "Where block data are kept.");
-  add("--embedding-path", T::kText, none, "Where embeddings are kept.");
+  add("--block-data-path", T::kText, none, "Path of block data.");
+  add("--embedding-path", T::kText, none, "Path of embeddings.");
   add("--indexer-batch-size", T::kInt, int64_t{128}, "Batch size of the indexer.");
   add("--indexer-log-interval", T::kInt, int64_t{1000}, "Log interval of the indexer.");
 
@@ -62,7 +63,8 @@ void add_compat_flags(FlagTable& flags, TrainingArgs& args) {
   add("--dino-norm-last-layer", T::kSwitch, false, "Normalize DINO's last layer.");
   add("--dino-warmup-teacher-temp", T::kFloat, 0.04, "First temperature of DINO's teacher.");
   add("--dino-teacher-temp", T::kFloat, 0.07, "Last temperature of DINO's teacher.");
-  add("--dino-warmup-teacher-temp-epochs", T::kInt, int64_t{30}, "Epochs between the two.");
+  add("--dino-warmup-teacher-temp-epochs", T::kInt, int64_t{30},
+      "Epochs from the first to the last temperature.");
 
   flags.group("retro");
   const char* retro = "Retro";
@@ -70,11 +72,11 @@ void add_compat_flags(FlagTable& flags, TrainingArgs& args) {
   add("--retro-add-retriever", T::kSwitch, false, "Add Retro's retriever to the model.", retro);
   add("--retro-cyclic-train-iters", T::kInt, none, "Iterations of cyclic training.", retro);
   add("--retro-encoder-layers", T::kInt, int64_t{2}, "Layers of Retro's encoder.");
-  add("--retro-encoder-hidden-dropout", T::kFloat, 0.1, "Its hidden dropout.");
-  add("--retro-encoder-attention-dropout", T::kFloat, 0.1, "Its attention dropout.");
+  add("--retro-encoder-hidden-dropout", T::kFloat, 0.1, "Hidden dropout of Retro's encoder.");
+  add("--retro-encoder-attention-dropout", T::kFloat, 0.1, "Attention dropout of Retro's encoder.");
   add("--retro-num-neighbors", T::kInt, int64_t{2}, "Neighbours of a chunk.");
   add("--retro-num-retrieved-chunks", T::kInt, int64_t{2}, "Chunks of a neighbour.");
-  add("--retro-return-doc-ids", T::kSwitch, false, "Samples carry their document ids.");
+  add("--retro-return-doc-ids", T::kSwitch, false, "Add document ids to samples.");
   add("--retro-attention-gate", T::kFloat, int64_t{1}, "Gate of chunked cross attention.");
   add("--retro-no-verify-neighbor-count -> retro_verify_neighbor_count", T::kOff, true,
       "Do not check neighbours.");

@@ -17,11 +17,11 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--split", c.split,
             "Proportions of --data-path for training, validation and test, such as 90,5,5.");
   flags.add_optional("--train-data-path,--train-weighted-split-paths", c.train_data_path,
-                     "Training data, as --data-path; not split.");
+                     "Training data, like --data-path but not split.");
   flags.add_optional("--valid-data-path,--valid-weighted-split-paths", c.valid_data_path,
-                     "Validation data, as --data-path; not split.");
+                     "Validation data, like --data-path but not split.");
   flags.add_optional("--test-data-path,--test-weighted-split-paths", c.test_data_path,
-                     "Test data, as --data-path; not split.");
+                     "Test data, like --data-path but not split.");
   flags.add_optional("--data-args-path", c.data_args_path, "File with the words of --data-path.");
   flags.add_optional("--per-split-data-args-path", c.per_split_data_args_path,
                      "JSON file with the blend of each split.");
@@ -42,13 +42,13 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
       .only_for({"T5"});
   flags.add("--mask-prob", c.mask_prob, "Fraction of tokens that BERT and T5 mask.")
       .only_for({"BERT", "T5"});
-  flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of samples that are cut short.")
+  flags.add("--short-seq-prob", c.short_seq_prob, "Fraction of shortened samples.")
       .only_for({"BERT", "T5"});
   flags.add("--num-workers", c.num_workers, "Threads that read samples ahead.");
   flags.add_off("--no-data-sharding", c.data_sharding,
                 "Cyclic order over all samples instead of each rank's part.");
   flags.add_switch("--reset-position-ids", c.reset_position_ids,
-                   "Positions start again after each end of document.");
+                   "Restart positions after each end of document.");
   flags.add_switch("--reset-attention-mask", c.reset_attention_mask,
                    "Tokens do not see other documents of their sample.");
   flags.add_switch("--eod-mask-loss", c.eod_mask_loss,

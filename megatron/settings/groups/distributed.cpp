@@ -23,28 +23,28 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       .only_for({"T5"});
   flags.add_optional("--num-layers-per-virtual-pipeline-stage",
                      c.num_layers_per_virtual_pipeline_stage,
-                     "Layers in one chunk of a stage; chunks of all stages take turns.");
+                     "Layers in one chunk of a stage; the pipeline interleaves chunks.");
   flags
       .add_optional("--num-virtual-stages-per-pipeline-rank",
                     c.num_virtual_stages_per_pipeline_rank,
-                    "The same, as the number of chunks of a stage.")
+                    "The same, given as the number of chunks of a stage.")
       .nickname({"--vp", "--vpp"});
   flags.add_optional(
       "--microbatch-group-size-per-virtual-pipeline-stage,"
       "--microbatch-group-size-per-vp-stage",
       c.microbatch_group_size_per_virtual_pipeline_stage,
-      "Microbatches that pass one chunk before the next chunk's turn.");
+      "Microbatches through one chunk before the next chunk's turn.");
   flags.add_optional("--decoder-first-pipeline-num-layers", c.decoder_first_pipeline_num_layers,
                      "Layers of the first stage.");
   flags.add_optional("--decoder-last-pipeline-num-layers", c.decoder_last_pipeline_num_layers,
                      "Layers of the last stage.");
   flags.add_switch("--account-for-embedding-in-pipeline-split",
                    c.account_for_embedding_in_pipeline_split,
-                   "The embedding counts as a layer when layers are divided.");
+                   "Count the embedding as a layer when dividing layers.");
   flags.add_switch("--account-for-loss-in-pipeline-split", c.account_for_loss_in_pipeline_split,
-                   "The loss counts as a layer when layers are divided.");
+                   "Count the loss as a layer when dividing layers.");
   flags.add_switch("--standalone-embedding-stage", c.standalone_embedding_stage,
-                   "The first stage holds only the embedding.");
+                   "Put only the embedding on the first stage.");
   flags
       .add_off("--no-overlap-p2p-communication -> overlap_p2p_comm", c.overlap_p2p_comm,
                "Do not overlap communication between stages with work.")
@@ -56,7 +56,7 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
            "Ranks that share the experts.")
       .refused("mixture of experts");
   flags.add_switch("--use-tp-pp-dp-mapping", c.use_tp_pp_dp_mapping,
-                   "Pipeline neighbours sit closer together than data parallel ones.");
+                   "Place pipeline neighbours closer together than data parallel ones.");
   flags
       .add_switch("--use-distributed-optimizer", c.use_distributed_optimizer,
                   "Divide the optimizer's state among the data parallel ranks.")
@@ -66,25 +66,25 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_off("--no-delay-grad-reduce,--no-align-grad-reduce,--disable-align-grad-reduce",
                c.delay_grad_reduce,
-               "Stages reduce their gradients as soon as they can, not together.")
+               "Let stages reduce gradients as soon as possible, not together.")
       .no_effect("a stage reduces a bucket of gradients as soon as it is complete");
   flags.add_switch("--overlap-param-gather", c.overlap_param_gather,
                    "Gather parameters while the forward pass runs.");
   flags
       .add_switch("--delay-param-gather", c.delay_param_gather,
-                  "Stages gather their parameters together.")
+                  "Let stages gather their parameters together.")
       .no_effect("a stage gathers its parameters shortly before it needs them");
   flags
       .add_optional(
           "--ddp-bucket-size", c.ddp_bucket_size,
-          "Elements of a gradient bucket; the larger of 40 million and a million a rank if not "
+          "Elements of a gradient bucket; the larger of 40 million and a million per rank if not "
           "given.")
       .becomes("bucket_size");
   flags.add_optional("--ddp-num-buckets", c.ddp_num_buckets, "Number of gradient buckets.")
       .no_effect("the size of buckets is given, with --ddp-bucket-size");
   flags
       .add_switch("--ddp-average-in-collective", c.ddp_average_in_collective,
-                  "The collective averages gradients instead of a scaling before it.")
+                  "Average gradients in the collective instead of scaling before it.")
       .no_effect("gradients are averaged before they are summed");
   flags
       .add_choice("--distributed-backend", c.distributed_backend,
@@ -92,30 +92,30 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                   "Transport of GPU ranks; CPU ranks choose their own.")
       .no_effect("the transport follows from the devices and from how the ranks were started");
   flags.add("--distributed-timeout-minutes", c.distributed_timeout_minutes,
-            "Minutes after which a collective without an answer is an error.");
+            "Minutes until a collective without an answer fails.");
   flags.add_optional("--distributed-timeout-seconds-after-init",
                      c.distributed_timeout_seconds_after_init,
                      "The same in seconds, from the first iteration on.");
   flags
       .add_switch("--use-cpu-initialization", args.transformer.use_cpu_initialization,
-                  "Draw initial weights on the host; they never depend on the layout here.")
+                  "Draw initial weights on the host.")
       .none()
       .no_effect("first values are the same on every device and in every layout");
 
   flags.add_removed("--model-parallel-size", T::kInt, "use --tensor-model-parallel-size");
   flags.add_entry("--no-scatter-gather-tensors-in-pipeline", T::kOff, other, true,
-                  "Has no effect in Megatron-LM either.");
+                  "Has no effect in Megatron-LM, either.");
   flags.add_entry("--use-ring-exchange-p2p", T::kSwitch, other, false, "A custom transport.");
-  flags.add_entry("--local_rank", T::kInt, other, none, "Given by launchers of processes.");
+  flags.add_entry("--local_rank", T::kInt, other, none, "Set by process launchers.");
   flags.add_entry("--lazy-mpu-init", T::kBool, other, none, "Left to an outer program.");
   flags.add_entry("--empty-unused-memory-level", T::kInt, other, int64_t{0},
-                  "Memory of PyTorch's allocator.");
+                  "Limit of PyTorch's allocator.");
   flags.add_entry("--nccl-communicator-config-path", T::kText, other, none,
                   "Options of NCCL by group.");
   flags.add_later_entry("--no-align-param-gather", T::kOff, other, true,
-                        "Already off unless --delay-param-gather is given.");
+                        "Already off without --delay-param-gather.");
   flags.add_later_entry("--overlap-param-gather-with-optimizer-step", T::kSwitch, other, false,
-                        "The first gather overlaps the optimizer's step.");
+                        "Overlap the first gather with the optimizer's step.");
   flags.add_later_entry("--ddp-pad-buckets-for-high-nccl-busbw", T::kSwitch, other, false,
                         "Larger padding of buckets.");
   flags.add_later_entry("--overlap-p2p-communication-warmup-flush", T::kSwitch, other, false,
@@ -123,9 +123,9 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--tp-comm-bootstrap-backend", T::kText, other, "nccl",
                         "Detail of --tp-comm-overlap.");
   flags.add_later_entry("--disable-gloo-process-groups -> use_gloo_process_groups", T::kOff, other,
-                        true, "There are no such groups here.");
+                        true, "This program has no such groups.");
   flags.add_later_entry("--high-priority-stream-groups", T::kTexts, other, none,
-                        "Groups whose communication goes first.");
+                        "Groups with priority for communication.");
   flags.add_later_entry("--use-sharp", T::kSwitch, other, false, "Reductions inside switches.");
   flags.add_later_entry("--use-nccl-ub", T::kSwitch, other, false, "Registered NCCL buffers.");
   flags.add_later_entry("--cp-comm-type", T::kTexts, other, std::vector<std::string>{"p2p"},
@@ -133,31 +133,31 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--expert-tensor-parallel-size", T::kInt, other, none,
                         "Tensor parallel size of experts.", "mixture of experts");
   flags.add_later_entry("--pipeline-model-parallel-layout", T::kText, other, none,
-                        "Layers of every stage in one word.", "a free pipeline layout");
+                        "Layers of every stage, in one word.", "a free pipeline layout");
   flags.add_later_entry("--num-distributed-optimizer-instances", T::kInt, other, int64_t{1},
                         "Copies of the divided optimizer state.",
                         "a replicated distributed optimizer");
   flags.add_later_entry("--optimizer-cpu-offload", T::kSwitch, other, false,
                         "Optimizer state in host memory.", "optimizer offload");
   flags.add_later_entry("--optimizer-offload-fraction", T::kFloat, other, 1.0,
-                        "Part of the optimizer state in host memory.");
+                        "Fraction of the optimizer state in host memory.");
   flags.add_later_entry("--DDP-impl", T::kChoice, other, "local", "Data parallel implementation.")
       .among({"local", "torch"});
   flags.add_later_entry("--use-contiguous-buffers-in-ddp", T::kSwitch, other, false,
-                        "Gradients always are in contiguous buffers.");
+                        "Gradients are always in contiguous buffers.");
   flags.add_later_entry("--no-contiguous-buffers-in-local-ddp", T::kOff, other, true,
-                        "Gradients always are in contiguous buffers.");
+                        "Gradients are always in contiguous buffers.");
   flags.add_later_entry("--sync-tp-duplicated-parameters", T::kSwitch, other, false,
-                        "Replicated parameters are always equal here.");
+                        "Replicated parameters are always equal.");
   flags
       .add_switch("--deepspeed", args.training.deepspeed,
-                  "Count the iterations of --rampup-batch-size as Megatron-DeepSpeed does. Needed "
-                  "for nothing else.")
+                  "Count the iterations of --rampup-batch-size like Megatron-DeepSpeed. No other "
+                  "effect.")
       .is_listed = false;
   flags.add_later_entry("--deepspeed_config", T::kText, other, none, "DeepSpeed's settings.",
                         "DeepSpeed's settings file");
   flags.add_later_entry("--zero-stage", T::kInt, other, int64_t{0},
-                        "DeepSpeed's way to divide state; use --use-distributed-optimizer.",
+                        "DeepSpeed's division of state; use --use-distributed-optimizer.",
                         "ZeRO by stage");
 }
 

@@ -15,7 +15,7 @@ void add_inference_flags(FlagTable& flags, TrainingArgs& args) {
                   "BERT gives embeddings instead of predictions.", "BERT embeddings");
   flags
       .add_entry("--bert-embedder-type", T::kChoice, other, "megatron",
-                 "Whose BERT gives embeddings.")
+                 "Origin of the embedding BERT.")
       .among({"megatron", "huggingface"});
 }
 

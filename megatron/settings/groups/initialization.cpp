@@ -9,8 +9,8 @@ void add_initialization_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--seed", args.training.seed, "Seed of weights, dropout and the order of samples.");
   flags
       .add_switch("--data-parallel-random-init", args.training.data_parallel_random_init,
-                  "Each data parallel rank draws its own weights, then takes the first rank's.")
-      .no_effect("first values depend on the seed and the place in a tensor alone");
+                  "Let each data parallel rank draw its own weights, then take the first rank's.")
+      .no_effect("initial values depend only on the seed and the place in a tensor");
   flags.add("--init-method-std", c.init_method_std, "Standard deviation of initial weights.");
   flags.add_optional("--embedding-init-method-std", c.embedding_init_method_std,
                      "Standard deviation of the embeddings; --init-method-std if not given.");

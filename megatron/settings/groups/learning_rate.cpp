@@ -11,7 +11,8 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--min-lr", c.min_lr, "Learning rate at and after the end of the decay.");
   flags.add("--decoupled-lr", c.decoupled_lr,
             "Peak learning rate of the embedding and the output layer.");
-  flags.add("--decoupled-min-lr", c.decoupled_min_lr, "Their learning rate after the decay.");
+  flags.add("--decoupled-min-lr", c.decoupled_min_lr,
+            "Learning rate of the embedding and the output layer after the decay.");
   using L = LrDecayStyle;
   flags.add_choice("--lr-decay-style", c.lr_decay_style,
                    {{"constant", L::kConstant},
@@ -19,14 +20,14 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
                     {"cosine", L::kCosine},
                     {"inverse-square-root", L::kInverseSquareRoot},
                     {"WSD", L::kWsd}},
-                   "How the learning rate falls after the warm-up.");
+                   "Decay of the learning rate after the warm-up.");
   using W = WsdDecayStyle;
   flags.add_choice("--lr-wsd-decay-style", c.lr_wsd_decay_style,
                    {{"exponential", W::kExponential},
                     {"linear", W::kLinear},
                     {"cosine", W::kCosine},
                     {"minus_sqrt", W::kMinusSqrt}},
-                   "Last phase of --lr-decay-style WSD.");
+                   "Style of the last phase of --lr-decay-style WSD.");
   flags.add_optional("--lr-decay-iters", c.lr_decay_iters,
                      "Iterations until --min-lr; --train-iters if not given.");
   flags.add_optional("--lr-decay-samples", c.lr_decay_samples,
@@ -42,10 +43,10 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--lr-warmup-init", c.lr_warmup_init, "Learning rate at the start of the warm-up.");
   flags.add_switch("--override-opt_param-scheduler,--override-lr-scheduler",
                    c.override_opt_param_scheduler,
-                   "The schedule comes from the command line, not from the checkpoint.");
+                   "Take the schedule from the command line, not from the checkpoint.");
   flags.add_switch("--use-checkpoint-opt_param-scheduler,--use-checkpoint-lr-scheduler",
                    c.use_checkpoint_opt_param_scheduler,
-                   "The schedule comes from the checkpoint, not from the command line.");
+                   "Take the schedule from the checkpoint, not from the command line.");
   flags.add_removed("--warmup", T::kInt, "use --lr-warmup-fraction");
   flags.add_later_entry("--lr-decay-tokens", T::kInt, args.other, ArgValue(),
                         "Decay length in tokens.", "a decay length in tokens");

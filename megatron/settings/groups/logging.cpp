@@ -12,7 +12,7 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--log-interval", c.log_interval, "Iterations between log lines.");
   flags.add_switch("--log-params-norm", c.log_params_norm, "Log the L2 norm of the parameters.");
   flags.add_switch("--log-num-zeros-in-grad", c.log_num_zeros_in_grad,
-                   "Log how many gradients are exactly 0.");
+                   "Log the number of gradients that are exactly 0.");
   flags.add_switch("--log-throughput", c.log_throughput, "Log TFLOP/s per device.");
   flags.add_switch("--log-progress", c.log_progress, "Keep progress.txt beside the checkpoints.");
   flags.add_optional("--metrics-jsonl", c.metrics_jsonl,
@@ -21,37 +21,36 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
             "0: time of an iteration; 1: of its phases; 2: of every operation in them.");
   flags
       .add_off("--no-barrier-with-level-1-timing -> barrier_with_L1_time",
-               c.barrier_with_level_1_timing,
-               "Ranks do not wait for each other before level 1 timers.")
-      .no_effect("ranks do not wait for each other before timers");
+               c.barrier_with_level_1_timing, "Do not synchronize ranks before level 1 timers.")
+      .no_effect("ranks are never synchronized before timers");
   using O = TimingLogOption;
   flags.add_choice("--timing-log-option", c.timing_log_option,
                    {{"max", O::kMax}, {"minmax", O::kMinMax}, {"all", O::kAll}},
-                   "Which ranks' times are logged.");
+                   "Ranks whose times are logged.");
   flags.add("--tensorboard-log-interval", c.tensorboard_log_interval,
             "Iterations between TensorBoard entries.");
   flags
       .add("--tensorboard-queue-size", c.tensorboard_queue_size,
-           "TensorBoard entries kept before they are written.")
-      .no_effect("entries wait in no queue");
+           "TensorBoard entries in the queue before writing.")
+      .no_effect("entries are written at once");
   flags.add_switch("--log-timers-to-tensorboard", c.log_timers_to_tensorboard,
-                   "The times of iterations, of --timing-log-level and of --log-throughput in "
-                   "TensorBoard.");
+                   "Write the times of iterations, of --timing-log-level and of --log-throughput "
+                   "to TensorBoard.");
   flags.add_switch("--log-batch-size-to-tensorboard", c.log_batch_size_to_tensorboard,
-                   "Batch size in TensorBoard.");
-  // Compat: the misspelt name is Megatron-LM core_r0.5.0's.
+                   "Write the batch size to TensorBoard.");
+  // Compat: Megatron-LM core_r0.5.0 has the misspelt name.
   flags.add_off(
       "--no-log-learnig-rate-to-tensorboard,--no-log-learning-rate-to-tensorboard -> "
       "log_learning_rate_to_tensorboard",
-      c.log_learning_rate_to_tensorboard, "No learning rate in TensorBoard.");
+      c.log_learning_rate_to_tensorboard, "Do not write the learning rate to TensorBoard.");
   flags.add_off("--no-log-loss-scale-to-tensorboard", c.log_loss_scale_to_tensorboard,
-                "No loss scale in TensorBoard.");
+                "Do not write the loss scale to TensorBoard.");
   flags.add_switch("--log-validation-ppl-to-tensorboard", c.log_validation_ppl_to_tensorboard,
-                   "Validation perplexity in TensorBoard.");
+                   "Write the validation perplexity to TensorBoard.");
   flags.add_switch("--log-memory-to-tensorboard", c.log_memory_to_tensorboard,
-                   "Memory in TensorBoard.");
+                   "Write memory to TensorBoard.");
   flags.add_switch("--log-world-size-to-tensorboard", c.log_world_size_to_tensorboard,
-                   "Number of ranks in TensorBoard.");
+                   "Write the number of ranks to TensorBoard.");
 
   flags.add_entry("--wandb-project", T::kText, other, "", "Project of Weights & Biases.");
   flags.add_entry("--wandb-exp-name", T::kText, other, "", "Experiment of Weights & Biases.");
@@ -61,7 +60,8 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--one-logger-project", T::kText, other, "e2e-tracking", "An internal service.");
   flags.add_entry("--one-logger-entity", T::kText, other, "hwinf_dcm", "An internal service.");
   flags.add_entry("--one-logger-run-name", T::kText, other, none, "An internal service.");
-  flags.add_later_entry("--log-memory-interval", T::kInt, other, none, "Log memory now and then.");
+  flags.add_later_entry("--log-memory-interval", T::kInt, other, none,
+                        "Iterations between memory logs.");
   flags.add_later_entry("--log-energy", T::kSwitch, other, false, "Log energy.");
   flags.add_later_entry("--log-straggler", T::kSwitch, other, false, "Look for slow ranks.");
   flags.add_later_entry("--use-pytorch-profiler", T::kSwitch, other, false, "PyTorch's profiler.");

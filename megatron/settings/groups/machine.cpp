@@ -9,7 +9,7 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags.group("machine");
   flags.add_choice("--device", c.device, {{"auto", D::kAuto}, {"cpu", D::kCpu}, {"cuda", D::kCuda}},
-                   "Where to train; auto takes a GPU when there is one.");
+                   "Device of training; auto: a GPU if there is one.");
   flags.add_optional("--num-threads", c.num_threads,
                      "Threads of CPU kernels; all cores of this process if not given.");
   flags.add_switch("--cuda-graph", c.cuda_graph,
@@ -17,18 +17,19 @@ void add_machine_flags(FlagTable& flags, TrainingArgs& args) {
                    "default.");
   flags.add_off("--no-cuda-graph", c.cuda_graph, "Queue every microbatch op by op.");
   flags.add_switch("--skip-memory-check", c.skip_memory_check,
-                   "Train although the plan needs more memory than there is.");
+                   "Train even if the plan needs more memory than there is.");
   flags.add_switch("--deterministic-mode", c.deterministic_mode,
-                   "Equal runs give equal bits, also where a faster way exists.");
-  flags.add_switch("--allow-tf32", c.allow_tf32,
-                   "Products of fp32 on a GPU may round their factors to TF32, 10 bits; faster.");
+                   "Make equal runs bit-equal, even if that is slower.");
+  flags.add_switch(
+      "--allow-tf32", c.allow_tf32,
+      "Let fp32 products on a GPU round their factors to TF32 (10 bits), which is faster.");
   flags
       .add_optional("--megatron-compat", c.megatron_compat,
                     "Keep the accidents of this Megatron-LM version: 0.5.")
       .refused("keeping the accidents of another version");
   flags
       .add_entry("--transformer-impl", T::kChoice, args.other, "local",
-                 "Layer implementation; there is one here.")
+                 "Layer implementation; this program has one.")
       .among({"local", "transformer_engine", "inference_optimized"});
   flags.add_entry("--spec", T::kTexts, args.other, ArgValue(), "Another layer implementation.",
                   "a layer of one's own from the command line");

@@ -13,38 +13,39 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--fp16", c.fp16, "Parameters and activations in fp16.").becomes("params_dtype");
   flags.add_switch("--bf16", c.bf16, "Parameters and activations in bf16.").becomes("params_dtype");
   flags.add_optional("--loss-scale", c.loss_scale,
-                     "Fixed loss scale; with fp16 a changing one if not given.");
-  flags.add("--initial-loss-scale", c.initial_loss_scale, "First value of a changing loss scale.")
+                     "Fixed loss scale; fp16 has a dynamic one if not given.");
+  flags.add("--initial-loss-scale", c.initial_loss_scale, "First value of a dynamic loss scale.")
       .prints(int64_t{4294967296});
-  flags.add("--min-loss-scale", c.min_loss_scale, "Smallest value of a changing loss scale.");
+  flags.add("--min-loss-scale", c.min_loss_scale, "Smallest value of a dynamic loss scale.");
   flags
       .add("--loss-scale-window", c.loss_scale_window,
-           "Iterations without overflow after which the loss scale doubles.")
+           "Iterations without overflow until the loss scale doubles.")
       .prints(int64_t{1000});
-  flags.add("--hysteresis", c.hysteresis, "Overflows after which the loss scale halves.");
+  flags.add("--hysteresis", c.hysteresis, "Overflows until the loss scale halves.");
   flags.add_switch("--fp32-residual-connection", transformer.fp32_residual_connection,
-                   "The residual stream in fp32.");
+                   "Keep the residual stream in fp32.");
   flags
       .add_switch("--apply-query-key-layer-scaling", transformer.apply_query_key_layer_scaling,
                   "Scale attention scores by the layer number, so that they fit fp16.")
-      .no_effect("attention scores are computed in fp32, which they cannot overflow");
+      .no_effect("attention scores are computed in fp32, where they cannot overflow");
   flags
       .add_switch("--attention-softmax-in-fp32", transformer.attention_softmax_in_fp32,
-                  "Softmax of attention in fp32.")
+                  "Compute the softmax of attention in fp32.")
       .no_effect("the softmax of attention is always computed in fp32");
   flags.add_switch("--accumulate-allreduce-grads-in-fp32",
                    args.parallel.accumulate_allreduce_grads_in_fp32,
-                   "Gradients are summed in fp32; --bf16 implies it.");
+                   "Sum gradients in fp32; --bf16 implies it.");
   flags
       .add_switch("--grad-reduce-in-bf16", args.parallel.grad_reduce_in_bf16,
-                  "Gradients are summed in bf16 even so.")
+                  "Sum gradients in bf16 despite --bf16.")
       .becomes("accumulate_allreduce_grads_in_fp32");
   flags
-      .add_switch("--fp16-lm-cross-entropy", transformer.fp16_lm_cross_entropy, "The loss in fp16.")
+      .add_switch("--fp16-lm-cross-entropy", transformer.fp16_lm_cross_entropy,
+                  "Compute the loss in fp16.")
       .no_effect("the loss is always computed in fp32");
 
   flags.add_later_entry("--no-query-key-layer-scaling", T::kSwitch, other, false,
-                        "Already off unless --apply-query-key-layer-scaling is given.");
+                        "Already off without --apply-query-key-layer-scaling.");
   flags.add_later_entry("--use-precision-aware-optimizer", T::kSwitch, other, false,
                         "Optimizer state in other types.", "optimizer state in other types");
   const char* state_types = "optimizer state in other types";

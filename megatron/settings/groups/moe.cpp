@@ -12,20 +12,20 @@ void add_moe_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--num-experts", T::kInt, other, none, "Experts of each MLP.", feature);
   flags
       .add_entry("--moe-router-load-balancing-type", T::kChoice, other, "aux_loss",
-                 "How tokens spread over the experts.")
+                 "Balancing of tokens over the experts.")
       .among({"aux_loss", "sinkhorn", "none"});
-  flags.add_entry("--moe-router-topk", T::kInt, other, int64_t{2}, "Experts that see a token.");
+  flags.add_entry("--moe-router-topk", T::kInt, other, int64_t{2}, "Experts per token.");
   flags.add_entry("--moe-grouped-gemm", T::kSwitch, other, false, "Kernel choice of experts.");
   flags.add_entry("--moe-aux-loss-coeff", T::kFloat, other, 0.0, "Weight of the balancing loss.");
   flags.add_entry("--moe-z-loss-coeff", T::kFloat, other, none, "Weight of the router's z-loss.");
   flags.add_entry("--moe-input-jitter-eps", T::kFloat, other, none, "Noise on router inputs.");
   flags.add_entry("--moe-token-dropping", T::kSwitch, other, false, "Drop tokens of full experts.");
   flags.add_later_entry("--moe-ffn-hidden-size", T::kInt, other, none, "Hidden size of an expert.");
-  flags.add_later_entry("--moe-layer-freq", T::kText, other, "1", "Which layers have experts.");
+  flags.add_later_entry("--moe-layer-freq", T::kText, other, "1", "Layers with experts.");
   flags.add_later_entry("--moe-token-dispatcher-type", T::kText, other, "allgather",
-                        "How tokens reach their experts.");
+                        "Transport of tokens to experts.");
   flags.add_later_entry("--moe-expert-capacity-factor", T::kFloat, other, none,
-                        "Room of an expert.");
+                        "Capacity of an expert.");
   flags.add_later_entry("--moe-shared-expert-intermediate-size", T::kInt, other, none,
                         "Hidden size of the shared expert.", feature);
   flags.add_later_entry("--moe-router-score-function", T::kText, other, "softmax",

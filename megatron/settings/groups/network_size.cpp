@@ -20,7 +20,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("num_layers");
   flags
       .add_optional("--decoder-num-layers", c.decoder_num_layers,
-                    "Number of T5 decoder layers; as many as the encoder has if not given.")
+                    "Number of T5 decoder layers; those of the encoder if not given.")
       .architecture()
       .only_for({"T5"});
   flags.add_optional("--hidden-size", c.hidden_size, "Size of the hidden state.").architecture();
@@ -39,7 +39,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture();
   flags
       .add_switch("--group-query-attention", c.group_query_attention,
-                  "Heads share keys and values in --num-query-groups groups.")
+                  "Let heads share keys and values in --num-query-groups groups.")
       .architecture(FromCheckpoint::kAlways)
       .becomes("num_query_groups");
   flags
@@ -60,7 +60,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                    {"relative", P::kRelative},
                    {"absolute", P::kLearnedAbsolute},
                    {"rotary", P::kRope}},
-                  "How positions enter the model.")
+                  "Kind of position embedding.")
       .architecture(FromCheckpoint::kAlways);
   flags
       .add_switch("--use-rotary-position-embeddings", args.legacy.use_rotary_position_embeddings,
@@ -70,7 +70,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--rotary-base", c.rotary_base, "Base of the rotary frequencies.")
       .prints(int64_t{10000})
       .architecture(FromCheckpoint::kAlways);
-  flags.add("--rotary-percent", c.rotary_percent, "Fraction of a head's channels that is rotated.")
+  flags.add("--rotary-percent", c.rotary_percent, "Fraction of a head's channels to rotate.")
       .architecture(FromCheckpoint::kAlways)
       .becomes("rotary_dim");
   flags
@@ -79,11 +79,11 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture(FromCheckpoint::kAlways);
   flags
       .add_optional("--rotary-seq-len-interpolation-factor", c.rotary_seq_len_interpolation_factor,
-                    "Divide positions by this, for sequences longer than those trained on.")
+                    "Divide positions by this, for sequences longer than in training.")
       .architecture();
   flags
       .add_switch("--use-rope-scaling", c.use_rope_scaling,
-                  "Scale the rotary frequencies as Llama 3 does.")
+                  "Scale the rotary frequencies like Llama 3.")
       .architecture();
   flags.add("--rope-scaling-factor", c.rope_scaling_factor, "Factor of --use-rope-scaling.")
       .architecture();
@@ -94,7 +94,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .only_for({"T5"});
   flags
       .add("--relative-attention-max-distance", c.relative_attention_max_distance,
-           "Distance from which on positions share the last bucket.")
+           "Distance beyond which positions share the last bucket.")
       .architecture()
       .only_for({"T5"});
   flags
@@ -111,7 +111,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_choice("--normalization", c.normalization,
                   {{"LayerNorm", Normalization::kLayerNorm}, {"RMSNorm", Normalization::kRmsNorm}},
-                  "Which norm the layers use.")
+                  "Norm of the layers.")
       .architecture(FromCheckpoint::kAlways);
   flags.add("--norm-epsilon,--layernorm-epsilon", c.norm_epsilon, "Epsilon of the norms.")
       .architecture();
@@ -125,23 +125,23 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture();
   flags
       .add_switch("--embed-layernorm", c.embed_layernorm,
-                  "LayerNorm on the word embeddings, as BLOOM has.")
+                  "Apply LayerNorm to the word embeddings, like BLOOM.")
       .architecture();
   flags
       .add_switch("--parallel-residual", c.parallel_residual,
-                  "Attention and MLP read the same input and are added together, as in GPT-NeoX.")
+                  "Feed attention and MLP the same input and add their outputs, like GPT-NeoX.")
       .architecture();
   flags
       .add_switch("--apply-residual-connection-post-layernorm",
                   c.apply_residual_connection_post_layernorm,
-                  "The residual starts at the norm's output instead of its input.")
+                  "Start the residual at the norm's output instead of its input.")
       .architecture();
   flags
       .add_switch("--openai-gelu", activation.openai_gelu,
-                  "GELU in its tanh form, whatever is fused.")
+                  "Use GELU in its tanh form, with or without fusion.")
       .architecture()
       .becomes("activation");
-  flags.add_switch("--squared-relu", activation.squared_relu, "Squared ReLU instead of GELU.")
+  flags.add_switch("--squared-relu", activation.squared_relu, "Use squared ReLU instead of GELU.")
       .architecture()
       .becomes("activation");
   flags.add_switch("--relu", activation.relu, "ReLU instead of GELU, as T5 1.0 has it.")
@@ -149,7 +149,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("activation");
   flags
       .add_switch("--swiglu", activation.swiglu,
-                  "Gated SiLU instead of GELU; the gate is the first half.")
+                  "Use gated SiLU instead of GELU; the gate is the first half.")
       .architecture(FromCheckpoint::kAlways)
       .becomes("activation");
   flags
@@ -170,12 +170,12 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("activation");
   flags
       .add_off("--bert-no-binary-head -> bert_binary_head", c.bert_binary_head,
-               "BERT without its next-sentence head.")
+               "Build BERT without its next-sentence head.")
       .architecture()
       .only_for({"BERT"});
   flags
       .add_switch("--untie-embeddings-and-output-weights", c.untie_embeddings_and_output_weights,
-                  "The output layer has its own matrix.")
+                  "Give the output layer its own matrix.")
       .architecture(FromCheckpoint::kAlways);
 
   flags
@@ -200,7 +200,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--window-size", T::kText, other, none, "Sliding window of attention.",
                         "sliding window attention");
   flags.add_later_entry("--window-attn-skip-freq", T::kText, other, none,
-                        "Which layers see beyond the window.", "sliding window attention");
+                        "Layers that see beyond the window.", "sliding window attention");
   flags
       .add_later_entry("--softmax-type", T::kChoice, other, "vanilla", "Attention sinks.",
                        "a softmax with sinks")

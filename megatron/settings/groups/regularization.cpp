@@ -8,9 +8,9 @@ void add_regularization_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags.group("regularization");
   flags.add("--attention-dropout", args.transformer.attention_dropout,
-            "Probability of dropping an attention probability.");
+            "Dropout probability of attention.");
   flags.add("--hidden-dropout", args.transformer.hidden_dropout,
-            "Probability of dropping an element of the embedding and of each residual branch.");
+            "Dropout probability of the embedding and of each residual branch.");
   flags.add("--weight-decay", c.weight_decay, "Weight decay; biases and norms are never decayed.");
   flags.add("--start-weight-decay", c.start_weight_decay,
             "First weight decay of a linear or cosine --weight-decay-incr-style.");
@@ -18,7 +18,7 @@ void add_regularization_flags(FlagTable& flags, TrainingArgs& args) {
   using W = WeightDecayIncrStyle;
   flags.add_choice("--weight-decay-incr-style", c.weight_decay_incr_style,
                    {{"constant", W::kConstant}, {"linear", W::kLinear}, {"cosine", W::kCosine}},
-                   "How weight decay changes over the run.");
+                   "Change of weight decay over the run.");
   flags.add("--clip-grad", c.clip_grad, "Largest global L2 norm of the gradient; 0 never clips.");
   flags.add("--adam-beta1", c.adam_beta1, "Decay of Adam's running mean of gradients.");
   flags.add("--adam-beta2", c.adam_beta2, "Decay of Adam's running mean of squared gradients.");
@@ -28,7 +28,7 @@ void add_regularization_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--apply-wd-to-qk-layernorm", T::kSwitch, args.other, false,
                         "Decay the weights of --qk-layernorm.", "weight decay of norms");
   flags.add_later_entry("--no-weight-decay-cond-type", T::kText, args.other, ArgValue(),
-                        "Another rule for what is not decayed.", "another rule for weight decay");
+                        "Another rule for weight decay.", "another rule for weight decay");
 }
 
 }  // namespace megatron

@@ -35,9 +35,9 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .nickname({"--iters", "--max-steps"});
   flags.add_optional("--train-samples", c.train_samples, "Samples over all runs of this training.");
   flags.add("--iterations-to-skip", c.iterations_to_skip,
-            "Iterations, counted from 1, whose data are read but not trained on.");
+            "Iterations, counted from 1, whose data is read but not trained on.");
   flags.add_optional("--exit-interval", c.exit_interval,
-                     "End the program when the iteration is divisible by this.");
+                     "End the program at an iteration divisible by this.");
   flags.add_optional("--exit-duration-in-mins", c.exit_duration_in_mins,
                      "End the program after this many minutes.");
   flags.add_switch("--exit-signal-handler", c.exit_signal_handler,
@@ -47,7 +47,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                   "Weight every token of the global batch equally instead of every microbatch.")
       .refused("weighting every token of a global batch equally");
   flags.add_off("--no-check-for-nan-in-loss-and-grad", c.check_for_nan_in_loss_and_grad,
-                "Do not stop at a loss or gradient norm that is not a number.");
+                "Do not stop at a NaN loss or gradient norm.");
 
   using G = RecomputeGranularity;
   flags
@@ -57,17 +57,17 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .is_listed = false;
   flags.add_choice("--recompute-granularity", transformer.recompute_granularity,
                    {{"full", G::kFull}, {"selective", G::kSelective}},
-                   "Save memory by computing again in the backward pass: whole layers, or the "
-                   "core of attention.");
+                   "Save memory by recomputing in the backward pass: whole layers, or the core of "
+                   "attention.");
   flags.add_choice("--recompute-method", transformer.recompute_method,
                    {{"uniform", RecomputeMethod::kUniform}, {"block", RecomputeMethod::kBlock}},
-                   "Which layers full recomputation covers: groups of --recompute-num-layers, or "
-                   "the first --recompute-num-layers of each stage.");
+                   "Layers of full recomputation: groups of --recompute-num-layers, or the first "
+                   "--recompute-num-layers of each stage.");
   flags.add_optional("--recompute-num-layers", transformer.recompute_num_layers,
                      "Layers in a group, or number of layers, of --recompute-method.");
   flags.add_switch("--distribute-saved-activations,--distribute-checkpointed-activations",
                    transformer.distribute_saved_activations,
-                   "Each tensor parallel rank keeps a part of the saved activations.");
+                   "Divide saved activations among the tensor parallel ranks.");
   flags
       .add_switch("--checkpoint-activations", args.legacy.checkpoint_activations,
                   "Old name of full, uniform recomputation.")
@@ -84,19 +84,19 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                    "Update rule: Adam with decoupled weight decay, or SGD with momentum.");
   flags.add_choice("--dataloader-type", args.data.dataloader_type,
                    {{"single", DataloaderType::kSingle}, {"cyclic", DataloaderType::kCyclic}},
-                   "One pass over the shuffled samples, or epochs shuffled anew.");
+                   "One pass over the shuffled samples, or newly shuffled epochs.");
   flags
       .add_off("--disable-bias-linear -> add_bias_linear", transformer.add_bias_linear,
-               "No biases in linear layers.")
+               "Remove biases of linear layers.")
       .architecture(FromCheckpoint::kAlways);
   flags
       .add_switch("--add-qkv-bias", transformer.add_qkv_bias,
-                  "A bias on the QKV projection even so.")
+                  "Keep the QKV bias despite --disable-bias-linear.")
       .architecture(FromCheckpoint::kAlways)
       .becomes("has_qkv_bias");
   flags
       .add_off("--no-bias-gelu-fusion", args.activation.bias_gelu_fusion,
-               "GELU in its erf form; the fused kernel has the tanh form.")
+               "Use GELU in its erf form; the fused kernel has the tanh form.")
       .architecture()
       .becomes("activation");
   flags.add_switch("--sequence-parallel", parallel.sequence_parallel,
@@ -106,13 +106,12 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                 "Do not overlap the all-reduce of input gradients with weight gradients.");
   flags
       .add_off("--no-gradient-accumulation-fusion", parallel.gradient_accumulation_fusion,
-               "Weight gradients are computed apart and then added to the gradient buffer.")
+               "Compute weight gradients separately, then add them to the gradient buffer.")
       .no_effect("products always add weight gradients to the gradient buffer");
-  // Compat: Megatron-LM refuses it without --sequence-parallel.
+  // Compat: Megatron-LM rejects it without --sequence-parallel.
   flags.add_switch("--tp-comm-overlap", parallel.tp_comm_overlap,
                    "Overlap tensor parallel communication with matrix products.");
-  flags.add_switch("--profile", c.profile,
-                   "Write where the time of some iterations goes, for Perfetto.");
+  flags.add_switch("--profile", c.profile, "Trace some iterations, for Perfetto.");
   flags.add("--profile-step-start", c.profile_step_start, "First iteration to profile.");
   flags.add("--profile-step-end", c.profile_step_end, "Iteration at which profiling ends.");
   flags.add("--profile-ranks", c.profile_ranks, "Ranks to profile.");
@@ -134,9 +133,9 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--use-flash-attn", T::kSwitch, other, false, "Kernel choice of attention.");
   flags.add_entry("--no-persist-layer-norm", T::kSwitch, other, false, "Kernel choice of norms.");
   flags.add_entry("--use-mcore-models", T::kSwitch, other, false,
-                  "The other model family of Megatron-LM; there is one here.");
+                  "The other model family of Megatron-LM; this program has one.");
   flags.add_later_entry("--use-legacy-models", T::kSwitch, other, false,
-                        "The other model family of Megatron-LM; there is one here.");
+                        "The other model family of Megatron-LM; this program has one.");
   flags
       .add_later_entry("--attention-backend", T::kChoice, other, "auto",
                        "Kernel choice of attention.")
@@ -147,7 +146,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry("--cross-entropy-fusion-impl", T::kChoice, other, "native",
                        "Kernel choice of cross entropy.")
       .among({"native", "te"});
-  // Compat: in Megatron-LM they switch parts of --tp-comm-overlap off; here all of it is on or off.
+  // Compat: in Megatron-LM they switch off parts of --tp-comm-overlap; here it has no parts.
   flags.add_entry("--tp-comm-overlap-cfg", T::kText, other, none, "Options of --tp-comm-overlap.");
   flags.add_entry("--disable-tp-comm-split-ag", T::kOff, other, true,
                   "Finer switch of --tp-comm-overlap.");
@@ -167,7 +166,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--no-manual-gc-eval", T::kOff, other, true, "Python's garbage collection.");
   flags.add_later_entry(
       "--recompute-modules", T::kTexts, other, std::vector<std::string>{"core_attn"},
-      "What selective recomputation covers.", "selective recomputation of other modules");
+      "Modules of selective recomputation.", "selective recomputation of other modules");
   flags.add_later_entry("--train-sync-interval", T::kInt, other, none,
                         "Wait for the device at every such iteration.");
   flags.add_later_entry("--check-for-spiky-loss", T::kSwitch, other, false,
@@ -182,7 +181,7 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
                         "Signal of --exit-signal-handler.", "another signal than SIGTERM");
   flags
       .add_later_entry("--rerun-mode", T::kChoice, other, "validate_results",
-                       "What happens with a suspicious step.")
+                       "Reaction to a suspicious step.")
       .among({"disabled", "validate_results", "report_stats"});
   flags.add_later_entry("--skip-train-iteration-range", T::kTexts, other, none,
                         "Ranges of iterations to skip.", "skipping ranges of iterations");

@@ -22,7 +22,7 @@ void add_validation_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--full-validation", T::kSwitch, other, false,
                         "Evaluate on the whole validation set.", "full validation");
   flags.add_later_entry("--multiple-validation-sets", T::kSwitch, other, false,
-                        "Evaluate on each validation set by itself.", "several validation sets");
+                        "Evaluate on each validation set separately.", "several validation sets");
   flags.add_later_entry("--validation-set-names", T::kTexts, other, ArgValue(),
                         "Names of the validation sets.");
 }

@@ -41,9 +41,9 @@ TEST(CudaGraphFlagTest, ALengthThatCannotBeRecordedIsRefusedByName) {
     EXPECT_THAT(said, Not(HasSubstr("--cuda-graph")));
   } else {
     EXPECT_THAT(said,
-                HasSubstr("warning: --cuda-graph: a microbatch cannot be recorded, training goes "
-                          "on without: a library copies from memory of the host, which would hold "
-                          "something else by then (cuDNN before 9.16 does where a sequence is no "
+                HasSubstr("warning: --cuda-graph: cannot record a microbatch, training continues "
+                          "without: a library copies from host memory, which would change before "
+                          "the graph runs (cuDNN before 9.16 does if a sequence is no "
                           "multiple of 128: use such a length, a newer cuDNN or --no-cuda-graph)"));
   }
   expect_same_bits(got, graph_run(flags, false));

@@ -108,7 +108,7 @@ TEST_F(WorkGraphCudaTest, ACopyThatALibraryMakesFromTheHostIsRefusedWithARemedy)
                   stream(), [&] { cuda::copy_async(to, bytes.data(), kBytes, stream().native); });
             }),
             "a library copies from memory of the host, which would hold something else by then "
-            "(cuDNN before 9.16 does where a sequence is no multiple of 128: use such a length, a "
+            "(cuDNN before 9.16 does if a sequence is no multiple of 128: use such a length, a "
             "newer cuDNN or --no-cuda-graph)");
   EXPECT_FALSE(is_recording());
   EXPECT_EQ(bytes_of(to), std::vector<char>(kBytes, 2));

@@ -170,7 +170,7 @@ TEST(HfNamesTest, ReportsEverythingThatDoesNotFit) {
               HasSubstr("model.embed_tokens.weight is [131, 48], expected [132, 48]"));
   model.transformer.padded_vocab_size = 100;
   EXPECT_THAT(message_of<FormatError>([&] { loaded(golden("llama"), model); }),
-              HasSubstr("132 rows were expected"));
+              HasSubstr("expected 132 rows"));
 }
 
 TEST(HfNamesTest, RefusesOptionsOfOursWithoutAPlace) {

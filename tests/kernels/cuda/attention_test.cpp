@@ -594,12 +594,13 @@ TEST_F(AttentionCudaTest, EveryGpuHasAWay) {
       check(p);
     }
   }
-  EXPECT_EQ(message_of<ConfigError>([&] {
-              const AsOnAnotherGpu unknown("7.5");
-              kernels::cuda::max_shared_bytes(gpu());
-            }),
-            "MEGATRON_GPU_AS=7.5 is not a compute capability that kernels know; use 8.0, 8.6, 8.9, "
-            "9.0, 10.0 or 12.0");
+  EXPECT_EQ(
+      message_of<ConfigError>([&] {
+        const AsOnAnotherGpu unknown("7.5");
+        kernels::cuda::max_shared_bytes(gpu());
+      }),
+      "MEGATRON_GPU_AS=7.5 is not a compute capability that kernels support; use 8.0, 8.6, 8.9, "
+      "9.0, 10.0 or 12.0");
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST_F(CudaTensorTest, ItemWaitsAndSpanRefuses) {
   EXPECT_EQ(x.item(), 2.5);
   EXPECT_EQ(zeros({}, DType::kFloat64, stream()).item(), 0.0);
   EXPECT_EQ(message_of<DeviceError>([&] { x.span<BFloat16>(); }),
-            "span: tensor [1] is on cuda:0, where the host cannot read; read a copy, to(Stream{})");
+            "span: tensor [1] is on cuda:0, which the host cannot read; read a copy, to(Stream{})");
 }
 
 }  // namespace

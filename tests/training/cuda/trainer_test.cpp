@@ -109,7 +109,7 @@ TEST_F(CudaTrainerTest, AGradientThatIsNotFiniteChangesNothing) {
   const Tensor before = copied(training.weights());
   trainer.train_step();
   EXPECT_THAT(message_of<NotFiniteError>([&] { trainer.train_step(); }),
-              testing::AllOf(HasSubstr("iteration 2: gradients hold infinite"),
+              testing::AllOf(HasSubstr("iteration 2: gradients have infinite"),
                              HasSubstr("first in table.weight")));
   expect_identical(training.weights(), before);
 }
@@ -137,8 +137,8 @@ TEST_F(CudaTrainerTest, AMicrobatchThatCannotBeRecordedIsRunAsBefore) {
   testing::internal::CaptureStderr();
   const auto got = training.results(5);
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("warning: --cuda-graph: a microbatch cannot be recorded, training "
-                              "goes on without: cudaStreamSynchronize"));
+  EXPECT_THAT(said, HasSubstr("warning: --cuda-graph: cannot record a microbatch, training "
+                              "continues without: cudaStreamSynchronize"));
   EXPECT_EQ(said.find("warning"), said.rfind("warning"));
   EXPECT_FALSE(training.trainer->has_recorded_microbatch());
   const auto want = without.results(5);
