@@ -17,21 +17,21 @@
 
 // Time and bus bandwidth of collectives, by size:
 //
-//   comm_bench [cpu|cuda] [ranks]            ranks that are threads: one for each GPU, four without
-//   mpirun -np 4 comm_bench [cpu|cuda]       ranks that are processes
+//   comm_bench [cpu|cuda] [ranks]            ranks are threads: one for each GPU, four without
+//   mpirun -np 4 comm_bench [cpu|cuda]       ranks are processes
 //
-// Threads communicate by peer copies, with MEGATRON_PEER_COPIES=off by NCCL; processes by NCCL.
+// Threads communicate by peer copies, or NCCL with MEGATRON_PEER_COPIES=off; processes by NCCL.
 //
-// Bus bandwidth, bytes that each rank must send over the time: 2 (n - 1) / n of the buffer for an
-// all_reduce, (n - 1) / n for an all_gather or reduce_scatter of n ranks, half of it for an
-// exchange around the ring of ranks. The last column is the host's time for an exchange that is
-// started and waited for.
+// Bus bandwidth is the bytes that each rank must send, divided by the time: 2 (n - 1) / n of the
+// buffer for an all_reduce, (n - 1) / n for an all_gather or reduce_scatter of n ranks, half of it
+// for an exchange around the ring of ranks. The last column is the host's time for starting and
+// awaiting an exchange.
 namespace megatron::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Seconds of one call, the mean of many after a warm-up.
+// Seconds of one call: the mean of many after a warm-up.
 template <class F>
 double seconds_of(const Group& world, Stream stream, int64_t bytes, const F& call) {
   const int num_calls = bytes < (1 << 20) ? 200 : 20;
@@ -45,7 +45,7 @@ double seconds_of(const Group& world, Stream stream, int64_t bytes, const F& cal
   return std::chrono::duration<double>(Clock::now() - begin).count() / num_calls;
 }
 
-// Seconds that the host takes for a call: few of them, which the device does later.
+// Seconds of the host for a call, from a few calls that the device runs later.
 template <class F>
 double host_seconds_of(const Group& world, Stream stream, const F& call) {
   constexpr int kCalls = 8;
@@ -82,7 +82,7 @@ void measure(const Group& world, Stream stream) {
     const TensorView all{data, {count}, DType::kFloat32};
     const TensorView own{
         static_cast<float*>(data) + world.rank() * (count / size), {count / size}, DType::kFloat32};
-    // A maximum of ones stays one, however often it is taken.
+    // The maximum of ones stays one for any number of calls.
     const double reduce =
         seconds_of(world, stream, bytes, [&] { all_reduce(all, Reduce::kMax, world, stream); });
     const double gather =

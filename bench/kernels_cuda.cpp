@@ -12,10 +12,10 @@
 #include "megatron/kernels/residual_norm.h"
 #include "megatron/tensor/tensor.h"
 
-// TB/s of the kernels that the memory of a GPU bounds, bf16: the bytes that must be read and
-// written, over the time of one call. Random input, 16384 tokens. Where all tensors of a row fit
-// the 60 MB L2 cache, the result may exceed the memory's. Of attention TFLOP/s, causal: half of all
-// pairs of positions count.
+// TB/s of the kernels that are bound by GPU memory, in bf16: the bytes that must be read and
+// written, divided by the time of one call. Random input, 16384 tokens. If all tensors of a row fit
+// the 60 MB L2 cache, the result may exceed the memory's rate. For attention TFLOP/s; causal
+// attention counts half of all pairs of positions.
 namespace megatron {
 namespace {
 
@@ -73,7 +73,7 @@ void norms(int64_t rows, int64_t cols, Stream s) {
   });
 }
 
-// A residual stream, the branch that is added to it, and the norm of the sum.
+// A residual stream, a branch that is added to it, and the norm of the sum.
 void residual_norms(int64_t rows, int64_t cols, Stream s) {
   const Shape shape = {rows, 1, cols};
   const Tensor branch = some(shape, 1, s);
@@ -111,7 +111,7 @@ void residual_norms(int64_t rows, int64_t cols, Stream s) {
   }
 }
 
-// Causal attention by cuDNN, and by own kernels, which dropout and documents call for.
+// Causal attention by cuDNN, and by own kernels for dropout and documents.
 void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream s) {
   const Tensor qkv = some({length, samples, 3 * heads * d}, 1, s);
   const Tensor dout = some({length, samples, heads * d}, 1, s);

@@ -9,9 +9,9 @@
 #include "megatron/kernels/random.h"
 #include "megatron/tensor/tensor.h"
 
-// What a search over cuBLASLt's algorithms gains: for each product of a training step in bf16, the
-// time by the first algorithm offered and by the fastest of all, and both sums over a micro-batch.
-// Normal random factors. Neither reads nor writes the file of choices.
+// The gain of a search over cuBLASLt's algorithms: for each product of a training step in bf16, the
+// time of the first offered algorithm and of the fastest, and both sums over a micro-batch. Normal
+// random factors. Neither reads nor writes the file of choices.
 namespace megatron {
 namespace {
 
@@ -106,8 +106,8 @@ void measure_linear(const std::string& name, int64_t tokens, int64_t in, int64_t
           count, sum, stream);
 }
 
-// The products that meet at GELU, "fc1 output" with bias and GELU and "fc2 dx" with its derivative,
-// against the products alone and what kernels of their own would read and write besides.
+// The products around GELU, "fc1 output" with bias and GELU and "fc2 dx" with its derivative,
+// compared with the plain products and the memory traffic of separate kernels.
 void measure_gelu(const Workload& w, Stream stream) {
   constexpr DType kBf16 = DType::kBFloat16;
   const int64_t h = w.hidden_size;

@@ -1,4 +1,4 @@
-# What Debian 12 has; scripts/bootstrap.sh installs it. Each folder links what it uses.
+# Packages of Debian 12, installed by scripts/bootstrap.sh. Each folder links what it uses.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
@@ -8,7 +8,7 @@ find_package(ZLIB REQUIRED)
 find_package(LibLZMA REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(yaml-cpp REQUIRED)
-# The C interface is all that is used: of Open MPI not its C++ library, which newer ones lack.
+# Only the C interface is used: newer versions of Open MPI lack the C++ library.
 set(MPI_CXX_SKIP_MPICXX ON)
 find_package(MPI REQUIRED COMPONENTS CXX)
 add_library(mg_mpi INTERFACE IMPORTED)
@@ -34,7 +34,7 @@ if(MG_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# NVIDIA's toolkit and cuDNN, in builds for GPUs only.
+# NVIDIA's toolkit and cuDNN, only for builds with CUDA.
 if(MG_CUDA)
   include(CheckLanguage)
   if(MG_CUDA_ARCHITECTURES STREQUAL "all")
@@ -62,8 +62,8 @@ if(MG_CUDA)
   add_library(mg_cudnn INTERFACE IMPORTED)
   target_include_directories(mg_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE})
   target_link_libraries(mg_cudnn INTERFACE CUDA::cudart_static)
-  # cuBLASLt, cuDNN and NCCL are not linked but loaded when they are first used
-  # (device/lazy_library.h), from where they are now or from where the system finds them.
+  # cuBLASLt, cuDNN and NCCL are not linked but loaded at first use (device/lazy_library.h), from
+  # their current place or from where the system finds them.
   cmake_path(GET CUDNN_LIBRARY PARENT_PATH cudnn_folder)
   target_link_options(mg_cudnn INTERFACE
     "LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR}" "LINKER:-rpath,${cudnn_folder}")

@@ -13,7 +13,7 @@ endfunction()
 
 # mg_library(ops SOURCES a.cpp DEPS autograd kernels LIBS fmt::fmt)
 # A folder of the source tree as a library. Configuring fails if a dependency is not on a lower floor.
-# CUDA_SOURCES and CUDA_LIBS belong to it in builds for GPUs only, CPU_SOURCES in all others.
+# CUDA_SOURCES and CUDA_LIBS belong to it only in builds with CUDA, CPU_SOURCES in all others.
 function(mg_library name)
   cmake_parse_arguments(LIB "" "" "SOURCES;CPU_SOURCES;CUDA_SOURCES;DEPS;LIBS;CUDA_LIBS" ${ARGN})
   mg_floor(${name} floor)

@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# All folders in one archive: a user links one library, in no order.
+# All folders in one archive, so that users link one library and need no order.
 get_property(MG_ALL_LIBRARIES GLOBAL PROPERTY MG_LIBRARIES)
 list(REMOVE_ITEM MG_ALL_LIBRARIES mg_cli)
 list(APPEND MG_ALL_LIBRARIES mg_event_proto)
@@ -21,15 +21,15 @@ add_custom_command(OUTPUT ${archive}
   COMMENT "Joining all libraries in libmegatron.a" VERBATIM)
 add_custom_target(megatron_archive ALL DEPENDS ${archive})
 
-# Which headers are needed is found out when they are installed.
+# The required headers are determined at installation.
 install(CODE "set(MG_SOURCE_DIR [[${PROJECT_SOURCE_DIR}]])
 set(MG_INCLUDE_NAME [[${CMAKE_INSTALL_INCLUDEDIR}]])")
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)
 install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-# Libraries that no CMake package of Debian describes: of MPI its C interface, oneDNN, those of the
-# tokenizers, and the static protobuf.
+# Libraries without a CMake package in Debian: MPI's C interface, oneDNN, those of the tokenizers,
+# and the static protobuf.
 if(MPI_mpi_LIBRARY)
   set(mpi ${MPI_mpi_LIBRARY})
 else()

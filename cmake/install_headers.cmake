@@ -1,5 +1,5 @@
-# Installs include/megatron/megatron.h and every header of the project that it includes, however far
-# down. The caller sets MG_SOURCE_DIR and MG_INCLUDE_NAME, a folder below the prefix.
+# Installs include/megatron/megatron.h and every header of the project that it includes, directly or
+# not. The caller sets MG_SOURCE_DIR and MG_INCLUDE_NAME, a folder below the prefix.
 cmake_policy(VERSION 3.25)
 set(todo include/megatron/megatron.h)
 set(found)

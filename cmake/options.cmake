@@ -3,8 +3,8 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 
-# Objects are cached by what they are made of, not by where the tree lies: clones and worktrees share.
-# With precompiled headers ccache keeps objects only if told that it may.
+# Objects are cached by their content, not by the place of the tree, so clones and worktrees share
+# them. With precompiled headers ccache needs these permissions to keep objects.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(MG_CCACHE ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=true
@@ -22,7 +22,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports false positives for both in standard headers at -O2 and above.
   list(APPEND MG_WARNINGS -Wno-maybe-uninitialized -Wno-restrict)
 elseif(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Where clang cannot vectorise an "omp simd" loop, the loop is slower, not wrong.
+  # A loop with "omp simd" that clang cannot vectorise is slower, not wrong.
   list(APPEND MG_WARNINGS -Wno-pass-failed)
 endif()
 
@@ -30,7 +30,7 @@ add_library(mg_flags INTERFACE)
 target_compile_options(mg_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${MG_WARNINGS};-Wpedantic;-march=${MG_CPU_ARCH};-ffp-contract=on>")
 if(MG_SANITIZE)
-  # What the address sanitizer sees too, or would more than double the time to compile, is left out.
+  # Without checks that the address sanitizer covers or that more than double the time to compile.
   target_compile_options(mg_flags INTERFACE
     -fsanitize=${MG_SANITIZE} -fno-sanitize=null,vptr,object-size -fno-omit-frame-pointer -g1)
   target_link_options(mg_flags INTERFACE -fsanitize=${MG_SANITIZE})

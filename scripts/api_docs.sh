@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Draws the API reference of the installed headers: build/api/html/index.html. Fails on a warning of
-# Doxygen.
+# Generates the API reference of the installed headers: build/api/html/index.html. Fails on a
+# warning of Doxygen.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what the CPU build and its tests need and this machine lacks.
+# Installs the missing packages for the CPU build and its tests.
 #
-#   scripts/bootstrap.sh [package ...]      further packages are installed too
+#   scripts/bootstrap.sh [package ...]      also installs further packages
 #
-# For Debian 12 and Ubuntu 24.04, as root or with sudo. Silent when nothing is missing; needs no
-# network then.
+# For Debian 12 and Ubuntu 24.04, as root or with sudo. If nothing is missing it is silent and needs
+# no network.
 set -euo pipefail
 
 readonly needed=(
@@ -27,7 +27,7 @@ is_installed() {
 }
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  echo "bootstrap: this machine has no apt; install by hand what Debian calls: ${needed[*]} $*" >&2
+  echo "bootstrap: this machine has no apt; install the equivalents of these Debian packages by hand: ${needed[*]} $*" >&2
   exit 1
 fi
 
@@ -37,7 +37,7 @@ for package in "${needed[@]}" "$@"; do
 done
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 
-# sudo may ask for a password only where somebody can type it.
+# sudo may ask for a password only at a terminal.
 if [[ $(id -u) -eq 0 ]]; then
   as_root=()
 elif command -v sudo >/dev/null && { [[ -t 0 ]] || sudo -n true 2>/dev/null; }; then
@@ -49,14 +49,14 @@ else
 fi
 
 apt_get() {
-  # Waits for another package manager instead of failing; asks no questions.
+  # Waits for other package managers instead of failing; asks no questions.
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
 }
 
 echo "bootstrap: installing ${missing[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# A stale or unreachable package index is no error yet: the packages may be at hand all the same.
+# A stale or unreachable package index is not an error yet: the packages may still be available.
 apt_get update >"$log" 2>&1 || true
 if ! apt_get install --yes --no-install-recommends "${missing[@]}" >>"$log" 2>&1; then
   tail -n 20 "$log" >&2

@@ -3,8 +3,8 @@
 #   awk -f scripts/count_tests.awk reports/*.xml
 #
 # ctest.xml has one entry for each test program; the other files are GoogleTest's, one for each
-# program that came to its end. A program without such a file (one that crashed, ran out of time, or
-# is no GoogleTest program) counts as one case, and so does a failed one that reports no failed case.
+# program that finished. A program without such a file (it crashed, ran out of time, or does not use
+# GoogleTest) counts as one case, and so does a failed program that reports no failed case.
 
 function attribute(line, name,   from) {
   if (!match(line, "[ ]" name "=\"[^\"]*\"")) return ""

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# From nothing to a language model: installs what is missing, builds, makes a corpus, trains a
-# tokenizer and a small GPT on this machine's CPU, and lets it write.
+# From nothing to a language model: installs missing packages, builds, makes a corpus, trains a
+# tokenizer and a small GPT on this machine's CPU, and generates text.
 #
 #   scripts/demo.sh             the King James Bible, from Debian's package bible-kjv
 #   scripts/demo.sh FILE        your own text, UTF-8; blank lines separate its parts
 #
-# About MG_DEMO_MINUTES (5) minutes of training after the build. MG_DEMO_QUICK=1 goes through the
-# same steps in seconds, with a model too small to write well. All results go to build/demo.
+# Trains for about MG_DEMO_MINUTES (5) minutes after the build. MG_DEMO_QUICK=1 runs the same steps
+# in seconds, with a model too small to write well. All results are in build/demo.
 set -euo pipefail
 cd_from=$PWD
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ fail() {
   exit 1
 }
 
-# Prints a command as one would type it, then runs it.
+# Prints a command as a user would type it, then runs it.
 run() {
   local word line='$'
   for word in "$@"; do
@@ -104,7 +104,7 @@ pretrain=("$megatron" launch --nproc-per-node 4 pretrain-gpt
 if [[ $quick == 1 ]]; then
   iterations=30
 else
-  # As many iterations as fit in the time: the median of a short trial tells what one takes here.
+  # As many iterations as fit in the time, from the median time of a short trial.
   "${pretrain[@]}" --train-iters 12 --log-interval 1 --eval-iters 0 >"$out/trial.log" 2>&1 ||
     { tail -n 20 "$out/trial.log"; fail "the trial run failed; its last lines are above"; }
   iteration_ms=$(sed -n 's/.*elapsed time per iteration (ms): *\([0-9.]*\).*/\1/p' "$out/trial.log" |
@@ -138,5 +138,5 @@ for prompt in "${prompts[@]}"; do
     --max-new-tokens "$new_tokens" --temperature 0.8 --top-k 40 --seed 1
 done
 
-printf '\nThe corpus, the tokenizer, the checkpoint and the metrics are in %s. Go on writing with\n' "$out"
+printf '\nThe corpus, the tokenizer, the checkpoint and the metrics are in %s. Continue writing with\n' "$out"
 printf '  %s generate --load %s --prompt "..."\n' "$megatron" "$out/checkpoint"

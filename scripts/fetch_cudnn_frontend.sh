@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches the headers of NVIDIA's cudnn-frontend (Apache License 2.0, MIT) into
 # build/cudnn-frontend, where the preset cuda finds them. Without them attention runs on slower own
-# kernels. Needs python3 with pip; silent and without network when they are there.
+# kernels. Needs python3 with pip; silent and without network if they exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Checks what the compiler does not: floors, format, shell scripts, documents, the API reference.
+# Checks that the compiler does not make: floors, format, shell scripts, documents, the API
+# reference.
 #
 #   scripts/lint.sh [floors|format|shell|docs|api|tidy ...]
 #
-# Without arguments it runs all checks but tidy; api, which draws the reference with Doxygen and
-# fails on its warnings, only if Doxygen is installed. tidy runs clang-tidy on the sources of
-# megatron/ that changed last, MG_TIDY_FILES of them (16), and needs the configured build/cpu.
+# Without arguments it runs all checks except tidy; api, which generates the reference with Doxygen
+# and fails on its warnings, runs only if Doxygen is installed. tidy runs clang-tidy on the last
+# changed sources of megatron/, MG_TIDY_FILES of them (16), and needs the configured build/cpu.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# One version everywhere: others break lines differently. Debian 12 and Ubuntu 24.04 both have it.
+# One version for all authors, because others break lines differently. Debian 12 and Ubuntu 24.04
+# have it.
 readonly formatter=clang-format-14
 
 floors() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, runs the CPU test suite and ends with "N passed, N failed".
+# Installs missing packages, builds, runs the CPU test suite and ends with "N passed, N failed".
 #
 #   scripts/test.sh                 the whole suite, preset cpu
 #   scripts/test.sh --sanitizers    then the unit tests under asan and tsan, each in its own folder
@@ -25,7 +25,7 @@ scripts/bootstrap.sh
 jobs=${MG_JOBS:-$(nproc)}
 passed=0 failed=0 skipped=0
 
-# GCC 12's thread sanitizer does not start where the kernel randomises many address bits.
+# GCC 12's thread sanitizer does not start if the kernel randomises many address bits.
 without_address_randomisation() {
   local wrap=(setarch "$(uname -m)" --addr-no-randomize)
   if "${wrap[@]}" true 2>/dev/null; then "${wrap[@]}" "$@"; else "$@"; fi
@@ -37,7 +37,7 @@ run_preset() {
 
   echo "== $preset: build"
   cmake --preset "$preset" >"$folder.configure.log" 2>&1 || { cat "$folder.configure.log"; return 1; }
-  # The presets of the sanitizers run unit tests only.
+  # The presets of the sanitizers run only unit tests.
   local targets=()
   [[ $preset == asan || $preset == tsan ]] && targets=(--target unit_tests)
   cmake --build "$folder" --parallel "$jobs" "${targets[@]}" || return 1
@@ -61,7 +61,7 @@ run_preset() {
 
 mkdir -p build
 for preset in "${presets[@]}"; do
-  # A preset that cannot be built or run is one failure.
+  # A preset that cannot be built or run counts as one failure.
   run_preset "$preset" || failed=$((failed + 1))
 done
 

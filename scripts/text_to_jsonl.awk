@@ -1,9 +1,9 @@
-# Turns plain text into loose JSON, one {"text": ...} a line.
+# Turns plain text into loose JSON, one {"text": ...} per line.
 #
 #   awk -f scripts/text_to_jsonl.awk corpus.txt > corpus.jsonl
 #
-# A document is a run of whole paragraphs (or, in a text without blank lines, of lines) of about
-# document_bytes, 2000 unless set with -v. The text is UTF-8; of control characters it may hold tabs.
+# A document is a run of whole paragraphs (or of lines in a text without blank lines) of about
+# document_bytes, 2000 unless set with -v. The text is UTF-8; tabs are the only allowed controls.
 
 # The line as the inside of a JSON string.
 function escaped(line,   parts, n, i, joined) {

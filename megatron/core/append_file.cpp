@@ -44,7 +44,7 @@ void AppendFile::append(std::string_view record) {
   }
   const int reason = errno;
   if (lost_++ > 0) return;
-  warn(fmt::format("{} {}: cannot write: {}; the run goes on, and later records are tried again",
+  warn(fmt::format("{} {}: cannot write: {}; the run continues, and later records are tried again",
                    flag_, path_.string(), std::strerror(reason)));
 }
 

@@ -27,7 +27,7 @@ struct Slot {
 };
 
 // Threads add and remove one at a time. A handler cannot wait for them, so it takes each slot that
-// it reads: from then on nobody changes the slot, and the process ends.
+// it reads: after that no thread changes the slot, and the process ends.
 template <size_t kCount>
 class SlotTable {
  public:

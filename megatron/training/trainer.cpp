@@ -231,7 +231,7 @@ void Trainer::finish_step() {
     if (!iteration.must_have_numbers || !std::isnan(value)) continue;
     throw Error(fmt::format(
         "iteration {}: {} is not a number; lower --lr, look at the data around sample {}, or "
-        "pass --no-check-for-nan-in-loss-and-grad to go on",
+        "pass --no-check-for-nan-in-loss-and-grad to continue",
         number, name, finished.progress.consumed_train_samples - result.global_batch_size));
   }
 

@@ -5,7 +5,7 @@
 
 namespace megatron {
 
-// While it lives, files cannot grow beyond a size: writes fail as on a full disk.
+// While it lives, files cannot exceed a size: writes fail as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : old_handler_(::signal(SIGXFSZ, SIG_IGN)) {

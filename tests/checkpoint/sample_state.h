@@ -34,7 +34,7 @@ inline CheckpointState sample_state(int64_t iteration, uint64_t seed) {
   return state;
 }
 
-// The same tensors with other elements, to be loaded into.
+// The same tensors with other elements, as targets for loading.
 inline CheckpointState blank_state() { return sample_state(0, 9000); }
 
 inline void expect_same_tensors(const std::vector<CheckpointTensor>& got,

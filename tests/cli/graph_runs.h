@@ -21,19 +21,19 @@
 #include "megatron/training/trainer.h"
 #include "tests/support/tensors.h"
 
-// Training runs that replay their microbatches and others that do not.
+// Training runs with and without replayed microbatches.
 namespace megatron::cli {
 
 struct GraphRun {
   bool was_recorded = false;
   int64_t num_driver_allocations = 0;  // in the last iteration
-  int num_devices = 1;                 // of the kind that it ran on
+  int num_devices = 1;                 // devices of the kind that was used
   std::vector<IterationResult> results;
-  Tensor weights;  // and all else that is trained, on the CPU
+  Tensor weights;  // all trained values, on the CPU
 };
 
-// A small GPT on mock data; `more` are further flags. records: not as the flags say. The result is
-// of the calling rank.
+// Trains a small GPT on mock data with `more` flags and returns the calling rank's result.
+// `records` overrides the flags.
 inline GraphRun rank_graph_run(const std::vector<std::string>& more, std::optional<bool> records,
                                const comm::Group& world) {
   constexpr int64_t kVocabulary = 128;
@@ -87,7 +87,7 @@ inline GraphRun rank_graph_run(const std::vector<std::string>& more, std::option
   return run;
 }
 
-// On so many ranks; the result is that of the first.
+// The same on several ranks; returns the first rank's result.
 inline GraphRun graph_run(const std::vector<std::string>& more,
                           std::optional<bool> records = std::nullopt, int ranks = 1) {
   GraphRun run;
@@ -112,7 +112,7 @@ inline void expect_same_bits(const GraphRun& got, const GraphRun& want) {
   expect_identical(got.weights, want.weights);
 }
 
-// What the passes of a microbatch can differ in.
+// Options that change the passes of a microbatch.
 struct GraphCase {
   const char* name;
   std::vector<std::string> flags;
@@ -120,7 +120,7 @@ struct GraphCase {
 };
 inline void PrintTo(const GraphCase& one, std::ostream* out) { *out << one.name; }
 
-// In 16 bits of a length that every cuDNN takes without a copy from the host.
+// In 16 bits, with a length that every cuDNN supports without a copy from the host.
 inline std::vector<GraphCase> graph_cases() {
   const auto of_128 = [](std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--seq-length=128", "--max-position-embeddings=128"});
@@ -151,7 +151,7 @@ inline std::string graph_case_name(const testing::TestParamInfo<GraphCase>& info
   return info.param.name;
 }
 
-// With and without a record.
+// Compares runs with and without a record.
 inline void expect_graph_to_change_nothing(const GraphCase& one, std::vector<std::string> flags) {
   flags.insert(flags.end(), one.flags.begin(), one.flags.end());
   const GraphRun want = graph_run(flags, false, one.ranks);
@@ -159,7 +159,7 @@ inline void expect_graph_to_change_nothing(const GraphCase& one, std::vector<std
   EXPECT_FALSE(want.was_recorded);
   EXPECT_TRUE(got.was_recorded);
   expect_same_bits(got, want);
-  // Of ranks that share a device, and so a pool, the peak depends on how they take turns.
+  // If ranks share a device, and so a pool, the peak depends on their timing.
   if (one.ranks == 1 || got.num_devices >= one.ranks) {
     EXPECT_EQ(got.num_driver_allocations, 0);
   }

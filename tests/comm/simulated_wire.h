@@ -13,7 +13,7 @@
 
 namespace megatron::comm {
 
-// Processes that are threads of a test, and the messages between them.
+// Processes simulated by threads of a test, and the messages between them.
 class SimulatedNet {
  public:
   explicit SimulatedNet(int size) : boxes_(static_cast<size_t>(size)) {
@@ -71,7 +71,7 @@ class SimulatedWire final : public Wire {
   }
   void begin_body(int peer, void* to, int64_t bytes) override {
     Open& open = open_[peer];
-    // A header may announce more than follows.
+    // A header may announce more bytes than follow.
     const auto left = static_cast<int64_t>(open.message.body.size()) - open.at;
     open.is_short = bytes > left;
     if (open.is_short || bytes == 0) return;

@@ -9,9 +9,9 @@
 
 namespace megatron::comm {
 
-// `count` values of T that are different on every rank and in every element. Those of a floating
-// type have exponents so far apart that sums of three or more show their order in fp32 and fp64,
-// and whether they are rounded once in 16 bits.
+// `count` values of T that differ on every rank and in every element. Exponents of floating-point
+// values are so far apart that sums of three or more show their order in fp32 and fp64, and a
+// second rounding in 16 bits.
 template <class T>
 std::vector<T> values(int rank, int64_t count, uint64_t seed = 0) {
   std::vector<T> list(static_cast<size_t>(count));
@@ -23,7 +23,7 @@ std::vector<T> values(int rank, int64_t count, uint64_t seed = 0) {
       value = static_cast<T>(number >> 29);
     } else {
       const int exponent =
-          static_cast<int>(state >> 7 & 15) - 8;  // of bits that hardly count above
+          static_cast<int>(state >> 7 & 15) - 8;  // from bits that hardly affect `number`
       const double real = std::ldexp(static_cast<double>(number), exponent - 52);
       if constexpr (std::is_same_v<T, double>) {
         value = real;

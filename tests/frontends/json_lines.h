@@ -9,7 +9,7 @@
 
 namespace megatron::frontends {
 
-// The lines of tests/golden/<name>, a JSON value each.
+// The lines of tests/golden/<name>, one JSON value each.
 inline std::vector<nlohmann::json> golden_lines(const std::string& name) {
   std::ifstream file(source_path("tests/golden/" + name));
   std::vector<nlohmann::json> lines;

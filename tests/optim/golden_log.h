@@ -23,7 +23,7 @@ struct LoggedIteration {
   double number(const std::string& name) const { return std::stod(text(name)); }
 };
 
-// The iterations that a run of Megatron-LM core_r0.5.0 logged.
+// The logged iterations of a run of Megatron-LM core_r0.5.0.
 inline std::vector<LoggedIteration> logged_iterations(const std::string& run) {
   std::ifstream file(source_path("tests/golden/megatron/") + run + "/iterations.txt");
   std::vector<LoggedIteration> iterations;

@@ -9,7 +9,7 @@
 #include "megatron/parallel/tensor/mappings.h"
 #include "tests/support/tensors.h"
 
-// Comparing what tensor-parallel ranks have with the whole.
+// Compares parts of tensor-parallel ranks with the whole.
 namespace megatron {
 
 // This rank's part of a whole tensor.
@@ -39,8 +39,8 @@ inline Tensor own_slice(const Tensor& x, const TensorParallel& tp) {
   return copied(x.slice(tp.rank() * count, count));
 }
 
-// Gradients of the parameters of a layer on this rank are those of the whole layer. With sequence
-// parallelism what every rank has gets a partial sum.
+// Checks that this rank's parameter gradients are those of the whole layer. With sequence
+// parallelism parameters that every rank holds get partial sums.
 inline void expect_gradients(const Module& got, const Module& want, const TensorParallel& tp) {
   const std::vector<NamedParameter> wanted = named_parameters(want);
   const std::vector<NamedParameter> here = named_parameters(got);
@@ -48,7 +48,7 @@ inline void expect_gradients(const Module& got, const Module& want, const Tensor
   for (size_t i = 0; i < here.size(); ++i) {
     Tensor grad = here[i].variable.grad();
     ASSERT_EQ(grad.defined(), wanted[i].variable.grad().defined());
-    if (!grad.defined()) continue;  // nobody adds the bias of a row-parallel layer here
+    if (!grad.defined()) continue;  // no rank adds the bias of a row-parallel layer here
     if (here[i].info.has_partial_gradients) grad = all_reduced(grad, tp.group);
     const Tensor& whole = wanted[i].variable.grad();
     // An element is a sum over the tokens: terms that cancel leave their rounding errors, so the

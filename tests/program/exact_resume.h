@@ -8,10 +8,10 @@ inline Flags with_dropout(const Flags& flags) {
   return flags.with("--attention-dropout", "0.1").with("--hidden-dropout", "0.1");
 }
 
-// A run that stops and goes on is bit for bit the run that does not.
+// Checks that a run that stops and resumes equals the run that does not, bit for bit.
 class ExactResumeTest : public ProgramTest {
  protected:
-  // `flags` train for 20 iterations; the second run leaves after `stop_at` of them.
+  // `flags` train for 20 iterations; the second run stops after `stop_at` of them.
   void expect_exact_resume(const Flags& flags, int stop_at) const {
     const std::string stop = std::to_string(stop_at);
     const auto saving = [&](const std::string& name) {

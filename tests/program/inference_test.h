@@ -9,7 +9,7 @@ namespace megatron::program {
 
 using Ids = std::vector<int32_t>;
 
-// {"ids": [...]} a line.
+// One {"ids": [...]} per line.
 inline std::string json_lines(const std::vector<Ids>& rows) {
   std::string text;
   for (const Ids& row : rows) text += nlohmann::json({{"ids", row}}).dump() + "\n";
@@ -27,7 +27,7 @@ inline std::vector<nlohmann::json> parsed_lines(const std::string& text) {
 
 class InferenceTest : public ProgramTest {
  protected:
-  // A checkpoint of the golden run, of a model that learned something.
+  // A checkpoint of the golden run, whose model has learned something.
   std::filesystem::path trained() const {
     train(golden_flags()
               .with("--eval-iters", "0")

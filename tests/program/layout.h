@@ -8,11 +8,11 @@
 
 namespace megatron::program {
 
-// How a model is spread over ranks.
+// The layout of a model on ranks.
 struct Layout {
   int tp = 1;
   int pp = 1;
-  int layers_a_chunk = 0;  // of an interleaved pipeline; 0: none
+  int layers_a_chunk = 0;  // of an interleaved pipeline; 0: not interleaved
   int dp = 1;
   bool sequence_parallel = false;
   bool distributed_optimizer = false;
@@ -55,8 +55,7 @@ inline Flags layout_model(const Flags& golden, bool is_llama_style) {
   return is_llama_style ? llama_style(gpt).with("--num-query-groups", "4") : gpt;
 }
 
-// Few layouts that differ in everything; all up to eight ranks with MG_ALL_LAYOUTS in the
-// environment.
+// A few very different layouts; all up to eight ranks if MG_ALL_LAYOUTS is in the environment.
 inline std::vector<Layout> layouts() {
   if (std::getenv("MG_ALL_LAYOUTS") == nullptr) {
     return {{.tp = 2},

@@ -12,7 +12,7 @@ class LayoutTest : public ProgramTest {
  protected:
   Flags model(bool is_llama_style) const { return layout_model(golden_flags(), is_llama_style); }
 
-  // For `launch`: bench of a small model on so many ranks, with further flags.
+  // For `launch`: bench of a small model on several ranks, with further flags.
   static Words tiny_bench(int ranks, const Words& more) {
     Words words = {"--nproc-per-node",
                    std::to_string(ranks),

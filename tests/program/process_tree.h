@@ -8,9 +8,9 @@
 
 namespace megatron::program {
 
-// The processes that `parent` has started, and theirs.
+// The processes that `parent` has started, and their descendants.
 std::vector<pid_t> descendants(pid_t parent);
-// The one of them that has this variable ("RANK=3") in its environment; -1 when there is none.
+// The descendant with this variable ("RANK=3") in its environment; -1 if there is none.
 pid_t descendant_with(pid_t parent, const std::string& variable);
 bool exists(pid_t process);
 // The TCP ports of this network at which `parent` and its descendants listen.

@@ -11,7 +11,7 @@
 
 #include "megatron/tensor/tensor.h"
 
-// Running the program as its users do, and reading what it says and saves.
+// Runs the program like its users, and reads its output and its files.
 namespace megatron::program {
 
 using Words = std::vector<std::string>;
@@ -19,7 +19,7 @@ using Words = std::vector<std::string>;
 // Flags of a command in the order they were set.
 class Flags {
  public:
-  // This with `flag` set to the values (none: a switch); a flag that is there gets the new ones.
+  // A copy with `flag` set to the values (none: a switch); replaces the values of an existing flag.
   template <class... Values>
   Flags with(const std::string& flag, const Values&... values) const {
     return with_words(flag, {std::string(values)...});
@@ -34,7 +34,7 @@ class Flags {
 };
 
 struct Outcome {
-  int exit_code = 0;  // 128 + number when a signal ended it
+  int exit_code = 0;  // 128 + number if a signal ended it
   std::string out;    // standard output
   std::string err;    // standard error
   double seconds = 0;
@@ -45,13 +45,13 @@ struct RunOptions {
   std::map<std::string, std::string> environment = {};  // added to that of the tests
   int64_t max_file_bytes = 0;                           // no file may grow beyond; 0: no limit
   Words launcher = {};                                  // words before the program's: mpirun ...
-  double limit_seconds = 60;                            // then it is killed
+  double limit_seconds = 60;                            // after that it is killed
 };
 
 // Runs `megatron <command> <words>` to its end.
 Outcome run(const std::string& command, const Words& words, const RunOptions& options = {});
 
-// The same, still running. Killed by the destructor unless finish() was called.
+// A running program. The destructor kills it unless finish() was called.
 class Running {
  public:
   Running(const std::string& command, const Words& words, const RunOptions& options = {});
@@ -59,8 +59,8 @@ class Running {
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
-  // Waits until standard output, or a file, has `text`. False: the program ended, or its time did,
-  // without.
+  // Waits until standard output, or a file, has `text`. False if the program ended, or its time
+  // did, without it.
   bool wait_for(const std::string& text, const std::filesystem::path& file = "");
   bool has_ended() const;
   void send(int signal) const;
@@ -75,12 +75,12 @@ class Running {
   pid_t pid_ = -1;
 };
 
-// The line of one iteration.
+// The log line of one iteration.
 struct IterationText {
   std::string line;  // without the elapsed time and the throughput
 
   bool has(const std::string& name) const { return !text(name).empty(); }
-  // The text between "<name>: " and " |"; empty when there is no such field.
+  // The text between "<name>: " and " |"; empty if there is no such field.
   std::string text(const std::string& name) const;
   double number(const std::string& name) const;
 };
@@ -88,31 +88,31 @@ std::vector<IterationText> iterations_of(const std::string& output);
 // The numbers of " validation loss at <prefix> | lm loss value: 6.02E+00", by prefix.
 std::map<std::string, double> validations_of(const std::string& output);
 
-// A line of --metrics-jsonl: all digits of what the iteration lines round. Without times.
+// A line of --metrics-jsonl, without times: all digits of the rounded values of iteration lines.
 using Metrics = std::map<std::string, double>;
 std::vector<Metrics> metrics_of(const std::filesystem::path& file);
 
-// Every tensor of a checkpoint of one iteration by "<section>/<name>", and its counters and
-// scalars as text.
+// Every tensor of a checkpoint of one iteration by "<section>/<name>", and its counters and scalars
+// as text.
 struct SavedRun {
   std::map<std::string, Tensor> tensors;
   std::map<std::string, std::string> scalars;
 };
 SavedRun read_saved_run(const std::filesystem::path& iteration_directory);
-// The same names, shapes, bits and scalars.
+// Compares names, shapes, bits and scalars.
 void expect_identical(const SavedRun& got, const SavedRun& want);
 
 // Golden data: tests/golden/<name>.
 std::filesystem::path golden(const std::string& name);
 
-// Writes a dataset that repeats the period: with as many tokens a sample as it has, all samples are
-// the same.
+// Writes a dataset that repeats `period`: if its length is the tokens of a sample, all samples are
+// equal.
 void write_periodic_dataset(const std::filesystem::path& prefix,
                             const std::vector<int32_t>& period);
 
 // The flags of Megatron-LM's run of tests/golden/megatron/gpt, with the index caches in `cache`.
 Flags golden_run(const std::filesystem::path& cache);
-// What makes it the run of tests/golden/megatron/llama.
+// Changes them to the flags of tests/golden/megatron/llama.
 Flags llama_style(const Flags& flags);
 
 }  // namespace megatron::program

@@ -9,20 +9,20 @@
 
 namespace megatron::program {
 
-// A test that runs the program in a directory of its own.
+// A test that runs the program in its own directory.
 class ProgramTest : public testing::Test {
  protected:
   std::filesystem::path path(const std::string& name) const { return directory_.path() / name; }
   Flags golden_flags() const { return golden_run(path("cache")); }
 
-  // Trains, and fails the test unless the program ends well.
+  // Trains, and fails the test unless the program succeeds.
   static Outcome train(const Flags& flags, const RunOptions& options = {}) {
     Outcome outcome = run("pretrain-gpt", flags.words(), options);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
     return outcome;
   }
 
-  // Lines of standard error that begin with "error: ", without it.
+  // Lines of standard error after "error: ".
   static std::vector<std::string> errors_of(const Outcome& outcome);
 
  private:

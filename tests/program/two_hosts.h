@@ -6,7 +6,7 @@
 
 namespace megatron::program {
 
-// Two hosts on this machine: network namespaces with host names of their own, joined by a cable.
+// Two hosts on this machine: network namespaces with their own host names, joined by a cable.
 class TwoHosts {
  public:
   TwoHosts();
@@ -14,11 +14,11 @@ class TwoHosts {
   TwoHosts(const TwoHosts&) = delete;
   TwoHosts& operator=(const TwoHosts&) = delete;
 
-  // False where this user may not make them.
+  // False if this user may not create them.
   bool are_there() const { return are_there_; }
   std::string name(int host) const;
   static std::string address(int host);
-  // What comes before a program's words for it to run on a host.
+  // The words before a program's words that run it on a host.
   Words launcher(int host) const;
   // Pulls the cable.
   void cut() const;

@@ -7,7 +7,7 @@ namespace megatron {
 // The device of a test program, so that the same tests run on the CPU and on a GPU: the program
 // lists on_cpu.cpp or on_cuda.cpp among its sources.
 bool has_device_under_test();
-// Its one queue. REQUIRES: has_device_under_test()
+// The queue of that device. REQUIRES: has_device_under_test()
 Stream stream_under_test();
 
 }  // namespace megatron

@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// The message of the exception of type E that f throws; fails the test when it throws none.
+// The message of the exception of type E that f throws; fails the test if it throws none.
 template <class E = Error, class F>
 std::string message_of(F&& f) {
   try {

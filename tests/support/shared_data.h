@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// Where a file of the data that lies beside the repository is: under $MG_SHARED, else ../shared.
+// The path of a file of the data beside the repository: under $MG_SHARED, else ../shared.
 inline std::filesystem::path shared_data(const std::string& name) {
   const char* const folder = std::getenv("MG_SHARED");
   const std::filesystem::path root = folder != nullptr
@@ -20,7 +20,7 @@ inline std::filesystem::path shared_data(const std::string& name) {
 
 }  // namespace megatron
 
-// Ends the test as skipped unless the file exists. The data may not be part of the repository.
+// Skips the test unless the file exists. The data may not be part of the repository.
 #define MG_NEEDS_SHARED(name)                                               \
   if (!std::filesystem::exists(megatron::shared_data(name))) {              \
     GTEST_SKIP() << "needs ../shared/" << (name) << ": not found, not run"; \

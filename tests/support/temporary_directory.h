@@ -10,7 +10,7 @@
 
 namespace megatron {
 
-// A fresh directory that is removed with everything in it at the end of the test.
+// A new directory, removed with its content at the end of the test.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -26,7 +26,7 @@ class TemporaryDirectory {
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  // Makes a file of it with that content. Returns its path.
+  // Creates a file in it and returns its path.
   std::string write(const std::string& name, const std::string& content) const {
     std::ofstream(path_ / name, std::ios::binary) << content;
     return (path_ / name).string();

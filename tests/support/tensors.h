@@ -8,7 +8,7 @@
 #include "megatron/tensor/tensor.h"
 #include "tests/support/message_of.h"
 
-// What tests need of tensors: random values, comparisons, and readable failures.
+// Random tensors, comparisons, and readable failures for tests.
 namespace megatron {
 
 struct RandomOptions {
@@ -17,7 +17,7 @@ struct RandomOptions {
   float stddev = 1;
   DType dtype = DType::kFloat32;
 };
-// Normal values that depend on nothing but the options and the position.
+// Normal values that depend only on the options and the position.
 Tensor random_normal(const Shape& shape, RandomOptions options);
 
 // Integers in [0, bound), int64.
@@ -28,21 +28,21 @@ struct Tolerance {
   double relative = 0;
   double absolute = 0;
 
-  // For sums of `terms` products: rounding errors grow with the square root.
+  // For sums of `terms` products: rounding errors grow with the square root of terms.
   Tolerance for_terms(int64_t terms) const;
 };
-// What elementwise results of a dtype may differ by.
+// The tolerance of elementwise results of a dtype.
 Tolerance tolerance_of(DType dtype);
 
 // Fails the test at the first element that differs by more than `tolerance` (NaN equals only NaN),
-// naming its index and both values. dtypes may differ; the default is the coarser one's tolerance.
+// with its index and both values. dtypes may differ; the default is the coarser one's tolerance.
 void expect_close(const Tensor& got, const Tensor& want, Tolerance tolerance,
                   const std::string& what = "");
 void expect_close(const Tensor& got, const Tensor& want, const std::string& what = "");
-// The same dtype, shape and bits.
+// Compares dtype, shape and bits.
 void expect_identical(const Tensor& got, const Tensor& want, const std::string& what = "");
 
-// Element i as a double, whatever the dtype.
+// Element i as a double, for any dtype.
 double element(const Tensor& x, int64_t i);
 // The largest absolute value; 0 for an empty tensor.
 double largest(const Tensor& x);

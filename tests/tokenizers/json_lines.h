@@ -8,7 +8,7 @@
 
 namespace megatron {
 
-// The objects of a file with one on each line.
+// The objects of a file, one per line.
 inline std::vector<nlohmann::json> read_json_lines(const std::filesystem::path& path) {
   std::vector<nlohmann::json> objects;
   std::ifstream file(path);

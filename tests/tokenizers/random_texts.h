@@ -9,7 +9,7 @@
 
 namespace megatron {
 
-// Letters, blanks, controls, marks, ideographs, emoji, and any code point there is.
+// Letters, blanks, controls, marks, ideographs, emoji, and any other code point.
 class RandomTexts {
  public:
   explicit RandomTexts(uint64_t seed) : random_(seed) {}

@@ -17,7 +17,7 @@
 #include "megatron/training/training_state.h"
 #include "tests/support/tensors.h"
 
-// The smallest thing a Trainer can train: tokens to logits through one table and one product.
+// The smallest model that a Trainer can train: tokens to logits through one table and one product.
 namespace megatron {
 
 class TinyTask final : public TrainTask {
@@ -69,8 +69,8 @@ class TinyTask final : public TrainTask {
   int64_t calls = 0;              // microbatches trained on so far
   int64_t poisoned_gradient = 0;  // the microbatch whose gradient of the table is infinite
   bool waits_for_device = false;  // in each forward pass
-  int64_t shorter = -1;           // the microbatch that has half the tokens
-  int64_t poisoned_loss = 0;      // the microbatch whose loss is not a number
+  int64_t shorter = -1;           // the microbatch with half the tokens
+  int64_t poisoned_loss = 0;      // the microbatch with a NaN loss
 
  private:
   // A named table of small random values.
@@ -98,7 +98,7 @@ class TinyTask final : public TrainTask {
   std::unique_ptr<TinyModel> model_;
 };
 
-// A task with what trains it. Change the configs before build().
+// A task and everything that trains it. Change the configs before build().
 struct TinyTraining {
   explicit TinyTraining(Stream on, DType dtype = DType::kFloat32) : stream(on), task(dtype) {
     config.micro_batch_size = TinyTask::kBatch;
@@ -111,7 +111,7 @@ struct TinyTraining {
     optimizer_config.params_dtype = dtype;
     optimizer_config.fp16 = dtype == DType::kFloat16;
     optimizer_config.bf16 = dtype == DType::kBFloat16;
-    run.transformer.perform_initialization = false;  // the task has values of its own
+    run.transformer.perform_initialization = false;  // the task has its own values
   }
 
   Trainer& build() {

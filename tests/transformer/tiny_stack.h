@@ -9,10 +9,10 @@
 namespace megatron {
 
 inline constexpr int64_t kLength = 12;         // of a sequence
-inline constexpr int64_t kEncoderLength = 16;  // of what a decoder attends to
+inline constexpr int64_t kEncoderLength = 16;  // of the sequence that a decoder attends to
 inline constexpr int64_t kBatch = 2;
 
-// Of a stack that the CPU runs in milliseconds; resolved.
+// A stack that the CPU runs in milliseconds; resolved.
 inline TransformerConfig tiny_config() {
   TransformerConfig c;
   c.num_layers = 2;

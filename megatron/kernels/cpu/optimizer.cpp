@@ -40,7 +40,7 @@ void convert(Y* __restrict y, const X* __restrict x, int64_t n) {
 }
 
 // Calls visit(begin, end, group) on pieces of [first, last) that have at most kBlock elements and
-// lie in one range.
+// are in one range.
 template <class F>
 void for_each_block(const GroupRanges& ranges, int64_t first, int64_t last, const F& visit) {
   const int64_t* ends = ranges.ends.as<int64_t>();

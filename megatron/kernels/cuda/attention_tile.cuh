@@ -37,7 +37,7 @@ struct HeadRows {
 };
 
 // Rows of a head in shared memory, kStride elements apart: an odd number of 16 bytes, so that the
-// eight rows of a tensor-core load lie in different banks.
+// eight rows of a tensor-core load are in different banks.
 template <class T, int kRows, int kChannels>
 struct Rows {
   static constexpr int kStride = kChannels + kVector;

@@ -12,11 +12,11 @@
 #include "megatron/tensor/tensor.h"
 #include "tests/support/tensors.h"
 
-// Every CUDA kernel against its CPU twin: the same tensors go through both, and afterwards all of
-// them, inputs too, must agree.
+// Compares every CUDA kernel with its CPU twin: both get the same tensors, and afterwards all of
+// them, including inputs, must agree.
 namespace megatron {
 
-// A test that needs a GPU; without one it is skipped.
+// A test that needs a GPU; skipped without one.
 class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -28,27 +28,27 @@ class CudaTest : public testing::Test {
   static Device gpu() { return {DeviceType::kCuda, 0}; }
   Stream stream() const { return queue_->get(); }
 
-  // Calls a kernel with the tensors, which all live on `stream`. An undefined one stays undefined.
+  // Calls a kernel with the tensors, which all live on `stream`. Undefined ones stay undefined.
   using Run = std::function<void(std::vector<Tensor>& tensors, Stream stream)>;
 
   struct TwinOptions {
-    // Of floating-point tensors; none: that of each tensor's dtype. Everything else is exact.
+    // For floating-point tensors; none: the tolerance of each tensor's dtype. All others are exact.
     std::optional<Tolerance> tolerance = std::nullopt;
-    // Elements by which the tensors on the GPU miss an address that suits 16-byte accesses.
+    // Elements by which the GPU's tensors miss the alignment for 16-byte accesses.
     int64_t misaligned_by = 0;
     std::string what = "";
   };
 
-  // Fails the test where the tensors differ after `run` on either device, or where the GPU wrote
-  // outside of them.
+  // Fails the test if the tensors differ after `run` on either device, or if the GPU wrote outside
+  // of them.
   void expect_twins(const std::vector<Tensor>& tensors, const Run& run,
                     const TwinOptions& options) const;
   void expect_twins(const std::vector<Tensor>& tensors, const Run& run) const {
     expect_twins(tensors, run, {});
   }
 
-  // For kernels that round less often than their twins: after `run` on the GPU, and on the CPU with
-  // all tensors in fp32, the first tensors must agree, each within its own tolerance.
+  // For kernels that round less often than their twins: runs on the GPU, and on the CPU with all
+  // tensors in fp32; then the first tensors must agree, each within its own tolerance.
   void expect_as_in_fp32(const std::vector<Tensor>& tensors, const Run& run,
                          const std::vector<Tolerance>& tolerances, const std::string& what) const;
 

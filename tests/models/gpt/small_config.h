@@ -4,7 +4,7 @@
 
 namespace megatron {
 
-// Of a GPT that the CPU trains in milliseconds, without dropout; not yet resolved.
+// A GPT that the CPU trains in milliseconds, without dropout; not resolved.
 inline TransformerConfig small_config(int64_t num_layers) {
   TransformerConfig c;
   c.num_layers = num_layers;
