@@ -5,7 +5,7 @@
 namespace megatron {
 namespace {
 
-// A full stop behind these words hardly ever ends a sentence on its own.
+// A full stop after these words rarely ends a sentence by itself.
 constexpr const char* kAbbreviations =
     // titles and ranks
     "mr mrs ms messrs mme mlle dr prof rev hon st sr jr esq gen maj col lt capt cpl sgt cmdr adm "
@@ -19,14 +19,14 @@ constexpr const char* kAbbreviations =
     "wash wis ave blvd ft mt "
     // in running text
     "vs viz cf approx pp vol eds yr yrs "
-    // initials; the other letters may be words or names of things at the end of a sentence
+    // initials; the other letters may be words or names at the end of a sentence
     "c d e f g h j k l m n p r s t u v w";
 
 // No border between these words and a number: "No. 5", "pp. 3-7".
 constexpr const char* kBeforeNumbers =
     "no nos vol vols p pp ch fig figs eq eqs sec art approx c ca est op";
 
-// In upper case behind an abbreviation, these words begin a sentence.
+// With an upper case letter, these words begin a sentence after an abbreviation.
 constexpr const char* kStarters =
     "the a an this that these those he she it we they i you there here who what when where why how "
     "which his her its our their my your mr mrs and but or nor so yet for if as at by in on of to "

@@ -28,7 +28,7 @@ SentenceRules::Words read_words(const std::filesystem::path& path) {
   return {lines.begin(), lines.end()};
 }
 
-// The lines of two columns, separated by a tabulator.
+// The lines of two columns, separated by a tab.
 std::vector<std::pair<std::string, std::string>> read_columns(const std::filesystem::path& path) {
   std::vector<std::pair<std::string, std::string>> rows;
   for (const std::string& line : parts_of(read_text(path), '\n')) {

@@ -9,40 +9,40 @@
 
 namespace megatron {
 
-// What a SentenceSplitter knows of a language, in the terms of Kiss and Strunk 2006, "Unsupervised
+// A SentenceSplitter's knowledge of a language, in the terms of Kiss and Strunk 2006, "Unsupervised
 // Multilingual Sentence Boundary Detection", Computational Linguistics 32(4). All words are in
 // lower case; every number is the word "##number##".
 struct SentenceRules {
   using Words = std::set<std::string, std::less<>>;
 
-  // How a word has been seen: at the begin or in the middle of sentences or unknown where, with a
-  // first letter in upper or lower case. Values of the files of NLTK.
+  // The known uses of a word: at the begin of sentences, in the middle, or at an unknown place,
+  // with an upper or lower case first letter. The values are those in NLTK's files.
   static constexpr int kMiddleUpper = 4;
   static constexpr int kAnyUpper = 2 | 4 | 8;
   static constexpr int kBeginLower = 16;
   static constexpr int kMiddleLower = 32;
   static constexpr int kAnyLower = 16 | 32 | 64;
 
-  Words abbreviations;                                  // without their last full stop
+  Words abbreviations;                                  // without the last full stop
   Words starters;                                       // words that often begin a sentence
   std::set<std::pair<std::string, std::string>> pairs;  // "no", "##number##": no border between
-  std::map<std::string, int, std::less<>> seen;         // a sum of the values above for each word
+  std::map<std::string, int, std::less<>> seen;         // for each word, a sum of the values above
   bool letters_abbreviate = false;                      // "u.s" and "j.r" are abbreviations, too
 };
 
-// Own rules, which need no file. The only language is "english".
+// The built-in rules, which need no file. The only language is "english".
 SentenceRules english_sentence_rules();
 
 // Reads a directory of NLTK's punkt_tab: abbrev_types.txt, sent_starters.txt, collocations.tab,
 // ortho_context.tab. Throws IoError and FormatError.
 SentenceRules read_sentence_rules(const std::filesystem::path& directory);
 
-// The rules of a language: those in `<folder>/tokenizers/punkt_tab/<language>` of the first of
-// `folders` that has them, else our own ones. Throws ConfigError for an unknown language.
+// The rules of a language: from `<folder>/tokenizers/punkt_tab/<language>` in the first of
+// `folders` that has it, else the built-in ones. Throws ConfigError for an unknown language.
 SentenceRules sentence_rules(const std::string& language,
                              const std::vector<std::filesystem::path>& folders);
 
-// The folders that the environment variable NLTK_DATA lists, separated by ':'.
+// The folders in the environment variable NLTK_DATA, separated by ':'.
 std::vector<std::filesystem::path> nltk_data_folders();
 
 }  // namespace megatron

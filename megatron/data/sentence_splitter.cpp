@@ -21,7 +21,7 @@ constexpr Table table_of(std::string_view characters) {
 }
 constexpr Table kMarks = table_of(".?!");
 constexpr Table kSpaces = table_of(" \t\n\v\f\r");
-constexpr Table kPythonSpaces = table_of(" \t\n\v\f\r\x1C\x1D\x1E\x1F");  // as str.isspace()
+constexpr Table kPythonSpaces = table_of(" \t\n\v\f\r\x1C\x1D\x1E\x1F");  // like str.isspace()
 constexpr Table kNeverInWord = table_of(")\";}]*:@'({[!?");
 constexpr Table kNeverBeginsWord = table_of("(\"`{[:;&#*@)}]-,");
 constexpr Table kClosers = table_of("\"')]}");
@@ -55,7 +55,7 @@ size_t skip_word(std::string_view text, size_t at) {
   return at;
 }
 
-// The text without the white space at its end.
+// The text without trailing white space.
 std::string_view without_end(std::string_view text) {
   size_t end = text.size();
   while (end > 0) {
@@ -67,7 +67,7 @@ std::string_view without_end(std::string_view text) {
   return text.substr(0, end);
 }
 
-// Length of the dashes, the dots or the spaced dots at `at`; 0 if there is but one.
+// Length of the dashes, the dots or the spaced dots at `at`; 0 for a single one.
 size_t repeated_length(std::string_view text, size_t at) {
   const char c = text[at];
   if (c != '-' && c != '.') return 0;
@@ -75,7 +75,7 @@ size_t repeated_length(std::string_view text, size_t at) {
   while (end < text.size() && text[end] == c) ++end;
   if (end - at >= 2) return end - at;
   if (c == '-') return 0;
-  int dots = 0;  // with white space behind
+  int dots = 0;  // followed by white space
   size_t last = at;
   for (end = at; end < text.size() && text[end] == '.'; ++dots) {
     last = end;
@@ -83,12 +83,12 @@ size_t repeated_length(std::string_view text, size_t at) {
     if (space == 0) break;
     end += 1 + space;
   }
-  // `last` is the last dot of the row; two with white space must come before it.
+  // `last` is the last dot of the row; two dots with white space must precede it.
   const bool last_has_space = space_length(text, last + 1) > 0;
   return dots - (last_has_space ? 1 : 0) >= 2 ? last + 1 - at : 0;
 }
 
-// True where a word stops in front of `at`.
+// Does a word end before `at`?
 bool stops_word(std::string_view line, size_t at) {
   const auto stops = [&](size_t i) {
     return i >= line.size() || is_in(kNeverInWord, line[i]) || space_length(line, i) > 0 ||
@@ -163,7 +163,7 @@ bool is_dotted_letters(std::string_view word) {
   return true;
 }
 
-// The closing quotes and brackets that begin `text` and belong to the sentence before.
+// The closing quotes and brackets at the begin of `text` that belong to the previous sentence.
 struct Closers {
   size_t length = 0;
   size_t with_space = 0;
@@ -204,7 +204,7 @@ void SentenceSplitter::split_chunk(std::string_view text,
                                    std::vector<std::string_view>& sentences) {
   parts_.clear();
   size_t begin = 0;  // of the sentence
-  Part word;         // in front of the candidate
+  Part word;         // before the candidate
   Candidate candidate;
   const auto decide = [&] {
     if (!has_break(text.substr(word.begin, candidate.context_end - word.begin))) return;
@@ -218,7 +218,7 @@ void SentenceSplitter::split_chunk(std::string_view text,
     while (space > word.end + 1 && !is_in(kSpaces, text[space - 1])) --space;
     const bool has_space = space > word.end + 1;
     const size_t word_begin = has_space ? space : word.begin;
-    // Of candidates inside one word only the last one counts.
+    // Only the last of several candidates inside one word counts.
     if (!is_first && word.end <= word_begin) decide();
     word = {word_begin, found.begin};
     candidate = found;
@@ -226,7 +226,7 @@ void SentenceSplitter::split_chunk(std::string_view text,
   if (candidate.end > 0) decide();
   parts_.push_back({begin, std::max(begin, without_end(text).size())});
 
-  size_t moved = 0;  // from the begin of a part to the sentence before it
+  size_t moved = 0;  // bytes from the begin of a part to the previous sentence
   for (size_t i = 0; i < parts_.size(); ++i) {
     const size_t from = parts_[i].begin + moved;
     size_t to = std::max(from, parts_[i].end);
@@ -259,13 +259,13 @@ bool SentenceSplitter::find_candidate(std::string_view text, size_t from, Candid
   return false;
 }
 
-// A candidate is the longest row of characters that ends in a mark, with the white space behind.
+// A candidate is the longest row of characters that ends in a mark, with the white space after it.
 bool SentenceSplitter::find_candidate_with_space(std::string_view text, size_t from,
                                                  Candidate& found) const {
   for (size_t begin = skip_space(text, from); begin < text.size();) {
     const size_t row_end = skip_word(text, begin);
     const size_t next_row = skip_space(text, row_end);
-    size_t end = row_end;                                                // behind a mark
+    size_t end = row_end;                                                // after a mark
     if (next_row == text.size() && is_in(kMarks, text[end - 1])) --end;  // nothing follows it
     while (end > begin && !is_in(kMarks, text[end - 1])) --end;
     if (end == begin) {
@@ -280,7 +280,7 @@ bool SentenceSplitter::find_candidate_with_space(std::string_view text, size_t f
   return false;
 }
 
-// True if a token ends a sentence and another one follows.
+// Does a token end a sentence that another one follows?
 bool SentenceSplitter::has_break(std::string_view context) {
   Token* token = nullptr;
   Token* next = &tokens_[0];
@@ -318,7 +318,7 @@ void SentenceSplitter::classify_alone(Token& token) const {
   if (is_number(text)) token.type = kNumber;
 }
 
-// What the next token changes.
+// Applies the effect of the next token.
 void SentenceSplitter::classify_before(Token& token, const Token& next) const {
   if (!token.text.ends_with('.')) return;
   const std::string_view word = without_stop(token.type);
@@ -344,7 +344,7 @@ void SentenceSplitter::classify_before(Token& token, const Token& next) const {
   if (answer == Answer::kNo || is_name) token.is_break = false;
 }
 
-// What the case of the first letter says.
+// Judges by the case of the first letter.
 SentenceSplitter::Answer SentenceSplitter::begins_sentence(const Token& token) const {
   constexpr std::string_view kPunctuation = ";:,.!?";
   if (token.text.size() == 1 && kPunctuation.find(token.text[0]) != std::string_view::npos) {

@@ -9,13 +9,13 @@
 
 namespace megatron {
 
-// Cuts text into sentences as Punkt does (Kiss and Strunk 2006, see SentenceRules). Each full stop,
-// question mark and exclamation mark that something follows is a candidate; the words around it
-// decide. White space between sentences belongs to none, unless it is kept. One thread.
+// Cuts text into sentences by Punkt's method (Kiss and Strunk 2006, see SentenceRules). Every full
+// stop, question mark and exclamation mark with text after it is a candidate; the words around it
+// decide. White space between sentences is dropped, unless it is kept. Not thread safe.
 //
 // Compat: with the rules of a folder of NLTK's punkt_tab the sentences are those of NLTK 3.6.6 to
-// 3.9.1; like core_r0.5.0's tools/preprocess_data.py this cuts the text into chunks of 1,000,000
-// code points first.
+// 3.9.1; like core_r0.5.0's tools/preprocess_data.py this first cuts the text into chunks of
+// 1,000,000 code points.
 class SentenceSplitter {
  public:
   struct Options {
@@ -25,22 +25,22 @@ class SentenceSplitter {
   SentenceSplitter(SentenceRules rules, Options options)
       : rules_(std::move(rules)), options_(options) {}
 
-  // Appends the sentences of a text in UTF-8; they are parts of it.
+  // Appends the sentences of a UTF-8 text, as views of it.
   void split(std::string_view text, std::vector<std::string_view>& sentences);
 
  private:
-  // Where a sentence may end and the next one begin.
+  // A possible end of a sentence and begin of the next one.
   struct Candidate {
-    size_t begin = 0;        // where the search found it
+    size_t begin = 0;        // of the candidate
     size_t end = 0;          // of the sentence
     size_t next = 0;         // begin of the next sentence
-    size_t context_end = 0;  // of the text that decides
+    size_t context_end = 0;  // of the deciding text
   };
   struct Part {
     size_t begin = 0;
     size_t end = 0;
   };
-  // A word of the text that decides, with what the rules say of it.
+  // A word of the deciding text, with its properties under the rules.
   struct Token {
     std::string_view text;
     std::string type;  // lower case, or "##number##"
@@ -62,7 +62,7 @@ class SentenceSplitter {
 
   SentenceRules rules_;
   Options options_;
-  std::vector<Part> parts_;  // reused for its memory
+  std::vector<Part> parts_;  // a member to reuse its memory
   Token tokens_[2];
 };
 
