@@ -165,7 +165,7 @@ TEST_F(PreprocessTest, ABadLineStopsTheRunAndLeavesNoDataset) {
     EXPECT_EQ(message_of([&] { preprocess(c, ids_); }),
               input +
                   ":2: key \"text\" holds a number, expected a text or a list of texts; correct "
-                  "the line, or leave such lines out with --skip-bad-lines");
+                  "the line, or skip such lines with --skip-bad-lines");
     EXPECT_THAT(files(), ElementsAre("in.jsonl"));
   }
 }

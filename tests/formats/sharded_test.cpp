@@ -160,7 +160,7 @@ TEST_F(ShardedTest, SafetensorsComeFirst) {
   write(64);
   EXPECT_EQ(ShardedWeights(path()).find("a")->file.filename(), "model.safetensors");
   EXPECT_THAT(message_of<ConfigError>([&] { write(20, WeightsFormat::kTorch); }),
-              HasSubstr("model.safetensors, which would be read instead"));
+              HasSubstr("model.safetensors, which readers would prefer"));
 }
 
 TEST_F(ShardedTest, TorchFilesOfOtherThingsAreRefused) {

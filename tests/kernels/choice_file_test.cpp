@@ -103,8 +103,8 @@ TEST_F(ChoiceFileTest, AProcessThatKeepsTheLockStopsNobody) {
   EXPECT_EQ(file.remember("2x2", "7"), "7");
   EXPECT_EQ(file.remember("3x3", "8"), "8");
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr(".lock: another process has held this lock for 20 ms; what this run "
-                        "measures is not kept for the next"));
+              HasSubstr(".lock: another process has held this lock for 20 ms; this run's "
+                        "measurements are not kept"));
   EXPECT_THAT(file.find("2x2"), Optional(std::string("7")));
   ::close(descriptor);
   file.remember("4x4", "9");

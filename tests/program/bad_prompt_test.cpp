@@ -69,7 +69,7 @@ TEST_F(BadPromptTest, BrokenLinesAreNamedByNumber) {
   EXPECT_THAT(
       scoring("plain text\n"),
       ElementsAre(HasSubstr("standard input:1: this is not JSON; write a line as {\"text\"")));
-  EXPECT_THAT(scoring("[1, 2]\n"), ElementsAre(HasSubstr("input:1: this JSON is no object")));
+  EXPECT_THAT(scoring("[1, 2]\n"), ElementsAre(HasSubstr("input:1: this JSON is not an object")));
   EXPECT_THAT(scoring("{\"ids\": 1}\n"), ElementsAre(HasSubstr("must be a list of integers")));
   EXPECT_THAT(scoring("{\"text\": 1}\n"), ElementsAre(HasSubstr("must be a string")));
 }

@@ -107,7 +107,7 @@ TEST_F(WorkGraphCudaTest, ACopyThatALibraryMakesFromTheHostIsRefusedWithARemedy)
               const WorkGraph graph(
                   stream(), [&] { cuda::copy_async(to, bytes.data(), kBytes, stream().native); });
             }),
-            "a library copies from memory of the host, which would hold something else by then "
+            "a library copies from host memory, which would change before the graph runs "
             "(cuDNN before 9.16 does if a sequence is no multiple of 128: use such a length, a "
             "newer cuDNN or --no-cuda-graph)");
   EXPECT_FALSE(is_recording());
