@@ -32,14 +32,14 @@ FlagTable flags_of(FillFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("prompts");
-  table.add("--prompt", flags.prompts, "Texts with [MASK] where words are missing.").none();
-  table.add_optional(
-      "--prompt-file", flags.prompt_file,
-      "File with a text a line, or JSON lines {\"text\": ...} or {\"ids\": [...]}; - is standard "
-      "input.");
+  table.add("--prompt", flags.prompts, "Texts with [MASK] for missing words.").none();
+  table.add_optional("--prompt-file", flags.prompt_file,
+                     "File with one text per line, or JSON lines {\"text\": ...} or {\"ids\": "
+                     "[...]}; - is standard "
+                     "input.");
   table.group("output");
-  table.add("--top-k", flags.top_k, "Words for each [MASK], best first.");
-  table.add_switch("--json", flags.as_json, "One JSON object a text.");
+  table.add("--top-k", flags.top_k, "Number of words for each [MASK].");
+  table.add_switch("--json", flags.as_json, "Print one JSON object per text.");
   return table;
 }
 
@@ -54,7 +54,7 @@ std::vector<std::string> problems(const FillFlags& flags) {
   return found;
 }
 
-// [CLS] text [SEP]; the mask's own piece in the text stands for its id.
+// [CLS] text [SEP]. The text of the mask's piece stands for its id.
 std::vector<int32_t> encoded(const std::string& text, const Tokenizer& tokenizer) {
   const int32_t mask = tokenizer.required_id(SpecialToken::kMask);
   const std::string marker = tokenizer.piece(mask);
@@ -64,7 +64,7 @@ std::vector<int32_t> encoded(const std::string& text, const Tokenizer& tokenizer
     for (const int32_t id : tokenizer.encode(text.substr(begin, end - begin))) {
       const bool is_frame = id == tokenizer.special_id(SpecialToken::kCls) ||
                             id == tokenizer.special_id(SpecialToken::kSep);
-      if (!is_frame) ids.push_back(id);  // what a tokenizer.json adds to each part
+      if (!is_frame) ids.push_back(id);  // drops tokens that a tokenizer.json adds to each part
     }
     if (end == std::string::npos) break;
     ids.push_back(mask);
@@ -74,7 +74,7 @@ std::vector<int32_t> encoded(const std::string& text, const Tokenizer& tokenizer
   return ids;
 }
 
-// What is read of a line, for all ranks.
+// The request of a line, for all ranks.
 json request_of(std::vector<int32_t> ids, const LoadedModel& loaded) {
   const int32_t mask = loaded.required_tokenizer().required_id(SpecialToken::kMask);
   std::vector<int64_t> positions;
@@ -82,7 +82,7 @@ json request_of(std::vector<int32_t> ids, const LoadedModel& loaded) {
     if (ids[i] == mask) positions.push_back(static_cast<int64_t>(i));
   }
   if (positions.empty()) {
-    throw ConfigError(fmt::format("the text has no {}, so that nothing is to be filled",
+    throw ConfigError(fmt::format("the text has no {}, so there is nothing to fill",
                                   loaded.required_tokenizer().piece(mask)));
   }
   return {{"ids", std::move(ids)}, {"positions", positions}, {"vocab_size", loaded.vocab_size}};
@@ -98,7 +98,7 @@ json request_of(const std::string& line, const LoadedModel& loaded) {
   return request_of(encoded(text->get<std::string>(), loaded.required_tokenizer()), loaded);
 }
 
-// The text of ids without the tokens that frame it.
+// The text of ids without the surrounding special tokens.
 std::string text_of(const std::vector<int32_t>& ids, const Tokenizer& tokenizer) {
   std::vector<int32_t> inner;
   for (const int32_t id : ids) {

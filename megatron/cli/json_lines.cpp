@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// A number that is no id of any vocabulary would else become one by wrapping around.
+// Rejects numbers outside any vocabulary, which would otherwise wrap around to an id.
 int32_t id_of(const json& value) {
   constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
   const bool is_id = value.is_number_integer() && value >= 0 && value <= kLargest;
@@ -28,7 +28,7 @@ std::vector<int32_t> integers_of(const json& list, const char* field) {
                           value <= std::numeric_limits<int32_t>::max();
     if (!is_small) {
       throw ConfigError(
-          fmt::format("\"{}\" has {} in it; it must have integers alone", field, value.dump()));
+          fmt::format("\"{}\" contains {}; it must contain only integers", field, value.dump()));
     }
     values.push_back(value.get<int32_t>());
   }
@@ -53,8 +53,9 @@ json object_of(const std::string& line) {
   if (value.is_object()) return value;
   throw ConfigError(
       value.is_discarded()
-          ? "this is no JSON; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}"
-          : "this JSON is no object; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}");
+          ? "this is not JSON; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, 3]}"
+          : "this JSON is not an object; write a line as {\"text\": \"...\"} or {\"ids\": [1, 2, "
+            "3]}");
 }
 
 std::vector<int32_t> ids_of(const json& object, const LoadedModel& model) {

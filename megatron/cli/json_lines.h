@@ -12,7 +12,7 @@
 #include "megatron/core/error.h"
 #include "megatron/run/loaded_model.h"
 
-// Commands that read texts or token ids, a line each, and share them among ranks.
+// Commands that read texts or token ids, one per line, and share them among ranks.
 namespace megatron::cli {
 
 // Calls f(line, number) for every line of a file, or of standard input for "-".
@@ -24,11 +24,11 @@ nlohmann::json object_of(const std::string& line);
 // The ids of a JSON object {"ids": [...]} or {"text": "..."}. Throws ConfigError.
 std::vector<int32_t> ids_of(const nlohmann::json& object, const LoadedModel& model);
 
-// The integers of a field: [1, 2] or [[1, 2], [3, 4]], as rows; -100 and the like too. Throws
+// The integers of a field: [1, 2] or [[1, 2], [3, 4]], as rows; any integers, such as -100. Throws
 // ConfigError.
 std::vector<std::vector<int32_t>> integer_rows(const nlohmann::json& object, const char* field);
 
-// Calls f and adds to its errors which line of a file they are about.
+// Calls f and adds the place in the file to its errors.
 template <class F>
 void about_line(const std::string& file, int64_t number, const F& f) {
   const std::string place = fmt::format("{}:{}", file == "-" ? "standard input" : file, number);
@@ -39,11 +39,11 @@ void about_line(const std::string& file, int64_t number, const F& f) {
   }
 }
 
-// What rank 0 has, on all ranks.
+// Rank 0's value, on all ranks.
 nlohmann::json shared(const nlohmann::json& value, const comm::Group& world);
 
 // Rank 0 reads the lines of a file and makes each a request; every rank calls f(request) for each,
-// in order. The request's "number" is that of the line, which errors of both name.
+// in order. The request's "number" is the line number, which errors of both name.
 void each_request(const std::string& file, const comm::Group& world,
                   const std::function<nlohmann::json(const std::string& line)>& read,
                   const std::function<void(const nlohmann::json& request)>& f);

@@ -41,7 +41,7 @@ class RandomGptTask final : public GptTask {
     const int64_t length = config().transformer.seq_length;
     const int64_t rows = config().transformer.padded_vocab_size;
     const int64_t size = config().training.micro_batch_size * length;
-    GptBatch batch;  // the first and the last stage draw the same, too
+    GptBatch batch;  // the first and the last stage draw the same tokens, too
     batch.micro_batch_size = config().training.micro_batch_size;
     batch.seq_length = length;
     batch.tokens = ids_->draw(size, rows);
@@ -55,7 +55,7 @@ class RandomGptTask final : public GptTask {
   std::unique_ptr<RandomIds> ids_;
 };
 
-// No token is padding; about --mask-prob of the words count.
+// No token is padding; about --mask-prob of the words count in the loss.
 class RandomBertTask final : public BertTask {
  public:
   explicit RandomBertTask(const RunConfig& config) : BertTask(config, nullptr) {}

@@ -7,8 +7,8 @@
 
 namespace megatron::cli {
 
-// `megatron score`: JSON lines in; {"loss": ...} out, a line each, in order. Every rank of `world`
-// calls it; rank 0 reads and prints.
+// `megatron score`: reads JSON lines and writes a line {"loss": ...} for each, in order. Every rank
+// of `world` calls it; rank 0 reads and prints.
 //
 //   GPT   {"ids": [...]} or {"text": "..."} -> {"loss", "logprobs": [...]}
 //   BERT  {"ids", "token_types"?, "attention_mask"?, "labels", "next_sentence_label"?}: lists of
