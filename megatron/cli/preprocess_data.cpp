@@ -20,7 +20,6 @@ namespace {
 struct Args {
   PreprocessConfig run;
   TokenizerConfig tokenizer{.tokenizer_type = "GPT2BPETokenizer"};
-  std::string dataset_impl = "mmap";
   ArgMap without_effect;
 };
 
@@ -58,7 +57,8 @@ FlagTable flags_of(Args& args) {
            "Path of the datasets, without _<key>_document.bin and .idx (_sentence with "
            "--split-sentences).")
       .none();
-  flags.add("--dataset-impl", args.dataset_impl, "Format of the dataset: mmap.");
+  flags.add("--dataset-impl", args.run.dataset_impl,
+            "Format of the dataset: mmap, or the older TNTIDX by cached or lazy.");
 
   flags.group("run");
   args.run.workers = 0;
@@ -98,10 +98,7 @@ int preprocess_data(std::span<const std::string> words) {
     return 0;
   }
   if (args.run.workers == 0) args.run.workers = all_cores(args.run.partitions);
-  std::vector<std::string> wrong = problems(args.run);
-  if (args.dataset_impl != "mmap") {
-    wrong.push_back(fmt::format("--dataset-impl {} is not available; use mmap", args.dataset_impl));
-  }
+  const std::vector<std::string> wrong = problems(args.run);
   if (!wrong.empty()) throw ConfigError(wrong);
 
   // Compat: the default of Megatron-LM's tool, for data with ready-made ids.

@@ -56,8 +56,10 @@ DatasetCounts merge_datasets(std::span<const std::filesystem::path> inputs,
                       input.string()));
     }
   }
-  const TokenDtype dtype = IndexedDataset(inputs.front(), options).dtype();
-  IndexedDatasetBuilder builder(output_prefix, {.dtype = dtype, .multimodal = options.multimodal});
+  const IndexedDataset first(inputs.front(), options);
+  IndexedDatasetBuilder builder(
+      output_prefix,
+      {.dtype = first.dtype(), .multimodal = options.multimodal, .format = first.format()});
   for (const auto& input : inputs) builder.add_dataset(IndexedDataset(input, options));
   builder.finalize();
   return {builder.num_documents(), builder.num_sequences(), builder.num_tokens()};
@@ -78,11 +80,13 @@ std::string summary_of(const IndexedDataset& data) {
                                                 : static_cast<double>(data.num_tokens()) /
                                                       static_cast<double>(data.num_sequences());
   return fmt::format(
+      "format: {}\n"
       "element type: {}\n"
       "documents: {} ({} empty)\n"
       "sequences: {}\n"
       "tokens: {}\n"
       "tokens per sequence: {} to {}, mean {:.1f}\n",
+      data.format() == IndexFormat::kMmididx ? "MMIDIDX (mmap)" : "TNTIDX (cached, lazy)",
       token_dtype_name(data.dtype()), data.num_documents(), empty, data.num_sequences(),
       data.num_tokens(), shortest, longest, mean);
 }

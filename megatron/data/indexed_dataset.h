@@ -9,40 +9,13 @@
 #include <vector>
 
 #include "megatron/core/file.h"
+#include "megatron/data/dataset_index.h"
+#include "megatron/data/token_dtype.h"
 
 namespace megatron {
 
 // A dataset is two files. `<prefix>.bin` holds the tokens without header or padding. `<prefix>.idx`
-// holds the place of each sequence:
-//
-//   offset      bytes  field (little-endian)
-//   0           9      magic "MMIDIDX\0\0"
-//   9           8      version u64 = 1
-//   17          1      element type of .bin, u8 (TokenDtype)
-//   18          8      N: number of sequences, u64
-//   26          8      D: length of the document index, u64
-//   34          4N     length of each sequence in tokens, i32
-//   34+4N       8N     byte offset of each sequence in .bin, i64
-//   34+12N      8D     document index, i64: starts with 0, ends with N; document k has the
-//                      sequences [index[k], index[k + 1])
-//   34+12N+8D   N      mode of each sequence, i8 (multimodal datasets only)
-
-// On disk: never renumber. Codes 6 and 7 (floating point) are never token data.
-enum class TokenDtype : uint8_t {
-  kUint8 = 1,
-  kInt8 = 2,
-  kInt16 = 3,
-  kInt32 = 4,
-  kInt64 = 5,
-  kUint16 = 8,
-};
-
-// Bytes of one token.
-int64_t token_bytes(TokenDtype dtype);
-// "uint16", "int32", ...
-std::string_view token_dtype_name(TokenDtype dtype);
-// The type that Megatron writes: uint16 below 65500 ids, else int32. `vocab_size` is unpadded.
-TokenDtype token_dtype_for_vocab(int64_t vocab_size);
+// holds the place of each sequence, in a format of dataset_index.h.
 
 // `<prefix>.idx` and `<prefix>.bin`.
 std::filesystem::path index_file(const std::filesystem::path& prefix);
@@ -76,17 +49,17 @@ class IndexedDataset {
   };
 
   // Throws IoError if a file is missing or cannot be read, FormatError if the two files are not a
-  // dataset (magic, version, element type, truncation, indices out of range), Unsupported for the
-  // TNTIDX formats.
+  // dataset (magic, version, element type, truncation, indices out of range).
   explicit IndexedDataset(std::filesystem::path prefix);
   IndexedDataset(std::filesystem::path prefix, Options options);
 
   const std::filesystem::path& prefix() const { return prefix_; }
-  TokenDtype dtype() const { return dtype_; }
-  int64_t num_sequences() const { return num_sequences_; }
-  int64_t num_documents() const { return document_index_size_ - 1; }
+  TokenDtype dtype() const { return layout_.dtype; }
+  IndexFormat format() const { return layout_.format; }
+  int64_t num_sequences() const { return layout_.num_sequences; }
+  int64_t num_documents() const { return layout_.document_index_size - 1; }
   int64_t num_tokens() const { return num_tokens_; }
-  bool multimodal() const { return multimodal_; }
+  bool multimodal() const { return layout_.modes != 0; }
 
   // Tokens of a sequence. REQUIRES: 0 <= sequence < num_sequences(), as below.
   int64_t length(int64_t sequence) const;
@@ -103,22 +76,14 @@ class IndexedDataset {
 
  private:
   int64_t pointer(int64_t sequence) const;
-  void read_header();
   void check_sequences();
   void check_documents() const;
 
   std::filesystem::path prefix_;
-  bool multimodal_ = false;
   MappedFile index_;
   MappedFile tokens_;
-  TokenDtype dtype_ = TokenDtype::kInt32;
-  int64_t num_sequences_ = 0;
-  int64_t document_index_size_ = 0;
+  IndexLayout layout_;
   int64_t num_tokens_ = 0;
-  const std::byte* lengths_ = nullptr;    // i32, unaligned
-  const std::byte* pointers_ = nullptr;   // i64, unaligned
-  const std::byte* documents_ = nullptr;  // i64, unaligned
-  const std::byte* modes_ = nullptr;      // i8
 };
 
 // Writes a dataset. The files appear in finalize(), the index last: an interrupted run leaves no
@@ -128,6 +93,7 @@ class IndexedDatasetBuilder {
   struct Options {
     TokenDtype dtype = TokenDtype::kInt32;
     bool multimodal = false;
+    IndexFormat format = IndexFormat::kMmididx;
   };
 
   // Throws IoError if `<prefix>.bin` cannot be created.
@@ -146,8 +112,10 @@ class IndexedDatasetBuilder {
   // Appends every document of another dataset. Throws DtypeError if its element type differs.
   void add_dataset(const IndexedDataset& other);
 
-  int64_t num_sequences() const { return static_cast<int64_t>(lengths_.size()); }
-  int64_t num_documents() const { return static_cast<int64_t>(document_index_.size()) - 1; }
+  int64_t num_sequences() const { return static_cast<int64_t>(contents_.lengths.size()); }
+  int64_t num_documents() const {
+    return static_cast<int64_t>(contents_.document_index.size()) - 1;
+  }
   int64_t num_tokens() const { return num_tokens_; }
 
   // Completes the dataset. Throws IoError, and Error if sequences follow the last end_document().
@@ -161,9 +129,7 @@ class IndexedDatasetBuilder {
   std::filesystem::path prefix_;
   Options options_;
   std::unique_ptr<FileWriter> tokens_;
-  std::vector<int32_t> lengths_;
-  std::vector<int64_t> document_index_{0};
-  std::vector<int8_t> modes_;  // empty unless multimodal
+  IndexContents contents_;
   std::vector<std::byte> scratch_;
   int64_t num_tokens_ = 0;
 };

@@ -233,10 +233,13 @@ class Output {
         events_(events),
         start_(std::chrono::steady_clock::now()),
         next_report_(config.log_interval) {
-    const TokenDtype dtype = token_dtype_for_vocab(tokenizer.vocab_size());
+    const bool is_tntidx = config.dataset_impl != "mmap";
+    IndexedDatasetBuilder::Options options;
+    options.dtype = is_tntidx ? TokenDtype::kInt32 : token_dtype_for_vocab(tokenizer.vocab_size());
+    options.format = is_tntidx ? IndexFormat::kTntidx : IndexFormat::kMmididx;
     for (const std::string& key : config.json_keys) {
-      builders_.push_back(std::make_unique<IndexedDatasetBuilder>(
-          dataset_prefix(config, key), IndexedDatasetBuilder::Options{.dtype = dtype}));
+      builders_.push_back(
+          std::make_unique<IndexedDatasetBuilder>(dataset_prefix(config, key), options));
     }
   }
 
@@ -326,6 +329,11 @@ std::vector<std::string> problems(const PreprocessConfig& config) {
     } catch (const ConfigError& error) {
       found.emplace_back(error.what());
     }
+  }
+  if (config.dataset_impl != "mmap" && config.dataset_impl != "cached" &&
+      config.dataset_impl != "lazy") {
+    found.push_back(fmt::format("--dataset-impl {} is not known; use one of mmap, cached, lazy",
+                                config.dataset_impl));
   }
   if (config.partitions < 1) {
     found.push_back(fmt::format("--partitions {} must be at least 1", config.partitions));

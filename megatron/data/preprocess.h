@@ -22,6 +22,8 @@ struct PreprocessConfig {
   std::string lang = "english";  // of the sentences; see sentence_rules()
   bool append_eod = false;
   std::string output_prefix = {};
+  std::string dataset_impl =
+      "mmap";           // or cached, lazy: an index of the format TNTIDX, ids as int32
   int64_t workers = 1;  // threads; a multiple of partitions
   int64_t partitions = 1;
   bool keep_sequential_samples = false;

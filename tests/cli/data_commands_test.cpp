@@ -74,11 +74,11 @@ TEST_F(DataCommandsTest, PreprocessDataCountsWhatItLeavesOut) {
 
 TEST_F(DataCommandsTest, PreprocessDataNamesEveryProblem) {
   const std::string said =
-      run(preprocess_data, {"--split-sentences", "--lang", "klingon", "--dataset-impl", "lazy"});
+      run(preprocess_data, {"--split-sentences", "--lang", "klingon", "--dataset-impl", "eager"});
   EXPECT_THAT(said, HasSubstr("--input is missing"));
   EXPECT_THAT(said, HasSubstr("--output-prefix is missing"));
   EXPECT_THAT(said, HasSubstr("--lang klingon has no built-in rules, english has"));
-  EXPECT_THAT(said, HasSubstr("--dataset-impl lazy is not available; use mmap"));
+  EXPECT_THAT(said, HasSubstr("--dataset-impl eager is not known; use one of mmap, cached, lazy"));
   EXPECT_THAT(run(preprocess_data, {"--input", "x", "--output-prefix", "y"}),
               HasSubstr("--vocab-file and --merge-file are missing"));
 }

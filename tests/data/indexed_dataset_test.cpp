@@ -244,10 +244,70 @@ TEST_F(IndexedDatasetTest, NamesTruncationWithSizes) {
   EXPECT_THAT(message_of<FormatError>(path), HasSubstr("has 11 bytes"));
 }
 
-TEST_F(IndexedDatasetTest, RecognisesLegacyIndex) {
-  write_text_atomically(prefix("old.idx"), std::string("TNTIDX\0\0", 8) + std::string(60, '\0'));
-  write_text_atomically(prefix("old.bin"), "");
-  EXPECT_THAT(message_of<Unsupported>(prefix("old")), HasSubstr("TNTIDX"));
+// The bytes of 64-bit numbers.
+std::string words_of(const std::vector<int64_t>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * 8};
+}
+
+// The index of documents [[5, 6, 7], [8]] and [[9, 10]] as Megatron-DeepSpeed writes it.
+std::string small_tntidx() {
+  return std::string("TNTIDX\0\0", 8) +
+         words_of({1, 4, 4, 3, 3, 3, 0, 1, 2, 3, 0, 3, 4, 6, 3, 1, 2, 0, 2, 3});
+}
+
+TEST_F(IndexedDatasetTest, WritesAndReadsTntidx) {
+  const std::string path = prefix("old");
+  IndexedDatasetBuilder builder(path,
+                                {.dtype = TokenDtype::kInt32, .format = IndexFormat::kTntidx});
+  builder.add_document(std::vector<int32_t>{5, 6, 7, 8}, std::vector<int32_t>{3, 1});
+  builder.add_document(std::vector<int32_t>{9, 10}, std::vector<int32_t>{2});
+  builder.finalize();
+  EXPECT_EQ(read_text(path + ".idx"), small_tntidx());
+  EXPECT_EQ(read_text(path + ".bin").size(), 24u);
+
+  const IndexedDataset data(path);
+  EXPECT_EQ(data.format(), IndexFormat::kTntidx);
+  EXPECT_EQ(data.dtype(), TokenDtype::kInt32);
+  EXPECT_EQ(data.num_documents(), 2);
+  EXPECT_EQ(data.num_sequences(), 3);
+  EXPECT_EQ(data.num_tokens(), 6);
+  EXPECT_EQ(data.document_start(1), 2);
+  EXPECT_EQ(data.length(1), 1);
+  EXPECT_EQ(data.mode(1), 0);
+  std::vector<int64_t> tokens(4);
+  data.slice(0, 2).copy_to(tokens);
+  EXPECT_THAT(tokens, ElementsAre(5, 6, 7, 8));
+  EXPECT_EQ(data.tokens(2, 1, 1)[0], 10);
+}
+
+TEST_F(IndexedDatasetTest, NamesWhatIsWrongWithTntidx) {
+  const std::string path = write_small("old", TokenDtype::kInt32);
+  struct Case {
+    size_t offset;
+    int64_t value;
+    const char* message;
+  };
+  for (const Case& c :
+       std::initializer_list<Case>{{8, 2, "index version at offset 8 is 2"},
+                                   {16, 7, "element type code 7 at offset 16 is floating point"},
+                                   {24, 2, "element size at offset 24 is 2, but int32 has 4 bytes"},
+                                   {32, int64_t{1} << 62, "the file is truncated"},
+                                   {40, 4, "have not one length each"},
+                                   {64, 2, "have not one length each"},
+                                   {88 + 8, 6, "ends at byte"},
+                                   {88 + 8, int64_t{1} << 62, "ends at byte"},
+                                   {88 + 8, -1, "byte pointer -4 at offset 96"},
+                                   {120 + 8, int64_t{1} << 62, "ends at byte"},
+                                   {144 + 8, 4, "starts after the next one"}}) {
+    std::string bytes = small_tntidx();
+    std::memcpy(bytes.data() + c.offset, &c.value, 8);
+    write_text_atomically(path + ".idx", bytes);
+    EXPECT_THAT(message_of<FormatError>(path), HasSubstr(c.message)) << "offset " << c.offset;
+  }
+  write_text_atomically(path + ".idx", small_tntidx().substr(0, 100));
+  EXPECT_THAT(message_of<FormatError>(path), HasSubstr("the file is truncated"));
+  write_text_atomically(path + ".idx", small_tntidx().substr(0, 20));
+  EXPECT_THAT(message_of<FormatError>(path), HasSubstr("its header alone takes 56"));
 }
 
 }  // namespace

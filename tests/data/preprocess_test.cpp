@@ -232,6 +232,19 @@ TEST_F(PreprocessTest, SplitSentencesMakesASequenceOfEach) {
   EXPECT_TRUE(dataset("_text_sentence").starts_with(ids_of("One two. ") + "|" + ids_of("Three.")));
 }
 
+TEST_F(PreprocessTest, CachedAndLazyAreTntidx) {
+  PreprocessConfig c =
+      config(write("in.jsonl", "{\"text\": [\"5 6 7\", \"8\"]}\n{\"text\": \"9\"}\n"));
+  for (const std::string impl : {"cached", "lazy"}) {
+    c.dataset_impl = impl;
+    preprocess(c, ids_);
+    EXPECT_EQ(dataset(), "5 6 7|8;9");
+    const IndexedDataset data(dataset_prefix(c, "text"));
+    EXPECT_EQ(data.format(), IndexFormat::kTntidx);
+    EXPECT_EQ(data.dtype(), TokenDtype::kInt32);
+  }
+}
+
 TEST_F(PreprocessTest, AnUnknownLanguageOfSentencesIsAProblem) {
   PreprocessConfig c = config("in.jsonl");
   c.split_sentences = true;

@@ -60,7 +60,8 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_entry("--retriever-seq-length", T::kInt, other, int64_t{256},
                   "Tokens in a sample of the retriever.");
   flags.add_later_entry("--data-impl", T::kChoice, other, "mmap", "Format of data files.")
-      .among({"infer", "mmap", "lazy", "cached"});
+      .among({"infer", "mmap", "lazy", "cached"})
+      .no_effect("the index file says its format");
   flags.add_later_entry("--no-mmap-bin-files", T::kOff, other, true,
                         "Data files are always mapped.");
   flags.add_later_entry("--no-create-attention-mask-in-dataloader", T::kOff, other, true,
