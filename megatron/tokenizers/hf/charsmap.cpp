@@ -31,6 +31,11 @@ Charsmap::Charsmap(const std::string& bytes) {
   units_.resize(trie_bytes / 4);
   std::memcpy(units_.data(), bytes.data() + 4, trie_bytes);
   replacements_ = bytes.substr(4 + trie_bytes);
+  for (size_t byte = 0; byte < ascii_.size(); ++byte) {
+    const char character = static_cast<char>(byte);
+    const auto replacement = replacement_of({&character, 1});
+    ascii_[byte] = {replacement.has_value(), std::string(replacement.value_or(""))};
+  }
 }
 
 std::optional<std::string_view> Charsmap::replacement_of(std::string_view text) const {
@@ -60,7 +65,19 @@ std::string Charsmap::apply(std::string_view text) const {
     const std::string_view part(begin, static_cast<size_t>(stop - begin));
     result += replacement_of(part).value_or(part);
   };
+  const auto is_ascii = [](char c) { return static_cast<uint8_t>(c) < 0x80; };
   for (const char* p = text.data(); p < end;) {
+    // Two ASCII characters are two clusters, but for CR LF.
+    if (is_ascii(*p) && *p != '\r' && (p + 1 == end || is_ascii(p[1]))) {
+      const AsciiRule& rule = ascii_[static_cast<uint8_t>(*p)];
+      if (rule.replaces) {
+        result += rule.by;
+      } else {
+        result += *p;
+      }
+      ++p;
+      continue;
+    }
     const char* stop = p;
     CodePoint c = decode_utf8(stop, end);
     stop += c.length;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -130,6 +131,27 @@ std::u32string cleaned(std::u32string_view text, const BertRules& rules) {
   return result;
 }
 
+// What the rules make of an ASCII character; empty if it vanishes.
+std::array<std::string, 128> ascii_table(const BertRules& rules) {
+  std::array<std::string, 128> table;
+  for (char32_t c = 0; c < table.size(); ++c) {
+    std::u32string text = cleaned(std::u32string_view(&c, 1), rules);
+    if (rules.lowercase) text = lower_case(text);
+    table[c] = to_utf8(text);
+  }
+  return table;
+}
+
+std::string applied(std::string_view text, const BertRules& rules) {
+  std::u32string points = cleaned(code_points(text), rules);
+  if (rules.strip_accents) {
+    points = normalized(points, NormalForm::kNfd);
+    std::erase_if(points, is_nonspacing_mark);
+  }
+  if (rules.lowercase) points = lower_case(points);
+  return to_utf8(points);
+}
+
 Normalizer make_bert(const Json& json) {
   BertRules rules;
   rules.clean_text = json.value("clean_text", true);
@@ -137,14 +159,21 @@ Normalizer make_bert(const Json& json) {
   rules.lowercase = json.value("lowercase", true);
   const Json accents = json.value("strip_accents", Json());
   rules.strip_accents = accents.is_null() ? rules.lowercase : accents.get<bool>();
-  return [rules](std::string& text) {
-    std::u32string points = cleaned(code_points(text), rules);
-    if (rules.strip_accents) {
-      points = normalized(points, NormalForm::kNfd);
-      std::erase_if(points, is_nonspacing_mark);
+  return [rules, ascii = ascii_table(rules)](std::string& text) {
+    std::string result;
+    result.reserve(text.size());
+    for (size_t at = 0; at < text.size();) {
+      if (static_cast<uint8_t>(text[at]) < 0x80) {
+        result += ascii[static_cast<uint8_t>(text[at++])];
+        continue;
+      }
+      // Accents are ordered among each other and never move past an ASCII character.
+      size_t end = at;
+      while (end < text.size() && static_cast<uint8_t>(text[end]) >= 0x80) ++end;
+      result += applied(std::string_view(text).substr(at, end - at), rules);
+      at = end;
     }
-    if (rules.lowercase) points = lower_case(points);
-    text = to_utf8(points);
+    text = std::move(result);
   };
 }
 

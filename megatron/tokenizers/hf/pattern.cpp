@@ -1,5 +1,6 @@
 #include "megatron/tokenizers/hf/pattern.h"
 
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,16 +22,26 @@ Finder find_text(std::string pattern) {
 }
 
 Finder find_characters(std::function<bool(char32_t)> holds) {
-  return [holds = std::move(holds)](std::string_view text, std::vector<Regex::Match>& matches) {
-    matches.clear();
-    const char* const end = text.data() + text.size();
-    for (const char* p = text.data(); p < end;) {
-      const CodePoint c = decode_utf8(p, end);
-      const auto begin = static_cast<size_t>(p - text.data());
-      p += c.length;
-      if (holds(c.value)) matches.push_back({begin, begin + static_cast<size_t>(c.length)});
-    }
-  };
+  std::array<bool, 128> ascii{};
+  for (char32_t c = 0; c < ascii.size(); ++c) ascii[c] = holds(c);
+  return
+      [holds = std::move(holds), ascii](std::string_view text, std::vector<Regex::Match>& matches) {
+        matches.clear();
+        const char* const end = text.data() + text.size();
+        for (const char* p = text.data(); p < end;) {
+          const auto byte = static_cast<uint8_t>(*p);
+          if (byte < ascii.size()) {
+            const auto at = static_cast<size_t>(p - text.data());
+            if (ascii[byte]) matches.push_back({at, at + 1});
+            ++p;
+            continue;
+          }
+          const CodePoint c = decode_utf8(p, end);
+          const auto begin = static_cast<size_t>(p - text.data());
+          p += c.length;
+          if (holds(c.value)) matches.push_back({begin, begin + static_cast<size_t>(c.length)});
+        }
+      };
 }
 
 Finder make_finder(const nlohmann::json& pattern) {
