@@ -8,6 +8,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
+#include "megatron/tokenizers/ascii_letters.h"
 #include "megatron/tokenizers/text_rules.h"
 #include "megatron/tokenizers/unicode.h"
 #include "megatron/tokenizers/word_cache.h"
@@ -97,80 +98,102 @@ int32_t BertTokenizer::add_token(const std::string& token) {
 class BertTokenizer::WordEncoder final : public Encoder {
  public:
   WordEncoder(const BertTokenizer& tokenizer, int log2_sets)
-      : tokenizer_(tokenizer), cache_(log2_sets) {}
+      : tokenizer_(tokenizer), cache_(log2_sets), batch_(cache_) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     end_ = text.data() + text.size();
     for (const char* p = text.data(); p < end_;) {
+      if (const char* const end = add_letters(p, ids); end > p) {
+        p = end;
+        continue;
+      }
       const CodePoint c = decode_utf8(p, end_);
       switch (tokenizer_.words_.of(c.value)) {
         case Kind::kBlank:
           p += c.length;
           break;
         case Kind::kIdeograph:
-          append_cached(std::string_view(p, static_cast<size_t>(c.length)), ids);
+          add({p, p + c.length}, ids);
           p += c.length;
           break;
         default:
-          p = append_run(p, ids);
+          p = add_run(p, ids);
       }
     }
+    drain(ids);
   }
 
  private:
   using Kind = BertWords::Kind;
 
-  // Appends what stands between two blanks or ideographs; returns its end.
-  const char* append_run(const char* begin, std::vector<int32_t>& ids) {
-    const size_t ids_before = ids.size();
-    const char* word = begin;
-    const char* p = begin;
-    for (; p < end_; ++p) {
-      const Kind kind = tokenizer_.words_.of_byte(*p);
-      if (kind == Kind::kWord) continue;
-      if (kind == Kind::kBlank) break;
-      if (kind != Kind::kPunctuation) {
-        ids.resize(ids_before);
-        p = tokenizer_.words_.end_of_run(p, end_);
-        if (begin < p) append_cached({begin, p}, ids);
-        return p;
-      }
-      if (word < p) append_cached({word, p}, ids);
-      append_cached({p, p + 1}, ids);
-      word = p + 1;
+  // Adds the run at `p` if it is of the commonest kind: some ASCII letters, perhaps one punctuation
+  // mark, and a blank behind. Returns the end of what was added and its blank; `p` if it is
+  // another.
+  const char* add_letters(const char* p, std::vector<int32_t>& ids) {
+    const int64_t count = count_ascii_letters(p, end_);
+    if (count == 0) return p;
+    const char* const end = p + count;
+    if (is_blank(*end)) {
+      add({p, end}, ids);
+      return end + 1;
     }
-    if (word < p) append_cached({word, p}, ids);
-    return p;
+    if (!is_mark(*end) || end + 1 == end_ || !is_blank(end[1])) return p;
+    add({p, end}, ids);
+    add({end, end + 1}, ids);
+    return end + 2;
   }
 
-  void append_cached(std::string_view word, std::vector<int32_t>& ids) {
-    if (word.size() <= WordCache::kMaxShortBytes) {
-      const WordCache::ShortKey key = WordCache::short_key(word, end_ - word.data());
-      if (const WordCache::ShortWord* known = cache_.find_short(key)) {
-        ids.insert(ids.end(), known->ids.begin(), known->ids.begin() + known->num_ids);
-        return;
-      }
-    } else if (const std::vector<int32_t>* known = cache_.find_long(word)) {
-      ids.insert(ids.end(), known->begin(), known->end());
-      return;
+  // Adds what stands between two blanks or ideographs; returns its end.
+  const char* add_run(const char* begin, std::vector<int32_t>& ids) {
+    const char* end = begin;
+    while (end < end_ && is_plain(*end)) ++end;
+    if (end < end_ && tokenizer_.words_.of_byte(*end) != Kind::kBlank) {
+      end = tokenizer_.words_.end_of_run(end, end_);
+      if (begin < end) add({begin, end}, ids);
+      return end;
     }
-    append_fresh(word, ids);
+    for (const char* p = begin; p < end;) {
+      const char* const word = p++;
+      if (is_word(*word)) {
+        while (p < end && is_word(*p)) ++p;
+      }
+      add({word, p}, ids);
+    }
+    return end;
   }
 
-  void append_fresh(std::string_view word, std::vector<int32_t>& ids) {
-    const auto before = static_cast<int64_t>(ids.size());
+  bool is_blank(char byte) const { return tokenizer_.words_.of_byte(byte) == Kind::kBlank; }
+  bool is_word(char byte) const { return tokenizer_.words_.of_byte(byte) == Kind::kWord; }
+  bool is_mark(char byte) const { return tokenizer_.words_.of_byte(byte) == Kind::kPunctuation; }
+  bool is_plain(char byte) const { return is_word(byte) || is_mark(byte); }
+
+  void add(std::string_view word, std::vector<int32_t>& ids) {
+    batch_.add(word, end_ - word.data());
+    if (batch_.is_full()) drain(ids);
+  }
+
+  void drain(std::vector<int32_t>& ids) {
+    batch_.drain(ids, [&](std::string_view word) { return encode_rare(word); });
+  }
+
+  // A word that is not in the short table. Good until the next call.
+  std::span<const int32_t> encode_rare(std::string_view word) {
+    if (const std::vector<int32_t>* known = cache_.find_long(word)) return *known;
+    fresh_.clear();
     tokenizer_.words_.cut_run(
-        word, [&](const std::string& part) { tokenizer_.word_piece_.append(part, ids); });
-    const std::span<const int32_t> fresh(ids.begin() + before, ids.end());
-    if (word.size() > WordCache::kMaxShortBytes) {
-      cache_.insert_long(word, fresh);
-    } else if (fresh.size() <= WordCache::kMaxShortIds) {
-      cache_.insert_short(WordCache::short_key(word, end_ - word.data()), fresh);
+        word, [&](const std::string& part) { tokenizer_.word_piece_.append(part, fresh_); });
+    if (word.size() <= WordCache::kMaxShortBytes && fresh_.size() <= WordCache::kMaxShortIds) {
+      cache_.insert_short(WordCache::short_key(word, end_ - word.data()), fresh_);
+    } else {
+      cache_.insert_long(word, fresh_);
     }
+    return fresh_;
   }
 
   const BertTokenizer& tokenizer_;
   WordCache cache_;
+  WordBatch batch_;
+  std::vector<int32_t> fresh_;
   const char* end_ = nullptr;  // of the text
 };
 

@@ -11,6 +11,7 @@ namespace megatron {
 namespace {
 
 constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
+constexpr uint64_t kNoPair = ~uint64_t{0};  // symbols are not negative
 // Up to here a scan over all pairs beats a heap.
 constexpr size_t kMaxScanned = 96;
 
@@ -22,16 +23,18 @@ uint64_t pair_key(int32_t left, int32_t right) {
 
 BpeMerges::BpeMerges(std::span<const BpeMerge> merges, MergeOrder order) : order_(order) {
   const size_t num_slots = std::bit_ceil(std::max<size_t>(merges.size() * 2, 16));
-  slots_.resize(num_slots);
+  pairs_.resize(num_slots, kNoPair);
+  ranks_.resize(num_slots);
   shift_ = 64 - std::countr_zero(num_slots);
   results_.reserve(merges.size());
   int32_t position = 0;
   for (const BpeMerge& merge : merges) {
     const uint64_t pair = pair_key(merge.left, merge.right);
     size_t i = (pair * 0x9E3779B97F4A7C15u) >> shift_;
-    while (slots_[i].used && slots_[i].pair != pair) i = (i + 1) & (num_slots - 1);
+    while (pairs_[i] != kNoPair && pairs_[i] != pair) i = (i + 1) & (num_slots - 1);
     const int32_t rank = merge.rank < 0 ? position : merge.rank;
-    slots_[i] = {pair, rank, true};
+    pairs_[i] = pair;
+    ranks_[i] = rank;
     if (static_cast<size_t>(rank) >= results_.size())
       results_.resize(static_cast<size_t>(rank) + 1);
     results_[static_cast<size_t>(rank)] = merge.result;
@@ -42,11 +45,11 @@ BpeMerges::BpeMerges(std::span<const BpeMerge> merges, MergeOrder order) : order
 int32_t BpeMerges::rank_of(int32_t left, int32_t right) const {
   const uint64_t pair = pair_key(left, right);
   size_t i = (pair * 0x9E3779B97F4A7C15u) >> shift_;
-  while (slots_[i].used) {
-    if (slots_[i].pair == pair) return slots_[i].rank;
-    i = (i + 1) & (slots_.size() - 1);
+  while (pairs_[i] != pair) {
+    if (pairs_[i] == kNoPair) return kNoRank;
+    i = (i + 1) & (pairs_.size() - 1);
   }
-  return kNoRank;
+  return ranks_[i];
 }
 
 void BpeMerges::apply(std::vector<int32_t>& symbols) const {

@@ -33,19 +33,15 @@ class BpeMerges {
   void apply(std::vector<int32_t>& symbols) const;
 
  private:
-  struct Slot {
-    uint64_t pair = 0;
-    int32_t rank = 0;
-    bool used = false;
-  };
-
   // kNoRank if the pair is not listed.
   int32_t rank_of(int32_t left, int32_t right) const;
   void apply_by_scanning(std::vector<int32_t>& symbols) const;
   void apply_by_heap(std::vector<int32_t>& symbols) const;
 
   MergeOrder order_;
-  std::vector<Slot> slots_;       // open addressing with linear probing
+  // Open addressing with linear probing. Pairs lie apart from ranks, as most looks find no pair.
+  std::vector<uint64_t> pairs_;   // by slot
+  std::vector<int32_t> ranks_;    // by slot
   int shift_ = 0;                 // of a 64-bit hash, to a slot number
   std::vector<int32_t> results_;  // by rank
 };

@@ -4,7 +4,6 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 
 #include "megatron/core/error.h"
@@ -217,32 +216,16 @@ std::unique_ptr<Gpt2BpeTokenizer> Gpt2BpeTokenizer::from_directory(
 class Gpt2BpeTokenizer::WordEncoder final : public Encoder {
  public:
   WordEncoder(const Gpt2BpeTokenizer& tokenizer, int log2_sets)
-      : tokenizer_(tokenizer), cache_(log2_sets) {}
+      : tokenizer_(tokenizer), cache_(log2_sets), batch_(cache_) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     const char* const end = text.data() + text.size();
-    // A block on the stack, as growing a vector word by word costs more than looking words up.
-    std::array<int32_t, 1024> block;
-    size_t used = 0;
-    const auto flush = [&] {
-      ids.insert(ids.end(), block.begin(), block.begin() + used);
-      used = 0;
-    };
+    const auto encode = [&](std::string_view word) { return encode_rare(word, end); };
     gpt2_split(text, tokenizer_.classes_, [&](std::string_view word) {
-      if (used + WordCache::kMaxShortIds > block.size()) flush();
-      if (word.size() <= WordCache::kMaxShortBytes) {
-        const WordCache::ShortKey key = WordCache::short_key(word, end - word.data());
-        if (const WordCache::ShortWord* known = cache_.find_short(key)) {
-          std::copy(known->ids.begin(), known->ids.end(), block.begin() + used);
-          used += static_cast<size_t>(known->num_ids);
-          return;
-        }
-      }
-      flush();
-      const std::span<const int32_t> fresh = encode_rare(word, end);
-      ids.insert(ids.end(), fresh.begin(), fresh.end());
+      batch_.add(word, end - word.data());
+      if (batch_.is_full()) batch_.drain(ids, encode);
     });
-    flush();
+    batch_.drain(ids, encode);
   }
 
  private:
@@ -263,6 +246,7 @@ class Gpt2BpeTokenizer::WordEncoder final : public Encoder {
 
   const Gpt2BpeTokenizer& tokenizer_;
   WordCache cache_;
+  WordBatch batch_;
   std::vector<int32_t> symbols_;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "megatron/tokenizers/ascii_letters.h"
 #include "megatron/tokenizers/unicode.h"
 
 namespace megatron {
@@ -69,6 +70,14 @@ void gpt2_split(std::string_view text, const CharClasses& classes, Emit&& emit) 
   const char* const end = p + text.size();
   while (p < end) {
     const char* const start = p;
+    // Most words are a few ASCII letters, with or without a blank; the byte behind them is ASCII.
+    const char* const letters = p + (*p == ' ' ? 1 : 0);
+    const int64_t count = count_ascii_letters(letters, end);
+    if (count > 0 && static_cast<uint8_t>(letters[count]) < 0x80) {
+      p = letters + count;
+      emit(std::string_view(start, static_cast<size_t>(p - start)));
+      continue;
+    }
     if (*p == '\'') {
       const int64_t length = detail::contraction_length(p, end);
       if (length > 0) {

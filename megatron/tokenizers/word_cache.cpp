@@ -1,31 +1,11 @@
 #include "megatron/tokenizers/word_cache.h"
 
-#include <algorithm>
-#include <bit>
-#include <cstring>
-
 namespace megatron {
-
-static_assert(std::endian::native == std::endian::little, "short_key masks the upper bytes");
 
 WordCache::WordCache(int log2_sets) : shift_(64 - log2_sets), sets_(size_t{1} << log2_sets) {}
 
 int WordCache::log2_sets_for(size_t text_bytes, int most) {
   return std::clamp(static_cast<int>(std::bit_width(text_bytes / 32)), 1, most);
-}
-
-WordCache::ShortKey WordCache::short_key(std::string_view word, int64_t readable) {
-  std::array<uint64_t, 2> bytes{};
-  if (readable >= 16) {
-    std::memcpy(bytes.data(), word.data(), 16);
-  } else {
-    std::memcpy(bytes.data(), word.data(), word.size());
-  }
-  const uint64_t length = word.size();
-  if (length <= 8) {
-    return {bytes[0] & (~uint64_t{0} >> (64 - 8 * length)), length << 56};
-  }
-  return {bytes[0], (bytes[1] & (~uint64_t{0} >> (128 - 8 * length))) | (length << 56)};
 }
 
 void WordCache::insert_short(const ShortKey& key, std::span<const int32_t> ids) {

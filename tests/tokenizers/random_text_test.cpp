@@ -7,6 +7,8 @@
 #include <random>
 
 #include "megatron/core/error.h"
+#include "megatron/tokenizers/bert_words.h"
+#include "megatron/tokenizers/regex.h"
 #include "megatron/tokenizers/sentence_piece_trainer.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/tokenizers/unicode.h"
@@ -44,6 +46,24 @@ class RandomText : public testing::Test {
       ASSERT_TRUE(way == Way::kOneWay || back == text) << text << "\ncame back as\n" << back;
     }
   }
+  // cut(text, emit) is the plain definition of words.
+  template <class Cut>
+  static void expect_equals_words(const Tokenizer& tokenizer, const Cut& cut) {
+    const std::unique_ptr<Encoder> encoder = tokenizer.make_encoder();
+    RandomTexts texts(13);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < num_strings(); ++i) {
+      const std::string text = texts.next();
+      std::vector<int32_t> want;
+      cut(text, [&](const std::string& word) {
+        const std::vector<int32_t> part = tokenizer.encode(word);
+        want.insert(want.end(), part.begin(), part.end());
+      });
+      ids.clear();
+      encoder->append(text, ids);
+      ASSERT_EQ(ids, want) << text;
+    }
+  }
   static TokenizerConfig hugging_face(const std::string& name) {
     return {.tokenizer_type = "HuggingFaceTokenizer",
             .tokenizer_model = source_path("tests/cases/tokenizers/" + name + ".json"),
@@ -69,6 +89,34 @@ TEST_F(RandomText, Bert) {
       "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##a\nb\n##b\nc\n##c\n.\n,\n!\n\u4E2D\n");
   expect_sound({.tokenizer_type = "BertWordPieceLowerCase", .vocab_file = words});
   expect_sound({.tokenizer_type = "BertWordPieceCase", .vocab_file = words});
+}
+
+// Words found one by one, each encoded alone, are what the fast path through a text gives.
+TEST_F(RandomText, Gpt2EqualsItsWordsOneByOne) {
+  const auto tokenizer =
+      make_tokenizer({.tokenizer_type = "GPT2BPETokenizer",
+                      .tokenizer_model = source_path("tests/golden/megatron/data")});
+  const Regex pattern(
+      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+");
+  expect_equals_words(*tokenizer, [&](const std::string& text, const auto& emit) {
+    std::vector<Regex::Match> words;
+    pattern.find_all(text, words);
+    for (const Regex::Match& word : words) emit(text.substr(word.begin, word.end - word.begin));
+  });
+}
+
+TEST_F(RandomText, BertEqualsItsWordsOneByOne) {
+  const std::string vocabulary = files_.write("vocab.txt",
+                                              "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##a\nb\n##"
+                                              "b\nB\ne\n##e\ns\n##s\n.\n,\n!\n'\n\u4E2D\n");
+  for (const bool lower : {false, true}) {
+    const auto tokenizer =
+        make_tokenizer({.tokenizer_type = lower ? "BertWordPieceLowerCase" : "BertWordPieceCase",
+                        .vocab_file = vocabulary});
+    const BertWords words(lower);
+    expect_equals_words(*tokenizer,
+                        [&](const std::string& text, const auto& emit) { words.cut(text, emit); });
+  }
 }
 
 TEST_F(RandomText, SentencePiece) {
