@@ -129,6 +129,11 @@ TEST(Workloads, AreCommandLinesThatMoreFlagsChange) {
   EXPECT_EQ(llama.transformer.num_layers, 2);
   EXPECT_EQ(llama.transformer.max_position_embeddings, 512);
   EXPECT_EQ(llama.transformer.ffn_hidden_size, 14336);
+  EXPECT_EQ(workload_kind("llama3-8b"), ModelKind::kGpt);
+  EXPECT_EQ(workload_kind("bert-large"), ModelKind::kBert);
+  const TrainingArgs bert =
+      parse_training_args(workload_command("bert-large", {}), ModelKind::kBert, 1);
+  EXPECT_EQ(bert.transformer.seq_length, 512);
   try {
     workload_command("7b", {});
     FAIL() << "no error";

@@ -136,5 +136,23 @@ TEST(PlanTest, SizesAreEnough) {
             sizes["parameters"]);
 }
 
+// BERT-large as Megatron-LM trains it: its heads count, and attention has the whole square.
+TEST(PlanTest, KnowsBert) {
+  constexpr double h = 1024;
+  constexpr double v = 30592;
+  constexpr double s = 512;
+  const nlohmann::json bert = planned("--workload bert-large");
+  EXPECT_EQ(bert.at("parameters"), 336'297'858);
+  EXPECT_EQ(bert.at("global_batch_size"), 32);
+  const double tokens = 32 * s;
+  EXPECT_NEAR(bert.at("flops_causal").get<double>(),
+              6 * tokens * (24 * 12 * h * h + h * v + h * h + 2 * 24 * s * h), 1e9);
+  const std::string sizes =
+      "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 "
+      "--micro-batch-size 32 --vocab-size 30521 --attention-dropout 0 --hidden-dropout 0";
+  EXPECT_EQ(planned("--model-type BERT --tokenizer-type NullTokenizer " + sizes), bert);
+  EXPECT_NE(planned(sizes).at("parameters"), bert.at("parameters"));
+}
+
 }  // namespace
 }  // namespace megatron::cli
