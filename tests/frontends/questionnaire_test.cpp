@@ -102,7 +102,7 @@ TEST(Questionnaire, NamesTheQuestionThatHasNoAnswer) {
   EXPECT_THAT(message_of<ConfigError>([] {
                 answered({"0", "2", "1"}, kDocument);
               }),
-              HasSubstr("the answers end before the question \"Do you want to use DeepSpeed?"));
+              HasSubstr("the answers end before the question \"Use DeepSpeed?"));
 }
 
 TEST(KeyMenu, ArrowsMoveAndDigitsJump) {

@@ -12,36 +12,26 @@ std::string chosen(Prompt& prompt, const char* question, const Rows& rows, size_
 }
 
 void ask_for_wrapping(Prompt& prompt, json& answers) {
-  const std::string policy = chosen(prompt, "What should be your auto wrap policy?",
+  const std::string policy = chosen(prompt, "How are modules wrapped?",
                                     {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"});
   answers["fsdp_auto_wrap_policy"] = policy;
   if (policy == "TRANSFORMER_BASED_WRAP") {
-    if (!prompt.yes("Do you want to use the model's `_no_split_modules` to wrap. Only applicable "
-                    "for Transformers",
-                    false)) {
-      answers["fsdp_transformer_layer_cls_to_wrap"] = prompt.any_text(
-          "Specify the comma-separated list of transformer layer class names (case-sensitive) to "
-          "wrap:");
+    if (!prompt.yes("Wrap the modules that the model names itself?", false)) {
+      answers["fsdp_transformer_layer_cls_to_wrap"] =
+          prompt.any_text("Which classes are wrapped (names with commas)?");
     }
   } else if (policy == "SIZE_BASED_WRAP") {
-    answers["fsdp_min_num_params"] = prompt.integer(
-        "What should be your FSDP's minimum number of parameters for Default Auto Wrapping Policy?",
-        100000000);
+    answers["fsdp_min_num_params"] =
+        prompt.integer("From how many parameters on is a module wrapped?", 100000000);
   }
 }
 
 void ask_for_loading(Prompt& prompt, bool is_first_version, json& answers) {
-  answers["fsdp_cpu_ram_efficient_loading"] = prompt.yes(
-      "Do you want to enable CPU RAM efficient model loading? Only applicable for "
-      "Transformers models.",
-      true);
+  answers["fsdp_cpu_ram_efficient_loading"] = prompt.yes("Load the model on one rank only?", true);
   if (!is_first_version) return;
   answers["fsdp_sync_module_states"] =
       answers["fsdp_cpu_ram_efficient_loading"] == true ||
-      prompt.yes(
-          "Do you want each individually wrapped FSDP unit to broadcast module parameters "
-          "from rank 0 at the start?",
-          true);
+      prompt.yes("Broadcast the parameters of rank 0 at the start?", true);
 }
 
 }  // namespace
@@ -50,42 +40,35 @@ json ask_for_fsdp(Prompt& prompt, AccelerateVersion version) {
   json answers = json::object();
   bool is_first_version = true;  // of FSDP
   if (version >= Version::k1_15) {
-    is_first_version = prompt.choose("What should be your FSDP version?", {"1", "2"}, 1) == 0;
+    is_first_version = prompt.choose("Which version of FSDP?", {"1", "2"}, 1) == 0;
     answers["fsdp_version"] = is_first_version ? 1 : 2;
   }
   if (is_first_version) {
     answers["fsdp_sharding_strategy"] =
-        chosen(prompt, "What should be your sharding strategy?",
+        chosen(prompt, "What is sharded?",
                {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"});
   } else {
-    answers["fsdp_reshard_after_forward"] =
-        prompt.yes("Do you want to enable resharding after forward?", true);
+    answers["fsdp_reshard_after_forward"] = prompt.yes("Shard again after the forward pass?", true);
   }
-  answers["fsdp_offload_params"] =
-      prompt.yes("Do you want to offload parameters and gradients to CPU?", false);
+  answers["fsdp_offload_params"] = prompt.yes("Keep parameters and gradients on the CPU?", false);
   ask_for_wrapping(prompt, answers);
   if (is_first_version) {
-    answers["fsdp_backward_prefetch"] =
-        chosen(prompt, "What should be your FSDP's backward prefetch policy?",
-               {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"});
+    answers["fsdp_backward_prefetch"] = chosen(prompt, "What does the backward pass fetch ahead?",
+                                               {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"});
     answers["fsdp_state_dict_type"] =
-        chosen(prompt, "What should be your FSDP's state dict type?",
+        chosen(prompt, "What does a checkpoint hold?",
                {"FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"}, 2);
-    answers["fsdp_forward_prefetch"] =
-        prompt.yes("Do you want to enable FSDP's forward prefetch policy?", false);
-    answers["fsdp_use_orig_params"] =
-        prompt.yes("Do you want to enable FSDP's `use_orig_params` feature?", true);
+    answers["fsdp_forward_prefetch"] = prompt.yes("Does the forward pass fetch ahead?", false);
+    answers["fsdp_use_orig_params"] = prompt.yes("Keep the original parameters visible?", true);
   } else {
-    answers["fsdp_state_dict_type"] = chosen(prompt, "What should be your FSDP's state dict type?",
-                                             {"SHARDED_STATE_DICT", "FULL_STATE_DICT"});
+    answers["fsdp_state_dict_type"] =
+        chosen(prompt, "What does a checkpoint hold?", {"SHARDED_STATE_DICT", "FULL_STATE_DICT"});
   }
   ask_for_loading(prompt, is_first_version, answers);
   if (version >= Version::k1_0) {
-    answers["fsdp_activation_checkpointing"] =
-        prompt.yes("Do you want to enable FSDP activation checkpointing?", false);
+    answers["fsdp_activation_checkpointing"] = prompt.yes("Recompute activations?", false);
   }
-  while (version >= Version::k1_15 &&
-         prompt.yes("Do you want to use the parallelism config?", false)) {
+  while (version >= Version::k1_15 && prompt.yes("Use the map parallelism_config?", false)) {
     prompt.say("The parallelism config is not available here; answer no.");
   }
   return answers;

@@ -73,7 +73,7 @@ int64_t Prompt::integer(const std::string& question, const std::optional<int64_t
     const std::string answer = ask(shown);
     if (answer.empty() && initial) return *initial;
     if (const std::optional<int64_t> value = integer_of(trimmed(answer))) return *value;
-    say("Please enter an integer.");
+    say("Enter an integer.");
   }
 }
 
@@ -82,7 +82,7 @@ double Prompt::number(const std::string& question, double initial) {
     const std::string answer = ask(fmt::format("{} [{:.1f}]: ", question, initial));
     if (answer.empty()) return initial;
     if (const std::optional<double> value = number_of(trimmed(answer))) return *value;
-    say("Please enter a number.");
+    say("Enter a number.");
   }
 }
 
@@ -92,7 +92,7 @@ bool Prompt::yes(const std::string& question, bool initial) {
         lower(ask(fmt::format("{} [{}]: ", question, initial ? "YES/no" : "yes/NO")));
     if (answer.empty()) return initial;
     if (answer == "yes" || answer == "no") return answer == "yes";
-    say("Please enter yes or no.");
+    say("Enter yes or no.");
   }
 }
 
@@ -108,7 +108,7 @@ size_t Prompt::choose(const std::string& question, const std::vector<std::string
     const std::string answer = ask(shown);
     if (answer.empty()) return initial;
     if (const std::optional<size_t> row = row_of(answer, rows)) return *row;
-    say(fmt::format("Please enter a number from 0 to {}.", rows.size() - 1));
+    say(fmt::format("Enter a number from 0 to {}.", rows.size() - 1));
   }
 }
 

@@ -21,7 +21,7 @@ using Rows = std::vector<std::string>;
 using Machine = std::pair<const char*, const char*>;
 
 std::vector<Machine> machines_of(Version version) {
-  const Machine none = {"No distributed training", "NO"};
+  const Machine none = {"one process", "NO"};
   const Machine cpu = {"multi-CPU", "MULTI_CPU"};
   const Machine xpu = {"multi-XPU", "MULTI_XPU"};
   const Machine gpu = {"multi-GPU", "MULTI_GPU"};
@@ -75,10 +75,7 @@ class Questionnaire {
     ask_machine();
     if (type() != "NO") ask_machines();
     if (type() == "NO") {
-      set("use_cpu",
-          prompt_.yes("Do you want to run your training on CPU only (even if a GPU / Apple Silicon "
-                      "/ Ascend NPU device is available)?",
-                      false));
+      set("use_cpu", prompt_.yes("Train on the CPU even if there is a GPU?", false));
     } else {
       set("use_cpu", type() == "MULTI_CPU");
     }
@@ -97,8 +94,7 @@ class Questionnaire {
   void set(const char* key, json value) { config_.values[key] = std::move(value); }
 
   void ask_environment() {
-    while (prompt_.choose("In which compute environment are you running?",
-                          {"This machine", "AWS (Amazon SageMaker)"}) != 0) {
+    while (prompt_.choose("Where do the ranks run?", {"This machine", "Amazon SageMaker"}) != 0) {
       prompt_.say("SageMaker is not available here; choose This machine.");
     }
   }
@@ -108,8 +104,7 @@ class Questionnaire {
     Rows rows;
     for (const Machine& machine : machines) rows.emplace_back(machine.first);
     for (;;) {
-      const Machine& chosen =
-          machines[prompt_.choose("Which type of machine are you using?", rows)];
+      const Machine& chosen = machines[prompt_.choose("What kind of machine is it?", rows)];
       set("distributed_type", chosen.second);
       if (type() == "NO" || type() == "MULTI_CPU" || type() == "MULTI_GPU") return;
       prompt_.say(fmt::format("{} is not available here; choose no distribution, CPUs or GPUs.",
@@ -120,88 +115,68 @@ class Questionnaire {
   void ask_machines() {
     int64_t machines = 0;
     while (machines < 1) {
-      machines = prompt_.integer(
-          "How many different machines will you use (use more than 1 for multi-node training)?", 1);
+      machines = prompt_.integer("How many machines?", 1);
     }
     set("num_machines", machines);
     if (machines > 1) {
       Rows ranks;
       for (int64_t rank = 0; rank < machines; ++rank) ranks.push_back(std::to_string(rank));
-      set("machine_rank", prompt_.choose("What is the rank of this machine?", ranks));
-      set("main_process_ip",
-          prompt_.text("What is the IP address of the machine that will host the main process?"));
-      set("main_process_port",
-          prompt_.integer("What is the port you will use to communicate with the main process?"));
-      set("same_network",
-          prompt_.yes("Are all the machines on the same local network? Answer `no` if nodes are on "
-                      "the cloud and/or on different network hosts",
-                      true));
+      set("machine_rank", prompt_.choose("What is the number of this machine?", ranks));
+      set("main_process_ip", prompt_.text("What is the address of machine 0?"));
+      set("main_process_port", prompt_.integer("Which port is free on machine 0?"));
+      set("same_network", prompt_.yes("Are all machines in one local network?", true));
       if (!config_.flag("same_network")) {
-        set("rdzv_backend",
-            prompt_.text("What rendezvous backend will you use? ('static', 'c10d', ...)",
-                         "static"));
+        set("rdzv_backend", prompt_.text("How do the machines meet (static or c10d)?", "static"));
       }
     }
     if (is_since(Version::k0_27)) {
-      set("debug",
-          prompt_.yes("Should distributed operations be checked while running for errors? This can "
-                      "avoid timeout issues but will be slower.",
-                      false));
+      set("debug", prompt_.yes("Check the shapes of collectives while training (slower)?", false));
     }
   }
 
   void ask_cpu() {
     if (!config_.flag("use_cpu")) return;
     if (version_ == Version::k0_27 || version_ == Version::k1_0) {
-      set("ipex_config",
-          {{"ipex", prompt_.yes("Do you want to use Intel PyTorch Extension (IPEX) to speed up "
-                                "training on CPU?",
-                                false)}});
+      set("ipex_config", {{"ipex", prompt_.yes("Use the IPEX library on the CPU?", false)}});
     }
     const bool asks_for_mpirun = is_since(Version::k1_0) && type() == "MULTI_CPU";
-    if (asks_for_mpirun && prompt_.yes("Do you want accelerate to launch mpirun?", false)) {
-      const std::string hostfile =
-          prompt_.text("Please enter the path to the hostfile to use with mpirun", "~/hostfile");
-      const std::string threads = prompt_.text("Enter the number of oneCCL worker threads", "1");
+    if (asks_for_mpirun && prompt_.yes("Start the ranks by mpirun?", false)) {
+      const std::string hostfile = prompt_.text("Which hostfile does mpirun read?", "~/hostfile");
+      const std::string threads = prompt_.text("How many worker threads has oneCCL?", "1");
       set("mpirun_config", {{"mpirun_hostfile", hostfile}, {"mpirun_ccl", threads}});
     }
   }
 
   void ask_dynamo() {
-    if (!prompt_.yes("Do you wish to optimize your script with torch dynamo?", false)) return;
+    if (!prompt_.yes("Use the graph compiler dynamo?", false)) return;
     const Rows backends = dynamo_backends(version_);
     const size_t inductor = 2;
-    const size_t backend =
-        prompt_.choose("Which dynamo backend would you like to use?", backends, inductor);
+    const size_t backend = prompt_.choose("Which backend of dynamo?", backends, inductor);
     json& dynamo = config_.values["dynamo_config"];
     dynamo["dynamo_backend"] = upper(backends[backend]);
-    if (!prompt_.yes("Do you want to customize the defaults sent to torch.compile?", false)) return;
+    if (!prompt_.yes("Change the defaults of the compiler?", false)) return;
     const Rows modes = {"default", "reduce-overhead", "max-autotune"};
-    dynamo["dynamo_mode"] = modes[prompt_.choose("Which mode do you want to use?", modes)];
-    dynamo["dynamo_use_fullgraph"] = prompt_.yes(
-        "Do you want the fullgraph mode or it is ok to break model into several "
-        "subgraphs?",
-        false);
-    dynamo["dynamo_use_dynamic"] =
-        prompt_.yes("Do you want to enable dynamic shape tracing?", false);
+    dynamo["dynamo_mode"] = modes[prompt_.choose("Which mode?", modes)];
+    dynamo["dynamo_use_fullgraph"] = prompt_.yes("Require one graph for the whole model?", false);
+    dynamo["dynamo_use_dynamic"] = prompt_.yes("Compile for changing shapes?", false);
   }
 
   // What divides the work among GPUs.
   void ask_engine() {
     if (type() == "MULTI_CPU") return;
-    if (prompt_.yes("Do you want to use DeepSpeed?", false)) {
+    if (prompt_.yes("Use DeepSpeed?", false)) {
       set("distributed_type", "DEEPSPEED");
       set("deepspeed_config",
           ask_for_deepspeed(prompt_, version_, config_.integer("num_machines") > 1));
       return;
     }
     if (type() != "MULTI_GPU") return;
-    if (prompt_.yes("Do you want to use FullyShardedDataParallel?", false)) {
+    if (prompt_.yes("Use fully sharded data parallelism (FSDP)?", false)) {
       set("distributed_type", "FSDP");
       set("fsdp_config", ask_for_fsdp(prompt_, version_));
       return;
     }
-    if (prompt_.yes("Do you want to use Megatron-LM ?", false)) {
+    if (prompt_.yes("Use Megatron-LM?", false)) {
       set("distributed_type", "MEGATRON_LM");
       set("megatron_lm_config", megatron_answers());
     }
@@ -211,29 +186,27 @@ class Questionnaire {
     for (;;) {
       const int64_t degree = prompt_.integer(question, 1);
       if (degree >= 1) return degree;
-      prompt_.say("Please enter at least 1.");
+      prompt_.say("Enter at least 1.");
     }
   }
 
   json megatron_answers() {
     json answers = json::object();
-    answers["megatron_lm_tp_degree"] = ask_degree("What is the Tensor Parallelism degree/size?");
+    answers["megatron_lm_tp_degree"] = ask_degree("What is the tensor parallel size?");
     if (answers["megatron_lm_tp_degree"] > 1) {
-      answers["megatron_lm_sequence_parallelism"] =
-          prompt_.yes("Do you want to enable Sequence Parallelism?", true);
+      answers["megatron_lm_sequence_parallelism"] = prompt_.yes("Use sequence parallelism?", true);
     }
-    answers["megatron_lm_pp_degree"] = ask_degree("What is the Pipeline Parallelism degree/size?");
+    answers["megatron_lm_pp_degree"] = ask_degree("What is the pipeline parallel size?");
     if (answers["megatron_lm_pp_degree"] > 1) {
-      answers["megatron_lm_num_micro_batches"] = ask_degree("What is the number of micro-batches?");
+      answers["megatron_lm_num_micro_batches"] =
+          ask_degree("How many micro-batches has an iteration?");
     }
     answers["megatron_lm_recompute_activations"] =
-        prompt_.yes("Do you want to enable selective activation recomputation?", true);
-    answers["megatron_lm_use_distributed_optimizer"] = prompt_.yes(
-        "Do you want to use distributed optimizer which shards optimizer state and "
-        "gradients across data parallel ranks?",
-        true);
-    answers["megatron_lm_gradient_clipping"] = prompt_.number(
-        "What is the gradient clipping value based on global L2 Norm (0 to disable)?", 1.0);
+        prompt_.yes("Recompute activations selectively?", true);
+    answers["megatron_lm_use_distributed_optimizer"] =
+        prompt_.yes("Use the distributed optimizer?", true);
+    answers["megatron_lm_gradient_clipping"] =
+        prompt_.number("To which norm are gradients clipped (0: not at all)?", 1.0);
     return answers;
   }
 
@@ -242,13 +215,11 @@ class Questionnaire {
       set("num_processes", 1);
       return;
     }
-    const char* const what = type() != "MULTI_CPU"     ? "GPU(s)"
+    const char* const what = type() != "MULTI_CPU"     ? "GPUs"
                              : is_since(Version::k1_0) ? "processes"
-                                                       : "CPU(s)";
+                                                       : "CPUs";
     for (;;) {
-      set("num_processes",
-          prompt_.integer(fmt::format("How many {} should be used for distributed training?", what),
-                          1));
+      set("num_processes", prompt_.integer(fmt::format("How many {} in total?", what), 1));
       const std::vector<std::string> wrong = problems(config_);
       if (wrong.empty()) return;
       if (type() == "MULTI_GPU" && config_.integer("num_processes") == 1) throw ConfigError(wrong);
@@ -259,15 +230,10 @@ class Questionnaire {
   void ask_gpus() {
     if (!is_since(Version::k0_27) || config_.flag("use_cpu")) return;
     if (type() != "MULTI_GPU" && type() != "NO") return;
-    set("gpu_ids",
-        prompt_.text("What GPU(s) (by id) should be used for training on this machine as "
-                     "a comma-separated list?",
-                     "all"));
+    set("gpu_ids", prompt_.text("Which GPUs of this machine (numbers with commas)?", "all"));
     if (is_since(Version::k1_0)) {
       set("enable_cpu_affinity",
-          prompt_.yes("Would you like to enable numa efficiency? (Currently only supported on "
-                      "NVIDIA hardware).",
-                      false));
+          prompt_.yes("Bind processes to the cores next to their GPU?", false));
     }
   }
 
@@ -275,9 +241,7 @@ class Questionnaire {
     if (type() == "DEEPSPEED" && names_precision(config_.map("deepspeed_config"))) return;
     Rows rows = {"no", "fp16", "bf16"};
     if (is_since(Version::k0_27)) rows.emplace_back("fp8");
-    const char* const question = is_since(Version::k1_0)
-                                     ? "Do you wish to use mixed precision?"
-                                     : "Do you wish to use FP16 or BF16 (mixed precision)?";
+    const char* const question = "Which mixed precision?";
     for (;;) {
       set("mixed_precision", rows[prompt_.choose(question, rows)]);
       if (config_.text("mixed_precision") != "fp8") return;
