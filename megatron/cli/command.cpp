@@ -16,6 +16,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/core/signal_cleanup.h"
+#include "megatron/frontends/scripts.h"
 #include "megatron/settings/edit_distance.h"
 #include "megatron/settings/flag_table.h"
 
@@ -94,7 +95,9 @@ int code_of_output(int code) {
 int run_program(int argc, const char* const* argv, std::span<const Command> commands) {
   occupy_standard_descriptors();
   clean_up_on_signals();
-  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  std::vector<std::string> words;
+  if (argc > 0) words = frontends::words_of_link(argv[0]);
+  words.insert(words.end(), argv + std::min(argc, 1), argv + argc);
   try {
     return code_of_output(run_command(words, commands));
   } catch (const Error& error) {

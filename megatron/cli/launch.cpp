@@ -7,15 +7,20 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <thread>
 #include <vector>
 
+#include "megatron/cli/accelerate.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/ranks.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/core/error.h"
 #include "megatron/core/exit_code.h"
 #include "megatron/core/log.h"
+#include "megatron/core/number_text.h"
 #include "megatron/device/stream.h"
+#include "megatron/frontends/leading_flags.h"
+#include "megatron/frontends/scripts.h"
 #include "megatron/launch/supervisor.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
@@ -28,15 +33,23 @@ using Words = std::vector<std::string>;
 enum class Ranks { kThreads, kProcesses };
 
 struct LaunchFlags {
-  int64_t nproc_per_node = 0;
+  std::string nproc_text = "0";
+  int64_t nproc_per_node = 0;  // of nproc_text
   Ranks ranks = Ranks::kThreads;
-  int64_t nnodes = 1;
+  std::string nnodes_text = "1";
+  int64_t nnodes = 1;      // of nnodes_text
   int64_t node_rank = -1;  // -1: not given
   std::string master_addr;
   int64_t master_port = 0;
   std::string hostfile;
   int64_t max_restarts = 0;
   bool has_ranks = false;  // was --ranks given?
+  // torchrun's names for the place where hosts meet
+  std::string rdzv_backend;
+  std::string rdzv_endpoint;
+  bool standalone = false;
+  std::string config_file;  // only for --help: see accelerate_launch
+  ArgMap unused;
 
   int64_t world_size() const { return nnodes * nproc_per_node; }
 };
@@ -44,13 +57,14 @@ struct LaunchFlags {
 FlagTable flags_of(LaunchFlags& launch) {
   FlagTable flags;
   flags.group("launch");
-  flags.add("--nproc-per-node", launch.nproc_per_node,
-            "Ranks on each host; 0: one per GPU, or one in all.");
+  flags.add("--nproc-per-node", launch.nproc_text,
+            "Ranks on each host; 0 or auto: one per GPU, or one in all; gpu: one per GPU; cpu: one "
+            "per hardware thread.");
   flags.add_choice("--ranks", launch.ranks,
                    {{"threads", Ranks::kThreads}, {"processes", Ranks::kProcesses}},
                    "Run ranks as threads of this process, or as processes. With several hosts they "
                    "are always processes.");
-  flags.add("--nnodes", launch.nnodes,
+  flags.add("--nnodes", launch.nnodes_text,
             "Number of hosts. Each runs the same launch with its own --node-rank.");
   flags
       .add("--node-rank", launch.node_rank,
@@ -67,7 +81,90 @@ FlagTable flags_of(LaunchFlags& launch) {
   flags.add("--max-restarts", launch.max_restarts,
             "Restart up to so many times from the last checkpoint after a failure; needs --save, "
             "which is then the default of --load.");
+  flags.group("torchrun's names");
+  flags.add_optional("--rdzv-endpoint", launch.rdzv_endpoint,
+                     "--master-addr and --master-port as ADDRESS:PORT.");
+  flags.add_optional("--rdzv-backend", launch.rdzv_backend,
+                     "static or c10d: hosts meet at --rdzv-endpoint; each needs --node-rank.");
+  flags.add_switch("--standalone", launch.standalone, "One host, and any free port.");
+  for (const char* const name :
+       {"--rdzv-id", "--rdzv-conf", "--role", "--tee,-t", "--redirects,-r", "--log-dir",
+        "--monitor-interval", "--start-method", "--local-addr"}) {
+    flags.add_entry(name, FlagType::kText, launch.unused, {}, "Accepted without effect.");
+  }
+  for (const char* const name : {"--module,-m", "--no-python", "--run-path", "--use-env"}) {
+    flags.add_entry(name, FlagType::kSwitch, launch.unused, false, "Accepted without effect.");
+  }
+  flags.add_optional("--config-file", launch.config_file,
+                     "A file of megatron config or of Accelerate: launch then takes the flags of "
+                     "megatron accelerate launch.");
   return flags;
+}
+
+using Problems = std::vector<std::string>;
+
+// "4", "auto", "gpu" or "cpu".
+int64_t read_nproc(const std::string& text, Problems& problems) {
+  if (text == "auto") return 0;
+  if (text == "cpu") return std::max(1U, std::thread::hardware_concurrency());
+  if (text == "gpu") {
+    const int gpus = num_cuda_devices();
+    if (gpus == 0) {
+      problems.emplace_back("--nproc-per-node gpu: there is no GPU; use a number");
+    }
+    return gpus;
+  }
+  const std::optional<int64_t> number = integer_of(text);
+  if (!number || *number < 0) {
+    problems.push_back(
+        fmt::format("--nproc-per-node {} must be at least 1, or 0, auto, gpu or cpu", text));
+  }
+  return number.value_or(0);
+}
+
+// "2", or "2:2" as torchrun has it for a job that may grow.
+int64_t read_nnodes(const std::string& text, Problems& problems) {
+  const size_t colon = text.find(':');
+  const std::string least = text.substr(0, colon);
+  const std::string most = colon == std::string::npos ? least : text.substr(colon + 1);
+  const std::optional<int64_t> number = integer_of(least);
+  if (!number || *number < 1) {
+    problems.push_back(fmt::format("--nnodes {} must be at least 1", text));
+    return 1;
+  }
+  if (least != most) {
+    problems.push_back(
+        fmt::format("--nnodes {}: a job cannot grow or shrink here; use --nnodes {}", text, most));
+  }
+  return *number;
+}
+
+// Turns --rdzv-endpoint into --master-addr and --master-port.
+void read_rendezvous(LaunchFlags& launch, Problems& problems) {
+  const std::string& backend = launch.rdzv_backend;
+  if (!backend.empty() && backend != "static" && backend != "c10d") {
+    problems.push_back(
+        fmt::format("--rdzv-backend {} is not available; use static or c10d", backend));
+  }
+  if (launch.standalone && (launch.nnodes > 1 || !launch.rdzv_endpoint.empty())) {
+    problems.emplace_back(
+        "--standalone is for one host; remove it, or --nnodes and --rdzv-endpoint");
+  }
+  if (launch.rdzv_endpoint.empty()) return;
+  const size_t colon = launch.rdzv_endpoint.rfind(':');
+  const std::string address = launch.rdzv_endpoint.substr(0, colon);
+  if (!launch.master_addr.empty() && launch.master_addr != address) {
+    problems.push_back(fmt::format("--master-addr {} and --rdzv-endpoint {} differ; give one",
+                                   launch.master_addr, launch.rdzv_endpoint));
+  }
+  launch.master_addr = address;
+  if (colon == std::string::npos) return;
+  const std::optional<int64_t> port = integer_of(launch.rdzv_endpoint.substr(colon + 1));
+  if (!port) {
+    problems.push_back(fmt::format("--rdzv-endpoint {} must be ADDRESS:PORT, as in gpu0:29500",
+                                   launch.rdzv_endpoint));
+  }
+  launch.master_port = port.value_or(0);
 }
 
 // Lines of a hostfile that name a host.
@@ -89,10 +186,9 @@ void resolve(LaunchFlags& launch, const TrainingArgs& args) {
   const auto require = [&](bool holds, std::string problem) {
     if (!holds) problems.push_back(std::move(problem));
   };
-  require(launch.nproc_per_node >= 0,
-          fmt::format("--nproc-per-node {} must be at least 1, or 0 for the number of GPUs",
-                      launch.nproc_per_node));
-  require(launch.nnodes >= 1, fmt::format("--nnodes {} must be at least 1", launch.nnodes));
+  launch.nproc_per_node = read_nproc(launch.nproc_text, problems);
+  launch.nnodes = read_nnodes(launch.nnodes_text, problems);
+  read_rendezvous(launch, problems);
   require(launch.max_restarts >= 0,
           fmt::format("--max-restarts {} must be at least 0", launch.max_restarts));
   require(launch.max_restarts == 0 || !args.checkpoint.save.empty(),
@@ -142,19 +238,22 @@ int launch(std::span<const std::string> words) {
   FlagTable flags = flags_of(launch);
 
   // Flags before the command are for launch, those after it for the command.
-  size_t command = 0;
-  while (command < words.size() && words[command].starts_with("-")) {
-    const bool has_value = words[command].find('=') == std::string::npos &&
-                           words[command] != "--help" && words[command] != "-h";
-    launch.has_ranks |= words[command] == "--ranks" || words[command].starts_with("--ranks=");
-    command += has_value ? 2 : 1;
-  }
-  command = std::min(command, words.size());
+  const size_t command = frontends::end_of_leading_flags(flags, words);
+  const auto own = words.first(command);
+  const auto is_given = [&](const char* flag) {
+    return std::any_of(own.begin(), own.end(), [&](std::string word) {
+      word = word.substr(0, word.find('='));
+      std::replace(word.begin(), word.end(), '_', '-');
+      return word == flag;
+    });
+  };
+  if (is_given("--config-file")) return accelerate_launch(words);
+  launch.has_ranks = is_given("--ranks");
   if (!parse_flags(flags,
                    "megatron launch [flags] <command> [flags of the command]\n\n"
                    "Runs a command on several ranks: threads of one process, processes of one "
                    "host, or of several hosts.",
-                   words.first(command))) {
+                   own)) {
     return 0;
   }
   if (command == words.size()) {
@@ -162,7 +261,7 @@ int launch(std::span<const std::string> words) {
         "launch: the command is missing; for example launch --nproc-per-node 4 "
         "pretrain-gpt --num-layers ...");
   }
-  const RankCommand& chosen = rank_command(words[command]);
+  const RankCommand& chosen = rank_command(frontends::command_of_script(words[command]));
   const Words rest(words.begin() + static_cast<int64_t>(command) + 1, words.end());
   std::vector<std::string> problems;  // the command reads the flags again and reports them
   const TrainingArgs args = parsed_flags(rest, ModelKind::kGpt, problems);

@@ -12,6 +12,7 @@
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
+#include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
@@ -292,6 +293,7 @@ int plan(std::span<const std::string> argv) {
   if (!flags.gpu.empty() && gpu_roof(flags.gpu) == nullptr) {
     problems.push_back(fmt::format("--gpu {} is not known; use one of {}", flags.gpu, gpu_names()));
   }
+  frontends::apply_deepspeed_flags(args, std::max<int64_t>(flags.world_size, 1), problems);
   fill_for_plan(args);
   args = resolved(std::move(args), std::max<int64_t>(flags.world_size, 1), problems);
   if (!problems.empty()) throw ConfigError(problems);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/free_memory.h"
+#include "megatron/frontends/accelerate/environment.h"
+#include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/run/device_choice.h"
@@ -83,6 +86,9 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
     print_line(training_help(command, args.transformer.kind, args.help_scope));
     return std::nullopt;
   }
+  frontends::apply_accelerate_environment(
+      args, world.size(), [](const char* name) { return std::getenv(name); }, problems);
+  frontends::apply_deepspeed_flags(args, world.size(), problems);
   CheckpointSource source = resolve_with_source(args, world.size(), problems);
   expect_agreement(args, problems, world);
   auto save_directory = prepare_save_directory(args.checkpoint, source, world);

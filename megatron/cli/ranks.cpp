@@ -83,16 +83,22 @@ int run_as_rank(const RankCommand& command, std::span<const std::string> words,
   return kExitFault;
 }
 
+const RankCommand* find_command(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  for (const RankCommand& command : kCommands) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
+bool runs_on_ranks(const std::string& typed) { return find_command(typed) != nullptr; }
+
 const RankCommand& rank_command(const std::string& typed) {
-  std::string name = typed;
-  std::replace(name.begin(), name.end(), '_', '-');
+  if (const RankCommand* const command = find_command(typed)) return *command;
   std::vector<std::string_view> names;
-  for (const RankCommand& command : kCommands) {
-    if (command.name == name) return command;
-    names.push_back(command.name);
-  }
+  for (const RankCommand& command : kCommands) names.push_back(command.name);
   throw ConfigError(fmt::format("launch: {} does not run on several ranks; commands that do: {}",
                                 typed, fmt::join(names, ", ")));
 }

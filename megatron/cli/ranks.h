@@ -18,7 +18,9 @@ struct RankCommand {
   // Returns the exit code. Throws Error.
   int (*run)(std::span<const std::string> words, const comm::Group& world);
 };
-// The command of that name; `-` and `_` are equal. Throws ConfigError.
+// Whether there is a command of that name; `-` and `_` are equal.
+bool runs_on_ranks(const std::string& typed);
+// The command of that name. Throws ConfigError.
 const RankCommand& rank_command(const std::string& typed);
 
 // A MemoryPool for each of `ranks` threads if they share GPUs: while it is in force, a rank never

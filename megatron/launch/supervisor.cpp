@@ -93,16 +93,17 @@ JobProcess process_of_rank(const Supervision& job, const Words& words, int64_t l
 std::vector<JobProcess> processes_of(const Supervision& job, const Words& words, int port,
                                      const comm::Secret& secret) {
   if (!job.hostfile.empty()) {
-    const Words mpirun = {"mpirun",
-                          "-np",
-                          std::to_string(job.world_size()),
-                          "--hostfile",
-                          job.hostfile,
-                          "--map-by",
-                          fmt::format("ppr:{}:node", job.nproc_per_node),
-                          "--bind-to",
-                          "none",
-                          job.program};
+    Words mpirun = {"mpirun",
+                    "-np",
+                    std::to_string(job.world_size()),
+                    "--hostfile",
+                    job.hostfile,
+                    "--map-by",
+                    fmt::format("ppr:{}:node", job.nproc_per_node),
+                    "--bind-to",
+                    "none"};
+    for (const std::string& variable : job.exported) mpirun.insert(mpirun.end(), {"-x", variable});
+    mpirun.push_back(job.program);
     return {{"mpirun", "", words_of(mpirun, job, words), {}}};
   }
   if (job.are_threads) {  // restarted as one

@@ -16,10 +16,11 @@ struct Supervision {
   int64_t nproc_per_node = 1;
   int64_t nnodes = 1;
   int64_t node_rank = 0;
-  bool are_threads = false;  // all ranks are threads of one process
-  std::string hostfile;      // empty, or the ranks are started by mpirun
-  std::string master_addr;   // empty: this host alone
-  int64_t master_port = 0;   // 0: any free one
+  bool are_threads = false;                // all ranks are threads of one process
+  std::string hostfile;                    // empty, or the ranks are started by mpirun
+  std::vector<std::string> exported = {};  // variables that mpirun passes on
+  std::string master_addr;                 // empty: this host alone
+  int64_t master_port = 0;                 // 0: any free one
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
 
   int64_t max_restarts = 0;

@@ -154,11 +154,41 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                   "Count the iterations of --rampup-batch-size like Megatron-DeepSpeed. No other "
                   "effect.")
       .is_listed = false;
-  flags.add_later_entry("--deepspeed_config", T::kText, other, none, "DeepSpeed's settings.",
-                        "DeepSpeed's settings file");
-  flags.add_later_entry("--zero-stage", T::kInt, other, int64_t{0},
-                        "DeepSpeed's division of state; use --use-distributed-optimizer.",
-                        "ZeRO by stage");
+  // The command reads these two entries before it resolves the flags.
+  flags
+      .add_later_entry(
+          "--deepspeed_config,--deepscale_config", T::kText, other, none,
+          "DeepSpeed's JSON file: batch sizes, loss scale, clipping and stage of ZeRO. "
+          "They must agree with the flags that are given.")
+      .status = FlagStatus::kUsed;
+  flags
+      .add_later_entry("--zero-stage", T::kInt, other, int64_t{0},
+                       "DeepSpeed's stage of ZeRO: 1 is --use-distributed-optimizer.")
+      .status = FlagStatus::kUsed;
+  for (const char* name :
+       {"--deepspeed-activation-checkpointing", "--deepspeed_mpi", "--deepscale",
+        "--contigious-checkpointing", "--checkpoint-in-cpu", "--synchronize-each-layer",
+        "--profile-backward", "--scattered-embeddings", "--split-transformers",
+        "--memory-centric-tiled-linear", "--zero-reduce-scatter", "--zero-contigious-gradients",
+        "--use-pin-memory", "--abort-on-unmet-fused-kernel-constraints"}) {
+    flags.add_later_entry(name, T::kSwitch, other, false, "For DeepSpeed's engine.");
+  }
+  for (const char* name : {"--tile-factor", "--zero-reduce-bucket-size",
+                           "--zero-allgather-bucket-size", "--valid-num-workers"}) {
+    flags.add_later_entry(name, T::kInt, other, int64_t{0}, "For DeepSpeed's engine.");
+  }
+  for (const char* name :
+       {"--codecarbon-dir", "--log-level", "--log-level-replica", "--log-path"}) {
+    flags.add_later_entry(name, T::kText, other, none, "Of Megatron-DeepSpeed's reports.");
+  }
+  flags.add_later_entry("--remote-device", T::kText, other, "none",
+                        "Where ZeRO 3 keeps parameters.", "offloading of parameters");
+  flags.add_later_entry("--pp-partition-method", T::kText, other, "type:transformer",
+                        "How layers are divided among stages.", "another division of layers");
+  flags.add_later_entry("--universal-checkpoint", T::kSwitch, other, false,
+                        "Load a universal checkpoint.", "DeepSpeed's universal checkpoint");
+  flags.add_later_entry("--use-bnb-optimizer", T::kSwitch, other, false, "8-bit Adam.",
+                        "8-bit Adam");
 }
 
 }  // namespace megatron

@@ -183,10 +183,15 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry("--rerun-mode", T::kChoice, other, "validate_results",
                        "Reaction to a suspicious step.")
       .among({"disabled", "validate_results", "report_stats"});
-  flags.add_later_entry("--skip-train-iteration-range", T::kTexts, other, none,
-                        "Ranges of iterations to skip.", "skipping ranges of iterations");
-  flags.add_later_entry("--train-tokens", T::kInt, other, none, "Length in tokens.",
-                        "a length in tokens");
+  // The command reads these two entries before it resolves the flags.
+  flags
+      .add_later_entry("--skip-train-iteration-range", T::kTexts, other, none,
+                       "Ranges A-B of iterations whose data are consumed but not trained.")
+      .status = FlagStatus::kUsed;
+  flags
+      .add_later_entry("--train-tokens", T::kInt, other, none,
+                       "Length in tokens: as many samples as hold them.")
+      .status = FlagStatus::kUsed;
   flags.add_later_entry("--kill-switch-path", T::kText, other, none,
                         "End the program when this file exists.", "the kill switch");
 }

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "megatron/settings/training_args.h"
+
+namespace megatron::frontends {
+
+// The value of an environment variable, null if it is not set: getenv.
+using Variable = std::function<const char*(const char* name)>;
+
+// Applies what Accelerate's launcher put into the environment (ACCELERATE_MIXED_PRECISION, with
+// ACCELERATE_USE_MEGATRON_LM the variables MEGATRON_LM_*, and with ACCELERATE_USE_DEEPSPEED those
+// of DeepSpeed) to the flags of a training program, before they are resolved. Compat: variables win
+// over flags, with a warning for each flag that changes, as in Accelerate's plugin. The global
+// batch is only changed if the number of micro-batches is set; there it is always. Problems are
+// appended, one sentence each.
+void apply_accelerate_environment(TrainingArgs& args, int64_t world_size, const Variable& variable,
+                                  std::vector<std::string>& problems);
+
+}  // namespace megatron::frontends

@@ -1,0 +1,232 @@
+#include "megatron/frontends/deepspeed/apply_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "megatron/core/error.h"
+#include "megatron/core/number_text.h"
+#include "megatron/frontends/deepspeed/config.h"
+#include "megatron/frontends/override_settings.h"
+
+namespace megatron::frontends {
+namespace {
+
+// Ranks that see different samples; 1 if the layout does not fit, which is reported elsewhere.
+int64_t data_parallel_size(const ParallelConfig& parallel, int64_t world_size) {
+  const int64_t ranks_of_a_replica = parallel.tensor_model_parallel_size *
+                                     parallel.pipeline_model_parallel_size *
+                                     parallel.context_parallel_size;
+  return std::max<int64_t>(1, ranks_of_a_replica > 0 ? world_size / ranks_of_a_replica : 1);
+}
+
+// A flag that is only a word of the command line; nothing if it is not given.
+template <class T>
+std::optional<T> other_flag(const TrainingArgs& args, const char* dest) {
+  const auto found = args.other.find(dest);
+  if (!args.given.contains(dest) || found == args.other.end()) return std::nullopt;
+  const T* const value = std::get_if<T>(&found->second);
+  return value == nullptr ? std::nullopt : std::optional(*value);
+}
+
+std::optional<int64_t> zero_stage(const TrainingArgs& args) {
+  return other_flag<int64_t>(args, "zero_stage");
+}
+
+std::optional<std::string> deepspeed_config(const TrainingArgs& args) {
+  return other_flag<std::string>(args, "deepspeed_config");
+}
+
+std::optional<int64_t> train_tokens(const TrainingArgs& args) {
+  return other_flag<int64_t>(args, "train_tokens");
+}
+
+std::optional<std::vector<std::string>> skip_train_iteration_range(const TrainingArgs& args) {
+  return other_flag<std::vector<std::string>>(args, "skip_train_iteration_range");
+}
+
+class Applier {
+ public:
+  Applier(const DeepSpeedConfig& config, const std::string& source, TrainingArgs& args,
+          std::vector<std::string>& problems)
+      : config_(config), source_(source), args_(args), settings_(args), problems_(problems) {}
+
+  void apply() {
+    apply_batches();
+    apply_precision("fp16", config_.fp16.enabled);
+    apply_precision("bf16", config_.bf16);
+    if (settings_.value("fp16") == ArgValue(true)) apply_loss_scale();
+    apply_clipping();
+    apply_zero();
+    for (const std::string& sentence : config_.unavailable) report(sentence);
+    warn_of(config_.without_effect, "have no effect here");
+    warn_of(config_.unknown, "are not settings of DeepSpeed");
+  }
+
+ private:
+  void report(const std::string& sentence) {
+    problems_.push_back(fmt::format("{}: {}", source_, sentence));
+  }
+
+  void warn_of(const std::vector<std::string>& keys, const char* what) {
+    if (keys.empty()) return;
+    args_.warnings.push_back(fmt::format("{}: {} {}", source_, fmt::join(keys, ", "), what));
+  }
+
+  void agree(const char* dest, const char* flag, int64_t flag_value, const char* key,
+             int64_t value) {
+    if (settings_.is_given(dest) && flag_value != value) {
+      report(
+          fmt::format("{} is {} and {} is {}; they must be equal", key, value, flag, flag_value));
+    } else {
+      settings_.set(dest, value, source_);
+    }
+  }
+
+  void apply_batches() {
+    agree("micro_batch_size", "--micro-batch-size", args_.training.micro_batch_size,
+          "train_micro_batch_size_per_gpu", config_.train_micro_batch_size_per_gpu);
+    agree("global_batch_size", "--global-batch-size", args_.training.global_batch_size,
+          "train_batch_size", config_.train_batch_size);
+  }
+
+  void apply_precision(const std::string& name, std::optional<bool> enabled) {
+    if (!enabled) return;  // "auto": as the flags say
+    const bool flag = settings_.value(name) == ArgValue(true);
+    if (flag == *enabled) return;
+    report(*enabled ? fmt::format("{}.enabled is true; add --{}", name, name)
+                    : fmt::format("--{} is given; set {}.enabled to true", name, name));
+  }
+
+  void apply_loss_scale() {
+    const DeepSpeedFp16& fp16 = config_.fp16;
+    if (fp16.loss_scale > 0) {
+      settings_.set("loss_scale", fp16.loss_scale, source_);
+      return;
+    }
+    settings_.set(
+        "initial_loss_scale",
+        std::ldexp(1.0, static_cast<int>(std::min<int64_t>(fp16.initial_scale_power, 64))),
+        source_);
+    settings_.set("loss_scale_window", fp16.loss_scale_window, source_);
+    settings_.set("hysteresis", fp16.hysteresis, source_);
+    settings_.set("min_loss_scale", fp16.min_loss_scale, source_);
+  }
+
+  void apply_clipping() {
+    if (!config_.gradient_clipping) return;
+    const double clip = *config_.gradient_clipping;
+    if (!config_.names_clipping) {
+      args_.warnings.push_back(fmt::format(
+          "{}: without gradient_clipping DeepSpeed does not clip gradients, whatever --clip-grad "
+          "says",
+          source_));
+    }
+    settings_.set("clip_grad", clip, source_);
+  }
+
+  void apply_zero() {
+    const int64_t stage = config_.zero_stage;
+    if (const std::optional<int64_t> flag = zero_stage(args_); flag && *flag != stage) {
+      report(fmt::format("zero_optimization.stage is {} and --zero-stage is {}; they must be equal",
+                         stage, *flag));
+    }
+    // Compat: with bf16, DeepSpeed's pipeline engine shards the optimizer's state in stage 0, too.
+    const bool is_bf16 = settings_.value("bf16") == ArgValue(true);
+    if (stage == 1 || (stage == 0 && is_bf16)) {
+      settings_.set("use_distributed_optimizer", true, source_);
+    }
+  }
+
+  const DeepSpeedConfig& config_;
+  const std::string& source_;
+  TrainingArgs& args_;
+  OverrideSettings settings_;
+  std::vector<std::string>& problems_;
+};
+
+// --zero-stage without a file.
+void apply_stage(TrainingArgs& args, std::vector<std::string>& problems) {
+  const int64_t stage = zero_stage(args).value_or(0);
+  if (stage == 1) {
+    OverrideSettings(args).set("use_distributed_optimizer", true, "--zero-stage 1");
+  } else if (stage != 0) {
+    problems.push_back(
+        fmt::format("--zero-stage {} is not available yet; use --zero-stage 1, which is "
+                    "--use-distributed-optimizer",
+                    stage));
+  }
+}
+
+// --train-tokens: as many samples as hold these tokens.
+void apply_length(TrainingArgs& args) {
+  const std::optional<int64_t> tokens = train_tokens(args);
+  const int64_t length = args.transformer.seq_length;
+  if (!tokens || length < 1) return;  // a missing length is reported elsewhere
+  const int64_t samples = (*tokens + length - 1) / length;
+  const int64_t given = args.training.train_samples;
+  args.training.train_samples = given > 0 ? std::min(given, samples) : samples;
+  args.given.insert("train_samples");
+}
+
+// --skip-train-iteration-range: "A-B", both included.
+void apply_skipped(TrainingArgs& args, std::vector<std::string>& problems) {
+  const auto ranges = skip_train_iteration_range(args);
+  if (!ranges) return;
+  std::set<int64_t> skipped(args.training.iterations_to_skip.begin(),
+                            args.training.iterations_to_skip.end());
+  for (const std::string& range : *ranges) {
+    const size_t dash = range.find('-');
+    const std::optional<int64_t> first = integer_of(range.substr(0, dash));
+    const std::optional<int64_t> last =
+        dash == std::string::npos ? std::nullopt : integer_of(range.substr(dash + 1));
+    constexpr int64_t kMost = 1000000;
+    if (!first || !last || *first < 1 || *last < *first || *last - *first >= kMost) {
+      problems.push_back(fmt::format(
+          "--skip-train-iteration-range {} must be the first and the last iteration to skip, as in "
+          "100-120",
+          range));
+      continue;
+    }
+    for (int64_t iteration = *first; iteration <= *last; ++iteration) skipped.insert(iteration);
+  }
+  args.training.iterations_to_skip.assign(skipped.begin(), skipped.end());
+  args.given.insert("iterations_to_skip");
+}
+
+}  // namespace
+
+void apply_deepspeed_config(const nlohmann::json& file, const std::string& source,
+                            TrainingArgs& args, int64_t world_size,
+                            std::vector<std::string>& problems) {
+  try {
+    const DeepSpeedConfig config =
+        deepspeed_config_of(file, source, data_parallel_size(args.parallel, world_size),
+                            {args.training.micro_batch_size, args.training.global_batch_size});
+    Applier(config, source, args, problems).apply();
+  } catch (const Error& error) {
+    problems.emplace_back(error.what());
+  }
+}
+
+void apply_deepspeed_flags(TrainingArgs& args, int64_t world_size,
+                           std::vector<std::string>& problems) {
+  apply_length(args);
+  apply_skipped(args, problems);
+  const std::optional<std::string> path = deepspeed_config(args);
+  if (!path) {
+    apply_stage(args, problems);
+    return;
+  }
+  try {
+    apply_deepspeed_config(load_deepspeed_json(*path), *path, args, world_size, problems);
+  } catch (const Error& error) {
+    problems.emplace_back(error.what());
+  }
+}
+
+}  // namespace megatron::frontends

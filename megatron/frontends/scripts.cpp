@@ -1,0 +1,90 @@
+#include "megatron/frontends/scripts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megatron/core/error.h"
+
+namespace megatron::frontends {
+namespace {
+
+struct Script {
+  std::string_view name;     // of the file; with a folder where the file's name says too little
+  std::string_view command;  // empty: there is none yet
+};
+
+constexpr Script kScripts[] = {
+    {"pretrain_gpt.py", "pretrain-gpt"},
+    {"pretrain_bert.py", "pretrain-bert"},
+    {"pretrain_t5.py", ""},
+    {"pretrain_ict.py", ""},
+    {"pretrain_retro.py", ""},
+    {"pretrain_prefix_lm.py", ""},
+    {"pretrain_vision_classify.py", ""},
+    {"pretrain_vision_inpaint.py", ""},
+    {"pretrain_vision_dino.py", ""},
+    {"finetune_t0_non_causal_decoder.py", ""},
+    {"megatron_lm_gpt_pretraining.py", ""},
+    {"preprocess_data.py", "preprocess-data"},
+    {"preprocess_data_many_cores.py", "preprocess-data"},
+    {"merge_datasets.py", "merge-datasets"},
+    {"merge_preprocessed_data.py", "merge-datasets"},
+    {"generate_samples_gpt.py", "generate"},
+    {"run_text_generation_server.py", ""},
+    {"text_generation_cli.py", ""},
+    {"checkpoint/util.py", "convert-checkpoint"},
+    {"checkpoint/convert.py", "convert-checkpoint"},
+    {"checkpoint_util.py", "convert-checkpoint"},
+    {"checkpoint_reshaping_and_interoperability.py", "convert-checkpoint"},
+    {"merge_mp_partitions.py", ""},
+    {"tasks/main.py", ""},
+    {"tasks/eval_harness/evaluate.py", ""},
+};
+
+// Whether `path` is `name`, or ends with it after a slash.
+bool is_file(std::string_view path, std::string_view name) {
+  if (!path.ends_with(name)) return false;
+  return path.size() == name.size() || path[path.size() - name.size() - 1] == '/';
+}
+
+}  // namespace
+
+std::string command_of_script(const std::string& script) {
+  if (!script.ends_with(".py")) return script;
+  for (const Script& known : kScripts) {
+    if (!is_file(script, known.name)) continue;
+    if (known.command.empty()) {
+      throw ConfigError(
+          fmt::format("{} has no command here yet; --help lists the commands", script));
+    }
+    return std::string(known.command);
+  }
+  throw ConfigError(fmt::format(
+      "{} is a Python script that no command stands for; name a command, such as pretrain-gpt",
+      script));
+}
+
+std::vector<std::string> commands_of_scripts() {
+  std::vector<std::string> commands;
+  for (const Script& script : kScripts) {
+    const std::string command(script.command);
+    if (command.empty()) continue;
+    if (std::find(commands.begin(), commands.end(), command) == commands.end()) {
+      commands.push_back(command);
+    }
+  }
+  return commands;
+}
+
+std::vector<std::string> words_of_link(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  const std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
+  constexpr std::string_view kPrefix = "accelerate-";
+  if (name == "accelerate" || name == "deepspeed") return {std::string(name)};
+  if (name == "torchrun") return {"launch"};
+  if (name.starts_with(kPrefix)) return {"accelerate", std::string(name.substr(kPrefix.size()))};
+  return {};
+}
+
+}  // namespace megatron::frontends

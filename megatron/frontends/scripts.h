@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megatron::frontends {
+
+// The command that does the work of a script of Megatron-LM, Megatron-DeepSpeed or Accelerate's
+// examples: "some/path/pretrain_gpt.py" is pretrain-gpt. A word that is no script is returned as it
+// is. Throws ConfigError for a script without a command.
+std::string command_of_script(const std::string& script);
+
+// Every command that a script stands for, once.
+std::vector<std::string> commands_of_scripts();
+
+// The words that stand for the name of a link to the program: `accelerate-launch` is
+// {"accelerate", "launch"}, `torchrun` {"launch"}. Empty for any other name.
+std::vector<std::string> words_of_link(std::string_view path);
+
+}  // namespace megatron::frontends

@@ -1,0 +1,122 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megatron/frontends/deepspeed/apply_config.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron::frontends {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+struct Applied {
+  TrainingArgs args;
+  std::vector<std::string> problems;
+};
+
+// Flags with --deepspeed_config naming a file of that text; empty: without the flag.
+Applied applied(const std::string& file, Words words, int64_t world_size = 2) {
+  const TemporaryDirectory directory;
+  if (!file.empty()) {
+    words.insert(words.end(),
+                 {"--deepspeed", "--deepspeed_config", directory.write("ds.json", file)});
+  }
+  Applied result;
+  result.args = parsed_flags(words, ModelKind::kGpt, result.problems);
+  apply_deepspeed_flags(result.args, world_size, result.problems);
+  return result;
+}
+
+// The file of BigScience's tiny script.
+constexpr const char* kTiny = R"({
+  "train_micro_batch_size_per_gpu": 1,
+  "train_batch_size": 16,
+  "gradient_clipping": 1.0,
+  "zero_optimization": {"stage": 1},
+  "fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 500, "hysteresis": 2,
+           "min_loss_scale": 1, "initial_scale_power": 12},
+  "steps_per_print": 2000,
+  "wall_clock_breakdown": false
+})";
+
+TEST(DeepSpeedFlags, BigSciencesFileBecomesFlags) {
+  const Applied got = applied(kTiny, {"--micro-batch-size", "1", "--global-batch-size", "16",
+                                      "--fp16", "--zero-stage", "1", "--clip-grad", "1.0"});
+  EXPECT_THAT(got.problems, IsEmpty());
+  EXPECT_TRUE(got.args.parallel.use_distributed_optimizer);
+  EXPECT_EQ(got.args.optimizer.initial_loss_scale, 4096.0);
+  EXPECT_EQ(got.args.optimizer.loss_scale_window, 500.0);
+  EXPECT_EQ(got.args.training.global_batch_size, 16);
+}
+
+TEST(DeepSpeedFlags, BatchesOfTheFileNeedNoFlags) {
+  const Applied got =
+      applied(R"({"train_batch_size": 8, "bf16": {"enabled": "auto"}})", {"--bf16"});
+  EXPECT_THAT(got.problems, IsEmpty());
+  EXPECT_EQ(got.args.training.micro_batch_size, 4);
+  EXPECT_EQ(got.args.training.global_batch_size, 8);
+  EXPECT_EQ(got.args.optimizer.clip_grad, 0.0);
+  EXPECT_THAT(got.args.warnings, Contains(HasSubstr("DeepSpeed does not clip gradients")));
+  EXPECT_TRUE(got.args.parallel.use_distributed_optimizer);  // stage 0 with bf16
+}
+
+TEST(DeepSpeedFlags, AllContradictionsAreReportedTogether) {
+  const Applied got = applied(kTiny, {"--micro-batch-size", "2", "--global-batch-size", "8",
+                                      "--bf16", "--zero-stage", "0"});
+  EXPECT_THAT(
+      got.problems,
+      ElementsAre(
+          HasSubstr(
+              "train_micro_batch_size_per_gpu is 1 and --micro-batch-size is 2; they must be"),
+          HasSubstr("train_batch_size is 16 and --global-batch-size is 8; they must be equal"),
+          HasSubstr("fp16.enabled is true; add --fp16"),
+          HasSubstr("--bf16 is given; set bf16.enabled to true"),
+          HasSubstr("zero_optimization.stage is 1 and --zero-stage is 0; they must be equal")));
+}
+
+TEST(DeepSpeedFlags, StagesWithoutAFile) {
+  EXPECT_TRUE(applied("", {"--zero-stage", "1"}).args.parallel.use_distributed_optimizer);
+  EXPECT_FALSE(applied("", {"--zero-stage", "0"}).args.parallel.use_distributed_optimizer);
+  EXPECT_THAT(applied("", {"--zero-stage", "3"}).problems,
+              ElementsAre(HasSubstr("--zero-stage 3 is not available yet; use --zero-stage 1")));
+}
+
+TEST(DeepSpeedFlags, MissingStagesAndOffloadAreNamed) {
+  const Applied got = applied(
+      R"({"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}})", {});
+  EXPECT_THAT(got.problems,
+              ElementsAre(HasSubstr("zero_optimization.cpu_offload is not available yet"),
+                          HasSubstr("zero_optimization.stage 2 is not available yet")));
+}
+
+TEST(DeepSpeedFlags, AFaultyFileIsAProblem) {
+  EXPECT_THAT(applied("{\"a\": 1, \"a\": 2}", {}).problems,
+              ElementsAre(HasSubstr("the key a appears twice")));
+}
+
+TEST(DeepSpeedFlags, TokensAreSamples) {
+  const Words sequence = {"--seq-length", "100"};
+  const auto samples = [&](Words words) {
+    words.insert(words.end(), sequence.begin(), sequence.end());
+    return applied("", words).args.training.train_samples;
+  };
+  EXPECT_EQ(samples({"--train-tokens", "1_001"}), 11);
+  EXPECT_EQ(samples({"--train-tokens", "1000", "--train-samples", "5"}), 5);
+  EXPECT_EQ(samples({"--train-tokens", "1000", "--train-samples", "50"}), 10);
+}
+
+TEST(DeepSpeedFlags, RangesOfIterationsAreSkipped) {
+  const Applied got = applied("", {"--skip-train-iteration-range", "3-4", "4-5", "9-9"});
+  EXPECT_THAT(got.args.training.iterations_to_skip, ElementsAre(3, 4, 5, 9));
+  EXPECT_THAT(applied("", {"--skip-train-iteration-range", "5-3"}).problems,
+              ElementsAre(HasSubstr("--skip-train-iteration-range 5-3 must be")));
+  EXPECT_THAT(applied("", {"--skip-train-iteration-range", "5"}).problems,
+              ElementsAre(HasSubstr("--skip-train-iteration-range 5 must be")));
+}
+
+}  // namespace
+}  // namespace megatron::frontends

@@ -1,0 +1,41 @@
+#include "megatron/frontends/scripts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "megatron/core/error.h"
+#include "tests/support/message_of.h"
+
+namespace megatron::frontends {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(Scripts, StandForCommands) {
+  EXPECT_EQ(command_of_script("pretrain_gpt.py"), "pretrain-gpt");
+  EXPECT_EQ(command_of_script("/opt/megatron/tools/preprocess_data.py"), "preprocess-data");
+  EXPECT_EQ(command_of_script("tools/checkpoint/util.py"), "convert-checkpoint");
+  EXPECT_EQ(command_of_script("pretrain-gpt"), "pretrain-gpt");
+  EXPECT_EQ(command_of_script("pretrain_gpt"), "pretrain_gpt");
+}
+
+TEST(Scripts, WithoutACommandAreRefused) {
+  const auto message = [](const char* script) {
+    return message_of<ConfigError>([&] { command_of_script(script); });
+  };
+  EXPECT_THAT(message("tasks/main.py"), HasSubstr("tasks/main.py has no command here yet"));
+  EXPECT_THAT(message("train.py"), HasSubstr("train.py is a Python script that no command"));
+  EXPECT_THAT(message("my_pretrain_gpt.py"), HasSubstr("that no command stands for"));
+}
+
+TEST(Scripts, LinksStandForWords) {
+  EXPECT_THAT(words_of_link("/usr/bin/accelerate"), ElementsAre("accelerate"));
+  EXPECT_THAT(words_of_link("accelerate-launch"), ElementsAre("accelerate", "launch"));
+  EXPECT_THAT(words_of_link("./deepspeed"), ElementsAre("deepspeed"));
+  EXPECT_THAT(words_of_link("torchrun"), ElementsAre("launch"));
+  EXPECT_THAT(words_of_link("/usr/bin/megatron"), ElementsAre());
+}
+
+}  // namespace
+}  // namespace megatron::frontends

@@ -1,0 +1,140 @@
+#include <gmock/gmock.h>
+
+#include <fstream>
+
+#include "tests/program/program_test.h"
+
+// The command lines of Accelerate, DeepSpeed and torchrun, as their users type them.
+namespace megatron::program {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+Words joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+class FrontendsTest : public ProgramTest {
+ protected:
+  Flags flags(const std::string& name) const {
+    return golden_flags()
+        .with("--train-iters", "3")
+        .with("--eval-iters", "0")
+        .without("--save")
+        .with("--metrics-jsonl", path(name + ".jsonl").string());
+  }
+  std::vector<double> losses(const Outcome& outcome, const std::string& name) const {
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+    EXPECT_THAT(errors_of(outcome), IsEmpty());
+    std::vector<double> values;
+    for (const Metrics& line : metrics_of(path(name + ".jsonl"))) {
+      const auto loss = line.find("lm loss");
+      if (loss != line.end()) values.push_back(loss->second);
+    }
+    EXPECT_EQ(values.size(), 3u);
+    return values;
+  }
+  // What the same training gives with flags of our own.
+  std::vector<double> wanted(const Words& launch, const Flags& of_command) const {
+    return losses(
+        run("launch",
+            joined(joined(launch, {"pretrain-gpt"}),
+                   of_command.with("--metrics-jsonl", path("wanted.jsonl").string()).words())),
+        "wanted");
+  }
+};
+
+TEST_F(FrontendsTest, AccelerateLaunchTrainsAsItsFileSays) {
+  std::ofstream(path("config.yaml"))
+      << "distributed_type: MEGATRON_LM\nmegatron_lm_config:\n"
+         "  megatron_lm_gradient_clipping: 0.5\n  megatron_lm_num_micro_batches: 2\n"
+         "  megatron_lm_pp_degree: 1\n  megatron_lm_sequence_parallelism: true\n"
+         "  megatron_lm_tp_degree: 2\nmixed_precision: bf16\nnum_processes: 2\n";
+  const Words launch = {"launch", "--config_file", path("config.yaml").string(),
+                        "examples/pretrain_gpt.py"};
+  const Outcome outcome = run("accelerate", joined(launch, flags("got").words()));
+  EXPECT_THAT(outcome.out, HasSubstr("tensor_model_parallel_size ...................... 2"));
+  EXPECT_THAT(outcome.err, HasSubstr("overriding arguments for clip_grad:1.0 with clip_grad:0.5"));
+  EXPECT_EQ(losses(outcome, "got"),
+            wanted({"--nproc-per-node", "2"}, flags("wanted")
+                                                  .with("--tensor-model-parallel-size", "2")
+                                                  .with("--sequence-parallel")
+                                                  .with("--clip-grad", "0.5")
+                                                  .with("--global-batch-size", "4")
+                                                  .with("--bf16")));
+}
+
+TEST_F(FrontendsTest, LaunchReadsTheFileToo) {
+  std::ofstream(path("config.yaml")) << "distributed_type: NO\nnum_processes: 1\nuse_cpu: true\n";
+  const Words launch = {"--config-file=" + path("config.yaml").string(), "pretrain-gpt"};
+  EXPECT_EQ(losses(run("launch", joined(launch, flags("got").words())), "got"),
+            wanted({}, flags("wanted")));
+}
+
+TEST_F(FrontendsTest, DeepSpeedStartsARankForEachSlot) {
+  const Words launch = {"--num_gpus", "2", "pretrain_gpt.py"};
+  EXPECT_EQ(losses(run("deepspeed", joined(launch, flags("got").words())), "got"),
+            wanted({"--nproc-per-node", "2"}, flags("wanted")));
+}
+
+// `exec -a` gives the program the name that a link would give it.
+RunOptions called(const std::string& name) {
+  return {.launcher = {"bash", "-c", "exec -a " + name + " \"$@\"", "bash"}};
+}
+
+TEST_F(FrontendsTest, NamesOfLinksAreCommands) {
+  const Words standalone = {"--nproc_per_node=2", "pretrain_gpt.py"};
+  EXPECT_EQ(losses(run("--standalone", joined(standalone, flags("got").words()),
+                       called("/usr/bin/torchrun")),
+                   "got"),
+            wanted({"--nproc-per-node", "2"}, flags("wanted")));
+  const std::string file = path("default.yaml").string();
+  EXPECT_THAT(run("default", {"--config_file", file}, called("accelerate-config")).out,
+              HasSubstr("accelerate configuration saved at " + file));
+  EXPECT_THAT(run("--include", {"a", "pretrain_gpt.py"}, called("deepspeed")).err,
+              HasSubstr("--include a: there is no host \"a\""));
+}
+
+TEST_F(FrontendsTest, ACommandWithoutRanksRunsOnce) {
+  const Outcome outcome = run("deepspeed", {"--num_gpus", "2", "tools/preprocess_data.py"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("preprocess-data does not run on several ranks"));
+  EXPECT_THAT(outcome.err, HasSubstr("--input"));
+}
+
+TEST_F(FrontendsTest, FaultsOfTorchrunsFlagsHaveSentences) {
+  const auto errors = [](const Words& words) {
+    return errors_of(run("launch", joined(words, {"pretrain-gpt"})));
+  };
+  EXPECT_THAT(errors({"--rdzv-backend", "etcd"}),
+              ElementsAre(HasSubstr("--rdzv-backend etcd is not available; use static or c10d")));
+  EXPECT_THAT(errors({"--nnodes", "1:4"}), ElementsAre(HasSubstr("a job cannot grow or shrink")));
+  EXPECT_THAT(errors({"--standalone", "--rdzv-endpoint", "a:1"}),
+              ElementsAre(HasSubstr("--standalone is for one host")));
+  EXPECT_THAT(errors({"--rdzv-endpoint", "a:b"}),
+              ElementsAre(HasSubstr("--rdzv-endpoint a:b must be ADDRESS:PORT")));
+  EXPECT_THAT(errors({"--rdzv-endpoint", "a:1", "--master-addr", "b"}),
+              ElementsAre(HasSubstr("--master-addr b and --rdzv-endpoint a:1 differ")));
+  EXPECT_THAT(errors({"--nproc-per-node", "many"}),
+              ElementsAre(HasSubstr("--nproc-per-node many must be at least 1")));
+}
+
+TEST_F(FrontendsTest, FaultsOfTheLaunchersHaveSentences) {
+  EXPECT_THAT(errors_of(run("accelerate", {"launch", "--config_file", "/no/such.yaml", "x"})),
+              ElementsAre(HasSubstr("--config_file /no/such.yaml does not exist")));
+  EXPECT_THAT(errors_of(run("accelerate", {"merge-weights"})),
+              ElementsAre("accelerate merge-weights is not available"));
+  EXPECT_EQ(run("accelerate", {}).exit_code, 1);
+  EXPECT_THAT(errors_of(run("deepspeed", {"--autotuning", "run", "pretrain_gpt.py"})),
+              ElementsAre(HasSubstr("autotuning and elastic training are not available")));
+  EXPECT_THAT(errors_of(run("deepspeed", {"tasks/main.py"})),
+              ElementsAre(HasSubstr("tasks/main.py has no command here yet")));
+  EXPECT_THAT(errors_of(run("config", {"defaults"})),
+              ElementsAre(HasSubstr("config defaults is not a command")));
+}
+
+}  // namespace
+}  // namespace megatron::program
