@@ -11,6 +11,8 @@
 
 #include "megatron/cli/command.h"
 #include "megatron/cli/config.h"
+#include "megatron/cli/env.h"
+#include "megatron/cli/estimate_memory.h"
 #include "megatron/cli/launch_processes.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -64,8 +66,10 @@ std::optional<ClusterConfig> config_of(const LaunchOptions& options) {
 int help() {
   print_line(
       "usage: megatron accelerate <command> [flags]\n\ncommands:\n"
-      "  config  write a configuration file\n"
-      "  launch  start ranks as a configuration file says");
+      "  config           write a configuration file\n"
+      "  env              describe the program and the machine\n"
+      "  estimate-memory  tell the memory of a model of transformers\n"
+      "  launch           start ranks as a configuration file says");
   return 1;
 }
 
@@ -102,11 +106,14 @@ int accelerate(std::span<const std::string> words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h") return help();
   const std::string& command = words[0];
   if (command == "config") return config(words.subspan(1));
+  if (command == "env") return env(words.subspan(1));
+  if (command == "estimate-memory") return estimate_memory(words.subspan(1));
   if (command == "launch") return accelerate_launch(words.subspan(1));
-  if (command == "merge-weights" || command == "tpu-config") {
+  if (command == "merge-weights" || command == "tpu-config" || command == "test") {
     throw ConfigError(fmt::format("accelerate {} is not available", command));
   }
-  throw ConfigError(fmt::format("accelerate {} is not a command; use config or launch", command));
+  throw ConfigError(fmt::format(
+      "accelerate {} is not a command; use config, env, estimate-memory or launch", command));
 }
 
 }  // namespace megatron::cli

@@ -3,6 +3,8 @@
 #include "megatron/cli/config.h"
 #include "megatron/cli/convert_checkpoint.h"
 #include "megatron/cli/deepspeed.h"
+#include "megatron/cli/env.h"
+#include "megatron/cli/estimate_memory.h"
 #include "megatron/cli/inspect_checkpoint.h"
 #include "megatron/cli/inspect_dataset.h"
 #include "megatron/cli/launch.h"
@@ -33,8 +35,10 @@ int main(int argc, char** argv) {
        }},
       {"config", "write the file that launch --config-file reads", cli::config},
       {"launch", "run a command on several ranks", cli::launch},
-      {"accelerate", "the command line of Accelerate: config, launch", cli::accelerate},
+      {"accelerate", "the command line of Accelerate", cli::accelerate},
       {"deepspeed", "the command line of DeepSpeed's launcher", cli::deepspeed},
+      {"env", "describe the program and the machine", cli::env},
+      {"estimate-memory", "show the memory of a model of transformers", cli::estimate_memory},
       {"plan", "show the memory and time that training will take", cli::plan},
       {"generate", "continue texts with a trained model",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "generate"); }},

@@ -105,6 +105,61 @@ TEST_F(FrontendsTest, ACommandWithoutRanksRunsOnce) {
   EXPECT_THAT(outcome.err, HasSubstr("--input"));
 }
 
+TEST_F(FrontendsTest, EnvironmentAndMemoryAreTold) {
+  std::ofstream(path("config.yaml")) << "distributed_type: NO\nnum_processes: 1\n";
+  const Outcome env = run("env", {"--config_file", path("config.yaml").string()});
+  EXPECT_EQ(env.exit_code, 0) << env.err;
+  EXPECT_THAT(env.out, testing::AllOf(HasSubstr("- platform: Linux"), HasSubstr("- memory: "),
+                                      HasSubstr("\t- distributed_type: \"NO\"")));
+  std::ofstream(path("config.json"))
+      << R"({"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768,
+             "n_layer": 12, "n_head": 12})";
+  const Outcome memory =
+      run("accelerate", {"estimate-memory", path("config.json").string(), "--dtypes", "float16"});
+  EXPECT_THAT(memory.out, testing::AllOf(HasSubstr("73.62 MB"), HasSubstr("ZeRO 3")));
+}
+
+// The script of BigScience's document, with its flags and its file.
+TEST_F(FrontendsTest, BigSciencesDeepSpeedScriptTrains) {
+  std::ofstream(path("ds.json")) << R"({
+    "train_micro_batch_size_per_gpu": 1,  # as --micro-batch-size
+    "train_batch_size": 16,
+    "gradient_clipping": 1.0,
+    "zero_optimization": {"stage": 1},
+    "fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 500, "hysteresis": 2,
+             "min_loss_scale": 1, "initial_scale_power": 12},
+    "steps_per_print": 2000,
+    "wall_clock_breakdown": false
+  })";
+  const Flags flags = golden_flags()
+                          .without("--train-iters")
+                          .without("--lr-decay-iters")
+                          .without("--lr-warmup-iters")
+                          .without("--save")
+                          .with("--micro-batch-size", "1")
+                          .with("--global-batch-size", "16")
+                          .with_words("--rampup-batch-size", {"2", "2", "1_000"})
+                          .with("--train-samples", "100")
+                          .with("--lr-warmup-samples", "5")
+                          .with("--exit-interval", "3")
+                          .with("--eval-iters", "0")
+                          .with("--optimizer", "adam")
+                          .with("--fp16")
+                          .with("--checkpoint-activations")
+                          .with("--zero-stage", "1")
+                          .with("--deepspeed")
+                          .with("--deepspeed_config", path("ds.json").string())
+                          .with("--deepspeed-activation-checkpointing")
+                          .with("--codecarbon-dir", path("codecarbon").string())
+                          .with("--metrics-jsonl", path("got.jsonl").string());
+  const Outcome outcome =
+      run("deepspeed", joined({"--num_gpus", "2", "pretrain_gpt.py"}, flags.words()));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("iteration        3/     129"));
+  EXPECT_THAT(outcome.out, HasSubstr("use_distributed_optimizer ....................... True"));
+  EXPECT_THAT(outcome.err, HasSubstr("no effect here: steps_per_print"));
+}
+
 TEST_F(FrontendsTest, FaultsOfTorchrunsFlagsHaveSentences) {
   const auto errors = [](const Words& words) {
     return errors_of(run("launch", joined(words, {"pretrain-gpt"})));
@@ -128,6 +183,8 @@ TEST_F(FrontendsTest, FaultsOfTheLaunchersHaveSentences) {
   EXPECT_THAT(errors_of(run("accelerate", {"merge-weights"})),
               ElementsAre("accelerate merge-weights is not available"));
   EXPECT_EQ(run("accelerate", {}).exit_code, 1);
+  EXPECT_THAT(errors_of(run("estimate-memory", {"/no/such"})),
+              ElementsAre(HasSubstr("/no/such does not exist; name a config.json")));
   EXPECT_THAT(errors_of(run("deepspeed", {"--autotuning", "run", "pretrain_gpt.py"})),
               ElementsAre(HasSubstr("autotuning and elastic training are not available")));
   EXPECT_THAT(errors_of(run("deepspeed", {"tasks/main.py"})),

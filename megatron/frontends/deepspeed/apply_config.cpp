@@ -63,8 +63,8 @@ class Applier {
     apply_clipping();
     apply_zero();
     for (const std::string& sentence : config_.unavailable) report(sentence);
-    warn_of(config_.without_effect, "have no effect here");
-    warn_of(config_.unknown, "are not settings of DeepSpeed");
+    warn_of(config_.without_effect, "no effect here");
+    warn_of(config_.unknown, "not settings of DeepSpeed");
   }
 
  private:
@@ -74,7 +74,7 @@ class Applier {
 
   void warn_of(const std::vector<std::string>& keys, const char* what) {
     if (keys.empty()) return;
-    args_.warnings.push_back(fmt::format("{}: {} {}", source_, fmt::join(keys, ", "), what));
+    args_.warnings.push_back(fmt::format("{}: {}: {}", source_, what, fmt::join(keys, ", ")));
   }
 
   void agree(const char* dest, const char* flag, int64_t flag_value, const char* key,

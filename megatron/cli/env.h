@@ -1,0 +1,11 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace megatron::cli {
+
+// `megatron env`: the program, the machine and the configuration, for a report of a fault.
+int env(std::span<const std::string> words);
+
+}  // namespace megatron::cli
