@@ -17,7 +17,7 @@ struct Script {
 constexpr Script kScripts[] = {
     {"pretrain_gpt.py", "pretrain-gpt"},
     {"pretrain_bert.py", "pretrain-bert"},
-    {"pretrain_t5.py", ""},
+    {"pretrain_t5.py", "pretrain-t5"},
     {"pretrain_ict.py", ""},
     {"pretrain_retro.py", ""},
     {"pretrain_prefix_lm.py", ""},

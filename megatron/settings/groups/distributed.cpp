@@ -165,6 +165,9 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry("--zero-stage", T::kInt, other, int64_t{0},
                        "DeepSpeed's stage of ZeRO: 1 is --use-distributed-optimizer.")
       .status = FlagStatus::kUsed;
+  flags.add_bool("--eval-only", args.training.skip_train, "Megatron-DeepSpeed's --skip-train.")
+      .becomes("skip_train")
+      .is_listed = false;
   for (const char* name :
        {"--deepspeed-activation-checkpointing", "--deepspeed_mpi", "--deepscale",
         "--contigious-checkpointing", "--checkpoint-in-cpu", "--synchronize-each-layer",
