@@ -2,7 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace megatron::frontends {
+namespace {
+
+// The table of the flags, bound to args that are filled: declaring the rows puts the entries of
+// `other` back to their defaults.
+FlagTable bound_flags(TrainingArgs& args) {
+  ArgMap other = args.other;
+  FlagTable flags = training_flags(args);
+  args.other = std::move(other);
+  return flags;
+}
+
+}  // namespace
+
+OverrideSettings::OverrideSettings(TrainingArgs& args) : args_(args), flags_(bound_flags(args)) {}
 
 ArgValue OverrideSettings::value(const std::string& dest) const {
   const ArgMap values = flags_.values({dest});

@@ -9,7 +9,7 @@ namespace megatron::frontends {
 // Sets fields of training flags on behalf of another source than the command line.
 class OverrideSettings {
  public:
-  explicit OverrideSettings(TrainingArgs& args) : args_(args), flags_(training_flags(args)) {}
+  explicit OverrideSettings(TrainingArgs& args);
 
   bool is_given(const std::string& dest) const { return args_.given.contains(dest); }
   // The value of a setting now.
