@@ -37,9 +37,13 @@ TEST(MemoryEstimate, StagesOfZeroHaveThePapersBytes) {
 }
 
 TEST(MemoryEstimate, FaultsHaveSentences) {
-  EXPECT_THAT(message_of<ConfigError>([] { model_size_of({{"model_type", "x"}}, "c.json"); }),
+  EXPECT_THAT(message_of<ConfigError>([] {
+                model_size_of({{"model_type", "x"}}, "c.json");
+              }),
               HasSubstr("c.json: model_type \"x\" is not known"));
-  EXPECT_THAT(message_of<ConfigError>([] { model_size_of({{"model_type", "gpt2"}}, "c.json"); }),
+  EXPECT_THAT(message_of<ConfigError>([] {
+                model_size_of({{"model_type", "gpt2"}}, "c.json");
+              }),
               HasSubstr("c.json: n_embd must be an integer"));
   const std::vector<std::string> dtypes = {"fp8"};
   EXPECT_THAT(message_of<ConfigError>([&] { memory_table("m", {}, dtypes); }),
