@@ -508,7 +508,10 @@ std::vector<std::string> FlagTable::take_own(std::vector<std::string>& words) co
     std::vector<std::string>& to = flag == nullptr ? rest : own;
     to.push_back(words[i]);
     if (flag == nullptr || !flag->takes_value() || equals != std::string::npos) continue;
-    if (i + 1 < words.size() && !is_flag_like(words[i + 1])) own.push_back(words[++i]);
+    while (i + 1 < words.size() && !is_flag_like(words[i + 1])) {
+      own.push_back(words[++i]);
+      if (!flag->takes_list()) break;
+    }
   }
   words = std::move(rest);
   return own;
