@@ -20,6 +20,16 @@ else()
   target_link_libraries(mg_mpi INTERFACE MPI::MPI_CXX)
 endif()
 
+# Debian's compiled cpp-httplib. Its header leaves TLS and compression out unless these macros say as
+# the library was built: the layout of its classes depends on them.
+find_path(HTTPLIB_INCLUDE httplib.h REQUIRED)
+find_library(HTTPLIB_LIBRARY cpp-httplib REQUIRED)
+add_library(mg_httplib INTERFACE IMPORTED)
+target_include_directories(mg_httplib SYSTEM INTERFACE ${HTTPLIB_INCLUDE})
+target_compile_definitions(mg_httplib INTERFACE
+  CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPLIB_ZLIB_SUPPORT CPPHTTPLIB_BROTLI_SUPPORT)
+target_link_libraries(mg_httplib INTERFACE ${HTTPLIB_LIBRARY} Threads::Threads)
+
 # Debian's dnnl-config.cmake asks for OpenCL headers that a CPU build does not need.
 find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)

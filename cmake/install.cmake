@@ -29,7 +29,7 @@ install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 # Libraries without a CMake package in Debian: MPI's C interface, oneDNN, those of the tokenizers,
-# and the static protobuf.
+# the static protobuf, and that of the server.
 if(MPI_mpi_LIBRARY)
   set(mpi ${MPI_mpi_LIBRARY})
 else()
@@ -37,7 +37,7 @@ else()
 endif()
 list(JOIN mpi " " mpi)
 set(MG_INSTALLED_LIBRARIES "${mpi} ${DNNL_LIBRARY} ${UTF8PROC_LIBRARY} ${PCRE2_LIBRARY} \
-${SENTENCEPIECE_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} ${PROTOBUF_LITE_ARCHIVE}")
+${SENTENCEPIECE_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} ${PROTOBUF_LITE_ARCHIVE} ${HTTPLIB_LIBRARY}")
 
 configure_package_config_file(cmake/megatronConfig.cmake.in
   ${CMAKE_BINARY_DIR}/megatronConfig.cmake

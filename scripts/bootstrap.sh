@@ -16,6 +16,7 @@ readonly needed=(
   libopenmpi-dev openmpi-bin               # ranks that are processes
   libssl-dev                               # proofs that ranks belong to a job
   libyaml-cpp-dev                          # configuration files of Accelerate
+  libcpp-httplib-dev                       # the server
   libutf8proc-dev                          # Unicode classes of the tokenizers
   libpcre2-dev libsentencepiece-dev        # their regular expressions; SentencePiece models
   libprotobuf-dev protobuf-compiler        # TensorBoard files

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
+#include "megatron/cli/sample_files.h"
+#include "megatron/cli/training_words.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/generate.h"
@@ -22,14 +26,17 @@ struct GenerateFlags {
   std::vector<std::string> prompts;
   std::string prompt_file;
   int64_t max_new_tokens = 64;
-  double temperature = 1.0;
-  int64_t top_k = 0;
-  double top_p = 0.0;
+  SamplingOptions sampling = {};
   bool greedy = false;
   bool ignore_eod = false;
+  std::vector<std::string> stop;
+  bool add_bos = false;
+  int64_t num_beams = 0;
+  double length_penalty = 1.0;
   int64_t seed = 1234;
   bool as_json = false;
   bool logprobs = false;
+  SampleFlags samples;
 };
 
 FlagTable flags_of(GenerateFlags& flags) {
@@ -45,16 +52,31 @@ FlagTable flags_of(GenerateFlags& flags) {
   table.add("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
             "Tokens to add to each prompt.");
   table.add_switch("--greedy", flags.greedy, "Take the most probable token; same as --top-k 1.");
-  table.add("--temperature", flags.temperature, "Logits are divided by it.");
-  table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
-  table.add("--top-p", flags.top_p,
+  SamplingOptions& sampling = flags.sampling;
+  table.add("--temperature", sampling.temperature, "Logits are divided by it.");
+  table.add("--top-k", sampling.top_k, "Draw among the k most probable tokens; 0: among all.");
+  table.add("--top-p", sampling.top_p,
             "Draw among the most probable tokens whose probabilities sum to p; 0: among all.");
+  table.add("--top-p-decay", sampling.top_p_decay, "Multiply p by it after every token; 0: never.");
+  table.add("--top-p-bound", sampling.top_p_bound, "p never decays below it.");
+  table.add("--min-p", sampling.min_p,
+            "Draw among tokens that have this share of the largest probability.");
+  table.add("--repetition-penalty", sampling.repetition_penalty,
+            "Make tokens that the text has less probable; 1: no.");
+  table.add("--num-beams", flags.num_beams,
+            "Search the most probable text with so many beams instead of drawing.");
+  table.add("--length-penalty", flags.length_penalty,
+            "With --num-beams: scores are divided by length to this power.");
+  table.add("--stop", flags.stop, "Texts that end the continuation; they are not printed.").none();
+  table.add_switch("--add-BOS", flags.add_bos,
+                   "Put the end-of-document token before each prompt, which may then be empty.");
   table.add_switch("--ignore-eod", flags.ignore_eod, "Continue after the end-of-document token.");
   table.add("--seed", flags.seed, "Seed of the draws.");
   table.group("output");
   table.add_switch("--json", flags.as_json, "Print one JSON object per prompt instead of text.");
   table.add_switch("--logprobs", flags.logprobs,
                    "With --json: log-probabilities of all tokens after the first.");
+  add_sample_flags(table, flags.samples);
   return table;
 }
 
@@ -63,30 +85,48 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
   const auto require = [&](bool holds, std::string problem) {
     if (!holds) found.push_back(std::move(problem));
   };
-  require(flags.temperature > 0,
+  const SamplingOptions& sampling = flags.sampling;
+  const auto require_share = [&](const char* flag, double value) {
+    require(value >= 0 && value <= 1, fmt::format("{} {} must be between 0 and 1", flag, value));
+  };
+  require(sampling.temperature > 0,
           fmt::format("--temperature {} must be above 0; use --greedy for no randomness",
-                      flags.temperature));
-  require(flags.top_k >= 0, fmt::format("--top-k {} must be 0 or more", flags.top_k));
-  require(flags.top_p >= 0 && flags.top_p <= 1,
-          fmt::format("--top-p {} must be between 0 and 1", flags.top_p));
-  require(flags.top_k == 0 || flags.top_p == 0, "--top-k and --top-p exclude each other; give one");
+                      sampling.temperature));
+  require(sampling.top_k >= 0, fmt::format("--top-k {} must be 0 or more", sampling.top_k));
+  require_share("--top-p", sampling.top_p);
+  require_share("--top-p-decay", sampling.top_p_decay);
+  require_share("--top-p-bound", sampling.top_p_bound);
+  require_share("--min-p", sampling.min_p);
+  require(sampling.top_p > 0 || (sampling.top_p_decay == 0 && sampling.top_p_bound == 0),
+          "--top-p-decay and --top-p-bound change --top-p; give it, too");
+  require(sampling.repetition_penalty > 0,
+          fmt::format("--repetition-penalty {} must be above 0", sampling.repetition_penalty));
+  require(flags.num_beams >= 0, fmt::format("--num-beams {} must be 0 or more", flags.num_beams));
+  require(flags.num_beams == 0 || !flags.logprobs,
+          "--num-beams prints no log-probabilities; remove --logprobs");
   require(flags.max_new_tokens >= 0,
           fmt::format("--max-new-tokens {} must be 0 or more", flags.max_new_tokens));
-  require(!flags.prompts.empty() || !flags.prompt_file.empty(),
-          "there is nothing to continue; give --prompt \"text\" or --prompt-file");
+  if (is_sample_run(flags.samples)) {
+    for (std::string& problem : problems(flags.samples)) found.push_back(std::move(problem));
+  } else {
+    require(!flags.prompts.empty() || !flags.prompt_file.empty(),
+            "there is nothing to continue; give --prompt \"text\" or --prompt-file");
+  }
   return found;
 }
 
 std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const LoadedModel& gpt) {
   std::vector<std::vector<int32_t>> prompts;
-  for (const std::string& text : flags.prompts) {
-    prompts.push_back(gpt.required_tokenizer().encode(text));
-  }
+  const auto encoded = [&](const std::string& text) {
+    std::vector<int32_t> ids = gpt.required_tokenizer().encode(text);
+    if (flags.add_bos) ids.insert(ids.begin(), gpt.required_tokenizer().eod());
+    return ids;
+  };
+  for (const std::string& text : flags.prompts) prompts.push_back(encoded(text));
   if (flags.prompt_file.empty()) return prompts;
   each_line(flags.prompt_file, [&](const std::string& line, int64_t number) {
     about_line(flags.prompt_file, number, [&] {
-      prompts.push_back(line.starts_with("{") ? ids_of(object_of(line), gpt)
-                                              : gpt.required_tokenizer().encode(line));
+      prompts.push_back(line.starts_with("{") ? ids_of(object_of(line), gpt) : encoded(line));
       if (prompts.back().empty()) {
         throw ConfigError("the prompt has no tokens; remove the line or give it some text");
       }
@@ -95,17 +135,32 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const
   return prompts;
 }
 
-void print_generation(const GenerateFlags& flags, const LoadedModel& gpt, const Generation& row) {
+// The text of a row, without what follows a stop text behind its prompt.
+std::string text_of(const GenerateFlags& flags, const LoadedModel& gpt, Generation& row) {
+  std::string text = gpt.tokenizer->decode(row.tokens);
+  const auto prompt = std::span(row.tokens).first(static_cast<size_t>(row.prompt_length));
+  const size_t begin = gpt.tokenizer->decode(prompt).size();
+  size_t end = std::string::npos;
+  for (const std::string& stop : flags.stop) end = std::min(end, text.find(stop, begin));
+  if (end == std::string::npos) return text;
+  row.is_stopped = true;
+  return text.substr(0, end);
+}
+
+void print_generation(const GenerateFlags& flags, const LoadedModel& gpt, Generation row,
+                      std::optional<double> score = {}) {
+  std::string text;
+  if (gpt.tokenizer != nullptr) text = text_of(flags, gpt, row);
   if (!flags.as_json) {
-    print_line(gpt.tokenizer != nullptr ? gpt.tokenizer->decode(row.tokens)
-                                        : json(row.tokens).dump());
+    print_line(gpt.tokenizer != nullptr ? text : json(row.tokens).dump());
     return;
   }
   json object = {{"ids", row.tokens},
                  {"prompt_tokens", row.prompt_length},
                  {"finish_reason", row.is_stopped ? "stop" : "length"}};
-  if (gpt.tokenizer != nullptr) object["text"] = gpt.tokenizer->decode(row.tokens);
+  if (gpt.tokenizer != nullptr) object["text"] = text;
   if (flags.logprobs) object["logprobs"] = row.log_probabilities;
+  if (score) object["score"] = *score;
   print_line(object.dump());
 }
 
@@ -117,7 +172,8 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   FlagTable table = flags_of(flags);
   expect_same_words(words, world);
   const bool has_work = in_common([&] {
-    if (!parse_flags(table, "megatron generate --load DIR --prompt TEXT ... [flags]", words)) {
+    if (!parse_flags(table, "megatron generate --load DIR --prompt TEXT ... [flags]",
+                     without_training_words(table, words))) {
       return false;
     }
     const std::vector<std::string> wrong = problems(flags);
@@ -129,7 +185,10 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   const LoadedModel gpt = load_model(flags.model, world);
   json request;
   if (world.rank() == 0) {
-    request["prompts"] = read_prompts(flags, gpt);
+    request["prompts"] = is_sample_run(flags.samples)
+                             ? sample_prompts(flags.samples, gpt.required_tokenizer(),
+                                              max_positions(gpt.model->config()))
+                             : read_prompts(flags, gpt);
     request["vocab_size"] = gpt.vocab_size;
     request["stop_tokens"] = json::array();
     if (gpt.tokenizer != nullptr && !flags.ignore_eod) {
@@ -139,18 +198,41 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   }
   request = shared(request, world);
   const auto prompts = request.at("prompts").get<std::vector<std::vector<int32_t>>>();
-  GenerateOptions options;
-  options.max_new_tokens = flags.max_new_tokens;
-  options.sampling = {.temperature = flags.temperature,
-                      .top_k = flags.greedy ? 1 : flags.top_k,
-                      .top_p = flags.top_p};
-  options.seed = static_cast<uint64_t>(flags.seed);
-  options.vocab_size = request.at("vocab_size");
-  options.stop_tokens = request.at("stop_tokens").get<std::vector<int32_t>>();
-  options.return_log_probabilities = flags.logprobs;
-  for (const Generation& row : generate(gpt.inference(), prompts, options)) {
-    if (world.rank() == 0) print_generation(flags, gpt, row);
+  Request base;
+  base.max_new_tokens = flags.max_new_tokens;
+  base.sampling = flags.sampling;
+  if (flags.greedy) base.sampling.top_k = 1;
+  base.seed = static_cast<uint64_t>(flags.seed);
+  base.vocab_size = request.at("vocab_size");
+  base.stop_tokens = request.at("stop_tokens").get<std::vector<int32_t>>();
+  base.return_log_probabilities = flags.logprobs;
+  std::vector<Request> requests;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    requests.push_back(base);
+    requests.back().prompt = prompt;
+    requests.back().row = static_cast<int64_t>(requests.size()) - 1;
+    if (!is_sample_run(flags.samples)) continue;
+    requests.back().max_new_tokens =
+        num_new_tokens(flags.samples, prompt.size(), max_positions(gpt.model->config()));
   }
+  if (flags.num_beams > 0) {
+    for (Request& one : requests) {
+      one.beams = BeamOptions{flags.num_beams, flags.length_penalty};
+      const Hypothesis best = search_beams(gpt.inference(), one).front();
+      const auto length = static_cast<int64_t>(one.prompt.size());
+      if (world.rank() == 0) {
+        print_generation(flags, gpt, {best.tokens, length, best.is_stopped}, best.score);
+      }
+    }
+    return 0;
+  }
+  const std::vector<Generation> rows = generate(gpt.inference(), requests);
+  if (world.rank() != 0) return 0;
+  if (is_sample_run(flags.samples)) {
+    write_samples(flags.samples, *gpt.tokenizer, rows, max_positions(gpt.model->config()));
+    return 0;
+  }
+  for (const Generation& row : rows) print_generation(flags, gpt, row);
   return 0;
 }
 

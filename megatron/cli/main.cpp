@@ -1,4 +1,5 @@
 #include "megatron/cli/accelerate.h"
+#include "megatron/cli/clients.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/config.h"
 #include "megatron/cli/convert_checkpoint.h"
@@ -42,6 +43,11 @@ int main(int argc, char** argv) {
       {"plan", "show the memory and time that training will take", cli::plan},
       {"generate", "continue texts with a trained model",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "generate"); }},
+      {"serve", "answer HTTP requests with a trained model",
+       [](std::span<const std::string> words) { return cli::run_where_placed(words, "serve"); }},
+      {"chat", "talk with a model that is served", cli::chat},
+      {"text-generation-cli", "ask a server for texts, as Megatron-LM's client does",
+       cli::text_generation_cli},
       {"score", "show the probability of texts under a model",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "score"); }},
       {"fill-mask", "tell which words fit the gaps of texts",

@@ -19,6 +19,7 @@
 #include "megatron/cli/pretrain_gpt.h"
 #include "megatron/cli/pretrain_t5.h"
 #include "megatron/cli/score.h"
+#include "megatron/cli/serve.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/comm/processes.h"
 #include "megatron/comm/threads.h"
@@ -36,8 +37,8 @@ namespace {
 constexpr RankCommand kCommands[] = {
     {"pretrain-gpt", pretrain_gpt}, {"pretrain-bert", pretrain_bert},
     {"pretrain-t5", pretrain_t5},   {"bench", bench},
-    {"generate", generate_text},    {"score", score_text},
-    {"fill-mask", fill_mask}};
+    {"generate", generate_text},    {"serve", serve_model},
+    {"score", score_text},          {"fill-mask", fill_mask}};
 
 // Ignores problems of the words; the command reports them.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {

@@ -1,0 +1,224 @@
+#include "megatron/cli/serve.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "megatron/cli/agreement.h"
+#include "megatron/cli/command.h"
+#include "megatron/cli/json_lines.h"
+#include "megatron/cli/model_flags.h"
+#include "megatron/cli/training_words.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/inference/model_step.h"
+#include "megatron/serve/chat_template.h"
+#include "megatron/serve/server.h"
+#include "megatron/training/signals.h"
+
+namespace megatron::cli {
+namespace {
+
+struct ServeFlags {
+  ModelFlags model;
+  serve::ServerOptions server;
+  serve::ServiceOptions service;
+  int64_t port = 5000;
+  std::string served_model_name;
+  std::string chat_template = "auto";
+  int64_t request_timeout_s = 600;
+  int64_t drain_timeout_s = 30;
+  int64_t read_timeout_s = 30;
+  int64_t max_tokens_to_oom = 12000;
+  int64_t seed = 1234;
+  bool no_prefix_reuse = false;
+  bool strict_http_status = false;
+  bool pads_beams = false;
+};
+
+FlagTable flags_of(ServeFlags& flags) {
+  FlagTable table;
+  add_model_flags(table, flags.model);
+  table.group("server");
+  table.add("--host", flags.server.host, "Address to listen on; 0.0.0.0 is every network.");
+  table.add("--port", flags.port, "Port to listen on; 0 takes a free one and prints it.");
+  table.add_optional(
+      "--api-key", flags.server.api_key,
+      "Clients must send it; the environment's MEGATRON_API_KEY is not shown by ps.");
+  table.add_optional("--served-model-name", flags.served_model_name,
+                     "Name for clients instead of the last part of --load.");
+  table.add("--chat-template", flags.chat_template,
+            "How messages become text: auto, plain, chatml, llama2, llama3 or zephyr.");
+  table.add("--seed", flags.seed, "Of the draws of requests without a seed.");
+  table.add_switch("--strict-http-status", flags.strict_http_status,
+                   "/api: status 400 for every refusal; Megatron-LM sends 200 for most.");
+  table.add_switch("--pad-beam-texts", flags.pads_beams,
+                   "/api: texts of beams end with padding, as Megatron-LM's.");
+  table.add_switch("--log-requests", flags.server.logs_requests,
+                   "Print the requests of /api that do not say no_log.");
+  table.group("limits");
+  table.add("--max-running-requests", flags.service.engine.max_rows,
+            "Texts that are continued at once; others wait.");
+  table.add("--max-step-tokens", flags.service.engine.max_step_tokens,
+            "Tokens of one forward pass; longer prompts are read in several.");
+  table.add("--page-tokens", flags.service.engine.page_tokens, "Tokens of a page of the cache.");
+  table.add("--cache-tokens", flags.service.engine.cache_tokens,
+            "Tokens that the cache holds; 0: four texts of the model's length.");
+  table.add_switch("--no-prefix-reuse", flags.no_prefix_reuse,
+                   "Read every prompt anew, although the cache has its beginning.");
+  table.add("--max-queue", flags.service.max_queue, "Requests that may wait; others get 429.");
+  table.add("--max-connections", flags.server.limits.max_connections,
+            "Connections at once; others get 429.");
+  table.add("--max-body-bytes", flags.server.limits.max_body_bytes, "Largest body of a request.");
+  table.add("--max-tokens-to-oom", flags.max_tokens_to_oom,
+            "/api: most tokens of a request, all prompts padded.");
+  table.add("--read-timeout", flags.read_timeout_s, "Seconds in which a request must arrive.");
+  table.add("--request-timeout", flags.request_timeout_s,
+            "Seconds in which a request must be answered; 0: any time.");
+  table.add("--drain-timeout", flags.drain_timeout_s,
+            "Seconds that running requests have after SIGTERM.");
+  return table;
+}
+
+std::vector<std::string> problems(const ServeFlags& flags) {
+  std::vector<std::string> found;
+  const auto at_least = [&](const char* flag, int64_t value, int64_t least) {
+    if (value < least) found.push_back(fmt::format("{} {} must be {} or more", flag, value, least));
+  };
+  if (flags.port < 0 || flags.port > 65535) {
+    found.push_back(fmt::format("--port {} must be between 0 and 65535", flags.port));
+  }
+  at_least("--max-running-requests", flags.service.engine.max_rows, 1);
+  at_least("--max-step-tokens", flags.service.engine.max_step_tokens, 1);
+  at_least("--page-tokens", flags.service.engine.page_tokens, 1);
+  at_least("--cache-tokens", flags.service.engine.cache_tokens, 0);
+  at_least("--max-queue", flags.service.max_queue, 1);
+  at_least("--max-connections", flags.server.limits.max_connections, 1);
+  at_least("--max-body-bytes", flags.server.limits.max_body_bytes, 1);
+  at_least("--max-tokens-to-oom", flags.max_tokens_to_oom, 1);
+  at_least("--read-timeout", flags.read_timeout_s, 1);
+  at_least("--request-timeout", flags.request_timeout_s, 0);
+  at_least("--drain-timeout", flags.drain_timeout_s, 0);
+  const std::vector<std::string> known = serve::known_chat_templates();
+  if (flags.chat_template != "auto" &&
+      std::find(known.begin(), known.end(), flags.chat_template) == known.end()) {
+    found.push_back(fmt::format("--chat-template {} is not known; use auto, {}",
+                                flags.chat_template, fmt::join(known, ", ")));
+  }
+  return found;
+}
+
+std::string name_of_model(const ServeFlags& flags) {
+  if (!flags.served_model_name.empty()) return flags.served_model_name;
+  std::filesystem::path path = std::filesystem::absolute(flags.model.load).lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  return path.filename().string();
+}
+
+// Tells the service when a signal has come. Its thread ends with it.
+class StopOnSignal {
+ public:
+  StopOnSignal(serve::Service& service, std::chrono::seconds drain)
+      : watcher_([this, &service, drain] {
+          while (!is_over_ && ExitSignals::received() == 0) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          }
+          if (!is_over_) service.stop(drain);
+        }) {}
+  ~StopOnSignal() {
+    is_over_ = true;
+    watcher_.join();
+  }
+
+ private:
+  std::atomic<bool> is_over_ = false;
+  std::thread watcher_;
+};
+
+// What rank 0 has beside its part of the model.
+struct FrontEnd {
+  FrontEnd(const ServeFlags& flags, const LoadedModel& loaded, serve::Service& service)
+      : served{.service = service,
+               .tokenizer = loaded.required_tokenizer(),
+               .name = name_of_model(flags),
+               .vocab_size = loaded.vocab_size,
+               .max_positions = max_positions(loaded.model->config()),
+               .chat_template = flags.chat_template == "auto"
+                                    ? serve::chat_template_of(flags.model.load)
+                                    : flags.chat_template,
+               .request_time = std::chrono::seconds(flags.request_timeout_s),
+               .max_tokens_to_oom = flags.max_tokens_to_oom,
+               .strict_http_status = flags.strict_http_status,
+               .pads_beams = flags.pads_beams,
+               .seed = static_cast<uint64_t>(flags.seed)},
+        server(served, flags.server) {}
+
+  serve::ServedModel served;
+  serve::Server server;
+};
+
+// Rank 0 begins to listen; what it cannot do, all ranks throw alike.
+std::unique_ptr<FrontEnd> started(const ServeFlags& flags, const LoadedModel& loaded,
+                                  serve::Service& service, const comm::Group& world) {
+  std::unique_ptr<FrontEnd> front;
+  std::string problem;
+  if (world.rank() == 0) {
+    try {
+      front = std::make_unique<FrontEnd>(flags, loaded, service);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  }
+  problem = shared(problem, world).get<std::string>();
+  if (!problem.empty()) throw CommonConfigError(problem);
+  return front;
+}
+
+}  // namespace
+
+int serve_model(std::span<const std::string> words, const comm::Group& world) {
+  const Speaking on_first(world.rank() == 0);
+  ServeFlags flags;
+  FlagTable table = flags_of(flags);
+  expect_same_words(words, world);
+  const bool has_work = in_common([&] {
+    if (!parse_flags(table, "megatron serve --load DIR [flags]",
+                     without_training_words(table, words))) {
+      return false;
+    }
+    const std::vector<std::string> wrong = problems(flags);
+    if (!wrong.empty()) throw ConfigError(wrong);
+    return true;
+  });
+  if (!has_work) return 0;
+  flags.server.port = static_cast<int>(flags.port);
+  flags.server.limits.request_time = std::chrono::seconds(flags.read_timeout_s);
+  flags.service.engine.reuse_prefixes = !flags.no_prefix_reuse;
+  if (const char* key = std::getenv("MEGATRON_API_KEY");
+      flags.server.api_key.empty() && key != nullptr) {
+    flags.server.api_key = key;
+  }
+
+  const ExitSignals signals;  // on every rank: rank 0 tells the others when to end
+  const LoadedModel loaded = load_model(flags.model, world);
+  serve::Service service(loaded.inference(), world, flags.service);
+  const std::unique_ptr<FrontEnd> front = started(flags, loaded, service, world);
+  std::optional<StopOnSignal> watch;
+  if (front != nullptr) {
+    print_line(fmt::format("serving {} at http://{}:{} (chat template {})", front->served.name,
+                           flags.server.host, front->server.port(), front->served.chat_template));
+    watch.emplace(service, std::chrono::seconds(flags.drain_timeout_s));
+  }
+  service.run();
+  return 0;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,285 @@
+#include "megatron/serve/http_server.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "megatron/core/error.h"
+
+namespace megatron::serve {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kBacklog = 1024;
+constexpr size_t kMaxRequestsOfConnection = 1000;
+// Of a request beside its body.
+constexpr int64_t kMaxHeadBytes = 256 << 10;
+// Connections beyond the limit that get an answer; still further ones are closed.
+constexpr int64_t kMaxRefusals = 64;
+constexpr std::chrono::seconds kRefusalTime(1);
+
+std::string too_many_connections() {
+  const std::string body =
+      "{\"error\":{\"message\":\"too many connections; try again later\","
+      "\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"overloaded\"}}\n";
+  return fmt::format(
+      "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nConnection: close\r\n"
+      "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+      body.size(), body);
+}
+
+bool poll_until(int fd, short events, Clock::time_point deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return false;
+    pollfd entry{fd, events, 0};
+    const int ready = ::poll(&entry, 1, static_cast<int>(left.count()));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+void name_of_peer(const sockaddr_storage& address, socklen_t size, std::string& ip, int& port) {
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> service{};
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(),
+                    service.data(), service.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return;
+  }
+  ip = host.data();
+  port = std::atoi(service.data());
+}
+
+}  // namespace
+
+// A socket whose reads share one deadline.
+class HttpServer::Connection final : public httplib::Stream {
+ public:
+  Connection(socket_t fd, const HttpLimits& limits) : fd_(fd), limits_(limits) {}
+
+  // Waits for the first byte of a request, until the connection has been idle too long.
+  bool has_request(const std::atomic<bool>& is_ending) {
+    const auto idle_until = Clock::now() + limits_.idle_time;
+    read_until_ = idle_until;
+    allowed_ = limits_.max_body_bytes + kMaxHeadBytes;
+    while (begin_ == end_ && !is_ending) {
+      const auto slice = std::min(idle_until, Clock::now() + std::chrono::milliseconds(100));
+      if (poll_until(fd_, POLLIN, slice)) {
+        if (!fill()) return false;
+      } else if (Clock::now() >= idle_until) {
+        return false;
+      }
+    }
+    read_until_ = Clock::now() + limits_.request_time;
+    return begin_ != end_;
+  }
+
+  bool is_gone() const {
+    char byte = 0;
+    const ssize_t count = ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  }
+
+  bool is_readable() const override {
+    return begin_ != end_ || poll_until(fd_, POLLIN, read_until_);
+  }
+  bool is_writable() const override {
+    return poll_until(fd_, POLLOUT, Clock::now() + limits_.write_time) && !is_gone();
+  }
+  ssize_t read(char* to, size_t size) override {
+    if (begin_ == end_ && !(poll_until(fd_, POLLIN, read_until_) && fill())) return -1;
+    const size_t count = std::min(size, end_ - begin_);
+    allowed_ -= static_cast<int64_t>(count);
+    if (allowed_ < 0) return -1;
+    std::copy_n(buffer_.data() + begin_, count, to);
+    begin_ += count;
+    return static_cast<ssize_t>(count);
+  }
+  ssize_t write(const char* from, size_t size) override {
+    const auto deadline = Clock::now() + limits_.write_time;
+    size_t sent = 0;
+    while (sent < size) {
+      const ssize_t count = ::send(fd_, from + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count > 0) {
+        sent += static_cast<size_t>(count);
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) {
+        if (!poll_until(fd_, POLLOUT, deadline)) return -1;
+      } else {
+        return -1;
+      }
+    }
+    return static_cast<ssize_t>(size);
+  }
+  void get_remote_ip_and_port(std::string& ip, int& port) const override {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    if (::getpeername(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
+      name_of_peer(address, size, ip, port);
+    }
+  }
+  void get_local_ip_and_port(std::string& ip, int& port) const override {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    if (::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
+      name_of_peer(address, size, ip, port);
+    }
+  }
+  socket_t socket() const override { return fd_; }
+
+ private:
+  bool fill() {
+    const ssize_t count = ::recv(fd_, buffer_.data(), buffer_.size(), 0);
+    begin_ = 0;
+    end_ = count > 0 ? static_cast<size_t>(count) : 0;
+    return count > 0;
+  }
+
+  socket_t fd_;
+  const HttpLimits& limits_;
+  Clock::time_point read_until_;
+  int64_t allowed_ = 0;  // bytes that the request may still have
+  std::array<char, 8192> buffer_{};
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+namespace {
+
+// The connection that this thread serves, for handlers.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local std::function<bool()> is_client_gone;
+// A part of the request was not read.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local bool must_close = false;
+// This thread has a connection too many.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local bool is_refusing = false;
+// This thread accepts connections and must not wait for a client.
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local bool is_closing = false;
+
+// Ends a connection whose client may still send. Closing a socket that has bytes to read would take
+// the answer back.
+void end_politely(int socket) {
+  ::shutdown(socket, SHUT_WR);
+  std::array<char, 4096> unread{};
+  const auto deadline = Clock::now() + kRefusalTime;
+  while (poll_until(socket, POLLIN, deadline) &&
+         ::recv(socket, unread.data(), unread.size(), 0) > 0) {
+  }
+}
+
+void refuse(int socket) {
+  const std::string answer = too_many_connections();
+  ::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  end_politely(socket);
+}
+
+}  // namespace
+
+// A thread for each connection, up to a number of them.
+class HttpServer::Threads final : public httplib::TaskQueue {
+ public:
+  explicit Threads(HttpServer& server) : server_(server) {}
+
+  void enqueue(std::function<void()> work) override {
+    const int64_t limit = server_.limits_.max_connections;
+    const bool is_one_too_many = server_.num_connections_ >= limit;
+    if (server_.num_connections_ >= limit + kMaxRefusals) {
+      is_closing = true;
+      work();
+      is_closing = false;
+      return;
+    }
+    ++server_.num_connections_;
+    std::thread([this, is_one_too_many, work = std::move(work)] {
+      is_refusing = is_one_too_many;
+      work();
+      const std::lock_guard lock(mutex_);
+      --server_.num_connections_;
+      is_done_.notify_all();
+    }).detach();
+  }
+  void shutdown() override {
+    std::unique_lock lock(mutex_);
+    is_done_.wait(lock, [&] { return server_.num_connections_ == 0; });
+  }
+
+ private:
+  HttpServer& server_;
+  std::mutex mutex_;
+  std::condition_variable is_done_;
+};
+
+HttpServer::HttpServer(const HttpLimits& limits) : limits_(limits) {
+  new_task_queue = [this] { return new Threads(*this); };
+  set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
+  set_tcp_nodelay(true);
+  // What the answers say of the connection.
+  set_keep_alive_max_count(kMaxRequestsOfConnection);
+  set_keep_alive_timeout(
+      std::chrono::duration_cast<std::chrono::seconds>(limits.idle_time).count());
+}
+
+int HttpServer::bind(const std::string& host, int port) {
+  const int bound = port == 0 ? bind_to_any_port(host) : bind_to_port(host, port) ? port : -1;
+  if (bound <= 0) {
+    throw ConfigError(fmt::format(
+        "--host {} --port {}: cannot listen there; is another server running? Choose another "
+        "--port, or --port 0 for any free one",
+        host, port));
+  }
+  ::listen(svr_sock_, kBacklog);
+  return bound;
+}
+
+void HttpServer::end() {
+  is_ending_ = true;
+  stop();
+}
+
+void HttpServer::close_after_answer() { must_close = true; }
+
+bool HttpServer::client_is_gone() { return is_client_gone && is_client_gone(); }
+
+bool HttpServer::process_and_close_socket(socket_t socket) {
+  if (is_refusing) {
+    refuse(socket);
+  } else if (!is_closing) {
+    serve(socket);
+  }
+  ::shutdown(socket, SHUT_RDWR);
+  ::close(socket);
+  return true;
+}
+
+void HttpServer::serve(socket_t socket) {
+  Connection connection(socket, limits_);
+  is_client_gone = [&] { return connection.is_gone(); };
+  for (size_t left = kMaxRequestsOfConnection; left > 0 && connection.has_request(is_ending_);
+       --left) {
+    const bool is_last = left == 1 || is_ending_;
+    bool is_closed = false;
+    // Compressed streams wait for more text, and compressed bodies may be bombs: neither is
+    // offered.
+    const auto without_compression = [](httplib::Request& request) {
+      request.headers.erase("Accept-Encoding");
+      request.headers.erase("Content-Encoding");
+    };
+    const bool is_whole = process_request(connection, is_last, is_closed, without_compression);
+    if (!is_whole || is_closed || is_last || must_close) break;
+  }
+  is_client_gone = nullptr;
+  if (std::exchange(must_close, false)) end_politely(socket);
+}
+
+}  // namespace megatron::serve

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <httplib.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace megatron::serve {
+
+struct HttpLimits {
+  int64_t max_connections = 512;
+  int64_t max_body_bytes = int64_t{16} << 20;
+  std::chrono::milliseconds request_time{30'000};  // to send a whole request
+  std::chrono::milliseconds write_time{30'000};    // to take a piece of an answer
+  std::chrono::milliseconds idle_time{5'000};      // between two requests of a connection
+};
+
+// cpp-httplib's server with a thread for each connection and its own way of reading: a client that
+// sends or takes bytes too slowly is given up after a time for the whole request, not for each
+// byte, and a handler can ask whether its client is still there. A connection too many is answered
+// with 429 at once.
+class HttpServer final : public httplib::Server {
+ public:
+  explicit HttpServer(const HttpLimits& limits);
+
+  // Listens; returns the port, which the system chooses for 0. Throws ConfigError if it cannot.
+  int bind(const std::string& host, int port);
+  // Connections that are idle end; the others after their request. Then listen_after_bind()
+  // returns.
+  void end();
+
+  // In a handler: the client of this request has closed its connection.
+  static bool client_is_gone();
+  // In a handler: a part of the request was not read, so the connection ends with the answer.
+  static void close_after_answer();
+  int64_t num_connections() const { return num_connections_; }
+
+ private:
+  class Connection;
+  class Threads;
+  bool process_and_close_socket(socket_t socket) override;
+  void serve(socket_t socket);
+
+  HttpLimits limits_;
+  std::atomic<bool> is_ending_ = false;
+  std::atomic<int64_t> num_connections_ = 0;
+};
+
+}  // namespace megatron::serve

@@ -1,0 +1,339 @@
+#include "megatron/serve/openai_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "megatron/serve/chat_template.h"
+
+namespace megatron::serve {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxChoices = 128;
+constexpr int64_t kMaxTop = 20;
+constexpr size_t kMaxStops = 16;
+
+[[noreturn]] void refuse(const std::string& param, const std::string& message) {
+  throw ApiError(400, fmt::format("{} {}", param, message), param);
+}
+
+// The value of a field; null is as good as none.
+const json* given(const json& request, const char* name) {
+  const auto place = request.find(name);
+  return place == request.end() || place->is_null() ? nullptr : &*place;
+}
+
+int64_t int_of(const json& request, const char* name, int64_t fallback, int64_t least,
+               int64_t most) {
+  const json* value = given(request, name);
+  if (value == nullptr) return fallback;
+  const bool fits = value->is_number_integer() && *value >= least && *value <= most;
+  if (!fits) {
+    refuse(name,
+           fmt::format("{} must be an integer between {} and {}", value->dump(), least, most));
+  }
+  return value->get<int64_t>();
+}
+
+double number_of(const json& request, const char* name, double fallback, double least,
+                 double most) {
+  const json* value = given(request, name);
+  if (value == nullptr) return fallback;
+  const bool fits = value->is_number() && *value >= least && *value <= most;
+  if (!fits) {
+    refuse(name, fmt::format("{} must be a number between {} and {}", value->dump(), least, most));
+  }
+  return value->get<double>();
+}
+
+bool bool_of(const json& request, const char* name) {
+  const json* value = given(request, name);
+  if (value == nullptr) return false;
+  if (!value->is_boolean()) refuse(name, fmt::format("{} must be true or false", value->dump()));
+  return value->get<bool>();
+}
+
+std::vector<std::string> texts_of(const json& request, const char* name, size_t most) {
+  const json* value = given(request, name);
+  if (value == nullptr) return {};
+  if (value->is_string()) return {value->get<std::string>()};
+  const bool is_list =
+      value->is_array() && value->size() <= most &&
+      std::all_of(value->begin(), value->end(), [](const json& one) { return one.is_string(); });
+  if (!is_list) refuse(name, fmt::format("must be a string or a list of up to {} strings", most));
+  return value->get<std::vector<std::string>>();
+}
+
+bool are_ids(const json& list) {
+  return std::all_of(list.begin(), list.end(), [](const json& value) {
+    return value.is_number_integer() && value >= 0 && value <= std::numeric_limits<int32_t>::max();
+  });
+}
+
+void add_text(const ServedModel& model, Completion& completion, const std::string& text) {
+  std::vector<int32_t> ids = model.tokenizer.encode(text);
+  if (ids.empty() && model.eod()) ids = {*model.eod()};  // as at the beginning of a document
+  completion.prompts.push_back(std::move(ids));
+  completion.prompt_texts.push_back(text);
+}
+
+void add_ids(const ServedModel& model, Completion& completion, const json& list) {
+  const auto ids = list.get<std::vector<int32_t>>();
+  for (const int32_t id : ids) {
+    if (id >= model.vocab_size) {
+      refuse("prompt", fmt::format("has the token id {}, but the model's ids end at {}", id,
+                                   model.vocab_size - 1));
+    }
+  }
+  completion.prompt_texts.push_back(model.tokenizer.decode(ids));
+  completion.prompts.push_back(ids);
+}
+
+void take_prompt(const ServedModel& model, const json& request, Completion& completion) {
+  const json* prompt = given(request, "prompt");
+  const char* const rule = "must be a string, a list of strings, of token ids or of lists of them";
+  if (prompt == nullptr) refuse("prompt", "is missing; " + std::string("it ") + rule);
+  if (prompt->is_string()) return add_text(model, completion, prompt->get<std::string>());
+  if (!prompt->is_array() || prompt->empty()) refuse("prompt", rule);
+  if (prompt->size() > static_cast<size_t>(kMaxChoices) && !prompt->front().is_number()) {
+    refuse("prompt",
+           fmt::format("has {} texts; at most {} are allowed", prompt->size(), kMaxChoices));
+  }
+  if (prompt->front().is_number()) {
+    if (!are_ids(*prompt)) refuse("prompt", rule);
+    return add_ids(model, completion, *prompt);
+  }
+  for (const json& one : *prompt) {
+    if (one.is_string()) {
+      add_text(model, completion, one.get<std::string>());
+    } else if (one.is_array() && !one.empty() && are_ids(one)) {
+      add_ids(model, completion, one);
+    } else {
+      refuse("prompt", rule);
+    }
+  }
+}
+
+// The text of a message: a string, or a list of {"type": "text", "text": ...}.
+std::string text_of_content(const json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  if (!content.is_array()) refuse("messages", "need a content that is text");
+  for (const json& part : content) {
+    const bool is_text = part.is_object() && part.value("type", json()) == "text" &&
+                         part.contains("text") && part["text"].is_string();
+    if (!is_text) refuse("messages", "may have parts of type text only: this model reads text");
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+void take_messages(const ServedModel& model, const json& request, Completion& completion) {
+  const json* list = given(request, "messages");
+  if (list == nullptr || !list->is_array() || list->empty()) {
+    refuse("messages", "must be a list of at least one message");
+  }
+  std::vector<ChatMessage> messages;
+  for (const json& message : *list) {
+    const bool is_message = message.is_object() && message.contains("role") &&
+                            message["role"].is_string() && message.contains("content");
+    if (!is_message) refuse("messages", "must be objects with role and content");
+    std::string role = message["role"].get<std::string>();
+    if (role == "developer") role = "system";
+    messages.push_back({std::move(role), text_of_content(message["content"])});
+  }
+  try {
+    add_text(model, completion, chat_prompt(model.chat_template, messages));
+  } catch (const ConfigError& error) {
+    throw ApiError(400, error.what(), "messages");
+  }
+}
+
+void take_sampling(const json& request, SamplingOptions& sampling) {
+  constexpr double kMost = 1e6;
+  sampling.temperature = number_of(request, "temperature", 1.0, 0.0, 100.0);
+  const bool is_greedy = sampling.temperature == 0;
+  if (is_greedy) sampling.temperature = 1.0;
+  sampling.top_k =
+      std::max<int64_t>(0, int_of(request, "top_k", 0, -1, std::numeric_limits<int32_t>::max()));
+  if (is_greedy) sampling.top_k = 1;
+  sampling.top_p = number_of(request, "top_p", 1.0, 0.0, 1.0);
+  if (sampling.top_p == 0) refuse("top_p", "0 must be above 0");
+  if (sampling.top_p == 1) sampling.top_p = 0;  // all tokens compete
+  sampling.min_p = number_of(request, "min_p", 0.0, 0.0, 1.0);
+  sampling.repetition_penalty = number_of(request, "repetition_penalty", 1.0, 1e-6, kMost);
+  sampling.presence_penalty = number_of(request, "presence_penalty", 0.0, -2.0, 2.0);
+  sampling.frequency_penalty = number_of(request, "frequency_penalty", 0.0, -2.0, 2.0);
+  const json* bias = given(request, "logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) refuse("logit_bias", "must be an object from token ids to numbers");
+  for (const auto& [key, value] : bias->items()) {
+    const bool is_id =
+        !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_number = value.is_number() && value >= -100 && value <= 100;
+    if (!is_id || !is_number) {
+      refuse("logit_bias", "must be an object from token ids to numbers between -100 and 100");
+    }
+    sampling.logit_bias.emplace_back(std::stoi(key), value.get<double>());
+  }
+}
+
+void take_logprobs(const json& request, Completion& completion) {
+  if (!completion.is_chat) {
+    completion.num_top = int_of(request, "logprobs", -1, 0, kMaxTop);
+    completion.logprobs = completion.num_top >= 0;
+    completion.num_top = std::max<int64_t>(0, completion.num_top);
+    return;
+  }
+  completion.logprobs = bool_of(request, "logprobs");
+  completion.num_top = int_of(request, "top_logprobs", 0, 0, kMaxTop);
+  if (completion.num_top > 0 && !completion.logprobs) {
+    refuse("top_logprobs", "needs logprobs to be true");
+  }
+}
+
+void take_stops(const ServedModel& model, const json& request, Completion& completion) {
+  completion.stop_strings = texts_of(request, "stop", kMaxStops);
+  if (completion.is_chat) {
+    for (std::string& stop : chat_stops(model.chat_template)) {
+      completion.stop_strings.push_back(std::move(stop));
+    }
+  }
+  if (const json* ids = given(request, "stop_token_ids")) {
+    if (!ids->is_array() || !are_ids(*ids)) refuse("stop_token_ids", "must be a list of token ids");
+    completion.base.stop_tokens = ids->get<std::vector<int32_t>>();
+  }
+  if (!bool_of(request, "ignore_eos") && model.eod()) {
+    completion.base.stop_tokens.push_back(*model.eod());
+  }
+}
+
+void take_length(const ServedModel& model, const json& request, Completion& completion) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  size_t longest = 0;
+  for (const auto& prompt : completion.prompts) longest = std::max(longest, prompt.size());
+  const int64_t room = model.max_positions - static_cast<int64_t>(longest);
+  const char* const name =
+      given(request, "max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
+  const int64_t fallback = completion.is_chat ? std::clamp<int64_t>(room, 1, 4096) : 16;
+  // A prompt may be scored alone where its text comes back with it.
+  const int64_t least = completion.echo ? 0 : 1;
+  completion.base.max_new_tokens = int_of(request, name, fallback, least, kMost);
+  if (completion.base.max_new_tokens > room) {
+    throw ApiError(400,
+                   fmt::format("This model's maximum context length is {} tokens. However, you "
+                               "requested {} tokens ({} in the prompt, {} in the completion). "
+                               "Please reduce the length of the prompt or the completion.",
+                               model.max_positions,
+                               static_cast<int64_t>(longest) + completion.base.max_new_tokens,
+                               longest, completion.base.max_new_tokens),
+                   "messages", "context_length_exceeded");
+  }
+  completion.base.min_new_tokens =
+      int_of(request, "min_tokens", 0, 0, completion.base.max_new_tokens);
+}
+
+void refuse_what_is_missing(const json& request) {
+  for (const char* name : {"tools", "functions", "response_format", "suffix", "audio",
+                           "guided_json", "guided_regex", "guided_choice"}) {
+    const json* value = given(request, name);
+    if (value == nullptr || value->empty() || *value == "") continue;
+    if (value->is_object() && value->value("type", json()) == "text") continue;
+    refuse(name, "is not available in this server; leave it out");
+  }
+}
+
+}  // namespace
+
+ApiError::ApiError(int the_status, const std::string& message, std::string the_param,
+                   std::string the_code)
+    : std::runtime_error(message),
+      status(the_status),
+      param(std::move(the_param)),
+      code(std::move(the_code)) {}
+
+std::string ApiError::body() const {
+  const char* type = status == 401   ? "authentication_error"
+                     : status == 404 ? "not_found_error"
+                     : status == 429 ? "rate_limit_error"
+                     : status >= 500 ? "server_error"
+                                     : "invalid_request_error";
+  nlohmann::ordered_json error;
+  error["message"] = what();
+  error["type"] = type;
+  error["param"] = param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(param);
+  error["code"] = code.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(code);
+  const nlohmann::ordered_json body = {{"error", error}};
+  return body.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+json object_of(const std::string& body) {
+  json value = json::parse(body, nullptr, false);
+  if (value.is_discarded()) throw ApiError(400, "the body is not valid JSON in UTF-8");
+  if (!value.is_object()) throw ApiError(400, "the body must be a JSON object");
+  return value;
+}
+
+Completion completion_of(ServedModel& model, const json& request, bool is_chat) {
+  Completion completion;
+  completion.is_chat = is_chat;
+  if (const json* name = given(request, "model")) {
+    if (!name->is_string()) refuse("model", "must be a string");
+    if (name->get<std::string>() != model.name) {
+      throw ApiError(404,
+                     fmt::format("The model `{}` does not exist; this server has `{}`",
+                                 name->get<std::string>(), model.name),
+                     "model", "model_not_found");
+    }
+  }
+  refuse_what_is_missing(request);
+  if (is_chat) {
+    take_messages(model, request, completion);
+  } else {
+    take_prompt(model, request, completion);
+    completion.echo = bool_of(request, "echo");
+  }
+  take_sampling(request, completion.base.sampling);
+  take_logprobs(request, completion);
+  take_stops(model, request, completion);
+  take_length(model, request, completion);
+  completion.n = int_of(request, "n", 1, 1, kMaxChoices);
+  if (int_of(request, "best_of", completion.n, 1, kMaxChoices) != completion.n) {
+    refuse("best_of", "must equal n: all choices that are drawn are returned");
+  }
+  if (completion.n * static_cast<int64_t>(completion.prompts.size()) > kMaxChoices) {
+    refuse("n", fmt::format("{} for {} prompts are more than {} choices", completion.n,
+                            completion.prompts.size(), kMaxChoices));
+  }
+  completion.stream = bool_of(request, "stream");
+  if (const json* options = given(request, "stream_options")) {
+    if (!options->is_object()) refuse("stream_options", "must be an object");
+    completion.include_usage = bool_of(*options, "include_usage");
+  }
+  const int64_t seed = int_of(request, "seed", -1, std::numeric_limits<int64_t>::min(),
+                              std::numeric_limits<int64_t>::max());
+  completion.base.seed =
+      given(request, "seed") == nullptr ? model.next_seed() : static_cast<uint64_t>(seed);
+  completion.base.vocab_size = model.vocab_size;
+  completion.base.return_log_probabilities = completion.logprobs;
+  completion.base.num_top = completion.num_top;
+  return completion;
+}
+
+std::vector<Request> requests_of(const Completion& completion) {
+  std::vector<Request> requests;
+  for (const auto& prompt : completion.prompts) {
+    for (int64_t i = 0; i < completion.n; ++i) {
+      requests.push_back(completion.base);
+      requests.back().prompt = prompt;
+      requests.back().row = static_cast<int64_t>(requests.size()) - 1;
+    }
+  }
+  return requests;
+}
+
+}  // namespace megatron::serve

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "megatron/serve/service.h"
+#include "megatron/tokenizers/tokenizer.h"
+
+namespace megatron::serve {
+
+// What the interfaces of the server answer with.
+struct ServedModel {
+  Service& service;
+  const Tokenizer& tokenizer;
+  std::string name;
+  int64_t vocab_size = 0;  // ids that mean something
+  int64_t max_positions = 0;
+  std::string chat_template;                  // a name of chat_template.h
+  std::chrono::milliseconds request_time{0};  // for all tokens of a request; 0: any
+  int64_t max_tokens_to_oom = 12000;          // /api: of a request, padded
+  bool strict_http_status = false;            // /api: 400 for every refusal
+  bool pads_beams = false;                    // /api: texts of beams end as Megatron-LM's
+  uint64_t seed = 1234;                       // of requests without one, with their ordinal
+  std::atomic<uint64_t> num_unseeded = 0;
+
+  std::optional<int32_t> eod() const { return tokenizer.special_id(SpecialToken::kEod); }
+  uint64_t next_seed();
+};
+
+// Why a request got no (further) answer.
+enum class Outcome { kDone, kGone, kTimeout };
+
+// Calls `take` for every event of a ticket until `num_left` requests are finished, its client is
+// gone, or the time is over. `take` returns false for an event after which nothing is of interest.
+// Throws Unavailable.
+Outcome each_event(const ServedModel& model, Ticket& ticket, size_t num_left,
+                   const std::function<bool(const Event&)>& take);
+
+}  // namespace megatron::serve

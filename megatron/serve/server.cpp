@@ -1,0 +1,304 @@
+#include "megatron/serve/server.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/serve/megatron_api.h"
+#include "megatron/serve/openai_answer.h"
+#include "megatron/serve/page.h"
+
+namespace megatron::serve {
+namespace {
+
+using httplib::Request;
+using httplib::Response;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kJson = "application/json";
+
+std::string dumped(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void set_error(Response& response, const ApiError& error) {
+  response.status = error.status;
+  if (error.status == 429) response.set_header("Retry-After", "1");
+  if (error.status == 401) response.set_header("WWW-Authenticate", "Bearer");
+  response.set_content(error.body(), kJson);
+}
+
+// The error that an exception of a handler means.
+ApiError api_error_of(const ServedModel& model, const std::exception& error) {
+  if (const auto* known = dynamic_cast<const ApiError*>(&error)) return *known;
+  if (dynamic_cast<const Overloaded*>(&error) != nullptr) {
+    return ApiError(429, error.what(), "", "overloaded");
+  }
+  if (dynamic_cast<const Unavailable*>(&error) != nullptr) {
+    return ApiError(model.service.is_stopping() ? 503 : 500, error.what());
+  }
+  if (dynamic_cast<const ConfigError*>(&error) != nullptr ||
+      dynamic_cast<const FormatError*>(&error) != nullptr) {
+    return ApiError(400, error.what());
+  }
+  return ApiError(500, error.what());
+}
+
+// A comparison whose time does not tell how much of the key was right.
+bool are_equal(const std::string& a, const std::string& b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// Runs a completion; gives every chunk of its stream to `send`, which returns false when the client
+// has gone.
+Outcome complete(const ServedModel& model, const Completion& completion, Ticket& ticket,
+                 CompletionAnswer& answer, const std::function<bool(const Json&)>& send) {
+  bool is_open = true;
+  bool has_failed = false;
+  const Outcome outcome = each_event(model, ticket, answer.num_open(), [&](const Event& event) {
+    has_failed = event.progress.finish == Finish::kFailed;
+    if (has_failed) return false;
+    const auto chunk = answer.take(event);
+    if (answer.is_over(event.index)) ticket.cancel(event.index);
+    if (chunk && completion.stream) is_open = send(*chunk);
+    return is_open && answer.num_open() > 0;
+  });
+  if (has_failed) throw ApiError(500, kNotANumber);
+  if (outcome == Outcome::kTimeout) throw ApiError(503, "the request took too long");
+  return is_open ? outcome : Outcome::kGone;
+}
+
+// A completion whose answer is sent while it comes. Lives as long as the response.
+struct Streamed {
+  Streamed(ServedModel& the_model, Completion the_completion)
+      : model(the_model),
+        completion(std::move(the_completion)),
+        ticket(model.service.submit(requests_of(completion))),
+        answer(model, completion) {}
+
+  bool run(httplib::DataSink& sink) {
+    const auto send = [&](const std::string& text) {
+      const std::string frame = "data: " + text + "\n\n";
+      return sink.write(frame.data(), frame.size());
+    };
+    const auto send_chunk = [&](const Json& chunk) { return send(dumped(chunk)); };
+    bool is_open = true;
+    for (const Json& chunk : answer.first_chunks()) is_open = is_open && send_chunk(chunk);
+    if (!is_open) return false;
+    try {
+      if (complete(model, completion, *ticket, answer, send_chunk) == Outcome::kGone) return false;
+      if (completion.include_usage) send_chunk(answer.usage_chunk());
+    } catch (const std::exception& error) {
+      std::string body = api_error_of(model, error).body();
+      body.pop_back();
+      send(body);
+    }
+    send("[DONE]");
+    sink.done();
+    return true;
+  }
+
+  ServedModel& model;
+  Completion completion;
+  std::unique_ptr<Ticket> ticket;
+  CompletionAnswer answer;
+};
+
+}  // namespace
+
+struct Server::Routes {
+  Routes(ServedModel& the_model, const ServerOptions& the_options)
+      : model(the_model), options(the_options), http(the_options.limits) {
+    http.set_pre_routing_handler([this](const Request& request, Response& response) {
+      return is_allowed(request, response) ? httplib::Server::HandlerResponse::Unhandled
+                                           : httplib::Server::HandlerResponse::Handled;
+    });
+    http.set_error_handler([](const Request& request, Response& response) {
+      if (response.body.empty()) set_missing(request, response);
+    });
+    http.set_exception_handler(
+        [this](const Request&, Response& response, const std::exception_ptr& thrown) {
+          try {
+            std::rethrow_exception(thrown);
+          } catch (const std::exception& error) {
+            set_error(response, api_error_of(model, error));
+          }
+        });
+    add_api();
+    add_openai();
+    add_tokenizer();
+    add_monitoring();
+    add_page();
+  }
+
+  // Everybody may see the page and whether the server lives.
+  bool is_allowed(const Request& request, Response& response) const {
+    const bool is_open = options.api_key.empty() || request.path == "/health" ||
+                         request.path == "/v1/health" || request.path == "/" ||
+                         request.path == "/index.html";
+    if (is_open ||
+        are_equal(request.get_header_value("Authorization"), "Bearer " + options.api_key)) {
+      return true;
+    }
+    set_error(response, ApiError(401,
+                                 "the API key is missing or wrong; send the header "
+                                 "Authorization: Bearer KEY",
+                                 "", "invalid_api_key"));
+    return false;
+  }
+
+  static void set_missing(const Request& request, Response& response) {
+    if (response.status == 413) {
+      HttpServer::close_after_answer();
+      response.set_header("Connection", "close");
+      set_error(response, ApiError(413, "the body is larger than --max-body-bytes allows"));
+    } else if (response.status == 404) {
+      set_error(response,
+                ApiError(404, fmt::format("{} {} is not known", request.method, request.path)));
+    } else {
+      set_error(response, ApiError(response.status > 0 ? response.status : 400,
+                                   "the request is not understood"));
+    }
+  }
+
+  void add_api() {
+    http.Put("/api", [this](const Request& request, Response& response) {
+      const Answer answer =
+          megatron_api(model, request.body, request.get_header_value("Content-Type"));
+      log(request);
+      response.status = answer.status;
+      if (answer.status == 429) response.set_header("Retry-After", "1");
+      response.set_content(answer.body, kJson);
+    });
+    const auto refuse = [](const Request&, Response& response) {
+      response.status = 405;
+      response.set_header("Allow", "PUT");
+      response.set_content("{\"message\":\"The method is not allowed for the requested URL.\"}\n",
+                           kJson);
+    };
+    http.Get("/api", refuse);
+    http.Post("/api", refuse);
+    http.Patch("/api", refuse);
+    http.Delete("/api", refuse);
+    http.Options("/api", refuse);
+  }
+
+  void log(const Request& request) const {
+    if (!options.logs_requests) return;
+    const auto body = nlohmann::json::parse(request.body, nullptr, false);
+    if (body.is_object() && body.value("no_log", nlohmann::json(false)) == true) return;
+    print_line(fmt::format("request IP: {} {}", request.remote_addr,
+                           body.is_discarded() ? "" : dumped(body)));
+  }
+
+  void add_openai() {
+    http.Get("/v1/models", [this](const Request&, Response& response) {
+      const Json one = {{"id", model.name},
+                        {"object", "model"},
+                        {"created", 0},
+                        {"owned_by", "megatron"},
+                        {"max_model_len", model.max_positions}};
+      response.set_content(dumped({{"object", "list"}, {"data", Json::array({one})}}), kJson);
+    });
+    for (const bool is_chat : {false, true}) {
+      const auto handler = [this, is_chat](const Request& request, Response& response) {
+        answer_completion(request, response, is_chat);
+      };
+      const std::string path = is_chat ? "/chat/completions" : "/completions";
+      http.Post(path, handler);
+      http.Post("/v1" + path, handler);
+    }
+  }
+
+  void answer_completion(const Request& request, Response& response, bool is_chat) {
+    Completion completion = completion_of(model, object_of(request.body), is_chat);
+    if (!completion.stream) {
+      const auto ticket = model.service.submit(requests_of(completion));
+      CompletionAnswer answer(model, completion);
+      complete(model, completion, *ticket, answer, nullptr);
+      response.set_content(dumped(answer.whole()), kJson);
+      return;
+    }
+    const auto streamed = std::make_shared<Streamed>(model, std::move(completion));
+    response.set_header("Cache-Control", "no-cache");
+    response.set_chunked_content_provider(
+        "text/event-stream",
+        [streamed](size_t, httplib::DataSink& sink) { return streamed->run(sink); });
+  }
+
+  void add_tokenizer() {
+    http.Post("/tokenize", [this](const Request& request, Response& response) {
+      const nlohmann::json body = object_of(request.body);
+      const char* const name = body.contains("prompt") ? "prompt" : "content";
+      if (!body.contains(name) || !body[name].is_string()) {
+        throw ApiError(400, "prompt must be a string", "prompt");
+      }
+      const std::vector<int32_t> ids = model.tokenizer.encode(body[name].get<std::string>());
+      response.set_content(
+          dumped({{"count", ids.size()}, {"max_model_len", model.max_positions}, {"tokens", ids}}),
+          kJson);
+    });
+    http.Post("/detokenize", [this](const Request& request, Response& response) {
+      const nlohmann::json body = object_of(request.body);
+      const auto tokens = body.find("tokens");
+      std::vector<int32_t> ids;
+      bool are_known = tokens != body.end() && tokens->is_array();
+      for (size_t i = 0; are_known && i < tokens->size(); ++i) {
+        const nlohmann::json& id = (*tokens)[i];
+        are_known = id.is_number_integer() && id >= 0 && id < model.vocab_size;
+        if (are_known) ids.push_back(id.get<int32_t>());
+      }
+      if (!are_known) throw ApiError(400, "tokens must be a list of the model's ids", "tokens");
+      response.set_content(dumped({{"prompt", model.tokenizer.decode(ids)}}), kJson);
+    });
+  }
+
+  void add_monitoring() {
+    const auto health = [this](const Request&, Response& response) {
+      const bool is_ready = !model.service.is_stopping();
+      response.status = is_ready ? 200 : 503;
+      response.set_content(dumped({{"status", is_ready ? "ok" : "unavailable"},
+                                   {"service", "megatron"},
+                                   {"ready", is_ready}}),
+                           kJson);
+    };
+    http.Get("/health", health);
+    http.Get("/v1/health", health);
+    http.Get("/metrics", [this](const Request&, Response& response) {
+      response.set_content(model.service.metrics().text(model.service.state(), model.name),
+                           "text/plain; version=0.0.4; charset=utf-8");
+    });
+  }
+
+  void add_page() {
+    const auto page = [](const Request&, Response& response) {
+      response.set_content(kPage, "text/html; charset=utf-8");
+    };
+    http.Get("/", page);
+    http.Get("/index.html", page);
+  }
+
+  ServedModel& model;
+  ServerOptions options;
+  HttpServer http;
+  std::thread listener;
+};
+
+Server::Server(ServedModel& model, const ServerOptions& options)
+    : routes_(std::make_unique<Routes>(model, options)) {
+  port_ = routes_->http.bind(options.host, options.port);
+  routes_->listener = std::thread([this] { routes_->http.listen_after_bind(); });
+  while (!routes_->http.is_running()) std::this_thread::yield();
+}
+
+Server::~Server() {
+  routes_->http.end();
+  routes_->listener.join();
+}
+
+}  // namespace megatron::serve

@@ -1,0 +1,158 @@
+#include <arpa/inet.h>
+#include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+
+#include "tests/program/inference_test.h"
+
+namespace megatron::program {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// A port that was free a moment ago.
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+class ServeTest : public InferenceTest {
+ protected:
+  // The flags that serve the golden checkpoint.
+  static Words model() {
+    return {"--load",       golden("megatron/gpt/ckpt/iter_0000010").string(),
+            "--vocab-file", golden("megatron/data/vocab.json").string(),
+            "--merge-file", golden("megatron/data/merges.txt").string(),
+            "--device",     "cpu"};
+  }
+  static Words with(Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+
+constexpr const char* kBody =
+    R"({"prompts":["The river"],"tokens_to_generate":5,"top_k":1,"logprobs":true})";
+
+TEST_F(ServeTest, AnswersUntilSigterm) {
+  const int port = free_port();
+  Running server("serve", with(model(), {"--port", std::to_string(port)}));
+  ASSERT_TRUE(server.wait_for("serving iter_0000010 at http://127.0.0.1:" + std::to_string(port)));
+  httplib::Client client("127.0.0.1", port);
+  const httplib::Result answer = client.Put("/api", kBody, "application/json");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 200);
+  const Outcome generated = run(
+      "generate", with(model(), {"--prompt", "The river", "--max-new-tokens", "5", "--greedy"}));
+  EXPECT_EQ(json::parse(answer->body)["text"][0].get<std::string>() + "\n", generated.out);
+
+  const Outcome asked = run("text-generation-cli", {"localhost:" + std::to_string(port)},
+                            {.input = "The river\n3\n"});
+  EXPECT_EQ(asked.exit_code, 0) << asked.err;
+  EXPECT_THAT(asked.out, testing::StartsWith("Enter prompt: Enter number of tokens to generate: "
+                                             "Megatron Response: \nThe river"));
+  const Outcome talked = run("chat", {"localhost:" + std::to_string(port), "--max-tokens", "4"},
+                             {.input = "Hello\n/quit\n"});
+  EXPECT_EQ(talked.exit_code, 0) << talked.err;
+  EXPECT_THAT(talked.out, testing::StartsWith("> "));
+
+  server.send(SIGTERM);
+  const Outcome outcome = server.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+// Tensor and pipeline parallel ranks answer as one does, and end with it.
+TEST_F(ServeTest, RanksAnswerAsOne) {
+  std::string want;
+  for (const int ranks : {1, 4}) {
+    const int port = free_port();
+    Words words = {"--nproc-per-node", std::to_string(ranks), "serve"};
+    words = with(with(words, model()), {"--port", std::to_string(port)});
+    if (ranks == 4) {
+      words =
+          with(words, {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"});
+    }
+    Running server("launch", words);
+    ASSERT_TRUE(server.wait_for("serving iter_0000010"));
+    httplib::Client client("127.0.0.1", port);
+    const httplib::Result answer = client.Put("/api", kBody, "application/json");
+    ASSERT_TRUE(answer);
+    json got = json::parse(answer->body);
+    for (json& value : got["logprobs"][0]) value = std::round(value.get<double>() * 1e4) / 1e4;
+    if (want.empty()) want = got.dump();
+    EXPECT_EQ(got.dump(), want);
+    server.send(SIGTERM);
+    EXPECT_EQ(server.finish().exit_code, 0);
+  }
+}
+
+TEST_F(ServeTest, RefusesWhatCannotBe) {
+  const Outcome outcome =
+      run("serve", with(model(), {"--port", "70000", "--max-queue", "0", "--chat-template", "x"}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--port 70000 must be between 0 and 65535"));
+  EXPECT_THAT(outcome.err, HasSubstr("--max-queue 0 must be 1 or more"));
+  EXPECT_THAT(outcome.err, HasSubstr("--chat-template x is not known; use auto, chatml"));
+  const Outcome lonely = run("text-generation-cli", {"localhost:1"}, {.input = "a\n1\n"});
+  EXPECT_EQ(lonely.exit_code, 2);
+  EXPECT_THAT(lonely.err, HasSubstr("localhost:1: "));
+}
+
+TEST_F(ServeTest, BeamsStopsAndSamplesOfGenerate) {
+  const Words river = with(model(), {"--prompt", "The river", "--max-new-tokens", "8", "--json"});
+  const json best = json::parse(run("generate", with(river, {"--num-beams", "4"})).out);
+  const json greedy = json::parse(run("generate", with(river, {"--num-beams", "1"})).out);
+  EXPECT_GE(best.at("score").get<double>(), greedy.at("score").get<double>());
+
+  const std::string text = json::parse(run("generate", with(river, {"--greedy"})).out).at("text");
+  const std::string stop = text.substr(text.size() - 3);
+  const Outcome cut = run("generate", with(river, {"--greedy", "--stop", stop, "never there"}));
+  EXPECT_EQ(json::parse(cut.out).at("text"), text.substr(0, text.find(stop, 9)));
+  EXPECT_EQ(json::parse(cut.out).at("finish_reason"), "stop");
+
+  const std::string file = path("samples.json").string();
+  const Outcome samples =
+      run("generate", with(model(), {"--num-samples", "3", "--genfile", file, "--out-seq-length",
+                                     "9", "--num-layers", "2", "--micro-batch-size", "2"}));
+  EXPECT_EQ(samples.exit_code, 0) << samples.err;
+  EXPECT_THAT(samples.err, HasSubstr("flags of training have no effect here"));
+  EXPECT_THAT(samples.err, HasSubstr("--num-layers, --micro-batch-size"));
+  std::ifstream in(file);
+  int lines = 0;
+  for (std::string line; std::getline(in, line); ++lines) {
+    const json sample = json::parse(line);
+    EXPECT_LE(sample.at("length").get<int>(), 9);
+    EXPECT_TRUE(sample.at("finished"));
+    EXPECT_TRUE(sample.at("text").is_string());
+  }
+  EXPECT_EQ(lines, 3);
+
+  const std::string prompts = path("prompts.txt").string();
+  std::ofstream(prompts) << "The river\n\nand then we stop\n";
+  const Outcome filed =
+      run("generate",
+          with(model(), {"--sample-input-file", prompts, "--greedy", "--out-seq-length", "4"}));
+  EXPECT_EQ(filed.exit_code, 0) << filed.err;
+  EXPECT_THAT(filed.err, HasSubstr("prompts.txt:2: left out: 0 tokens"));
+  std::ifstream out(prompts + ".out");
+  const std::string blocks((std::istreambuf_iterator<char>(out)), {});
+  EXPECT_THAT(blocks, testing::StartsWith("\nContext:The river\n\nMegatron-LM:"));
+  EXPECT_THAT(blocks, HasSubstr("\nContext:and then we stop\n\nMegatron-LM:"));
+}
+
+}  // namespace
+}  // namespace megatron::program

@@ -1,0 +1,300 @@
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/serve/running_server.h"
+
+namespace megatron::serve {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class OpenAiApiTest : public testing::Test {
+ protected:
+  json posted(const std::string& path, const json& body, int status = 200) const {
+    const httplib::Result result = server_.post(path, body);
+    EXPECT_EQ(result->status, status) << body << result->body;
+    EXPECT_EQ(result->get_header_value("Content-Type"), "application/json");
+    return json::parse(result->body);
+  }
+  json completed(const json& body) const { return posted("/v1/completions", body); }
+  // The JSON objects of a stream, which ends with [DONE].
+  std::vector<json> streamed(const std::string& path, json body) const {
+    body["stream"] = true;
+    const httplib::Result result = server_.post(path, body);
+    EXPECT_EQ(result->status, 200);
+    EXPECT_EQ(result->get_header_value("Content-Type"), "text/event-stream");
+    std::vector<json> chunks;
+    std::string rest = result->body;
+    EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n")) << rest;
+    rest.erase(rest.size() - std::string("data: [DONE]\n\n").size());
+    for (size_t end = 0; (end = rest.find("\n\n")) != std::string::npos; rest.erase(0, end + 2)) {
+      EXPECT_TRUE(rest.starts_with("data: ")) << rest;
+      chunks.push_back(json::parse(rest.substr(6, end - 6)));
+    }
+    return chunks;
+  }
+  // The most probable continuation of a text, and its tokens.
+  std::vector<int32_t> greedy_tokens(const std::string& text, int64_t count) const {
+    Request request;
+    request.prompt = server_.tokenizer->encode(text);
+    request.max_new_tokens = count;
+    request.sampling.top_k = 1;
+    const Generation row = server_.generated(request);
+    return {row.tokens.begin() + row.prompt_length, row.tokens.end()};
+  }
+  std::string greedy(const std::string& text, int64_t count) const {
+    return server_.tokenizer->decode(greedy_tokens(text, count));
+  }
+  RunningServer server_;
+};
+
+TEST_F(OpenAiApiTest, ListsTheModel) {
+  const json models = json::parse(server_.client()->Get("/v1/models")->body);
+  EXPECT_EQ(models["object"], "list");
+  EXPECT_EQ(models["data"][0]["id"], "tiny");
+  EXPECT_EQ(models["data"][0]["object"], "model");
+}
+
+TEST_F(OpenAiApiTest, CompletesAText) {
+  const json got = completed({{"model", "tiny"},
+                              {"prompt", "The river"},
+                              {"max_tokens", 8},
+                              {"temperature", 0},
+                              {"ignore_eos", true}});
+  EXPECT_EQ(got["object"], "text_completion");
+  EXPECT_EQ(got["model"], "tiny");
+  EXPECT_THAT(got["id"].get<std::string>(), testing::StartsWith("cmpl-"));
+  const json& choice = got["choices"][0];
+  EXPECT_EQ(choice["text"], greedy("The river", 8));
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["index"], 0);
+  EXPECT_TRUE(choice["logprobs"].is_null());
+  const size_t prompt = server_.tokenizer->encode("The river").size();
+  EXPECT_EQ(got["usage"]["prompt_tokens"], prompt);
+  EXPECT_EQ(got["usage"]["completion_tokens"], 8);
+  EXPECT_EQ(got["usage"]["total_tokens"], prompt + 8);
+}
+
+TEST_F(OpenAiApiTest, PromptsOfAllKinds) {
+  const auto ids = server_.tokenizer->encode("The river");
+  const json base = {{"max_tokens", 5}, {"temperature", 0}, {"ignore_eos", true}};
+  const auto texts = [&](const json& prompt) {
+    json body = base;
+    body["prompt"] = prompt;
+    std::vector<std::string> found;
+    const json answer = completed(body);
+    for (const json& choice : answer["choices"]) found.push_back(choice["text"]);
+    return found;
+  };
+  const std::string river = greedy("The river", 5);
+  EXPECT_THAT(texts(ids), ElementsAre(river));
+  EXPECT_THAT(texts({ids, ids}), ElementsAre(river, river));
+  EXPECT_THAT(texts({"The river", "A"}), ElementsAre(river, greedy("A", 5)));
+}
+
+TEST_F(OpenAiApiTest, AStreamHasTheSameTextInPieces) {
+  const json body = {{"prompt", "The river"},
+                     {"max_tokens", 20},
+                     {"seed", 4},
+                     {"stream_options", {{"include_usage", true}}}};
+  const json whole = completed(body);
+  const std::vector<json> chunks = streamed("/v1/completions", body);
+  std::string text;
+  for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+    text += chunks[i]["choices"][0]["text"].get<std::string>();
+    EXPECT_EQ(chunks[i]["id"], chunks[0]["id"]);
+    EXPECT_EQ(chunks[i]["choices"][0]["finish_reason"].is_null(), i + 2 < chunks.size());
+    EXPECT_TRUE(chunks[i]["usage"].is_null());
+  }
+  EXPECT_EQ(text, whole["choices"][0]["text"]);
+  EXPECT_TRUE(chunks.back()["choices"].empty());
+  EXPECT_EQ(chunks.back()["usage"], whole["usage"]);
+  EXPECT_GT(chunks.size(), 3u);
+}
+
+TEST_F(OpenAiApiTest, ChoicesDifferAndSeedsRepeat) {
+  const json body = {{"prompt", "The"}, {"max_tokens", 12}, {"n", 3}, {"seed", 9}};
+  const json got = completed(body);
+  ASSERT_EQ(got["choices"].size(), 3u);
+  EXPECT_NE(got["choices"][0]["text"], got["choices"][1]["text"]);
+  EXPECT_EQ(got["choices"], completed(body)["choices"]);
+  const json other = {{"prompt", "The"}, {"max_tokens", 12}};
+  EXPECT_NE(completed(other)["choices"], completed(other)["choices"]);
+}
+
+TEST_F(OpenAiApiTest, StopsBeforeAStopText) {
+  const auto tokens = greedy_tokens("A", 12);
+  const std::string text = server_.tokenizer->decode(tokens);
+  const std::string stop = server_.tokenizer->decode({&tokens[5], 1});
+  ASSERT_NE(text.find(stop), std::string::npos);
+  const json body = {{"prompt", "A"},
+                     {"max_tokens", 12},
+                     {"temperature", 0},
+                     {"ignore_eos", true},
+                     {"stop", {stop, "never in a text"}}};
+  const json got = completed(body);
+  EXPECT_EQ(got["choices"][0]["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(got["choices"][0]["finish_reason"], "stop");
+  EXPECT_LT(got["usage"]["completion_tokens"], 12);
+  std::string pieces;
+  for (const json& chunk : streamed("/v1/completions", body)) {
+    pieces += chunk["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(pieces, text.substr(0, text.find(stop)));
+}
+
+TEST_F(OpenAiApiTest, AStopTokenIsNoPartOfTheText) {
+  const auto tokens = greedy_tokens("The river", 12);
+  const size_t first =
+      static_cast<size_t>(std::find(tokens.begin(), tokens.end(), tokens[5]) - tokens.begin());
+  const json got = completed({{"prompt", "The river"},
+                              {"max_tokens", 12},
+                              {"temperature", 0},
+                              {"ignore_eos", true},
+                              {"stop_token_ids", {tokens[5]}}});
+  EXPECT_EQ(got["choices"][0]["text"], server_.tokenizer->decode({tokens.data(), first}));
+  EXPECT_EQ(got["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(got["usage"]["completion_tokens"], first + 1);
+}
+
+TEST_F(OpenAiApiTest, LogprobsOfCompletions) {
+  const json got = completed({{"prompt", "The river"},
+                              {"max_tokens", 4},
+                              {"temperature", 0},
+                              {"ignore_eos", true},
+                              {"logprobs", 3},
+                              {"echo", true}});
+  const json& columns = got["choices"][0]["logprobs"];
+  auto all = server_.tokenizer->encode("The river");
+  const auto drawn = greedy_tokens("The river", 4);
+  all.insert(all.end(), drawn.begin(), drawn.end());
+  const Score want = score({*server_.model}, all);
+  ASSERT_EQ(columns["tokens"].size(), all.size());
+  ASSERT_EQ(columns["token_logprobs"].size(), all.size());
+  EXPECT_TRUE(columns["token_logprobs"][0].is_null());
+  size_t offset = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(columns["tokens"][i], server_.tokenizer->decode({&all[i], 1}));
+    EXPECT_EQ(columns["text_offset"][i], offset);
+    for (const char c : columns["tokens"][i].get<std::string>()) {
+      offset += (c & 0xC0) != 0x80 ? 1 : 0;  // characters, not bytes
+    }
+    if (i == 0) continue;
+    EXPECT_NEAR(columns["token_logprobs"][i], want.log_probabilities[i - 1], 1e-5);
+  }
+  // Tokens that are parts of characters have the same text and so one entry.
+  EXPECT_TRUE(columns["top_logprobs"].back().contains(columns["tokens"].back()));
+  EXPECT_EQ(got["choices"][0]["text"], "The river" + greedy("The river", 4));
+}
+
+TEST_F(OpenAiApiTest, Chats) {
+  const json messages = {{{"role", "system"}, {"content", "Be short."}},
+                         {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Hello"}}}}}};
+  const json body = {{"messages", messages}, {"max_tokens", 6},  {"temperature", 0},
+                     {"ignore_eos", true},   {"logprobs", true}, {"top_logprobs", 2}};
+  const json got = posted("/v1/chat/completions", body);
+  EXPECT_EQ(got["object"], "chat.completion");
+  const json& choice = got["choices"][0];
+  EXPECT_EQ(choice["message"]["role"], "assistant");
+  EXPECT_EQ(choice["message"]["content"], greedy("system: Be short.\nuser: Hello\nassistant:", 6));
+  ASSERT_EQ(choice["logprobs"]["content"].size(), 6u);
+  const json& token = choice["logprobs"]["content"][0];
+  EXPECT_EQ(token["top_logprobs"].size(), 2u);
+  EXPECT_EQ(token["top_logprobs"][0]["token"], token["token"]);
+  EXPECT_EQ(token["bytes"].size(), token["token"].get<std::string>().size());
+
+  const std::vector<json> chunks = streamed("/v1/chat/completions", body);
+  EXPECT_EQ(chunks[0]["object"], "chat.completion.chunk");
+  EXPECT_EQ(chunks[0]["choices"][0]["delta"]["role"], "assistant");
+  std::string text;
+  for (const json& chunk : chunks) {
+    text += chunk["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(text, choice["message"]["content"]);
+  EXPECT_EQ(chunks.back()["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(OpenAiApiTest, RefusalsNameTheField) {
+  const auto refusal = [&](const json& body, const char* path = "/v1/completions") {
+    const json error = posted(path, body, 400)["error"];
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    return error["param"].is_null() ? "" : error["param"].get<std::string>();
+  };
+  EXPECT_EQ(refusal({{"max_tokens", 5}}), "prompt");
+  EXPECT_EQ(refusal({{"prompt", json::array()}}), "prompt");
+  EXPECT_EQ(refusal({{"prompt", {1, "a"}}}), "prompt");
+  EXPECT_EQ(refusal({{"prompt", {502}}}), "prompt");
+  EXPECT_EQ(refusal({{"prompt", {-1}}}), "prompt");
+  for (const char* field : {"max_tokens", "n", "temperature", "top_p", "logprobs", "seed", "stream",
+                            "logit_bias", "min_p", "top_k", "stop_token_ids", "presence_penalty",
+                            "repetition_penalty", "stream_options", "echo"}) {
+    EXPECT_EQ(refusal({{"prompt", "a"}, {field, "x"}}), field);
+  }
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"stop", 5}}), "stop");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"top_p", 1.5}}), "top_p");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"n", 129}}), "n");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"suffix", "b"}}), "suffix");
+  EXPECT_EQ(refusal({{"prompt", "a"}, {"best_of", 2}}), "best_of");
+  EXPECT_EQ(refusal({{"messages", "a"}}, "/v1/chat/completions"), "messages");
+  EXPECT_EQ(
+      refusal({{"messages", {{{"role", "wizard"}, {"content", "a"}}}}}, "/v1/chat/completions"),
+      "messages");
+  const json too_long = posted("/v1/completions", {{"prompt", "a"}, {"max_tokens", 64}}, 400);
+  EXPECT_EQ(too_long["error"]["code"], "context_length_exceeded");
+  const json unknown = posted("/v1/completions", {{"prompt", "a"}, {"model", "gpt-9"}}, 404);
+  EXPECT_EQ(unknown["error"]["code"], "model_not_found");
+  const httplib::Result broken =
+      server_.client()->Post("/v1/completions", "{\"prompt\":", "application/json");
+  EXPECT_EQ(broken->status, 400);
+  EXPECT_EQ(broken->body,
+            "{\"error\":{\"message\":\"the body is not valid JSON in UTF-8\",\"type\":"
+            "\"invalid_request_error\",\"param\":null,\"code\":null}}\n");
+}
+
+TEST_F(OpenAiApiTest, TokenizesAndBack) {
+  const auto ids = server_.tokenizer->encode("The river");
+  const json got = posted("/tokenize", {{"prompt", "The river"}});
+  EXPECT_EQ(got["tokens"], ids);
+  EXPECT_EQ(got["count"], ids.size());
+  EXPECT_EQ(posted("/detokenize", {{"tokens", ids}})["prompt"], "The river");
+  posted("/detokenize", {{"tokens", {502}}}, 400);
+  posted("/tokenize", {{"prompt", 5}}, 400);
+}
+
+TEST_F(OpenAiApiTest, AnApiKeyIsAskedFor) {
+  const RunningServer guarded({.api_key = "secret"});
+  const auto client = guarded.client();
+  EXPECT_EQ(client->Get("/v1/models")->status, 401);
+  EXPECT_EQ(client->Get("/health")->status, 200);
+  client->set_default_headers({{"Authorization", "Bearer secreT"}});
+  EXPECT_EQ(client->Get("/v1/models")->status, 401);
+  client->set_default_headers({{"Authorization", "Bearer secret"}});
+  EXPECT_EQ(client->Get("/v1/models")->status, 200);
+}
+
+TEST_F(OpenAiApiTest, HealthMetricsAndPage) {
+  completed({{"prompt", "The"}, {"max_tokens", 7}, {"ignore_eos", true}});
+  const auto client = server_.client();
+  EXPECT_EQ(client->Get("/health")->body,
+            "{\"status\":\"ok\",\"service\":\"megatron\",\"ready\":true}");
+  const std::string metrics = client->Get("/metrics")->body;
+  for (const char* line :
+       {"vllm:generation_tokens_total{model_name=\"tiny\"} 7\n",
+        "vllm:num_requests_running{model_name=\"tiny\"} 0\n",
+        "vllm:request_success_total{model_name=\"tiny\",finished_reason=\"length\"} 1\n",
+        "vllm:time_to_first_token_seconds_count{model_name=\"tiny\"} 1\n",
+        "vllm:time_per_output_token_seconds_count{model_name=\"tiny\"} 6\n",
+        "vllm:e2e_request_latency_seconds_bucket{model_name=\"tiny\",le=\"+Inf\"} 1\n",
+        "# TYPE vllm:e2e_request_latency_seconds histogram\n"}) {
+    EXPECT_THAT(metrics, HasSubstr(line));
+  }
+  EXPECT_THAT(client->Get("/")->body, HasSubstr("<!DOCTYPE html>"));
+  EXPECT_EQ(client->Get("/index.html")->body, client->Get("/")->body);
+  EXPECT_EQ(client->Get("/nothing")->status, 404);
+}
+
+}  // namespace
+}  // namespace megatron::serve
