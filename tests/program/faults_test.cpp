@@ -27,7 +27,7 @@ constexpr int kRanks = 8;
 // MG_FAULT_ITERATIONS asks for a longer run.
 int iterations() {
   const char* const asked = std::getenv("MG_FAULT_ITERATIONS");
-  return asked != nullptr ? std::atoi(asked) : 40;
+  return asked != nullptr ? std::atoi(asked) : 60;
 }
 
 // A small disk for logs, which tests fill; an ordinary folder where mounting is not allowed.
@@ -74,33 +74,25 @@ struct Faults {
   int stopped = 0, full = 0, strangers = 0;
 };
 
-// Disturbs the ranks below `launch` until it ends.
+// Disturbs the ranks below `launch`, one kind of fault after the other, until it ends.
 Faults disturb_until_the_end(const Running& launch, const LogDisk& disk) {
   Faults faults;
   std::mt19937 random(17);
   while (!launch.has_ended()) {
-    switch (random() % 3) {
-      case 0: {
-        const pid_t rank =
-            descendant_with(launch.pid(), "RANK=" + std::to_string(random() % kRanks));
-        if (rank < 0 || ::kill(rank, SIGSTOP) != 0) break;
-        std::this_thread::sleep_for(std::chrono::milliseconds(random() % 700));
-        ::kill(rank, SIGCONT);
-        ++faults.stopped;
-        break;
-      }
-      case 1:
-        disk.fill();
-        ++faults.full;
-        break;
-      default:
-        for (const uint16_t port : listening_ports(launch.pid())) {
-          disturb(port, random);
-          ++faults.strangers;
-        }
+    for (const uint16_t port : listening_ports(launch.pid())) {
+      disturb(port, random);
+      ++faults.strangers;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 600));
+    disk.fill();
+    ++faults.full;
+    const pid_t rank = descendant_with(launch.pid(), "RANK=" + std::to_string(random() % kRanks));
+    if (rank > 0 && ::kill(rank, SIGSTOP) == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 500));
+      ::kill(rank, SIGCONT);
+      ++faults.stopped;
+    }
     disk.free();
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 300));
   }
   return faults;
 }
@@ -141,6 +133,7 @@ TEST_F(FaultsTest, EndWithTheBitsOfAnUndisturbedRun) {
       launched("processes",
                job("disturbed").with("--tensorboard-dir", (disk.folder() / "tb").string())),
       {.launcher = with_full_logs, .limit_seconds = 10.0 * iterations()});
+  EXPECT_TRUE(launch.wait_for(" iteration        1/"));
   const Faults faults = disturb_until_the_end(launch, disk);
   const Outcome outcome = launch.finish();
   std::ifstream err(disk.folder() / "err");
