@@ -154,18 +154,16 @@ class HttpServer::Connection final : public httplib::Stream {
 
 namespace {
 
-// The connection that this thread serves, for handlers.
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local std::function<bool()> is_client_gone;
-// A part of the request was not read.
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local bool must_close = false;
-// This thread has a connection too many.
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local bool is_refusing = false;
-// This thread accepts connections and must not wait for a client.
-// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
-thread_local bool is_closing = false;
+// The connection that this thread serves. The library calls handlers on the connection's thread,
+// but tells them the request alone.
+struct ServedConnection {
+  std::function<bool()> is_client_gone;
+  bool must_close = false;   // a part of the request was not read
+  bool is_refusing = false;  // this is a connection too many
+  bool is_closing = false;   // this thread accepts connections and must not wait for a client
+};
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): see above
+thread_local ServedConnection served;
 
 // Ends a connection whose client may still send. Closing a socket that has bytes to read would take
 // the answer back.
@@ -195,14 +193,14 @@ class HttpServer::Threads final : public httplib::TaskQueue {
     const int64_t limit = server_.limits_.max_connections;
     const bool is_one_too_many = server_.num_connections_ >= limit;
     if (server_.num_connections_ >= limit + kMaxRefusals) {
-      is_closing = true;
+      served.is_closing = true;
       work();
-      is_closing = false;
+      served.is_closing = false;
       return;
     }
     ++server_.num_connections_;
     std::thread([this, is_one_too_many, work = std::move(work)] {
-      is_refusing = is_one_too_many;
+      served.is_refusing = is_one_too_many;
       work();
       const std::lock_guard lock(mutex_);
       --server_.num_connections_;
@@ -247,14 +245,14 @@ void HttpServer::end() {
   stop();
 }
 
-void HttpServer::close_after_answer() { must_close = true; }
+void HttpServer::close_after_answer() { served.must_close = true; }
 
-bool HttpServer::client_is_gone() { return is_client_gone && is_client_gone(); }
+bool HttpServer::client_is_gone() { return served.is_client_gone && served.is_client_gone(); }
 
 bool HttpServer::process_and_close_socket(socket_t socket) {
-  if (is_refusing) {
+  if (served.is_refusing) {
     refuse(socket);
-  } else if (!is_closing) {
+  } else if (!served.is_closing) {
     serve(socket);
   }
   ::shutdown(socket, SHUT_RDWR);
@@ -264,7 +262,7 @@ bool HttpServer::process_and_close_socket(socket_t socket) {
 
 void HttpServer::serve(socket_t socket) {
   Connection connection(socket, limits_);
-  is_client_gone = [&] { return connection.is_gone(); };
+  served.is_client_gone = [&] { return connection.is_gone(); };
   for (size_t left = kMaxRequestsOfConnection; left > 0 && connection.has_request(is_ending_);
        --left) {
     const bool is_last = left == 1 || is_ending_;
@@ -276,10 +274,10 @@ void HttpServer::serve(socket_t socket) {
       request.headers.erase("Content-Encoding");
     };
     const bool is_whole = process_request(connection, is_last, is_closed, without_compression);
-    if (!is_whole || is_closed || is_last || must_close) break;
+    if (!is_whole || is_closed || is_last || served.must_close) break;
   }
-  is_client_gone = nullptr;
-  if (std::exchange(must_close, false)) end_politely(socket);
+  served.is_client_gone = nullptr;
+  if (std::exchange(served.must_close, false)) end_politely(socket);
 }
 
 }  // namespace megatron::serve

@@ -168,6 +168,8 @@ Service::Commands Service::collected() {
     }
   }
   shared_->submitted.clear();
+  // They wait until the step has been taken, so that the limit of the queue holds meanwhile.
+  shared_->state.waiting += static_cast<int64_t>(commands.requests.size());
   shared_->num_submitted = 0;
   commands.canceled = std::exchange(shared_->canceled, {});
   const bool is_idle = commands.requests.empty() && !engine_.has_work();
