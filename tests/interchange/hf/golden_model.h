@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megatron/interchange/hf/config.h"
@@ -61,10 +63,13 @@ template <class Model>
 class GoldenModel {
  public:
   explicit GoldenModel(const std::string& name)
-      : folder_(std::filesystem::path(source_path("tests/golden/hf")) / name),
-        hf_(read_hf_config(folder_)),
-        expected_(folder_ / "expected.safetensors") {
-    TransformerConfig config = hf_.transformer;
+      : GoldenModel(name, read_hf_config(folder_of(name))) {}
+  // Where the config and the names do not come from config.json.
+  GoldenModel(const std::string& name, TransformerConfig config, NameTable names,
+              int64_t vocab_size)
+      : names_(std::move(names)),
+        vocab_size_(vocab_size),
+        expected_(folder_of(name) / "expected.safetensors") {
     config.params_dtype = DType::kFloat32;
     config.hidden_dropout = 0;
     config.attention_dropout = 0;
@@ -72,8 +77,10 @@ class GoldenModel {
     model_ = std::make_unique<Model>(config, stream_under_test());
     const std::map<std::string, Variable> by_name = parameters();
     EXPECT_EQ(by_name.size(), specs_.size());
-    const CheckpointContents contents = open_hf_checkpoint(folder_, hf_);
-    for (const auto& [tensor_name, tensor] : contents.sections.at(kWeightsSection)) {
+    const std::filesystem::path later = folder_of(name) / "after3.safetensors";
+    if (std::filesystem::exists(later)) after_steps_.emplace(later);
+    const auto file = std::make_shared<const ShardedWeights>(folder_of(name));
+    for (const auto& [tensor_name, tensor] : open_hf_weights(file, names_, specs_, sizes())) {
       Variable parameter = by_name.at(tensor_name);
       copy_into(parameter.mutable_data(), read_whole(tensor).to(stream_under_test()));
     }
@@ -123,6 +130,19 @@ class GoldenModel {
   }
 
  private:
+  GoldenModel(const std::string& name, const HfModel& hf)
+      : GoldenModel(name, hf.transformer, hf_names(hf.family, hf.transformer), hf.vocab_size) {}
+
+  static std::filesystem::path folder_of(const std::string& name) {
+    return std::filesystem::path(source_path("tests/golden/hf")) / name;
+  }
+
+  // Some folders keep the weights after the steps in a file of their own.
+  const FileTensor* find(const std::string& name) const {
+    const FileTensor* found = expected_.find(name);
+    return found == nullptr && after_steps_ ? after_steps_->find(name) : found;
+  }
+
   std::map<std::string, Variable> parameters() const {
     std::map<std::string, Variable> by_name;
     for (const NamedParameter& parameter : named_parameters(*model_)) {
@@ -136,19 +156,19 @@ class GoldenModel {
     return {.num_attention_heads = config.num_attention_heads,
             .num_query_groups = config.num_query_groups,
             .kv_channels = config.kv_channels,
-            .vocab_size = hf_.vocab_size};
+            .vocab_size = vocab_size_};
   }
 
   // Compares tensors of ours with `<prefix>.<their name>` of the expectations.
   void compare(const std::string& prefix, const std::function<Tensor(const std::string&)>& ours,
                double absolute, double relative) const {
     size_t compared = 0;
-    for (const MappedTensor& tensor : mapped(hf_names(hf_.family, model_->config()), specs_)) {
+    for (const MappedTensor& tensor : mapped(names_, specs_)) {
       for (size_t part = 0; part < tensor.theirs.size(); ++part) {
         // GPT-NeoX's output layer has one name in files and another in the running model.
         const std::string& name = tensor.theirs[part];
         const FileTensor* want =
-            expected_.find(prefix + "." + (name == "embed_out.weight" ? "lm_head.weight" : name));
+            find(prefix + "." + (name == "embed_out.weight" ? "lm_head.weight" : name));
         ASSERT_NE(want, nullptr) << name;
         const Tensor here = ours(tensor.ours.name).to(Stream{});
         const Tensor got = to_theirs(tensor, part, here.view(), sizes());
@@ -162,9 +182,10 @@ class GoldenModel {
     EXPECT_GE(compared, specs_.size());
   }
 
-  std::filesystem::path folder_;
-  HfModel hf_;
+  NameTable names_;
+  int64_t vocab_size_;
   SafetensorsFile expected_;
+  std::optional<SafetensorsFile> after_steps_;
   std::unique_ptr<Model> model_;
   std::vector<TensorSpec> specs_;
 };
