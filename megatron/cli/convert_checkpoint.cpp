@@ -71,7 +71,7 @@ void add_flags(FlagTable& flags, Options& o) {
                      "Directory to write to.");
   flags.add_optional("--ckpt-step", o.ckpt_step, "Iteration to read instead of the latest.");
   flags.add_optional("--model-type", o.model_type,
-                     "GPT or BERT, as a check: the model of the source is recognised.");
+                     "GPT, BERT or T5, as a check: the model of the source is recognised.");
   flags.add_optional("--loader", o.loader, "Not needed: the format is always recognised.");
   flags.add(
       "--saver", o.saver,
@@ -349,9 +349,10 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (o.save.empty() && !o.print_structure) {
     problems.emplace_back("--save-dir is missing: the directory to write to");
   }
-  if (!o.model_type.empty() && o.model_type != "GPT" && o.model_type != "BERT") {
+  if (!o.model_type.empty() && o.model_type != "GPT" && o.model_type != "BERT" &&
+      o.model_type != "T5") {
     problems.push_back(
-        fmt::format("--model-type {} cannot be converted; use GPT or BERT", o.model_type));
+        fmt::format("--model-type {} cannot be converted; use GPT, BERT or T5", o.model_type));
   }
   if (o.expert != 1) {
     problems.push_back(fmt::format(

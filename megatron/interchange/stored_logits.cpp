@@ -9,6 +9,7 @@
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/t5/t5_model.h"
 
 namespace megatron {
 
@@ -48,6 +49,21 @@ Tensor logits_by_layer(const CheckpointContents& contents, const TransformerConf
   return {};
 }
 
+// Of a whole T5 at once, whose encoder and decoder read the same tokens.
+Tensor t5_logits(const CheckpointContents& contents, const TransformerConfig& config,
+                 const Tensor& tokens) {
+  const NoGrad no_grad;
+  const T5Model model(config, Stream{});
+  std::vector<CheckpointTensor> targets;
+  for (const NamedParameter& parameter : named_parameters(model)) {
+    targets.push_back(whole_tensor(parameter.name, parameter.variable.data()));
+  }
+  read_section(contents, kWeightsSection, targets, true);
+  RandomState random(0);
+  const T5Input input = {.encoder_tokens = tokens, .decoder_tokens = tokens};
+  return model.logits(model.forward(input, {}, random).decoder).data();
+}
+
 }  // namespace
 
 Tensor stored_logits(const CheckpointContents& contents, const TransformerConfig& config,
@@ -62,7 +78,7 @@ Tensor stored_logits(const CheckpointContents& contents, const TransformerConfig
     case ModelKind::kBert:
       return logits_by_layer<BertModel>(contents, plain, tokens);
     case ModelKind::kT5:
-      throw Unsupported("the logits of a T5 are not computed from its files yet");
+      return t5_logits(contents, plain, tokens);
   }
   throw InternalError("stored_logits: unknown kind of model");
 }

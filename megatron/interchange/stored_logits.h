@@ -7,7 +7,8 @@
 
 namespace megatron {
 
-// The logits [s, b, v] of a stored model in fp32 for tokens [b, s] (int64), on the CPU. Layers are
+// The logits [s, b, v] of a stored model in fp32 for tokens [b, s] (int64), on the CPU; a T5 reads
+// them in both stacks, and is in memory as a whole. Layers of other models are
 // read and run one after the other, so that no more than one of them, or the embedding, is in
 // memory. `config` is resolved and has padded_vocab_size; dropout is off. Throws FormatError when
 // tensors are missing or do not fit.

@@ -13,6 +13,7 @@
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/hf/bert_config.h"
 #include "megatron/interchange/hf/fields.h"
+#include "megatron/interchange/hf/t5_config.h"
 
 namespace megatron {
 namespace {
@@ -40,6 +41,8 @@ constexpr FamilyName kFamilies[] = {
     {HfFamily::kMegatronBert, ModelKind::kBert, "megatron-bert", "MegatronBertForPreTraining",
      "BertWordPieceLowerCase"},
     {HfFamily::kBert, ModelKind::kBert, "bert", "BertForPreTraining", "BertWordPieceLowerCase"},
+    {HfFamily::kT5, ModelKind::kT5, "t5", "T5ForConditionalGeneration", "HuggingFaceTokenizer"},
+    {HfFamily::kMt5, ModelKind::kT5, "mt5", "MT5ForConditionalGeneration", "HuggingFaceTokenizer"},
 };
 
 const FamilyName& row_of(HfFamily family) {
@@ -222,6 +225,7 @@ std::vector<std::string> differences(const TransformerConfig& c, HfFamily family
   if (row_of(family).kind == ModelKind::kBert) {
     return hf_bert_differences(c, family == HfFamily::kBert);
   }
+  if (row_of(family).kind == ModelKind::kT5) return hf_t5_differences(c);
   const bool is_llama = family == HfFamily::kLlama || family == HfFamily::kMistral;
   const auto position = family == HfFamily::kGpt2    ? PositionEmbedding::kLearnedAbsolute
                         : family == HfFamily::kBloom ? PositionEmbedding::kAlibi
@@ -347,6 +351,9 @@ json fields_of(HfFamily family, const TransformerConfig& config) {
     case HfFamily::kMegatronBert:
     case HfFamily::kBert:
       return hf_bert_fields(config);
+    case HfFamily::kT5:
+    case HfFamily::kMt5:
+      return hf_t5_fields(config);
   }
   throw InternalError("a family has fields");
 }
@@ -393,6 +400,10 @@ HfModel read_hf_config(const std::filesystem::path& path) {
     case HfFamily::kBert:
       read_hf_bert(fields, config);
       break;
+    case HfFamily::kT5:
+    case HfFamily::kMt5:
+      read_hf_t5(fields, config);
+      break;
   }
   model.vocab_size = fields.size("vocab_size");
   model.bos_token_id = fields.token("bos_token_id");
@@ -437,8 +448,9 @@ std::string hf_config_text(const HfModel& model) {
 
 HfFamily hf_family_of(const TransformerConfig& config) {
   std::string reasons;
-  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kGptNeox,
-                                HfFamily::kBloom, HfFamily::kMegatronBert, HfFamily::kBert}) {
+  for (const HfFamily family :
+       {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kGptNeox, HfFamily::kBloom,
+        HfFamily::kMegatronBert, HfFamily::kBert, HfFamily::kT5}) {
     if (row_of(family).kind != config.kind) continue;
     const std::vector<std::string> found = differences(config, family);
     if (found.empty()) return family;

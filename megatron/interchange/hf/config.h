@@ -11,8 +11,9 @@
 // The config.json of Hugging Face models.
 namespace megatron {
 
-enum class HfFamily { kGpt2, kLlama, kMistral, kGptNeox, kBloom, kMegatronBert, kBert };
-// "gpt2", "llama", "mistral", "gpt_neox", "bloom", "megatron-bert", "bert": the model_type.
+enum class HfFamily { kGpt2, kLlama, kMistral, kGptNeox, kBloom, kMegatronBert, kBert, kT5, kMt5 };
+// "gpt2", "llama", "mistral", "gpt_neox", "bloom", "megatron-bert", "bert", "t5",
+// "mt5": the model_type.
 std::string_view name_of(HfFamily family);
 // --tokenizer-type that such models usually have.
 std::string_view tokenizer_type_of(HfFamily family);

@@ -8,6 +8,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/interchange/hf/bert_names.h"
+#include "megatron/interchange/hf/t5_names.h"
 #include "megatron/models/model_specs.h"
 
 namespace megatron {
@@ -132,6 +133,9 @@ NameTable table_of(HfFamily family, const TransformerConfig& config) {
       return hf_megatron_bert_names(config);
     case HfFamily::kBert:
       return hf_bert_names(config);
+    case HfFamily::kT5:
+    case HfFamily::kMt5:
+      return hf_t5_names(config);
     case HfFamily::kGpt2:
       return {kGpt2,
               "transformer.",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <span>
 
 #include "megatron/core/error.h"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr std::string_view kLayer = "{i}";
 constexpr std::string_view kTiedLegacy = "word_embeddings_for_head.weight";
 constexpr std::string_view kTiedCore = "output_layer.weight";
+constexpr std::string_view kSecondBias = "lm_head.output_layer.bias";
 
 // One tensor: what is after "encoder.layers.{i}." here and after its counterpart there.
 struct LayerRow {
@@ -71,6 +73,41 @@ constexpr LayerRow kLayerRows[] = {
     {"mlp.linear_fc2.bias",
      {"mlp.dense_4h_to_h.bias", "mlp.dense_4h_to_h.bias", "layernorm_mlp.fc2_bias",
       "mlp.linear_fc2.bias", "mlp.linear_fc2.bias"}},
+};
+
+// What a layer with cross-attention has beside the rows above, or instead of them: the norm before
+// the feed-forward part comes later there. From the attention to the encoder's output on, in order.
+constexpr LayerRow kCrossRows[] = {
+    {"pre_cross_attn_layernorm.weight",
+     {"post_attention_norm.weight", "post_attention_layernorm.weight", "",
+      "pre_cross_attn_layernorm.weight", "pre_cross_attn_layernorm.weight"}},
+    {"pre_cross_attn_layernorm.bias",
+     {"post_attention_norm.bias", "post_attention_layernorm.bias", "",
+      "pre_cross_attn_layernorm.bias", "pre_cross_attn_layernorm.bias"}},
+    {"cross_attention.linear_q.weight",
+     {"inter_attention.query.weight", "inter_attention.query.weight", "",
+      "cross_attention.linear_q.weight", "cross_attention.linear_q.weight"}},
+    {"cross_attention.linear_q.bias",
+     {"inter_attention.query.bias", "inter_attention.query.bias", "",
+      "cross_attention.linear_q.bias", "cross_attention.linear_q.bias"}},
+    {"cross_attention.linear_kv.weight",
+     {"inter_attention.key_value.weight", "inter_attention.key_value.weight", "",
+      "cross_attention.linear_kv.weight", "cross_attention.linear_kv.weight"}},
+    {"cross_attention.linear_kv.bias",
+     {"inter_attention.key_value.bias", "inter_attention.key_value.bias", "",
+      "cross_attention.linear_kv.bias", "cross_attention.linear_kv.bias"}},
+    {"cross_attention.linear_proj.weight",
+     {"inter_attention.dense.weight", "inter_attention.dense.weight", "",
+      "cross_attention.linear_proj.weight", "cross_attention.linear_proj.weight"}},
+    {"cross_attention.linear_proj.bias",
+     {"inter_attention.dense.bias", "inter_attention.dense.bias", "",
+      "cross_attention.linear_proj.bias", "cross_attention.linear_proj.bias"}},
+    {"pre_mlp_layernorm.weight",
+     {"post_inter_attention_norm.weight", "post_inter_attention_layernorm.weight", "",
+      "pre_mlp_layernorm.weight", "mlp.linear_fc1.layer_norm_weight"}},
+    {"pre_mlp_layernorm.bias",
+     {"post_inter_attention_norm.bias", "post_inter_attention_layernorm.bias", "",
+      "pre_mlp_layernorm.bias", "mlp.linear_fc1.layer_norm_bias"}},
 };
 
 // The norm at the end of a stack: what is after "encoder.".
@@ -158,12 +195,23 @@ std::string modernized(std::string_view path) {
   return name;
 }
 
+// The rows of a stack's layers, in the order of the search.
+using LayerRows = std::array<std::span<const LayerRow>, 2>;
+LayerRows rows_of(ModelKind kind, std::string_view stack) {
+  const bool has_cross_attention = kind == ModelKind::kT5 && stack == kDecoder;
+  return {has_cross_attention ? std::span<const LayerRow>(kCrossRows) : std::span<const LayerRow>(),
+          kLayerRows};
+}
+
 // The row of a tensor of a layer; `rest` is what follows the name of the stack.
-const LayerRow* layer_row(std::string_view rest) {
+const LayerRow* layer_row(const LayerRows& all, std::string_view rest) {
   if (!rest.starts_with(kLayers)) return nullptr;
   rest.remove_prefix(kLayers.size());
-  const auto* found = std::ranges::find(kLayerRows, rest, &LayerRow::ours);
-  return found == std::end(kLayerRows) ? nullptr : found;
+  for (const std::span<const LayerRow> rows : all) {
+    const auto found = std::ranges::find(rows, rest, &LayerRow::ours);
+    if (found != rows.end()) return &*found;
+  }
+  return nullptr;
 }
 
 const FinalRow* final_row(std::string_view rest) {
@@ -177,11 +225,13 @@ const OuterRow* outer_row(std::string_view ours) {
 }
 
 // Ours for a name of theirs within a stack; empty for none.
-std::string_view ours_within_stack(std::string_view theirs, bool is_legacy) {
+std::string_view ours_within_stack(const LayerRows& all, std::string_view theirs, bool is_legacy) {
   if (theirs.starts_with(kLayers)) {
     theirs.remove_prefix(kLayers.size());
-    for (const LayerRow& row : kLayerRows) {
-      if (std::ranges::find(row.theirs, theirs) != row.theirs.end()) return row.ours;
+    for (const std::span<const LayerRow> rows : all) {
+      for (const LayerRow& row : rows) {
+        if (std::ranges::find(row.theirs, theirs) != row.theirs.end()) return row.ours;
+      }
     }
     return {};
   }
@@ -194,8 +244,9 @@ std::string_view ours_within_stack(std::string_view theirs, bool is_legacy) {
 }
 
 // Their name of ours within a stack; empty for none.
-std::string theirs_within_stack(MegatronNaming naming, std::string_view ours) {
-  if (const LayerRow* row = layer_row(ours)) {
+std::string theirs_within_stack(const LayerRows& all, MegatronNaming naming,
+                                std::string_view ours) {
+  if (const LayerRow* row = layer_row(all, ours)) {
     const std::string_view theirs = row->theirs[static_cast<size_t>(naming)];
     return theirs.empty() ? std::string() : fmt::format("{}{}", kLayers, theirs);
   }
@@ -240,6 +291,8 @@ std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view 
   MegatronName found;
   const std::string name = without_layer(modernized(path), found.layer);
   if (name == kTiedLegacy) return MegatronName{"output_layer.weight", std::nullopt, true};
+  // Megatron Core's T5 stores its head twice.
+  if (name == kSecondBias) return MegatronName{"output_layer.bias", std::nullopt, true};
   const bool is_legacy = name.starts_with(kLegacyModel);
   const std::string_view inner = std::string_view(name).substr(is_legacy ? kLegacyModel.size() : 0);
   const std::string_view stack = stack_of(inner);
@@ -247,7 +300,8 @@ std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view 
     // A GPT has one stack, whatever it is called.
     const std::string_view ours = kind == ModelKind::kGpt ? kDecoder : stack;
     if (stack != (is_legacy ? legacy_stack(kind, ours) : ours)) return std::nullopt;
-    const std::string_view rest = ours_within_stack(within_stack(inner, stack), is_legacy);
+    const std::string_view rest =
+        ours_within_stack(rows_of(kind, ours), within_stack(inner, stack), is_legacy);
     if (rest.empty()) return std::nullopt;
     found.ours = fmt::format("{}.{}{}", ours, found.layer ? kLayers : "", rest);
     return found;
@@ -277,7 +331,7 @@ ModelKind kind_of_paths(const std::vector<std::string>& paths) {
 std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours) {
   std::string name;
   if (const std::string_view stack = stack_of(ours); !stack.empty()) {
-    name = theirs_within_stack(naming, within_stack(ours, stack));
+    name = theirs_within_stack(rows_of(kind, stack), naming, within_stack(ours, stack));
     if (!name.empty()) {
       name = is_core(naming)
                  ? fmt::format("{}.{}", stack, name)
@@ -297,9 +351,22 @@ std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_vie
   return name;
 }
 
+namespace {
+
+constexpr int64_t kBetweenRows = 100;
+
+// The place of the norm before the feed-forward part, in the order of registration.
+int64_t place_before_mlp() {
+  const auto* row =
+      std::ranges::find(kLayerRows, std::string_view("pre_mlp_layernorm.weight"), &LayerRow::ours);
+  return kBetweenRows * (row - kLayerRows);
+}
+
+}  // namespace
+
 std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names) {
   // Embeddings, the stacks, the rest; within a stack by layer, then its final norm. Rows of a layer
-  // count in twos, which leaves places between them.
+  // count in hundreds, which leaves places between them.
   constexpr int64_t kAfterLayers = int64_t{1} << 40;
   using Place = std::array<int64_t, 3>;
   const auto place_of = [&](const std::string& name) -> Place {
@@ -313,14 +380,20 @@ std::vector<std::string> registration_order(MegatronNaming naming, std::vector<s
       return {pattern.starts_with("embedding.") ? 0 : 3, place, 0};
     }
     const int64_t section = stack == kEncoder ? 1 : 2;
-    const LayerRow* row = layer_row(within_stack(pattern, stack));
-    if (row == nullptr) return {section, kAfterLayers, 0};
-    int64_t place = 2 * (row - kLayerRows);
+    const std::string_view rest = within_stack(pattern, stack);
+    const int64_t number = layer.value_or(0);
+    const LayerRow* row = layer_row({kLayerRows, {}}, rest);
+    if (row == nullptr) {
+      row = layer_row({kCrossRows, {}}, rest);
+      if (row == nullptr) return {section, kAfterLayers, 0};
+      return {section, number, place_before_mlp() - 20 + (row - kCrossRows)};
+    }
+    int64_t place = kBetweenRows * (row - kLayerRows);
     // Megatron Core makes the output projection before that of queries, keys and values.
     if (is_core(naming) && row->ours.starts_with("self_attention.linear_proj")) {
-      place = naming == MegatronNaming::kCore ? 3 : -1;
+      place = naming == MegatronNaming::kCore ? kBetweenRows * 3 / 2 : -kBetweenRows / 2;
     }
-    return {section, layer.value_or(0), place};
+    return {section, number, place};
   };
   std::ranges::stable_sort(names, {}, [&](const std::string& name) {
     return std::pair(place_of(name), name.ends_with(".bias"));
@@ -328,7 +401,18 @@ std::vector<std::string> registration_order(MegatronNaming naming, std::vector<s
   return names;
 }
 
-std::vector<std::string> extra_states(MegatronNaming naming) {
+std::vector<std::string> extra_states(MegatronNaming naming, bool has_cross_attention) {
+  if (has_cross_attention) {
+    std::vector<std::string> modules = extra_states(naming);
+    const bool is_new = is_core(naming);
+    for (const char* module : {"query", "key_value", "dense"}) {
+      if (!is_new) modules.push_back(fmt::format("inter_attention.{}", module));
+    }
+    for (const char* module : {"linear_q", "linear_kv", "linear_proj"}) {
+      if (is_new) modules.push_back(fmt::format("cross_attention.{}", module));
+    }
+    return modules;
+  }
   switch (naming) {
     case MegatronNaming::kLegacy:
     case MegatronNaming::kLegacyLayerNorm:

@@ -50,7 +50,7 @@ std::vector<std::string> registration_order(MegatronNaming naming, std::vector<s
 std::string_view stack_of(std::string_view ours);
 
 // The modules of a layer for which a checkpoint has an empty "<module>._extra_state".
-std::vector<std::string> extra_states(MegatronNaming naming);
+std::vector<std::string> extra_states(MegatronNaming naming, bool has_cross_attention = false);
 
 // "decoder.layers.3.mlp.linear_fc1.bias" -> "decoder.layers.{i}.mlp.linear_fc1.bias" and 3.
 std::string without_layer(std::string_view name, std::optional<int64_t>& layer);

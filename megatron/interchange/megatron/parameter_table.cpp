@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/interchange/megatron/names.h"
@@ -25,7 +26,7 @@ const ParameterInfo& ParameterTable::at(std::string_view name) const {
 ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   TransformerConfig config;
   config.kind = kind;
-  config.num_layers = 1;
+  config.num_layers = config.decoder_num_layers = 1;
   config.hidden_size = 2;
   config.num_attention_heads = 1;
   config.seq_length = config.max_position_embeddings = 1;
@@ -35,7 +36,12 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   if (is_gated) config.activation = Activation::kSwiglu;
   config = resolved(config);
   config.padded_vocab_size = 1;
-  return ParameterTable(model_specs(config));
+  std::vector<ParameterSpec> specs = model_specs(config);
+  if (kind == ModelKind::kT5) {  // a tied model has a bias, another a matrix
+    config.untie_embeddings_and_output_weights = true;
+    for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));
+  }
+  return ParameterTable(specs);
 }
 
 }  // namespace megatron

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -22,6 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWords = "embedding.word_embeddings.weight";
+constexpr std::string_view kOutput = "output_layer.weight";
+constexpr std::string_view kEncoder = "encoder";
+constexpr std::string_view kDecoder = "decoder";
 
 // The models in a rank's file: "model", or "model0" and so on with virtual stages.
 std::vector<PyValue> models_in(const RankFiles& rank) {
@@ -101,7 +105,9 @@ class MegatronReader {
   void read_random_state();
   void read_scheduler();
   void read_models();
-  void read_chunk(RankFiles& rank, PyValue model, int64_t first_layer);
+  // The number of a layer of the checkpoint for layer 0 of each stack in a file.
+  using FirstLayers = std::map<std::string_view, int64_t>;
+  void read_chunk(RankFiles& rank, PyValue model, FirstLayers first_layers);
   void add_shard(const RankFiles& rank, const std::string& section, const RankTensor& parameter,
                  DType dtype, const ShardReader& reader);
   std::vector<ShardPart> parts_of(const RankTensor& parameter, const Shape& whole,
@@ -187,27 +193,29 @@ void MegatronReader::read_scheduler() {
 void MegatronReader::read_models() {
   const size_t chunks = models_in(ranks_.front()).size();  // of a rank
   // Layers are numbered within a chunk; chunks follow each other over the pipeline.
-  int64_t first_layer = 0;
+  FirstLayers first_layers;
   for (size_t chunk = 0; chunk < std::max<size_t>(chunks, 1); ++chunk) {
     for (int64_t pipeline = 0; pipeline < pipeline_ranks_; ++pipeline) {
-      int64_t layers = 0;
+      FirstLayers after = first_layers;
       for (int64_t tensor = 0; tensor < tensor_ranks_; ++tensor) {
         RankFiles& rank = ranks_[static_cast<size_t>(pipeline * tensor_ranks_ + tensor)];
         const std::vector<PyValue> models = models_in(rank);
         if (chunk >= models.size() || !models[chunk].is_dict()) fail(rank, "has no model");
-        read_chunk(rank, models[chunk], first_layer);
+        read_chunk(rank, models[chunk], first_layers);
         for (const RankTensor& parameter : rank.chunks.back()) {
           std::optional<int64_t> layer;
           without_layer(parameter.ours, layer);
-          if (layer) layers = std::max(layers, *layer + 1 - first_layer);
+          if (!layer) continue;
+          int64_t& end = after[stack_of(parameter.ours) == kEncoder ? kEncoder : kDecoder];
+          end = std::max(end, *layer + 1);
         }
       }
-      first_layer += layers;
+      first_layers = after;
     }
   }
 }
 
-void MegatronReader::read_chunk(RankFiles& rank, PyValue model, int64_t first_layer) {
+void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers first_layers) {
   std::vector<RankTensor>& chunk = rank.chunks.emplace_back();
   std::vector<std::string> unknown;
   for (const auto& [path, value] : flattened(model)) {
@@ -219,12 +227,17 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, int64_t first_la
       unknown.push_back(path);
       continue;
     }
-    if (name->ours == "output_layer.weight" && !is_untied_) name->is_tied_copy = true;
-    ParameterInfo info = table_->at(name->is_tied_copy ? kWords : name->ours);
+    if (name->ours == kOutput && !is_untied_) name->is_tied_copy = true;
+    ParameterInfo info =
+        table_->at(name->ours == kOutput && name->is_tied_copy ? kWords : name->ours);
+    // Where its decoder begins, a T5 has the embeddings once more.
+    if (name->ours.starts_with("embedding.") && rank.pipeline > 0) name->is_tied_copy = true;
+    const std::string_view stack = stack_of(name->ours) == kEncoder ? kEncoder : kDecoder;
     info.sharding = info.sharding.on_rank(rank.tensor, tensor_ranks_);
-    chunk.push_back({path,
-                     name->layer ? with_layer(name->ours, *name->layer + first_layer) : name->ours,
-                     name->is_tied_copy, tensor, info});
+    chunk.push_back(
+        {path,
+         name->layer ? with_layer(name->ours, *name->layer + first_layers[stack]) : name->ours,
+         name->is_tied_copy, tensor, info});
     if (name->is_tied_copy) continue;
     const auto reader = [file = rank.file, tensor] { return file->elements(*tensor); };
     add_shard(rank, kWeightsSection, chunk.back(), tensor->dtype, reader);
@@ -269,6 +282,11 @@ void MegatronReader::add_sizes() {
 
 std::vector<ShardPart> MegatronReader::parts_of(const RankTensor& parameter, const Shape& whole,
                                                 int64_t rank) const {
+  if (version_ < 2 && kind_ == ModelKind::kT5) {
+    throw Unsupported(
+        fmt::format("{}: is a T5 of checkpoint_version {}; those from 2 on can be read",
+                    directory_.string(), version_));
+  }
   if (version_ < 2 && parameter.ours.find("linear_qkv") != std::string::npos) {
     const auto heads = value_or<int64_t>(contents_.args, "num_attention_heads", 0);
     if (heads == 0) {
@@ -353,10 +371,6 @@ MegatronCheckpoint::MegatronCheckpoint(fs::path directory)
 }
 
 CheckpointContents MegatronCheckpoint::contents(const ArgMap& fallback) const {
-  if (kind_ == ModelKind::kT5) {
-    throw Unsupported(fmt::format("{}: is a checkpoint of a T5; those of GPT and BERT can be read",
-                                  directory_.string()));
-  }
   try {
     return MegatronReader(directory_, ranks_, kind_, args_.empty() ? fallback : args_).take();
   } catch (const ShapeError& error) {

@@ -29,9 +29,11 @@ constexpr const char* kWords = "embedding.word_embeddings.weight";
 constexpr const char* kOutput = "output_layer.weight";
 constexpr std::string_view kModelPrefix = "language_model.";
 
-int64_t layers_in(const CheckpointContents& contents) {
+// Of the longest stack, or of one.
+int64_t layers_in(const CheckpointContents& contents, std::string_view stack = {}) {
   int64_t layers = 0;
   for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) {
+    if (!stack.empty() && stack_of(name) != stack) continue;
     std::optional<int64_t> layer;
     without_layer(name, layer);
     if (layer) layers = std::max(layers, *layer + 1);
@@ -268,7 +270,7 @@ class RankWriter {
     key("language_model"), pickle_.begin_dict();
     write_group(chunk, std::string(kModelPrefix), "embedding",
                 {"word_embeddings", "position_embeddings", "tokentype_embeddings"});
-    for (const char* group : {"encoder", "pooler", "output_layer"}) {
+    for (const char* group : {"encoder", "decoder", "pooler", "output_layer"}) {
       write_group(chunk, std::string(kModelPrefix), group);
     }
     pickle_.end_dict();
@@ -295,7 +297,10 @@ class RankWriter {
     }
     pickle_.begin_ordered_dict();
     write_flat(chunk, inside);
-    if (group == "encoder") write_extra_states(chunk, "layers.{i}.");
+    if (group == "encoder" || group == "decoder") {
+      write_extra_states(chunk, "layers.{i}.", inside,
+                         kind_ == ModelKind::kT5 && group == "decoder");
+    }
     if (group == "output_layer") key("_extra_state"), pickle_.none();
     pickle_.end_ordered_dict();
   }
@@ -307,15 +312,18 @@ class RankWriter {
     }
   }
   // Loading is strict: modules of Transformer Engine, or what stands for them, must find a state.
-  void write_extra_states(const Chunk& chunk, std::string_view prefix) {
+  // `prefix` begins their keys, `inside` the paths of the stack's parameters.
+  void write_extra_states(const Chunk& chunk, std::string_view prefix, std::string_view inside,
+                          bool has_cross_attention) {
     int64_t layers = 0;
     for (const Parameter& parameter : chunk) {
+      if (!parameter.path.starts_with(inside)) continue;
       std::optional<int64_t> layer;
       without_layer(parameter.path, layer);
       if (layer) layers = std::max(layers, *layer + 1);
     }
     for (int64_t layer = 0; layer < layers; ++layer) {
-      for (const std::string& module : extra_states(layout_.naming)) {
+      for (const std::string& module : extra_states(layout_.naming, has_cross_attention)) {
         key(fmt::format("{}{}._extra_state", with_layer(prefix, layer), module)), pickle_.none();
       }
     }
@@ -323,8 +331,8 @@ class RankWriter {
   void write_core(const Chunk& chunk) {
     pickle_.begin_ordered_dict();
     write_flat(chunk, "");
-    write_extra_states(chunk,
-                       kind_ == ModelKind::kGpt ? "decoder.layers.{i}." : "encoder.layers.{i}.");
+    write_extra_states(
+        chunk, kind_ == ModelKind::kGpt ? "decoder.layers.{i}." : "encoder.layers.{i}.", "", false);
     if (is_last_stage(static_cast<int64_t>(&chunk - chunks_.data()))) {
       key("output_layer._extra_state"), pickle_.none();
     }
@@ -447,6 +455,11 @@ class RankWriter {
     const int64_t chunks = layout_.virtual_pipeline_model_parallel_size;
     const int64_t stages = layout_.pipeline_model_parallel_size;
     args["num_layers"] = args["encoder_num_layers"] = layers;
+    if (kind_ == ModelKind::kT5) {
+      args["num_layers"] = args["encoder_num_layers"] = layers_in(contents_, "encoder");
+      args["decoder_num_layers"] = layers_in(contents_, "decoder");
+      args["pipeline_model_parallel_split_rank"] = ArgValue();
+    }
     args["tensor_model_parallel_size"] = layout_.tensor_model_parallel_size;
     args["pipeline_model_parallel_size"] = stages;
     args["transformer_pipeline_model_parallel_size"] = stages;
@@ -569,6 +582,11 @@ std::vector<std::string> problems(const CheckpointContents& contents,
                                 groups, ranks));
   }
   const ModelKind kind = kind_of(contents);
+  if (kind == ModelKind::kT5 && (chunks > 1 || is_core(layout.naming))) {
+    found.emplace_back(
+        "a T5 is written for one pipeline stage and with the names of the older models; give "
+        "--target-pipeline-parallel-size 1 and --saver megatron");
+  }
   const ParameterTable table = parameter_table(kind, is_gated(args));
   const StoredSection& weights = contents.sections.at(kWeightsSection);
   if (kind == ModelKind::kBert && !weights.contains("binary_head.weight") &&

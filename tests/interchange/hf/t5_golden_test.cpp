@@ -2,10 +2,16 @@
 // three AdamW steps (tests/golden/hf/README.md says how they were made). On the CPU: attention with
 // relative positions has no CUDA kernel.
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
+#include "megatron/interchange/hf/config.h"
+#include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/hf/t5_names.h"
 #include "megatron/models/t5/t5_model.h"
 #include "tests/interchange/hf/golden_model.h"
+#include "tests/support/source_path.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron {
 namespace {
@@ -20,32 +26,15 @@ struct Version {
 };
 void PrintTo(const Version& version, std::ostream* out) { *out << version.folder; }
 
+std::filesystem::path folder_of(const Version& version) {
+  return source_path("tests/golden/hf") / std::filesystem::path(version.folder);
+}
+
 TransformerConfig config_of(const Version& version) {
-  TransformerConfig c;
-  c.kind = ModelKind::kT5;
-  c.num_layers = 3;
-  c.decoder_num_layers = 3;
-  c.hidden_size = 48;
-  c.ffn_hidden_size = 96;
-  c.num_attention_heads = 4;
-  c.num_query_groups = 4;
-  c.kv_channels = 12;
-  c.seq_length = 24;
-  c.decoder_seq_length = 12;
-  c.max_position_embeddings = 24;
-  c.padded_vocab_size = kVocabulary;
-  c.position_embedding_type = PositionEmbedding::kRelative;
-  c.normalization = Normalization::kRmsNorm;
-  c.norm_epsilon = 1e-6;
-  c.add_bias_linear = false;
-  c.add_lm_head_bias = false;
-  c.activation = version.activation;
-  c.softmax_scale = 1.0;
-  c.scale_decoder_outputs = version.scale_decoder_outputs;
-  c.hidden_dropout = 0;
-  c.attention_dropout = 0;
-  c.params_dtype = DType::kFloat32;
-  return c;
+  TransformerConfig config = read_hf_config(folder_of(version)).transformer;
+  config.hidden_dropout = 0;
+  config.attention_dropout = 0;
+  return config;
 }
 
 class T5GoldenTest : public testing::TestWithParam<Version> {
@@ -86,6 +75,19 @@ class T5GoldenTest : public testing::TestWithParam<Version> {
   Tensor loss_mask_;
   RandomState random_{1234};
 };
+
+TEST_P(T5GoldenTest, ConfigIsWrittenAsItIsRead) {
+  const HfModel model = read_hf_config(folder_of(GetParam()));
+  EXPECT_EQ(model.family, HfFamily::kT5);
+  EXPECT_EQ(model.transformer.kind, ModelKind::kT5);
+  EXPECT_EQ(model.transformer.activation, GetParam().activation);
+  EXPECT_EQ(model.transformer.scale_decoder_outputs, GetParam().scale_decoder_outputs);
+  EXPECT_EQ(hf_family_of(model.transformer), HfFamily::kT5);
+  const TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "config.json";
+  std::ofstream(file) << hf_config_text(model);
+  EXPECT_EQ(hf_config_text(read_hf_config(file)), hf_config_text(model));
+}
 
 TEST_P(T5GoldenTest, LossAndLogits) {
   EXPECT_NEAR(loss().data().item(), golden_->expected("loss").item(), 1e-5);

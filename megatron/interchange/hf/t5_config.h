@@ -1,0 +1,22 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "megatron/interchange/hf/fields.h"
+#include "megatron/transformer/config.h"
+
+// The config.json of transformers' T5ForConditionalGeneration and MT5ForConditionalGeneration.
+namespace megatron {
+
+// Reads the fields of a model_type "t5" or "mt5".
+void read_hf_t5(const HfFields& fields, TransformerConfig& config);
+
+// What such a model does not express of a configuration.
+std::vector<std::string> hf_t5_differences(const TransformerConfig& config);
+
+// The fields that say the rest.
+nlohmann::json hf_t5_fields(const TransformerConfig& config);
+
+}  // namespace megatron
