@@ -66,8 +66,10 @@ TEST_F(ClusterConfigTest, WritesWhatTheOriginalsWrite) {
       continue;
     }
     if (line.contains("error")) continue;
-    EXPECT_EQ(yaml_file(config, version_named(line["version"])), line["to_yaml"]);
-    EXPECT_EQ(json_file(config, version_named(line["version"])), line["to_json"]);
+    EXPECT_EQ(yaml_file(config, version_named(line["version"])),
+              line["to_yaml"].get<std::string>());
+    EXPECT_EQ(json_file(config, version_named(line["version"])),
+              line["to_json"].get<std::string>());
     ++compared;
   }
   EXPECT_EQ(compared, 3 * 7 + 1);

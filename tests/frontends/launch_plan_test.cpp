@@ -59,7 +59,8 @@ const char* name_of(LaunchKind kind) {
 }
 
 void expect_place(const LaunchPlan& plan, const json& torchrun) {
-  EXPECT_EQ(std::to_string(plan.processes_per_machine()), torchrun["nproc_per_node"]);
+  EXPECT_EQ(std::to_string(plan.processes_per_machine()),
+            torchrun["nproc_per_node"].get<std::string>());
   EXPECT_EQ(std::to_string(plan.num_machines), torchrun.value("nnodes", "1"));
   EXPECT_EQ(plan.machine_rank, torchrun.value("node_rank", 0));
   if (plan.num_machines == 1) return;
@@ -97,7 +98,7 @@ TEST(LaunchPlan, EnvironmentsAreThoseOfTheOriginal) {
       EXPECT_EQ(got.environment.at("ACCELERATE_MIXED_PRECISION"), "no");
       continue;
     }
-    EXPECT_EQ(name_of(got.kind), line["kind"]);
+    EXPECT_EQ(name_of(got.kind), line["kind"].get<std::string>());
     EXPECT_EQ(json(got.environment), line["env"]);
     if (line.contains("torchrun")) expect_place(got, line["torchrun"]);
     ++compared;

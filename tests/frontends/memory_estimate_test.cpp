@@ -23,7 +23,7 @@ TEST(MemoryEstimate, TablesAreThoseOfTheOriginal) {
     EXPECT_EQ(size.largest_layer_bytes, line["largest"]);
     EXPECT_EQ(size.total_bytes, line["total"]);
     const std::vector<std::string> dtypes = line["dtypes"];
-    EXPECT_EQ(memory_table(line["model"], size, dtypes), line["table"]);
+    EXPECT_EQ(memory_table(line["model"], size, dtypes), line["table"].get<std::string>());
     ++compared;
   }
   EXPECT_EQ(compared, 6);

@@ -52,7 +52,8 @@ TEST(Questionnaire, GivesTheFilesOfTheOriginals) {
       deepspeed["deepspeed_config_file"] = "cfg/ds_zero2.json";
     }
     const bool is_json = line["extension"] == ".json";
-    EXPECT_EQ(is_json ? json_file(config, version) : yaml_file(config, version), line["file"]);
+    EXPECT_EQ(is_json ? json_file(config, version) : yaml_file(config, version),
+              line["file"].get<std::string>());
     ++files;
   }
   EXPECT_EQ(files, 57);

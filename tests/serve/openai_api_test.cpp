@@ -109,7 +109,7 @@ TEST_F(OpenAiApiTest, AStreamHasTheSameTextInPieces) {
     EXPECT_EQ(chunks[i]["choices"][0]["finish_reason"].is_null(), i + 2 < chunks.size());
     EXPECT_TRUE(chunks[i]["usage"].is_null());
   }
-  EXPECT_EQ(text, whole["choices"][0]["text"]);
+  EXPECT_EQ(text, whole["choices"][0]["text"].get<std::string>());
   EXPECT_TRUE(chunks.back()["choices"].empty());
   EXPECT_EQ(chunks.back()["usage"], whole["usage"]);
   EXPECT_GT(chunks.size(), 3u);
@@ -213,7 +213,7 @@ TEST_F(OpenAiApiTest, Chats) {
   for (const json& chunk : chunks) {
     text += chunk["choices"][0]["delta"].value("content", "");
   }
-  EXPECT_EQ(text, choice["message"]["content"]);
+  EXPECT_EQ(text, choice["message"]["content"].get<std::string>());
   EXPECT_EQ(chunks.back()["choices"][0]["finish_reason"], "length");
 }
 
