@@ -20,6 +20,8 @@ int64_t size_of(DType dtype) {
     case DType::kInt8:
     case DType::kUInt8:
     case DType::kBool:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
       return 1;
   }
   throw InternalError("size_of: unknown dtype");
@@ -53,6 +55,10 @@ std::string_view name_of(DType dtype) {
       return "uint8";
     case DType::kBool:
       return "bool";
+    case DType::kFloat8E4M3:
+      return "float8_e4m3";
+    case DType::kFloat8E5M2:
+      return "float8_e5m2";
   }
   throw InternalError("name_of: unknown dtype");
 }
@@ -61,5 +67,7 @@ bool is_floating(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16 ||
          dtype == DType::kFloat64;
 }
+
+bool is_float8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
 
 }  // namespace megatron

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "megatron/core/error.h"
+#include "megatron/core/float8.h"
 #include "megatron/core/half.h"
 
 namespace megatron {
@@ -25,13 +26,17 @@ enum class DType {
   kUInt16,
   kUInt8,
   kBool,
+  kFloat8E4M3,
+  kFloat8E5M2,
 };
 
 // Bytes of one element.
 int64_t size_of(DType dtype);
 // "float32", "bfloat16", "int64", ...
 std::string_view name_of(DType dtype);
+// Can elements be converted to other floating-point types? Those of FP8 cannot without their scale.
 bool is_floating(DType dtype);
+bool is_float8(DType dtype);
 
 template <class T>
 constexpr DType dtype_of();
@@ -87,6 +92,14 @@ template <>
 constexpr DType dtype_of<bool>() {
   return DType::kBool;
 }
+template <>
+constexpr DType dtype_of<Float8E4M3>() {
+  return DType::kFloat8E4M3;
+}
+template <>
+constexpr DType dtype_of<Float8E5M2>() {
+  return DType::kFloat8E5M2;
+}
 
 // Calls `f.operator()<T>()` with the C++ type of a training dtype (fp32, fp16, bf16).
 // Throws DtypeError naming `who` otherwise.
@@ -104,6 +117,15 @@ decltype(auto) dispatch_floating(DType dtype, const char* who, F&& f) {
   }
   throw DtypeError(std::string(who) + ": dtype " + std::string(name_of(dtype)) +
                    " is not float32, float16 or bfloat16");
+}
+
+// The same for the 8-bit floating-point types.
+template <class F>
+decltype(auto) dispatch_float8(DType dtype, const char* who, F&& f) {
+  if (dtype == DType::kFloat8E4M3) return f.template operator()<Float8E4M3>();
+  if (dtype == DType::kFloat8E5M2) return f.template operator()<Float8E5M2>();
+  throw DtypeError(std::string(who) + ": dtype " + std::string(name_of(dtype)) +
+                   " is not float8_e4m3 or float8_e5m2");
 }
 
 }  // namespace megatron

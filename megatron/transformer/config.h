@@ -8,6 +8,7 @@
 
 #include "megatron/core/dtype.h"
 #include "megatron/kernels/activation.h"
+#include "megatron/nn/fp8_config.h"
 
 namespace megatron {
 
@@ -115,6 +116,7 @@ struct TransformerConfig {
   bool apply_query_key_layer_scaling = false;  // keeps fp16 scores small; softmax then in fp32
   bool attention_softmax_in_fp32 = false;
   bool fp16_lm_cross_entropy = false;
+  Fp8Config fp8;  // of the linear layers of transformer layers
 
   // Initialization.
   double init_method_std = 0.02;

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+
+namespace megatron {
+
+// The 8-bit types of matrix products: E4M3 for all tensors, or hybrid: E4M3 for activations and
+// weights, E5M2 for gradients.
+enum class Fp8Format { kNone, kE4M3, kHybrid };
+// Where a tensor's scale comes from: the largest elements of earlier iterations, or of itself.
+enum class Fp8Recipe { kDelayed, kTensorwise };
+// The element of the history that gives the scale.
+enum class Fp8AmaxAlgorithm { kMostRecent, kMax };
+
+// Linear layers in FP8. Names are Megatron's flag names without the dashes and fp8.
+struct Fp8Config {
+  Fp8Format format = Fp8Format::kNone;
+  Fp8Recipe recipe = Fp8Recipe::kDelayed;
+  int64_t margin = 0;            // scales are divided by 2^margin
+  int64_t interval = 1;          // iterations between two updates of delayed scales
+  int64_t amax_history_len = 1;  // iterations
+  Fp8AmaxAlgorithm amax_compute_algo = Fp8AmaxAlgorithm::kMostRecent;
+  bool wgrad = true;  // the gradients of weights, too
+  bool first_last_layers_bf16 = false;
+  int64_t num_layers_at_start_in_bf16 = 1;  // with first_last_layers_bf16
+  int64_t num_layers_at_end_in_bf16 = 1;
+
+  bool is_on() const { return format != Fp8Format::kNone; }
+};
+
+}  // namespace megatron
