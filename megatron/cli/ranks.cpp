@@ -13,6 +13,7 @@
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/bench.h"
 #include "megatron/cli/command.h"
+#include "megatron/cli/evaluate.h"
 #include "megatron/cli/fill_mask.h"
 #include "megatron/cli/generate.h"
 #include "megatron/cli/pretrain_bert.h"
@@ -38,7 +39,8 @@ constexpr RankCommand kCommands[] = {
     {"pretrain-gpt", pretrain_gpt}, {"pretrain-bert", pretrain_bert},
     {"pretrain-t5", pretrain_t5},   {"bench", bench},
     {"generate", generate_text},    {"serve", serve_model},
-    {"score", score_text},          {"fill-mask", fill_mask}};
+    {"score", score_text},          {"fill-mask", fill_mask},
+    {"evaluate", evaluate}};
 
 // Ignores problems of the words; the command reports them.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {

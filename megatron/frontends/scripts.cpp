@@ -38,7 +38,7 @@ constexpr Script kScripts[] = {
     {"checkpoint_util.py", "convert-checkpoint"},
     {"checkpoint_reshaping_and_interoperability.py", "convert-checkpoint"},
     {"merge_mp_partitions.py", ""},
-    {"tasks/main.py", ""},
+    {"tasks/main.py", "evaluate"},
     {"tasks/eval_harness/evaluate.py", ""},
 };
 

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "megatron/inference/model_step.h"
+#include "megatron/tasks/text_rows.h"
+
+// What a GPT makes of rows of tokens. Every rank of the model calls these functions with the same
+// arguments and gets the same result. They throw ConfigError for an id that is not in the
+// vocabulary and a row beyond the model's positions, Error if the model's probabilities are not
+// numbers.
+namespace megatron {
+
+struct RowBatches {
+  int64_t rows_at_once = 1;
+  std::function<void(int64_t batch)> before_batch = {};  // for progress
+};
+
+// The sum of -log p(label) over the labels of all rows.
+double sum_of_losses(const InferenceModel& model, std::span<const TextRow> rows,
+                     const RowBatches& batches);
+
+// In how many rows each label is the most probable id, given the true ids before it.
+int64_t num_rows_predicted(const InferenceModel& model, std::span<const TextRow> rows,
+                           const RowBatches& batches);
+
+}  // namespace megatron
