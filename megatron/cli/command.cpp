@@ -33,8 +33,9 @@ std::string overview(std::span<const Command> commands) {
   return text + "\nmegatron <command> --help lists the flags of a command.";
 }
 
+// `typed` is a command or a script that one stands for.
 const Command& command_named(std::string_view typed, std::span<const Command> commands) {
-  std::string name(typed);
+  std::string name = frontends::command_of_script(std::string(typed));
   std::replace(name.begin(), name.end(), '_', '-');
   const Command* nearest = nullptr;
   for (const Command& command : commands) {

@@ -10,6 +10,7 @@
 #include "megatron/cli/inspect_dataset.h"
 #include "megatron/cli/launch.h"
 #include "megatron/cli/merge_datasets.h"
+#include "megatron/cli/merge_mp_partitions.h"
 #include "megatron/cli/plan.h"
 #include "megatron/cli/preprocess_data.h"
 #include "megatron/cli/ranks.h"
@@ -59,6 +60,8 @@ int main(int argc, char** argv) {
       {"inspect-checkpoint", "show what a checkpoint holds", cli::inspect_checkpoint},
       {"convert-checkpoint", "write a checkpoint in another format or layout",
        cli::convert_checkpoint},
+      {"merge-mp-partitions", "write a checkpoint for one tensor-parallel rank",
+       cli::merge_mp_partitions},
       {"bench", "time training on this machine",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "bench"); }},
   };

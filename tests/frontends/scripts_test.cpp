@@ -24,7 +24,7 @@ TEST(Scripts, WithoutACommandAreRefused) {
   const auto message = [](const char* script) {
     return message_of<ConfigError>([&] { command_of_script(script); });
   };
-  EXPECT_THAT(message("tasks/main.py"), HasSubstr("tasks/main.py has no command here yet"));
+  EXPECT_THAT(message("pretrain_ict.py"), HasSubstr("pretrain_ict.py has no command here yet"));
   EXPECT_THAT(message("train.py"), HasSubstr("train.py is a Python script that no command"));
   EXPECT_THAT(message("my_pretrain_gpt.py"), HasSubstr("that no command stands for"));
 }

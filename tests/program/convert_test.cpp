@@ -175,6 +175,42 @@ TEST_F(ConvertTest, ReleasesBeginAtIterationZero) {
   EXPECT_THAT(shown.out, Not(HasSubstr("exp_avg")));
 }
 
+// The line of Megatron-LM's documents, for a checkpoint of two tensor-parallel ranks.
+TEST_F(ConvertTest, PartitionsAreMergedByTheOlderScript) {
+  const std::filesystem::path model = trained();
+  ASSERT_EQ(
+      run("convert-checkpoint", {"--load-dir", model.string(), "--save-dir", path("parts").string(),
+                                 "--target-tensor-parallel-size", "2"})
+          .exit_code,
+      0);
+  const Words line = {"--model-type",
+                      "GPT",
+                      "--tensor-model-parallel-size",
+                      "2",
+                      "--pipeline-model-parallel-size",
+                      "1",
+                      "--target-pipeline-model-parallel-size",
+                      "2",
+                      "--num-layers",
+                      "2",
+                      "--hidden-size",
+                      "64",
+                      "--tokenizer-type",
+                      "GPT2BPETokenizer",
+                      "--load",
+                      path("parts").string(),
+                      "--save",
+                      path("merged").string()};
+  const Outcome outcome = run("tools/merge_mp_partitions.py", line);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("every tensor was read again and is the same"));
+  const std::filesystem::path merged = iteration_in(path("merged"), 20);
+  EXPECT_TRUE(std::filesystem::exists(merged / "mp_rank_00_001"));
+  EXPECT_FALSE(std::filesystem::exists(merged / "mp_rank_01_000"));
+  EXPECT_THAT(run("merge-mp-partitions", {"--load", path("parts").string()}).err,
+              HasSubstr("--save is missing"));
+}
+
 TEST_F(ConvertTest, OtherModelsAreNamed) {
   MG_NEEDS_SHARED("golden/megatron/t5/ckpt");
   for (const auto& [folder, name] : {std::pair{"bert", "BERT"}, {"t5", "T5"}}) {
