@@ -199,13 +199,23 @@ int64_t vocabulary_rows(std::span<const CheckpointTensor> targets) {
   return 0;
 }
 
-// The contents with the targets' number of padding rows, if that may differ.
+// The number of vocabulary rows in the file; 0 if it has no such tensor.
+int64_t vocabulary_rows(const CheckpointContents& contents) {
+  for (const auto& [name, tensor] : section_of(contents, kWeightsSection)) {
+    if (has_vocabulary_rows(name) && tensor.shape.rank() > 0) return tensor.shape[0];
+  }
+  return 0;
+}
+
+// The contents with the targets' number of padding rows, if that may differ. If it does not, the
+// rows stay: a resumed run has the bits of one that was not stopped.
 CheckpointContents with_rows_of(const CheckpointContents& contents,
                                 std::span<const CheckpointTensor> targets) {
   CheckpointContents result = contents;
   const int64_t real = true_vocab_size(contents.args);
   const int64_t rows = vocabulary_rows(targets);
-  if (real > 0 && rows >= real) pad_vocabulary(result, rows);
+  const bool differs = rows != vocabulary_rows(contents);
+  if (real > 0 && rows >= real && differs) pad_vocabulary(result, rows);
   return result;
 }
 
