@@ -24,7 +24,7 @@ class KeyTokenTask final : public GptTask {
  protected:
   // The loss of a GPT is sum(loss_mask * token losses) / loss_divisor: the weight of a sample goes
   // into the weights of its tokens.
-  void adjust_batch(GptBatch& batch) const override {
+  void adjust_batch(GptBatch& batch, Split) const override {
     const auto length = static_cast<size_t>(batch.seq_length);
     for (size_t begin = 0; begin < batch.tokens.size(); begin += length) {
       float key_tokens = 0;

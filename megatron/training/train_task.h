@@ -15,6 +15,7 @@
 #include "megatron/nn/module.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/parallel/pipeline/executor.h"
+#include "megatron/training/console_log.h"
 #include "megatron/training/progress.h"
 
 namespace megatron {
@@ -77,6 +78,11 @@ class TrainTask {
   // memory (--cuda-graph).
   virtual MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                         std::span<const Variable> activations) = 0;
+
+  // Called after every evaluation with the mean losses, which only the ranks of the last pipeline
+  // stage know. What it prints appears once, below the lines of the evaluation.
+  virtual void evaluated(Split /*split*/, const Progress& /*progress*/,
+                         const NamedValues& /*losses*/) {}
 
   virtual int64_t tokens_per_sample() const = 0;
   // Model FLOPs of an iteration: forward and backward, without recomputation.

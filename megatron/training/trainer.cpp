@@ -70,7 +70,9 @@ void Trainer::run() {
   }
 
   const std::string prefix = fmt::format("iteration {} on ", state_.progress.iteration);
-  evaluate_and_print(Split::kValid, prefix + "validation set", true);
+  if (config_.repeats_last_evaluation || last_evaluated_ != state_.progress.iteration) {
+    evaluate_and_print(Split::kValid, prefix + "validation set", true);
+  }
   evaluate_and_print(Split::kTest, prefix + "test set", true);
 }
 
@@ -334,6 +336,8 @@ void Trainer::evaluate_and_print(Split split, const std::string& prefix, bool is
   const std::string times = log_.timers().report({"evaluate"}, 1);
   if (!times.empty()) log_.line(times);
   log_.validation(state_.progress, prefix, *losses);
+  if (split == Split::kValid) last_evaluated_ = state_.progress.iteration;
+  task_.evaluated(split, state_.progress, *losses);
 }
 
 void Trainer::save() {

@@ -109,6 +109,7 @@ class Trainer {
   std::optional<ProgressFile> progress_file_;  // --log-progress
   std::optional<MicrobatchGraph> graph_;       // --cuda-graph
   int64_t last_saved_ = -1;                    // iteration
+  int64_t last_evaluated_ = -1;                // iteration
   std::optional<Progress> saving_;             // the state in a save under way
 
   std::optional<QueuedIteration> queued_;

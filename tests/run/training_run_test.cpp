@@ -134,7 +134,7 @@ class WeightedTask final : public GptTask {
   using GptTask::GptTask;
 
  protected:
-  void adjust_batch(GptBatch& batch) const override {
+  void adjust_batch(GptBatch& batch, Split) const override {
     for (float& weight : batch.loss_mask) {
       weight *= 2;
       batch.loss_divisor += weight;

@@ -55,7 +55,7 @@ void GptTask::open_data(const Progress& progress) {
       [this, options](const SampleDataset& dataset, const SampleGroup& group, Split split,
                       int64_t chunk) {
         GptBatch batch = make_gpt_batch(dataset, group, options);
-        adjust_batch(batch);
+        adjust_batch(batch, split);
         return step(chunk).microbatch(batch, split == Split::kTrain);
       });
 }
@@ -66,7 +66,7 @@ void GptTask::close() {
   models_.clear();
 }
 
-void GptTask::adjust_batch(GptBatch&) const {}
+void GptTask::adjust_batch(GptBatch&, Split) const {}
 
 MicrobatchOutput GptTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
                                        std::span<const Variable> activations) {

@@ -37,9 +37,9 @@ class GptTask : public TrainTask {
  protected:
   // Opens the datasets that the config names, with at least so many samples.
   virtual SplitDatasets open_datasets(const SampleCounts& sizes) const;
-  // Changes a microbatch that was just read: its labels, the weights of its tokens in the loss.
-  // Runs on the threads that read ahead.
-  virtual void adjust_batch(GptBatch& batch) const;
+  // Changes a microbatch of the split that was just read: its labels, the weights of its tokens in
+  // the loss. Runs on the threads that read ahead.
+  virtual void adjust_batch(GptBatch& batch, Split split) const;
   // The loss of a microbatch, on the last chunk of the model, and what the log shows of it.
   virtual MicrobatchOutput loss(const GptModel& model, const Variable& hidden,
                                 const GptTargets& targets) const;
