@@ -35,6 +35,8 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "pretrain-t5");
        }},
+      {"finetune", "train a model further on texts",
+       [](std::span<const std::string> words) { return cli::run_where_placed(words, "finetune"); }},
       {"config", "write the file that launch --config-file reads", cli::config},
       {"launch", "run a command on several ranks", cli::launch},
       {"accelerate", "the command line of Accelerate", cli::accelerate},

@@ -86,9 +86,19 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
     print_line(training_help(command, args.transformer.kind, args.help_scope));
     return std::nullopt;
   }
+  apply_launcher_settings(args, world, problems);
+  return begin_training(std::move(args), std::move(problems), world, started);
+}
+
+void apply_launcher_settings(TrainingArgs& args, const comm::Group& world,
+                             std::vector<std::string>& problems) {
   frontends::apply_accelerate_environment(
       args, world.size(), [](const char* name) { return std::getenv(name); }, problems);
   frontends::apply_deepspeed_flags(args, world.size(), problems);
+}
+
+Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
+                           const comm::Group& world, Clock::time_point started) {
   CheckpointSource source = resolve_with_source(args, world.size(), problems);
   expect_agreement(args, problems, world);
   auto save_directory = prepare_save_directory(args.checkpoint, source, world);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "megatron/comm/group.h"
 #include "megatron/interchange/checkpoint_source.h"
@@ -23,12 +24,20 @@ struct Pretraining {
   std::shared_ptr<const SaveDirectory> save_directory;
 };
 
-// The first half of `megatron <command>`: reads the flags, checks that all ranks agree, prepares
-// the directory of --save, opens the tokenizer, and prints Megatron-LM's lines. Empty after --help.
-// Throws ConfigError with all problems. Every rank of `world` calls it.
+// The first half of `megatron <command>`: reads the flags and begins the training. Empty after
+// --help. Throws ConfigError with all problems. Every rank of `world` calls it.
 std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKind model,
                                              std::span<const std::string> words,
                                              const comm::Group& world);
+
+// The two steps of it after reading the flags, for commands that set some of them. The first
+// applies the settings of Accelerate's and DeepSpeed's launchers. The second resolves the flags,
+// checks that all ranks agree, prepares the directory of --save, opens the tokenizer, and prints
+// Megatron-LM's lines. `problems` are those found so far, one sentence each.
+void apply_launcher_settings(TrainingArgs& args, const comm::Group& world,
+                             std::vector<std::string>& problems);
+Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
+                           const comm::Group& world, std::chrono::steady_clock::time_point started);
 
 // Prints the memory plan of the run, and throws ConfigError with the remedies if it needs more than
 // is free.

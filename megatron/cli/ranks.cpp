@@ -15,6 +15,7 @@
 #include "megatron/cli/command.h"
 #include "megatron/cli/evaluate.h"
 #include "megatron/cli/fill_mask.h"
+#include "megatron/cli/finetune.h"
 #include "megatron/cli/generate.h"
 #include "megatron/cli/pretrain_bert.h"
 #include "megatron/cli/pretrain_gpt.h"
@@ -40,7 +41,7 @@ constexpr RankCommand kCommands[] = {
     {"pretrain-t5", pretrain_t5},   {"bench", bench},
     {"generate", generate_text},    {"serve", serve_model},
     {"score", score_text},          {"fill-mask", fill_mask},
-    {"evaluate", evaluate}};
+    {"evaluate", evaluate},         {"finetune", finetune}};
 
 // Ignores problems of the words; the command reports them.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {

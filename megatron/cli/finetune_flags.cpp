@@ -1,0 +1,129 @@
+#include "megatron/cli/finetune_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megatron/core/number_text.h"
+
+namespace megatron::cli {
+namespace {
+
+void add_text_flags(FlagTable& table, FinetuneFlags& f) {
+  table.group("texts");
+  table.add("--train_file", f.train_file,
+            "Texts to train on: .txt (each line is a text), .csv, .json, .jsonl, or folders of "
+            "them.");
+  table.add("--validation_file", f.validation_file,
+            "Texts to evaluate on; without it the first --validation_split_percentage of the "
+            "training texts.");
+  table.add_optional("--dataset_name", f.dataset_name,
+                     "A folder of texts, in place of --train_file.");
+  table.add_optional("--dataset_config_name", f.dataset_config_name,
+                     "A folder inside --dataset_name.");
+  table.add("--validation_split_percentage", f.validation_split_percentage,
+            "Percentage of the training texts for evaluation, if no file is given for that.");
+  table.add_optional("--block_size", f.block_size,
+                     "Tokens of a training sample; as many as the model has positions, at most "
+                     "1024, if not given.");
+  table.add("--text_column", f.text_column,
+            "Column of a .csv, or key of a .json, with the text; the first one if there is none of "
+            "that name.");
+  table.add_off("--no_keep_linebreaks", f.keeps_linebreaks, "Drop the line ends of .txt files.");
+}
+
+void add_model_flags(FlagTable& table, FinetuneFlags& f) {
+  table.group("model");
+  table.add_optional("--model_name_or_path", f.model_name_or_path,
+                     "Model to train further: a Hugging Face model's folder or a checkpoint.");
+  table.add_optional("--config_name", f.config_name,
+                     "config.json, or its folder, of a model that is trained from random weights.");
+  table.add_optional("--tokenizer_name", f.tokenizer_name,
+                     "Folder of the tokenizer; that of the model if not given.");
+  table.add_entry("--model_type", FlagType::kText, f.without_effect, ArgValue(),
+                  "config.json says it.");
+  table.add_entry("--use_slow_tokenizer", FlagType::kSwitch, f.without_effect, false,
+                  "There is one tokenizer of each kind.");
+  table.add_entry("--trust_remote_code", FlagType::kText, f.without_effect, ArgValue(),
+                  "No code is loaded.");
+  table.add_entry("--low_cpu_mem_usage", FlagType::kSwitch, f.without_effect, false,
+                  "Weights are always read in place.");
+}
+
+void add_run_flags(FlagTable& table, FinetuneFlags& f) {
+  table.group("training");
+  table.add("--num_train_epochs", f.num_train_epochs, "Passes over the training texts.");
+  table.add_optional("--max_train_steps", f.max_train_steps,
+                     "Optimizer updates; replaces --num_train_epochs.");
+  table.add("--per_device_train_batch_size", f.per_device_train_batch_size,
+            "Samples that one model replica processes at once: --micro-batch-size.");
+  table.add("--per_device_eval_batch_size", f.per_device_eval_batch_size,
+            "Read for compatibility: evaluation uses the training's batches, and its result does "
+            "not depend on them.");
+  table.add("--gradient_accumulation_steps", f.gradient_accumulation_steps,
+            "Micro-batches of an update.");
+  table.add("--learning_rate", f.learning_rate, "Peak learning rate: --lr.");
+  table.add("--lr_scheduler_type", f.lr_scheduler_type,
+            "linear, cosine, constant, constant_with_warmup or inverse_sqrt.");
+  table.add("--num_warmup_steps", f.num_warmup_steps, "Updates of the warm-up.");
+  table.group("results");
+  table.add_optional("--output_dir", f.output_dir,
+                     "Folder of the result: a Hugging Face model with its tokenizer, "
+                     "all_results.json, and the checkpoints.");
+  table.add_optional("--checkpointing_steps", f.checkpointing_steps,
+                     "Updates between checkpoints, or `epoch`.");
+  table.add_optional("--resume_from_checkpoint", f.resume_from_checkpoint,
+                     "Checkpoint to continue from: an --output_dir, or its step_<n> or epoch_<n>.");
+  table.add_switch("--with_tracking", f.with_tracking, "Record the progress for --report_to.");
+  table.add("--report_to", f.report_to, "tensorboard, jsonl, or all.");
+  table.add_entry("--preprocessing_num_workers", FlagType::kInt, f.without_effect, ArgValue(),
+                  "Texts are read by one thread.");
+  table.add_entry("--overwrite_cache", FlagType::kSwitch, f.without_effect, false,
+                  "Nothing is cached.");
+  table.add_entry("--push_to_hub", FlagType::kSwitch, f.without_effect, false, "", "a hub");
+  table.add_entry("--hub_model_id", FlagType::kText, f.without_effect, ArgValue(), "", "a hub");
+  table.add_entry("--hub_token", FlagType::kText, f.without_effect, ArgValue(), "", "a hub");
+}
+
+}  // namespace
+
+FlagTable finetune_flag_table(FinetuneFlags& flags) {
+  FlagTable table;
+  add_text_flags(table, flags);
+  add_model_flags(table, flags);
+  add_run_flags(table, flags);
+  return table;
+}
+
+std::vector<std::string> problems(const FinetuneFlags& f) {
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
+  };
+  const auto at_least = [&](const char* flag, int64_t value, int64_t least) {
+    require(value >= least, fmt::format("{} {} must be at least {}", flag, value, least));
+  };
+  require(f.model_name_or_path.empty() || f.config_name.empty(),
+          "--model_name_or_path and --config_name exclude each other: the first has weights, the "
+          "second starts from random ones; keep one");
+  require(
+      !f.model_name_or_path.empty() || !f.config_name.empty() || !f.resume_from_checkpoint.empty(),
+      "--model_name_or_path or --config_name is required: the folder of a model, or its "
+      "config.json");
+  at_least("--block_size", f.block_size, 0);
+  at_least("--num_train_epochs", f.num_train_epochs, 1);
+  at_least("--max_train_steps", f.max_train_steps, 0);
+  at_least("--per_device_train_batch_size", f.per_device_train_batch_size, 1);
+  at_least("--gradient_accumulation_steps", f.gradient_accumulation_steps, 1);
+  at_least("--num_warmup_steps", f.num_warmup_steps, 0);
+  require(f.validation_split_percentage >= 0 && f.validation_split_percentage < 100,
+          fmt::format("--validation_split_percentage {} must be in [0, 99]",
+                      f.validation_split_percentage));
+  const std::string& steps = f.checkpointing_steps;
+  require(steps.empty() || steps == "epoch" || integer_of(steps).value_or(0) >= 1,
+          fmt::format("--checkpointing_steps {} must be `epoch` or a number of updates", steps));
+  require(steps.empty() || !f.output_dir.empty(), "--checkpointing_steps needs --output_dir");
+  return found;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/settings/flag_table.h"
+
+namespace megatron::cli {
+
+// The flags of `megatron finetune` that transformers' example scripts for language models have.
+// Beside them the command takes all flags of pretrain-gpt.
+struct FinetuneFlags {
+  // Texts.
+  std::vector<std::string> train_file;
+  std::vector<std::string> validation_file;
+  std::string dataset_name;
+  std::string dataset_config_name;
+  int64_t validation_split_percentage = 5;
+  int64_t block_size = 0;  // 0: that of the model, at most 1024
+  std::string text_column = "text";
+  bool keeps_linebreaks = true;
+
+  // The model and its tokenizer.
+  std::string model_name_or_path;
+  std::string config_name;
+  std::string tokenizer_name;
+
+  // Training.
+  int64_t num_train_epochs = 3;
+  int64_t max_train_steps = 0;  // 0: num_train_epochs decides
+  int64_t per_device_train_batch_size = 8;
+  int64_t per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  double learning_rate = 5e-5;
+  std::string lr_scheduler_type = "linear";
+  int64_t num_warmup_steps = 0;
+
+  // Results.
+  std::string output_dir;  // empty: nothing is saved
+  std::string checkpointing_steps;
+  std::string resume_from_checkpoint;
+  bool with_tracking = false;
+  std::string report_to = "all";
+
+  ArgMap without_effect;
+};
+
+// The rows of the flags, bound to `flags`, which must outlive the table.
+FlagTable finetune_flag_table(FinetuneFlags& flags);
+
+// Everything wrong with the values, one sentence each.
+std::vector<std::string> problems(const FinetuneFlags& flags);
+
+}  // namespace megatron::cli

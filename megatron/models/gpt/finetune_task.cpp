@@ -1,0 +1,68 @@
+#include "megatron/models/gpt/finetune_task.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "megatron/core/log.h"
+#include "megatron/data/python_json.h"
+
+namespace megatron {
+
+FinetuneTask::FinetuneTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer,
+                           Data data)
+    : GptTask(config, std::move(tokenizer)), data_(std::move(data)) {}
+
+SplitDatasets FinetuneTask::open_datasets(const SampleCounts& sizes) const {
+  const TrainingConfig& training = config().training;
+  const auto opened = [&](const std::shared_ptr<const TextBlocks>& blocks, int64_t num_samples,
+                          bool is_shuffled) -> std::shared_ptr<const SampleDataset> {
+    if (blocks == nullptr || num_samples == 0) return nullptr;
+    return std::make_shared<EpochDataset>(
+        blocks, EpochDataset::Options{.num_samples = num_samples,
+                                      .batch_size = training.global_batch_size,
+                                      .is_shuffled = is_shuffled,
+                                      .seed = training.seed,
+                                      .last_id = tokenizer().eod()});
+  };
+  return {.train = opened(data_.train, sizes.train, true),
+          .valid = opened(data_.valid, sizes.valid, false),
+          .test = nullptr};
+}
+
+// The last position has no next token. In an evaluation each block counts once, with equal weight
+// in the mean over all microbatches.
+void FinetuneTask::adjust_batch(GptBatch& batch, Split split) const {
+  const int64_t s = batch.seq_length;
+  const auto row = [&](int64_t i) { return batch.loss_mask.begin() + i * s; };
+  for (int64_t i = 0; i < batch.micro_batch_size; ++i) row(i)[s - 1] = 0;
+  if (split == Split::kTrain) return;
+  const TrainingConfig& training = config().training;
+  const int64_t samples = training.eval_iters * training.global_batch_size;
+  const int64_t blocks = data_.valid->num_blocks();
+  for (int64_t i = 0; i < batch.micro_batch_size; ++i) {
+    const bool is_repeated = (batch.first_sample + i) % samples >= blocks;
+    if (is_repeated) std::fill(row(i), row(i + 1), 0.0F);
+  }
+  const auto share = static_cast<double>(blocks) / static_cast<double>(samples);
+  batch.loss_divisor =
+      static_cast<float>(share * static_cast<double>(batch.micro_batch_size * (s - 1)));
+}
+
+void FinetuneTask::evaluated(Split split, const Progress& progress, const NamedValues& losses) {
+  if (split != Split::kValid || losses.empty()) return;
+  const double loss = losses.front().second;
+  perplexity_ = std::exp(loss);
+  const int64_t epoch = (std::max<int64_t>(progress.iteration, 1) - 1) /
+                        std::max<int64_t>(config().training.eval_interval, 1);
+  print_line(fmt::format("epoch {}: perplexity: {} eval_loss: {}", epoch, python_repr(*perplexity_),
+                         python_repr(loss)));
+}
+
+int64_t epoch_iterations(int64_t num_blocks, int64_t global_batch_size) {
+  return (num_blocks + global_batch_size - 1) / global_batch_size;
+}
+
+}  // namespace megatron

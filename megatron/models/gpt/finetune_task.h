@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "megatron/data/text_blocks.h"
+#include "megatron/models/gpt/gpt_task.h"
+
+namespace megatron {
+
+// Next-token prediction on blocks of text in epochs: what `megatron finetune` trains. The loss of a
+// block is that of transformers: the mean over its tokens except the first, which no token
+// predicts.
+class FinetuneTask final : public GptTask {
+ public:
+  struct Data {
+    std::shared_ptr<const TextBlocks> train;
+    std::shared_ptr<const TextBlocks> valid;  // null: no evaluation
+  };
+
+  // `config` is resolved: seq_length is the length of a block, eval_iters batches hold the
+  // validation blocks, and eval_interval is the number of iterations of an epoch.
+  FinetuneTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Data data);
+
+  // Prints "epoch 0: perplexity: 12.5 eval_loss: 2.5".
+  void evaluated(Split split, const Progress& progress, const NamedValues& losses) override;
+  // exp of the last evaluation's loss; none before.
+  std::optional<double> perplexity() const { return perplexity_; }
+
+ protected:
+  SplitDatasets open_datasets(const SampleCounts& sizes) const override;
+  void adjust_batch(GptBatch& batch, Split split) const override;
+
+ private:
+  const Data data_;
+  std::optional<double> perplexity_;
+};
+
+// Iterations of an epoch of `num_blocks` blocks.
+int64_t epoch_iterations(int64_t num_blocks, int64_t global_batch_size);
+
+}  // namespace megatron

@@ -1,0 +1,236 @@
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "megatron/core/file.h"
+#include "megatron/formats/json_file.h"
+#include "tests/program/program_test.h"
+
+// `megatron finetune`.
+namespace megatron::program {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class FinetuneTest : public ProgramTest {
+ protected:
+  // The run of tests/golden/finetune.
+  Flags golden_finetuning(const std::string& output) const {
+    return Flags()
+        .with("--model_name_or_path", golden("hf/gpt2").string())
+        .with("--train_file", golden("finetune/train.txt").string())
+        .with("--validation_file", golden("finetune/valid.txt").string())
+        .with("--no_keep_linebreaks")
+        .with("--tokenizer-type", "NullTokenizer")
+        .with("--vocab-size", "130")
+        .with("--block_size", "16")
+        .with("--per_device_train_batch_size", "4")
+        .with("--gradient_accumulation_steps", "2")
+        .with("--num_train_epochs", "2")
+        .with("--learning_rate", "1e-3")
+        .with("--num_warmup_steps", "2")
+        .with("--weight_decay", "0.1")
+        .with("--seed", "42")
+        .with("--hidden-dropout", "0")
+        .with("--attention-dropout", "0")
+        .with("--log-interval", "1")
+        .with("--output_dir", path(output).string())
+        .with("--metrics-jsonl", path(output + ".jsonl").string())
+        .with("--device", "cpu")
+        .with("--num-threads", "1");
+  }
+  static nlohmann::json reference() { return read_json(golden("finetune/reference.json")); }
+
+  static Outcome finetune(const Flags& flags, int ranks = 1) {
+    Words words = flags.words();
+    if (ranks > 1) {
+      words.insert(words.begin(), {"--nproc-per-node", std::to_string(ranks), "finetune"});
+    }
+    Outcome outcome = run(ranks > 1 ? "launch" : "finetune", words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+    return outcome;
+  }
+  // The numbers of "epoch 0: perplexity: 12.5 eval_loss: 2.5".
+  static std::vector<double> eval_losses_of(const std::string& output) {
+    std::vector<double> losses;
+    std::istringstream lines(output);
+    const std::string mark = "eval_loss: ";
+    for (std::string line; std::getline(lines, line);) {
+      const size_t at = line.find(mark);
+      if (line.starts_with("epoch ") && at != std::string::npos) {
+        losses.push_back(std::stod(line.substr(at + mark.size())));
+      }
+    }
+    return losses;
+  }
+  static std::vector<double> column(const std::vector<Metrics>& metrics, const std::string& name) {
+    std::vector<double> values;
+    for (const Metrics& line : metrics) {
+      if (const auto found = line.find(name); found != line.end()) values.push_back(found->second);
+    }
+    return values;
+  }
+  static void expect_near(const std::vector<double>& got, const nlohmann::json& want,
+                          double tolerance) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_NEAR(got[i], want[i].get<double>(), tolerance) << i;
+    }
+  }
+  void expect_reference(const std::string& output, const Outcome& outcome) const {
+    const nlohmann::json want = reference();
+    const std::vector<Metrics> metrics = metrics_of(path(output + ".jsonl"));
+    expect_near(column(metrics, "lm loss"), want["losses"], 1e-5);
+    expect_near(column(metrics, "grad_norm"), want["grad_norms"], 1e-4);
+    expect_near(eval_losses_of(outcome.out), want["eval_losses"], 1e-5);
+    const nlohmann::json results = read_json(path(output) / "all_results.json");
+    EXPECT_NEAR(results["perplexity"].get<double>(), want["perplexity"].get<double>(), 1e-3);
+  }
+};
+
+TEST_F(FinetuneTest, EqualsAPlainPyTorchLoop) {
+  const Outcome outcome = finetune(golden_finetuning("out"));
+  expect_reference("out", outcome);
+  EXPECT_THAT(outcome.out, HasSubstr("  Num examples = 72\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("  Num Epochs = 2\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("  Total optimization steps = 18\n"));
+}
+
+TEST_F(FinetuneTest, EqualsItOnFourRanks) {
+  const Flags flags = golden_finetuning("out").with("--tensor-model-parallel-size", "2");
+  expect_reference("out", finetune(flags.with("--pipeline-model-parallel-size", "2")
+                                       .with("--decoder-first-pipeline-num-layers", "1"),
+                                   4));
+}
+
+// What two runs of the golden fine-tuning have left must not differ.
+void expect_same_results(const std::filesystem::path& got, const std::filesystem::path& want) {
+  expect_identical(read_saved_run(iteration_in(got / "checkpoints", 18)),
+                   read_saved_run(iteration_in(want / "checkpoints", 18)));
+  for (const char* file : {"model.safetensors", "config.json", "all_results.json"}) {
+    EXPECT_EQ(read_text(got / file), read_text(want / file)) << file;
+  }
+}
+
+TEST_F(FinetuneTest, ResumesAfterAKill) {
+  finetune(golden_finetuning("straight"));
+  const Flags flags = golden_finetuning("killed").with("--checkpointing_steps", "1");
+  Running running("finetune", flags.words());
+  ASSERT_TRUE(running.wait_for("successfully saved checkpoint at iteration      11"));
+  running.send(SIGKILL);
+  running.finish();
+  const Outcome resumed = finetune(flags.with("--resume_from_checkpoint", path("killed").string()));
+  EXPECT_THAT(resumed.out, HasSubstr("  successfully loaded checkpoint from "));
+  expect_same_results(path("killed"), path("straight"));
+}
+
+TEST_F(FinetuneTest, ResumesFromANamedEpoch) {
+  const Flags flags = golden_finetuning("out").with("--checkpointing_steps", "epoch");
+  finetune(golden_finetuning("straight"));
+  finetune(flags);
+  const Outcome resumed =
+      finetune(flags.with("--resume_from_checkpoint", (path("out") / "epoch_0").string()));
+  EXPECT_THAT(resumed.out, HasSubstr(" at iteration 9\n"));
+  EXPECT_EQ(eval_losses_of(resumed.out).size(), 1u);
+  expect_same_results(path("out"), path("straight"));
+}
+
+// The last batch of an epoch is filled; an evaluation counts each block once, in every layout.
+TEST_F(FinetuneTest, BatchesThatDoNotFillAnEpoch) {
+  const Flags flags = golden_finetuning("one").with("--per_device_train_batch_size", "10");
+  const Outcome one = finetune(flags.with("--gradient_accumulation_steps", "1"));
+  EXPECT_THAT(one.out, HasSubstr("  Total optimization steps = 16\n"));
+  const Outcome two = finetune(golden_finetuning("two")
+                                   .with("--per_device_train_batch_size", "5")
+                                   .with("--gradient_accumulation_steps", "1"),
+                               2);
+  const std::vector<double> losses = eval_losses_of(one.out);
+  ASSERT_EQ(losses.size(), 2u);
+  expect_near(eval_losses_of(two.out), losses, 2e-6);
+}
+
+TEST_F(FinetuneTest, EvaluatesWhereTheTrainingEnds) {
+  const Outcome outcome = finetune(golden_finetuning("out").with("--max_train_steps", "11"));
+  EXPECT_EQ(eval_losses_of(outcome.out).size(), 2u);
+  EXPECT_THAT(outcome.out, HasSubstr("validation loss at iteration 11 on validation set"));
+}
+
+// The result is a model that the next run, and every other command, can load.
+TEST_F(FinetuneTest, ItsResultTrainsFurther) {
+  finetune(golden_finetuning("first"));
+  const Outcome second =
+      finetune(golden_finetuning("second").with("--model_name_or_path", path("first").string()));
+  const double first_loss = reference()["eval_losses"][1];
+  EXPECT_LT(eval_losses_of(second.out).back(), first_loss);
+  const Outcome third = finetune(golden_finetuning("third").with(
+      "--model_name_or_path", (path("first") / "checkpoints").string()));
+  EXPECT_EQ(eval_losses_of(third.out), eval_losses_of(second.out));
+}
+
+TEST_F(FinetuneTest, TextsAndTheirTokenizer) {
+  const auto data = golden("megatron/data");
+  std::filesystem::create_directory(path("tokenizer"));
+  std::filesystem::copy(data / "vocab.json", path("tokenizer") / "vocab.json");
+  std::filesystem::copy(data / "merges.txt", path("tokenizer") / "merges.txt");
+  std::ofstream(path("texts.csv")) << "id,text\n1,\"the first, longer text of this small file\"\n"
+                                   << "2,and the second one\n3,a third text for the training\n";
+  const Flags flags = Flags()
+                          .with("--config_name", golden("hf/gpt2").string())
+                          .with("--tokenizer_name", path("tokenizer").string())
+                          .with("--train_file", path("texts.csv").string())
+                          .with("--validation_split_percentage", "34")
+                          .with("--block_size", "4")
+                          .with("--per_device_train_batch_size", "2")
+                          .with("--num_train_epochs", "1")
+                          .with("--output_dir", path("out").string())
+                          .with("--with_tracking")
+                          .with("--device", "cpu");
+  const Outcome outcome = finetune(flags);
+  EXPECT_EQ(eval_losses_of(outcome.out).size(), 1u);
+  for (const char* file : {"config.json", "model.safetensors", "vocab.json", "merges.txt",
+                           "all_results.json", "metrics.jsonl", "tensorboard"}) {
+    EXPECT_TRUE(std::filesystem::exists(path("out") / file)) << file;
+  }
+  const Outcome generated =
+      run("generate", {"--load", path("out").string(), "--prompt", "the first", "--device", "cpu",
+                       "--max-new-tokens", "4"});
+  EXPECT_EQ(generated.exit_code, 0) << generated.err;
+}
+
+TEST_F(FinetuneTest, MistakesAreNamed) {
+  const auto errors = [](const Flags& flags) {
+    const Outcome outcome = run("finetune", flags.words());
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    return errors_of(outcome);
+  };
+  const Flags flags = golden_finetuning("out");
+  EXPECT_THAT(
+      errors(flags.with("--block_size", "-1").with("--num_train_epochs", "0")),
+      ElementsAre("--block_size -1 must be at least 0", "--num_train_epochs 0 must be at least 1"));
+  EXPECT_THAT(errors(flags.without("--model_name_or_path")),
+              ElementsAre(HasSubstr("--model_name_or_path or --config_name is required")));
+  EXPECT_THAT(errors(flags.without("--train_file")),
+              ElementsAre("--train_file is required: the texts to train on"));
+  EXPECT_THAT(errors(flags.with("--block_size", "60").with("--max-position-embeddings", "2000")),
+              ElementsAre(HasSubstr("--max-position-embeddings is 64 in the model's config.json")));
+  EXPECT_THAT(errors(flags.without("--tokenizer-type").without("--vocab-size")),
+              ElementsAre(HasSubstr("no tokenizer is there (tokenizer.json, or vocab.json and "
+                                    "merges.txt); give its folder with --tokenizer_name")));
+  EXPECT_THAT(errors(flags.with("--lr_scheduler_type", "polynomial")),
+              ElementsAre(HasSubstr("--lr_scheduler_type polynomial is not available; use")));
+  EXPECT_THAT(errors(flags.with("--dataset_name", "wikitext").without("--train_file")),
+              ElementsAre(HasSubstr("--dataset_name wikitext: is no folder, and data sets are not "
+                                    "downloaded")));
+  EXPECT_THAT(errors(flags.with("--train_file", golden("finetune/reference.json").string())
+                         .with("--text_column", "torch")),
+              ElementsAre(HasSubstr("reference.json: line 1: ")));
+  std::ofstream(path("short.txt")) << "1 2 3\n";
+  EXPECT_THAT(errors(flags.with("--train_file", path("short.txt").string())),
+              ElementsAre("the training texts fill no block of 16 tokens: there are 1 texts with 3 "
+                          "tokens; lower --block_size or add texts"));
+}
+
+}  // namespace
+}  // namespace megatron::program
