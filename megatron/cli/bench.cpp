@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "megatron/cli/agreement.h"
+#include "megatron/cli/bench_generation.h"
 #include "megatron/cli/random_task.h"
 #include "megatron/cli/workloads.h"
 #include "megatron/comm/collectives.h"
@@ -43,6 +44,7 @@ struct BenchFlags {
   int64_t num_microbatches = 1;
   bool deterministic_cost = false;
   bool breakdown = false;
+  GenerationBenchFlags generation;
   std::vector<std::string> training;  // flags of pretrain-gpt
 };
 
@@ -59,6 +61,7 @@ FlagTable flags_of(BenchFlags& flags) {
   table.add_switch(
       "--breakdown", flags.breakdown,
       "Also time kinds of work and exposed communication, in as many more iterations, op by op.");
+  add_generation_flags(table, flags.generation);
   return table;
 }
 
@@ -287,13 +290,22 @@ int bench(std::span<const std::string> argv, const comm::Group& world) {
   const auto is_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
   if (std::any_of(flags.training.begin(), flags.training.end(), is_help)) {
     print_line(
-        "usage: megatron bench [flags] [flags of pretrain-gpt]\n\nTimes training on random tokens. "
-        "Flags of pretrain-gpt change the workload:\n--bf16, --device cuda, --num-layers 4, "
+        "usage: megatron bench [flags] [flags of pretrain-gpt]\n\nTimes training on random tokens, "
+        "or "
+        "generation. Flags of pretrain-gpt change the workload:\n--bf16, --device cuda, "
+        "--num-layers 4, "
         "--tensor-model-parallel-size 2 (after megatron launch).\n" +
         table.help());
     return 0;
   }
 
+  if (flags.generation.rows > 0) {
+    nlohmann::ordered_json report =
+        measured_generation(flags.generation, training_args_of(flags, world), world);
+    report["workload"] = flags.workload;
+    print_line(report.dump());
+    return 0;
+  }
   nlohmann::ordered_json report = measured(flags, world);
   if (flags.deterministic_cost) {
     flags.training.emplace_back("--deterministic-mode");

@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
        cli::convert_checkpoint},
       {"merge-mp-partitions", "write a checkpoint for one tensor-parallel rank",
        cli::merge_mp_partitions},
-      {"bench", "time training on this machine",
+      {"bench", "time training or generation on this machine",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "bench"); }},
   };
   return cli::run_program(argc, argv, commands);

@@ -9,7 +9,8 @@ namespace megatron {
 
 // Two layers, 37 tokens, 64 positions, weights so large that the tokens differ in probability.
 inline std::unique_ptr<GptModel> tiny_gpt(
-    PositionEmbedding positions = PositionEmbedding::kLearnedAbsolute) {
+    PositionEmbedding positions = PositionEmbedding::kLearnedAbsolute, Stream stream = {},
+    DType dtype = DType::kFloat32) {
   TransformerConfig config;
   config.num_layers = 2;
   config.hidden_size = 32;
@@ -22,7 +23,8 @@ inline std::unique_ptr<GptModel> tiny_gpt(
   config.init_method_std = 0.3;
   config.hidden_dropout = 0;
   config.attention_dropout = 0;
-  auto model = std::make_unique<GptModel>(resolved(config), Stream{});
+  config.params_dtype = dtype;
+  auto model = std::make_unique<GptModel>(resolved(config), stream);
   initialize(*model, 5);
   return model;
 }

@@ -1,0 +1,162 @@
+#include "megatron/cli/bench_generation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/core/parallel_for.h"
+#include "megatron/device/allocator.h"
+#include "megatron/device/philox.h"
+#include "megatron/inference/engine.h"
+#include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/run/device_choice.h"
+
+namespace megatron::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double, std::milli>(end - begin).count();
+}
+
+// The value below which a share of them lie; 0 if there are none.
+double quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
+}
+
+Request random_request(const GenerationBenchFlags& flags, int64_t row, int64_t vocab_size) {
+  Request request;
+  for (int64_t i = 0; i < flags.prompt_tokens; ++i) {
+    const auto words =
+        philox({static_cast<uint32_t>(i), static_cast<uint32_t>(row), 0, 0}, mixed_key(1, 0));
+    request.prompt.push_back(static_cast<int32_t>(words[0] % static_cast<uint64_t>(vocab_size)));
+  }
+  request.max_new_tokens = flags.new_tokens;
+  request.sampling.top_k = flags.top_k;
+  request.row = row;
+  return request;
+}
+
+struct Times {
+  std::vector<double> first_ms;  // by request, from the start
+  std::vector<double> gaps_ms;   // between two tokens of a request
+  double total_ms = 0;
+  int64_t num_tokens = 0;
+};
+
+Times timed(Engine& engine, const GenerationBenchFlags& flags, int64_t vocab_size) {
+  Times times;
+  std::map<RequestId, Clock::time_point> last;
+  const Clock::time_point begin = Clock::now();
+  for (int64_t row = 0; row < flags.requests; ++row) {
+    engine.submit(random_request(flags, row, vocab_size));
+  }
+  while (engine.has_work()) {
+    const std::vector<RequestProgress> all = engine.step();
+    const Clock::time_point now = Clock::now();
+    for (const RequestProgress& progress : all) {
+      if (progress.finish == Finish::kFailed) throw Error(kNotANumber);
+      if (!progress.token) continue;
+      ++times.num_tokens;
+      const auto [place, is_first] = last.try_emplace(progress.id, now);
+      if (is_first) {
+        times.first_ms.push_back(ms_between(begin, now));
+      } else {
+        times.gaps_ms.push_back(ms_between(place->second, now));
+      }
+      place->second = now;
+    }
+  }
+  times.total_ms = ms_between(begin, Clock::now());
+  return times;
+}
+
+void expect_possible(const GenerationBenchFlags& flags) {
+  std::vector<std::string> wrong;
+  const auto require = [&](const char* flag, int64_t value, int64_t least) {
+    if (value < least)
+      wrong.push_back(fmt::format("{} {} must be at least {}", flag, value, least));
+  };
+  require("--generate-rows", flags.rows, 1);
+  require("--requests", flags.requests, flags.rows);
+  require("--prompt-tokens", flags.prompt_tokens, 1);
+  require("--new-tokens", flags.new_tokens, 2);
+  require("--top-k", flags.top_k, 0);
+  require("--max-step-tokens", flags.max_step_tokens, 1);
+  if (!wrong.empty()) throw ConfigError(wrong);
+}
+
+}  // namespace
+
+void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
+  table.group("benchmark of generation");
+  table.add("--generate-rows", flags.rows,
+            "Time generation with so many texts at once, instead of training; 0: training.");
+  table.add("--requests", flags.requests, "Texts in all; 0: as many as --generate-rows.");
+  table.add("--prompt-tokens", flags.prompt_tokens, "Random tokens of each prompt.");
+  table.add("--new-tokens", flags.new_tokens, "Tokens to generate for each prompt.");
+  table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
+  table.add("--max-step-tokens", flags.max_step_tokens,
+            "Tokens of one forward pass; longer prompts are read in several.");
+}
+
+nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
+                                           const TrainingArgs& args, const comm::Group& world) {
+  GenerationBenchFlags flags = given;
+  if (flags.requests == 0) flags.requests = flags.rows;
+  expect_possible(flags);
+  warn_of_device(args.training.device, world);
+  const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
+  const ParallelContext parallel = make_parallel_context(world, args.parallel);
+  const TransformerConfig& config = args.transformer;
+  const ModelChunk chunk =
+      model_chunks(args.parallel, config.num_layers, parallel.pipeline.rank()).front();
+  GptModel model(config, chunk, parallel.tensor, stream->get());
+  initialize(model, 1);
+
+  const int64_t length = flags.prompt_tokens + flags.new_tokens;
+  EngineOptions options;
+  options.max_rows = flags.rows;
+  options.max_step_tokens = flags.max_step_tokens;
+  options.cache_tokens = flags.rows * (length + options.page_tokens);
+  options.reuse_prefixes = false;
+  Engine engine({model, parallel}, options);
+  GenerationBenchFlags warmup = flags;
+  warmup.requests = flags.rows;
+  warmup.new_tokens = std::min<int64_t>(flags.new_tokens, 8);
+  timed(engine, warmup, config.counted_vocab_size());
+  const Times times = timed(engine, flags, config.counted_vocab_size());
+
+  const double gap = quantile(times.gaps_ms, 0.5);
+  nlohmann::ordered_json report;
+  report["system"] = "megatron.cpp";
+  report["mode"] = name_of(config.params_dtype);
+  report["device"] = stream->get().device.str();
+  report["threads"] = num_threads();
+  report["ranks"] = world.size();
+  report["rows"] = flags.rows;
+  report["requests"] = flags.requests;
+  report["prompt_tokens"] = flags.prompt_tokens;
+  report["new_tokens"] = flags.new_tokens;
+  report["top_k"] = flags.top_k;
+  report["first_token_ms_p50"] = quantile(times.first_ms, 0.5);
+  report["between_tokens_ms_p50"] = gap;
+  report["between_tokens_ms_p95"] = quantile(times.gaps_ms, 0.95);
+  report["decode_tokens_per_second"] = gap > 0 ? 1000 * static_cast<double>(flags.rows) / gap : 0;
+  report["output_tokens_per_second"] =
+      1000 * static_cast<double>(times.num_tokens) / times.total_ms;
+  report["peak_allocated_mib"] =
+      static_cast<double>(allocator_of(stream->get().device).stats().peak_allocated_bytes) /
+      (1024.0 * 1024.0);
+  return report;
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+
+#include "megatron/comm/group.h"
+#include "megatron/settings/flag_table.h"
+#include "megatron/settings/training_args.h"
+
+namespace megatron::cli {
+
+// Flags of `megatron bench` that time generation in place of training.
+struct GenerationBenchFlags {
+  int64_t rows = 0;      // texts that are continued at once; 0: training is timed
+  int64_t requests = 0;  // texts in all; 0: as many as rows
+  int64_t prompt_tokens = 128;
+  int64_t new_tokens = 128;
+  int64_t top_k = 1;
+  int64_t max_step_tokens = 2048;
+};
+void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags);
+
+// Continues random prompts with a model of random weights, after a run that warms up, and reports
+// milliseconds to the first token and between two tokens of a text, and tokens per second. Times
+// start when all requests are submitted. Every rank calls it. Throws ConfigError for flags that no
+// text can have.
+nlohmann::ordered_json measured_generation(const GenerationBenchFlags& flags,
+                                           const TrainingArgs& args, const comm::Group& world);
+
+}  // namespace megatron::cli

@@ -1,0 +1,47 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "megatron/cli/bench.h"
+#include "megatron/core/error.h"
+#include "tests/support/message_of.h"
+
+namespace megatron::cli {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> words_with(const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"--workload",      "tiny", "--device",        "cpu",
+                                    "--vocab-size",    "200",  "--generate-rows", "3",
+                                    "--prompt-tokens", "5",    "--new-tokens",    "4"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(BenchGenerationTest, ReportsTimesAndRates) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(bench(words_with({"--requests", "7"}), {}), 0);
+  const auto report = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+  EXPECT_EQ(report.at("rows"), 3);
+  EXPECT_EQ(report.at("requests"), 7);
+  EXPECT_GT(report.at("first_token_ms_p50"), 0);
+  EXPECT_GT(report.at("between_tokens_ms_p50"), 0);
+  EXPECT_GE(report.at("between_tokens_ms_p95"), report.at("between_tokens_ms_p50"));
+  EXPECT_GT(report.at("output_tokens_per_second"), 0);
+}
+
+TEST(BenchGenerationTest, NamesFlagsThatNoTextCanHave) {
+  const auto refusal = [](const std::vector<std::string>& more) {
+    return message_of<ConfigError>([&] { bench(words_with(more), {}); });
+  };
+  EXPECT_THAT(refusal({"--requests", "2"}), HasSubstr("--requests 2 must be at least 3"));
+  EXPECT_THAT(refusal({"--new-tokens", "1"}), HasSubstr("--new-tokens 1 must be at least 2"));
+  EXPECT_THAT(refusal({"--new-tokens", "60"}), HasSubstr("more than the 64 positions"));
+}
+
+}  // namespace
+}  // namespace megatron::cli
