@@ -91,16 +91,16 @@ __global__ void __launch_bounds__(kThreads) partials_any_kernel(Backward b) {
 }
 
 template <class T>
-void launch_forward(const Forward& f, cudaStream_t queue, const char* who) {
+void launch_forward(const Forward& f, Stream stream, const char* who) {
   const bool is_wide =
       f.x.is_wide && f.y.is_wide && f.weight.is_wide && (f.bias.is_null() || f.bias.is_wide);
   const int64_t packs = divided_up(f.cols, kVector);
   if (!is_wide || packs > kMaxBlockPacks * 1024) {
-    forward_any_kernel<T><<<grid_of(f.rows, 1, who), kThreads, 0, queue>>>(f);
+    forward_any_kernel<T><<<grid_of(f.rows, 1, who), kThreads, 0, native(stream)>>>(f);
     MG_CUDA(cudaGetLastError());
     return;
   }
-  launch_rows<T>(f, RowsInMemory<T>{static_cast<const T*>(f.x.data), f.cols}, queue, who);
+  launch_rows<T>(f, RowsInMemory<T>{static_cast<const T*>(f.x.data), f.cols}, stream, who);
 }
 
 void normalize(TensorView y, TensorView mean, TensorView rstd, ConstView x, ConstView weight,
@@ -121,8 +121,7 @@ void normalize(TensorView y, TensorView mean, TensorView rstd, ConstView x, Cons
                         .cols = cols,
                         .weight_offset = weight_offset,
                         .epsilon = epsilon};
-  dispatch_floating(x.dtype, who,
-                    [&]<class T>() { launch_forward<T>(forward, native(stream), who); });
+  dispatch_floating(x.dtype, who, [&]<class T>() { launch_forward<T>(forward, stream, who); });
 }
 
 template <class T, class D>

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <string>
 
+#include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/dropout_mask.cuh"
+#include "megatron/kernels/cuda/overlap.cuh"
 #include "megatron/kernels/cuda/pack.cuh"
 
 // Norms over rows that fit the registers of a warp or a block: each row is read once. RMSNorm is
@@ -64,6 +66,8 @@ struct RowsInMemory {
 template <class T, int kPacks, bool kIsWarp, class Rows>
 __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f, Rows rows) {
   __shared__ float shared[2][kWarp];
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= f.rows) return;  // leaves whole warps or the whole block
   const auto cols = static_cast<int>(f.cols);
@@ -378,25 +382,34 @@ inline unsigned whole_warps(int64_t threads) {
 }
 
 constexpr int64_t kMaxBlockPacks = 4;  // packs of a thread if a block has one row
+// Norms of at most so many rows overlap with other kernels: those of generation.
+constexpr int64_t kMostOverlapped = 64;
+
+template <class T, int kPacks, bool kIsWarp, class Rows>
+void launch_row_norms(const Forward& f, const Rows& source, unsigned blocks, dim3 block,
+                      Stream stream) {
+  const auto kernel = forward_kernel<T, kPacks, kIsWarp, Rows>;
+  launch_overlapped(
+      kernel,
+      {.grid = dim3(blocks),
+       .block = block,
+       .overlaps = f.rows <= kMostOverlapped &&
+                   has_clusters(reinterpret_cast<const void*>(kernel), stream.device)},
+      stream, f, source);
+}
 
 // forward_kernel for rows of at most kMaxBlockPacks * 1024 packs.
 template <class T, class Rows>
-void launch_rows(const Forward& f, const Rows& source, cudaStream_t queue, const char* who) {
+void launch_rows(const Forward& f, const Rows& source, Stream stream, const char* who) {
   constexpr unsigned kRowsPerBlock = 4;  // in kernels with a warp per row
   const int64_t packs = divided_up(f.cols, kVector);
   const dim3 block(kWarp, kRowsPerBlock);
   const unsigned blocks = grid_of(f.rows, packs <= 4 * kWarp ? kRowsPerBlock : 1, who);
-  if (packs <= kWarp) {
-    forward_kernel<T, 1, true><<<blocks, block, 0, queue>>>(f, source);
-  } else if (packs <= 2 * kWarp) {
-    forward_kernel<T, 2, true><<<blocks, block, 0, queue>>>(f, source);
-  } else if (packs <= 4 * kWarp) {
-    forward_kernel<T, 4, true><<<blocks, block, 0, queue>>>(f, source);
-  } else {
-    const unsigned threads = whole_warps(divided_up(packs, kMaxBlockPacks));
-    forward_kernel<T, kMaxBlockPacks, false><<<blocks, threads, 0, queue>>>(f, source);
-  }
-  MG_CUDA(cudaGetLastError());
+  if (packs <= kWarp) return launch_row_norms<T, 1, true>(f, source, blocks, block, stream);
+  if (packs <= 2 * kWarp) return launch_row_norms<T, 2, true>(f, source, blocks, block, stream);
+  if (packs <= 4 * kWarp) return launch_row_norms<T, 4, true>(f, source, blocks, block, stream);
+  const dim3 threads(whole_warps(divided_up(packs, kMaxBlockPacks)));
+  launch_row_norms<T, kMaxBlockPacks, false>(f, source, blocks, threads, stream);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -101,7 +101,7 @@ bool residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
                                   .bias = source_of(bias, cols, kWho),
                                   .mask = dropout_mask_of(key, x.size(1)),
                                   .cols = cols};
-    launch_rows<T>(forward, rows, native(stream), kWho);
+    launch_rows<T>(forward, rows, stream, kWho);
   });
 }
 

@@ -1,0 +1,33 @@
+#include "megatron/kernels/decode_inputs.h"
+
+#include <algorithm>
+
+#include "megatron/kernels/dispatch.h"
+
+namespace megatron::kernels {
+
+void decode_inputs(TensorView ids, TensorView positions, ConstView tokens, ConstView lengths,
+                   ConstView drawn, Stream stream) {
+  const int64_t rows = ids.numel();
+  expect_shape(positions.shape, ids.shape, "decode_inputs: positions");
+  expect_shape(tokens.shape, {rows}, "decode_inputs: tokens");
+  expect_shape(lengths.shape, {rows}, "decode_inputs: lengths");
+  if (stream.is_cpu()) return cpu::decode_inputs(ids, positions, tokens, lengths, drawn, stream);
+  if constexpr (kBuiltWithCuda) {
+    return cuda::decode_inputs(ids, positions, tokens, lengths, drawn, stream);
+  }
+  throw_built_without_cuda("decode_inputs");
+}
+
+void cpu::decode_inputs(TensorView ids, TensorView positions, ConstView tokens, ConstView lengths,
+                        ConstView drawn, Stream) {
+  for (int64_t row = 0; row < ids.numel(); ++row) {
+    const int32_t length = lengths.as<int32_t>()[row];
+    const int32_t token = tokens.as<int32_t>()[row];
+    const int32_t id = token >= 0 ? token : drawn.as<int32_t>()[-1 - token];
+    ids.as<int64_t>()[row] = length > 0 ? std::max(id, 0) : 0;
+    positions.as<int64_t>()[row] = std::max(length - 1, 0);
+  }
+}
+
+}  // namespace megatron::kernels
