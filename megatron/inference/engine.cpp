@@ -28,6 +28,11 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
              pool_.num_pages(), options.page_tokens, model.chunk.stream()) {
   // Then every text that runs gets its next token in every step.
   options_.max_step_tokens = std::max(options_.max_step_tokens, options_.max_rows);
+  if (model_.parallel.model.size() > 1) return;
+  const TransformerConfig& config = model_.chunk.config();
+  const int64_t positions =
+      std::min(max_positions(config), pool_.num_pages() * pool_.page_tokens());
+  steps_.emplace(model_, cache_, options_.max_rows, pool_.pages_for(positions));
 }
 
 Engine::~Engine() = default;
@@ -87,12 +92,21 @@ EngineState Engine::state() const {
 std::vector<RequestProgress> Engine::step() {
   invariant(has_work(), "a step has a request to work for");
   std::vector<RequestProgress> all;
+  if (!launched_.empty()) {
+    finish_launched(all);
+    return all;
+  }
   while (!waiting_.empty() && waiting_.front()->num_inputs() <= 0) {  // nothing is asked for
     all.push_back({.id = waiting_.front()->id, .finish = Finish::kLength});
     waiting_.pop_front();
   }
   const std::vector<Part> parts = planned_parts();
   if (parts.empty()) return all;
+  if (may_decode(parts)) {
+    launch(parts);
+    finish_launched(all);
+    return all;
+  }
   const Tensor hidden = run(parts);
   std::vector<double> values = selected(parts, hidden);
   share(model_, values);
@@ -103,15 +117,19 @@ std::vector<RequestProgress> Engine::step() {
     if (part.is_first) all.push_back(apply(part, rest.first(count)));
     rest = rest.subspan(count);
   }
+  settle(all);
+  return all;
+}
+
+// Forgets the requests that are finished, and makes full pages known.
+void Engine::settle(std::span<const RequestProgress> all) {
   for (const RequestProgress& progress : all) {
     if (progress.finish != Finish::kNone) cancel(progress.id);
   }
-  if (options_.reuse_prefixes) {
-    for (const auto& group : running_) {
-      for (Row& row : group->rows) publish(row);
-    }
+  if (!options_.reuse_prefixes) return;
+  for (const auto& group : running_) {
+    for (Row& row : group->rows) publish(row);
   }
-  return all;
 }
 
 // --- What a step does ---
@@ -244,18 +262,100 @@ void Engine::release_pages(Row& row) {
   row.cached = 0;
 }
 
+// --- Steps that the host does not wait for ---
+
+// Whether all parts have one token and draw the next on the device.
+bool Engine::may_decode(std::span<const Part> parts) const {
+  return steps_ && all_draw_on_device(parts) &&
+         std::all_of(parts.begin(), parts.end(),
+                     [](const Part& part) { return part.draws && part.count == 1; });
+}
+
+void Engine::launch(std::span<const Part> parts) {
+  std::vector<DecodeRow> rows;
+  std::vector<RequestId> ids;
+  for (const Part& part : parts) {
+    const Row& row = *part.row;
+    rows.push_back({row.tokens.back(), static_cast<int64_t>(row.tokens.size()), row.pages,
+                    draw_of(part.group->request, part.group->num_drawn(row))});
+    ids.push_back(part.group->id);
+  }
+  steps_->launch(rows);
+  launched_.push_back(std::move(ids));
+}
+
+// Launches the step after the one that was launched, whose tokens only the device knows, unless
+// there may be other work or a text needs a page that another one has. Returns whether it did.
+bool Engine::launch_ahead() {
+  if (!options_.decodes_ahead.value_or(!model_.chunk.stream().is_cpu())) return false;
+  const std::vector<RequestId>& before = launched_.back();
+  if (running_.size() > before.size()) return false;  // some are still being read
+  if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_rows) return false;
+  std::vector<DecodeRow> rows;
+  std::vector<RequestId> ids;
+  for (size_t i = 0; i < before.size(); ++i) {
+    Group* const group = running_group(before[i]);
+    if (group == nullptr) continue;
+    Row& row = group->rows.front();
+    const int64_t step = group->num_drawn(row) + 1;
+    if (step >= group->request.max_new_tokens) continue;  // the token under way is its last
+    const int64_t length = static_cast<int64_t>(row.tokens.size()) + 1;
+    if (static_cast<int64_t>(row.pages.size()) < pool_.pages_for(length)) {
+      if (pool_.num_available() <= reserved_pages()) return false;
+      row.pages.push_back(pool_.allocate());
+    }
+    rows.push_back(
+        {drawn_by(static_cast<int64_t>(i)), length, row.pages, draw_of(group->request, step)});
+    ids.push_back(group->id);
+  }
+  if (rows.empty()) return false;
+  steps_->launch(rows);
+  launched_.push_back(std::move(ids));
+  return true;
+}
+
+// Reads the first step that was launched. The tokens of requests that are gone are dropped.
+void Engine::finish_launched(std::vector<RequestProgress>& all) {
+  launch_ahead();
+  const std::vector<RequestId> ids = std::move(launched_.front());
+  launched_.pop_front();
+  const std::vector<int32_t> tokens = steps_->take();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Group* const group = running_group(ids[i]);
+    if (group == nullptr) continue;
+    Part part;
+    part.group = group;
+    part.row = &group->rows.front();
+    part.draws = true;
+    ++part.row->cached;
+    const double token = tokens[i];
+    all.push_back(apply(part, {&token, 1}));
+  }
+  settle(all);
+}
+
+Engine::Group* Engine::running_group(RequestId id) {
+  const auto place = std::find_if(running_.begin(), running_.end(),
+                                  [&](const auto& group) { return group->id == id; });
+  return place == running_.end() ? nullptr : place->get();
+}
+
 Tensor Engine::run(std::span<const Part> parts) {
   const NoGrad no_grad;
   std::vector<int64_t> tokens;
   std::vector<int64_t> positions;
-  CachedBatch cached{cache_};
+  std::vector<PagedRow> rows;
   for (const Part& part : parts) {
     for (int64_t i = part.begin; i < part.begin + part.count; ++i) {
       tokens.push_back(part.row->tokens[static_cast<size_t>(i)]);
       positions.push_back(i);
     }
-    cached.rows.push_back({part.first_token, part.count, part.begin, part.row->pages});
+    rows.push_back({part.first_token, part.count, part.begin, part.row->pages});
   }
+  const TransformerConfig& config = model_.chunk.config();
+  CachedBatch cached{cache_, paged_batch(rows, pool_.page_tokens(),
+                                         config.num_attention_heads / model_.parallel.tensor.size(),
+                                         config.kv_channels, model_.chunk.stream())};
   const auto count = static_cast<int64_t>(tokens.size());
   return run_stages(model_,
                     {.tokens = tensor_of(tokens, {1, count}),

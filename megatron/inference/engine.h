@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "megatron/inference/decode_steps.h"
 #include "megatron/inference/model_step.h"
 #include "megatron/inference/page_pool.h"
 #include "megatron/inference/request.h"
@@ -18,6 +20,9 @@ struct EngineOptions {
   int64_t page_tokens = 16;
   int64_t cache_tokens = 0;  // of all texts together; 0: 4 texts as long as the model's positions
   bool reuse_prefixes = true;
+  // Whether a step is launched before the tokens of the one before are known: the host's work is
+  // then hidden, and a text that stops costs one row of one step. Undefined: on a GPU.
+  std::optional<bool> decodes_ahead = {};
 };
 
 struct EngineState {
@@ -35,7 +40,14 @@ struct EngineState {
 // far as max_step_tokens goes. Keys and values lie in pages; a text that needs a page when there is
 // none makes the youngest text wait again, which later reads its tokens anew.
 //
-// What a request draws depends on its seed, its row and its tokens alone, whatever else runs.
+// What a request draws depends on its seed, its row and its tokens alone, whatever else runs. On a
+// GPU the logits depend on the number of rows of a product, in the last bits of their dtype: tokens
+// differ only where logits nearly tie. A model in 16 bits has the same bits with up to
+// kernels::cuda::kMostFewRows rows.
+//
+// A step whose rows all draw their next token on the device goes through DecodeSteps. Requests that
+// need the logits on the host do not: log-probabilities, penalties, logit_bias, never_after, beams,
+// and stop tokens that min_new_tokens forbids.
 //
 // Every rank of the model makes the same calls and gets the same results. Each step has one gather
 // over the tensor-parallel ranks of the last stage and one broadcast.
@@ -73,12 +85,21 @@ class Engine {
   void release_pages(Row& row);
   int64_t reserved_pages() const;
 
+  bool may_decode(std::span<const Part> parts) const;
+  void launch(std::span<const Part> parts);
+  bool launch_ahead();
+  void finish_launched(std::vector<RequestProgress>& all);
+  void settle(std::span<const RequestProgress> all);
+  Group* running_group(RequestId id);
+
   Tensor run(std::span<const Part> parts);
   std::vector<double> selected(std::span<const Part> parts, const Tensor& hidden);
   void select_token(const Part& part, std::span<float> logits, std::vector<double>& values) const;
   void select_beams(std::span<const Part> parts, const Tensor& logits, int64_t first_row,
                     std::vector<double>& values) const;
   int64_t num_values(const Part& part) const;
+  static bool all_draw_on_device(std::span<const Part> parts);
+  static std::vector<kernels::Draw> draws_of(std::span<const Part> parts);
 
   RequestProgress apply(const Part& part, std::span<const double> values);
   void apply_token(const Part& part, std::span<const double> values, RequestProgress& progress);
@@ -95,6 +116,9 @@ class Engine {
   Groups waiting_;
   RequestId last_id_ = 0;
   EngineState counts_;
+  std::optional<DecodeSteps> steps_;  // for a model on one rank
+  // The requests of the steps that were launched and not read, by row.
+  std::deque<std::vector<RequestId>> launched_;
 };
 
 }  // namespace megatron

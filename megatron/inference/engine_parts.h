@@ -51,6 +51,11 @@ struct Engine::Group {
            num_forced + 1 < static_cast<int64_t>(request.prompt.size());
   }
 
+  // Tokens drawn so far.
+  int64_t num_drawn(const Row& row) const {
+    return static_cast<int64_t>(row.tokens.size() - request.prompt.size());
+  }
+
   RequestId id;
   Request request;
   std::vector<Row> rows;
@@ -70,6 +75,12 @@ struct Engine::Part {
   int64_t first_forced = 0;
   int64_t num_forced = 0;
 };
+
+// Whether the device can draw token `step` of a request: nothing else of the logits is asked for,
+// and no logit is changed.
+bool draws_on_device(const Request& request, int64_t step);
+// How it draws the token.
+kernels::Draw draw_of(const Request& request, int64_t step);
 
 // Whether the last of a request's tokens ends it.
 bool stops(const Request& request, std::span<const int32_t> tokens);

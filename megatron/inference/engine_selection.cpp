@@ -65,6 +65,21 @@ int64_t drawn_token(const Request& request, std::span<const int32_t> tokens,
 
 }  // namespace
 
+bool draws_on_device(const Request& request, int64_t step) {
+  const SamplingOptions& sampling = request.sampling;
+  const bool keeps_logits = sampling.repetition_penalty == 1.0 && sampling.presence_penalty == 0 &&
+                            sampling.frequency_penalty == 0 && sampling.logit_bias.empty() &&
+                            !request.never_after;
+  const bool may_stop = request.stop_tokens.empty() || step >= request.min_new_tokens;
+  return keeps_logits && may_stop && !request.beams && !request.return_log_probabilities &&
+         request.num_top == 0;
+}
+
+kernels::Draw draw_of(const Request& request, int64_t step) {
+  return draw_of(request.sampling, top_p_at(request.sampling, step),
+                 sampling_uniform(request.seed, request.row, step), request.vocab_size);
+}
+
 bool stops(const Request& request, std::span<const int32_t> tokens) {
   const auto& ids = request.stop_tokens;
   if (std::find(ids.begin(), ids.end(), tokens.back()) != ids.end()) return true;
@@ -84,6 +99,22 @@ int64_t Engine::num_values(const Part& part) const {
     return count + 1 + (request.return_log_probabilities ? 1 : 0) + 2 * request.num_top;
   }
   return count + (part.is_first ? 3 * part.group->beams->num_candidates() : 0);
+}
+
+// Whether every part that draws can do so on the device.
+bool Engine::all_draw_on_device(std::span<const Part> parts) {
+  return std::all_of(parts.begin(), parts.end(), [](const Part& part) {
+    return !part.draws || draws_on_device(part.group->request, part.group->num_drawn(*part.row));
+  });
+}
+
+std::vector<kernels::Draw> Engine::draws_of(std::span<const Part> parts) {
+  std::vector<kernels::Draw> draws;
+  for (const Part& part : parts) {
+    if (!part.draws) continue;
+    draws.push_back(draw_of(part.group->request, part.group->num_drawn(*part.row)));
+  }
+  return draws;
 }
 
 std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& hidden) {
@@ -108,6 +139,11 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
   Tensor logits;
   if (!last_tokens.empty()) logits = gathered_logits(model_, rows_of(hidden, last_tokens));
   if (!draws(model_)) return std::vector<double>(static_cast<size_t>(count));
+  if (logits.defined() && forced.empty() && all_draw_on_device(parts)) {
+    const std::vector<int32_t> tokens = drawn_tokens(logits, draws_of(parts));
+    return {tokens.begin(), tokens.end()};
+  }
+  logits = on_host(logits);
 
   const int64_t known = model_.chunk.config().counted_vocab_size();
   size_t next_forced = 0;

@@ -8,7 +8,9 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
+#include "megatron/device/staging.h"
 #include "megatron/ops/cross_entropy.h"
+#include "megatron/ops/workspace.h"
 #include "megatron/parallel/tensor/mappings.h"
 
 namespace megatron {
@@ -70,8 +72,32 @@ Tensor gathered_logits(const InferenceModel& model, const Tensor& hidden) {
   if (!model.parallel.is_last_stage()) return {};
   const Tensor own = own_logits(model, hidden, 0, hidden.size(0));
   const Tensor all = gathered_last_axis(own, model.parallel.tensor.group);
-  if (!draws(model)) return {};
-  return cast(all, DType::kFloat32).to(Stream{}).reshape({all.size(0), all.size(2)});
+  return draws(model) ? all : Tensor();
+}
+
+Tensor on_host(const Tensor& logits) {
+  if (!logits.defined()) return {};
+  return cast(logits, DType::kFloat32).to(Stream{}).reshape({logits.size(0), logits.size(2)});
+}
+
+void draw_tokens(Tensor& tokens, const Tensor& logits, const Tensor& draws) {
+  const Stream stream = logits.stream();
+  const ConstView rows = logits.rows();
+  Workspace workspace(kernels::draw_workspace_bytes(rows.size(0), rows.size(1), stream), stream);
+  kernels::draw_tokens(tokens.slice(0, rows.size(0)).view(), rows,
+                       {draws.view().data, {draws.bytes()}, DType::kUInt8}, workspace.view(),
+                       stream);
+}
+
+std::vector<int32_t> drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> draws) {
+  const auto bytes = static_cast<int64_t>(draws.size_bytes());
+  Tensor near({bytes}, DType::kUInt8, logits.stream());
+  upload_bytes(near.view().data, draws.data(), bytes, logits.stream());
+  Tensor tokens({logits.size(0)}, DType::kInt32, logits.stream());
+  draw_tokens(tokens, logits, near);
+  const Tensor here = tokens.to(Stream{});
+  const auto all = here.span<int32_t>();
+  return {all.begin(), all.end()};
 }
 
 Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidden,

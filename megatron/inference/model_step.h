@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "megatron/kernels/draw.h"
 #include "megatron/models/gpt/gpt_model.h"
 
 namespace megatron {
@@ -25,9 +26,17 @@ void share(const InferenceModel& model, std::vector<double>& values);
 // whole model's on the last stage alone.
 Variable run_stages(const InferenceModel& model, const GptInput& input, CachedBatch* cached);
 
-// Logits of hidden [r, 1, h] on the rank that draws, in fp32 on the host: [r, v]. Undefined on the
-// other ranks; those of the last stage take part.
+// Logits [r, 1, v] of hidden [r, 1, h] on the rank that draws. Undefined on the other ranks; those
+// of the last stage take part.
 Tensor gathered_logits(const InferenceModel& model, const Tensor& hidden);
+// Logits [r, 1, v] in fp32 on the host: [r, v]. Undefined if they are.
+Tensor on_host(const Tensor& logits);
+
+// Draws a token for each row of logits [r, 1, v] (kernels/draw.h).
+//   tokens [at least r] int32    draws  r kernels::Draw, in any dtype
+void draw_tokens(Tensor& tokens, const Tensor& logits, const Tensor& draws);
+// The same for draws on the host; waits for the tokens.
+std::vector<int32_t> drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> draws);
 
 // Log-probabilities of ids [b, n] at the first n positions of hidden [s, b, h]: [n, b] fp32 on the
 // host of the rank that draws, a chunk of positions at a time. Undefined on the other ranks.

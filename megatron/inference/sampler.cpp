@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <set>
 #include <vector>
 
@@ -11,52 +10,6 @@
 #include "megatron/device/philox.h"
 
 namespace megatron {
-namespace {
-
-// Weights of softmax(logits / temperature) before normalization; the largest is 1.
-std::vector<double> weights_of(std::span<const float> logits, double temperature, float largest) {
-  std::vector<double> weights(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[i]) - largest) / temperature);
-  }
-  return weights;
-}
-
-// Zeroes everything below the k-th largest logit.
-void keep_top_k(std::vector<double>& weights, std::span<const float> logits, int64_t top_k) {
-  if (top_k >= static_cast<int64_t>(logits.size())) return;
-  std::vector<float> sorted(logits.begin(), logits.end());
-  const auto kth = sorted.begin() + (top_k - 1);
-  std::nth_element(sorted.begin(), kth, sorted.end(), std::greater<>());
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (logits[i] < *kth) weights[i] = 0;
-  }
-}
-
-// Zeroes the tail after the token whose cumulative probability crosses top_p.
-void keep_top_p(std::vector<double>& weights, double top_p) {
-  std::vector<size_t> order(weights.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return weights[a] > weights[b]; });
-  const double limit = top_p * std::accumulate(weights.begin(), weights.end(), 0.0);
-  double sum = 0;
-  for (const size_t index : order) {
-    const double weight = weights[index];
-    if (sum > limit) weights[index] = 0;
-    sum += weight;
-  }
-}
-
-// Zeroes what has less than a share of the largest weight, 1.
-void keep_min_p(std::vector<double>& weights, double min_p) {
-  for (double& weight : weights) {
-    if (weight < min_p) weight = 0;
-  }
-}
-
-}  // namespace
-
 void adjust_logits(std::span<float> logits, const SamplingOptions& options,
                    std::span<const int32_t> tokens, int64_t prompt_length) {
   const auto in_range = [&](int32_t id) { return static_cast<size_t>(id) < logits.size(); };
@@ -88,31 +41,25 @@ double top_p_at(const SamplingOptions& options, int64_t step) {
   return std::max(decayed, options.top_p_bound);
 }
 
+kernels::Draw draw_of(const SamplingOptions& options, double top_p, double uniform,
+                      int64_t vocab_size) {
+  const int64_t top_k = std::min(options.top_k, vocab_size);
+  return {.temperature = options.temperature,
+          .top_p = top_p,
+          .min_p = options.min_p,
+          .uniform = uniform,
+          .top_k = static_cast<int32_t>(top_k == 1 && options.top_k > 1 ? 0 : top_k),
+          .vocab_size = static_cast<int32_t>(vocab_size)};
+}
+
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double top_p,
                double uniform) {
   invariant(!logits.empty(), "there are logits to sample from");
-  const auto best = std::max_element(logits.begin(), logits.end());
-  for (const float logit : logits) {
-    if (std::isnan(logit)) throw Error(kNotANumber);
-  }
-  if (options.top_k == 1) return best - logits.begin();
-
-  std::vector<double> weights = weights_of(logits, options.temperature, *best);
-  if (options.top_k > 1) {
-    keep_top_k(weights, logits, options.top_k);
-  }
-  if (top_p > 0) keep_top_p(weights, top_p);
-  if (options.min_p > 0) keep_min_p(weights, options.min_p);
-  const double target = uniform * std::accumulate(weights.begin(), weights.end(), 0.0);
-  double sum = 0;
-  int64_t last = best - logits.begin();  // rounding may leave the target just above the sum
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] == 0) continue;
-    sum += weights[i];
-    last = static_cast<int64_t>(i);
-    if (sum > target) break;
-  }
-  return last;
+  const auto vocab_size = static_cast<int64_t>(logits.size());
+  const int32_t token =
+      kernels::cpu::drawn_token(logits, draw_of(options, top_p, uniform, vocab_size));
+  if (token == kernels::kNoToken) throw Error(kNotANumber);
+  return token;
 }
 
 double sampling_uniform(uint64_t seed, int64_t row, int64_t step) {

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/kernels/draw.h"
+
 namespace megatron {
 
 // How the next token is chosen from the logits. The first group of rules is Megatron-LM's. They
@@ -38,11 +40,13 @@ double top_p_at(const SamplingOptions& options, int64_t step);
 void adjust_logits(std::span<float> logits, const SamplingOptions& options,
                    std::span<const int32_t> tokens, int64_t prompt_length);
 
-// The index drawn from one row of logits, which adjust_logits() has seen. With `top_k` > 1 the k
-// largest compete (and what ties with the k-th); of these with `top_p` > 0 the most probable tokens
-// up to the one whose sum crosses top_p. The draw is the inverse of the cumulative distribution, in
-// index order, at `uniform` in [0, 1). Ties of the largest go to the lowest index.
-//   logits  fp32, one per token; NaN is refused with Error
+// How the kernels draw a step's token among vocab_size ids (kernels/draw.h).
+kernels::Draw draw_of(const SamplingOptions& options, double top_p, double uniform,
+                      int64_t vocab_size);
+
+// The index drawn from one row of logits, which adjust_logits() has seen, at `uniform` in [0, 1):
+// kernels::draw_tokens() on the host. NaN is refused with Error.
+//   logits  fp32, one per token
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double top_p,
                double uniform);
 

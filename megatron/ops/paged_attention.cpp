@@ -6,145 +6,139 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
-#include "megatron/kernels/copy_heads.h"
 #include "megatron/kernels/paged_attention.h"
 #include "megatron/ops/attention.h"
+#include "megatron/ops/embedding.h"
 
 namespace megatron {
 namespace {
 
-// A stretch of a row's tokens that lie in pages which follow each other.
-struct Run {
-  int64_t begin = 0;       // token of the row
-  int64_t count = 0;       // tokens
-  int64_t first_slot = 0;  // of the store: page * page_tokens + place in the page
-};
-
-// Tokens [begin, end) of a row, in as few runs as their pages allow.
-std::vector<Run> runs_of(const PagedRow& row, int64_t page_tokens, int64_t begin, int64_t end) {
-  std::vector<Run> runs;
-  while (begin < end) {
-    const int64_t page = row.pages[static_cast<size_t>(begin / page_tokens)];
-    const int64_t slot = page * page_tokens + begin % page_tokens;
-    const int64_t count = std::min(end - begin, page_tokens - begin % page_tokens);
-    if (!runs.empty() && runs.back().first_slot + runs.back().count == slot) {
-      runs.back().count += count;
-    } else {
-      runs.push_back({begin, count, slot});
-    }
-    begin += count;
-  }
-  return runs;
-}
-
-// [pages, tokens, g, d] without its pages: [slots, 1, g d].
-Tensor slots_of(const Tensor& store) {
-  return store.reshape({store.size(0) * store.size(1), 1, store.size(2) * store.size(3)});
-}
-
-// Tokens [0, length) of a row, one after the other: [length, 1, g d].
-Tensor gathered(const Tensor& store, const PagedRow& row, int64_t length) {
-  const Tensor slots = slots_of(store);
-  const std::vector<Run> runs = runs_of(row, store.size(1), 0, length);
-  if (runs.size() == 1) return slots.slice(runs.front().first_slot, length);
-  Tensor y({length, 1, slots.size(2)}, store.dtype(), store.stream());
-  for (const Run& run : runs) {
-    Tensor part = y.slice(run.begin, run.count);
-    copy_into(part, slots.slice(run.first_slot, run.count));
-  }
-  return y;
-}
-
-void put(Tensor& store, const kernels::ConstHeadsView& heads, const PagedRow& row) {
-  const Tensor slots = slots_of(store);
-  for (const Run& run : runs_of(row, store.size(1), row.before, row.before + row.num_tokens)) {
-    Tensor place = slots.slice(run.first_slot, run.count);
-    kernels::ConstHeadsView part = heads;
-    part.s = run.count;
-    const int64_t skipped = (run.begin - row.before) * heads.stride_s;
-    part.data = static_cast<const char*>(part.data) + skipped * size_of(part.dtype);
-    kernels::copy_heads(kernels::heads_of(place.view(), heads.heads), part, store.stream());
-  }
-}
+using Ids = std::vector<int32_t>;
 
 ConstView view_or_none(const Tensor& x) { return x.defined() ? x.view() : ConstView{}; }
 
-// All rows of one token in one call.
-void attend_single_tokens(Tensor& y, const Tensor& qkv, const PagedStore& store,
-                          std::span<const PagedRow* const> rows,
-                          const PagedAttentionOptions& options) {
+float scale_of(const PagedAttentionOptions& options, int64_t head_size) {
+  return options.softmax_scale > 0 ? options.softmax_scale
+                                   : 1.0f / std::sqrt(static_cast<float>(head_size));
+}
+
+// The table of the rows of one token.
+void add_single_rows(PagedBatch& batch, std::span<const PagedRow* const> rows, int64_t num_heads,
+                     int64_t head_size, Stream stream) {
   if (rows.empty()) return;
   size_t most = 1;
   for (const PagedRow* row : rows) most = std::max(most, row->pages.size());
-  std::vector<int32_t> pages;
-  std::vector<int32_t> lengths;
-  std::vector<int32_t> queries;
+  Ids pages, lengths, queries;
   for (const PagedRow* row : rows) {
     pages.insert(pages.end(), row->pages.begin(), row->pages.end());
     pages.resize(pages.size() + most - row->pages.size(), 0);
     lengths.push_back(static_cast<int32_t>(row->before + 1));
     queries.push_back(static_cast<int32_t>(row->first_token));
+    batch.max_length = std::max(batch.max_length, row->before + 1);
   }
   const auto count = static_cast<int64_t>(rows.size());
-  const kernels::PageTable table{{pages.data(), {count, static_cast<int64_t>(most)}, DType::kInt32},
-                                 {lengths.data(), {count}, DType::kInt32},
-                                 {queries.data(), {count}, DType::kInt32}};
-  const auto q = kernels::split_qkv(qkv.view(), options.num_heads, options.num_query_groups).q;
-  kernels::paged_attention(kernels::heads_of(y.view(), options.num_heads), q, store.keys.view(),
-                           store.values.view(), table, 1.0f / std::sqrt(static_cast<float>(q.d)),
-                           view_or_none(options.alibi_slopes), y.stream());
+  batch.pages = tensor_of(pages, {count, static_cast<int64_t>(most)}).to(stream);
+  batch.lengths = tensor_of(lengths, {count}).to(stream);
+  batch.queries = tensor_of(queries, {count}).to(stream);
+  const int64_t bytes = kernels::paged_attention_workspace_bytes(count, num_heads, head_size,
+                                                                 batch.max_length, stream);
+  if (bytes > 0) batch.workspace = zeros({bytes}, DType::kUInt8, stream);
 }
 
-void attend_row(Tensor& y, const Tensor& qkv, const PagedStore& store, const PagedRow& row,
-                const PagedAttentionOptions& options) {
-  const int64_t length = row.before + row.num_tokens;
-  const Tensor keys = gathered(store.keys, row, length);
-  const Tensor values = gathered(store.values, row, length);
-  const Tensor own = qkv.slice(row.first_token, row.num_tokens);
-  Tensor out = y.slice(row.first_token, row.num_tokens);
-  const auto q =
-      kernels::split_qkv(std::as_const(own).view(), options.num_heads, options.num_query_groups).q;
+// Where the tokens of a row go, in a batch of slots.
+void add_slots(Ids& slots, const PagedRow& row, int64_t page_tokens) {
+  for (int64_t i = 0; i < row.num_tokens; ++i) {
+    const int64_t at = row.before + i;
+    const int64_t page = row.pages[static_cast<size_t>(at / page_tokens)];
+    slots[static_cast<size_t>(row.first_token + i)] =
+        static_cast<int32_t>(page * page_tokens + at % page_tokens);
+  }
+}
+
+// Tokens [0, length) of a row, one after the other: [length, 1, g d].
+Tensor gathered(const Tensor& store, const Tensor& pages, int64_t length) {
+  const int64_t width = store.size(2) * store.size(3);
+  const Variable table(store.reshape({store.size(0), store.size(1) * width}));
+  const Tensor whole = embedding(table, RowIds(pages, Tensor())).data();
+  return whole.reshape({pages.size(1) * store.size(1), 1, width}).slice(0, length);
+}
+
+void attend_stretch(Tensor& y, const Tensor& qkv, const PagedStore& store,
+                    const PagedBatch::Stretch& stretch, const PagedAttentionOptions& options) {
+  invariant(!options.distance_bias.defined(), "a row of several tokens has no distance bias");
+  const Tensor own = qkv.slice(stretch.first_token, stretch.num_tokens);
+  Tensor out = y.slice(stretch.first_token, stretch.num_tokens);
+  auto heads =
+      kernels::split_qkv(std::as_const(own).view(), options.num_heads, options.num_query_groups);
+  Tensor keys, values;
+  if (stretch.before > 0) {
+    const int64_t length = stretch.before + stretch.num_tokens;
+    keys = gathered(store.keys, stretch.pages, length);
+    values = gathered(store.values, stretch.pages, length);
+    heads.k = kernels::heads_of(std::as_const(keys).view(), options.num_query_groups);
+    heads.v = kernels::heads_of(std::as_const(values).view(), options.num_query_groups);
+  }
   kernels::AttentionSettings settings;
-  settings.scale = 1.0f / std::sqrt(static_cast<float>(q.d));
+  settings.scale = scale_of(options, heads.q.d);
   settings.is_causal = true;
-  settings.query_offset = row.before;
+  settings.query_offset = stretch.before;
   settings.alibi_slopes = view_or_none(options.alibi_slopes);
-  attention_without_gradient(
-      kernels::heads_of(out.view(), options.num_heads), TensorView{}, q,
-      kernels::heads_of(std::as_const(keys).view(), options.num_query_groups),
-      kernels::heads_of(std::as_const(values).view(), options.num_query_groups), settings,
-      y.stream());
+  attention_without_gradient(kernels::heads_of(out.view(), options.num_heads), TensorView{},
+                             heads.q, heads.k, heads.v, settings, y.stream());
 }
 
 }  // namespace
 
-Tensor paged_attention(const Tensor& qkv, PagedStore& store, std::span<const PagedRow> rows,
+PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, int64_t num_heads,
+                       int64_t head_size, Stream stream) {
+  PagedBatch batch;
+  std::vector<const PagedRow*> single;
+  int64_t num_tokens = 0;
+  for (const PagedRow& row : rows) {
+    num_tokens = std::max(num_tokens, row.first_token + row.num_tokens);
+  }
+  Ids slots(static_cast<size_t>(num_tokens), -1);
+  for (const PagedRow& row : rows) {
+    if (row.num_tokens == 1) {
+      single.push_back(&row);
+      continue;
+    }
+    add_slots(slots, row, page_tokens);
+    PagedBatch::Stretch stretch{row.first_token, row.num_tokens, row.before, {}};
+    if (row.before > 0) {
+      const int64_t count = (row.before + row.num_tokens + page_tokens - 1) / page_tokens;
+      const std::vector<int64_t> pages(row.pages.begin(), row.pages.begin() + count);
+      stretch.pages = tensor_of(pages, {1, static_cast<int64_t>(pages.size())}).to(stream);
+    }
+    batch.stretches.push_back(std::move(stretch));
+  }
+  add_single_rows(batch, single, num_heads, head_size, stream);
+  if (!batch.stretches.empty()) batch.slots = tensor_of(slots, {num_tokens}).to(stream);
+  return batch;
+}
+
+Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& batch,
                        const PagedAttentionOptions& options) {
   const TraceRange range("paged_attention", qkv.stream());
   const int64_t n = options.num_heads;
-  const int64_t g = options.num_query_groups;
-  const int64_t d = store.keys.size(3);
-  const auto heads = kernels::split_qkv(qkv.view(), n, g);
-  for (const PagedRow& row : rows) {
-    const auto of_row = [&](kernels::ConstHeadsView view) {
-      view.data = static_cast<const char*>(view.data) +
-                  row.first_token * view.stride_s * size_of(view.dtype);
-      view.s = row.num_tokens;
-      return view;
-    };
-    put(store.keys, of_row(heads.k), row);
-    put(store.values, of_row(heads.v), row);
+  const auto heads = kernels::split_qkv(qkv.view(), n, options.num_query_groups);
+  Tensor y({qkv.size(0), 1, n * heads.q.d}, qkv.dtype(), qkv.stream());
+  if (batch.lengths.defined()) {
+    Tensor workspace = batch.workspace;
+    kernels::paged_attention(
+        kernels::heads_of(y.view(), n), store.keys.view(), store.values.view(), heads.q, heads.k,
+        heads.v, {batch.pages.view(), batch.lengths.view(), batch.queries.view(), batch.max_length},
+        {.scale = scale_of(options, heads.q.d),
+         .alibi_slopes = view_or_none(options.alibi_slopes),
+         .distance_bias = view_or_none(options.distance_bias)},
+        workspace.defined() ? workspace.view() : TensorView{}, y.stream());
   }
-  Tensor y({qkv.size(0), 1, n * d}, qkv.dtype(), qkv.stream());
-  std::vector<const PagedRow*> single;
-  for (const PagedRow& row : rows) {
-    if (row.num_tokens == 1 && qkv.stream().is_cpu()) {
-      single.push_back(&row);
-    } else {
-      attend_row(y, qkv, store, row, options);
-    }
+  if (batch.stretches.empty()) return y;
+  kernels::put_into_pages(store.keys.view(), store.values.view(), heads.k, heads.v,
+                          batch.slots.view(), y.stream());
+  for (const PagedBatch::Stretch& stretch : batch.stretches) {
+    attend_stretch(y, qkv, store, stretch, options);
   }
-  attend_single_tokens(y, qkv, store, single, options);
   return y;
 }
 

@@ -25,19 +25,40 @@ struct PagedStore {
   int64_t page_tokens() const { return keys.size(1); }
 };
 
+// The rows of a batch as the kernels of all layers read them, on the device of the model.
+struct PagedBatch {
+  // The rows of one token (kernels::PageTable); no row is longer than max_length.
+  Tensor pages, lengths, queries;
+  int64_t max_length = 0;
+  Tensor workspace;  // of kernels::paged_attention for these rows; undefined if it needs none
+  // The rows of several tokens.
+  struct Stretch {
+    int64_t first_token = 0, num_tokens = 0, before = 0;
+    Tensor pages;  // [1, pages] int64; undefined if no token is before
+  };
+  std::vector<Stretch> stretches = {};
+  Tensor slots;  // [t] int32 (kernels::put_into_pages), -1 for tokens that are a row of their own;
+                 // undefined without stretches
+};
+
+// For rows with `num_heads` heads of `head_size` channels on this rank, and t tokens in all.
+PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, int64_t num_heads,
+                       int64_t head_size, Stream stream);
+
 struct PagedAttentionOptions {
   int64_t num_heads = 0;
   int64_t num_query_groups = 0;
-  Tensor alibi_slopes = {};  // [n] fp32; undefined: none
+  float softmax_scale = 0;    // 0: 1 / sqrt(head size)
+  Tensor alibi_slopes = {};   // [n] fp32; undefined: none
+  Tensor distance_bias = {};  // [n, L] fp32 (kernels::PagedSettings); undefined: none
 };
 
 // Puts the keys and values of a batch into the pages of its rows; each token then attends to the
 // tokens of its row up to itself. No gradient.
 //   qkv [t, 1, (n + 2g) d], as ops/attention.h   -> [t, 1, n d]
-// The CPU reads keys and values of rows with one token where they lie. A row with several tokens,
-// and every row of a GPU, is attended by itself; its pages are copied together unless they follow
-// each other.
-Tensor paged_attention(const Tensor& qkv, PagedStore& store, std::span<const PagedRow> rows,
+// One kernel takes all rows of one token. A row of several tokens is attended by itself; the pages
+// of the tokens before them are copied together. Such a row has no distance bias.
+Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& batch,
                        const PagedAttentionOptions& options);
 
 }  // namespace megatron

@@ -68,6 +68,7 @@ Variable CoreAttention::self_cached(const Variable& qkv, int64_t layer,
   return Variable(paged_attention(qkv.data(), cached.cache.layer(layer), cached.rows,
                                   {.num_heads = heads_.num_heads,
                                    .num_query_groups = heads_.num_groups,
+                                   .softmax_scale = softmax_scale_,
                                    .alibi_slopes = alibi_slopes_}));
 }
 

@@ -33,7 +33,7 @@ class KvCache {
 // What a forward pass of generation does to the cache: the rows of its tokens.
 struct CachedBatch {
   KvCache& cache;
-  std::vector<PagedRow> rows = {};
+  PagedBatch rows = {};
 };
 
 }  // namespace megatron

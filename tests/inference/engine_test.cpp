@@ -7,8 +7,10 @@
 #include <map>
 
 #include "megatron/core/error.h"
+#include "megatron/device/stream.h"
 #include "megatron/inference/generate.h"
 #include "tests/inference/tiny_gpt.h"
+#include "tests/support/device_under_test.h"
 #include "tests/support/message_of.h"
 
 namespace megatron {
@@ -51,7 +53,7 @@ Tokens by_full_passes(const GptModel& model, const Request& request) {
     const auto length = static_cast<int64_t>(ids.size());
     const NoGrad no_grad;
     const Variable hidden = run_stages({model}, {.tokens = tensor_of(ids, {1, length})}, nullptr);
-    const Tensor logits = gathered_logits({model}, hidden.data().slice(length - 1, 1));
+    const Tensor logits = on_host(gathered_logits({model}, hidden.data().slice(length - 1, 1)));
     const auto known = static_cast<size_t>(model.config().counted_vocab_size());
     tokens.push_back(static_cast<int32_t>(
         sample(logits.span<float>().first(known), request.sampling, request.sampling.top_p,
@@ -62,7 +64,12 @@ Tokens by_full_passes(const GptModel& model, const Request& request) {
 
 class EngineTest : public testing::TestWithParam<PositionEmbedding> {
  protected:
-  const std::unique_ptr<GptModel> model_ = tiny_gpt(GetParam());
+  void SetUp() override {
+    if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
+    use_device(stream_under_test().device);
+    model_ = tiny_gpt(GetParam(), stream_under_test());
+  }
+  std::unique_ptr<const GptModel> model_;
 };
 
 TEST_P(EngineTest, DrawsWhatFullPassesDraw) {
@@ -82,7 +89,9 @@ TEST_P(EngineTest, DrawsDoNotDependOnWhatElseRuns) {
       {.max_rows = 2},
       {.max_rows = 3, .max_step_tokens = 3},
       {.page_tokens = 3, .cache_tokens = 27, .reuse_prefixes = false},
-      {.page_tokens = 2, .cache_tokens = 30}};
+      {.page_tokens = 2, .cache_tokens = 30},
+      {.decodes_ahead = true},
+      {.max_rows = 2, .page_tokens = 3, .cache_tokens = 30, .decodes_ahead = true}};
   for (size_t i = 0; i < all.size(); ++i) {
     SCOPED_TRACE(i);
     Engine engine({*model_}, all[i]);
@@ -151,6 +160,62 @@ TEST_P(EngineTest, LogProbabilitiesAreThoseOfTheScore) {
         EXPECT_NEAR(values[k], want.log_probabilities[k], 1e-5) << id << ", " << k;
       }
     }
+  }
+}
+
+// A step may draw a token of one text and find log-probabilities of the prompt of another.
+TEST_P(EngineTest, LogProbabilitiesBesideATextThatDraws) {
+  Engine engine({*model_}, {.max_step_tokens = 4});
+  const Request plain = request_of(kPrompts[1]);
+  Request scored = request_of(kPrompts[0], 1);
+  scored.return_log_probabilities = true;
+  const RequestId first = engine.submit(plain);
+  engine.step();
+  const RequestId second = engine.submit(scored);
+  std::vector<double> found;
+  Tokens drawn, tokens = scored.prompt;
+  while (engine.has_work()) {
+    for (const RequestProgress& progress : engine.step()) {
+      if (progress.id == first && progress.token) drawn.push_back(*progress.token);
+      if (progress.id != second) continue;
+      found.insert(found.end(), progress.prompt_log_probabilities.begin(),
+                   progress.prompt_log_probabilities.end());
+      if (!progress.token) continue;
+      found.push_back(progress.log_probability);
+      tokens.push_back(*progress.token);
+    }
+  }
+  const Tokens want_drawn = alone(*model_, plain);
+  EXPECT_EQ(drawn, Tokens(want_drawn.begin() + 1, want_drawn.end()));
+  const Score want = score({*model_}, tokens);
+  ASSERT_EQ(found.size(), want.log_probabilities.size());
+  for (size_t k = 0; k < found.size(); ++k) EXPECT_NEAR(found[k], want.log_probabilities[k], 1e-5);
+}
+
+// A text that ends by a stop token, and one that goes away, leave a step under way that has them.
+TEST_P(EngineTest, TextsThatEndDuringAStepUnderWayLeaveTheOthersAlone) {
+  const Request request = request_of(kPrompts[0]);
+  const Tokens all = alone(*model_, request);
+  Request stopped = request;
+  stopped.stop_tokens = {all[3]};
+  const auto end = std::find(all.begin(), all.end(), all[3]) + 1;
+  for (const bool ahead : {false, true}) {
+    Engine engine({*model_}, {.page_tokens = 4, .cache_tokens = 120, .decodes_ahead = ahead});
+    const RequestId first = engine.submit(stopped);
+    const RequestId gone = engine.submit(request_of(kPrompts[2], 2));
+    const RequestId last = engine.submit(request_of(kPrompts[3], 3));
+    std::map<RequestId, Tokens> drawn;
+    for (int step = 0; engine.has_work(); ++step) {
+      for (const RequestProgress& progress : engine.step()) {
+        if (progress.token) drawn[progress.id].push_back(*progress.token);
+      }
+      if (step == 5) engine.cancel(gone);
+      if (step == 7) engine.submit(request_of(kPrompts[2], 2));
+    }
+    EXPECT_EQ(drawn[first], Tokens(all.begin(), end));
+    EXPECT_EQ(drawn[last], alone(*model_, request_of(kPrompts[3], 3)));
+    EXPECT_EQ(drawn[last + 1], alone(*model_, request_of(kPrompts[2], 2)));
+    EXPECT_EQ(engine.state().pages_owned, 0);
   }
 }
 
@@ -239,7 +304,7 @@ TEST_P(EngineTest, BeamsSharePages) {
     const auto length = static_cast<int64_t>(ids.size());
     const NoGrad no_grad;
     const Variable hidden = run_stages({*model_}, {.tokens = tensor_of(ids, {1, length})}, nullptr);
-    const Tensor logits = gathered_logits({*model_}, hidden.data().slice(length - 1, 1));
+    const Tensor logits = on_host(gathered_logits({*model_}, hidden.data().slice(length - 1, 1)));
     const auto row =
         logits.span<float>().first(static_cast<size_t>(model_->config().counted_vocab_size()));
     const double sum = log_sum_exp(row);

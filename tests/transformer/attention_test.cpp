@@ -110,7 +110,8 @@ TEST(SelfAttentionTest, CachedKeysAreNormed) {
   const std::vector<int32_t> pages = {5, 2, 7, 1};
   for (int64_t token = 0, count = 1; token < kLength; token += count, count = 2) {
     count = std::min(count, kLength - token);
-    CachedBatch cached{cache, {{.num_tokens = count, .before = token, .pages = pages}}};
+    const PagedRow row{.num_tokens = count, .before = token, .pages = pages};
+    CachedBatch cached{cache, paged_batch({&row, 1}, 4, c.num_attention_heads, c.kv_channels, {})};
     ForwardContext context;
     context.cached = &cached;
     const Tensor own = first_sample(x.slice(token, count));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "megatron/core/parallel_for.h"
@@ -85,16 +86,34 @@ struct Paged {
 
 constexpr int64_t kMaxHeadSize = 256;
 
+// What is added to the scores of a head.
+struct HeadBias {
+  float slope = 0;
+  const float* by_distance = nullptr;
+  int64_t num_distances = 0;
+
+  HeadBias(const PagedSettings& settings, int64_t head) {
+    if (settings.alibi_slopes.data != nullptr) slope = settings.alibi_slopes.as<float>()[head];
+    if (settings.distance_bias.data == nullptr) return;
+    num_distances = settings.distance_bias.size(1);
+    by_distance = settings.distance_bias.as<float>() + head * num_distances;
+  }
+  // Of key j for the last of `length` tokens.
+  float of(int64_t j, int64_t length) const {
+    const int64_t distance = length - 1 - j;
+    return slope * static_cast<float>(j) + (distance < num_distances ? by_distance[distance] : 0);
+  }
+};
+
 // One query head over the keys and values of its group.
 template <class T>
 void attend(T* out, const T* q, const Paged<T>& keys, const Paged<T>& values, int64_t length,
-            int64_t d, float scale, float slope, float* scores) {
+            int64_t d, float scale, const HeadBias& bias, float* scores) {
   float scaled[kMaxHeadSize];
   float sums[kMaxHeadSize] = {};
   for (int64_t c = 0; c < d; ++c) scaled[c] = static_cast<float>(q[c]) * scale;
-  keys.each(length, [&](int64_t j, const T* key) {
-    scores[j] = dot(scaled, key, d) + slope * static_cast<float>(j);
-  });
+  keys.each(length,
+            [&](int64_t j, const T* key) { scores[j] = dot(scaled, key, d) + bias.of(j, length); });
   const float sum = exponentials(scores, length);
   values.each(length, [&](int64_t j, const T* value) { add_scaled(sums, scores[j], value, d); });
   for (int64_t c = 0; c < d; ++c) out[c] = T(sums[c] / sum);
@@ -103,7 +122,7 @@ void attend(T* out, const T* q, const Paged<T>& keys, const Paged<T>& values, in
 }  // namespace
 
 void paged_attention(HeadsView out, ConstHeadsView q, ConstView keys, ConstView values,
-                     const PageTable& table, float scale, ConstView alibi_slopes, Stream stream) {
+                     const PageTable& table, const PagedSettings& settings, Stream stream) {
   const int64_t rows = table.lengths.numel();
   const auto* lengths = table.lengths.as<int32_t>();
   const int64_t longest = rows == 0 ? 0 : *std::max_element(lengths, lengths + rows);
@@ -119,18 +138,36 @@ void paged_attention(HeadsView out, ConstHeadsView q, ConstView keys, ConstView 
         for (int64_t task = worker; task < tasks; task += workers) {
           const int64_t row = task / q.heads;
           const int64_t head = task % q.heads;
+          if (lengths[row] == 0) continue;
           const int64_t token = table.queries.as<int32_t>()[row];
           const auto* pages = table.pages.as<int32_t>() + row * table.pages.size(1);
           const int64_t group = head / heads_per_group;
           attend<T>(static_cast<T*>(out.data) + token * out.stride_s + out.offset(0, head),
                     static_cast<const T*>(q.data) + token * q.stride_s + q.offset(0, head),
                     Paged<T>(keys, pages, group), Paged<T>(values, pages, group), lengths[row], q.d,
-                    scale, alibi_slopes.data == nullptr ? 0.0f : alibi_slopes.as<float>()[head],
-                    scores);
+                    settings.scale, HeadBias(settings, head), scores);
         }
       }
     });
   });
+}
+
+void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,
+                    ConstView slots, Stream) {
+  const int64_t bytes = size_of(keys.dtype);
+  const auto put = [&](const TensorView& pages, const ConstHeadsView& x, int64_t token) {
+    auto* to = static_cast<char*>(pages.data) + slots.as<int32_t>()[token] * x.heads * x.d * bytes;
+    for (int64_t head = 0; head < x.heads; ++head, to += x.d * bytes) {
+      const int64_t from = token * x.stride_s + x.offset(0, head);
+      std::memcpy(to, static_cast<const char*>(x.data) + from * bytes,
+                  static_cast<size_t>(x.d * bytes));
+    }
+  };
+  for (int64_t token = 0; token < k.s; ++token) {
+    if (slots.as<int32_t>()[token] < 0) continue;
+    put(keys, k, token);
+    put(values, v, token);
+  }
 }
 
 }  // namespace megatron::kernels::cpu

@@ -1,0 +1,153 @@
+#include "megatron/inference/decode_steps.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/device/staging.h"
+#include "megatron/kernels/decode_inputs.h"
+#include "megatron/kernels/paged_attention.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kDrawWords = sizeof(kernels::Draw) / sizeof(int32_t);
+static_assert(sizeof(kernels::Draw) % sizeof(int64_t) == 0);
+// Numbers of rows of more than this are padded to a multiple of it.
+constexpr int64_t kRowsAtOnce = 16;
+
+int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t max_rows,
+                         int64_t max_pages)
+    : model_(model),
+      cache_(cache),
+      max_rows_(rounded_up(max_rows, kRowsAtOnce)),
+      max_pages_(max_pages),
+      stream_(model.chunk.stream()),
+      pool_(allocator_of(stream_.device)) {
+  inputs_ = zeros({max_rows_ * (kDrawWords + 2 + max_pages_)}, DType::kInt32, stream_);
+  int64_t at = 0;
+  const auto part = [&](int64_t words) {
+    at += words;
+    return inputs_.slice(at - words, words);
+  };
+  draws_ = part(max_rows_ * kDrawWords);  // first, for its alignment
+  tokens_ = part(max_rows_);
+  lengths_ = part(max_rows_);
+  pages_ = part(max_rows_ * max_pages_);
+  host_inputs_.resize(static_cast<size_t>(inputs_.numel()));
+  std::vector<int32_t> queries;
+  for (int64_t i = 0; i < max_rows_; ++i) queries.push_back(static_cast<int32_t>(i));
+  queries_ = tensor_of(queries, {max_rows_}).to(stream_);
+  drawn_ = zeros({max_rows_}, DType::kInt32, stream_);
+  for (auto& readback : readbacks_) {
+    readback = std::make_unique<Readback>(drawn_.bytes(), stream_.device);
+  }
+  if (!stream_.is_cpu()) pool_.keep();
+}
+
+void DecodeSteps::launch(std::span<const DecodeRow> rows) {
+  invariant(launched_.size() < kMostAhead, "the steps before are read first");
+  const auto count = static_cast<int64_t>(rows.size());
+  int64_t max_length = 0;
+  for (const DecodeRow& row : rows) max_length = std::max(max_length, row.length);
+  Kind& kind = kind_of(padded(count), max_length);
+  upload(rows, kind.ids.size(1));
+  run(kind);
+  const size_t place = next_readback_;
+  next_readback_ = (next_readback_ + 1) % kMostAhead;
+  readbacks_[place]->start(std::as_const(drawn_).view().data, stream_);
+  launched_.push_back({count, place});
+}
+
+std::vector<int32_t> DecodeSteps::take() {
+  const Launched step = launched_.front();
+  launched_.pop_front();
+  const auto* const tokens = reinterpret_cast<const int32_t*>(readbacks_[step.readback]->wait());
+  return {tokens, tokens + step.rows};
+}
+
+// A GPU has one graph for several numbers of rows; the CPU would compute the padding.
+int64_t DecodeSteps::padded(int64_t rows) const {
+  if (stream_.is_cpu()) return rows;
+  if (rows >= kRowsAtOnce) return rounded_up(rows, kRowsAtOnce);
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
+}
+
+DecodeSteps::Kind& DecodeSteps::kind_of(int64_t rows, int64_t max_length) {
+  constexpr auto kShortest = static_cast<uint64_t>(kernels::cuda::kPagedKeys);
+  const auto longest =
+      static_cast<int64_t>(std::bit_ceil(std::max(kShortest, static_cast<uint64_t>(max_length))));
+  const auto [place, is_new] = kinds_.try_emplace({rows, longest});
+  Kind& kind = place->second;
+  if (!is_new) return kind;
+  kind.ids = Tensor({1, rows}, DType::kInt64, stream_);
+  kind.positions = Tensor({1, rows}, DType::kInt64, stream_);
+  kind.batch.pages = pages_.slice(0, rows * max_pages_).reshape({rows, max_pages_});
+  kind.batch.lengths = lengths_.slice(0, rows);
+  kind.batch.queries = queries_.slice(0, rows);
+  kind.batch.max_length = longest;
+  const TransformerConfig& config = model_.chunk.config();
+  const int64_t bytes = kernels::paged_attention_workspace_bytes(
+      rows, config.num_attention_heads, config.kv_channels, longest, stream_);
+  if (bytes > 0) kind.batch.workspace = zeros({bytes}, DType::kUInt8, stream_);
+  return kind;
+}
+
+void DecodeSteps::upload(std::span<const DecodeRow> rows, int64_t padded_rows) {
+  int32_t* const tokens = host_inputs_.data() + max_rows_ * kDrawWords;
+  int32_t* const lengths = tokens + max_rows_;
+  int32_t* const pages = lengths + max_rows_;
+  for (size_t i = 0; i < static_cast<size_t>(padded_rows); ++i) {
+    const DecodeRow row = i < rows.size() ? rows[i] : DecodeRow{};
+    std::memcpy(host_inputs_.data() + i * kDrawWords, &row.draw, sizeof(row.draw));
+    tokens[i] = row.token;
+    lengths[i] = static_cast<int32_t>(row.length);
+    std::copy(row.pages.begin(), row.pages.end(), pages + i * static_cast<size_t>(max_pages_));
+  }
+  const int32_t* const end = pages + padded_rows * max_pages_;
+  upload_bytes(inputs_.view().data, host_inputs_.data(),
+               (end - host_inputs_.data()) * static_cast<int64_t>(sizeof(int32_t)), stream_);
+}
+
+void DecodeSteps::run(Kind& kind) {
+  const bool records = !stream_.is_cpu() && records_ && kind.is_warm;
+  kind.is_warm = true;
+  if (records && !kind.graph) {
+    try {
+      kind.graph.emplace(stream_, [&] { compute(kind); });
+    } catch (const DeviceError& error) {
+      records_ = false;
+      warn(fmt::format("generation goes on without CUDA graphs, because one cannot be recorded: {}",
+                       error.what()));
+    }
+  }
+  if (kind.graph) return kind.graph->launch();
+  compute(kind);
+}
+
+void DecodeSteps::compute(Kind& kind) {
+  const NoGrad no_grad;
+  const PoolScope scope(stream_.is_cpu() ? nullptr : &pool_);
+  const int64_t rows = kind.ids.size(1);
+  kernels::decode_inputs(
+      kind.ids.view(), kind.positions.view(), std::as_const(tokens_).slice(0, rows).view(),
+      std::as_const(lengths_).slice(0, rows).view(), std::as_const(drawn_).view(), stream_);
+  CachedBatch cached{cache_, kind.batch};
+  const Variable hidden = run_stages(
+      model_,
+      {.tokens = RowIds(kind.ids, Tensor()), .position_ids = RowIds(kind.positions, Tensor())},
+      &cached);
+  const Tensor logits = model_.chunk.logits(hidden).data();
+  draw_tokens(drawn_, logits, draws_.slice(0, rows * kDrawWords));
+}
+
+}  // namespace megatron

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "megatron/device/allocator.h"
+#include "megatron/device/readback.h"
+#include "megatron/device/work_graph.h"
+#include "megatron/inference/model_step.h"
+#include "megatron/kernels/draw.h"
+
+namespace megatron {
+
+// A row of a decode step: its last token, which the model reads to draw the next one.
+struct DecodeRow {
+  int32_t token = 0;   // an id, or drawn_by(i)
+  int64_t length = 0;  // tokens of the row, this one included
+  std::span<const int32_t> pages = {};
+  kernels::Draw draw = {};
+};
+// The token that row `row` of the step before drew.
+inline int32_t drawn_by(int64_t row) { return static_cast<int32_t>(-1 - row); }
+
+// Steps of generation in which every row has one new token and draws the next. The drawn tokens
+// stay on the device, where the next step finds them, so that it can be launched before the host
+// has read them. On a GPU a step is the launch of a CUDA graph, one for each number of rows (padded
+// with rows that do nothing) and each longest length (rounded up); a graph is recorded the second
+// time it is needed.
+//
+// For a model on one rank.
+class DecodeSteps {
+ public:
+  // Steps that may be launched and not yet read.
+  static constexpr size_t kMostAhead = 2;
+
+  // No row has more than max_pages pages. The model and the cache must outlive it.
+  DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t max_rows, int64_t max_pages);
+
+  // Queues a step for 1 to max_rows rows. REQUIRES: fewer than kMostAhead steps are not read.
+  void launch(std::span<const DecodeRow> rows);
+  // Waits for the first step that is not read: a token for each of its rows, kernels::kNoToken
+  // where logits are NaN.
+  std::vector<int32_t> take();
+
+ private:
+  // Steps of one padded number of rows and longest length.
+  struct Kind {
+    Tensor ids, positions;  // [1, rows] int64
+    PagedBatch batch;
+    bool is_warm = false;  // it has run once
+    std::optional<WorkGraph> graph = {};
+  };
+  struct Launched {
+    int64_t rows = 0;
+    size_t readback = 0;
+  };
+
+  int64_t padded(int64_t rows) const;
+  Kind& kind_of(int64_t rows, int64_t max_length);
+  void upload(std::span<const DecodeRow> rows, int64_t padded_rows);
+  void run(Kind& kind);
+  void compute(Kind& kind);
+
+  InferenceModel model_;
+  KvCache& cache_;
+  int64_t max_rows_, max_pages_;
+  Stream stream_;
+  MemoryPool pool_;  // outlives the graphs
+
+  // What a step reads: for each row a Draw, its token, its length, and its pages.
+  Tensor inputs_;                            // int32
+  Tensor draws_, tokens_, lengths_, pages_;  // parts of inputs_
+  Tensor queries_;                           // 0, 1, ..
+  Tensor drawn_;                             // [max_rows] int32
+  std::vector<int32_t> host_inputs_;
+  std::map<std::pair<int64_t, int64_t>, Kind> kinds_;  // by rows and longest length
+  bool records_ = true;
+  std::array<std::unique_ptr<Readback>, kMostAhead> readbacks_;
+  size_t next_readback_ = 0;
+  std::deque<Launched> launched_;
+};
+
+}  // namespace megatron

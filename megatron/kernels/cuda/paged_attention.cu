@@ -1,0 +1,366 @@
+#include "megatron/kernels/paged_attention.h"
+
+#include <string>
+
+#include "megatron/core/error.h"
+#include "megatron/kernels/cuda/attention_tile.cuh"
+#include "megatron/kernels/cuda/capability.h"
+#include "megatron/kernels/cuda/overlap.cuh"
+#include "megatron/kernels/cuda/pack.cuh"
+
+// One query a row. A block has a part of at most kPagedKeys keys of a row and a few heads of a
+// group. kLanes lanes share a key, 8 channels each. A block whose row has several parts stores its
+// sums; the last block of the row adds them in order. Scores are in base 2: exp(x) = 2^(x log2 e).
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kKeysOfWarp = kPagedKeys / kWarps;
+
+template <class T>
+struct PagedProblem {
+  const int32_t* pages;
+  const int32_t* lengths;
+  const int32_t* queries;
+  T* keys;
+  T* values;
+  Heads<T> out;
+  Heads<const T> q, k, v;
+  int max_pages, page_tokens;
+  int heads, groups, chunks, d;  // chunks: blocks that share the heads of a group
+  float scale;
+  const float* slopes;         // may be null
+  const float* distance_bias;  // [heads, num_distances]; may be null
+  int num_distances;
+  int* counters;    // [rows, heads], zero
+  float* partials;  // [rows, heads, parts, 2 + d]: largest score, sum, sums of values
+
+  __device__ T* place(T* store, int row, int group, int token) const {
+    const int page = pages[row * max_pages + token / page_tokens];
+    const int64_t slot = int64_t{page} * page_tokens + token % page_tokens;
+    return store + (slot * groups + group) * d;
+  }
+  // Added to the score of a key for the last of `length` tokens.
+  __device__ float bias(int head, int key, int length) const {
+    float sum = slopes == nullptr ? 0.0f : slopes[head] * static_cast<float>(key);
+    const int distance = length - 1 - key;
+    if (distance < num_distances) sum += distance_bias[head * num_distances + distance];
+    return sum;
+  }
+  __device__ float* partial(int row, int head, int part) const {
+    return partials + ((int64_t{row} * heads + head) * gridDim.y + part) * (d + 2);
+  }
+};
+
+// The sum over lanes that differ in the bits from `first` below `end`, on each of them.
+template <int kFirst, int kEnd>
+__device__ __forceinline__ float sum_across(float x) {
+#pragma unroll
+  for (int step = kFirst; step < kEnd; step *= 2) x += __shfl_xor_sync(kFullMask, x, step);
+  return x;
+}
+template <int kFirst, int kEnd>
+__device__ __forceinline__ float max_across(float x) {
+#pragma unroll
+  for (int step = kFirst; step < kEnd; step *= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kFullMask, x, step));
+  }
+  return x;
+}
+
+// Where no key counts, the largest score is -infinity, and every difference to 0 is, too.
+__device__ __forceinline__ float finite(float largest) {
+  return largest == -infinity() ? 0.0f : largest;
+}
+
+// Adds the parts of a row, which other blocks stored.
+template <class T>
+__device__ void combine_parts(const PagedProblem<T>& p, int row, int token, int first_head,
+                              int num_heads, int parts) {
+  for (int i = static_cast<int>(threadIdx.x); i < num_heads * p.d;
+       i += static_cast<int>(blockDim.x)) {
+    const int head = first_head + i / p.d;
+    const int c = i % p.d;
+    float largest = -infinity();
+    for (int part = 0; part < parts; ++part) {
+      largest = fmaxf(largest, __ldcg(p.partial(row, head, part)));
+    }
+    float total = 0;
+    float sum = 0;
+    for (int part = 0; part < parts; ++part) {
+      const float* const from = p.partial(row, head, part);
+      const float factor = exp2_fast(__ldcg(from) - finite(largest));
+      total = fmaf(__ldcg(from + 1), factor, total);
+      sum = fmaf(__ldcg(from + 2 + c), factor, sum);
+    }
+    p.out.row(0, head, token)[c] = from_float<T>(sum / total);
+  }
+}
+
+template <class T, int kLanes, int kHeads>
+__global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem<T> p) {
+  constexpr int kKeysAtOnce = kWarp / kLanes;
+  constexpr int kSteps = kKeysOfWarp / kKeysAtOnce;
+  constexpr int kWidth = kLanes * kVector;
+  __shared__ float sums[kWarps][kHeads][kWidth];
+  __shared__ float largest_of[kWarps][kHeads];
+  __shared__ float total_of[kWarps][kHeads];
+  __shared__ bool is_last_block;
+
+  const int chunk = static_cast<int>(blockIdx.x) % p.chunks;
+  const int group = static_cast<int>(blockIdx.x) / p.chunks % p.groups;
+  const int row = static_cast<int>(blockIdx.x) / p.chunks / p.groups;
+  const int part = static_cast<int>(blockIdx.y);
+  const int heads_per_group = p.heads / p.groups;
+  const int first_head = group * heads_per_group + chunk * kHeads;
+  const int num_heads = min(kHeads, heads_per_group - chunk * kHeads);
+  const int length = p.lengths[row];
+  const int last = length - 1;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int channel = lane % kLanes * kVector;
+  const int first_key = part * kPagedKeys + warp * kKeysOfWarp + lane / kLanes;
+  const bool has_channels = channel < p.d;
+
+  RawPack<T> keys[kSteps]{};
+  RawPack<T> values[kSteps]{};
+  if (part * kPagedKeys < length) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int key = first_key + i * kKeysAtOnce;
+      if (key >= last || !has_channels) continue;
+      keys[i] = load_pack(p.place(p.keys, row, group, key) + channel);
+      values[i] = load_pack(p.place(p.values, row, group, key) + channel);
+    }
+  }
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+  if (part * kPagedKeys >= length) return;
+
+  const int token = p.queries[row];
+  if (last / kPagedKeys == part) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if (first_key + i * kKeysAtOnce != last || !has_channels) continue;
+      keys[i] = load_pack(p.k.row(0, group, token) + channel);
+      values[i] = load_pack(p.v.row(0, group, token) + channel);
+      if (chunk > 0) continue;
+      store_pack(p.place(p.keys, row, group, last) + channel, keys[i]);
+      store_pack(p.place(p.values, row, group, last) + channel, values[i]);
+    }
+  }
+  float scores[kSteps][kHeads];
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    const int head = first_head + min(h, num_heads - 1);
+    Floats q{};
+    if (has_channels) q = unpacked(load_pack(p.q.row(0, head, token) + channel));
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const Floats k = unpacked(keys[i]);
+      float sum = 0;
+#pragma unroll
+      for (int c = 0; c < kVector; ++c) sum = fmaf(q.values[c], k.values[c], sum);
+      const int key = first_key + i * kKeysAtOnce;
+      sum = sum_across<1, kLanes>(sum);
+      scores[i][h] =
+          key < length ? (sum * p.scale + p.bias(head, key, length)) * kLog2E : -infinity();
+    }
+  }
+
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    float largest = scores[0][h];
+#pragma unroll
+    for (int i = 1; i < kSteps; ++i) largest = fmaxf(largest, scores[i][h]);
+    largest = max_across<kLanes, kWarp>(largest);
+    float total = 0;
+    Floats sum{};
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const float weight = exp2_fast(scores[i][h] - finite(largest));
+      const Floats v = unpacked(values[i]);
+      total += weight;
+#pragma unroll
+      for (int c = 0; c < kVector; ++c) {
+        sum.values[c] = fmaf(weight, v.values[c], sum.values[c]);
+      }
+    }
+    total = sum_across<kLanes, kWarp>(total);
+#pragma unroll
+    for (int c = 0; c < kVector; ++c) {
+      sum.values[c] = sum_across<kLanes, kWarp>(sum.values[c]);
+      if (lane < kLanes) sums[warp][h][channel + c] = sum.values[c];
+    }
+    if (lane == 0) {
+      largest_of[warp][h] = largest;
+      total_of[warp][h] = total;
+    }
+  }
+  __syncthreads();
+
+  const int parts = (length + kPagedKeys - 1) / kPagedKeys;
+  for (int i = static_cast<int>(threadIdx.x); i < num_heads * p.d;
+       i += static_cast<int>(blockDim.x)) {
+    const int h = i / p.d;
+    const int c = i % p.d;
+    float largest = largest_of[0][h];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w][h]);
+    float total = 0;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float factor = exp2_fast(largest_of[w][h] - finite(largest));
+      total = fmaf(total_of[w][h], factor, total);
+      sum = fmaf(sums[w][h][c], factor, sum);
+    }
+    if (parts == 1) {
+      p.out.row(0, first_head + h, token)[c] = from_float<T>(sum / total);
+      continue;
+    }
+    float* const to = p.partial(row, first_head + h, part);
+    to[2 + c] = sum;
+    if (c == 0) {
+      to[0] = largest;
+      to[1] = total;
+    }
+  }
+  if (parts == 1) return;
+  __threadfence();
+  __syncthreads();
+  int* const counter = p.counters + row * p.heads + first_head;
+  if (threadIdx.x == 0) {
+    is_last_block = atomicAdd(counter, 1) == parts - 1;
+    if (is_last_block) *counter = 0;  // for the next call
+    __threadfence();
+  }
+  __syncthreads();
+  if (is_last_block) combine_parts(p, row, token, first_head, num_heads, parts);
+}
+
+template <class T, int kLanes, int kHeads>
+void launch(PagedProblem<T> p, int64_t rows, int64_t parts, Stream stream) {
+  const auto kernel = paged_kernel<T, kLanes, kHeads>;
+  p.chunks = (p.heads / p.groups + kHeads - 1) / kHeads;
+  const bool is_new = has_clusters(reinterpret_cast<const void*>(kernel), stream.device);
+  launch_overlapped(kernel,
+                    {.grid = dim3(static_cast<unsigned>(rows * p.groups * p.chunks),
+                                  static_cast<unsigned>(parts)),
+                     .block = dim3(kWarps * kWarp),
+                     .overlaps = is_new},
+                    stream, p);
+}
+
+template <class T, int kLanes>
+void launch(const PagedProblem<T>& p, int64_t rows, int64_t parts, Stream stream) {
+  const int heads_per_group = p.heads / p.groups;
+  if constexpr (sizeof(T) == 2) {  // more heads of fp32 do not fit the registers
+    if constexpr (kLanes < 32) {
+      if (heads_per_group > 2) return launch<T, kLanes, 4>(p, rows, parts, stream);
+    }
+    if (heads_per_group > 1) return launch<T, kLanes, 2>(p, rows, parts, stream);
+  }
+  launch<T, kLanes, 1>(p, rows, parts, stream);
+}
+
+template <class F>
+void dispatch_type(DType dtype, const F& f) {
+  expect_floating(dtype, "paged_attention");
+  if (dtype == DType::kBFloat16) return f.template operator()<BFloat16>();
+  if (dtype == DType::kFloat16) return f.template operator()<Float16>();
+  f.template operator()<float>();
+}
+
+void expect_whole_packs(const std::initializer_list<ConstHeadsView>& views) {
+  for (const ConstHeadsView& x : views) {
+    const auto is_whole = [](int64_t stride) { return stride % kVector == 0; };
+    if (x.d <= 256 && is_whole(x.d) && is_whole(x.stride_s) && is_whole(x.stride_group) &&
+        is_whole(x.stride_head) && is_aligned(x.data)) {
+      continue;
+    }
+    throw Unsupported(
+        "attention over pages on a GPU needs heads of 8, 16, .. 256 channels at "
+        "multiples of 16 bytes; these have " +
+        std::to_string(x.d) + " channels: use --device cpu");
+  }
+}
+
+// Block x has token x.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    put_kernel(T* keys, T* values, Heads<const T> k, Heads<const T> v, const int32_t* slots,
+               int groups, int d) {
+  wait_for_earlier_kernels();
+  const auto token = static_cast<int64_t>(blockIdx.x);
+  const int slot = slots[token];
+  if (slot < 0) return;
+  const int packs = d / kVector;
+  for (int i = static_cast<int>(threadIdx.x); i < groups * packs;
+       i += static_cast<int>(blockDim.x)) {
+    const int group = i / packs;
+    const int channel = i % packs * kVector;
+    const int64_t to = (int64_t{slot} * groups + group) * d + channel;
+    store_pack(keys + to, load_pack(k.row(0, group, token) + channel));
+    store_pack(values + to, load_pack(v.row(0, group, token) + channel));
+  }
+}
+
+}  // namespace
+
+void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHeadsView q,
+                     ConstHeadsView k, ConstHeadsView v, const PageTable& table,
+                     const PagedSettings& settings, TensorView workspace, Stream stream) {
+  const int64_t rows = table.lengths.numel();
+  if (rows == 0 || table.max_length == 0) return;
+  expect_whole_packs({out, q, k, v});
+  const int64_t parts = (table.max_length + kPagedKeys - 1) / kPagedKeys;
+  const ConstView bias = settings.distance_bias;
+  auto* const counters = static_cast<int*>(workspace.data);
+  dispatch_type(q.dtype, [&]<class T>() {
+    const PagedProblem<T> p{
+        .pages = table.pages.as<int32_t>(),
+        .lengths = table.lengths.as<int32_t>(),
+        .queries = table.queries.as<int32_t>(),
+        .keys = static_cast<T*>(keys.data),
+        .values = static_cast<T*>(values.data),
+        .out = heads_on_device<T>(out),
+        .q = heads_on_device<const T>(q),
+        .k = heads_on_device<const T>(k),
+        .v = heads_on_device<const T>(v),
+        .max_pages = static_cast<int>(table.pages.size(1)),
+        .page_tokens = static_cast<int>(keys.size(1)),
+        .heads = static_cast<int>(q.heads),
+        .groups = static_cast<int>(k.heads),
+        .chunks = 1,
+        .d = static_cast<int>(q.d),
+        .scale = settings.scale,
+        .slopes = static_cast<const float*>(settings.alibi_slopes.data),
+        .distance_bias = static_cast<const float*>(bias.data),
+        .num_distances = bias.data == nullptr ? 0 : static_cast<int>(bias.size(1)),
+        .counters = counters,
+        .partials = reinterpret_cast<float*>(counters + rows * q.heads)};
+    if (q.d <= 64) return launch<T, 8>(p, rows, parts, stream);
+    if (q.d <= 128) return launch<T, 16>(p, rows, parts, stream);
+    launch<T, 32>(p, rows, parts, stream);
+  });
+}
+
+void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,
+                    ConstView slots, Stream stream) {
+  if (k.s == 0) return;
+  expect_whole_packs({k, v});
+  dispatch_type(k.dtype, [&]<class T>() {
+    const auto kernel = put_kernel<T>;
+    launch_overlapped(
+        kernel,
+        {.grid = dim3(static_cast<unsigned>(k.s)),
+         .block = dim3(kThreads),
+         .overlaps = has_clusters(reinterpret_cast<const void*>(kernel), stream.device)},
+        stream, static_cast<T*>(keys.data), static_cast<T*>(values.data),
+        heads_on_device<const T>(k), heads_on_device<const T>(v), slots.as<int32_t>(),
+        static_cast<int>(k.heads), static_cast<int>(k.d));
+  });
+}
+
+}  // namespace megatron::kernels::cuda
