@@ -35,6 +35,7 @@ RunConfig tiny_gpt() {
   config.training.train_iters = 4;
   config.training.eval_iters = 0;
   config.training.num_threads = 1;
+  config.training.device = DeviceChoice::kCpu;  // the tests look at its memory
   config.data.mock_data = true;
   config.data.num_workers = 0;
   config.tokenizer = {.tokenizer_type = "NullTokenizer", .vocab_size = 30};
