@@ -40,7 +40,7 @@ std::optional<int64_t> iteration_of(const std::string& name) {
 bool is_native(const fs::path& directory) { return fs::exists(directory / kManifestFile); }
 
 [[noreturn]] void refuse_unreadable(const fs::path& path, const std::error_code& error) {
-  throw IoError(fmt::format("{}: cannot list the directory: {}; let this user read the directory",
+  throw IoError(fmt::format("{}: cannot be looked at: {}; let this user read it and its directory",
                             path.string(), error.message()));
 }
 
@@ -86,7 +86,7 @@ fs::path checked_iteration(const fs::path& load, int64_t iteration, const char* 
   throw FormatError(fmt::format(
       "{}: {} names iteration {}, which is not a complete checkpoint; {}", load.string(), who,
       iteration,
-      complete.empty() ? std::string("there is no complete one")
+      complete.empty() ? std::string("there is no complete one, copy the checkpoint here again")
                        : fmt::format("there are iterations [{}], choose one with --ckpt-step",
                                      fmt::join(complete, ", "))));
 }
@@ -183,6 +183,19 @@ std::vector<int64_t> foreign_iterations(const fs::path& save,
 
 namespace {
 
+// Training from random weights beside checkpoints is hardly what was meant.
+void refuse_untracked(const fs::path& load) {
+  std::vector<int64_t> iterations = named_iterations(load);
+  std::erase_if(iterations, [&](int64_t iteration) {
+    return !format_of(load / iteration_directory_name(iteration));
+  });
+  if (iterations.empty()) return;
+  throw FormatError(fmt::format(
+      "{}: has no {}, but checkpoints of iterations [{}]; choose one with --ckpt-step {}, or write "
+      "its number into that file",
+      load.string(), kTrackerFile, fmt::join(iterations, ", "), iterations.back()));
+}
+
 std::optional<fs::path> found_checkpoint(const fs::path& load, int64_t ckpt_step) {
   if (ckpt_step > 0) return checked_iteration(load, ckpt_step, "--ckpt-step");
   if (fs::exists(load / kTrackerFile)) {
@@ -198,6 +211,7 @@ std::optional<fs::path> found_checkpoint(const fs::path& load, int64_t ckpt_step
     const fs::path named = load / trimmed(read_text(load / kDeepSpeedTracker));
     if (named.parent_path() == load && format_of(named)) return named;
   }
+  refuse_untracked(load);
   return std::nullopt;
 }
 

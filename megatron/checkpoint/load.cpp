@@ -66,7 +66,7 @@ class NativeFiles {
     const FileRecord& record = manifest_.files.at(name);
     std::error_code error;
     const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
-    if (error) throw IoError(fmt::format("{}: cannot read: {}", path.string(), error.message()));
+    if (error) damaged(path, fmt::format("cannot read: {}", error.message()));
     if (bytes != record.bytes) {
       damaged(path, fmt::format("has {} bytes, {} were saved", bytes, record.bytes));
     }

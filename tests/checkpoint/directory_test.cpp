@@ -70,11 +70,27 @@ TEST_F(CheckpointDirectoryTest, ExplainsABrokenTracker) {
   }
 }
 
+TEST_F(CheckpointDirectoryTest, AMissingTrackerIsNoReasonToStartFromNothing) {
+  save(10);
+  save(20);
+  std::filesystem::remove(path() / kTrackerFile);
+  std::filesystem::create_directories(path() / "iter_0000030");  // holds nothing
+  EXPECT_THAT(message_of<FormatError>([&] { find_checkpoint(path()); }),
+              HasSubstr("has no latest_checkpointed_iteration.txt, but checkpoints of iterations "
+                        "[10, 20]; choose one with --ckpt-step 20"));
+  EXPECT_EQ(find_checkpoint(path(), 10), path() / "iter_0000010");
+  std::filesystem::remove_all(path() / "iter_0000010");
+  std::filesystem::remove_all(path() / "iter_0000020");
+  EXPECT_EQ(find_checkpoint(path()), std::nullopt);
+}
+
 TEST_F(CheckpointDirectoryTest, KnowsOtherFormats) {
   const auto make = [&](const std::string& file) {
     std::filesystem::create_directories((path() / file).parent_path());
     std::ofstream(path() / file) << "x";
   };
+  make("latest");
+  EXPECT_EQ(find_checkpoint(path()), std::nullopt);
   make("iter_0000005/mp_rank_00/model_optim_rng.pt");
   make("release/mp_rank_00_000/model_optim_rng.pt");
   make("global_step7/layer_01-model_00-model_states.pt");
@@ -86,13 +102,13 @@ TEST_F(CheckpointDirectoryTest, KnowsOtherFormats) {
   EXPECT_EQ(format_of(path() / "iter_0000008"), CheckpointFormat::kHuggingFace);
   EXPECT_THAT(message_of<Unsupported>([&] { format_of(path() / "iter_0000009"); }),
               HasSubstr("--ckpt-format torch"));
-  make("latest");
-  EXPECT_EQ(find_checkpoint(path()), std::nullopt);
   std::ofstream(path() / "latest") << "global_step7";
   EXPECT_EQ(find_checkpoint(path()), path() / "global_step7");
   EXPECT_EQ(find_checkpoint(path(), 7), path() / "global_step7");
+  std::filesystem::remove_all(path() / "iter_0000009");
   std::ofstream(path() / "latest") << "../elsewhere";
-  EXPECT_EQ(find_checkpoint(path()), std::nullopt);
+  EXPECT_THAT(message_of<FormatError>([&] { find_checkpoint(path()); }),
+              HasSubstr("checkpoints of iterations [5, 8]; choose one with --ckpt-step 8"));
   track("5");
   EXPECT_EQ(find_checkpoint(path()), path() / "iter_0000005");
   EXPECT_EQ(find_checkpoint(path() / "iter_0000005"), path() / "iter_0000005");

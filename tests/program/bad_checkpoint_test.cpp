@@ -84,7 +84,8 @@ TEST_F(BadCheckpointTest, TruncatedOrMissingShard) {
   EXPECT_THAT(refused(loading()), ElementsAre(AllOf(HasSubstr(weights().string()),
                                                     HasSubstr("bytes"), HasSubstr("damaged"))));
   fs::remove(weights());
-  EXPECT_THAT(refused(loading()), ElementsAre(HasSubstr(weights().string())));
+  EXPECT_THAT(refused(loading()),
+              ElementsAre(AllOf(HasSubstr(weights().string()), HasSubstr("--ckpt-step"))));
   expect_earlier_loads();
 }
 
@@ -103,6 +104,9 @@ TEST_F(BadCheckpointTest, SpoiltTracker) {
   EXPECT_THAT(refused(loading()), ElementsAre(HasSubstr("\"ten\"")));
   std::ofstream(save() / "latest_checkpointed_iteration.txt") << "7";
   EXPECT_THAT(refused(loading()), ElementsAre(HasSubstr("[5, 10]")));
+  fs::remove(save() / "latest_checkpointed_iteration.txt");
+  EXPECT_THAT(refused(loading()),
+              ElementsAre(AllOf(HasSubstr("iterations [5, 10]"), HasSubstr("--ckpt-step 10"))));
   expect_earlier_loads();
 }
 
