@@ -9,6 +9,12 @@
 #include <iterator>
 
 namespace megatron {
+namespace {
+
+// A NaN without the sign that fmt prints: Python has none, and it means nothing.
+double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
+}  // namespace
 
 double& value_of(NamedValues& values, const std::string& name) {
   for (auto& [key, value] : values) {
@@ -32,9 +38,10 @@ std::string text_of(const IterationLine& line) {
     if (value > 0) fmt::format_to(out, " {}: {:.6E} |", name, value);
   }
   fmt::format_to(out, " loss scale: {:.1f} |", line.loss_scale);
-  if (line.grad_norm) fmt::format_to(out, " grad norm: {:.3f} |", *line.grad_norm);
+  if (line.grad_norm) fmt::format_to(out, " grad norm: {:.3f} |", unsigned_nan(*line.grad_norm));
   if (line.num_zeros) fmt::format_to(out, " num zeros: {:.1f} |", *line.num_zeros);
-  if (line.params_norm) fmt::format_to(out, " params norm: {:.3f} |", *line.params_norm);
+  if (line.params_norm)
+    fmt::format_to(out, " params norm: {:.3f} |", unsigned_nan(*line.params_norm));
   fmt::format_to(out, " number of skipped iterations: {:3d} |", line.skipped_iterations);
   fmt::format_to(out, " number of nan iterations: {:3d} |", line.nan_iterations);
   return text;
@@ -44,8 +51,8 @@ std::string validation_text(std::string_view prefix, const NamedValues& losses) 
   std::string text = fmt::format(" validation loss at {} | ", prefix);
   for (const auto& [name, value] : losses) {
     const double perplexity = std::exp(std::min(20.0, value));
-    fmt::format_to(std::back_inserter(text), "{} value: {:.6E} | {} PPL: {:.6E} | ", name, value,
-                   name, perplexity);
+    fmt::format_to(std::back_inserter(text), "{} value: {:.6E} | {} PPL: {:.6E} | ", name,
+                   unsigned_nan(value), name, unsigned_nan(perplexity));
   }
   const std::string rule(text.size() + 1, '-');
   return rule + '\n' + text + '\n' + rule;
@@ -54,6 +61,12 @@ std::string validation_text(std::string_view prefix, const NamedValues& losses) 
 std::string datetime_text(std::string_view tag) {
   const std::time_t now = std::time(nullptr);
   return fmt::format("[{}] datetime: {:%Y-%m-%d %H:%M:%S} ", tag, fmt::localtime(now));
+}
+
+std::string duration_text(double seconds) {
+  const int64_t total = std::llround(seconds);
+  if (total >= 3600) return fmt::format("{}h{:02d}m", total / 3600, total / 60 % 60);
+  return fmt::format("{}m{:02d}s", total / 60, total % 60);
 }
 
 std::string saving_text(int64_t iteration, std::string_view directory) {

@@ -39,6 +39,9 @@ std::string validation_text(std::string_view prefix, const NamedValues& losses);
 // "[before the start of training step] datetime: 2024-01-31 12:00:00 "
 std::string datetime_text(std::string_view tag);
 
+// "2h05m", "3m20s"
+std::string duration_text(double seconds);
+
 // "saving checkpoint at iteration      20 to DIR" and the line after it.
 std::string saving_text(int64_t iteration, std::string_view directory);
 // "  scheduled an async checkpoint save at iteration      20 to DIR", if that line comes later.

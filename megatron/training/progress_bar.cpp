@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
+
+#include "megatron/training/console_log.h"
 
 namespace megatron {
 namespace {
@@ -17,12 +18,6 @@ int terminal_width() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
   return size.ws_col;
-}
-
-std::string duration_text(double seconds) {
-  const int64_t total = std::llround(seconds);
-  if (total >= 3600) return fmt::format("{}h{:02d}m", total / 3600, total / 60 % 60);
-  return fmt::format("{}m{:02d}s", total / 60, total % 60);
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 #include "megatron/device/trace.h"
 #include "megatron/training/signals.h"
+#include "megatron/training/slow_notice.h"
 
 namespace megatron {
 namespace {
@@ -77,6 +79,13 @@ void Trainer::run() {
 }
 
 bool Trainer::train() {
+  std::optional<SlowNotice> notice;
+  if (log_.is_kept()) {
+    notice.emplace(SlowNotice::Options{.first_iteration = state_.progress.iteration,
+                                       .last_iteration = train_iters_,
+                                       .log_interval = config_.log_interval},
+                   print_line);
+  }
   bool is_leaving = false;
   while (state_.progress.iteration < train_iters_ && !is_leaving) {
     finish_save(false);
@@ -92,6 +101,7 @@ bool Trainer::train() {
     train_step();
     profile_.after_iteration(state_.progress.iteration);
     log_finished();
+    if (notice) notice->finished(state_.progress.iteration);
     if (has_recorded_microbatch() && !was_recorded) {
       log_.line("microbatches are replayed as one CUDA graph from here on");
     }

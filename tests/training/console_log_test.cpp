@@ -1,13 +1,18 @@
 #include "megatron/training/console_log.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <string>
 #include <vector>
 
 namespace megatron {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
 
 TEST(IterationLineTest, IsMegatronsLine) {
   // Iteration 20 of a run of Megatron-LM core_r0.5.0 (tests/golden/megatron/gpt).
@@ -48,6 +53,18 @@ TEST(IterationLineTest, PrintsOptionalFieldsInMegatronsOrder) {
       "| number of nan iterations:   0 |");
 }
 
+// fmt would print "-nan", which no parser of Python's numbers knows.
+TEST(IterationLineTest, NotANumberHasNoSign) {
+  IterationLine line;
+  const double nan = std::copysign(std::nan(""), -1.0);
+  line.grad_norm = nan;
+  line.params_norm = nan;
+  EXPECT_THAT(text_of(line),
+              AllOf(HasSubstr(" grad norm: nan |"), HasSubstr(" params norm: nan |")));
+  EXPECT_THAT(validation_text("iteration 1", {{"lm loss", nan}}),
+              AllOf(HasSubstr("value: NAN |"), testing::Not(HasSubstr("-NAN"))));
+}
+
 TEST(ValidationTextTest, IsMegatronsThreeLines) {
   const std::string rule(94, '-');
   EXPECT_EQ(validation_text("iteration 10", {{"lm loss", 6.0265507}}),
@@ -55,6 +72,12 @@ TEST(ValidationTextTest, IsMegatronsThreeLines) {
                 "\n validation loss at iteration 10 | lm loss value: 6.026551E+00 | lm loss PPL: "
                 "4.142836E+02 | \n" +
                 rule);
+}
+
+TEST(DurationTextTest, IsShort) {
+  EXPECT_EQ(duration_text(0.4), "0m00s");
+  EXPECT_EQ(duration_text(200), "3m20s");
+  EXPECT_EQ(duration_text(7500), "2h05m");
 }
 
 TEST(SavingTextTest, IsMegatrons) {
