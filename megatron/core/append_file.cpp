@@ -17,12 +17,14 @@ namespace megatron {
 
 AppendFile::AppendFile(std::filesystem::path path, std::string flag)
     : path_(std::move(path)), flag_(std::move(flag)) {
+  const std::filesystem::path folder = path_.parent_path();
   std::error_code error;
-  if (path_.has_parent_path()) std::filesystem::create_directories(path_.parent_path(), error);
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  const std::string_view attempt = error ? "create the directory" : "write";
   if (!error && !open()) error = {errno, std::generic_category()};
   if (!error) return;
-  throw IoError(fmt::format("{} {}: cannot write: {}; check the directory and its permissions",
-                            flag_, path_.string(), error.message()));
+  throw IoError(fmt::format("{} {}: cannot {}: {}; choose a place in which this user may write",
+                            flag_, path_.string(), attempt, error.message()));
 }
 
 AppendFile::~AppendFile() {

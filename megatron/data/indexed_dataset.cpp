@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 #include "megatron/core/parallel_for.h"
 
 namespace megatron {
@@ -107,7 +108,15 @@ void IndexedDataset::check_sequences() {
   num_tokens_ = total;
 
   const int64_t bad = first_bad;
-  if (bad == num_sequences()) return;
+  if (bad == num_sequences()) {
+    if (num_tokens_ * item < tokens_size) {
+      warn(fmt::format(
+          "{}: has {} bytes, but the sequences of {} have only {}; if the index belongs to another "
+          "dataset, all tokens are wrong: preprocess the data again",
+          tokens_.path().string(), tokens_size, index_.path().string(), num_tokens_ * item));
+    }
+    return;
+  }
   const int64_t tokens = length(bad);
   const int64_t start = pointer(bad);
   if (tokens < 0 || start < 0) {

@@ -169,7 +169,14 @@ void ShardedWeights::open_index(const std::filesystem::path& index) {
     }
     names.insert(file.get<std::string>());
   }
-  for (const std::string& name : names) open_file(path_ / name);
+  for (const std::string& name : names) {
+    if (!std::filesystem::exists(path_ / name)) {
+      throw IoError(
+          fmt::format("{}: the file {} of the index is missing; download the folder again",
+                      index.string(), name));
+    }
+    open_file(path_ / name);
+  }
   collect();
 
   for (const auto& [tensor, file] : weight_map.items()) {

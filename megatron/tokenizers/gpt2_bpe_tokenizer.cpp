@@ -44,8 +44,8 @@ Vocabulary read_vocabulary(const std::string& path) {
           "BertWordPieceCase",
           path));
     }
-    throw FormatError(fmt::format("{}: {}; expected one JSON object token -> id, as in vocab.json",
-                                  path, simdjson::error_message(error)));
+    throw FormatError(fmt::format(
+        "{}: is not one JSON object token -> id; give the vocab.json of a GPT-2", path));
   }
   Vocabulary vocabulary;
   vocabulary.reserve(object.size());

@@ -78,9 +78,9 @@ TEST_F(AppendFileTest, ALostRecordIsOneWarningAndLaterOnesAreTried) {
 }
 
 TEST_F(AppendFileTest, NamesWhatCannotBeOpened) {
-  EXPECT_THAT(
-      [] { AppendFile("/dev/null/log", "--log"); },
-      ThrowsMessage<IoError>(HasSubstr("--log /dev/null/log: cannot write: Not a directory")));
+  EXPECT_THAT([] { AppendFile("/dev/null/log", "--log"); },
+              ThrowsMessage<IoError>(HasSubstr(
+                  "--log /dev/null/log: cannot create the directory: Not a directory; ")));
 }
 
 }  // namespace

@@ -244,6 +244,19 @@ TEST_F(IndexedDatasetTest, NamesTruncationWithSizes) {
   EXPECT_THAT(message_of<FormatError>(path), HasSubstr("has 11 bytes"));
 }
 
+TEST_F(IndexedDatasetTest, WarnsOfTheIndexOfSmallerData) {
+  const std::string path = write_small("small");
+  const auto warning = [&] {
+    testing::internal::CaptureStderr();
+    const IndexedDataset dataset(path);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warning(), "");
+  write_text_atomically(path + ".bin", read_text(path + ".bin") + "abcd");
+  EXPECT_THAT(warning(), testing::AllOf(HasSubstr(path + ".bin: has 16 bytes"),
+                                        HasSubstr("have only 12"), HasSubstr("another dataset")));
+}
+
 // The bytes of 64-bit numbers.
 std::string words_of(const std::vector<int64_t>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * 8};

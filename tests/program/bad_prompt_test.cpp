@@ -32,7 +32,9 @@ class BadPromptTest : public ProgramTest {
 
 TEST_F(BadPromptTest, IdsOutsideTheVocabulary) {
   for (const char* ids : {"{\"ids\": [1, 131]}\n", "{\"ids\": [1, 2000000]}\n"}) {
-    EXPECT_THAT(generation(ids), ElementsAre(HasSubstr("is not in the model's vocabulary of 131")));
+    EXPECT_THAT(generation(ids),
+                ElementsAre(AllOf(HasSubstr("standard input:1: token id "),
+                                  HasSubstr("is not in the model's vocabulary of 131"))));
     EXPECT_THAT(scoring(ids), ElementsAre(HasSubstr("is not in the model's vocabulary of 131")));
   }
   // Not wrapped to 2, not rounded to 1.

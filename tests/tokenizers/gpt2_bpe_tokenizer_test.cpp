@@ -114,8 +114,9 @@ TEST(Gpt2BpeTokenizer, ErrorsNameTheFileAndTheRule) {
   };
   EXPECT_THAT(load("/nowhere/vocab.json", merges), HasSubstr("/nowhere/vocab.json: cannot open"));
   EXPECT_THAT(load(vocab, "/nowhere/merges.txt"), HasSubstr("/nowhere/merges.txt: cannot open"));
-  EXPECT_THAT(load(merges, merges), HasSubstr("expected one JSON object token -> id"));
-  EXPECT_THAT(load(files.write("list.json", "[1]"), merges), HasSubstr("expected one JSON object"));
+  EXPECT_THAT(load(merges, merges),
+              HasSubstr("is not one JSON object token -> id; give the vocab.json"));
+  EXPECT_THAT(load(files.write("list.json", "[1]"), merges), HasSubstr("is not one JSON object"));
   EXPECT_THAT(load(files.write("float.json", R"({"a": 1.5})"), merges),
               HasSubstr("the id of token \"a\" must be an integer in [0, 16777215]"));
   EXPECT_THAT(load(files.write("minus.json", R"({"a": -1})"), merges),

@@ -369,7 +369,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
       std::filesystem::is_directory(path) ? path / "config.json" : path;
   const json document = read_json(file);
   if (!document.is_object()) {
-    throw FormatError(fmt::format("{}: is not a JSON object", file.string()));
+    throw FormatError(fmt::format("{}: is not a JSON object; copy the file again", file.string()));
   }
   const HfFields fields(file, document);
   HfModel model;
