@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "megatron/cli/command.h"
+#include "megatron/cli/training_words.h"
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/transport.h"
 
@@ -91,6 +93,13 @@ std::string difference(const std::string& flag, const std::vector<std::string>& 
   return fmt::format("{} is {}; give all ranks the same flags", flag, fmt::join(parts, ", "));
 }
 
+void expect_same_words(std::span<const std::string> words, const comm::Group& world) {
+  const std::string text = fmt::format("{}", fmt::join(words, " "));
+  if (world.size() == 1 || is_common(text, world)) return;
+  const std::vector<std::string> texts = all_gathered(text, world);
+  throw CommonConfigError(difference("the command line", texts, world.transport().context().hosts));
+}
+
 }  // namespace
 
 void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& problems,
@@ -134,11 +143,20 @@ void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& 
   throw CommonConfigError(found);
 }
 
-void expect_same_words(std::span<const std::string> words, const comm::Group& world) {
-  const std::string text = fmt::format("{}", fmt::join(words, " "));
-  if (world.size() == 1 || is_common(text, world)) return;
-  const std::vector<std::string> texts = all_gathered(text, world);
-  throw CommonConfigError(difference("the command line", texts, world.transport().context().hosts));
+bool parse_common_flags(FlagTable& flags, const CommonCommand& command,
+                        std::span<const std::string> words, const comm::Group& world) {
+  expect_same_words(words, world);
+  return in_common([&] {
+    const bool has_work =
+        command.takes_training_words
+            ? parse_flags(flags, command.usage, without_training_words(flags, words))
+            : parse_flags(flags, command.usage, words);
+    if (!has_work) return false;
+    const std::vector<std::string> wrong =
+        command.problems ? command.problems() : std::vector<std::string>();
+    if (!wrong.empty()) throw ConfigError(wrong);
+    return true;
+  });
 }
 
 }  // namespace megatron::cli

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "megatron/comm/group.h"
@@ -17,8 +19,18 @@ namespace megatron::cli {
 void expect_agreement(const TrainingArgs& args, const std::vector<std::string>& problems,
                       const comm::Group& world);
 
-// The same for a command that is defined by its words: throws the same CommonConfigError on all
-// ranks unless all have the same words.
-void expect_same_words(std::span<const std::string> words, const comm::Group& world);
+// A command that all ranks run.
+struct CommonCommand {
+  std::string_view usage;
+  // Flags of training are accepted with a warning (without_training_words).
+  bool takes_training_words = false;
+  // What is wrong with the values of the flags, one sentence each.
+  std::function<std::vector<std::string>()> problems = {};
+};
+
+// Sets the flags of such a command. All ranks throw the same CommonConfigError if they have
+// different words or one has a problem. False: --help was printed, and the command is done.
+bool parse_common_flags(FlagTable& flags, const CommonCommand& command,
+                        std::span<const std::string> words, const comm::Group& world);
 
 }  // namespace megatron::cli

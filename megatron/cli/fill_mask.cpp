@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/command.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
 #include "megatron/core/log.h"
@@ -142,16 +141,9 @@ int fill_mask(std::span<const std::string> words, const comm::Group& world) {
   const Speaking on_first(world.rank() == 0);
   FillFlags flags;
   FlagTable table = flags_of(flags);
-  expect_same_words(words, world);
-  const bool has_work = in_common([&] {
-    if (!parse_flags(table, "megatron fill-mask --load DIR --prompt TEXT ... [flags]", words)) {
-      return false;
-    }
-    const std::vector<std::string> wrong = problems(flags);
-    if (!wrong.empty()) throw ConfigError(wrong);
-    return true;
-  });
-  if (!has_work) return 0;
+  const CommonCommand command = {.usage = "megatron fill-mask --load DIR --prompt TEXT ... [flags]",
+                                 .problems = [&] { return problems(flags); }};
+  if (!parse_common_flags(table, command, words, world)) return 0;
 
   const LoadedModel loaded = load_model(flags.model, world, kUsable);
   const auto fill = [&](const json& request) {

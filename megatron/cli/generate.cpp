@@ -7,14 +7,13 @@
 #include <optional>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/command.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
 #include "megatron/cli/sample_files.h"
-#include "megatron/cli/training_words.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/generate.h"
+#include "megatron/inference/model_step.h"
 
 namespace megatron::cli {
 namespace {
@@ -130,6 +129,7 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const
       if (prompts.back().empty()) {
         throw ConfigError("the prompt has no tokens; remove the line or give it some text");
       }
+      check_ids(prompts.back(), gpt.model->config().counted_vocab_size());
     });
   });
   return prompts;
@@ -170,17 +170,10 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   const Speaking on_first(world.rank() == 0);
   GenerateFlags flags;
   FlagTable table = flags_of(flags);
-  expect_same_words(words, world);
-  const bool has_work = in_common([&] {
-    if (!parse_flags(table, "megatron generate --load DIR --prompt TEXT ... [flags]",
-                     without_training_words(table, words))) {
-      return false;
-    }
-    const std::vector<std::string> wrong = problems(flags);
-    if (!wrong.empty()) throw ConfigError(wrong);
-    return true;
-  });
-  if (!has_work) return 0;
+  const CommonCommand command = {.usage = "megatron generate --load DIR --prompt TEXT ... [flags]",
+                                 .takes_training_words = true,
+                                 .problems = [&] { return problems(flags); }};
+  if (!parse_common_flags(table, command, words, world)) return 0;
 
   const LoadedModel gpt = load_model(flags.model, world);
   json request;

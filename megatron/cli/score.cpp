@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/command.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
 #include "megatron/core/log.h"
@@ -83,11 +82,8 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
             "JSON lines, - is standard input. For a GPT {\"ids\": [...]} or {\"text\": ...}; for a "
             "BERT {\"ids\", \"labels\"} and, optional, \"token_types\", \"attention_mask\", "
             "\"next_sentence_label\".");
-  expect_same_words(words, world);
-  const bool has_work = in_common([&] {
-    return parse_flags(table, "megatron score --load DIR [--input FILE] [flags]", words);
-  });
-  if (!has_work) return 0;
+  const CommonCommand command = {.usage = "megatron score --load DIR [--input FILE] [flags]"};
+  if (!parse_common_flags(table, command, words, world)) return 0;
 
   const LoadedModel loaded = load_model(flags.model, world, kUsable);
   if (loaded.kind == ModelKind::kBert) {

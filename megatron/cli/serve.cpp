@@ -13,10 +13,8 @@
 #include <thread>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/command.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
-#include "megatron/cli/training_words.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/inference/model_step.h"
@@ -188,17 +186,10 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   const Speaking on_first(world.rank() == 0);
   ServeFlags flags;
   FlagTable table = flags_of(flags);
-  expect_same_words(words, world);
-  const bool has_work = in_common([&] {
-    if (!parse_flags(table, "megatron serve --load DIR [flags]",
-                     without_training_words(table, words))) {
-      return false;
-    }
-    const std::vector<std::string> wrong = problems(flags);
-    if (!wrong.empty()) throw ConfigError(wrong);
-    return true;
-  });
-  if (!has_work) return 0;
+  const CommonCommand command = {.usage = "megatron serve --load DIR [flags]",
+                                 .takes_training_words = true,
+                                 .problems = [&] { return problems(flags); }};
+  if (!parse_common_flags(table, command, words, world)) return 0;
   flags.server.port = static_cast<int>(flags.port);
   flags.server.limits.request_time = std::chrono::seconds(flags.read_timeout_s);
   flags.service.engine.reuse_prefixes = !flags.no_prefix_reuse;
