@@ -10,6 +10,7 @@
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
 #include "tests/models/gpt/small_config.h"
+#include "tests/models/plan_trial.h"
 #include "tests/support/device_under_test.h"
 
 namespace megatron {
@@ -117,57 +118,18 @@ TEST_P(GptPlanTest, IsWhatTrainingTakes) {
   if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
   const TransformerConfig config = config_of(GetParam());
   const int64_t batch = GetParam().micro_batch_size;
-  ParallelConfig parallel;
-  parallel.accumulate_allreduce_grads_in_fp32 = true;
-  const OptimizerConfig adam;
-
-  const Stream stream = stream_under_test();
-  CachingAllocator& allocator = allocator_of(stream.device);
-  allocator.empty_cache();
-  const MemoryStats before = allocator.stats();
-  const GptModel model(config, stream);
-  initialize(model, 1);
-  FlatParameters flat(optimized_parameters(model), {.accumulate_allreduce_grads_in_fp32 = true});
-  allocator.empty_cache();
-  Optimizer optimizer(flat, adam);
-  allocator.reset_peaks();
-  RandomState random(1);
-  for (int iteration = 0; iteration < 2; ++iteration) {
-    flat.zero_grads();
-    for (int microbatch = 0; microbatch < 2; ++microbatch) {
-      const Shape shape = {batch, config.seq_length};
-      const std::vector<int64_t> threes(static_cast<size_t>(shape.numel()), 3);
-      const Tensor ids = tensor_of(threes, shape);
-      const Tensor mask = full(shape, 1, DType::kFloat32, {});
-      const Variable loss =
-          gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids, mask);
-      backward(loss);
-    }
-    optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
-  }
-  const MemoryStats after = allocator.stats();
-
-  const RankMemory plan = rank_memory({.transformer = config,
-                                       .parallel = parallel,
-                                       .optimizer = adam,
-                                       .micro_batch_size = batch,
-                                       .num_microbatches = 2,
-                                       .device = stream.device.type},
-                                      0);
-  EXPECT_EQ(plan.num_parameters, flat.num_elements());
-  EXPECT_EQ(plan.num_parameters, num_model_parameters(config));
-  for (const MemoryCategory category : {MemoryCategory::kParameters, MemoryCategory::kGradients,
-                                        MemoryCategory::kOptimizer, MemoryCategory::kActivations}) {
-    const auto took = static_cast<double>(at(after.peak_by_category, category) -
-                                          at(before.by_category, category));
-    EXPECT_NEAR(static_cast<double>(plan.bytes(category)), took, 0.03 * took) << name_of(category);
-  }
+  const PlanTrial trial =
+      plan_trial<GptModel>(config, batch, [&](const GptModel& model, RandomState& random) {
+        const Tensor ids = planned_ids(config, batch);
+        const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
+        return gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids, mask);
+      });
+  trial.expect_within(0.03);
   // The scratch memory of tiny products is more than the model, and is not all there at the peak.
   const auto workspace = MemoryCategory::kWorkspace;
-  const auto planned = static_cast<double>(plan.total_bytes() - plan.bytes(workspace));
-  const int64_t took = after.peak_allocated_bytes - before.allocated_bytes;
-  const int64_t scratch = at(after.peak_by_category, workspace) - at(before.by_category, workspace);
-  EXPECT_LE(static_cast<double>(took - scratch), 1.03 * planned);
+  const auto planned = static_cast<double>(trial.plan.total_bytes() - trial.plan.bytes(workspace));
+  const int64_t took = trial.after.peak_allocated_bytes - trial.before.allocated_bytes;
+  EXPECT_LE(static_cast<double>(took - trial.taken(workspace)), 1.03 * planned);
   EXPECT_GE(static_cast<double>(took), 0.97 * planned);
 }
 

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "megatron/autograd/variable.h"
+#include "megatron/device/allocator.h"
+#include "megatron/device/random.h"
+#include "megatron/models/training_plan.h"
+#include "megatron/optim/flat_parameters.h"
+#include "megatron/optim/optimizer.h"
+#include "tests/support/device_under_test.h"
+
+// The plan of a small model against what the allocator counted while it trained.
+namespace megatron {
+
+struct PlanTrial {
+  RankMemory plan;
+  MemoryStats before;
+  MemoryStats after;
+
+  // Bytes of a category at its peak, beyond those of other tests.
+  int64_t taken(MemoryCategory category) const {
+    const auto at = static_cast<size_t>(category);
+    return after.peak_by_category[at] - before.by_category[at];
+  }
+  // The plan is at most this fraction away from what was taken.
+  void expect_within(double fraction) const {
+    for (const MemoryCategory category :
+         {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kOptimizer,
+          MemoryCategory::kActivations}) {
+      const auto took = static_cast<double>(taken(category));
+      EXPECT_NEAR(static_cast<double>(plan.bytes(category)), took, fraction * took)
+          << name_of(category);
+    }
+  }
+};
+
+// Two iterations of two microbatches with Adam. `loss_of(model, random)` computes the loss of a
+// microbatch of `batch` samples.
+template <class Model, class LossOf>
+PlanTrial plan_trial(const TransformerConfig& config, int64_t batch, const LossOf& loss_of) {
+  PlanTrial trial;
+  ParallelConfig parallel;
+  parallel.accumulate_allreduce_grads_in_fp32 = true;
+  const OptimizerConfig adam;
+  const Stream stream = stream_under_test();
+  CachingAllocator& allocator = allocator_of(stream.device);
+  allocator.empty_cache();
+  trial.before = allocator.stats();
+  const Model model(config, stream);
+  initialize(model, 1);
+  FlatParameters flat(optimized_parameters(model), {.accumulate_allreduce_grads_in_fp32 = true});
+  allocator.empty_cache();
+  Optimizer optimizer(flat, adam);
+  allocator.reset_peaks();
+  RandomState random(1);
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    flat.zero_grads();
+    for (int microbatch = 0; microbatch < 2; ++microbatch) backward(loss_of(model, random));
+    optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
+  }
+  trial.after = allocator.stats();
+  trial.plan = rank_memory({.transformer = config,
+                            .parallel = parallel,
+                            .optimizer = adam,
+                            .micro_batch_size = batch,
+                            .num_microbatches = 2,
+                            .device = stream.device.type},
+                           0);
+  EXPECT_EQ(trial.plan.num_parameters, flat.num_elements());
+  EXPECT_EQ(trial.plan.num_parameters, num_model_parameters(config));
+  return trial;
+}
+
+// Token ids of a microbatch.
+inline Tensor planned_ids(const TransformerConfig& config, int64_t batch) {
+  const Shape shape = {batch, config.seq_length};
+  return tensor_of(std::vector<int64_t>(static_cast<size_t>(shape.numel()), 3), shape);
+}
+
+}  // namespace megatron
