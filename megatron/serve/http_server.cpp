@@ -9,8 +9,10 @@
 #include <array>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "megatron/core/error.h"
 
@@ -23,9 +25,10 @@ constexpr int kBacklog = 1024;
 constexpr size_t kMaxRequestsOfConnection = 1000;
 // Of a request beside its body.
 constexpr int64_t kMaxHeadBytes = 256 << 10;
-// Connections beyond the limit that get an answer; still further ones are closed.
-constexpr int64_t kMaxRefusals = 64;
+// Time for a client to read why its connection ends.
 constexpr std::chrono::seconds kRefusalTime(1);
+// Connections that end at the same time; still further ones are closed without an answer.
+constexpr size_t kMaxRefusals = 4096;
 
 std::string too_many_connections() {
   const std::string body =
@@ -159,8 +162,7 @@ namespace {
 struct ServedConnection {
   std::function<bool()> is_client_gone;
   bool must_close = false;   // a part of the request was not read
-  bool is_refusing = false;  // this is a connection too many
-  bool is_closing = false;   // this thread accepts connections and must not wait for a client
+  bool is_refusing = false;  // this thread accepts connections and has one too many
 };
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables): see above
 thread_local ServedConnection served;
@@ -176,13 +178,78 @@ void end_politely(int socket) {
   }
 }
 
-void refuse(int socket) {
-  const std::string answer = too_many_connections();
-  ::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  end_politely(socket);
-}
-
 }  // namespace
+
+// Connections too many. They get their answer at once; a thread waits until their clients have read
+// it, because closing a socket that has bytes to read would take the answer back.
+class HttpServer::Refusals {
+ public:
+  Refusals() : thread_([this] { run(); }) {}
+  ~Refusals() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    has_more_.notify_all();
+    thread_.join();
+  }
+  Refusals(const Refusals&) = delete;
+  Refusals& operator=(const Refusals&) = delete;
+
+  // Answers, and closes the socket later.
+  void take(int socket) {
+    const std::string answer = too_many_connections();
+    ::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    ::shutdown(socket, SHUT_WR);
+    const std::lock_guard lock(mutex_);
+    if (endings_.size() >= kMaxRefusals) {
+      ::close(socket);
+      return;
+    }
+    endings_.push_back({socket, Clock::now() + kRefusalTime});
+    has_more_.notify_all();
+  }
+
+ private:
+  struct Ending {
+    int socket;
+    Clock::time_point deadline;
+  };
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!ends_) {
+      has_more_.wait(lock, [&] { return ends_ || !endings_.empty(); });
+      std::vector<pollfd> entries;
+      for (const Ending& one : endings_) entries.push_back({one.socket, POLLIN, 0});
+      lock.unlock();
+      ::poll(entries.data(), entries.size(), 20);  // more sockets may be taken meanwhile
+      lock.lock();
+      const auto now = Clock::now();
+      std::erase_if(endings_, [&](const Ending& one) {
+        if (!ends_ && !has_ended(one.socket) && now < one.deadline) return false;
+        ::close(one.socket);
+        return true;
+      });
+    }
+  }
+  // Reads some of what the client has sent; true if nothing follows.
+  static bool has_ended(int socket) {
+    std::array<char, 4096> unread{};
+    for (int i = 0; i < 16; ++i) {
+      const ssize_t count = ::recv(socket, unread.data(), unread.size(), MSG_DONTWAIT);
+      if (count > 0) continue;
+      return count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    }
+    return false;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable has_more_;
+  std::vector<Ending> endings_;
+  bool ends_ = false;
+  std::thread thread_;
+};
 
 // A thread for each connection, up to a number of them.
 class HttpServer::Threads final : public httplib::TaskQueue {
@@ -190,22 +257,11 @@ class HttpServer::Threads final : public httplib::TaskQueue {
   explicit Threads(HttpServer& server) : server_(server) {}
 
   void enqueue(std::function<void()> work) override {
-    const int64_t limit = server_.limits_.max_connections;
-    const bool is_one_too_many = server_.num_connections_ >= limit;
-    if (server_.num_connections_ >= limit + kMaxRefusals) {
-      served.is_closing = true;
+    if (server_.num_connections_ >= server_.limits_.max_connections || !start(work)) {
+      served.is_refusing = true;
       work();
-      served.is_closing = false;
-      return;
+      served.is_refusing = false;
     }
-    ++server_.num_connections_;
-    std::thread([this, is_one_too_many, work = std::move(work)] {
-      served.is_refusing = is_one_too_many;
-      work();
-      const std::lock_guard lock(mutex_);
-      --server_.num_connections_;
-      is_done_.notify_all();
-    }).detach();
   }
   void shutdown() override {
     std::unique_lock lock(mutex_);
@@ -213,12 +269,33 @@ class HttpServer::Threads final : public httplib::TaskQueue {
   }
 
  private:
+  // False if the system has no thread left.
+  bool start(const std::function<void()>& work) {
+    ++server_.num_connections_;
+    try {
+      std::thread([this, work] {
+        work();
+        finish();
+      }).detach();
+      return true;
+    } catch (const std::system_error&) {
+      finish();
+      return false;
+    }
+  }
+  void finish() {
+    const std::lock_guard lock(mutex_);
+    --server_.num_connections_;
+    is_done_.notify_all();
+  }
+
   HttpServer& server_;
   std::mutex mutex_;
   std::condition_variable is_done_;
 };
 
-HttpServer::HttpServer(const HttpLimits& limits) : limits_(limits) {
+HttpServer::HttpServer(const HttpLimits& limits)
+    : limits_(limits), refusals_(std::make_unique<Refusals>()) {
   new_task_queue = [this] { return new Threads(*this); };
   set_payload_max_length(static_cast<size_t>(limits.max_body_bytes));
   set_tcp_nodelay(true);
@@ -227,6 +304,8 @@ HttpServer::HttpServer(const HttpLimits& limits) : limits_(limits) {
   set_keep_alive_timeout(
       std::chrono::duration_cast<std::chrono::seconds>(limits.idle_time).count());
 }
+
+HttpServer::~HttpServer() = default;
 
 int HttpServer::bind(const std::string& host, int port) {
   const int bound = port == 0 ? bind_to_any_port(host) : bind_to_port(host, port) ? port : -1;
@@ -251,10 +330,10 @@ bool HttpServer::client_is_gone() { return served.is_client_gone && served.is_cl
 
 bool HttpServer::process_and_close_socket(socket_t socket) {
   if (served.is_refusing) {
-    refuse(socket);
-  } else if (!served.is_closing) {
-    serve(socket);
+    refusals_->take(socket);
+    return true;
   }
+  serve(socket);
   ::shutdown(socket, SHUT_RDWR);
   ::close(socket);
   return true;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace megatron::serve {
@@ -24,6 +25,7 @@ struct HttpLimits {
 class HttpServer final : public httplib::Server {
  public:
   explicit HttpServer(const HttpLimits& limits);
+  ~HttpServer() override;
 
   // Listens; returns the port, which the system chooses for 0. Throws ConfigError if it cannot.
   int bind(const std::string& host, int port);
@@ -40,12 +42,14 @@ class HttpServer final : public httplib::Server {
  private:
   class Connection;
   class Threads;
+  class Refusals;
   bool process_and_close_socket(socket_t socket) override;
   void serve(socket_t socket);
 
   HttpLimits limits_;
   std::atomic<bool> is_ending_ = false;
   std::atomic<int64_t> num_connections_ = 0;
+  std::unique_ptr<Refusals> refusals_;
 };
 
 }  // namespace megatron::serve

@@ -8,6 +8,7 @@ const char* const kPage = R"html(<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>megatron</title>
+<link rel="icon" href="data:,">
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1rem auto; padding: 0 1rem; }
 textarea { width: 100%; box-sizing: border-box; font: inherit; min-height: 8rem; }

@@ -1,13 +1,10 @@
 // What the server does with clients that are slow, gone, too many, or send rubbish.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <future>
 #include <random>
 
+#include "tests/serve/plain_socket.h"
 #include "tests/serve/running_server.h"
 
 namespace megatron::serve {
@@ -18,42 +15,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using namespace std::chrono_literals;
 
-// A plain connection.
-class Socket {
- public:
-  explicit Socket(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    is_open_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-  }
-  ~Socket() { ::close(fd_); }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-
-  bool is_open() const { return is_open_; }
-  void send(std::string_view text) const { ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
-  // Everything until the server closes.
-  std::string rest() const {
-    std::string text;
-    char buffer[4096];
-    for (ssize_t count = 0; (count = ::recv(fd_, buffer, sizeof buffer, 0)) > 0;) {
-      text.append(buffer, static_cast<size_t>(count));
-    }
-    return text;
-  }
-  // The next bytes.
-  std::string some() const {
-    char buffer[4096];
-    const ssize_t count = ::recv(fd_, buffer, sizeof buffer, 0);
-    return count > 0 ? std::string(buffer, static_cast<size_t>(count)) : "";
-  }
-
- private:
-  int fd_;
-  bool is_open_ = false;
-};
+using Socket = PlainSocket;
 
 std::string request_text(const std::string& method, const std::string& path,
                          const std::string& body) {
