@@ -7,9 +7,11 @@
 #include <cmath>
 #include <csignal>
 #include <fstream>
+#include <future>
 #include <iterator>
 
 #include "tests/program/inference_test.h"
+#include "tests/program/process_tree.h"
 
 namespace megatron::program {
 namespace {
@@ -98,6 +100,43 @@ TEST_F(ServeTest, RanksAnswerAsOne) {
     server.send(SIGTERM);
     EXPECT_EQ(server.finish().exit_code, 0);
   }
+}
+
+// A rank that is lost takes the server with it. Clients get an answer that says so, and the job's
+// errors name the rank.
+TEST_F(ServeTest, AKilledRankIsNamedAndItsClientsAreTold) {
+  const int port = free_port();
+  const Words job = {"--nproc-per-node", "2", "--ranks", "processes", "serve"};
+  Running server("launch", with(with(job, model()), {"--port", std::to_string(port),
+                                                     "--tensor-model-parallel-size", "2"}));
+  ASSERT_TRUE(server.wait_for("serving iter_0000010"));
+  const std::string body =
+      json{{"prompt", "a"}, {"max_tokens", 20}, {"n", 32}, {"ignore_eos", true}}.dump();
+  std::promise<void> answered;
+  std::future<httplib::Result> last = std::async(std::launch::async, [&] {
+    httplib::Client client("127.0.0.1", port);
+    client.set_read_timeout(30);
+    httplib::Result answer = client.Post("/v1/completions", body, "application/json");
+    EXPECT_TRUE(answer && answer->status == 200);
+    answered.set_value();
+    while (answer && answer->status == 200) {
+      answer = client.Post("/v1/completions", body, "application/json");
+    }
+    return answer;
+  });
+  answered.get_future().wait();
+  const double before = server.seconds();
+  ASSERT_EQ(::kill(descendant_with(server.pid(), "RANK=1"), SIGKILL), 0);
+  const httplib::Result answer = last.get();
+  const Outcome outcome = server.finish();
+  ASSERT_TRUE(answer) << to_string(answer.error());
+  EXPECT_EQ(answer->status, 500);
+  EXPECT_THAT(answer->body, testing::AllOf(HasSubstr("the server has failed"),
+                                           HasSubstr("\"type\":\"server_error\"")));
+  EXPECT_LT(outcome.seconds - before, 10);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 on "));
+  EXPECT_THAT(outcome.err, HasSubstr("killed by signal 9 (SIGKILL)"));
 }
 
 TEST_F(ServeTest, RefusesWhatCannotBe) {
