@@ -6,7 +6,9 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 
 #include "megatron/core/error.h"
@@ -178,6 +180,75 @@ TEST(HfNamesTest, RefusesOptionsOfOursWithoutAPlace) {
   model.transformer.qk_layernorm = true;
   EXPECT_THAT(message_of<Unsupported>([&] { loaded(golden("llama"), model); }),
               HasSubstr("decoder.layers.0.self_attention.q_layernorm.weight"));
+}
+
+TransformerConfig config_with_six_layers(HfFamily family) {
+  TransformerConfig config;
+  config.num_layers = 6;
+  config.hidden_size = 8;
+  config.num_attention_heads = 4;
+  config.seq_length = 4;
+  config.max_position_embeddings = 4;
+  if (family == HfFamily::kMegatronBert || family == HfFamily::kBert) {
+    config.kind = ModelKind::kBert;
+  } else if (family == HfFamily::kT5 || family == HfFamily::kMt5) {
+    config.kind = ModelKind::kT5;
+  }
+  return resolved(config);
+}
+
+// "MODEL LAYOUT: THEIRS = OURS" and the like, as tests/cases/hf_names.txt says.
+void expect_name(const std::string& model, const std::string& layout, const std::string& theirs,
+                 const std::string& ours) {
+  const std::map<std::string, HfFamily> families = {
+      {"gpt2", HfFamily::kGpt2},       {"llama", HfFamily::kLlama},
+      {"mistral", HfFamily::kMistral}, {"gpt_neox", HfFamily::kGptNeox},
+      {"bloom", HfFamily::kBloom},     {"megatron-bert", HfFamily::kMegatronBert},
+      {"bert", HfFamily::kBert},       {"t5", HfFamily::kT5},
+      {"mt5", HfFamily::kMt5}};
+  const std::map<std::string, Layout> layouts = {{"same", Layout::kSame},
+                                                 {"transpose", Layout::kTranspose},
+                                                 {"pad-vocab", Layout::kPadVocab},
+                                                 {"thirds", Layout::kQkvThirds},
+                                                 {"thirds-transpose", Layout::kQkvThirdsTranspose},
+                                                 {"split", Layout::kQkvSplit},
+                                                 {"kv-split", Layout::kKvSplit},
+                                                 {"gate-up", Layout::kGateUp}};
+  const HfFamily family = families.at(model);
+  const NameTable table = hf_names(family, config_with_six_layers(family));
+  const TensorSpec spec{.name = ours, .shape = {8, 8}};
+  if (theirs.empty()) {
+    EXPECT_THROW(mapped(table, {&spec, 1}), Unsupported) << model << " " << ours;
+    return;
+  }
+  const std::vector<MappedTensor> found = mapped(table, {&spec, 1});
+  ASSERT_EQ(found.size(), 1u);
+  std::string joined;
+  for (const std::string& name : found[0].theirs) joined += (joined.empty() ? "" : "+") + name;
+  EXPECT_EQ(joined, theirs);
+  EXPECT_EQ(found[0].layout, layouts.at(layout)) << theirs;
+}
+
+TEST(HfNamesTest, AreTheCases) {
+  std::ifstream file(source_path("tests/cases/hf_names.txt"));
+  ASSERT_TRUE(file.is_open());
+  int cases = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line.starts_with("#")) continue;
+    std::istringstream words(line);
+    std::string model, layout, theirs, sign, ours;
+    words >> model >> layout;
+    if (model == "none:") {
+      words >> ours;
+      expect_name(layout, "", "", ours);
+    } else {
+      words >> theirs >> sign >> ours;
+      layout.pop_back();
+      expect_name(model, layout, theirs, ours);
+    }
+    cases += 1;
+  }
+  EXPECT_GT(cases, 35);
 }
 
 }  // namespace
