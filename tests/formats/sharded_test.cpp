@@ -126,7 +126,8 @@ TEST_F(ShardedTest, IndexAndShardsMustAgree) {
   EXPECT_THAT(refusal<FormatError>(), HasSubstr("tensor a is in copy.safetensors and in model-"));
   write_index(good);
   std::filesystem::remove(path() / "model-00002-of-00003.safetensors");
-  EXPECT_THAT(refusal<IoError>(), HasSubstr("model-00002-of-00003.safetensors"));
+  EXPECT_THAT(refusal<IoError>(), HasSubstr("the file model-00002-of-00003.safetensors of the "
+                                            "index is missing; download the folder again"));
 }
 
 TEST_F(ShardedTest, SaysWhatOtherFoldersAre) {

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 
 #include <future>
+#include <memory>
 #include <random>
+#include <vector>
 
 #include "tests/serve/plain_socket.h"
 #include "tests/serve/running_server.h"
@@ -123,6 +125,11 @@ TEST(HttpServerTest, TooManyConnectionsAreAnsweredWith429) {
   const std::string answer = three.rest();
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\n"));
   EXPECT_THAT(answer, HasSubstr("too many connections"));
+  // However many there are at a time.
+  std::vector<std::unique_ptr<Socket>> crowd;
+  for (int i = 0; i < 300; ++i) crowd.push_back(std::make_unique<Socket>(server.server->port()));
+  for (const auto& socket : crowd) socket->send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  for (const auto& socket : crowd) EXPECT_THAT(socket->rest(), StartsWith("HTTP/1.1 429 "));
 }
 
 TEST(HttpServerTest, ARequestHasALimitOfTime) {
