@@ -227,8 +227,10 @@ Answer megatron_api(ServedModel& model, const std::string& body, const std::stri
     return refusal(model, Refusal(error.what()));
   } catch (const Overloaded& error) {
     return message(429, error.what());
+  } catch (const Failed& error) {
+    return message(500, error.what());
   } catch (const Unavailable& error) {
-    return message(model.service.is_stopping() ? 503 : 500, error.what());
+    return message(503, error.what());
   } catch (const std::exception&) {
     return message(500, "Internal Server Error");
   }

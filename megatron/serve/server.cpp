@@ -34,14 +34,13 @@ void set_error(Response& response, const ApiError& error) {
 }
 
 // The error that an exception of a handler means.
-ApiError api_error_of(const ServedModel& model, const std::exception& error) {
+ApiError api_error_of(const std::exception& error) {
   if (const auto* known = dynamic_cast<const ApiError*>(&error)) return *known;
   if (dynamic_cast<const Overloaded*>(&error) != nullptr) {
     return ApiError(429, error.what(), "", "overloaded");
   }
-  if (dynamic_cast<const Unavailable*>(&error) != nullptr) {
-    return ApiError(model.service.is_stopping() ? 503 : 500, error.what());
-  }
+  if (dynamic_cast<const Failed*>(&error) != nullptr) return ApiError(500, error.what());
+  if (dynamic_cast<const Unavailable*>(&error) != nullptr) return ApiError(503, error.what());
   if (dynamic_cast<const ConfigError*>(&error) != nullptr ||
       dynamic_cast<const FormatError*>(&error) != nullptr) {
     return ApiError(400, error.what());
@@ -94,7 +93,7 @@ struct Streamed {
       if (complete(model, completion, *ticket, answer, send_chunk) == Outcome::kGone) return false;
       if (completion.include_usage) send_chunk(answer.usage_chunk());
     } catch (const std::exception& error) {
-      std::string body = api_error_of(model, error).body();
+      std::string body = api_error_of(error).body();
       body.pop_back();
       send(body);
     }
@@ -122,11 +121,11 @@ struct Server::Routes {
       if (response.body.empty()) set_missing(request, response);
     });
     http.set_exception_handler(
-        [this](const Request&, Response& response, const std::exception_ptr& thrown) {
+        [](const Request&, Response& response, const std::exception_ptr& thrown) {
           try {
             std::rethrow_exception(thrown);
           } catch (const std::exception& error) {
-            set_error(response, api_error_of(model, error));
+            set_error(response, api_error_of(error));
           }
         });
     add_api();

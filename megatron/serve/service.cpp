@@ -44,9 +44,15 @@ struct Service::Shared {
   std::vector<RequestId> canceled;
   int64_t num_submitted = 0;  // requests in `submitted`
   EngineState state;
-  std::string failure;  // why no request can be served any more
+  std::string end;  // why no request can be served any more
+  bool has_failed = false;
   bool is_stopping = false;
   Clock::time_point deadline;
+
+  [[noreturn]] void refuse() const {
+    if (has_failed) throw Failed(end);
+    throw Unavailable(end);
+  }
 };
 
 struct Ticket::State {
@@ -84,9 +90,9 @@ void Ticket::cancel(size_t index) {
 std::optional<Event> Ticket::wait(std::chrono::milliseconds most) {
   Service::Shared& shared = *state_->shared;
   std::unique_lock lock(shared.mutex);
-  const auto is_ready = [&] { return !state_->events.empty() || !shared.failure.empty(); };
+  const auto is_ready = [&] { return !state_->events.empty() || !shared.end.empty(); };
   if (!state_->has_events.wait_for(lock, most, is_ready)) return {};
-  if (state_->events.empty()) throw Unavailable(shared.failure);
+  if (state_->events.empty()) shared.refuse();
   Event event = std::move(state_->events.front());
   state_->events.pop_front();
   return event;
@@ -115,7 +121,7 @@ Service::~Service() = default;
 std::unique_ptr<Ticket> Service::submit(std::vector<Request> requests) {
   for (const Request& request : requests) engine_.check(request);
   const std::lock_guard lock(shared_->mutex);
-  if (!shared_->failure.empty()) throw Unavailable(shared_->failure);
+  if (!shared_->end.empty()) shared_->refuse();
   if (shared_->is_stopping) throw Unavailable("the server is shutting down");
   const int64_t waiting = shared_->num_submitted + shared_->state.waiting;
   if (waiting >= options_.max_queue) {
@@ -141,7 +147,7 @@ EngineState Service::state() const {
 
 bool Service::is_stopping() const {
   const std::lock_guard lock(shared_->mutex);
-  return shared_->is_stopping || !shared_->failure.empty();
+  return shared_->is_stopping || !shared_->end.empty();
 }
 
 void Service::stop(std::chrono::milliseconds most) {
@@ -216,10 +222,10 @@ void Service::run() {
       if (world_.rank() == 0) dispatch(std::move(all));
     }
   } catch (const std::exception& error) {
-    fail(fmt::format("the server has failed: {}", error.what()));
+    end(fmt::format("the server has failed: {}", error.what()), true);
     throw;
   }
-  fail("the server is shutting down");
+  end("the server is shutting down", false);
 }
 
 // Brings the results of a step to those who wait for them.
@@ -261,9 +267,10 @@ void Service::dispatch(std::vector<RequestProgress> all) {
 }
 
 // Nothing will come any more.
-void Service::fail(const std::string& reason) {
+void Service::end(const std::string& reason, bool has_failed) {
   const std::lock_guard lock(shared_->mutex);
-  shared_->failure = reason;
+  shared_->end = reason;
+  shared_->has_failed = has_failed;
   shared_->state = {};
   for (const auto& [id, owner] : owners_) {
     if (const auto state = owner.first.lock()) state->has_events.notify_all();

@@ -22,10 +22,15 @@ class Overloaded : public Error {
  public:
   using Error::Error;
 };
-// The server ends, or its ranks have failed.
+// The server ends.
 class Unavailable : public Error {
  public:
   using Error::Error;
+};
+// A step has failed, for example because a rank is lost, and the server ends.
+class Failed : public Unavailable {
+ public:
+  using Unavailable::Unavailable;
 };
 
 // What happened to one of the requests of a ticket.
@@ -87,7 +92,7 @@ class Service {
   struct Commands;
   Commands collected();
   void dispatch(std::vector<RequestProgress> all);
-  void fail(const std::string& reason);
+  void end(const std::string& reason, bool has_failed);
 
   InferenceModel model_;
   comm::Group world_;
