@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <memory>
 
@@ -18,9 +19,9 @@ auto made_once(const Group& group, const F& make) {
   using Pointer = decltype(make());
   std::unique_ptr<Pointer> own;
   if (group.rank() == 0) own = std::make_unique<Pointer>(make());
-  auto address = reinterpret_cast<int64_t>(own.get());
+  auto address = std::bit_cast<int64_t>(own.get());
   broadcast({&address, {1}, DType::kInt64}, 0, group, Stream{});
-  Pointer object = *reinterpret_cast<const Pointer*>(address);
+  Pointer object = *std::bit_cast<const Pointer*>(address);
   try {
     barrier(group);  // every rank has read it
   } catch (...) {

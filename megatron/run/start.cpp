@@ -33,7 +33,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(RunConfig& config, const Checkpo
                                                 const comm::Group& world) {
   const Speaking on_first(world.rank() == 0);
   print_line(fmt::format("> building {} tokenizer ...", config.tokenizer.tokenizer_type));
-  const auto tokenizer = comm::made_once(
+  auto tokenizer = comm::made_once(
       world, [&] { return std::shared_ptr<const Tokenizer>(make_tokenizer(config.tokenizer)); });
   const auto refuse_if_beyond = [&](int64_t rows) {
     if (tokenizer->vocab_size() <= rows) return;
