@@ -1,15 +1,15 @@
 // Asks a server of a tiny model as careless and hostile clients do: usage: fuzz_http SECONDS [SEED]
 //
 // Requests have damaged bytes, or JSON with values of the wrong kind; files of chat templates are
-// damaged. A refusal is right, an answer is right; a status of 500, another exception, a signal or
-// a server that no longer answers is a failure. Build it with MG_SANITIZE=address,undefined to see
-// reads beyond buffers too.
+// damaged. An answer, a refusal and the end of a request's time are right; a status of 500, another
+// exception, a signal or a server that no longer answers is a failure. Build it with
+// MG_SANITIZE=address,undefined to see reads beyond buffers too.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <cstddef>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -139,7 +139,7 @@ void ask_api(RunningServer& server, Mutator& mutator, Counts& counts) {
   const std::string body = damaged(one_of(kApi, mutator), mutator);
   const Answer answer = megatron_api(
       server.served, body, mutator.below(20) == 0 ? mutator.noise(9) : "application/json");
-  if (answer.status >= 500) {
+  if (answer.status >= 500 && answer.status != 503) {
     throw InternalError(fmt::format("status {} for {}: {}", answer.status, body, answer.body));
   }
   ++(answer.body.starts_with("{\"") ? counts.answered : counts.refused);
@@ -192,7 +192,7 @@ void ask_over_http(RunningServer& server, Mutator& mutator, Counts& counts) {
   if (!socket.is_open()) throw InternalError("the server takes no connection");
   socket.send(text);
   const std::string answer = socket.rest();
-  if (answer.starts_with("HTTP/1.1 500") || answer.find("\"server_error\"") != std::string::npos) {
+  if (answer.starts_with("HTTP/1.1 500")) {
     throw InternalError(fmt::format("{}\nwas answered with\n{}", text, answer));
   }
   ++(answer.starts_with("HTTP/1.1 200") ? counts.answered : counts.refused);
@@ -224,8 +224,11 @@ int fuzz(double seconds, uint64_t seed) {
   const TemporaryDirectory folder;
   ServerOptions options;
   options.limits.request_time = std::chrono::milliseconds(100);
+  options.limits.idle_time = std::chrono::milliseconds(20);
   options.limits.max_body_bytes = 1 << 16;
-  RunningServer server(options);
+  RunningServer server(options, {}, [](ServedModel& model) {
+    model.request_time = std::chrono::milliseconds(200);  // some requests are right, but long
+  });
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   while (elapsed() < seconds) {
