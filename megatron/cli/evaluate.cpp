@@ -5,10 +5,8 @@
 #include <optional>
 
 #include "megatron/cli/agreement.h"
-#include "megatron/cli/command.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
-#include "megatron/cli/training_words.h"
 #include "megatron/core/file.h"
 #include "megatron/core/log.h"
 #include "megatron/tasks/detokenize.h"
@@ -181,17 +179,11 @@ int evaluate(std::span<const std::string> words, const comm::Group& world) {
   const Speaking on_first(world.rank() == 0);
   EvaluateFlags flags;
   FlagTable table = flags_of(flags);
-  expect_same_words(words, world);
-  const bool has_work = in_common([&] {
-    if (!parse_flags(table, "megatron evaluate --task TASK --valid-data FILE --load DIR [flags]",
-                     without_training_words(table, words))) {
-      return false;
-    }
-    const std::vector<std::string> wrong = problems(flags);
-    if (!wrong.empty()) throw ConfigError(wrong);
-    return true;
-  });
-  if (!has_work) return 0;
+  const CommonCommand command = {
+      .usage = "megatron evaluate --task TASK --valid-data FILE --load DIR [flags]",
+      .takes_training_words = true,
+      .problems = [&] { return problems(flags); }};
+  if (!parse_common_flags(table, command, words, world)) return 0;
 
   const LoadedModel gpt = load_model(flags.model, world);
   const bool is_perplexity = flags.task == kWikiTextTask;
