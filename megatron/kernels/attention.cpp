@@ -62,13 +62,6 @@ Kv<View> split_kv_view(Whole kv, int64_t heads) {
   return {k, shifted(k, k.d)};
 }
 
-// The CUDA kernels do not add a relative bias.
-void refuse_relative_bias(const AttentionSettings& settings) {
-  if (settings.relative_bias.data == nullptr) return;
-  throw Unsupported(
-      "attention: a relative position bias has no CUDA kernel; train the model on the CPU");
-}
-
 }  // namespace
 
 HeadsView heads_of(TensorView x, int64_t heads) { return heads_view<HeadsView>(x, heads); }
@@ -148,7 +141,6 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
                        Stream stream) {
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
-  refuse_relative_bias(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward(out, lse, q, k, v, settings, workspace, stream);
   }
@@ -168,10 +160,9 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
     return cpu::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                    stream);
   }
-  refuse_relative_bias(settings);
   if constexpr (kBuiltWithCuda) {
-    return cuda::attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, workspace,
-                                    stream);
+    return cuda::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
+                                    workspace, stream);
   }
   throw_built_without_cuda("attention");
 }

@@ -138,15 +138,14 @@ int64_t attention_backward_workspace_bytes(const Shape& sbnd, int64_t groups);
 
 namespace cuda {
 // Uses cuDNN if it supports the call (cuda/cudnn_attention.h), otherwise own kernels: on tensor
-// cores in 16 bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h). The dispatcher
-// rejects a relative bias, which no CUDA kernel adds.
+// cores in 16 bits (cuda/tensor_attention.h), else in fp32 (cuda/math_attention.h).
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream);
-void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
-                        Stream stream);
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                        ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
+                        ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
+                        TensorView workspace, Stream stream);
 int64_t attention_forward_workspace_bytes(HeadsView out, TensorView lse, ConstHeadsView q,
                                           ConstHeadsView k, ConstHeadsView v,
                                           const AttentionSettings& settings, Stream stream);

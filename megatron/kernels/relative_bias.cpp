@@ -1,15 +1,9 @@
 #include "megatron/kernels/relative_bias.h"
 
-#include "megatron/core/error.h"
+#include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
 namespace {
-
-void expect_cpu(Stream stream) {
-  if (stream.is_cpu()) return;
-  throw Unsupported(
-      "relative_bias: a relative position bias has no CUDA kernel; train the model on the CPU");
-}
 
 void expect_shapes(const Shape& bias, const Shape& table, const Shape& buckets) {
   expect_shape(bias, {table[1], bias[1], bias[2]}, "relative_bias: bias");
@@ -19,15 +13,19 @@ void expect_shapes(const Shape& bias, const Shape& table, const Shape& buckets) 
 }  // namespace
 
 void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream) {
-  expect_cpu(stream);
   expect_shapes(bias.shape, table.shape, buckets.shape);
-  cpu::relative_bias_forward(bias, table, buckets, stream);
+  if (stream.is_cpu()) return cpu::relative_bias_forward(bias, table, buckets, stream);
+  if constexpr (kBuiltWithCuda) return cuda::relative_bias_forward(bias, table, buckets, stream);
+  throw_built_without_cuda("relative_bias");
 }
 
 void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream) {
-  expect_cpu(stream);
   expect_shapes(dbias.shape, dtable.shape, buckets.shape);
-  cpu::relative_bias_backward(dtable, dbias, buckets, stream);
+  if (stream.is_cpu()) return cpu::relative_bias_backward(dtable, dbias, buckets, stream);
+  if constexpr (kBuiltWithCuda) {
+    return cuda::relative_bias_backward(dtable, dbias, buckets, stream);
+  }
+  throw_built_without_cuda("relative_bias");
 }
 
 }  // namespace megatron::kernels

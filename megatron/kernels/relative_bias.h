@@ -11,8 +11,6 @@ namespace megatron::kernels {
 //   bias     [heads, sq, sk]       out  fp32
 //   table    [num buckets, heads]  in   fp32
 //   buckets  [sq + sk - 1]         in   int64, each a row of the table; by distance, rising
-//
-// On the CPU only; throws Unsupported on a GPU.
 void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream);
 
 // dtable[bucket, head] = sum of dbias[head, query, key] over the pairs in the bucket, in fp64 and
@@ -23,5 +21,10 @@ namespace cpu {
 void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream);
 void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream);
 }  // namespace cpu
+
+namespace cuda {
+void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream);
+void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream);
+}  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -29,14 +29,16 @@ int64_t relative_bucket(int64_t distance, const RelativeBuckets& buckets) {
   return first + std::min(row, rows - 1);
 }
 
-Variable relative_bias(const Variable& table, int64_t num_queries, int64_t num_keys,
-                       const RelativeBuckets& buckets, int64_t first_query) {
-  expect_shape(table.shape(), {buckets.num_buckets, table.size(1)}, "relative_bias: table");
-  Tensor rows({num_queries + num_keys - 1}, DType::kInt64, Stream{});
-  for (int64_t i = 0; i < rows.numel(); ++i) {
-    const int64_t distance = i - (num_queries - 1) - first_query;
-    rows.span<int64_t>()[static_cast<size_t>(i)] = relative_bucket(distance, buckets);
+Tensor relative_rows(int64_t first_distance, int64_t count, const RelativeBuckets& buckets) {
+  Tensor rows({count}, DType::kInt64, Stream{});
+  for (int64_t i = 0; i < count; ++i) {
+    rows.span<int64_t>()[static_cast<size_t>(i)] = relative_bucket(first_distance + i, buckets);
   }
+  return rows;
+}
+
+Variable relative_bias(const Variable& table, const Tensor& rows, int64_t num_queries) {
+  const int64_t num_keys = rows.numel() - num_queries + 1;
   const Variable in_fp32 = cast(table, DType::kFloat32);
   Tensor bias({table.size(1), num_queries, num_keys}, DType::kFloat32, table.stream());
   kernels::relative_bias_forward(bias.view(), in_fp32.data().view(), rows.view(), bias.stream());

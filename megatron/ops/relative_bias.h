@@ -17,13 +17,16 @@ struct RelativeBuckets {
 // The row of a key at `distance` = key - query.
 int64_t relative_bucket(int64_t distance, const RelativeBuckets& buckets);
 
-// bias[head, query, key] = table[bucket, head]: what attention adds to its scores.
+// The rows of the distances first_distance, first_distance + 1, ...: [count] int64 on the CPU.
+Tensor relative_rows(int64_t first_distance, int64_t count, const RelativeBuckets& buckets);
+
+// bias[head, query, key] = table[rows[key - query + num_queries - 1], head]: what attention adds to
+// its scores.
 //
-//   table  [num_buckets, n]                fp32 | fp16 | bf16
-//   bias   [n, num_queries, num_keys]      fp32
-//
-// Query 0 is the token at position `first_query`, key 0 that at position 0. On the CPU only.
-Variable relative_bias(const Variable& table, int64_t num_queries, int64_t num_keys,
-                       const RelativeBuckets& buckets, int64_t first_query = 0);
+//   table  [num_buckets, n]               fp32 | fp16 | bf16
+//   rows   [num_queries + num_keys - 1]   int64, on the table's device: those of all distances,
+//                                         from that of the last query to the first key on
+//   bias   [n, num_queries, num_keys]     fp32
+Variable relative_bias(const Variable& table, const Tensor& rows, int64_t num_queries);
 
 }  // namespace megatron

@@ -51,7 +51,12 @@ TEST(RelativeBiasTest, LooksUpTheDistanceOfEachPair) {
         .num_buckets = 8, .max_distance = 6, .is_bidirectional = is_bidirectional};
     check({.name = "relative_bias",
            .inputs = {random_normal({8, 3}, {.seed = 1})},
-           .op = [=](const auto& in) { return relative_bias(in[0], 5, 9, buckets, 2); },
+           .op =
+               [=](const auto& in) {
+                 // The last of five queries from position 2 on is at 6.
+                 const Tensor rows = relative_rows(-6, 5 + 9 - 1, buckets);
+                 return relative_bias(in[0], rows.to(in[0].stream()), 5);
+               },
            .expected = [=](const auto& in) { return expected_bias(in[0], 5, 9, buckets, 2); },
            .terms = 45,
            .dtypes = {}});
@@ -62,7 +67,7 @@ TEST(RelativeBiasTest, LooksUpTheDistanceOfEachPair) {
 TEST(RelativeBiasTest, ATableMayHave16Bits) {
   const RelativeBuckets buckets = {.num_buckets = 8, .max_distance = 6};
   const Variable table = Variable::leaf(cast(random_normal({8, 2}, {.seed = 1}), DType::kBFloat16));
-  const Variable bias = relative_bias(table, 4, 4, buckets);
+  const Variable bias = relative_bias(table, relative_rows(-3, 7, buckets), 4);
   EXPECT_EQ(bias.dtype(), DType::kFloat32);
   backward(bias);
   EXPECT_EQ(table.grad().dtype(), DType::kBFloat16);

@@ -51,20 +51,21 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
   math_attention_forward(out, lse, q, k, v, settings, stream);
 }
 
-void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                        ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
-                        Stream stream) {
+void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                        ConstHeadsView dout, ConstHeadsView out, ConstView lse, ConstHeadsView q,
+                        ConstHeadsView k, ConstHeadsView v, const AttentionSettings& settings,
+                        TensorView workspace, Stream stream) {
   if (cudnn_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, workspace.data,
                                stream)) {
     return;
   }
   if (tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, stream.device)) {
-    return tensor_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, workspace.data,
-                                     stream);
+    return tensor_attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
+                                     workspace.data, stream);
   }
   auto* const delta = static_cast<float*>(workspace.data);
-  math_attention_backward(dq, dk, dv, dout, out, lse, q, k, v, settings, delta, stream);
+  math_attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings, delta,
+                          stream);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -49,6 +49,7 @@ struct Problem {
   const int32_t* document_starts;
   const bool* hidden;
   const float* slopes;
+  const float* relative_bias;  // [heads, sq, sk]
   int64_t first_head;
   int64_t dropout_rows_of_head;
   DropoutKey dropout;
@@ -58,6 +59,15 @@ struct Problem {
   bool has_dropout;
 
   __device__ float slope(int head) const { return slopes == nullptr ? 0.0f : slopes[head]; }
+  // The relative bias of a head and a query, by key. REQUIRES: there is one, and such a query.
+  __device__ const float* bias_row(int head, int64_t query) const {
+    return relative_bias + (int64_t{head} * sq + query) * sk;
+  }
+  // The terms that the score of a query and a key, which exist, has beside their product.
+  __device__ float bias(int head, float slope, int64_t query, int64_t key) const {
+    const float alibi = slope * static_cast<float>(key);
+    return relative_bias == nullptr ? alibi : alibi + bias_row(head, query)[key];
+  }
   template <class Index>
   __device__ Index first_key(int64_t batch, Index query) const {
     if (document_starts == nullptr || query < 0 || query >= sq) return 0;
@@ -102,6 +112,7 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
       .document_starts = static_cast<const int32_t*>(s.document_starts.data),
       .hidden = static_cast<const bool*>(s.key_padding_mask.data),
       .slopes = static_cast<const float*>(s.alibi_slopes.data),
+      .relative_bias = static_cast<const float*>(s.relative_bias.data),
       .first_head = s.first_head,
       .dropout_rows_of_head = dropout_rows_of_head(s.dropout_length > 0 ? s.dropout_length : q.s),
       .dropout = s.dropout,

@@ -145,7 +145,7 @@ __device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int que
   return seen;
 }
 
-// Do scores have more terms than the product, or a scale that is not positive?
+// Do scores have a term for the key beside the product, or a scale that is not positive?
 __device__ __forceinline__ bool has_bias(const Problem& p) {
   return p.slopes != nullptr || p.scale <= 0;
 }
@@ -159,6 +159,77 @@ struct Span {
         last(query >= 0 && query < p.sq ? p.last_key(query) : 0) {}
   __device__ bool has(int key) const { return key >= first && key < last; }
 };
+
+// Adds position biases to products, whose rows are queries, and hides keys. Returns the remaining,
+// positive, factor of base-2 scores.
+template <class Shape, bool kIsRelative>
+__device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kKeyTiles][4],
+                                             const Problem& p, const Seen& seen, int64_t batch,
+                                             int head, float slope, int query, int key,
+                                             const Lane& at) {
+  float factor = p.scale * kLog2E;
+  if (kIsRelative || has_bias(p)) {
+#pragma unroll
+    for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto own_key = static_cast<float>(key + t * 8 + at.column + i % 2);
+#pragma unroll
+        for (int u = 0; u < Shape::kUnits; ++u) {
+          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * own_key);
+        }
+      }
+    }
+    if constexpr (kIsRelative) {
+#pragma unroll
+      for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int own_query = query + u * kUnit + at.row + h * 8;
+          if (own_query < 0 || own_query >= p.sq) continue;
+          const float* const bias = p.bias_row(head, own_query) + key + at.column;
+#pragma unroll
+          for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+              if (key + t * 8 + at.column + c >= p.sk) continue;
+              x[u][t][2 * h + c] = fmaf(kLog2E, bias[t * 8 + c], x[u][t][2 * h + c]);
+            }
+          }
+        }
+      }
+    }
+    factor = 1;
+  }
+  if (!seen.has_all(key, Shape::kKeys)) {
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const Span span(p, batch, query + u * kUnit + at.row + h * 8);
+#pragma unroll
+        for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            if (!span.has(key + t * 8 + at.column + c)) x[u][t][2 * h + c] = -infinity();
+          }
+        }
+      }
+    }
+  }
+  if (p.hidden == nullptr) return factor;
+#pragma unroll
+  for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int own_key = key + t * 8 + at.column + c;
+      if (own_key >= p.sk || !p.is_hidden(batch, own_key)) continue;
+#pragma unroll
+      for (int u = 0; u < Shape::kUnits; ++u) x[u][t][c] = x[u][t][c + 2] = -infinity();
+    }
+  }
+  return factor;
+}
 
 // --- Tiles of queries ---
 

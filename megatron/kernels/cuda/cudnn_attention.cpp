@@ -145,7 +145,8 @@ bool takes(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSett
   return (q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16) && q.d % 8 == 0 && q.b > 0 &&
          q.s > 0 && k.s > 0 && settings.document_starts.data == nullptr &&
          settings.key_padding_mask.data == nullptr && settings.alibi_slopes.data == nullptr &&
-         has_usual_mask(q, k, settings) && !settings.dropout.is_active();
+         settings.relative_bias.data == nullptr && has_usual_mask(q, k, settings) &&
+         !settings.dropout.is_active();
 }
 
 Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView& k,

@@ -178,10 +178,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const int64_t query = first_query + r;
-      float score = weights[r] + slope * static_cast<float>(own_key);
-      if (is_hidden || own_key < p.first_key(block.batch, query) || own_key >= p.last_key(query)) {
-        score = -infinity();
-      }
+      const bool is_seen = !is_hidden && query < p.sq &&
+                           own_key >= p.first_key(block.batch, query) &&
+                           own_key < p.last_key(query);
+      const float score =
+          is_seen ? weights[r] + p.bias(block.head, slope, query, own_key) : -infinity();
       const float now_largest = larger(largest[r], warp_max(score));  // the same on every lane
       if (now_largest == -infinity()) {                               // no key seen so far
         weights[r] = 0;
@@ -216,7 +217,35 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- Backward ---
 
-// dq, and delta = sum over channels of dout * out, which the other kernel reads.
+// A warp's rows of scores in the backward pass.
+struct ScoreRows {
+  int64_t batch, first_query;
+  int head;
+  float slope;
+  float lse[kRows];
+  float delta[kRows];
+};
+
+// Turns the gradients of dropped probabilities into those of scores, of the lane's key.
+__device__ void differentiate(float (&dscores)[kRows], const float (&scores)[kRows],
+                              const Problem& p, const ScoreRows& rows, int64_t key) {
+  const bool is_hidden = key >= p.sk || p.is_hidden(rows.batch, key);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t query = rows.first_query + r;
+    const bool is_query = query < p.sq;
+    const bool is_seen =
+        is_query && !is_hidden && key >= p.first_key(rows.batch, query) && key < p.last_key(query);
+    const float probability =
+        is_seen ? expf(scores[r] + p.bias(rows.head, rows.slope, query, key) - rows.lse[r]) : 0.0f;
+    if (p.has_dropout && is_query) {
+      dscores[r] *= p.dropout_factor(rows.batch, rows.head, query, key);
+    }
+    dscores[r] = probability * (dscores[r] - rows.delta[r]);
+  }
+}
+
+// dq, and delta = sum over channels of dout * out, which the other kernels read.
 template <class T, int kChannels, bool kTakesTurns>
 __global__ void __launch_bounds__(kThreads)
     backward_queries_kernel(Heads<T> dq, float* delta, Heads<const T> dout, Heads<const T> out,
@@ -232,29 +261,27 @@ __global__ void __launch_bounds__(kThreads)
   const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
   const QueryBlock<kTile> block(p);
   const int64_t first_query = block.query + first_row;
-  const float slope = p.slope(block.head);
 
   q_tile.load(q, block.batch, block.head, block.query, p.sq, p.d, p.scale);
   dout_tile.load(dout, block.batch, block.head, block.query, p.sq, p.d, 1.0f);
   __syncthreads();
 
   float sums[kRows][kChannels / 32] = {};
-  float row_lse[kRows];
-  float row_delta[kRows];
+  ScoreRows rows{block.batch, first_query, block.head, p.slope(block.head), {}, {}};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const int64_t query = first_query + r;
-    row_lse[r] = infinity();
-    row_delta[r] = 0;
+    rows.lse[r] = infinity();
+    rows.delta[r] = 0;
     if (query >= p.sq) continue;
     const T* const out_row = out.row(block.batch, block.head, query);
     for (int c = lane; c < p.d; c += 32) {
-      row_delta[r] += dout_tile.row(first_row + r)[c] * to_float(out_row[c]);
+      rows.delta[r] += dout_tile.row(first_row + r)[c] * to_float(out_row[c]);
     }
-    row_delta[r] = warp_sum(row_delta[r]);
+    rows.delta[r] = warp_sum(rows.delta[r]);
     const int64_t at = (block.batch * p.heads + block.head) * p.sq + query;
-    row_lse[r] = lse[at];
-    if (lane == 0) delta[at] = row_delta[r];
+    rows.lse[r] = lse[at];
+    if (lane == 0) delta[at] = rows.delta[r];
   }
 
   const int64_t last_key = block.last_key(p);
@@ -272,21 +299,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     row_products(scores, q_tile, first_row, k_tile, lane);
     if constexpr (!kTakesTurns) row_products(dscores, dout_tile, first_row, v_tile, lane);
-
-    const int64_t own_key = key + lane;
-    const bool is_hidden = own_key >= p.sk || p.is_hidden(block.batch, own_key);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t query = first_query + r;
-      const bool is_seen =
-          !is_hidden && own_key >= p.first_key(block.batch, query) && own_key < p.last_key(query);
-      const float probability =
-          is_seen ? expf(scores[r] + slope * static_cast<float>(own_key) - row_lse[r]) : 0.0f;
-      if (p.has_dropout && query < p.sq) {
-        dscores[r] *= p.dropout_factor(block.batch, block.head, query, own_key);
-      }
-      dscores[r] = probability * (dscores[r] - row_delta[r]);
-    }
+    differentiate(dscores, scores, p, rows, key + lane);
     add_weighted_rows(sums, dscores, k_tile, lane);
   }
 
@@ -357,7 +370,7 @@ __global__ void __launch_bounds__(kThreads)
         const bool is_seen =
             key < query_last_key && key >= query_first_key && !p.is_hidden(batch, key);
         const float probability =
-            is_seen ? expf(probabilities[r] + slope * static_cast<float>(key) - query_lse) : 0.0f;
+            is_seen ? expf(probabilities[r] + p.bias(head, slope, query, key) - query_lse) : 0.0f;
         const float factor =
             p.has_dropout && is_query ? p.dropout_factor(batch, head, query, key) : 1.0f;
         dscores[r] = probability * (factor * dscores[r] - query_delta);
@@ -376,6 +389,62 @@ __global__ void __launch_bounds__(kThreads)
   const float ones[kRows] = {1, 1, 1, 1};  // the queries are already scaled
   store_rows<T, kChannels>(dk, batch, group, first_key, p.sk, p.d, dk_sums, ones, lane);
   store_rows<T, kChannels>(dv, batch, group, first_key, p.sk, p.d, dv_sums, ones, lane);
+}
+
+// The gradient of the relative bias for a tile of queries and a tile of keys of one head: the sum
+// over samples, in order.
+template <class T, int kChannels>
+__global__ void __launch_bounds__(kThreads)
+    backward_bias_kernel(float* drelative_bias, const float* delta, Heads<const T> dout,
+                         const float* lse, Heads<const T> q, Heads<const T> k, Heads<const T> v,
+                         Problem p) {
+  extern __shared__ float4 shared[];
+  auto* const memory = reinterpret_cast<float*>(shared);
+  const Tile<kChannels> of_queries{memory};
+  const Tile<kChannels> of_keys{memory + Tile<kChannels>::kFloats};
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = static_cast<int>(threadIdx.x) / 32 * kRows;
+  const int64_t query_tiles = (p.sq + kTile - 1) / kTile;
+  const int head = static_cast<int>(blockIdx.x % p.heads);
+  const int group = head / (p.heads / p.groups);
+  const int64_t tile_query = blockIdx.x / p.heads % query_tiles * kTile;
+  const int64_t tile_key = blockIdx.x / p.heads / query_tiles * kTile;
+  const int64_t first_query = tile_query + first_row;
+
+  float sums[kRows] = {};
+  ScoreRows rows{0, first_query, head, p.slope(head), {}, {}};
+  for (int64_t batch = 0; batch < p.b; ++batch) {
+    const auto products = [&](float(&to)[kRows], const Heads<const T>& left,
+                              const Heads<const T>& right, float factor) {
+      __syncthreads();  // all threads have read the tiles
+      of_queries.load(left, batch, head, tile_query, p.sq, p.d, factor);
+      of_keys.load(right, batch, group, tile_key, p.sk, p.d, 1.0f);
+      __syncthreads();
+      row_products(to, of_queries, first_row, of_keys, lane);
+    };
+    float scores[kRows];
+    float dscores[kRows];
+    products(scores, q, k, p.scale);
+    products(dscores, dout, v, 1.0f);
+    rows.batch = batch;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first_query + r >= p.sq) break;
+      const int64_t at = (batch * p.heads + head) * p.sq + first_query + r;
+      rows.lse[r] = lse[at];
+      rows.delta[r] = delta[at];
+    }
+    differentiate(dscores, scores, p, rows, tile_key + lane);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sums[r] += dscores[r];
+  }
+  if (tile_key + lane >= p.sk) return;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t query = first_query + r;
+    if (query >= p.sq) break;
+    drelative_bias[(int64_t{head} * p.sq + query) * p.sk + tile_key + lane] = sums[r];
+  }
 }
 
 // --- Launching ---
@@ -434,12 +503,14 @@ void math_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, Con
   });
 }
 
-void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                             ConstHeadsView out, ConstView lse, ConstHeadsView q, ConstHeadsView k,
-                             ConstHeadsView v, const AttentionSettings& settings, float* delta,
-                             Stream stream) {
+void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                             ConstHeadsView dout, ConstHeadsView out, ConstView lse,
+                             ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
+                             const AttentionSettings& settings, float* delta, Stream stream) {
   const int64_t query_blocks = num_tiles_of(q.s) * q.b * q.heads;
   const int64_t key_blocks = num_tiles_of(k.s) * k.b * k.heads;
+  const int64_t bias_blocks =
+      drelative_bias.is_null() ? 0 : num_tiles_of(q.s) * num_tiles_of(k.s) * q.heads;
   const Problem problem = problem_of(q, k, settings);
   dispatch(q, [&]<class T, int kChannels>() {
     const auto q_heads = heads_on_device<const T>(q);
@@ -460,6 +531,11 @@ void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHead
                           k_heads, v_heads, problem);
       }
     });
+    if (bias_blocks > 0) {
+      launch<kChannels>(backward_bias_kernel<T, kChannels>, bias_blocks, 2, stream,
+                        drelative_bias.as<float>(), static_cast<const float*>(delta), dout_heads,
+                        lse.as<float>(), q_heads, k_heads, v_heads, problem);
+    }
   });
 }
 

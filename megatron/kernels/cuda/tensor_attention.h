@@ -8,9 +8,9 @@ namespace megatron::kernels::cuda {
 
 // Attention on tensor cores for every setting of the contract: fp16 and bf16, at least 16 queries,
 // heads of up to 128 channels (a multiple of 8), strides and addresses that are multiples of 16
-// bytes. It serves calls that cuDNN does not, with dropout, documents or ALiBi. Products read
-// probabilities rounded to 16 bits; all sums are fp32, in an order that depends only on the shapes,
-// so runs are bit-equal.
+// bytes. It serves calls that cuDNN does not, with dropout, documents or position biases. Products
+// read probabilities rounded to 16 bits; all sums are fp32, in an order that depends only on the
+// shapes, so runs are bit-equal.
 //
 // views: everything that the pass reads or writes except the log-sum-exp; the first is q.
 bool tensor_forward_takes(std::initializer_list<ConstHeadsView> views);
@@ -24,9 +24,16 @@ int tensor_backward_shared_bytes(int64_t d);
 void tensor_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                               ConstHeadsView v, const AttentionSettings& settings, Stream stream);
 // workspace: BackwardBytes. REQUIRES: tensor_backward_takes() of the views.
-void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                               ConstHeadsView out, ConstView lse, ConstHeadsView q,
-                               ConstHeadsView k, ConstHeadsView v,
+void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                               ConstHeadsView dout, ConstHeadsView out, ConstView lse,
+                               ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                const AttentionSettings& settings, void* workspace, Stream stream);
+// Its part that computes the gradient of the relative bias.
+//   statistics [b, heads, sq, 2]: log2 of the sum of powers of two, and the sum of dout * out over
+//   channels, over the factor of kept probabilities
+void tensor_attention_bias_gradient(TensorView drelative_bias, ConstHeadsView dout,
+                                    ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
+                                    const AttentionSettings& settings, const float* statistics,
+                                    Stream stream);
 
 }  // namespace megatron::kernels::cuda

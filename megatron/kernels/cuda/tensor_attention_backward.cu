@@ -179,13 +179,13 @@ __device__ __forceinline__ void multiply_rows(Scores<Shape>& x, const T* key_lan
   }
 }
 
-// Adds position bias to products and hides keys. Returns the remaining factor of base-2 scores.
-template <class Shape>
-__device__ __forceinline__ float finish_scores(Scores<Shape>& x, const Problem& p, const Seen& seen,
-                                               int64_t batch, float slope, int query, int key,
-                                               const Lane& at) {
+// Adds position biases to products and hides keys. Returns the remaining factor of base-2 scores.
+template <class Shape, bool kIsRelative>
+__device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem& p,
+                                                const Seen& seen, int64_t batch, int head,
+                                                float slope, int query, int key, const Lane& at) {
   float factor = p.scale * kLog2E;
-  if (has_bias(p)) {
+  if (kIsRelative || has_bias(p)) {
 #pragma unroll
     for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
@@ -197,9 +197,28 @@ __device__ __forceinline__ float finish_scores(Scores<Shape>& x, const Problem& 
         }
       }
     }
+    if constexpr (kIsRelative) {
+#pragma unroll
+      for (int t = 0; t < Shape::kChunkTiles; ++t) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int own_query = query + t * 8 + at.column + c;
+          if (own_query < 0 || own_query >= p.sq) continue;
+          const float* const bias = p.bias_row(head, own_query) + key + at.row;
+#pragma unroll
+          for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+              if (key + u * kUnit + at.row + h * 8 >= p.sk) continue;
+              x[u][t][2 * h + c] = fmaf(kLog2E, bias[u * kUnit + h * 8], x[u][t][2 * h + c]);
+            }
+          }
+        }
+      }
+    }
     factor = 1;
   }
-  if (has_bias(p) || !seen.has_all(key, Shape::kWarpKeys)) {
+  if (kIsRelative || has_bias(p) || !seen.has_all(key, Shape::kWarpKeys)) {
 #pragma unroll
     for (int t = 0; t < Shape::kChunkTiles; ++t) {
 #pragma unroll
@@ -322,7 +341,7 @@ __device__ void store_keys(const Heads<T>& to, const Work& work, const Problem& 
   }
 }
 
-template <class T, class Shape, bool kHasDropout>
+template <class T, class Shape, bool kHasDropout, bool kIsRelative>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     tensor_backward_kernel(Heads<T> dq, Heads<T> dk, Heads<T> dv, Heads<const T> dout,
                            Heads<const T> q, Heads<const T> k, Heads<const T> v, Scratch scratch,
@@ -412,8 +431,8 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
                          .last = last,
                          .whole_first = visit.seen.whole_first,
                          .whole_last = p.last_key(query)};
-        const float factor =
-            finish_scores<Shape>(x, p, chunk, work.batch, slope, query, warp_key, at);
+        const float factor = finish_columns<Shape, kIsRelative>(x, p, chunk, work.batch, visit.head,
+                                                                slope, query, warp_key, at);
         uint32_t kept[Shape::kUnits][Shape::kChunkSteps][4];
         differentiate<T, Shape, kHasDropout>(kept, ds, x, dp, factor,
                                              statistics + stage * kQueries + begin, dropout,
@@ -532,7 +551,7 @@ struct Arguments {
   ConstHeadsView q, k, v;
 };
 
-template <class T, class Shape, bool kHasDropout>
+template <class T, class Shape, bool kHasDropout, bool kIsRelative>
 void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, Stream stream) {
   const int64_t pairs = a.q.b * a.q.heads;
   backward_statistics_kernel<<<static_cast<unsigned>(pairs * scratch.tiles), kThreads, 0,
@@ -543,7 +562,7 @@ void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, 
   const int64_t blocks = (a.k.s + Shape::kKeys - 1) / Shape::kKeys * a.k.b * a.k.heads;
   if (blocks == 0) return;
   constexpr int kBytes = Shape::template kBytes<T>;
-  const auto kernel = tensor_backward_kernel<T, Shape, kHasDropout>;
+  const auto kernel = tensor_backward_kernel<T, Shape, kHasDropout, kIsRelative>;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, stream.device);
   kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
       heads_on_device<T>(a.dq), heads_on_device<T>(a.dk), heads_on_device<T>(a.dv),
@@ -560,11 +579,10 @@ int tensor_backward_shared_bytes(int64_t d) {
   return bytes;
 }
 
-void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHeadsView dout,
-                               ConstHeadsView out, ConstView lse, ConstHeadsView q,
-                               ConstHeadsView k, ConstHeadsView v,
+void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
+                               ConstHeadsView dout, ConstHeadsView out, ConstView lse,
+                               ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                const AttentionSettings& settings, void* workspace, Stream stream) {
-  if (q.b == 0) return;
   const BackwardBytes bytes(q.b, q.heads, q.s, q.d);
   auto* const memory = static_cast<unsigned char*>(workspace);
   const int64_t rows =
@@ -577,15 +595,23 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, ConstHe
       .tiles = static_cast<int>((rows + kQueries - 1) / kQueries)};
   const Arguments arguments{dq, dk, dv, dout, out, lse, q, k, v};
   const Problem problem = problem_of(q, k, settings);
+  const auto with_dropout = [&]<class T, class Shape, bool kHasDropout>() {
+    problem.relative_bias == nullptr
+        ? launch<T, Shape, kHasDropout, false>(arguments, problem, scratch, stream)
+        : launch<T, Shape, kHasDropout, true>(arguments, problem, scratch, stream);
+  };
   const auto with_shape = [&]<class T, class Shape>() {
-    problem.has_dropout ? launch<T, Shape, true>(arguments, problem, scratch, stream)
-                        : launch<T, Shape, false>(arguments, problem, scratch, stream);
+    problem.has_dropout ? with_dropout.template operator()<T, Shape, true>()
+                        : with_dropout.template operator()<T, Shape, false>();
   };
   const auto with_type = [&]<class T>() {
     for_shape(q.d, [&]<class Shape>() { with_shape.template operator()<T, Shape>(); });
   };
-  if (q.dtype == DType::kBFloat16) return with_type.template operator()<BFloat16>();
-  with_type.template operator()<Float16>();
+  if (q.b > 0 && q.dtype == DType::kBFloat16) with_type.template operator()<BFloat16>();
+  if (q.b > 0 && q.dtype == DType::kFloat16) with_type.template operator()<Float16>();
+  if (drelative_bias.is_null()) return;
+  tensor_attention_bias_gradient(drelative_bias, dout, q, k, v, settings,
+                                 reinterpret_cast<const float*>(scratch.statistics), stream);
 }
 
 }  // namespace megatron::kernels::cuda

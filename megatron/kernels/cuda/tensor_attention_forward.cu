@@ -103,57 +103,6 @@ struct QueryRows {
   }
 };
 
-// Adds position bias to products and hides keys. Returns the remaining, positive, factor of base-2
-// scores.
-template <class Shape>
-__device__ __forceinline__ float finish_scores(float (&x)[Shape::kUnits][Shape::kKeyTiles][4],
-                                               const Problem& p, const Seen& seen, int64_t batch,
-                                               float slope, int query, int key, const Lane& at) {
-  float factor = p.scale * kLog2E;
-  if (has_bias(p)) {
-#pragma unroll
-    for (int t = 0; t < Shape::kKeyTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto own_key = static_cast<float>(key + t * 8 + at.column + i % 2);
-#pragma unroll
-        for (int u = 0; u < Shape::kUnits; ++u) {
-          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * own_key);
-        }
-      }
-    }
-    factor = 1;
-  }
-  if (!seen.has_all(key, Shape::kKeys)) {
-#pragma unroll
-    for (int u = 0; u < Shape::kUnits; ++u) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const Span span(p, batch, query + u * kUnit + at.row + h * 8);
-#pragma unroll
-        for (int t = 0; t < Shape::kKeyTiles; ++t) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            if (!span.has(key + t * 8 + at.column + c)) x[u][t][2 * h + c] = -infinity();
-          }
-        }
-      }
-    }
-  }
-  if (p.hidden == nullptr) return factor;
-#pragma unroll
-  for (int t = 0; t < Shape::kKeyTiles; ++t) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int own_key = key + t * 8 + at.column + c;
-      if (own_key >= p.sk || !p.is_hidden(batch, own_key)) continue;
-#pragma unroll
-      for (int u = 0; u < Shape::kUnits; ++u) x[u][t][c] = x[u][t][c + 2] = -infinity();
-    }
-  }
-  return factor;
-}
-
 // Drops probabilities of 32 keys, starting at `key`, in the tiles from t on.
 template <class Shape>
 __device__ __forceinline__ void drop(float (&x)[Shape::kUnits][Shape::kKeyTiles][4], int t,
@@ -177,7 +126,7 @@ __device__ __forceinline__ void drop(float (&x)[Shape::kUnits][Shape::kKeyTiles]
   }
 }
 
-template <class T, class Shape, bool kHasDropout>
+template <class T, class Shape, bool kHasDropout, bool kIsRelative>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     tensor_forward_kernel(Heads<T> out, float* lse, Heads<const T> q, Heads<const T> k,
                           Heads<const T> v, Problem p) {
@@ -243,7 +192,8 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       add_by_columns<T, KeyTile::kStride>(x, a, k_lane + step * kUnit);
     }
 
-    rows.exponentiate(x, finish_scores<Shape>(x, p, own, batch, slope, query, key, at));
+    rows.exponentiate(
+        x, finish_rows<Shape, kIsRelative>(x, p, own, batch, head, slope, query, key, at));
 
     const T* const v_lane = v_tiles + place + KeyTile::of_rows(at.lane);
 #pragma unroll
@@ -291,14 +241,14 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   }
 }
 
-template <class T, class Shape, bool kHasDropout>
+template <class T, class Shape, bool kHasDropout, bool kIsRelative>
 void launch(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q,
             const ConstHeadsView& k, const ConstHeadsView& v, const AttentionSettings& settings,
             Stream stream) {
   const int64_t rows = q.s + (kHasDropout ? settings.query_offset % kDropoutQueries : 0);
   const int64_t blocks = (rows + Shape::kQueries - 1) / Shape::kQueries * q.b * q.heads;
   constexpr int kBytes = Shape::template kBytes<T>;
-  const auto kernel = tensor_forward_kernel<T, Shape, kHasDropout>;
+  const auto kernel = tensor_forward_kernel<T, Shape, kHasDropout, kIsRelative>;
   static_assert(kBytes <= kLeastSharedBytes);
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, stream.device);
   kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
@@ -313,9 +263,14 @@ void launch(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q
 void tensor_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                               ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
   if (q.s == 0 || q.b == 0) return;
+  const auto with_dropout = [&]<class T, class Shape, bool kHasDropout>() {
+    settings.relative_bias.data == nullptr
+        ? launch<T, Shape, kHasDropout, false>(out, lse, q, k, v, settings, stream)
+        : launch<T, Shape, kHasDropout, true>(out, lse, q, k, v, settings, stream);
+  };
   const auto with_shape = [&]<class T, class Shape>() {
-    settings.dropout.is_active() ? launch<T, Shape, true>(out, lse, q, k, v, settings, stream)
-                                 : launch<T, Shape, false>(out, lse, q, k, v, settings, stream);
+    settings.dropout.is_active() ? with_dropout.template operator()<T, Shape, true>()
+                                 : with_dropout.template operator()<T, Shape, false>();
   };
   const auto with_type = [&]<class T>() {
     if (q.d <= 64) return with_shape.template operator()<T, ForwardShape<64, 2, 4, 64, 2>>();

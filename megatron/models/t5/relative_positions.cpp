@@ -20,13 +20,18 @@ RelativePositions::RelativePositions(const TransformerConfig& config, const Tens
     : buckets_{.num_buckets = config.relative_attention_num_buckets,
                .max_distance = config.relative_attention_max_distance,
                .is_bidirectional = options.is_bidirectional},
-      table_(config, tp, stream, options) {
+      table_(config, tp, stream, options),
+      length_(options.length),
+      rows_(relative_rows(-length_, 2 * length_ + 1, buckets_).to(stream)) {
   add_child("relative_attention_bias", table_);
 }
 
-Variable RelativePositions::forward(int64_t num_queries, int64_t num_keys,
-                                    int64_t first_query) const {
-  return relative_bias(table_.weight, num_queries, num_keys, buckets_, first_query);
+Variable RelativePositions::forward(int64_t length) const {
+  const int64_t count = 2 * length - 1;
+  const Tensor rows = length <= length_
+                          ? rows_.slice(length_ - length + 1, count)
+                          : relative_rows(1 - length, count, buckets_).to(rows_.stream());
+  return relative_bias(table_.weight, rows, length);
 }
 
 }  // namespace megatron

@@ -15,15 +15,15 @@ class RelativePositions final : public Module {
  public:
   struct Options {
     bool is_bidirectional = true;  // of an encoder
+    int64_t length = 0;            // of the sequences to train on
     bool is_tied = false;          // as ParameterInfo
     bool is_copy = false;
   };
   RelativePositions(const TransformerConfig& config, const TensorParallel& tp, Stream stream,
                     const Options& options);
 
-  // The bias of num_queries tokens from position first_query on with keys from 0 on:
-  // [n/tp, num_queries, num_keys] fp32.
-  Variable forward(int64_t num_queries, int64_t num_keys, int64_t first_query = 0) const;
+  // The bias of the tokens of a sequence with each other: [n/tp, length, length] fp32.
+  Variable forward(int64_t length) const;
 
  private:
   struct Table final : Module {
@@ -34,6 +34,8 @@ class RelativePositions final : public Module {
 
   RelativeBuckets buckets_;
   Table table_;
+  int64_t length_;
+  Tensor rows_;  // of distances from -length_ on; a recorded CUDA graph reads them at their place
 };
 
 }  // namespace megatron

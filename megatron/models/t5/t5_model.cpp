@@ -91,6 +91,7 @@ T5Model::T5Model(const TransformerConfig& config, const T5Chunk& chunk, const Te
     if (is_relative) {
       encoder_positions_.emplace(config, tp, stream,
                                  RelativePositions::Options{.is_bidirectional = true,
+                                                            .length = config.seq_length,
                                                             .is_tied = !chunk.is_whole(),
                                                             .is_copy = !chunk.embeds_encoder});
       add_child("encoder_relative_pos_emb", *encoder_positions_);
@@ -102,6 +103,7 @@ T5Model::T5Model(const TransformerConfig& config, const T5Chunk& chunk, const Te
     if (is_relative) {
       decoder_positions_.emplace(config, tp, stream,
                                  RelativePositions::Options{.is_bidirectional = false,
+                                                            .length = config.decoder_seq_length,
                                                             .is_tied = !chunk.is_whole(),
                                                             .is_copy = !chunk.embeds_decoder});
       add_child("decoder_relative_pos_emb", *decoder_positions_);
@@ -144,8 +146,7 @@ Variable T5Model::encode(const T5Input& input, const Variable& hidden, RandomSta
                                                    encoder_site_, random)
                                            : hidden;
   if (encoder_positions_) {
-    const int64_t length = length_of(x);
-    context.relative_bias = encoder_positions_->forward(length, length);
+    context.relative_bias = encoder_positions_->forward(length_of(x));
   }
   return encoder_->forward(x, context);
 }
@@ -161,8 +162,7 @@ Variable T5Model::decode(const T5Input& input, const T5States& states, RandomSta
                                                    decoder_site_, random)
                                            : states.decoder;
   if (decoder_positions_) {
-    const int64_t length = length_of(x);
-    context.relative_bias = decoder_positions_->forward(length, length);
+    context.relative_bias = decoder_positions_->forward(length_of(x));
   }
   return decoder_->forward(x, context);
 }

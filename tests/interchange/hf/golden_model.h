@@ -64,27 +64,6 @@ class GoldenModel {
  public:
   explicit GoldenModel(const std::string& name)
       : GoldenModel(name, read_hf_config(folder_of(name))) {}
-  // Where the config and the names do not come from config.json.
-  GoldenModel(const std::string& name, TransformerConfig config, NameTable names,
-              int64_t vocab_size)
-      : names_(std::move(names)),
-        vocab_size_(vocab_size),
-        expected_(folder_of(name) / "expected.safetensors") {
-    config.params_dtype = DType::kFloat32;
-    config.hidden_dropout = 0;
-    config.attention_dropout = 0;
-    specs_ = model_tensors(config);
-    model_ = std::make_unique<Model>(config, stream_under_test());
-    const std::map<std::string, Variable> by_name = parameters();
-    EXPECT_EQ(by_name.size(), specs_.size());
-    const std::filesystem::path later = folder_of(name) / "after3.safetensors";
-    if (std::filesystem::exists(later)) after_steps_.emplace(later);
-    const auto file = std::make_shared<const ShardedWeights>(folder_of(name));
-    for (const auto& [tensor_name, tensor] : open_hf_weights(file, names_, specs_, sizes())) {
-      Variable parameter = by_name.at(tensor_name);
-      copy_into(parameter.mutable_data(), read_whole(tensor).to(stream_under_test()));
-    }
-  }
 
   const Model& operator*() const { return *model_; }
   const Model* operator->() const { return model_.get(); }
@@ -131,7 +110,25 @@ class GoldenModel {
 
  private:
   GoldenModel(const std::string& name, const HfModel& hf)
-      : GoldenModel(name, hf.transformer, hf_names(hf.family, hf.transformer), hf.vocab_size) {}
+      : names_(hf_names(hf.family, hf.transformer)),
+        vocab_size_(hf.vocab_size),
+        expected_(folder_of(name) / "expected.safetensors") {
+    TransformerConfig config = hf.transformer;
+    config.params_dtype = DType::kFloat32;
+    config.hidden_dropout = 0;
+    config.attention_dropout = 0;
+    specs_ = model_tensors(config);
+    model_ = std::make_unique<Model>(config, stream_under_test());
+    const std::map<std::string, Variable> by_name = parameters();
+    EXPECT_EQ(by_name.size(), specs_.size());
+    const std::filesystem::path later = folder_of(name) / "after3.safetensors";
+    if (std::filesystem::exists(later)) after_steps_.emplace(later);
+    const auto file = std::make_shared<const ShardedWeights>(folder_of(name));
+    for (const auto& [tensor_name, tensor] : open_hf_weights(file, names_, specs_, sizes())) {
+      Variable parameter = by_name.at(tensor_name);
+      copy_into(parameter.mutable_data(), read_whole(tensor).to(stream_under_test()));
+    }
+  }
 
   static std::filesystem::path folder_of(const std::string& name) {
     return std::filesystem::path(source_path("tests/golden/hf")) / name;

@@ -36,9 +36,9 @@ struct Problem {
   int64_t dropout_length = 0;
   int64_t first_head = 0;
   bool is_deterministic = false;
-  Tensor document_starts{}, key_padding_mask{}, alibi_slopes{};  // on the CPU
-  Tensor more_samples{};                                         // [1] int64 on the CPU, of dropout
-  int64_t nan_key = -1;  // whose channels are NaN, where keys are not fused with queries
+  Tensor document_starts{}, key_padding_mask{}, alibi_slopes{}, relative_bias{};  // on the CPU
+  Tensor more_samples{};  // [1] int64 on the CPU, of dropout
+  int64_t nan_key = -1;   // whose channels are NaN, where keys are not fused with queries
 };
 
 std::string text_of(const Problem& p) {
@@ -50,7 +50,7 @@ std::string text_of(const Problem& p) {
 
 // What attention reads and writes, all on one stream. Of a fused projection q holds everything.
 struct Buffers {
-  Tensor q, k, v, dout, out, lse, dq, dk, dv;
+  Tensor q, k, v, dout, out, lse, dq, dk, dv, dbias;
 };
 
 Buffers buffers_of(const Problem& p, Stream stream) {
@@ -83,6 +83,7 @@ Buffers buffers_of(const Problem& p, Stream stream) {
   t.dq = marked(t.q);
   t.dout = random(p.sq, p.heads, 4);
   t.out = marked(t.dout);
+  if (p.relative_bias.defined()) t.dbias = marked(p.relative_bias.to(stream));
   t.lse = full({p.b, p.heads, p.sq}, 77.0f, DType::kFloat32, Stream{}).to(stream);
   return t;
 }
@@ -103,6 +104,7 @@ struct OnDevice {
     starts = moved(p.document_starts);
     mask = moved(p.key_padding_mask);
     slopes = moved(p.alibi_slopes);
+    relative_bias = moved(p.relative_bias);
     more_samples = moved(p.more_samples);
     const auto view = [](const Tensor& x) { return x.defined() ? x.view() : ConstView{}; };
     settings = {.scale = p.scale != 0 ? p.scale : 1 / std::sqrt(static_cast<float>(p.d)),
@@ -111,6 +113,7 @@ struct OnDevice {
                 .document_starts = view(starts),
                 .key_padding_mask = view(mask),
                 .alibi_slopes = view(slopes),
+                .relative_bias = view(relative_bias),
                 .dropout = p.dropout,
                 .dropout_length = p.dropout_length,
                 .first_head = p.first_head};
@@ -118,7 +121,7 @@ struct OnDevice {
       settings.dropout.more_samples = std::as_const(more_samples).view().as<int64_t>();
     }
   }
-  Tensor starts, mask, slopes, more_samples;
+  Tensor starts, mask, slopes, relative_bias, more_samples;
   AttentionSettings settings;
 };
 
@@ -136,6 +139,7 @@ Buffers run(const Problem& p, Stream stream, Path path) {
   const auto [dq, dk, dv] = qkv_of<HeadsView, Tensor>(p, t.dq, t.dk, t.dv);
   const HeadsView out = kernels::heads_of(t.out.view(), p.heads);
   const ConstHeadsView dout = kernels::heads_of(std::as_const(t.dout).view(), p.heads);
+  const TensorView dbias = t.dbias.defined() ? t.dbias.view() : TensorView{};
   if (path == Path::kChosen) {
     Tensor forward = scratch(
         kernels::attention_forward_workspace_bytes(out, t.lse.view(), q, k, v, settings, stream),
@@ -144,15 +148,16 @@ Buffers run(const Problem& p, Stream stream, Path path) {
     Tensor backward = scratch(kernels::attention_backward_workspace_bytes(
                                   dq, dk, dv, dout, out, t.lse.view(), q, k, v, settings, stream),
                               stream);
-    kernels::attention_backward(dq, dk, dv, {}, dout, out, t.lse.view(), q, k, v, settings,
+    kernels::attention_backward(dq, dk, dv, dbias, dout, out, t.lse.view(), q, k, v, settings,
                                 backward.view(), stream);
   } else {
     Tensor delta = scratch(kernels::cuda::math_attention_delta_bytes(q), stream);
     kernels::cuda::math_attention_forward(out, t.lse.view(), q, k, v, settings, stream);
-    kernels::cuda::math_attention_backward(dq, dk, dv, dout, out, t.lse.view(), q, k, v, settings,
-                                           static_cast<float*>(delta.view().data), stream);
+    kernels::cuda::math_attention_backward(dq, dk, dv, dbias, dout, out, t.lse.view(), q, k, v,
+                                           settings, static_cast<float*>(delta.view().data),
+                                           stream);
   }
-  for (Tensor* x : {&t.out, &t.lse, &t.dq, &t.dk, &t.dv}) {
+  for (Tensor* x : {&t.out, &t.lse, &t.dq, &t.dk, &t.dv, &t.dbias}) {
     if (x->defined()) *x = x->to(Stream{});
   }
   return t;
@@ -184,6 +189,7 @@ void expect_results(const Problem& p, const Buffers& got, const Buffers& want,
   expect_close(got.lse, want.lse, logs, what + "lse");
   expect_close(got.out, want.out, values, what + "out");
   expect_close(got.dq, want.dq, values, what + (p.is_fused ? "dqkv" : "dq"));
+  if (want.dbias.defined()) expect_close(got.dbias, want.dbias, values, what + "drelative_bias");
   if (p.is_fused) return;
   expect_close(got.dk, want.dk, values, what + "dk");
   expect_close(got.dv, want.dv, values, what + "dv");
@@ -386,6 +392,63 @@ TEST_F(AttentionCudaTest, Alibi) {
   Problem p = self_attention("alibi", 90, 1, 2, 2, 16);
   p.alibi_slopes = tensor_of(std::vector<float>{0.5f, 0.125f}, {2});
   check(p);
+}
+
+// Sizes around the tiles of both kernels; with every other setting.
+TEST_F(AttentionCudaTest, RelativeBias) {
+  const auto biased = [](Problem p, uint64_t seed) {
+    p.relative_bias = random_normal({p.heads, p.sq, p.sk}, {.seed = seed});
+    return p;
+  };
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t s : {1, 16, 33, 64, 65, 130}) {
+      for (const bool is_causal : {false, true}) {
+        Problem p = biased(self_attention("relative bias", s, 3, 2, 2, 16, is_causal), 5);
+        p.dtype = dtype;
+        p.scale = 1;
+        check(p);
+      }
+    }
+    for (const int64_t d : {64, 96, 128}) {
+      Problem p = biased(self_attention("relative bias", 70, 2, 4, 2, d), 6);
+      p.dtype = dtype;
+      p.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.3f};
+      p.alibi_slopes = tensor_of(std::vector<float>{0.5f, 0.125f, 0.25f, 0.0f}, {4});
+      check(p);
+    }
+    Problem after = biased({.name = "relative bias after a cache",
+                            .sq = 60,
+                            .sk = 137,
+                            .b = 2,
+                            .heads = 2,
+                            .groups = 2,
+                            .d = 32,
+                            .is_causal = true,
+                            .query_offset = 77,
+                            .is_fused = false,
+                            .dtype = dtype},
+                           7);
+    after.dropout = {.key = 3, .first_sample = 1, .probability = 0.2f};
+    check(after);
+    Tensor mask({2, 137}, DType::kBool, Stream{});
+    for (int64_t i = 0; i < 2 * 137; ++i) mask.view().as<bool>()[i] = i % 137 >= (i < 137 ? 90 : 0);
+    after.is_causal = false;
+    after.key_padding_mask = mask;
+    check(after);
+  }
+}
+
+TEST_F(AttentionCudaTest, RelativeBiasIsBitEqualInEveryRun) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Problem p = self_attention("relative bias", 200, 4, 4, 4, 64, false);
+    p.relative_bias = random_normal({4, 200, 200}, {.seed = 1});
+    p.dtype = dtype;
+    const Buffers first = run(p, stream(), Path::kChosen);
+    const Buffers second = run(p, stream(), Path::kChosen);
+    for (const auto& [a, b] : {std::pair{first.dbias, second.dbias}, {first.dq, second.dq}}) {
+      EXPECT_EQ(std::memcmp(a.view().data, b.view().data, static_cast<size_t>(a.bytes())), 0);
+    }
+  }
 }
 
 TEST_F(AttentionCudaTest, DropsWhatTheCpuDrops) {
