@@ -8,6 +8,7 @@
 #include "megatron/core/error.h"
 #include "megatron/models/bert/bert_task.h"
 #include "megatron/models/gpt/gpt_task.h"
+#include "megatron/models/t5/t5_task.h"
 
 namespace megatron::cli {
 namespace {
@@ -87,6 +88,34 @@ class RandomBertTask final : public BertTask {
   std::unique_ptr<RandomIds> ids_;
 };
 
+// No token is padding, and all count in the loss.
+class RandomT5Task final : public T5Task {
+ public:
+  explicit RandomT5Task(const RunConfig& config) : T5Task(config, nullptr) {}
+
+  void open_data(const Progress&) override { ids_ = std::make_unique<RandomIds>(parallel()); }
+  bool has_split(Split split) const override { return split == Split::kTrain; }
+
+  Microbatch get_batch(Split, int64_t) override {
+    const TransformerConfig& c = config().transformer;
+    const int64_t b = config().training.micro_batch_size;
+    const Shape of_encoder = {b, c.seq_length};
+    const Shape of_decoder = {b, c.decoder_seq_length};
+    const auto drawn = [&](const Shape& shape) {
+      return tensor_of(ids_->draw(shape.numel(), c.padded_vocab_size), shape);
+    };
+    return microbatch({.encoder_tokens = drawn(of_encoder),
+                       .encoder_padding_mask = zeros(of_encoder, DType::kBool, Stream{}),
+                       .decoder_tokens = drawn(of_decoder),
+                       .labels = drawn(of_decoder),
+                       .loss_mask = full(of_decoder, 1.0F, DType::kFloat32, Stream{})},
+                      true);
+  }
+
+ private:
+  std::unique_ptr<RandomIds> ids_;
+};
+
 }  // namespace
 
 std::unique_ptr<TrainTask> random_task(const RunConfig& config) {
@@ -96,7 +125,7 @@ std::unique_ptr<TrainTask> random_task(const RunConfig& config) {
     case ModelKind::kBert:
       return std::make_unique<RandomBertTask>(config);
     case ModelKind::kT5:
-      throw Unsupported("a T5 cannot be timed yet; GPT and BERT can");
+      return std::make_unique<RandomT5Task>(config);
   }
   throw InternalError("random_task: unknown kind of model");
 }

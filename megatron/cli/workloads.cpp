@@ -15,7 +15,7 @@ struct Workload {
   const char* flags;
   ModelKind kind = ModelKind::kGpt;
 };
-// Shapes of GPT-2 and GPT-3 with GPT-2's vocabulary, and of Llama 3 and BERT with their own.
+// Shapes of GPT-2 and GPT-3 with GPT-2's vocabulary, and of Llama 3, BERT and T5 with their own.
 // --vocab-size is without the end of document, which the null tokenizer adds.
 constexpr Workload kWorkloads[] = {
     {"tiny",
@@ -49,6 +49,10 @@ constexpr Workload kWorkloads[] = {
      "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 "
      "--micro-batch-size 32 --vocab-size 30521",
      ModelKind::kBert},
+    {"t5-large",
+     "--num-layers 24 --decoder-num-layers 24 --hidden-size 1024 --num-attention-heads 16 "
+     "--seq-length 512 --decoder-seq-length 128 --micro-batch-size 32 --vocab-size 30621",
+     ModelKind::kT5},
 };
 
 const Workload& workload_named(const std::string& name) {

@@ -18,7 +18,7 @@ std::vector<std::string> workload_command(const std::string& name,
 // The kind of model; throws likewise.
 ModelKind workload_kind(const std::string& name);
 
-// "tiny, 124m, ... or bert-large"
+// "tiny, 124m, ... or t5-large"
 std::string workload_names();
 
 }  // namespace megatron::cli

@@ -362,6 +362,10 @@ RankMemory largest_rank_memory(const PlannedTraining& t) {
 
 int64_t num_model_parameters(const TransformerConfig& config) {
   int64_t sum = 0;
+  if (config.kind == ModelKind::kT5) {
+    for (const ParameterSpec& spec : model_specs(config)) sum += spec.shape.numel();
+    return sum;
+  }
   for (const auto& [spec, count] : parameters_of(config, whole_model(config.num_layers))) {
     sum += count * spec.shape.numel();
   }

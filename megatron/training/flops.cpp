@@ -14,6 +14,7 @@ double standard_flops(const TransformerConfig& config, int64_t batch_size) {
 }
 
 double causal_flops(const TransformerConfig& config, int64_t batch_size) {
+  if (config.kind == ModelKind::kT5) return encoder_decoder_flops(config, batch_size);
   const auto h = static_cast<double>(config.hidden_size);
   const auto s = static_cast<double>(config.seq_length);
   const auto f = static_cast<double>(config.ffn_hidden_size);

@@ -21,7 +21,8 @@ double standard_flops(const TransformerConfig& config, int64_t batch_size);
 //   6 B s (L (h f e + h (q + 2k) + q h) + h v) + 6 B s^2 L q
 //   q = n d, k = g d, e = 3 for a gated MLP, else 2
 //
-// A BERT has the whole square, and h^2 for each token in its LM head.
+// A BERT has the whole square, and h^2 for each token in its LM head; a T5 has
+// encoder_decoder_flops().
 double causal_flops(const TransformerConfig& config, int64_t batch_size);
 
 // An encoder of num_layers and seq_length (s), and a decoder of decoder_num_layers (D) and

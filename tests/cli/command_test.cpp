@@ -140,7 +140,7 @@ TEST(Workloads, AreCommandLinesThatMoreFlagsChange) {
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
                  "--workload 7b is unknown; use tiny, 124m, 345m, 774m, 1.3b, 1.5b, 6.7b, "
-                 "llama3-8b or bert-large");
+                 "llama3-8b, bert-large or t5-large");
   }
 }
 

@@ -85,9 +85,6 @@ std::vector<std::string> t5_problems(const RunConfig& config) {
     problems.push_back(fmt::format("--seed {} must be positive: it orders the sentences of T5",
                                    config.training.seed));
   }
-  if (config.data.mock_data) {
-    problems.emplace_back("--mock-data has no sentences for T5; give --data-path");
-  }
   return problems;
 }
 
@@ -95,9 +92,12 @@ std::vector<std::string> t5_problems(const RunConfig& config) {
 
 T5Task::T5Task(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
     : config_(config), tokenizer_(std::move(tokenizer)) {
-  const std::vector<std::string> problems = t5_problems(config);
+  std::vector<std::string> problems = t5_problems(config);
+  if (tokenizer_ != nullptr && config.data.mock_data) {
+    problems.emplace_back("--mock-data has no sentences for T5; give --data-path");
+  }
   if (!problems.empty()) throw ConfigError(problems);
-  vocabulary_ = vocabulary_of(*tokenizer_);
+  if (tokenizer_ != nullptr) vocabulary_ = vocabulary_of(*tokenizer_);
 }
 
 std::vector<const Module*> T5Task::build_model(const ModelSite& site) {
@@ -156,21 +156,20 @@ void T5Task::open_data(const Progress& progress) {
                                     config_.training.seed, *tokenizer_, t5_dataset_maker(settings));
       },
       [this](const SampleDataset& dataset, const SampleGroup& group, Split split, int64_t) {
-        return microbatch(dataset, group, split == Split::kTrain);
+        return microbatch(read(dataset, group), split == Split::kTrain);
       });
 }
 
-Microbatch T5Task::microbatch(const SampleDataset& dataset, const SampleGroup& group,
-                              bool is_trained) const {
+T5Task::Samples T5Task::read(const SampleDataset& dataset, const SampleGroup& group) const {
   const TransformerConfig& c = config_.transformer;
   const auto b = static_cast<int64_t>(group.indices.size());
   const Shape of_encoder = {b, c.seq_length};
   const Shape of_decoder = {b, c.decoder_seq_length};
-  Tensor encoder(of_encoder, DType::kInt64, Stream{});
-  Tensor padding(of_encoder, DType::kBool, Stream{});
-  Tensor decoder(of_decoder, DType::kInt64, Stream{});
-  Tensor labels(of_decoder, DType::kInt64, Stream{});
-  Tensor loss_mask(of_decoder, DType::kFloat32, Stream{});
+  Samples samples = {.encoder_tokens = Tensor(of_encoder, DType::kInt64, Stream{}),
+                     .encoder_padding_mask = Tensor(of_encoder, DType::kBool, Stream{}),
+                     .decoder_tokens = Tensor(of_decoder, DType::kInt64, Stream{}),
+                     .labels = Tensor(of_decoder, DType::kInt64, Stream{}),
+                     .loss_mask = Tensor(of_decoder, DType::kFloat32, Stream{})};
   std::vector<int64_t> run(static_cast<size_t>(dataset.sample_size()));
   for (size_t row = 0; row < group.indices.size(); ++row) {
     dataset.read(group.indices[row], run);
@@ -178,33 +177,37 @@ Microbatch T5Task::microbatch(const SampleDataset& dataset, const SampleGroup& g
     const auto copy_row = [row](std::span<const int64_t> from, auto to) {
       std::copy(from.begin(), from.end(), to.begin() + static_cast<int64_t>(row * from.size()));
     };
-    copy_row(sample.encoder, encoder.span<int64_t>());
-    copy_row(sample.decoder, decoder.span<int64_t>());
-    copy_row(sample.labels, labels.span<int64_t>());
+    copy_row(sample.encoder, samples.encoder_tokens.span<int64_t>());
+    copy_row(sample.decoder, samples.decoder_tokens.span<int64_t>());
+    copy_row(sample.labels, samples.labels.span<int64_t>());
     for (size_t i = 0; i < sample.loss_mask.size(); ++i) {
-      loss_mask.span<float>()[row * sample.loss_mask.size() + i] =
+      samples.loss_mask.span<float>()[row * sample.loss_mask.size() + i] =
           static_cast<float>(sample.loss_mask[i]);
     }
   }
   // The decoder needs no mask: it is causal, and only padding follows its last token.
-  for (size_t i = 0; i < static_cast<size_t>(encoder.numel()); ++i) {
-    padding.span<bool>()[i] = encoder.span<int64_t>()[i] == vocabulary_->pad;
-  }
+  const auto tokens = std::as_const(samples.encoder_tokens).span<int64_t>();
+  std::transform(tokens.begin(), tokens.end(), samples.encoder_padding_mask.span<bool>().begin(),
+                 [pad = vocabulary_->pad](int64_t id) { return id == pad; });
+  return samples;
+}
 
+Microbatch T5Task::microbatch(const Samples& samples, bool has_gradient) const {
+  const int64_t rows = config_.transformer.padded_vocab_size;
   Microbatch made(kNumParts);
-  made[kEncoderPadding] = padding;
+  made[kEncoderPadding] = samples.encoder_padding_mask;
   const T5Chunk& chunk = model_->chunk();
   const auto put_ids = [&](const Tensor& tokens, Part ids, Part order) {
-    const RowIds prepared = prepared_ids(tokens, c.padded_vocab_size, "token id");
+    const RowIds prepared = prepared_ids(tokens, rows, "token id");
     made[ids] = prepared.ids;
-    if (is_trained) made[order] = prepared.order;
+    if (has_gradient) made[order] = prepared.order;
   };
-  if (chunk.embeds_encoder) put_ids(encoder, kEncoderTokens, kEncoderOrder);
-  if (chunk.embeds_decoder) put_ids(decoder, kDecoderTokens, kDecoderOrder);
+  if (chunk.embeds_encoder) put_ids(samples.encoder_tokens, kEncoderTokens, kEncoderOrder);
+  if (chunk.embeds_decoder) put_ids(samples.decoder_tokens, kDecoderTokens, kDecoderOrder);
   if (chunk.has_head) {
-    expect_labels(labels, c.padded_vocab_size);
-    made[kLabels] = labels;
-    made[kLossMask] = loss_mask;
+    expect_labels(samples.labels, rows);
+    made[kLabels] = samples.labels;
+    made[kLossMask] = samples.loss_mask;
   }
   return made;
 }

@@ -19,7 +19,8 @@ namespace megatron {
 class T5Task : public TrainTask {
  public:
   // `config` is resolved and has padded_vocab_size. Throws ConfigError for what T5 has not, and
-  // when the tokenizer has no padding, no end or no sentinels.
+  // when the tokenizer has no padding, no end or no sentinels. Without a tokenizer a derived class
+  // makes the data.
   T5Task(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer);
 
   std::string_view model_name() const override { return "T5"; }
@@ -35,10 +36,24 @@ class T5Task : public TrainTask {
   void close() override;
   std::map<std::string, ArgMap> recorded() const override;
 
+ protected:
+  // The samples of a microbatch, on the host.
+  struct Samples {
+    Tensor encoder_tokens;        // [b, se] int64
+    Tensor encoder_padding_mask;  // [b, se] bool
+    Tensor decoder_tokens;        // [b, sd] int64
+    Tensor labels;                // [b, sd] int64
+    Tensor loss_mask;             // [b, sd] fp32
+  };
+  // The part of it that this stage needs. has_gradient: a backward pass follows.
+  Microbatch microbatch(const Samples& samples, bool has_gradient) const;
+
+  const RunConfig& config() const { return config_; }
+  // Known once the model is built.
+  const ParallelContext& parallel() const { return *parallel_; }
+
  private:
-  // This stage's part of a microbatch on the host.
-  Microbatch microbatch(const SampleDataset& dataset, const SampleGroup& group,
-                        bool is_trained) const;
+  Samples read(const SampleDataset& dataset, const SampleGroup& group) const;
   // 0, 1, .. for every sample, on the model's device.
   RowIds positions(int64_t length) const;
 
