@@ -192,9 +192,7 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   warn_of_device(args.training.device, world);
   const Device device = chosen_device(args.training.device, world);
   end_phase("device");
-  if (args.transformer.kind != ModelKind::kT5) {  // whose memory has no plan yet
-    expect_to_fit(args, device, free_memory_bytes(device));
-  }
+  expect_to_fit(args, device, free_memory_bytes(device));
   const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
   const std::unique_ptr<TrainTask> made = random_task(args);
   TrainTask& task = *made;

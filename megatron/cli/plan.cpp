@@ -36,7 +36,7 @@ FlagTable flags_of(PlanFlags& flags) {
   table.group("plan");
   table.add("--workload", flags.workload, "A known model: " + workload_names() + ".");
   table.add_choice("--model-type", flags.kind,
-                   {{"GPT", ModelKind::kGpt}, {"BERT", ModelKind::kBert}},
+                   {{"GPT", ModelKind::kGpt}, {"BERT", ModelKind::kBert}, {"T5", ModelKind::kT5}},
                    "The kind of model; that of the workload.");
   table.add("--world-size", flags.world_size, "Ranks of the run.");
   table.add("--gpu", flags.gpu,
@@ -146,6 +146,10 @@ Plan plan_of(TrainingArgs args, const std::string& gpu) {
   return plan;
 }
 
+int64_t tokens_per_sample(const TransformerConfig& c) {
+  return c.seq_length + (c.kind == ModelKind::kT5 ? c.decoder_seq_length : 0);
+}
+
 double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 std::vector<std::pair<const char*, double>> times_of(const StepEstimate& time) {
@@ -164,6 +168,10 @@ void print_run(const Plan& plan) {
       plan.num_parameters, static_cast<double>(plan.num_parameters) / 1e9, c.num_layers,
       c.hidden_size, c.ffn_hidden_size, c.num_attention_heads, c.seq_length, c.padded_vocab_size,
       name_of(c.params_dtype)));
+  if (c.kind == ModelKind::kT5) {
+    print_line(fmt::format("decoder   {} layers, sequence {}", c.decoder_num_layers,
+                           c.decoder_seq_length));
+  }
   print_line(fmt::format("layout    {} ranks: tensor {}{}, pipeline {}{}, context {}, data {}{}",
                          p.world_size, p.tensor_model_parallel_size,
                          p.sequence_parallel ? " with sequence" : "",
@@ -210,7 +218,7 @@ void print_work(const Plan& plan) {
           ? fmt::format("{} CPU threads of {:.0f} GFLOP/s", num_threads(), kCpuFlopsPerThread / 1e9)
           : fmt::format("{} GPUs{}", plan.gpu->name,
                         plan.gpu == &measured_gpu() ? "" : " (from H200's times and peak rates)"),
-      static_cast<double>(plan.batch * plan.model().seq_length) / seconds,
+      static_cast<double>(plan.batch * tokens_per_sample(plan.model())) / seconds,
       tflops_per_device(flops, seconds, ranks)));
   for (const auto& [what, part] : times_of(plan.time)) {
     if (part > 0) print_line(fmt::format("  {:<22} {:>6.1f} %", what, 100 * part / seconds));

@@ -14,6 +14,7 @@ int pretrain_t5(std::span<const std::string> words, const comm::Group& world) {
   const std::optional<Pretraining> begun =
       begin_pretraining("pretrain-t5", ModelKind::kT5, words, world);
   if (!begun) return 0;
+  check_memory(begun->args, world);
   T5Task task(begun->args, begun->tokenizer);
   TrainingRun run(begun->args, task, world, begun->started, begun->save_directory);
   run.load(begun->source);

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "megatron/models/model_specs.h"
+#include "megatron/models/t5/t5_chunk.h"
+#include "megatron/models/t5/t5_model.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/pipeline/schedule.h"
@@ -18,15 +20,44 @@ namespace {
 
 int64_t num_stages(const PlannedTraining& t) { return t.parallel.pipeline_model_parallel_size; }
 
+// Layers of a stack.
+struct StackPart {
+  std::string name;          // empty if the model has one stack
+  TransformerConfig config;  // seq_length is the stack's
+  int64_t num_layers = 0;
+  bool has_cross_attention = false;
+  bool has_end = false;  // and the final norm
+};
+
 // What a stage holds, over its chunks.
 struct Stage {
   int64_t num_chunks = 1;
   int64_t num_layers = 0;
   bool has_embedding = false;
   bool has_head = false;
+  std::vector<StackPart> stacks = {};  // of one chunk, in the order of the forward pass
 };
 
+Stage t5_stage_of(const PlannedTraining& t, int64_t stage) {
+  const TransformerConfig& c = t.transformer;
+  const T5Chunk chunk = t5_chunk(t.parallel, c, stage);
+  Stage all{.num_layers = chunk.encoder.num_layers + chunk.decoder.num_layers,
+            .has_embedding = chunk.embeds_encoder || chunk.embeds_decoder,
+            .has_head = chunk.has_head};
+  if (chunk.has_encoder()) {
+    all.stacks.push_back({"encoder ", c, chunk.encoder.num_layers, false, chunk.encoder.has_end});
+  }
+  if (chunk.has_decoder()) {
+    TransformerConfig decoder = c;
+    decoder.seq_length = c.decoder_seq_length;
+    all.stacks.push_back(
+        {"decoder ", decoder, chunk.decoder.num_layers, true, chunk.decoder.has_end});
+  }
+  return all;
+}
+
 Stage stage_of(const PlannedTraining& t, int64_t stage) {
+  if (t.transformer.kind == ModelKind::kT5) return t5_stage_of(t, stage);
   const std::vector<ModelChunk> chunks =
       model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage));
   Stage all{.num_chunks = static_cast<int64_t>(chunks.size())};
@@ -35,6 +66,7 @@ Stage stage_of(const PlannedTraining& t, int64_t stage) {
     all.has_embedding = all.has_embedding || chunk.has_embedding;
     all.has_head = all.has_head || chunk.has_head;
   }
+  all.stacks = {{"", t.transformer, all.num_layers / all.num_chunks, false, all.has_head}};
   return all;
 }
 
@@ -75,6 +107,13 @@ std::vector<RepeatedSpec> parameters_of(const TransformerConfig& config, const M
 std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage) {
   const int64_t tp = t.parallel.tensor_model_parallel_size;
   std::vector<FlatItem> items;
+  if (t.transformer.kind == ModelKind::kT5) {
+    for (const ParameterSpec& spec :
+         t5_specs(t.transformer, t5_chunk(t.parallel, t.transformer, stage))) {
+      items.push_back({.numel = spec.info.sharding.on_rank(0, tp).local(spec.shape).numel()});
+    }
+    return items;
+  }
   for (const ModelChunk& chunk :
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
     for (const auto& [spec, count] : parameters_of(t.transformer, chunk)) {
@@ -109,26 +148,107 @@ std::vector<Region> regions_of(const TransformerConfig& c, int64_t num_layers) {
   return regions;
 }
 
+// The layers of a stack in one chunk, and what they keep.
+struct PlannedStack {
+  PlannedStack(const StackPart& the_part, const MicrobatchSizes& of_run, int64_t encoder_length)
+      : part(the_part),
+        sizes(of_run),
+        layer(),
+        regions(regions_of(the_part.config, the_part.num_layers)) {
+    if (part.has_cross_attention) sizes.encoder_length = encoder_length;
+    layer = layer_memory(part.config, sizes);
+  }
+
+  StackPart part;
+  MicrobatchSizes sizes;
+  LayerMemory layer;
+  std::vector<Region> regions;
+
+  const TransformerConfig& config() const { return part.config; }
+  int64_t tokens() const { return sizes.tokens(config()); }
+  int64_t block(int64_t elements, DType dtype) const { return sizes.block(elements, dtype); }
+  int64_t hidden() const {
+    return block(sizes.residual_tokens(config()) * config().hidden_size, config().params_dtype);
+  }
+  // What cross-attention reads: [se, b, h].
+  int64_t encoder_output() const {
+    const int64_t tokens = sizes.encoder_length * sizes.micro_batch_size;
+    return block(tokens / (sizes.sequence_parallel ? sizes.tp : 1) * config().hidden_size,
+                 config().params_dtype);
+  }
+  // The final norm keeps its input and statistics; its output is what follows reads.
+  int64_t final_norm() const { return layer.input.bytes + norm_statistics_bytes(config(), sizes); }
+  // The relative position bias of all layers, or one of its gradients.
+  int64_t relative_bias() const {
+    if (config().position_embedding_type != PositionEmbedding::kRelative) return 0;
+    const int64_t heads = config().num_attention_heads / sizes.tp;
+    return block(heads * config().seq_length * config().seq_length, DType::kFloat32);
+  }
+
+  int64_t kept_by(const Region& region) const {
+    return region.is_recomputed ? stored_input() : region.num_layers * layer.kept_bytes();
+  }
+  int64_t kept() const {
+    int64_t sum = 0;
+    for (const Region& region : regions) sum += kept_by(region);
+    return sum;
+  }
+  bool has_distributed_inputs() const {
+    return config().distribute_saved_activations && sizes.tp > 1 && !sizes.sequence_parallel;
+  }
+  // Of a recomputed region.
+  int64_t stored_input() const {
+    if (!has_distributed_inputs()) return layer.input.bytes;
+    const DType dtype = config().fp32_residual_connection ? DType::kFloat32 : config().params_dtype;
+    return block(tokens() * config().hidden_size / sizes.tp, dtype);
+  }
+
+  // From the gradient of the region's output on.
+  std::vector<MemoryRow> backward_rows(const Region& region) const {
+    std::vector<MemoryRow> rows = {{"gradient of the layer's output", layer.input.bytes}};
+    if (region.is_recomputed) {
+      if (has_distributed_inputs()) rows.push_back({"gathered input", layer.input.bytes});
+      rows.push_back(
+          {"recomputed activations", region.num_layers * layer.kept_bytes() - layer.input.bytes});
+    }
+    if (relative_bias() > 0) {
+      rows.push_back({"gradients of the relative position bias", 2 * relative_bias()});
+    }
+    if (sizes.encoder_length > 0) {
+      rows.push_back({"gradient of the encoder's output", encoder_output()});
+    }
+    const LayerMemory last = layer_memory(config(), sizes, region.is_recomputed);
+    rows.push_back({"gradients inside the layer", peak_bytes(last.backward)});
+    return rows;
+  }
+};
+
 // The activations of a stage, at the moment at which the most of them exist.
 class ActivationPlan {
  public:
   ActivationPlan(const PlannedTraining& t, int64_t stage)
-      : t_(t),
-        number_(stage),
-        stage_(stage_of(t, stage)),
-        sizes_(sizes_of(t)),
-        layer_(layer_memory(t.transformer, sizes_)),
-        regions_(regions_of(t.transformer, stage_.num_layers / stage_.num_chunks)) {}
+      : t_(t), number_(stage), stage_(stage_of(t, stage)), sizes_(sizes_of(t)) {
+    for (const StackPart& part : stage_.stacks) {
+      stacks_.emplace_back(part, sizes_, t.transformer.seq_length);
+    }
+  }
 
   double microbatches_in_flight() const {
     return static_cast<double>(chunks_in_flight()) / static_cast<double>(stage_.num_chunks);
+  }
+
+  // Scratch memory of the kernel that needs most.
+  int64_t workspace() const {
+    int64_t most = 0;
+    for (const PlannedStack& stack : stacks_) most = std::max(most, stack.layer.workspace);
+    return most;
   }
 
   // Appends the rows of the peak and says when it is.
   std::string append(std::vector<PlannedRow>& rows) const {
     std::vector<MemoryRow> input = input_rows();
     if (num_stages(t_) > 1) {
-      input.push_back({"messages between stages", num_messages() * layer_.input.bytes});
+      input.push_back({"messages between stages", num_messages() * message_bytes()});
     }
     if (stage_.has_head &&
         is_all_warmup()) {  // every microbatch gets its loss before any goes back
@@ -148,23 +268,27 @@ class ActivationPlan {
       peak_at = std::move(when);
     };
     if (stage_.has_head) consider(held, head_rows(), "loss");
-    int64_t layer = stage_.num_layers;
     int64_t peak_layers = kept_by_layers();
     int64_t kept = kept_by_layers();
-    for (auto region = regions_.rbegin(); region != regions_.rend(); ++region) {
-      const int64_t before = peak;
-      consider(held, backward_rows(*region), fmt::format("backward of layer {}", layer));
-      if (peak != before) peak_layers = kept;
-      const int64_t freed = kept_by(*region);
-      held -= freed;
-      kept -= freed;
-      layer -= region->num_layers;
+    for (auto stack = stacks_.rbegin(); stack != stacks_.rend(); ++stack) {
+      // Layers of a stage's chunks count on.
+      int64_t layer = stage_.num_chunks * stack->part.num_layers;
+      for (auto region = stack->regions.rbegin(); region != stack->regions.rend(); ++region) {
+        const int64_t before = peak;
+        consider(held, stack->backward_rows(*region),
+                 fmt::format("backward of {}layer {}", stack->part.name, layer));
+        if (peak != before) peak_layers = kept;
+        const int64_t freed = stack->kept_by(*region);
+        held -= freed;
+        kept -= freed;
+        layer -= region->num_layers;
+      }
     }
     const auto add = [&](const std::string& what, int64_t bytes) {
       if (bytes > 0) rows.push_back({MemoryCategory::kActivations, what, bytes});
     };
     for (const MemoryRow& row : input) add(row.what, row.bytes);
-    add_layers(rows, peak_layers);
+    for (const PlannedStack& stack : stacks_) add_layers(rows, stack, peak_layers);
     for (const MemoryRow& row : extra) add(row.what, row.bytes);
     return peak_at;
   }
@@ -191,71 +315,67 @@ class ActivationPlan {
     const int64_t a_microbatch = stage_.num_chunks * (is_last ? 1 : 2);
     return std::min<int64_t>(3, a_microbatch * t_.num_microbatches - 1);
   }
+  // A decoder hands on the encoder's output, too.
+  int64_t message_bytes() const {
+    const PlannedStack& last = stacks_.back();
+    return last.layer.input.bytes + (last.sizes.encoder_length > 0 ? last.encoder_output() : 0);
+  }
 
-  int64_t kept_by(const Region& region) const {
-    return region.is_recomputed ? stored_input() : region.num_layers * layer_.kept_bytes();
-  }
-  bool has_distributed_inputs() const {
-    return t_.transformer.distribute_saved_activations && sizes_.tp > 1 &&
-           !sizes_.sequence_parallel;
-  }
-  // Of a recomputed region.
-  int64_t stored_input() const {
-    if (!has_distributed_inputs()) return layer_.input.bytes;
-    const int64_t elements = sizes_.tokens(t_.transformer) * t_.transformer.hidden_size;
-    return block(elements / sizes_.tp, t_.transformer.fp32_residual_connection
-                                           ? DType::kFloat32
-                                           : t_.transformer.params_dtype);
-  }
   int64_t kept_by_layers() const {
     int64_t sum = 0;
-    for (const Region& region : regions_) sum += kept_by(region);
+    for (const PlannedStack& stack : stacks_) sum += stack.kept();
     return sum * chunks_in_flight();
   }
 
-  // The kept tensors by name, of all layers together; `bytes` of them are there.
-  void add_layers(std::vector<PlannedRow>& rows, int64_t bytes) const {
+  // The kept tensors of a stack by name, of all layers together; `bytes` of those of this stack and
+  // of the later ones are there.
+  void add_layers(std::vector<PlannedRow>& rows, const PlannedStack& stack, int64_t& bytes) const {
     int64_t whole = 0;
     int64_t recomputed = 0;
-    for (const Region& region : regions_) {
+    for (const Region& region : stack.regions) {
       whole += region.is_recomputed ? 0 : region.num_layers;
       recomputed += region.is_recomputed ? 1 : 0;
     }
     const auto add = [&](const MemoryRow& row, int64_t count) {
       const int64_t here = std::min(bytes, row.bytes * count * chunks_in_flight());
       bytes -= here;
-      if (here > 0) rows.push_back({MemoryCategory::kActivations, "layers: " + row.what, here});
+      if (here <= 0) return;
+      rows.push_back({MemoryCategory::kActivations,
+                      fmt::format("{}layers: {}", stack.part.name, row.what), here});
     };
-    add({"input of what is recomputed", stored_input()}, recomputed);
-    add(layer_.input, whole);
-    for (const MemoryRow& row : layer_.kept) add(row, whole);
-  }
-
-  int64_t block(int64_t elements, DType dtype) const { return sizes_.block(elements, dtype); }
-  int64_t hidden() const {
-    return block(sizes_.residual_tokens(t_.transformer) * t_.transformer.hidden_size,
-                 t_.transformer.params_dtype);
+    add({"input of what is recomputed", stack.stored_input()}, recomputed);
+    add(stack.layer.input, whole);
+    for (const MemoryRow& row : stack.layer.kept) add(row, whole);
   }
 
   // What embedding a microbatch keeps, and tables.
   std::vector<MemoryRow> input_rows() const {
     const TransformerConfig& c = t_.transformer;
-    const int64_t tokens = sizes_.tokens(c);
     std::vector<MemoryRow> rows;
     if (c.position_embedding_type == PositionEmbedding::kRope) {
       const int64_t positions = std::max(c.seq_length, c.max_position_embeddings);
-      rows.push_back(
-          {"rotary table", block(positions * ((c.rotary_dim() + 1) / 2 * 2), DType::kFloat32)});
+      rows.push_back({"rotary table",
+                      sizes_.block(positions * ((c.rotary_dim() + 1) / 2 * 2), DType::kFloat32)});
     }
-    if (stage_.has_embedding) {
-      const bool has_types = c.kind == ModelKind::kBert && c.tokentypes() > 0;
-      if (t_.device == DeviceType::kCpu) {  // otherwise they stay on the host
-        rows.push_back({"token and position ids", 2 * block(tokens, DType::kInt64)});
-        if (has_types) rows.push_back({"token types", block(tokens, DType::kInt64)});
+    for (const PlannedStack& stack : stacks_) {
+      const std::string& name = stack.part.name;
+      const int64_t tokens = stack.tokens();
+      rows.push_back({name + "relative position bias", stack.relative_bias()});
+      if (stage_.has_embedding && t_.device == DeviceType::kCpu) {  // else they stay on the host
+        const bool has_types = c.kind == ModelKind::kBert && c.tokentypes() > 0;
+        rows.push_back({name + "token and position ids", 2 * stack.block(tokens, DType::kInt64)});
+        if (has_types) rows.push_back({"token types", stack.block(tokens, DType::kInt64)});
       }
-      if (c.embed_layernorm) {
-        rows.push_back(
-            {"embedding norm, input and statistics", hidden() + norm_statistics_bytes(c, sizes_)});
+      if (stage_.has_embedding && c.embed_layernorm) {
+        rows.push_back({"embedding norm, input and statistics",
+                        stack.hidden() + norm_statistics_bytes(c, sizes_)});
+      }
+      if (&stack != &stacks_.back() || (stack.part.has_end && !stage_.has_head)) {
+        rows.push_back({name + "final norm, input, statistics and output",
+                        chunks_in_flight() * (stack.final_norm() + stack.hidden())});
+      }
+      if (num_stages(t_) > 1 && stack.sizes.encoder_length > 0) {
+        rows.push_back({"encoder's output", chunks_in_flight() * stack.encoder_output()});
       }
     }
     return rows;
@@ -263,40 +383,26 @@ class ActivationPlan {
 
   // The loss, when the gradient of the logits (written over them) is multiplied back.
   std::vector<MemoryRow> head_rows() const {
-    const TransformerConfig& c = t_.transformer;
-    const int64_t tokens = sizes_.tokens(c);
+    const PlannedStack& last = stacks_.back();
+    const TransformerConfig& c = last.config();
+    const int64_t tokens = last.tokens();
     const bool is_bert = c.kind == ModelKind::kBert;
-    return {
-        {"final norm, input and statistics", layer_.input.bytes + norm_statistics_bytes(c, sizes_)},
-        {"final norm, output", hidden()},
-        {"LM head: dense layer, activation, norm",
-         is_bert ? 3 * hidden() + norm_statistics_bytes(c, sizes_) : 0},
-        {"logits, then their gradient",
-         block(tokens * c.padded_vocab_size / sizes_.tp, c.params_dtype)},
-        {"labels, loss mask, log-sum-exp",
-         block(tokens, DType::kInt64) + 2 * block(tokens, DType::kFloat32)},
-        {"gradient of the final norm's output", hidden() + 2 * gathered_bytes(c, sizes_)}};
-  }
-
-  // From the gradient of the region's output on.
-  std::vector<MemoryRow> backward_rows(const Region& region) const {
-    std::vector<MemoryRow> rows = {{"gradient of the layer's output", layer_.input.bytes}};
-    if (region.is_recomputed) {
-      if (has_distributed_inputs()) rows.push_back({"gathered input", layer_.input.bytes});
-      rows.push_back(
-          {"recomputed activations", region.num_layers * layer_.kept_bytes() - layer_.input.bytes});
-    }
-    const LayerMemory last = layer_memory(t_.transformer, sizes_, region.is_recomputed);
-    rows.push_back({"gradients inside the layer", peak_bytes(last.backward)});
-    return rows;
+    return {{"final norm, input and statistics", last.final_norm()},
+            {"final norm, output", last.hidden()},
+            {"LM head: dense layer, activation, norm",
+             is_bert ? 3 * last.hidden() + norm_statistics_bytes(c, sizes_) : 0},
+            {"logits, then their gradient",
+             last.block(tokens * c.padded_vocab_size / sizes_.tp, c.params_dtype)},
+            {"labels, loss mask, log-sum-exp",
+             last.block(tokens, DType::kInt64) + 2 * last.block(tokens, DType::kFloat32)},
+            {"gradient of the final norm's output", last.hidden() + 2 * gathered_bytes(c, sizes_)}};
   }
 
   const PlannedTraining& t_;
   int64_t number_;
   Stage stage_;
   MicrobatchSizes sizes_;
-  LayerMemory layer_;
-  std::vector<Region> regions_;
+  std::vector<PlannedStack> stacks_;
 };
 
 }  // namespace
@@ -347,7 +453,7 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   const ActivationPlan activations(t, stage);
   memory.peak_at = activations.append(memory.rows);
   memory.microbatches_in_flight = activations.microbatches_in_flight();
-  add(MemoryCategory::kWorkspace, "scratch of kernels", layer_memory(c, sizes).workspace);
+  add(MemoryCategory::kWorkspace, "scratch of kernels", activations.workspace());
   return memory;
 }
 
@@ -363,7 +469,7 @@ RankMemory largest_rank_memory(const PlannedTraining& t) {
 int64_t num_model_parameters(const TransformerConfig& config) {
   int64_t sum = 0;
   if (config.kind == ModelKind::kT5) {
-    for (const ParameterSpec& spec : model_specs(config)) sum += spec.shape.numel();
+    for (const ParameterSpec& spec : t5_specs(config)) sum += spec.shape.numel();
     return sum;
   }
   for (const auto& [spec, count] : parameters_of(config, whole_model(config.num_layers))) {
@@ -396,11 +502,13 @@ int64_t part_of_ring(int64_t bytes, int64_t ranks) { return bytes / ranks * (ran
 // with a column- and a row-parallel product: forward an all-gather and a reduce-scatter each, or an
 // all-reduce; backward the same, and sequence parallelism gathers the inputs once more for the
 // gradients of weights.
-double collectives_of_layers(const PlannedTraining& t, const Stage& stage, bool only_exposed) {
+//
+// Cross-attention has another pair of products, and a third whose input is the encoder's output.
+double collectives_of_layers(const PlannedTraining& t, const StackPart& stack, bool only_exposed) {
   const ParallelConfig& p = t.parallel;
   const MicrobatchSizes sizes = sizes_of(t);
-  const Shape slice = {t.transformer.seq_length / sizes.cp / sizes.tp, sizes.micro_batch_size,
-                       t.transformer.hidden_size};
+  const Shape slice = {stack.config.seq_length / sizes.cp / sizes.tp, sizes.micro_batch_size,
+                       stack.config.hidden_size};
   const Stream stream{Device{t.device, 0}};
   double forward = 4;
   double backward = p.sequence_parallel ? 6 : 4;
@@ -411,20 +519,25 @@ double collectives_of_layers(const PlannedTraining& t, const Stage& stage, bool 
   } else if (only_exposed && p.async_tensor_model_parallel_allreduce) {
     backward = 0;
   }
-  double count = static_cast<double>(stage.num_layers) * (forward + backward);
-  for (const Region& region : regions_of(t.transformer, stage.num_layers / stage.num_chunks)) {
+  if (stack.has_cross_attention) {
+    forward *= 1.5;
+    backward *= 2;
+  }
+  double count = static_cast<double>(stack.num_layers) * (forward + backward);
+  for (const Region& region : regions_of(stack.config, stack.num_layers)) {
     if (!region.is_recomputed) continue;
-    const bool gathers_input = t.transformer.distribute_saved_activations && !p.sequence_parallel;
-    count += static_cast<double>(stage.num_chunks) *
-             (static_cast<double>(region.num_layers) * forward + (gathers_input ? 1 : 0));
+    const bool gathers_input = stack.config.distribute_saved_activations && !p.sequence_parallel;
+    count += static_cast<double>(region.num_layers) * forward + (gathers_input ? 1 : 0);
   }
   return count;
 }
 
-int64_t num_recomputed_layers(const PlannedTraining& t, const Stage& stage) {
+int64_t num_recomputed_layers(const Stage& stage) {
   int64_t count = 0;
-  for (const Region& region : regions_of(t.transformer, stage.num_layers / stage.num_chunks)) {
-    count += region.is_recomputed ? stage.num_chunks * region.num_layers : 0;
+  for (const StackPart& stack : stage.stacks) {
+    for (const Region& region : regions_of(stack.config, stack.num_layers)) {
+      count += region.is_recomputed ? stage.num_chunks * region.num_layers : 0;
+    }
   }
   return count;
 }
@@ -453,22 +566,29 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
           ? data(memory.bytes(MemoryCategory::kParameters), p.overlap_param_gather)
           : data(gradients, p.overlap_grad_reduce);
   const MicrobatchSizes sizes = sizes_of(t);
-  const int64_t hidden = sizes.tokens(c) * c.hidden_size * size_of(c.params_dtype);
-  const double collectives = sizes.tp == 1 ? 0
-                                           : collectives_of_layers(t, held, only_exposed) *
-                                                 static_cast<double>(t.num_microbatches);
-  sent.tensor_parallel =
-      static_cast<int64_t>(collectives * static_cast<double>(part_of_ring(hidden, sizes.tp)));
-  sent.transfers = static_cast<int64_t>(collectives);
+  const auto hidden_of = [&](const StackPart& stack) {
+    return sizes.tokens(stack.config) * c.hidden_size * size_of(c.params_dtype);
+  };
+  for (const StackPart& stack : held.stacks) {
+    if (sizes.tp == 1) break;
+    const double collectives = collectives_of_layers(t, stack, only_exposed) *
+                               static_cast<double>(held.num_chunks * t.num_microbatches);
+    sent.tensor_parallel += static_cast<int64_t>(
+        collectives * static_cast<double>(part_of_ring(hidden_of(stack), sizes.tp)));
+    sent.transfers += static_cast<int64_t>(collectives);
+  }
   // Gathered forward and backward, and gradients reduce-scattered.
   const int64_t keys = sizes.tokens(c) * sizes.cp * 2 * c.num_query_groups * c.kv_channels /
                        sizes.tp * size_of(c.params_dtype);
-  sent.context_parallel = (3 * held.num_layers + num_recomputed_layers(t, held)) *
+  sent.context_parallel = (3 * held.num_layers + num_recomputed_layers(held)) *
                           part_of_ring(keys, sizes.cp) * t.num_microbatches;
   if (only_exposed && held.num_chunks > 1) return sent;
   const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
+  const StackPart& last = held.stacks.back();
+  int64_t message = hidden_of(last);
+  if (last.has_cross_attention) message += message / last.config.seq_length * c.seq_length;
   sent.pipeline_parallel = boundaries * held.num_chunks * t.num_microbatches *
-                           (sizes.sequence_parallel ? hidden / sizes.tp : hidden);
+                           (sizes.sequence_parallel ? message / sizes.tp : message);
   return sent;
 }
 

@@ -7,6 +7,7 @@
 #include "megatron/kernels/gelu_matmul.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/pipeline/schedule.h"
+#include "megatron/training/flops.h"
 
 namespace megatron {
 namespace {
@@ -161,6 +162,14 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
       is_cpu ? token_at_rate(config, flops_per_second) : token_on_gpu(config, parallel, gpu);
   const double tokens = static_cast<double>(micro_batch_size * config.seq_length) /
                         static_cast<double>(parallel.context_parallel_size);
+  if (config.kind == ModelKind::kT5) {
+    TransformerConfig encoder = config;
+    encoder.decoder_num_layers = 0;
+    const double factor = encoder_decoder_flops(config, 1) / encoder_decoder_flops(encoder, 1);
+    for (double* part : {&step.linear, &step.attention, &step.elementwise}) *part *= factor;
+    step.head *=
+        static_cast<double>(config.decoder_seq_length) / static_cast<double>(config.seq_length);
+  }
   const StageWork work = slowest_stage(config, parallel, step);
   const double all = tokens * static_cast<double>(num_microbatches);
   step.linear *= all * work.layers;

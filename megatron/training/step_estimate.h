@@ -35,7 +35,8 @@ struct SentTraffic {
 
 // CUDA: GPUs of one host, bf16; products, attention and memory traffic at the rates of whole
 // iterations measured on an H200, scaled to another GPU by its peak rates. CPU: `flops_per_second`
-// for all products; nothing else counts.
+// for all products; nothing else counts. A T5's decoder counts as layers of the encoder with as
+// many operations.
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             int64_t num_parameters, DeviceType device, double flops_per_second,

@@ -54,6 +54,9 @@ struct Tensors {
   int64_t activated;       // fc2's input [s, b, f / tp]
   int64_t own_keys = 0;    // with context parallelism: this rank's keys and values [s, b, 2gd / tp]
   int64_t other_keys = 0;  // and in the backward pass: those of all ranks, and gradients of both
+  // With cross-attention:
+  int64_t encoder_output = 0;  // [se, b, h]
+  int64_t encoder_keys = 0;    // its keys and values [se, b, 2 n d / tp]
 
   Tensors(const TransformerConfig& c, const MicrobatchSizes& m) {
     const int64_t tokens = m.tokens(c);
@@ -79,6 +82,12 @@ struct Tensors {
     lse = m.block(tokens * n / m.tp, DType::kFloat32);
     wide = m.block(tokens * c.ffn_hidden_size * (c.is_gated() ? 2 : 1) / m.tp, dtype);
     activated = m.block(tokens * c.ffn_hidden_size / m.tp, dtype);
+    if (m.encoder_length > 0) {
+      const int64_t of_encoder = m.encoder_length * m.micro_batch_size;
+      encoder_output =
+          m.block(of_encoder * c.hidden_size / (m.sequence_parallel ? m.tp : 1), dtype);
+      encoder_keys = m.block(of_encoder * 2 * n * c.kv_channels / m.tp, dtype);
+    }
     if (m.cp == 1) return;
     const int64_t both = tokens * 2 * g * c.kv_channels / m.tp;
     own_keys = m.block(both, dtype);
@@ -141,6 +150,15 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
     memory.kept.push_back({"queries and keys before their norms", t.queries + t.keys});
     memory.kept.push_back({"their statistics", t.head_norms});
   }
+  if (sizes.encoder_length > 0) {
+    memory.kept.push_back({"cross-attention's norm, output", t.hidden});
+    memory.kept.push_back({"its statistics", t.norm});
+    memory.kept.push_back({"residual after self-attention", t.residual});
+    memory.kept.push_back({"queries of cross-attention", t.queries});
+    memory.kept.push_back({"keys and values of the encoder's output", t.encoder_keys});
+    memory.kept.push_back({"cross-attention output", t.heads});
+    memory.kept.push_back({"its log-sum-exp", t.lse});
+  }
   const int64_t whole = gathered_bytes(config, sizes);
   const int64_t own = has_own_gradient(config) ? t.hidden : 0;
   std::vector<MemoryStep>& steps = memory.backward;
@@ -158,6 +176,15 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
     // One kernel with attention's dropout; it adds the gradient of the residual stream.
     const int64_t gradient = is_recomputed ? 0 : t.residual;  // recompute() holds that
     steps.push_back({"pre-MLP norm", t.residual + own, gradient + t.residual + t.hidden + t.norm});
+  }
+  if (sizes.encoder_length > 0) {
+    steps.push_back({"cross-attention's linear_proj", whole + t.heads, whole + own});
+    steps.push_back({"cross-attention", t.queries + t.encoder_keys,
+                     2 * t.heads + t.queries + t.encoder_keys + t.lse});
+    steps.push_back({"linear_kv", t.encoder_output, t.encoder_keys + t.encoder_output});
+    steps.push_back({"linear_q", whole + t.hidden, whole + t.queries + t.hidden});
+    steps.push_back(
+        {"cross-attention's norm", t.residual + own, 2 * t.residual + t.hidden + t.norm});
   }
   steps.push_back({"linear_proj", whole + t.heads, whole + own});
   const int64_t keys = t.own_keys + t.other_keys;

@@ -35,6 +35,7 @@ struct MicrobatchSizes {
   bool sequence_parallel = false;  // norms, residuals and their gradients are divided by tp too
   DeviceType device = DeviceType::kCpu;
   bool is_deterministic = false;  // --deterministic-mode
+  int64_t encoder_length = 0;  // tokens that the layers' cross-attention reads; 0: it is not there
 
   int64_t tokens(const TransformerConfig& config) const {
     return config.seq_length / cp * micro_batch_size;
