@@ -269,9 +269,9 @@ void fit_vocabulary(CheckpointContents& contents, const Options& o, const Target
 // The settings of a run in this program's types; the tokenizer's even if its files are elsewhere.
 ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
   ArgMap args = arg_map(run);
-  for (const char* name :
-       {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model", "vocab_size",
-        "num_tokentypes", "bos_token_id", "eos_token_id", "pad_token_id"}) {
+  for (const char* name : {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model",
+                           "vocab_size", "num_tokentypes", "bos_token_id", "eos_token_id",
+                           "pad_token_id", "decoder_start_token_id"}) {
     const auto found = stored.find(name);
     if (found != stored.end()) args[name] = found->second;
   }

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kBert};
+constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kBert, ModelKind::kT5};
 
 struct ScoreFlags {
   ModelFlags model;
@@ -44,15 +44,20 @@ std::vector<int32_t> sentence_labels(const json& object) {
   return integer_rows(listed, "next_sentence_label")[0];
 }
 
+// Throws ConfigError unless the line has "ids" and "labels".
+json labelled_object(const std::string& line, const char* model) {
+  json object = object_of(line);
+  for (const char* field : {"ids", "labels"}) {
+    if (object.contains(field)) continue;
+    throw ConfigError(fmt::format(
+        "\"{}\" is missing; a {} scores {{\"ids\": [...], \"labels\": [...]}}", field, model));
+  }
+  return object;
+}
+
 void score_with_bert(const std::string& file, const LoadedModel& loaded, const comm::Group& world) {
   const auto read = [](const std::string& line) {
-    const json object = object_of(line);
-    for (const char* field : {"ids", "labels"}) {
-      if (!object.contains(field)) {
-        throw ConfigError(fmt::format(
-            "\"{}\" is missing; a BERT scores {{\"ids\": [...], \"labels\": [...]}}", field));
-      }
-    }
+    const json object = labelled_object(line, "BERT");
     return json{{"ids", integer_rows(object, "ids")},
                 {"token_types", integer_rows(object, "token_types")},
                 {"attention_mask", integer_rows(object, "attention_mask")},
@@ -70,6 +75,23 @@ void score_with_bert(const std::string& file, const LoadedModel& loaded, const c
   });
 }
 
+void score_with_t5(const std::string& file, const LoadedModel& loaded, const comm::Group& world) {
+  const auto read = [&](const std::string& line) {
+    const json object = labelled_object(line, "T5");
+    return json{{"ids", integer_rows(object, "ids")},
+                {"attention_mask", integer_rows(object, "attention_mask")},
+                {"labels", integer_rows(object, "labels")},
+                {"start", loaded.required_decoder_start()}};
+  };
+  each_request(file, world, read, [&](const json& request) {
+    const T5Texts texts = {.ids = request.at("ids").get<IdRows>(),
+                           .attention_mask = request.at("attention_mask").get<IdRows>()};
+    const double loss = t5_loss(loaded.t5_inference(), texts, request.at("labels").get<IdRows>(),
+                                request.at("start"));
+    print_line(json{{"loss", loss}}.dump());
+  });
+}
+
 }  // namespace
 
 int score_text(std::span<const std::string> words, const comm::Group& world) {
@@ -81,13 +103,16 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
   table.add("--input", flags.input,
             "JSON lines, - is standard input. For a GPT {\"ids\": [...]} or {\"text\": ...}; for a "
             "BERT {\"ids\", \"labels\"} and, optional, \"token_types\", \"attention_mask\", "
-            "\"next_sentence_label\".");
+            "\"next_sentence_label\"; for a T5 {\"ids\", \"labels\"} and, optional, "
+            "\"attention_mask\".");
   const CommonCommand command = {.usage = "megatron score --load DIR [--input FILE] [flags]"};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
   const LoadedModel loaded = load_model(flags.model, world, kUsable);
   if (loaded.kind == ModelKind::kBert) {
     score_with_bert(flags.input, loaded, world);
+  } else if (loaded.kind == ModelKind::kT5) {
+    score_with_t5(flags.input, loaded, world);
   } else {
     score_with_gpt(flags.input, loaded, world);
   }

@@ -14,44 +14,10 @@
 namespace megatron {
 namespace {
 
-constexpr int32_t kDoesNotCount = -100;  // transformers' value
-
-void expect_like_ids(const IdRows& rows, const IdRows& ids, const char* what) {
-  const bool is_like = std::ranges::equal(
-      rows, ids, {}, [](const auto& row) { return row.size(); },
-      [](const auto& row) { return row.size(); });
-  if (is_like) return;
-  throw ConfigError(fmt::format("\"{}\" must have a value for each of \"ids\"", what));
-}
-
-void expect_below(const IdRows& rows, int64_t limit, const char* what, const char* remedy) {
-  for (const std::vector<int32_t>& row : rows) {
-    for (const int32_t value : row) {
-      if (value >= 0 && value < limit) continue;
-      throw ConfigError(
-          fmt::format("{} {} must be at least 0 and below {}; {}", what, value, limit, remedy));
-    }
-  }
-}
-
-// [b, s] int64
-Tensor tensor_of_rows(const IdRows& rows) {
-  std::vector<int64_t> values;
-  for (const std::vector<int32_t>& row : rows) values.insert(values.end(), row.begin(), row.end());
-  return tensor_of(values,
-                   {static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size())});
-}
-
 BertInput input_of(const BertModel& model, const BertTexts& texts) {
   const TransformerConfig& config = model.config();
-  if (texts.ids.empty() || texts.ids[0].empty()) {
-    throw ConfigError("the text has no tokens; give it some");
-  }
+  expect_texts(texts.ids);
   const auto length = static_cast<int64_t>(texts.ids[0].size());
-  for (const std::vector<int32_t>& row : texts.ids) {
-    if (static_cast<int64_t>(row.size()) == length) continue;
-    throw ConfigError("the texts of one line must be equally long; pad the shorter ones");
-  }
   if (length > config.max_position_embeddings) {
     throw ConfigError(
         fmt::format("{} tokens are more than the {} positions of the model; cut the "
@@ -71,14 +37,7 @@ BertInput input_of(const BertModel& model, const BertTexts& texts) {
                             ? zeros(input.tokens.ids.shape(), DType::kInt64, Stream{})
                             : tensor_of_rows(texts.token_types);
   }
-  if (!texts.attention_mask.empty()) {
-    expect_like_ids(texts.attention_mask, texts.ids, "attention_mask");
-    const Tensor seen = tensor_of_rows(texts.attention_mask);
-    input.padding_mask = Tensor(seen.shape(), DType::kBool, Stream{});
-    for (size_t i = 0; i < static_cast<size_t>(seen.numel()); ++i) {
-      input.padding_mask.span<bool>()[i] = seen.span<int64_t>()[i] == 0;
-    }
-  }
+  input.padding_mask = padding_mask_of(texts.attention_mask, texts.ids);
   return input;
 }
 
@@ -122,21 +81,7 @@ double bert_loss(const BertInference& model, const BertTexts& texts, const BertL
   const NoGrad no_grad;
   const BertInput input = input_of(model.chunk, texts);
   expect_like_ids(labels.words, texts.ids, "labels");
-  Tensor words = tensor_of_rows(labels.words);
-  Tensor mask(words.shape(), DType::kFloat32, Stream{});
-  double count = 0;
-  for (size_t i = 0; i < static_cast<size_t>(words.numel()); ++i) {
-    int64_t& word = words.span<int64_t>()[i];
-    const bool counts = word != kDoesNotCount;
-    if (!counts) word = 0;
-    if (word < 0 || word >= config.counted_vocab_size()) {
-      throw ConfigError(fmt::format("label {} must be -100 or a token id below {}", word,
-                                    config.counted_vocab_size()));
-    }
-    mask.span<float>()[i] = counts ? 1.0F : 0.0F;
-    count += counts ? 1 : 0;
-  }
-  if (count == 0) throw ConfigError("all \"labels\" are -100, so that no word counts");
+  const Targets targets = targets_of(labels.words, config.counted_vocab_size());
   const size_t b = texts.ids.size();
   const bool has_order = !labels.next_sentence.empty();
   if (has_order && (labels.next_sentence.size() != b || !config.bert_binary_head)) {
@@ -156,10 +101,10 @@ double bert_loss(const BertInference& model, const BertTexts& texts, const BertL
   if (model.parallel.is_last_stage()) {
     const Stream stream = model.chunk.stream();
     const auto rows = static_cast<int64_t>(b);
-    const BertLosses losses =
-        bert_losses(model.chunk, hidden,
-                    {words.to(stream), mask.to(stream), tensor_of(order, {rows}).to(stream),
-                     full({rows, 1}, 1.0F, DType::kFloat32, stream)});
+    const BertLosses losses = bert_losses(
+        model.chunk, hidden,
+        {targets.labels.to(stream), targets.loss_mask.to(stream),
+         tensor_of(order, {rows}).to(stream), full({rows, 1}, 1.0F, DType::kFloat32, stream)});
     loss.span<double>()[0] = losses.lm.data().item() + (has_order ? losses.sop.data().item() : 0.0);
   }
   share_from_head(model.parallel, loss);

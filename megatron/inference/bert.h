@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "megatron/inference/text_rows.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/parallel/parallel_context.h"
 
@@ -17,8 +18,6 @@ struct BertInference {
   const BertModel& chunk;         // this rank's part
   ParallelContext parallel = {};  // the default: one rank has all of it
 };
-
-using IdRows = std::vector<std::vector<int32_t>>;
 
 // Texts of one length as a BERT reads them.
 struct BertTexts {

@@ -135,7 +135,8 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab_size) {
 }
 
 int64_t max_positions(const TransformerConfig& config) {
-  if (config.position_embedding_type == PositionEmbedding::kAlibi) {
+  if (config.position_embedding_type == PositionEmbedding::kAlibi ||
+      config.position_embedding_type == PositionEmbedding::kRelative) {
     return std::numeric_limits<int64_t>::max();
   }
   return std::max(config.max_position_embeddings, config.seq_length);

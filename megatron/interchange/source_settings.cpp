@@ -66,6 +66,7 @@ ArgMap settings_of(const HfModel& model) {
   store("bos_token_id", model.bos_token_id);
   store("eos_token_id", model.eos_token_id);
   store("pad_token_id", model.pad_token_id);
+  store("decoder_start_token_id", model.decoder_start_token_id);
   map["orig_vocab_size"] = model.vocab_size;  // transformers' converter reads it
   return map;
 }

@@ -52,6 +52,12 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
   std::vector<std::string> wrong = problems(config);
   if (wrong.empty()) {
     for (std::string& problem : problems(transformer, tp)) wrong.push_back(std::move(problem));
+    if (transformer.kind == ModelKind::kT5 && pp > 1) {
+      wrong.push_back(
+          fmt::format("--pipeline-model-parallel-size {} is for training a T5; divide it by "
+                      "--tensor-model-parallel-size here",
+                      pp));
+    }
     for (std::string& problem : pipeline_problems(config, transformer.num_layers)) {
       wrong.push_back(std::move(problem));
     }
@@ -91,11 +97,18 @@ const Tokenizer& LoadedModel::required_tokenizer() const {
       "text");
 }
 
+int32_t LoadedModel::required_decoder_start() const {
+  if (decoder_start) return *decoder_start;
+  throw ConfigError(
+      "the token with which the decoder of this T5 begins is not known; give its tokenizer, which "
+      "has [BOS] or [PAD], with --tokenizer-type and --vocab-file or --tokenizer-model");
+}
+
 namespace {
 
 // This rank's part of a model, with its weights.
-template <class Model>
-std::unique_ptr<Model> loaded(const TransformerConfig& config, const ModelChunk& chunk,
+template <class Model, class Chunk>
+std::unique_ptr<Model> loaded(const TransformerConfig& config, const Chunk& chunk, bool is_part,
                               const LoadedModel& site, CheckpointContents contents) {
   auto made = std::make_unique<Model>(config, chunk, site.parallel.tensor, site.stream->get());
   const Model& model = *made;
@@ -104,9 +117,29 @@ std::unique_ptr<Model> loaded(const TransformerConfig& config, const ModelChunk&
   if (model.tensor_parallel().size() > 1) {  // rows that only make it divide are not stored
     resize_vocabulary(contents, model.config().padded_vocab_size);
   }
-  const bool is_part = !(model.chunk() == whole_model(model.config().num_layers));
   load_checkpoint(contents, state, {.optimizer = false, .is_part = is_part});
   return made;
+}
+
+// Where the decoder of a T5 begins and ends: as its files say, or as training on the tokenizer's
+// texts has it (models/t5/t5_task.h); the published models begin with padding.
+void set_decoder_ends(LoadedModel& t5, const HfModel* hf, const ArgMap& args) {
+  const auto known = [&](std::optional<int64_t> of_hf, const char* name,
+                         std::initializer_list<SpecialToken> tokens) -> std::optional<int32_t> {
+    if (of_hf) return static_cast<int32_t>(*of_hf);
+    if (const auto stored = args.find(name); stored != args.end()) {
+      if (const auto* id = std::get_if<int64_t>(&stored->second)) return static_cast<int32_t>(*id);
+    }
+    for (const SpecialToken token : tokens) {
+      const auto id = t5.tokenizer == nullptr ? std::nullopt : t5.tokenizer->special_id(token);
+      if (id) return id;
+    }
+    return std::nullopt;
+  };
+  t5.decoder_start = known(hf != nullptr ? hf->decoder_start_token_id : std::nullopt,
+                           "decoder_start_token_id", {SpecialToken::kBos, SpecialToken::kPad});
+  t5.decoder_end =
+      known(hf != nullptr ? hf->eos_token_id : std::nullopt, "eos_token_id", {SpecialToken::kEos});
 }
 
 void expect_usable(const CheckpointSource& source, std::span<const ModelKind> usable) {
@@ -170,11 +203,18 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
+  config = for_inference(config);
+  if (config.kind == ModelKind::kT5) {
+    set_decoder_ends(result, source.hf(), contents.args);
+    result.t5 = loaded<T5Model>(config, whole_t5(config), false, result, contents);
+    return result;
+  }
   const ModelChunk chunk = model_chunks(parallel, config.num_layers, stage).front();
+  const bool is_part = !(chunk == whole_model(config.num_layers));
   if (config.kind == ModelKind::kBert) {
-    result.bert = loaded<BertModel>(for_inference(config), chunk, result, contents);
+    result.bert = loaded<BertModel>(config, chunk, is_part, result, contents);
   } else {
-    result.model = loaded<GptModel>(for_inference(config), chunk, result, contents);
+    result.model = loaded<GptModel>(config, chunk, is_part, result, contents);
   }
   return result;
 }

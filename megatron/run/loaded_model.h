@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "megatron/device/stream.h"
 #include "megatron/inference/bert.h"
 #include "megatron/inference/generate.h"
+#include "megatron/inference/t5.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/parallel/config.h"
@@ -35,16 +37,23 @@ struct LoadedModel {
   ModelKind kind = ModelKind::kGpt;
   std::unique_ptr<GptModel> model;  // a GPT; null for other kinds
   std::unique_ptr<BertModel> bert;  // a BERT, likewise
+  std::unique_ptr<T5Model> t5;      // a T5, likewise
   ParallelContext parallel;
   // On rank 0, which reads texts; null there if neither the choice nor the directory names one.
   std::unique_ptr<Tokenizer> tokenizer;
   int64_t vocab_size = 0;  // on rank 0: ids that mean something; the rest is padding
+  // On rank 0, of a T5: the tokens with which its decoder begins and ends, if they are known.
+  std::optional<int32_t> decoder_start = {};
+  std::optional<int32_t> decoder_end = {};
 
   // Throws ConfigError saying which flags give a tokenizer if there is none.
   const Tokenizer& required_tokenizer() const;
+  // Throws ConfigError unless it is known.
+  int32_t required_decoder_start() const;
   // REQUIRES: of that kind.
   InferenceModel inference() const { return {*model, parallel}; }
   BertInference bert_inference() const { return {*bert, parallel}; }
+  T5Inference t5_inference() const { return {*t5, parallel}; }
 };
 
 inline constexpr ModelKind kGptAlone[] = {ModelKind::kGpt};

@@ -409,6 +409,9 @@ HfModel read_hf_config(const std::filesystem::path& path) {
   model.bos_token_id = fields.token("bos_token_id");
   model.eos_token_id = fields.token("eos_token_id");
   model.pad_token_id = fields.token("pad_token_id");
+  if (config.kind == ModelKind::kT5) {
+    model.decoder_start_token_id = fields.token("decoder_start_token_id");
+  }
   config.padded_vocab_size = model.vocab_size;
   config.true_vocab_size = model.vocab_size;
   config.seq_length = config.max_position_embeddings;
@@ -442,6 +445,11 @@ std::string hf_config_text(const HfModel& model) {
   fields["bos_token_id"] = token(model.bos_token_id);
   fields["eos_token_id"] = token(model.eos_token_id);
   fields["pad_token_id"] = token(model.pad_token_id);
+  if (config.kind == ModelKind::kT5) {
+    constexpr int64_t kPublished = 0;
+    fields["decoder_start_token_id"] =
+        model.decoder_start_token_id.value_or(model.pad_token_id.value_or(kPublished));
+  }
   fields["use_cache"] = true;
   return fields.dump(2) + "\n";
 }

@@ -27,6 +27,7 @@ struct HfModel {
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;
   std::optional<int64_t> pad_token_id;
+  std::optional<int64_t> decoder_start_token_id;  // of a T5
 };
 
 // Reads <path>/config.json, or the file `path` itself. Throws IoError; FormatError for a field that

@@ -58,9 +58,10 @@ void copy_tokenizer(const fs::path& directory, const ArgMap& args, const fs::pat
     write_text_atomically(directory / "tokenizer_config.json", config.dump(2) + "\n");
   }
   if (tokenizer.empty()) return;
-  for (const char* name : {"vocab.json", "vocab.txt", "merges.txt", "tokenizer.json",
-                           "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-                           "added_tokens.json", "generation_config.json"}) {
+  for (const char* name :
+       {"vocab.json", "vocab.txt", "merges.txt", "tokenizer.json", "tokenizer.model",
+        "spiece.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+        "generation_config.json"}) {
     copy_if_there(tokenizer / name, directory / name);
   }
 }
@@ -70,6 +71,7 @@ void set_special_tokens(HfModel& model, const fs::path& directory, const ArgMap&
   model.bos_token_id = integer_in(args, "bos_token_id");
   model.eos_token_id = integer_in(args, "eos_token_id");
   model.pad_token_id = integer_in(args, "pad_token_id");
+  model.decoder_start_token_id = integer_in(args, "decoder_start_token_id");
   const fs::path vocabulary = directory / "vocab.json";
   if (model.eos_token_id || !fs::exists(vocabulary)) return;
   const nlohmann::json ids = read_json(vocabulary);

@@ -97,8 +97,7 @@ nlohmann::json hf_t5_fields(const TransformerConfig& c) {
           {"layer_norm_epsilon", c.norm_epsilon},
           {"dropout_rate", c.hidden_dropout},
           {"scale_decoder_outputs", c.scale_decoder_outputs},
-          {"is_encoder_decoder", true},
-          {"decoder_start_token_id", 0}};
+          {"is_encoder_decoder", true}};
 }
 
 }  // namespace megatron

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "megatron/inference/generate.h"
+#include "megatron/inference/text_rows.h"
+#include "megatron/models/t5/t5_model.h"
+#include "megatron/parallel/parallel_context.h"
+
+// What a trained T5 says of texts. Every rank of the model calls each function with the same
+// arguments and gets the same result. Throws ConfigError for ids that are not in the vocabulary,
+// and for texts that are longer than the model's positions or not all as long as each other.
+namespace megatron {
+
+// A model and the ranks that share it by tensor parallelism alone.
+struct T5Inference {
+  const T5Model& model;
+  ParallelContext parallel = {};  // the default: one rank has all of it
+};
+
+// Texts of one length as the encoder reads them.
+struct T5Texts {
+  IdRows ids;                  // [b, se]
+  IdRows attention_mask = {};  // [b, se] 1: seen, 0: padding; empty: all are seen
+};
+
+// The loss as transformers defines it: the mean negative log-likelihood of the labels [b, sd] that
+// count. The decoder reads them one place later, behind `start`, which also stands for those that
+// do not count.
+double t5_loss(const T5Inference& model, const T5Texts& texts, const IdRows& labels, int32_t start);
+
+}  // namespace megatron

@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "megatron/data/indexed_dataset.h"
+#include "megatron/formats/safetensors.h"
+#include "tests/program/inference_test.h"
+#include "tests/support/shared_data.h"
+#include "tests/support/tensors.h"
+
+// transformers' T5 models: scored, converted and trained on.
+namespace megatron::program {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class T5InferenceTest : public InferenceTest {
+ protected:
+  static std::filesystem::path hf_model(const std::string& version) {
+    return golden("hf/t5-" + version);
+  }
+
+  // The model's answer to one JSON line.
+  static json answer(const std::string& command, const std::filesystem::path& model,
+                     const json& line, Words more = {}) {
+    Words words = {"--load", model.string(), "--device", "cpu"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run(command, words, {.input = line.dump() + "\n"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const std::vector<json> lines = parsed_lines(outcome.out);
+    EXPECT_EQ(lines.size(), 1u);
+    return lines.empty() ? json() : lines.front();
+  }
+  static double score_of(const std::filesystem::path& model, const json& line) {
+    return answer("score", model, line).at("loss");
+  }
+
+  std::filesystem::path converted(const std::filesystem::path& from, const std::string& name,
+                                  const Words& more) const {
+    Words words = {"--load-dir", from.string(), "--save-dir", path(name).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run("convert-checkpoint", words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return path(name);
+  }
+};
+
+// The batch that transformers computed, and its loss.
+struct GoldenBatch {
+  explicit GoldenBatch(const std::filesystem::path& model) {
+    const SafetensorsFile file(model / "expected.safetensors");
+    loss = copy_of(file.at("loss")).item();
+    for (const auto& [field, name] : {std::pair{"ids", "input.input_ids"},
+                                      {"attention_mask", "input.attention_mask"},
+                                      {"labels", "input.labels"}}) {
+      const Tensor stored = copy_of(file.at(name));
+      const auto values = stored.span<int64_t>();
+      for (int64_t row = 0; row < stored.size(0); ++row) {
+        const auto begin = values.begin() + row * stored.size(1);
+        line[field].push_back(std::vector<int64_t>(begin, begin + stored.size(1)));
+      }
+    }
+  }
+  json line;
+  double loss = 0;
+};
+
+TEST_F(T5InferenceTest, ScoresAsTransformers) {
+  for (const std::string version : {"v1.0", "v1.1"}) {
+    const std::filesystem::path model = hf_model(version);
+    const GoldenBatch batch(model);
+    EXPECT_NEAR(score_of(model, batch.line), batch.loss, 1e-5) << version;
+    const std::filesystem::path native =
+        converted(model, "native-" + version, {"--saver", "native"});
+    EXPECT_NEAR(score_of(native, batch.line), batch.loss, 1e-5) << version;
+    const std::filesystem::path again = converted(native, "hf-" + version, {"--saver", "hf"});
+    EXPECT_NEAR(score_of(again, batch.line), batch.loss, 1e-5) << version;
+    const Outcome shown = run("inspect-checkpoint", {"--load", again.string()});
+    EXPECT_THAT(shown.out, HasSubstr("T5 (t5), format hf"));
+    const Outcome ranks = run("launch",
+                              {"--nproc-per-node", "2", "score", "--load", native.string(),
+                               "--tensor-model-parallel-size", "2", "--device", "cpu"},
+                              {.input = batch.line.dump() + "\n"});
+    ASSERT_EQ(ranks.exit_code, 0) << ranks.err;
+    EXPECT_NEAR(json::parse(ranks.out).at("loss").get<double>(), batch.loss, 1e-5) << version;
+  }
+}
+
+TEST_F(T5InferenceTest, NamesWhatIsWrong) {
+  const auto error = [&](const json& line, Words more = {}) {
+    more.insert(more.begin(), {"--load", hf_model("v1.1").string(), "--device", "cpu"});
+    const Outcome outcome = run("score", more, {.input = line.dump() + "\n"});
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(error({{"ids", {1, 2, 3}}}), HasSubstr("\"labels\" is missing; a T5 scores"));
+  EXPECT_THAT(error({{"ids", {1, 2}}, {"labels", {-100}}}), HasSubstr("no word counts"));
+  EXPECT_THAT(error({{"ids", {1, 200}}, {"labels", {5}}}), HasSubstr("token id 200"));
+  EXPECT_THAT(error({{"ids", {1, 2}}, {"attention_mask", {1}}, {"labels", {5}}}),
+              HasSubstr("\"attention_mask\" must have a value for each of \"ids\""));
+  const Outcome stages =
+      run("launch", {"--nproc-per-node", "2", "score", "--load", hf_model("v1.1").string(),
+                     "--device", "cpu", "--pipeline-model-parallel-size", "2"});
+  EXPECT_EQ(stages.exit_code, 2);
+  EXPECT_THAT(stages.err, HasSubstr("--pipeline-model-parallel-size 2 is for training a T5"));
+}
+
+// Training starts from transformers' model: with a learning rate of 0 it stays what it is.
+TEST_F(T5InferenceTest, TrainsOnFromTransformers) {
+  MG_NEEDS_SHARED("golden/megatron/t5/ckpt");
+  IndexedDatasetBuilder builder(path("data"), {.dtype = TokenDtype::kUint16});
+  for (int32_t i = 0; i < 40; ++i) {  // three sentences of ten words
+    Ids document;
+    for (int32_t k = 0; k < 30; ++k) document.push_back(5 + (i * 31 + k * k) % 90);
+    builder.add_document(document, Ids{10, 10, 10});
+  }
+  builder.finalize();
+  std::ifstream all(golden("megatron/data/bert-vocab.txt"));
+  std::ofstream some(path("vocab.txt"));  // the tokenizer adds two ids and 20 sentinels
+  std::string word;
+  for (int line = 0; line < 109 && std::getline(all, word); ++line) some << word << "\n";
+  some.close();
+  const std::filesystem::path model = hf_model("v1.1");
+  Flags flags = golden_flags()
+                    .without("--merge-file")
+                    .with("--load", model.string())
+                    .with("--use-checkpoint-args")
+                    .with("--tokenizer-type", "BertWordPieceLowerCase")
+                    .with("--vocab-file", path("vocab.txt").string())
+                    .with("--vocab-extra-ids", "20")
+                    .with("--data-path", path("data").string())
+                    .with("--decoder-seq-length", "16")
+                    .with("--lr", "0")
+                    .with("--min-lr", "0")
+                    .with("--weight-decay", "0")
+                    .with("--train-iters", "2")
+                    .with("--eval-iters", "0")
+                    .with("--save-interval", "100")
+                    .with("--save", path("save").string());
+  for (const char* flag : {"--num-layers", "--hidden-size", "--num-attention-heads"}) {
+    flags = flags.without(flag);
+  }
+  const Outcome outcome = run("pretrain-t5", flags.words());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+  // The decoder of this run begins with [BOS], that of the golden batch with padding.
+  const std::filesystem::path written = converted(path("save"), "hf", {"--saver", "hf"});
+  std::ifstream file(written / "config.json");
+  json config = json::parse(file);
+  config["decoder_start_token_id"] = 0;
+  std::ofstream(written / "config.json") << config.dump();
+  const GoldenBatch batch(model);
+  EXPECT_NEAR(score_of(written, batch.line), batch.loss, 1e-5);
+}
+
+}  // namespace
+}  // namespace megatron::program
