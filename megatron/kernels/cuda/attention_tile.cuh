@@ -160,6 +160,29 @@ struct Span {
   __device__ bool has(int key) const { return key >= first && key < last; }
 };
 
+// The hidden keys from a key on, a bit each; all lanes of a warp hold the same words.
+template <int kWords>
+struct HiddenKeys {
+  uint32_t words[kWords] = {};
+
+  __device__ __forceinline__ HiddenKeys(const Problem& p, int64_t batch, int key, int lane) {
+    if (p.hidden == nullptr) return;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const int own = key + w * kWarp + lane;
+      words[w] = __ballot_sync(kFullMask, own < p.sk && p.hidden[batch * p.sk + own]);
+    }
+  }
+  __device__ __forceinline__ bool any() const {
+    uint32_t all = 0;
+#pragma unroll
+    for (const uint32_t word : words) all |= word;
+    return all != 0;
+  }
+  // Is key i of word w hidden?
+  __device__ __forceinline__ bool has(int w, int i) const { return (words[w] >> i & 1) != 0; }
+};
+
 // Adds position biases to products, whose rows are queries, and hides keys. Returns the remaining,
 // positive, factor of base-2 scores.
 template <class Shape, bool kIsRelative>
@@ -217,13 +240,13 @@ __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kK
       }
     }
   }
-  if (p.hidden == nullptr) return factor;
+  const HiddenKeys<Shape::kKeys / kWarp> hidden(p, batch, key, at.lane);
+  if (!hidden.any()) return factor;
 #pragma unroll
   for (int t = 0; t < Shape::kKeyTiles; ++t) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const int own_key = key + t * 8 + at.column + c;
-      if (own_key >= p.sk || !p.is_hidden(batch, own_key)) continue;
+      if (!hidden.has(t / 4, t % 4 * 8 + at.column + c)) continue;
 #pragma unroll
       for (int u = 0; u < Shape::kUnits; ++u) x[u][t][c] = x[u][t][c + 2] = -infinity();
     }

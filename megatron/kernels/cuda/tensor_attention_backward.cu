@@ -182,8 +182,9 @@ __device__ __forceinline__ void multiply_rows(Scores<Shape>& x, const T* key_lan
 // Adds position biases to products and hides keys. Returns the remaining factor of base-2 scores.
 template <class Shape, bool kIsRelative>
 __device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem& p,
-                                                const Seen& seen, int64_t batch, int head,
-                                                float slope, int query, int key, const Lane& at) {
+                                                const Seen& seen, const HiddenKeys<1>& hidden,
+                                                int64_t batch, int head, float slope, int query,
+                                                int key, const Lane& at) {
   float factor = p.scale * kLog2E;
   if (kIsRelative || has_bias(p)) {
 #pragma unroll
@@ -234,13 +235,12 @@ __device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem&
       }
     }
   }
-  if (p.hidden == nullptr) return factor;
+  if (!hidden.any()) return factor;
 #pragma unroll
   for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int own_key = key + u * kUnit + at.row + h * 8;
-      if (own_key >= p.sk || !p.is_hidden(batch, own_key)) continue;
+      if (!hidden.has(0, u * kUnit + at.row + h * 8)) continue;
 #pragma unroll
       for (int t = 0; t < Shape::kChunkTiles; ++t) {
         x[u][t][2 * h] = x[u][t][2 * h + 1] = -infinity();
@@ -365,6 +365,8 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   const Work work(p, *own_ticket, tiles);
   const int tile_key = work.tile * Shape::kKeys;
   const int warp_key = tile_key + at.warp * Shape::kWarpKeys;
+  static_assert(Shape::kWarpKeys <= kWarp);
+  const HiddenKeys<1> hidden(p, work.batch, warp_key, at.lane);
   const int heads_per_group = p.heads / p.groups;
   const int end_head = (work.group + 1) * heads_per_group;
 
@@ -431,8 +433,8 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
                          .last = last,
                          .whole_first = visit.seen.whole_first,
                          .whole_last = p.last_key(query)};
-        const float factor = finish_columns<Shape, kIsRelative>(x, p, chunk, work.batch, visit.head,
-                                                                slope, query, warp_key, at);
+        const float factor = finish_columns<Shape, kIsRelative>(
+            x, p, chunk, hidden, work.batch, visit.head, slope, query, warp_key, at);
         uint32_t kept[Shape::kUnits][Shape::kChunkSteps][4];
         differentiate<T, Shape, kHasDropout>(kept, ds, x, dp, factor,
                                              statistics + stage * kQueries + begin, dropout,
