@@ -20,6 +20,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kT5};
+
 struct GenerateFlags {
   ModelFlags model;
   std::vector<std::string> prompts;
@@ -164,6 +166,60 @@ void print_generation(const GenerateFlags& flags, const LoadedModel& gpt, Genera
   print_line(object.dump());
 }
 
+// Throws ConfigError for flags that only a GPT knows.
+void expect_t5_flags(const GenerateFlags& flags) {
+  const auto refuse = [](bool is_given, const char* flag) {
+    if (is_given) throw ConfigError(fmt::format("{} is for a GPT; remove it for a T5", flag));
+  };
+  refuse(flags.num_beams > 0, "--num-beams");
+  refuse(flags.add_bos, "--add-BOS");
+  refuse(is_sample_run(flags.samples), "a flag of samples");
+}
+
+// The ids behind the start; the end is no text.
+void print_decoded(const GenerateFlags& flags, const LoadedModel& t5, size_t prompt_tokens,
+                   Generation row) {
+  row.tokens.erase(row.tokens.begin());
+  row.prompt_length = 0;
+  const std::vector<int32_t> ids = row.tokens;
+  if (row.is_stopped) row.tokens.pop_back();
+  const std::string text = t5.tokenizer != nullptr ? text_of(flags, t5, row) : json(ids).dump();
+  if (!flags.as_json) return print_line(text);
+  json object = {{"ids", ids},
+                 {"prompt_tokens", prompt_tokens},
+                 {"finish_reason", row.is_stopped ? "stop" : "length"}};
+  if (t5.tokenizer != nullptr) object["text"] = text;
+  if (flags.logprobs) object["logprobs"] = row.log_probabilities;
+  print_line(object.dump());
+}
+
+// The encoder reads the prompts, and the decoder writes texts of its own.
+void generate_with_t5(const GenerateFlags& flags, const LoadedModel& t5, const Request& base,
+                      const comm::Group& world) {
+  json request;
+  if (world.rank() == 0) {
+    request["prompts"] = read_prompts(flags, t5);
+    request["start"] = t5.required_decoder_start();
+    request["vocab_size"] = t5.vocab_size;
+    request["stop_tokens"] = json::array();
+    if (t5.decoder_end && !flags.ignore_eod) request["stop_tokens"].push_back(*t5.decoder_end);
+  }
+  request = shared(request, world);
+  std::vector<T5Request> requests;
+  for (const json& prompt : request.at("prompts")) {
+    requests.push_back({prompt.get<std::vector<int32_t>>(), base});
+    Request& decoding = requests.back().decoding;
+    decoding.prompt = {request.at("start").get<int32_t>()};
+    decoding.row = static_cast<int64_t>(requests.size()) - 1;
+    decoding.vocab_size = request.at("vocab_size");
+    decoding.stop_tokens = request.at("stop_tokens").get<std::vector<int32_t>>();
+  }
+  const std::vector<Generation> rows = generate(t5.t5_inference(), requests);
+  for (size_t i = 0; i < rows.size() && world.rank() == 0; ++i) {
+    print_decoded(flags, t5, requests[i].text.size(), rows[i]);
+  }
+}
+
 }  // namespace
 
 int generate_text(std::span<const std::string> words, const comm::Group& world) {
@@ -175,7 +231,18 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
                                  .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel gpt = load_model(flags.model, world);
+  const LoadedModel gpt = load_model(flags.model, world, kUsable);
+  Request base;
+  base.max_new_tokens = flags.max_new_tokens;
+  base.sampling = flags.sampling;
+  if (flags.greedy) base.sampling.top_k = 1;
+  base.seed = static_cast<uint64_t>(flags.seed);
+  base.return_log_probabilities = flags.logprobs;
+  if (gpt.kind == ModelKind::kT5) {
+    in_common([&] { expect_t5_flags(flags); });
+    generate_with_t5(flags, gpt, base, world);
+    return 0;
+  }
   json request;
   if (world.rank() == 0) {
     request["prompts"] = is_sample_run(flags.samples)
@@ -191,14 +258,8 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
   }
   request = shared(request, world);
   const auto prompts = request.at("prompts").get<std::vector<std::vector<int32_t>>>();
-  Request base;
-  base.max_new_tokens = flags.max_new_tokens;
-  base.sampling = flags.sampling;
-  if (flags.greedy) base.sampling.top_k = 1;
-  base.seed = static_cast<uint64_t>(flags.seed);
   base.vocab_size = request.at("vocab_size");
   base.stop_tokens = request.at("stop_tokens").get<std::vector<int32_t>>();
-  base.return_log_probabilities = flags.logprobs;
   std::vector<Request> requests;
   for (const std::vector<int32_t>& prompt : prompts) {
     requests.push_back(base);

@@ -31,4 +31,18 @@ struct T5Texts {
 // do not count.
 double t5_loss(const T5Inference& model, const T5Texts& texts, const IdRows& labels, int32_t start);
 
+// A text, and what its decoder writes: `decoding` begins with the tokens of its prompt, which is
+// the model's start token at least, and has no beams.
+struct T5Request {
+  std::vector<int32_t> text = {};
+  Request decoding = {};
+};
+
+// Continues every decoder, many at once: requests join and leave between two steps. The encoder
+// reads a text once, and the keys and values of its output are computed once. What a request draws
+// depends on its seed, its row and its tokens alone. Tokens of the results are those of the
+// decoder, prompt included.
+std::vector<Generation> generate(const T5Inference& model, std::span<const T5Request> requests,
+                                 const TokenSink& on_token = {});
+
 }  // namespace megatron

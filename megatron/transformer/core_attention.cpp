@@ -63,13 +63,24 @@ Variable CoreAttention::cross(const Variable& q, const Variable& kv,
 Variable CoreAttention::self_cached(const Variable& qkv, int64_t layer,
                                     const ForwardContext& context) const {
   invariant(is_causal_ && !context.relative_bias.defined(),
-            "texts in pages are read by causal attention without a relative position bias");
+            "texts in pages are read by causal attention; a relative bias is given by distance");
   CachedBatch& cached = *context.cached;
   return Variable(paged_attention(qkv.data(), cached.cache.layer(layer), cached.rows,
                                   {.num_heads = heads_.num_heads,
                                    .num_query_groups = heads_.num_groups,
                                    .softmax_scale = softmax_scale_,
-                                   .alibi_slopes = alibi_slopes_}));
+                                   .alibi_slopes = alibi_slopes_,
+                                   .distance_bias = context.distance_bias}));
+}
+
+void CoreAttention::cross_cached(Tensor& y, const Tensor& q, const Tensor& kv) const {
+  const int64_t n = heads_.num_heads;
+  const auto of_encoder = kernels::split_kv(kv.view(), n);
+  kernels::AttentionSettings settings;
+  settings.scale = softmax_scale_;
+  attention_without_gradient(kernels::heads_of(y.view(), n), TensorView{},
+                             kernels::heads_of(q.view(), n), of_encoder.k, of_encoder.v, settings,
+                             y.stream());
 }
 
 }  // namespace megatron

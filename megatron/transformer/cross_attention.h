@@ -27,6 +27,10 @@ class CrossAttention final : public Module {
   Branch forward(const Variable& x, const ForwardContext& context) const;
 
  private:
+  // Each token of generation attends to its own text.   q [t, 1, n d / tp] -> as q
+  Variable cached(const Variable& q, const CachedBatch& batch) const;
+
+  int64_t layer_;
   CoreAttention core_attention_;
   ColumnParallelLinear linear_q_;
   ColumnParallelLinear linear_kv_;

@@ -19,6 +19,7 @@ struct ForwardContext {
   Tensor document_starts;            // [b, s] int32: token i sees [start, i]; undefined: all before
   Tensor key_padding_mask;           // [b, s] bool: true hides a token; undefined: none is hidden
   Variable relative_bias;            // [n/tp, s, s] fp32, added to the scores; undefined: none
+  Tensor distance_bias;              // generation: [n/tp, L] fp32, the same by key's distance back
   Variable encoder_output;           // [se, b, h], [se/tp, b, h] with sequence parallelism
   Tensor encoder_padding_mask;       // [b, se] bool: as key_padding_mask, for cross-attention
   ContextParallel context_parallel;  // s is this rank's part; document_starts are [2, b, s / 2]

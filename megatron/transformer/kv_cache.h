@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "megatron/autograd/variable.h"
 #include "megatron/ops/paged_attention.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/transformer/config.h"
@@ -30,10 +31,27 @@ class KvCache {
   std::vector<PagedStore> layers_;
 };
 
+// An encoder's output for a text, and what the layers of a decoder read of it: their keys and
+// values are computed once.
+struct EncoderMemory {
+  Variable output = {};                  // [se, 1, h]
+  std::vector<Tensor> keys_values = {};  // by layer: [se, 1, 2 n d / tp]; undefined before its use
+
+  // Those of a layer, which compute() makes of the output.
+  template <class F>
+  const Tensor& of_layer(int64_t layer, const F& compute) {
+    const auto at = static_cast<size_t>(layer);
+    if (keys_values.size() <= at) keys_values.resize(at + 1);
+    if (!keys_values[at].defined()) keys_values[at] = compute(output);
+    return keys_values[at];
+  }
+};
+
 // What a forward pass of generation does to the cache: the rows of its tokens.
 struct CachedBatch {
   KvCache& cache;
   PagedBatch rows = {};
+  std::vector<EncoderMemory*> memories = {};  // by token: of its text; empty without an encoder
 };
 
 }  // namespace megatron

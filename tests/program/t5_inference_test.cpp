@@ -87,6 +87,54 @@ TEST_F(T5InferenceTest, ScoresAsTransformers) {
   }
 }
 
+// The probabilities of greedy tokens are those that score() finds for them as labels.
+TEST_F(T5InferenceTest, GeneratesWhatItScores) {
+  for (const std::string version : {"v1.0", "v1.1"}) {
+    const std::filesystem::path model = hf_model(version);
+    const std::vector<Ids> prompts = {{5, 17, 60, 1}, {90, 3, 3, 44, 101, 7, 1}, {12, 1}};
+    const Flags flags = Flags().with("--greedy").with("--max-new-tokens", "12").with("--logprobs");
+    const std::vector<json> rows = generate(model, prompts, flags);
+    ASSERT_EQ(rows.size(), prompts.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const auto ids = rows[i].at("ids").get<Ids>();
+      const auto probabilities = rows[i].at("logprobs").get<std::vector<double>>();
+      ASSERT_EQ(probabilities.size(), ids.size());
+      const double loss = score_of(model, {{"ids", {prompts[i]}}, {"labels", {ids}}});
+      double sum = 0;
+      for (const double probability : probabilities) sum -= probability;
+      EXPECT_NEAR(loss, sum / static_cast<double>(ids.size()), 1e-5) << version << " row " << i;
+      EXPECT_EQ(generate(model, {prompts[i]}, flags).at(0).at("ids"), rows[i].at("ids"));
+    }
+    Words words = {"--nproc-per-node",
+                   "2",
+                   "generate",
+                   "--load",
+                   model.string(),
+                   "--device",
+                   "cpu",
+                   "--json",
+                   "--logprobs",
+                   "--prompt-file",
+                   "-",
+                   "--greedy",
+                   "--tensor-model-parallel-size",
+                   "2",
+                   "--max-new-tokens",
+                   "12"};
+    const Outcome two = run("launch", words, {.input = json_lines(prompts)});
+    ASSERT_EQ(two.exit_code, 0) << two.err;
+    const std::vector<json> on_two = parsed_lines(two.out);
+    ASSERT_EQ(on_two.size(), rows.size());
+    for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(on_two[i].at("ids"), rows[i].at("ids"));
+  }
+  const Outcome beams = run("generate",
+                            {"--load", hf_model("v1.1").string(), "--prompt-file", "-",
+                             "--num-beams", "2", "--device", "cpu"},
+                            {.input = "{\"ids\": [5, 1]}\n"});
+  EXPECT_EQ(beams.exit_code, 2);
+  EXPECT_THAT(beams.err, HasSubstr("--num-beams is for a GPT"));
+}
+
 TEST_F(T5InferenceTest, NamesWhatIsWrong) {
   const auto error = [&](const json& line, Words more = {}) {
     more.insert(more.begin(), {"--load", hf_model("v1.1").string(), "--device", "cpu"});

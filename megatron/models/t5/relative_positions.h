@@ -24,6 +24,8 @@ class RelativePositions final : public Module {
 
   // The bias of the tokens of a sequence with each other: [n/tp, length, length] fp32.
   Variable forward(int64_t length) const;
+  // The bias of a token with the keys 0, 1, ... before it: [n/tp, length] fp32, without gradient.
+  Tensor by_distance(int64_t length) const;
 
  private:
   struct Table final : Module {

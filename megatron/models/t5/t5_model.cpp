@@ -167,6 +167,21 @@ Variable T5Model::decode(const T5Input& input, const T5States& states, RandomSta
   return decoder_->forward(x, context);
 }
 
+Variable T5Model::decode_cached(const RowIds& tokens, const RowIds& position_ids,
+                                const Tensor& distance_bias, CachedBatch& cached) const {
+  RandomState random(0);
+  random.set_training(false);
+  ForwardContext context;
+  context.random = &random;
+  context.cached = &cached;
+  context.distance_bias = distance_bias;
+  return decoder_->forward(embed(tokens, position_ids, decoder_site_, random), context);
+}
+
+Tensor T5Model::distance_bias(int64_t length) const {
+  return decoder_positions_ ? decoder_positions_->by_distance(length) : Tensor();
+}
+
 T5States T5Model::forward(const T5Input& input, const T5States& states, RandomState& random) const {
   const TraceRange range("forward");
   T5States result = states;

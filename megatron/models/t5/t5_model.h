@@ -11,6 +11,8 @@
 
 namespace megatron {
 
+struct CachedBatch;
+
 // The tokens of a microbatch, on the host or on the model's device. A chunk that does not embed
 // them needs the padding mask alone.
 struct T5Input {
@@ -51,6 +53,13 @@ class T5Model final : public Module {
   // The two halves of forward(), of a chunk that has them.
   Variable encode(const T5Input& input, const Variable& hidden, RandomState& random) const;
   Variable decode(const T5Input& input, const T5States& states, RandomState& random) const;
+
+  // For generation, of a whole model without gradient: the decoder's states [t, 1, h] of the tokens
+  // [1, t] of several texts. `distance_bias` is distance_bias() of the longest.
+  Variable decode_cached(const RowIds& tokens, const RowIds& position_ids,
+                         const Tensor& distance_bias, CachedBatch& cached) const;
+  // Undefined without relative positions.
+  Tensor distance_bias(int64_t length) const;
 
   // [sd, b, h] of the decoder's end -> [sd, b, v/tp]: this rank's columns.
   Variable logits(const Variable& hidden) const;
