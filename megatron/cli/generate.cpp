@@ -116,6 +116,10 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
   return found;
 }
 
+const TransformerConfig& config_of(const LoadedModel& loaded) {
+  return loaded.kind == ModelKind::kT5 ? loaded.t5->config() : loaded.model->config();
+}
+
 std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const LoadedModel& gpt) {
   std::vector<std::vector<int32_t>> prompts;
   const auto encoded = [&](const std::string& text) {
@@ -131,7 +135,7 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const
       if (prompts.back().empty()) {
         throw ConfigError("the prompt has no tokens; remove the line or give it some text");
       }
-      check_ids(prompts.back(), gpt.model->config().counted_vocab_size());
+      check_ids(prompts.back(), config_of(gpt).counted_vocab_size());
     });
   });
   return prompts;
