@@ -180,6 +180,27 @@ TEST_F(HfConfigTest, NamesTheFieldThatIsMalformed) {
               HasSubstr("occurs twice"));
 }
 
+// mT5 and Flan are T5 1.1 with other vocabularies.
+TEST_F(HfConfigTest, T5OfOtherKinds) {
+  const HfModel mt5 = read(
+      "t5-v1.1", {{"model_type", "mt5"}, {"vocab_size", 250112}, {"tie_word_embeddings", false}});
+  EXPECT_EQ(mt5.family, HfFamily::kMt5);
+  EXPECT_EQ(mt5.vocab_size, 250112);
+  EXPECT_EQ(mt5.decoder_start_token_id, 0);
+  EXPECT_EQ(mt5.transformer.activation, Activation::kGegluTanh);
+  EXPECT_TRUE(mt5.transformer.untie_embeddings_and_output_weights);
+  EXPECT_FALSE(mt5.transformer.scale_decoder_outputs);
+  const json written = json::parse(hf_config_text(mt5));
+  EXPECT_EQ(written.at("model_type"), "mt5");
+  EXPECT_EQ(written.at("architectures").at(0), "MT5ForConditionalGeneration");
+  const HfModel longer = read(
+      "t5-v1.0", {{"num_decoder_layers", 5}, {"decoder_start_token_id", 7}, {"n_positions", 64}});
+  EXPECT_EQ(longer.transformer.decoder_num_layers, 5);
+  EXPECT_EQ(json::parse(hf_config_text(longer)).at("decoder_start_token_id"), 7);
+  EXPECT_THAT(unsupported("t5-v1.1", {{"feed_forward_proj", "gated-tanh"}}),
+              HasSubstr("known are relu, gated-gelu and gated-silu"));
+}
+
 TEST_F(HfConfigTest, WritesWhatItReads) {
   const json rope = {{"rope_type", "llama3"}, {"rope_theta", 1e6}, {"factor", 8.0}};
   const json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
