@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -319,7 +320,11 @@ void Engine::finish_launched(std::vector<RequestProgress>& all) {
   launch_ahead();
   const std::vector<RequestId> ids = std::move(launched_.front());
   launched_.pop_front();
+  const auto begin = std::chrono::steady_clock::now();
   const std::vector<int32_t> tokens = steps_->take();
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
+  counts_.waited_seconds += waited.count();
+  ++counts_.launched_steps;
   for (size_t i = 0; i < ids.size(); ++i) {
     Group* const group = running_group(ids[i]);
     if (group == nullptr) continue;

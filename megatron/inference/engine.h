@@ -32,7 +32,9 @@ struct EngineState {
   int64_t pages_owned = 0;
   int64_t preemptions = 0;  // since the start
   int64_t prompt_tokens = 0;
-  int64_t reused_tokens = 0;  // of these, those that the cache had
+  int64_t reused_tokens = 0;   // of these, those that the cache had
+  int64_t launched_steps = 0;  // those that went through DecodeSteps
+  double waited_seconds = 0;   // for their tokens
 };
 
 // Continues many texts at once. Requests join and leave between two steps. A step is one forward
