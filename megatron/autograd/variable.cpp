@@ -122,6 +122,12 @@ void Variable::release_data() { mutable_data() = Tensor(); }
 
 bool Variable::requires_grad() const { return defined() && impl_->node != nullptr; }
 
+void Variable::make_constant() {
+  invariant(defined() && (!requires_grad() || impl_->node->leaf != nullptr),
+            "only a leaf becomes a constant");
+  impl_->node = nullptr;
+}
+
 const Tensor& Variable::grad() const {
   invariant(requires_grad() && impl_->node->leaf != nullptr, "only a leaf has a gradient");
   return impl_->node->leaf->grad;

@@ -73,6 +73,8 @@ class Variable {
   Stream stream() const { return data().stream(); }
 
   bool requires_grad() const;
+  // From now on the leaf is a constant. Call before an op uses it.
+  void make_constant();
   // The gradient of a leaf: its main gradient if it has one; undefined before the first backward.
   const Tensor& grad() const;
   void clear_grad();

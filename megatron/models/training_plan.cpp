@@ -103,11 +103,13 @@ std::vector<RepeatedSpec> parameters_of(const TransformerConfig& config, const M
   return all;
 }
 
-// What a rank of a stage keeps in its flat buffer.
-std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage) {
+// What a rank of a stage keeps in its flat buffer: parameters that are trained, or the others.
+std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage,
+                                       bool are_trained = true) {
   const int64_t tp = t.parallel.tensor_model_parallel_size;
   std::vector<FlatItem> items;
   if (t.transformer.kind == ModelKind::kT5) {
+    if (!are_trained) return {};  // a T5 has no adapters
     for (const ParameterSpec& spec :
          t5_specs(t.transformer, t5_chunk(t.parallel, t.transformer, stage))) {
       items.push_back({.numel = spec.info.sharding.on_rank(0, tp).local(spec.shape).numel()});
@@ -117,6 +119,8 @@ std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage) 
   for (const ModelChunk& chunk :
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
     for (const auto& [spec, count] : parameters_of(t.transformer, chunk)) {
+      const bool is_trained = t.transformer.lora_rank == 0 || spec.info.is_adapter;
+      if (is_trained != are_trained) continue;
       const Shape local = spec.info.sharding.on_rank(0, tp).local(spec.shape);
       items.insert(items.end(), static_cast<size_t>(count), {.numel = local.numel()});
     }
@@ -423,9 +427,12 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   const TransformerConfig& c = t.transformer;
   const Stage held = stage_of(t, stage);
   const std::vector<FlatItem> items = stage_parameters(t, stage);
+  const std::vector<FlatItem> constants = stage_parameters(t, stage, false);
   const int64_t numel = flat_layout(items, {}).numel;
+  const int64_t num_constants = flat_layout(constants, {}).numel;
   RankMemory memory;
   for (const FlatItem& item : items) memory.num_parameters += item.numel;
+  for (const FlatItem& item : constants) memory.num_parameters += item.numel;
   memory.num_layers = held.num_layers;
 
   const MicrobatchSizes sizes = sizes_of(t);
@@ -442,6 +449,8 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
     return sizes.block((numel + shards - 1) / shards, DType::kFloat32);
   };
   add(MemoryCategory::kParameters, "parameters", sizes.block(numel, c.params_dtype));
+  add(MemoryCategory::kParameters, "parameters that are not trained",
+      sizes.block(num_constants, c.params_dtype));
   add(MemoryCategory::kGradients, "main gradients", sizes.block(numel, grad_dtype));
   if (is_16_bit) add(MemoryCategory::kOptimizer, "fp32 main parameters", fp32_shard());
   if (t.optimizer.optimizer == OptimizerKind::kAdam) {

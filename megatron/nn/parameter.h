@@ -80,6 +80,7 @@ struct ParameterInfo {
   bool is_copy = false;
   bool has_partial_gradients = false;  // see Placement
   bool is_embedding_or_output = false;
+  bool is_adapter = false;  // trained while all parameters that are none are constants (LoRA)
 };
 
 // A parameter of a model, without elements.

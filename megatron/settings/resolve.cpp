@@ -320,6 +320,9 @@ class Resolver {
     require(args_.legacy.add_position_embedding ||
                 c.position_embedding_type != PositionEmbedding::kLearnedAbsolute,
             "--no-position-embedding needs --position-embedding-type rope, alibi or none");
+    require(c.lora_rank == 0 || args_.checkpoint.save_format == SaveFormat::kNative,
+            "--lora-rank needs --save-format native: other systems have no place for adapters; "
+            "convert the checkpoint afterwards");
     require(c.kind == ModelKind::kT5 || c.softmax_scale == 0,
             "--softmax-scale is for T5 only; remove it");
     require(c.kind != ModelKind::kBert || !c.untie_embeddings_and_output_weights,

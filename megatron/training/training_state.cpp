@@ -9,6 +9,12 @@
 namespace megatron {
 namespace {
 
+void freeze_all_but_adapters(const Module& module) {
+  for (NamedParameter& parameter : named_parameters(module)) {
+    if (!parameter.info.is_adapter) parameter.variable.make_constant();
+  }
+}
+
 std::vector<const Module*> built(const RunConfig& config, TrainTask& task,
                                  const ParallelContext& parallel, Stream stream,
                                  RandomState& random) {
@@ -16,6 +22,9 @@ std::vector<const Module*> built(const RunConfig& config, TrainTask& task,
       task.build_model({.parallel = parallel, .stream = stream, .random = random});
   open_links(parallel.links, parallel.pipeline.rank(), parallel.pipeline.size(), chunks.size() > 1,
              stream);
+  if (config.transformer.lora_rank > 0) {
+    for (const Module* chunk : chunks) freeze_all_but_adapters(*chunk);
+  }
   if (!config.transformer.perform_initialization) return chunks;
   for (const Module* chunk : chunks) {
     initialize(*chunk, static_cast<uint64_t>(config.training.seed));

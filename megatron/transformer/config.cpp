@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "megatron/core/error.h"
+#include "megatron/transformer/lora.h"
 
 namespace megatron {
 namespace {
@@ -138,6 +140,34 @@ TransformerConfig resolved(TransformerConfig config) {
   return config;
 }
 
+namespace {
+
+void adapters(const TransformerConfig& c, std::vector<std::string>& found) {
+  if (c.lora_rank < 0) {
+    found.push_back(fmt::format("--lora-rank {} must be at least 0", c.lora_rank));
+  }
+  if (c.lora_rank <= 0) return;
+  if (c.kind != ModelKind::kGpt) {
+    found.push_back(fmt::format("--lora-rank {} is for a GPT, and this is a {}; remove it",
+                                c.lora_rank, name_of(c.kind)));
+  }
+  if (c.lora_alpha <= 0) {
+    found.push_back(fmt::format("--lora-alpha {} must be greater than 0", c.lora_alpha));
+  }
+  if (c.lora_target_modules.empty()) {
+    found.emplace_back("--lora-target-modules names no layer; use linear_qkv or all-linear");
+  }
+  for (const std::string& name : c.lora_target_modules) {
+    if (!lora_layers_of(name).empty()) continue;
+    found.push_back(
+        fmt::format("--lora-target-modules {} is no linear layer of the model; use {}, "
+                    "a name in transformers such as c_attn or q_proj, or all-linear",
+                    name, fmt::join(kLoraLayers, ", ")));
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   std::vector<std::string> found;
   const auto require = [&](bool holds, std::string problem) {
@@ -221,6 +251,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
       fits(c.decoder_seq_length, "--decoder-seq-length");
     }
   }
+  adapters(c, found);
   require(c.rotary_percent > 0.0 && c.rotary_percent <= 1.0,
           fmt::format("--rotary-percent {} must be above 0 and at most 1", c.rotary_percent));
   require(c.rotary_base > 0.0,

@@ -118,6 +118,11 @@ struct TransformerConfig {
   bool fp16_lm_cross_entropy = false;
   Fp8Config fp8;  // of the linear layers of transformer layers
 
+  // Low-rank adapters, which are trained while all other parameters stay (transformer/lora.h).
+  int64_t lora_rank = 0;  // 0: none
+  double lora_alpha = 8.0;
+  std::vector<std::string> lora_target_modules = {"linear_qkv"};
+
   // Initialization.
   double init_method_std = 0.02;
   double embedding_init_method_std = 0.0;  // 0: init_method_std

@@ -3,6 +3,7 @@
 #include "megatron/ops/bias_activation.h"
 #include "megatron/parallel/tensor/gelu_mlp.h"
 #include "megatron/transformer/init.h"
+#include "megatron/transformer/lora.h"
 
 namespace megatron {
 
@@ -13,17 +14,21 @@ Mlp::Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream strea
                   config.is_gated() ? 2 * config.ffn_hidden_size : config.ffn_hidden_size, tp,
                   {.has_bias = config.add_bias_linear,
                    .init = input_init(config),
-                   .stacked_parts = config.is_gated() ? 2 : 1},
+                   .stacked_parts = config.is_gated() ? 2 : 1,
+                   .lora = lora_of(config, "linear_fc1")},
                   placement_of(config, tp, stream)),
       linear_fc2_(config.ffn_hidden_size, config.hidden_size, tp,
-                  {.has_bias = config.add_bias_linear, .init = output_init(config)},
+                  {.has_bias = config.add_bias_linear,
+                   .init = output_init(config),
+                   .lora = lora_of(config, "linear_fc2")},
                   placement_of(config, tp, stream)) {
   add_child("linear_fc1", linear_fc1_);
   add_child("linear_fc2", linear_fc2_);
 }
 
 Branch Mlp::forward(const Variable& x) const {
-  if (activation_ == Activation::kGeluTanh) {
+  const bool has_adapter = linear_fc1_.has_adapter() || linear_fc2_.has_adapter();
+  if (activation_ == Activation::kGeluTanh && !has_adapter) {
     return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_),
             linear_fc2_.bias()};
   }

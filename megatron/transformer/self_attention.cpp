@@ -5,6 +5,7 @@
 #include "megatron/parallel/tensor/query_group.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/kv_cache.h"
+#include "megatron/transformer/lora.h"
 #include "megatron/transformer/norm_flags.h"
 
 namespace megatron {
@@ -22,10 +23,15 @@ SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack
                       stack.layer_name(layer) + ".self_attention.core_attention", stream),
       linear_qkv_(config.hidden_size,
                   (config.num_attention_heads + 2 * config.num_query_groups) * config.kv_channels,
-                  tp, {.has_bias = config.has_qkv_bias(), .init = input_init(config)},
+                  tp,
+                  {.has_bias = config.has_qkv_bias(),
+                   .init = input_init(config),
+                   .lora = lora_of(config, "linear_qkv")},
                   placement_of(config, tp, stream)),
       linear_proj_(config.num_attention_heads * config.kv_channels, config.hidden_size, tp,
-                   {.has_bias = config.add_bias_linear, .init = output_init(config)},
+                   {.has_bias = config.add_bias_linear,
+                    .init = output_init(config),
+                    .lora = lora_of(config, "linear_proj")},
                    placement_of(config, tp, stream)) {
   add_child("linear_qkv", linear_qkv_);
   add_child("linear_proj", linear_proj_);

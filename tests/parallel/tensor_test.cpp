@@ -47,10 +47,11 @@ class TensorParallelTest : public testing::TestWithParam<Layout> {
 // A column-parallel layer, something in between, and a row-parallel one.
 class TwoLayers final : public Module {
  public:
-  explicit TwoLayers(const TensorParallel& tp, int64_t stacked_parts = 1)
-      : column(8, 24, tp, {.init = Init::normal(1), .stacked_parts = stacked_parts},
+  explicit TwoLayers(const TensorParallel& tp, int64_t stacked_parts = 1,
+                     const LoraOptions& lora = {})
+      : column(8, 24, tp, {.init = Init::normal(1), .stacked_parts = stacked_parts, .lora = lora},
                {DType::kFloat32, Stream{}, tp.sequence_parallel}),
-        row(24, 8, tp, {.init = Init::normal(1)},
+        row(24, 8, tp, {.init = Init::normal(1), .lora = lora},
             {DType::kFloat32, Stream{}, tp.sequence_parallel}) {
     add_child("column", column);
     add_child("row", row);
@@ -78,6 +79,66 @@ TEST_P(TensorParallelTest, LinearLayersMatchOneRank) {
     expect_close(input.grad(), own_slice(want_x.grad(), tp), Tolerance{1e-5, 1e-5});
     expect_gradients(layers, whole, tp);
   });
+}
+
+// Gives each B other values than zero: the same in every layout.
+void fill_adapters(const Module& module) {
+  module.visit([](const std::string& name, const Parameter& parameter) {
+    if (!name.ends_with(kLoraB)) return;
+    const Sharding& sharding = parameter.info.sharding;
+    const Tensor whole = random_normal(sharding.whole(parameter.shape), {.seed = 3});
+    Variable b = parameter.variable;
+    b.set_data(shard_of(whole, sharding));
+  });
+}
+
+TEST_P(TensorParallelTest, AdaptersMatchOneRank) {
+  const LoraOptions lora{.rank = 3, .scale = 0.5};
+  const Tensor x = random_normal({12, 2, 8}, {.seed = 1});   // [s, b, h]
+  const Tensor dy = random_normal({12, 2, 8}, {.seed = 2});  // [s, b, h]
+  const TwoLayers whole({}, 1, lora);
+  fill_adapters(whole);
+  const Variable want_x = Variable::leaf(x);
+  const Variable want_y = whole.forward(want_x);
+  backward(want_y, dy);
+
+  on_ranks([&](const TensorParallel& tp) {
+    const TwoLayers layers(tp, 1, lora);
+    fill_adapters(layers);
+    const Variable input = Variable::leaf(own_slice(x, tp));
+    const Variable y = layers.forward(input);
+    expect_close(y.data(), own_slice(want_y.data(), tp), Tolerance{1e-5, 1e-4});
+    backward(y, own_slice(dy, tp));
+    expect_close(input.grad(), own_slice(want_x.grad(), tp), Tolerance{1e-5, 1e-4});
+    expect_gradients(layers, whole, tp);
+  });
+}
+
+TEST(LoraTest, AddsTheProductOfItsFactors) {
+  const TwoLayers layers({}, 1, {.rank = 3, .scale = 0.5});
+  fill_adapters(layers);
+  const auto matrix = [&](const std::string& name) {
+    for (const NamedParameter& parameter : named_parameters(layers)) {
+      if (parameter.name == name) return parameter.variable.data();
+    }
+    return Tensor();
+  };
+  const Tensor a = matrix("column.adapter.linear_in.weight");   // [3, 8]
+  const Tensor b = matrix("column.adapter.linear_out.weight");  // [24, 3]
+  ASSERT_EQ(a.shape(), (Shape{3, 8}));
+  ASSERT_EQ(b.shape(), (Shape{24, 3}));
+  Tensor sum = copied(layers.column.weight().data());
+  for (size_t row = 0; row < 24; ++row) {
+    for (size_t i = 0; i < 8; ++i) {
+      for (size_t k = 0; k < 3; ++k) {
+        sum.span<float>()[row * 8 + i] +=
+            0.5F * b.span<float>()[row * 3 + k] * a.span<float>()[k * 8 + i];
+      }
+    }
+  }
+  const Variable x(random_normal({5, 2, 8}, {.seed = 1}));
+  expect_close(layers.column.forward(x).data(),
+               linear(x, Variable(sum), layers.column.bias()).data(), Tolerance{1e-5, 1e-5});
 }
 
 TEST_P(TensorParallelTest, StackedPartsAreSharedPartByPart) {

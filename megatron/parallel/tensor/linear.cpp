@@ -9,6 +9,7 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/pieces.h"
 
@@ -195,18 +196,26 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const Tensor
                      .sharding = sharded(tp, 0, parts),
                      .has_vocabulary_rows = options.has_vocabulary_rows};
   weight_ = add_parameter("weight", {local, in}, info, placement);
-  if (!options.has_bias) return;
-  info.role = ParameterRole::kBias;
-  info.init = Init::zeros();
-  bias_ = add_parameter("bias", {local}, info, placement);
+  if (options.has_bias) {
+    info.role = ParameterRole::kBias;
+    info.init = Init::zeros();
+    bias_ = add_parameter("bias", {local}, info, placement);
+  }
+  if (options.lora.rank == 0) return;
+  adapter_.emplace(in, out, parts, tp, options.lora, placement);
+  add_child(kAdapter, *adapter_);
+}
+
+Variable ColumnParallelLinear::with_adapter(const Variable& y, const Variable& x) const {
+  return adapter_ ? add(y, adapter_->forward(x)) : y;
 }
 
 Variable ColumnParallelLinear::forward(const Variable& x) const {
-  return column_parallel_linear(x, weight_, bias_, tp_);
+  return with_adapter(column_parallel_linear(x, weight_, bias_, tp_), x);
 }
 
 Variable ColumnParallelLinear::forward_without_bias(const Variable& x) const {
-  return column_parallel_linear(x, weight_, Variable(), tp_);
+  return with_adapter(column_parallel_linear(x, weight_, Variable(), tp_), x);
 }
 
 RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
@@ -219,13 +228,21 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
   if (options.has_bias) {
     bias_ = add_parameter("bias", {out}, {.role = ParameterRole::kBias}, placement);
   }
+  if (options.lora.rank == 0) return;
+  adapter_.emplace(in, out, tp, options.lora, placement);
+  add_child(kAdapter, *adapter_);
 }
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x) const {
-  if (tp_.size() == 1) return linear(x, weight_, Variable());
+  const Variable y = row_parallel_linear(x, weight_, tp_);
+  return adapter_ ? add(y, adapter_->forward(x)) : y;
+}
+
+Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp) {
+  if (tp.size() == 1) return linear(x, weight, Variable());
   const TraceRange range("row_parallel_linear", x.stream());
-  return record("row_parallel_linear", row_parallel_forward(x.data(), weight_, tp_), {x, weight_},
-                [x = x.data(), saved = linear_saved(weight_, Variable()), tp = tp_](
+  return record("row_parallel_linear", row_parallel_forward(x.data(), weight, tp), {x, weight},
+                [x = x.data(), saved = linear_saved(weight, Variable()), tp](
                     const Tensor& dy, const Wants& wants) -> Grads {
                   Tensor dx = wants[0] ? empty_like(x) : Tensor();
                   Tensor dweight = row_parallel_gradients(

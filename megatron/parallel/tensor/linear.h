@@ -1,8 +1,11 @@
 #pragma once
 
+#include <optional>
+
 #include "megatron/nn/module.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/parallel_context.h"
+#include "megatron/parallel/tensor/lora.h"
 #include "megatron/parallel/tensor/pieces.h"
 
 // Linear layers whose weight is spread over the tensor-parallel group
@@ -30,6 +33,7 @@ struct LinearOptions {
   bool has_vocabulary_rows = false;             // the output features are logits, one a token id
   // Parts of a column-parallel layer's output features: 2 for a gate stacked on what it multiplies.
   int64_t stacked_parts = 1;
+  LoraOptions lora = {};  // an adapter, whose output is added
 };
 
 // y = x weight^T + bias, each rank some columns of y.
@@ -54,11 +58,15 @@ class ColumnParallelLinear final : public Module {
   // Undefined when there is none.
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
+  bool has_adapter() const { return adapter_.has_value(); }
 
  private:
+  Variable with_adapter(const Variable& y, const Variable& x) const;
+
   TensorParallel tp_;
   Variable weight_;
   Variable bias_;
+  std::optional<ColumnParallelLora> adapter_;
 };
 
 // y = sum over ranks of x weight^T, + bias, each rank some columns of x.
@@ -76,17 +84,20 @@ class RowParallelLinear final : public Module {
   Variable forward_without_bias(const Variable& x) const;
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
+  bool has_adapter() const { return adapter_.has_value(); }
 
  private:
   TensorParallel tp_;
   Variable weight_;
   Variable bias_;
+  std::optional<RowParallelLora> adapter_;
 };
 
-// What ColumnParallelLinear computes, with the weight of another module (tied embeddings).
+// What the two layers compute, with the weight of another module (tied embeddings, adapters).
 //   bias may be undefined
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp);
+Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp);
 
 // Parts of the two layers, for fused ops.
 

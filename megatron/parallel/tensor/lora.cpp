@@ -1,0 +1,57 @@
+#include "megatron/parallel/tensor/lora.h"
+
+#include <cmath>
+
+#include "megatron/ops/elementwise.h"
+#include "megatron/ops/linear.h"
+#include "megatron/parallel/tensor/linear.h"
+
+namespace megatron {
+namespace {
+
+// Normal, with the variance of PEFT's uniform numbers in +-1 / sqrt(in).
+ParameterInfo info_of_a(int64_t in, const Sharding& sharding) {
+  return {.role = ParameterRole::kMatrix,
+          .init = Init::normal(1.0 / std::sqrt(3.0 * static_cast<double>(in))),
+          .sharding = sharding,
+          .is_adapter = true};
+}
+
+ParameterInfo info_of_b(const Sharding& sharding) {
+  return {.role = ParameterRole::kMatrix, .sharding = sharding, .is_adapter = true};
+}
+
+Sharding divided_on(int axis, const TensorParallel& tp, int64_t parts = 1) {
+  return {.axis = axis, .index = tp.rank(), .count = tp.size(), .parts = parts};
+}
+
+}  // namespace
+
+ColumnParallelLora::ColumnParallelLora(int64_t in, int64_t out, int64_t parts,
+                                       const TensorParallel& tp, const LoraOptions& options,
+                                       const Placement& placement)
+    : tp_(tp),
+      scale_(static_cast<float>(options.scale)),
+      a_(add_parameter(kLoraA, {options.rank, in}, info_of_a(in, {}), placement)),
+      b_(add_parameter(kLoraB, {out / tp.size(), options.rank}, info_of_b(divided_on(0, tp, parts)),
+                       placement)) {}
+
+Variable ColumnParallelLora::forward(const Variable& x) const {
+  const Variable narrow = scale(linear(x, a_, Variable()), scale_);  // [s, b, rank]
+  return column_parallel_linear(narrow, b_, Variable(), tp_);
+}
+
+RowParallelLora::RowParallelLora(int64_t in, int64_t out, const TensorParallel& tp,
+                                 const LoraOptions& options, const Placement& placement)
+    : tp_(tp),
+      scale_(static_cast<float>(options.scale)),
+      a_(add_parameter(kLoraA, {options.rank, in / tp.size()}, info_of_a(in, divided_on(1, tp)),
+                       placement)),
+      b_(add_parameter(kLoraB, {out, options.rank}, info_of_b({}), placement)) {}
+
+Variable RowParallelLora::forward(const Variable& x) const {
+  const Variable narrow = scale(row_parallel_linear(x, a_, tp_), scale_);  // [s, b, rank]
+  return linear(narrow, b_, Variable());
+}
+
+}  // namespace megatron

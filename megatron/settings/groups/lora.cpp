@@ -1,0 +1,25 @@
+#include "megatron/settings/groups/groups.h"
+
+namespace megatron {
+
+void add_lora_flags(FlagTable& flags, TrainingArgs& args) {
+  TransformerConfig& c = args.transformer;
+  flags.group("low-rank adapters");
+  flags
+      .add("--lora-rank", c.lora_rank,
+           "Train low-rank adapters of this rank, and leave all other parameters as they are; 0: "
+           "train the model.")
+      .only_for({"GPT"})
+      .from_checkpoint();
+  flags.add("--lora-alpha", c.lora_alpha, "The output of an adapter is multiplied by alpha / rank.")
+      .only_for({"GPT"})
+      .from_checkpoint();
+  flags
+      .add("--lora-target-modules", c.lora_target_modules,
+           "Layers with adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2, their names in "
+           "transformers (c_attn, q_proj, ...), or all-linear.")
+      .only_for({"GPT"})
+      .from_checkpoint();
+}
+
+}  // namespace megatron

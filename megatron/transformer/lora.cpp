@@ -1,0 +1,50 @@
+#include "megatron/transformer/lora.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace megatron {
+namespace {
+
+struct OtherName {
+  std::string_view name;
+  const char* layer;
+};
+// Names in transformers. One name may stand for several layers.
+constexpr OtherName kOtherNames[] = {
+    {"c_attn", "linear_qkv"},        {"query_key_value", "linear_qkv"},
+    {"q_proj", "linear_qkv"},        {"k_proj", "linear_qkv"},
+    {"v_proj", "linear_qkv"},        {"c_proj", "linear_proj"},
+    {"attn.c_proj", "linear_proj"},  {"o_proj", "linear_proj"},
+    {"dense", "linear_proj"},        {"c_fc", "linear_fc1"},
+    {"gate_proj", "linear_fc1"},     {"up_proj", "linear_fc1"},
+    {"dense_h_to_4h", "linear_fc1"}, {"c_proj", "linear_fc2"},
+    {"mlp.c_proj", "linear_fc2"},    {"down_proj", "linear_fc2"},
+    {"dense_4h_to_h", "linear_fc2"},
+};
+
+}  // namespace
+
+std::vector<std::string> lora_layers_of(std::string_view name) {
+  if (name == "all-linear") return {std::begin(kLoraLayers), std::end(kLoraLayers)};
+  for (const char* layer : kLoraLayers) {
+    if (name == layer) return {layer};
+  }
+  std::vector<std::string> layers;
+  for (const OtherName& other : kOtherNames) {
+    if (name == other.name) layers.emplace_back(other.layer);
+  }
+  return layers;
+}
+
+LoraOptions lora_of(const TransformerConfig& config, std::string_view layer) {
+  if (config.lora_rank == 0) return {};
+  for (const std::string& name : config.lora_target_modules) {
+    if (std::ranges::count(lora_layers_of(name), layer) == 0) continue;
+    return {.rank = config.lora_rank,
+            .scale = config.lora_alpha / static_cast<double>(config.lora_rank)};
+  }
+  return {};
+}
+
+}  // namespace megatron

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/parallel/tensor/lora.h"
+#include "megatron/transformer/config.h"
+
+namespace megatron {
+
+// The linear layers of a transformer layer that may have an adapter.
+inline constexpr const char* kLoraLayers[] = {"linear_qkv", "linear_proj", "linear_fc1",
+                                              "linear_fc2"};
+
+// The layers that --lora-target-modules means by a name: ours, that of a layer in transformers
+// ("c_attn", "q_proj"), or all-linear. Empty for an unknown name.
+std::vector<std::string> lora_layers_of(std::string_view name);
+
+// The adapter of a layer; rank 0 if it has none.
+LoraOptions lora_of(const TransformerConfig& config, std::string_view layer);
+
+}  // namespace megatron
