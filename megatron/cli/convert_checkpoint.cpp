@@ -14,6 +14,7 @@
 #include "megatron/interchange/check_conversion.h"
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/interchange/checkpoint_text.h"
+#include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/hf/folder.h"
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
@@ -385,6 +386,11 @@ int convert_checkpoint(std::span<const std::string> words) {
   refuse_source_as_target(o, target, contents);
   if (const bool is_dropped = o.no_optimizer; is_dropped || !contents.has_optimizer()) {
     warn_of_optimizer_flags(o, is_dropped);
+  }
+  if (has_adapters(contents)) {
+    merge_adapters(contents, described_run(source.format(), contents).transformer);
+    contents.args["lora_rank"] = int64_t{0};
+    print_line("the adapters are added to the weights");
   }
   const CheckpointContents before = contents;
   const std::optional<DType> dtype = dtype_of(o.params_dtype);

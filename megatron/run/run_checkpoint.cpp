@@ -16,6 +16,7 @@
 #include "megatron/checkpoint/save.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
@@ -292,6 +293,9 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
   }
   const bool with_optimizer = !c.finetune && !c.no_load_optim && contents.has_optimizer();
   CheckpointState state = state_of(config, run, with_optimizer, Use::kLoad);
+  if ((c.finetune || is_hf) && !has_adapters(contents)) {  // new ones keep their first values
+    std::erase_if(state.model, [](const CheckpointTensor& t) { return is_adapter(t.name); });
+  }
   load_checkpoint(contents, state,
                   {.optimizer = with_optimizer, .is_part = run.parallel.world.size() > 1});
   if (c.finetune || is_hf) {
