@@ -29,6 +29,9 @@ void add_text_flags(FlagTable& table, FinetuneFlags& f) {
   table.add("--text_column", f.text_column,
             "Column of a .csv, or key of a .json, with the text; the first one if there is none of "
             "that name.");
+  table.add_switch("--megatron_dataset_flag", f.megatron_dataset_flag,
+                   "Train on indexed data (--data-path, --split) instead of texts, for "
+                   "--max_train_steps or --train-iters.");
   table.add_off("--no_keep_linebreaks", f.keeps_linebreaks, "Drop the line ends of .txt files.");
 }
 
@@ -74,6 +77,9 @@ void add_run_flags(FlagTable& table, FinetuneFlags& f) {
                      "Updates between checkpoints, or `epoch`.");
   table.add_optional("--resume_from_checkpoint", f.resume_from_checkpoint,
                      "Checkpoint to continue from: an --output_dir, or its step_<n> or epoch_<n>.");
+  table.add_switch("--merge_lora", f.merge_lora,
+                   "With --lora-rank, add the adapters to the weights of the result, instead of "
+                   "writing them alone, as PEFT does.");
   table.add_switch("--with_tracking", f.with_tracking, "Record the progress for --report_to.");
   table.add("--report_to", f.report_to, "tensorboard, jsonl, or all.");
   table.add_entry("--preprocessing_num_workers", FlagType::kInt, f.without_effect, ArgValue(),

@@ -20,6 +20,7 @@ struct FinetuneFlags {
   int64_t block_size = 0;  // 0: that of the model, at most 1024
   std::string text_column = "text";
   bool keeps_linebreaks = true;
+  bool megatron_dataset_flag = false;
 
   // The model and its tokenizer.
   std::string model_name_or_path;
@@ -40,6 +41,7 @@ struct FinetuneFlags {
   std::string output_dir;  // empty: nothing is saved
   std::string checkpointing_steps;
   std::string resume_from_checkpoint;
+  bool merge_lora = false;
   bool with_tracking = false;
   std::string report_to = "all";
 

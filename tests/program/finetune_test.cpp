@@ -1,3 +1,4 @@
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -197,6 +198,144 @@ TEST_F(FinetuneTest, TextsAndTheirTokenizer) {
       run("generate", {"--load", path("out").string(), "--prompt", "the first", "--device", "cpu",
                        "--max-new-tokens", "4"});
   EXPECT_EQ(generated.exit_code, 0) << generated.err;
+}
+
+// A name of a model in the cache of Hugging Face's hub.
+TEST_F(FinetuneTest, DownloadedModelsHaveNames) {
+  const auto model = path("home") / "hub" / "models--tiny--gpt2";
+  std::filesystem::create_directories(model / "refs");
+  std::filesystem::create_directories(model / "snapshots");
+  std::ofstream(model / "refs" / "main") << "abc123";
+  std::filesystem::copy(golden("hf/gpt2"), model / "snapshots" / "abc123");
+  const Flags flags =
+      golden_finetuning("out").with("--max_train_steps", "1").with("--num_warmup_steps", "0");
+  const RunOptions options{.environment = {{"HF_HOME", path("home").string()}}};
+  const Outcome found =
+      run("finetune", flags.with("--model_name_or_path", "tiny/gpt2").words(), options);
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  const Outcome missing =
+      run("finetune", flags.with("--model_name_or_path", "tiny/other").words(), options);
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("--model_name_or_path tiny/other: there is no such file or "
+                                     "folder, and no model of that name in "));
+}
+
+TEST_F(FinetuneTest, IndexedData) {
+  write_periodic_dataset(path("data"),
+                         {5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61});
+  const Outcome outcome = finetune(golden_finetuning("out")
+                                       .without("--train_file")
+                                       .without("--validation_file")
+                                       .with("--megatron_dataset_flag")
+                                       .with("--data-path", path("data").string())
+                                       .with("--split", "1")
+                                       .with("--eval-iters", "0")
+                                       .with("--max_train_steps", "5")
+                                       .with("--checkpointing_steps", "2"));
+  EXPECT_EQ(iterations_of(outcome.out).size(), 5u);
+  EXPECT_TRUE(std::filesystem::exists(iteration_in(path("out") / "checkpoints", 4)));
+  EXPECT_TRUE(std::filesystem::exists(path("out") / "model.safetensors"));
+}
+
+// Low-rank adapters.
+class LoraTest : public FinetuneTest {
+ protected:
+  Flags lora(const std::string& output) const {
+    return golden_finetuning(output)
+        .with("--lora-rank", "4")
+        .with("--lora-alpha", "16")
+        .with_words("--lora-target-modules", {"c_attn", "c_proj", "c_fc"});
+  }
+};
+
+TEST_F(LoraTest, EqualsPeft) {
+  const Outcome outcome = finetune(lora("out"));
+  const nlohmann::json want = read_json(golden("finetune/lora.json"));
+  const std::vector<Metrics> metrics = metrics_of(path("out.jsonl"));
+  expect_near(column(metrics, "lm loss"), want["losses"], 1e-5);
+  expect_near(column(metrics, "grad_norm"), want["grad_norms"], 1e-4);
+  expect_near(eval_losses_of(outcome.out), want["eval_losses"], 1e-5);
+  EXPECT_TRUE(std::filesystem::exists(path("out") / "adapter_model.safetensors"));
+  const nlohmann::json config = read_json(path("out") / "adapter_config.json");
+  EXPECT_EQ(config["r"], 4);
+  EXPECT_EQ(config["lora_alpha"], 16);
+  EXPECT_EQ(config["target_modules"],
+            nlohmann::json({"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}));
+}
+
+// Every layout, with recomputation, trains the same adapters.
+TEST_F(LoraTest, EveryLayoutTrainsTheSame) {
+  finetune(lora("one"));
+  const std::vector<double> losses = column(metrics_of(path("one.jsonl")), "lm loss");
+  const Flags flags = lora("four")
+                          .with("--tensor-model-parallel-size", "2")
+                          .with("--pipeline-model-parallel-size", "2")
+                          .with("--decoder-first-pipeline-num-layers", "1")
+                          .with("--sequence-parallel")
+                          .with("--recompute-granularity", "full")
+                          .with("--recompute-method", "uniform")
+                          .with("--recompute-num-layers", "1");
+  finetune(flags, 4);
+  expect_near(column(metrics_of(path("four.jsonl")), "lm loss"), losses, 5e-6);
+  finetune(lora("two").with("--use-distributed-optimizer"), 2);
+}
+
+TEST_F(LoraTest, OnlyAdaptersAreTrained) {
+  finetune(lora("out"));
+  const SavedRun saved = read_saved_run(iteration_in(path("out") / "checkpoints", 18));
+  int adapters = 0;
+  for (const auto& [name, tensor] : saved.tensors) {
+    if (name.starts_with("weights/")) continue;
+    EXPECT_THAT(name, HasSubstr(".adapter."));
+    adapters += 1;
+  }
+  EXPECT_EQ(adapters, 2 * 2 * 4 * 3);  // two moments of A and B in four layers of each of three
+}
+
+TEST_F(LoraTest, MergedModelComputesTheSame) {
+  const Flags flags = lora("out").with("--merge_lora");
+  finetune(flags);
+  const std::string ids = "{\"ids\": [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]}\n";
+  const auto score_of = [&](const std::filesystem::path& model) {
+    const Outcome outcome =
+        run("score", {"--load", model.string(), "--device", "cpu"}, {.input = ids});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    double sum = 0;
+    const nlohmann::json answer = nlohmann::json::parse(outcome.out);
+    for (const nlohmann::json& value : answer["logprobs"]) {
+      if (value.is_number()) sum += value.get<double>();
+    }
+    return sum;
+  };
+  const double apart = score_of(path("out") / "checkpoints");
+  EXPECT_NEAR(score_of(path("out")), apart, 1e-4);
+  EXPECT_GT(std::abs(score_of(golden("hf/gpt2")) - apart), 0.1);
+  const Outcome converted =
+      run("convert-checkpoint", {"--load-dir", (path("out") / "checkpoints").string(), "--save-dir",
+                                 path("hf").string(), "--saver", "hf"});
+  EXPECT_EQ(converted.exit_code, 0) << converted.err;
+  EXPECT_NEAR(score_of(path("hf")), apart, 1e-4);
+}
+
+TEST_F(LoraTest, ResumesWithTheSameBits) {
+  finetune(lora("straight").with("--merge_lora"));
+  const Flags flags = lora("out").with("--checkpointing_steps", "epoch").with("--merge_lora");
+  finetune(flags);
+  finetune(flags.with("--resume_from_checkpoint", (path("out") / "epoch_0").string()));
+  expect_same_results(path("out"), path("straight"));
+}
+
+TEST_F(LoraTest, MistakesAreNamed) {
+  const Outcome outcome = run("finetune", lora("out")
+                                              .with("--lora-target-modules", "wte")
+                                              .with("--lora-alpha", "0")
+                                              .with("--save-format", "hf")
+                                              .words());
+  EXPECT_EQ(outcome.exit_code, 2);
+  const std::vector<std::string> errors = errors_of(outcome);
+  EXPECT_THAT(errors, testing::Contains("--lora-alpha 0 must be greater than 0"));
+  EXPECT_THAT(errors, testing::Contains(HasSubstr("--lora-target-modules wte is no linear layer")));
+  EXPECT_THAT(errors, testing::Contains(HasSubstr("--lora-rank needs --save-format native")));
 }
 
 TEST_F(FinetuneTest, MistakesAreNamed) {

@@ -1,6 +1,7 @@
 """The reference of fine-tuning: a plain PyTorch loop over blocks of text.
 
-    python make.py ../hf/gpt2        # needs torch and transformers; writes texts and reference.json
+    python make.py ../hf/gpt2            # needs torch and transformers; writes the texts and reference.json
+    python make.py ../hf/gpt2 adapter    # also PEFT; trains the adapters of that folder and writes lora.json
 
 The texts are numbers, which are token ids. The model is the GPT-2 of ../hf/gpt2, in fp32, without dropout.
 """
@@ -46,9 +47,15 @@ def main():
     lines = [ids[i:i + 32] for i in range(0, len(ids), 32)]
     (FOLDER / "train.txt").write_text("\n".join(" ".join(map(str, line)) for line in lines) + "\n")
 
-    model = transformers.GPT2LMHeadModel.from_pretrained(sys.argv[1]).float().eval()  # no dropout
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
+    model = transformers.GPT2LMHeadModel.from_pretrained(sys.argv[1]).float()
+    result = "reference.json"
+    if len(sys.argv) > 2:
+        import peft
+        model = peft.PeftModel.from_pretrained(model, sys.argv[2], is_trainable=True)
+        result = "lora.json"
+    model.eval()  # no dropout
+    decayed = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
+    others = [p for p in model.parameters() if p.requires_grad and p.dim() <= 1]
     optimizer = torch.optim.AdamW(
         [dict(params=decayed, weight_decay=WEIGHT_DECAY), dict(params=others, weight_decay=0.0)],
         lr=LR, betas=(0.9, 0.999), eps=1e-8)
@@ -75,7 +82,7 @@ def main():
         with torch.no_grad():
             each = [model(input_ids=b[None], labels=b[None]).loss.item() for b in valid]
         evaluations.append(sum(each) / len(each))
-    (FOLDER / "reference.json").write_text(json.dumps({
+    (FOLDER / result).write_text(json.dumps({
         "torch": torch.__version__, "transformers": transformers.__version__,
         "train_blocks": len(train), "valid_blocks": len(valid), "losses": losses,
         "grad_norms": norms, "eval_losses": evaluations,

@@ -1,0 +1,270 @@
+#include "megatron/cli/finetune_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+#include "megatron/core/number_text.h"
+#include "megatron/frontends/override_settings.h"
+#include "megatron/interchange/hf/hub_cache.h"
+#include "megatron/interchange/source_settings.h"
+#include "megatron/models/gpt/finetune_task.h"
+#include "megatron/optim/parameter_scheduler.h"
+#include "megatron/tokenizers/tokenizer_files.h"
+
+namespace megatron::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using frontends::OverrideSettings;
+
+// Sets a flag's field unless the command line has it.
+void set_default(OverrideSettings& settings, const TrainingArgs& args, const char* dest,
+                 const ArgValue& value, const char* source) {
+  if (!args.given.contains(dest)) settings.set(dest, value, source);
+}
+
+// --resume_from_checkpoint names --output_dir, or a place in it that no directory has: step_<n> and
+// epoch_<n>.
+struct ResumePoint {
+  fs::path checkpoints;
+  std::string unit;  // "step", "epoch"; empty: the latest
+  int64_t number = 0;
+};
+
+ResumePoint resume_point(const fs::path& named) {
+  ResumePoint point;
+  fs::path folder = named.has_filename() ? named : named.parent_path();
+  const std::string name = folder.filename();
+  const size_t line = name.find('_');
+  if (!fs::exists(folder) && line != std::string::npos) {
+    const std::optional<int64_t> number = integer_of(name.substr(line + 1));
+    const std::string unit = name.substr(0, line);
+    if (number && (unit == "step" || unit == "epoch")) {
+      point.unit = unit;
+      point.number = *number;
+      folder = folder.parent_path();
+    }
+  }
+  const fs::path inner = folder / kCheckpoints;
+  point.checkpoints = fs::is_directory(inner) ? inner : folder;
+  return point;
+}
+
+// The path of a model that a flag names.
+fs::path named_model(const std::string& name, const char* flag) {
+  return model_path(name, flag, [](const char* variable) { return std::getenv(variable); });
+}
+
+Origin origin_of_config(const FinetuneFlags& flags, TrainingArgs& args) {
+  const fs::path path = named_model(flags.config_name, "--config_name");
+  const HfModel model = read_hf_config(path);
+  ArgMap settings = settings_of(model);
+  settings.erase("tokenizer_type");
+  settings.erase("padded_vocab_size");
+  settings.erase("seq_length");
+  use_checkpoint_args(args, settings);
+  return {std::move(settings), fs::is_directory(path) ? path : path.parent_path()};
+}
+
+}  // namespace
+
+Origin choose_model(const FinetuneFlags& flags, TrainingArgs& args) {
+  CheckpointConfig& checkpoint = args.checkpoint;
+  Origin origin;
+  const bool resumes = !flags.resume_from_checkpoint.empty();
+  if (!resumes && !flags.config_name.empty()) {
+    origin = origin_of_config(flags, args);
+  } else if (resumes || !flags.model_name_or_path.empty()) {
+    checkpoint.load = resumes
+                          ? resume_point(flags.resume_from_checkpoint).checkpoints.string()
+                          : named_model(flags.model_name_or_path, "--model_name_or_path").string();
+    checkpoint.use_checkpoint_args = true;
+    const CheckpointSource source = find_source(checkpoint.load, checkpoint.ckpt_step, true);
+    origin = {source.args(), source.directory(), source.hf() != nullptr};
+    checkpoint.finetune = !resumes && !origin.is_hf;
+  }
+  OverrideSettings settings(args);
+  for (const char* dest : {"hidden_dropout", "attention_dropout", "max_position_embeddings"}) {
+    const auto found = origin.settings.find(dest);
+    if (found != origin.settings.end()) set_default(settings, args, dest, found->second, dest);
+  }
+  return origin;
+}
+
+namespace {
+
+bool names_tokenizer(const TrainingArgs& args) {
+  return args.given.contains("vocab_file") || args.given.contains("tokenizer_model") ||
+         args.given.contains("vocab_size");
+}
+
+}  // namespace
+
+void choose_tokenizer(const FinetuneFlags& flags, const Origin& origin, TrainingArgs& args) {
+  if (names_tokenizer(args)) return;
+  const fs::path folder = flags.tokenizer_name.empty()
+                              ? origin.folder
+                              : named_model(flags.tokenizer_name, "--tokenizer_name");
+  const bool is_checkpoint = flags.tokenizer_name.empty() && !origin.is_hf;
+  const std::optional<TokenizerConfig> found =
+      is_checkpoint ? tokenizer_of_checkpoint(folder) : tokenizer_of_model(folder);
+  if (!found) {
+    throw ConfigError(fmt::format(
+        "{}: no tokenizer is there (tokenizer.json, or vocab.json and merges.txt); give its folder "
+        "with --tokenizer_name",
+        folder.string()));
+  }
+  args.tokenizer = *found;
+}
+
+namespace {
+
+int64_t positions_of(const TrainingArgs& args) { return args.transformer.max_position_embeddings; }
+
+// Tokens of a sample.
+int64_t chosen_block_size(const FinetuneFlags& flags, const TrainingArgs& args) {
+  constexpr int64_t kMost = 1024;
+  const int64_t positions = positions_of(args);
+  const int64_t wanted = flags.block_size > 0 ? flags.block_size : kMost;
+  if (positions > 0 && wanted > positions) {
+    if (flags.block_size > 0) {
+      warn(fmt::format("--block_size {} is lowered to {}, the positions of the model", wanted,
+                       positions));
+    }
+    return positions;
+  }
+  return wanted;
+}
+
+LrDecayStyle decay_style_of(const std::string& type, int64_t warmup_steps) {
+  if (type == "linear") return LrDecayStyle::kLinear;
+  if (type == "cosine") return LrDecayStyle::kCosine;
+  if (type == "constant" || type == "constant_with_warmup") return LrDecayStyle::kConstant;
+  if (type == "inverse_sqrt" && warmup_steps > 0) return LrDecayStyle::kInverseSquareRoot;
+  throw ConfigError(
+      fmt::format("--lr_scheduler_type {} is not available; use linear, cosine, constant, "
+                  "constant_with_warmup, or inverse_sqrt with --num_warmup_steps",
+                  type));
+}
+
+void apply_trackers(const FinetuneFlags& flags, TrainingArgs& args) {
+  if (!flags.with_tracking) return;
+  if (flags.output_dir.empty()) {
+    throw ConfigError("--with_tracking needs --output_dir for the records");
+  }
+  const fs::path folder = flags.output_dir;
+  const bool all = flags.report_to == "all";
+  if (!all && flags.report_to != "tensorboard" && flags.report_to != "jsonl") {
+    throw ConfigError(fmt::format("--report_to {} is not available; use tensorboard, jsonl or all",
+                                  flags.report_to));
+  }
+  OverrideSettings settings(args);
+  if (all || flags.report_to == "tensorboard") {
+    set_default(settings, args, "tensorboard_dir", (folder / "tensorboard").string(),
+                "--report_to");
+  }
+  if (all || flags.report_to == "jsonl") {
+    set_default(settings, args, "metrics_jsonl", (folder / "metrics.jsonl").string(),
+                "--report_to");
+  }
+}
+
+}  // namespace
+
+void apply_flags(const FinetuneFlags& flags, TrainingArgs& args) {
+  OverrideSettings settings(args);
+  const auto set = [&](const char* dest, const ArgValue& value, const char* source) {
+    set_default(settings, args, dest, value, source);
+  };
+  set("seq_length", chosen_block_size(flags, args), "--block_size");
+  if (positions_of(args) == 0) {
+    set("max_position_embeddings", args.transformer.seq_length, "--block_size");
+  }
+  set("micro_batch_size", flags.per_device_train_batch_size, "--per_device_train_batch_size");
+  set("lr", flags.learning_rate, "--learning_rate");
+  set("weight_decay", 0.0, "finetune");
+  set("log_interval", int64_t{10}, "finetune");
+  const LrDecayStyle style = decay_style_of(flags.lr_scheduler_type, flags.num_warmup_steps);
+  set("lr_decay_style", std::string(name_of(style)), "--lr_scheduler_type");
+  const bool warms_up = flags.lr_scheduler_type != "constant";
+  set("lr_warmup_iters", warms_up ? flags.num_warmup_steps : 0, "--num_warmup_steps");
+  if (!flags.output_dir.empty()) {
+    set("save", (fs::path(flags.output_dir) / kCheckpoints).string(), "--output_dir");
+  }
+  apply_trackers(flags, args);
+}
+
+namespace {
+
+Lengths lengths_of(const FinetuneFlags& flags, int64_t num_blocks, int64_t global_batch_size) {
+  Lengths lengths;
+  lengths.epoch_iters = epoch_iterations(num_blocks, global_batch_size);
+  lengths.train_iters = flags.max_train_steps > 0 ? flags.max_train_steps
+                                                  : flags.num_train_epochs * lengths.epoch_iters;
+  lengths.epochs = (lengths.train_iters + lengths.epoch_iters - 1) / lengths.epoch_iters;
+  return lengths;
+}
+
+// The batch, and the iterations between checkpoints.
+void apply_batch(const FinetuneFlags& flags, int64_t replicas, TrainingArgs& args) {
+  OverrideSettings settings(args);
+  set_default(settings, args, "global_batch_size",
+              args.training.micro_batch_size * flags.gradient_accumulation_steps * replicas,
+              "--gradient_accumulation_steps");
+}
+
+void apply_checkpoints(const FinetuneFlags& flags, const Lengths& lengths, TrainingArgs& args) {
+  OverrideSettings settings(args);
+  if (!args.checkpoint.save.empty()) {
+    const int64_t at_the_end = lengths.train_iters + 1;
+    const bool by_epoch = flags.checkpointing_steps == "epoch";
+    set_default(settings, args, "save_interval",
+                by_epoch && lengths.epoch_iters > 0
+                    ? lengths.epoch_iters
+                    : integer_of(flags.checkpointing_steps).value_or(at_the_end),
+                "--checkpointing_steps");
+  }
+  if (flags.resume_from_checkpoint.empty()) return;
+  const ResumePoint point = resume_point(flags.resume_from_checkpoint);
+  if (point.unit == "step") args.checkpoint.ckpt_step = point.number;
+  if (point.unit == "epoch") {
+    args.checkpoint.ckpt_step = (point.number + 1) * lengths.epoch_iters;
+  }
+}
+
+}  // namespace
+
+Lengths apply_blocks(const FinetuneFlags& flags, int64_t train_blocks, int64_t valid_blocks,
+                     int64_t replicas, TrainingArgs& args) {
+  apply_batch(flags, replicas, args);
+  TrainingConfig& training = args.training;
+  const int64_t batch = std::max<int64_t>(training.global_batch_size, 1);
+  const Lengths lengths = lengths_of(flags, train_blocks, batch);
+  OverrideSettings settings(args);
+  settings.set("train_iters", lengths.train_iters, "--max_train_steps");
+  settings.set("eval_interval", lengths.epoch_iters, "the length of an epoch");
+  settings.set("eval_iters", epoch_iterations(valid_blocks, batch), "the validation texts");
+  training.repeats_last_evaluation = false;
+  apply_checkpoints(flags, lengths, args);
+  return lengths;
+}
+
+Lengths apply_indexed_data(const FinetuneFlags& flags, int64_t replicas, TrainingArgs& args) {
+  apply_batch(flags, replicas, args);
+  if (flags.max_train_steps > 0 && args.training.train_samples == 0) {
+    OverrideSettings settings(args);
+    set_default(settings, args, "train_iters", flags.max_train_steps, "--max_train_steps");
+  }
+  const Lengths lengths{.epoch_iters = 0, .train_iters = args.training.train_iters, .epochs = 0};
+  apply_checkpoints(flags, lengths, args);
+  return lengths;
+}
+
+}  // namespace megatron::cli

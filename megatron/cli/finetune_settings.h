@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "megatron/cli/finetune_flags.h"
+#include "megatron/core/arg_map.h"
+#include "megatron/settings/training_args.h"
+
+// What the flags of `megatron finetune` mean as settings of a training. Flags of pretrain-gpt that
+// are on the command line win.
+namespace megatron::cli {
+
+inline constexpr const char* kCheckpoints = "checkpoints";  // the folder in --output_dir
+
+// Where the model comes from.
+struct Origin {
+  ArgMap settings;               // of the model, or of the run that saved it
+  std::filesystem::path folder;  // which may have the tokenizer
+  bool is_hf = true;
+};
+
+// Chooses the weights, the architecture and the dropout. Throws ConfigError, IoError, FormatError.
+Origin choose_model(const FinetuneFlags& flags, TrainingArgs& args);
+
+// The tokenizer of --tokenizer_name, or else of the model, unless Megatron's flags name one. Throws
+// ConfigError if there is none.
+void choose_tokenizer(const FinetuneFlags& flags, const Origin& origin, TrainingArgs& args);
+
+// The settings that do not depend on the data. Throws ConfigError.
+void apply_flags(const FinetuneFlags& flags, TrainingArgs& args);
+
+// The length of the training, in iterations.
+struct Lengths {
+  int64_t epoch_iters = 0;  // 0: the data have no epochs
+  int64_t train_iters = 0;
+  int64_t epochs = 0;
+};
+
+// The settings that depend on the data, in blocks. `replicas` ranks have the whole model each.
+Lengths apply_blocks(const FinetuneFlags& flags, int64_t train_blocks, int64_t valid_blocks,
+                     int64_t replicas, TrainingArgs& args);
+// The same for indexed data (--megatron_dataset_flag), which have no epochs.
+Lengths apply_indexed_data(const FinetuneFlags& flags, int64_t replicas, TrainingArgs& args);
+
+}  // namespace megatron::cli
