@@ -36,6 +36,7 @@ struct TrainingConfig {
   int64_t exit_interval = 0;
   int64_t exit_duration_in_mins = 0;  // 0: no limit
   bool exit_signal_handler = false;   // save and exit on SIGTERM
+  std::string kill_switch_path;       // save and exit when this file exists; empty: none
 
   // Evaluation.
   int64_t eval_iters = 100;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <span>
 #include <utility>
 
@@ -16,6 +17,11 @@
 
 namespace megatron {
 namespace {
+
+std::string kill_switch_text(const TrainingConfig& config) {
+  return datetime_text(
+      fmt::format("exiting program: the kill switch {} exists", config.kill_switch_path));
+}
 
 bool is_due(int64_t interval, int64_t iteration) {
   return interval > 0 && iteration % interval == 0;
@@ -47,6 +53,10 @@ void Trainer::run() {
   std::optional<ExitSignals> signals;
   if (config_.exit_signal_handler) signals.emplace();
 
+  if (is_killed()) {
+    log_.line(kill_switch_text(config_));
+    return;
+  }
   if (!config_.skip_train) {
     log_.line("training ...");
     log_.line(datetime_text("before the start of training step"));
@@ -88,6 +98,12 @@ bool Trainer::train() {
   }
   bool is_leaving = false;
   while (state_.progress.iteration < train_iters_ && !is_leaving) {
+    if (is_killed()) {
+      if (last_saved_ != state_.progress.iteration) save();
+      log_.line(kill_switch_text(config_));
+      is_leaving = true;
+      break;
+    }
     finish_save(false);
     const int64_t before = state_.microbatches.num_microbatches();
     state_.microbatches.update(state_.progress.consumed_train_samples, false);
@@ -378,6 +394,11 @@ void Trainer::finish_save(bool waits) {
 void Trainer::note_saved(const Progress& progress) {
   if (progress_file_) progress_file_->saved_checkpoint(progress, task_.tokens_per_sample());
   log_.line(saved_text(progress.iteration, run_.checkpoint.save));
+}
+
+bool Trainer::is_killed() const {
+  const std::string& path = config_.kill_switch_path;
+  return !path.empty() && on_any_rank(std::filesystem::exists(path));
 }
 
 bool Trainer::is_out_of_time() const {

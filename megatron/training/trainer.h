@@ -97,6 +97,8 @@ class Trainer {
   void finish_save(bool waits);
   void note_saved(const Progress& progress);
   bool is_out_of_time() const;
+  // Does the file of --kill-switch-path exist on any rank?
+  bool is_killed() const;
 
   const RunConfig& run_;
   const TrainingConfig& config_;

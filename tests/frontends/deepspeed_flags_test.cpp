@@ -109,6 +109,16 @@ TEST(DeepSpeedFlags, TokensAreSamples) {
   EXPECT_EQ(samples({"--train-tokens", "1000", "--train-samples", "50"}), 10);
 }
 
+TEST(DeepSpeedFlags, DecayInTokens) {
+  const Applied got =
+      applied("", {"--seq-length", "100", "--train-samples", "50", "--lr-decay-tokens", "2_001"});
+  EXPECT_THAT(got.problems, testing::IsEmpty());
+  EXPECT_EQ(got.args.optimizer.lr_decay_samples, 21);
+  EXPECT_THAT(
+      applied("", {"--seq-length", "100", "--train-iters", "5", "--lr-decay-tokens", "9"}).problems,
+      ElementsAre(HasSubstr("--lr-decay-tokens 9 needs --train-samples or")));
+}
+
 TEST(DeepSpeedFlags, RangesOfIterationsAreSkipped) {
   const Applied got = applied("", {"--skip-train-iteration-range", "3-4", "4-5", "9-9"});
   EXPECT_THAT(got.args.training.iterations_to_skip, ElementsAre(3, 4, 5, 9));

@@ -1,3 +1,4 @@
+#include <fstream>
 #include <functional>
 
 #include "megatron/core/file.h"
@@ -186,6 +187,28 @@ TEST_F(SaveTest, LoadOfAnEmptyDirectoryStartsAnew) {
   EXPECT_THAT(outcome.out, testing::HasSubstr("will start from random"));
   const Outcome refused = run("pretrain-gpt", flags.with("--exit-on-missing-checkpoint").words());
   EXPECT_EQ(refused.exit_code, 2);
+}
+
+class KillSwitchTest : public ProgramTest {};
+
+TEST_F(KillSwitchTest, SavesAndEnds) {
+  const Flags flags = golden_flags()
+                          .with("--save", path("save").string())
+                          .with("--save-interval", "1000")
+                          .with("--eval-iters", "0")
+                          .with("--train-iters", "100000")
+                          .with("--kill-switch-path", path("switch").string());
+  Running running("pretrain-gpt", flags.words());
+  ASSERT_TRUE(running.wait_for("iteration        3/"));
+  std::ofstream(path("switch")) << "";
+  const Outcome outcome = running.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::HasSubstr("successfully saved checkpoint at iteration"));
+  EXPECT_THAT(outcome.out, testing::HasSubstr("exiting program: the kill switch " +
+                                              path("switch").string() + " exists"));
+  // While it is there, nothing trains.
+  const Outcome again = train(flags.with("--load", path("save").string()));
+  EXPECT_TRUE(iterations_of(again.out).empty());
 }
 
 }  // namespace

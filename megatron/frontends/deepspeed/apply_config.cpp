@@ -45,6 +45,10 @@ std::optional<int64_t> train_tokens(const TrainingArgs& args) {
   return other_flag<int64_t>(args, "train_tokens");
 }
 
+std::optional<int64_t> lr_decay_tokens(const TrainingArgs& args) {
+  return other_flag<int64_t>(args, "lr_decay_tokens");
+}
+
 std::optional<std::vector<std::string>> skip_train_iteration_range(const TrainingArgs& args) {
   return other_flag<std::vector<std::string>>(args, "skip_train_iteration_range");
 }
@@ -173,6 +177,23 @@ void apply_length(TrainingArgs& args) {
   args.given.insert("train_samples");
 }
 
+// --lr-decay-tokens: as many samples as hold these tokens. Sequences have one length, so that the
+// rate is the same function of tokens as of samples.
+void apply_decay(TrainingArgs& args, std::vector<std::string>& problems) {
+  const std::optional<int64_t> tokens = lr_decay_tokens(args);
+  const int64_t length = args.transformer.seq_length;
+  if (!tokens || length < 1) return;  // a missing length is reported elsewhere
+  if (args.training.train_samples == 0) {
+    problems.push_back(fmt::format(
+        "--lr-decay-tokens {} needs --train-samples or --train-tokens; with --train-iters use "
+        "--lr-decay-iters",
+        *tokens));
+    return;
+  }
+  args.optimizer.lr_decay_samples = (*tokens + length - 1) / length;
+  args.given.insert("lr_decay_samples");
+}
+
 // --skip-train-iteration-range: "A-B", both included.
 void apply_skipped(TrainingArgs& args, std::vector<std::string>& problems) {
   const auto ranges = skip_train_iteration_range(args);
@@ -216,6 +237,7 @@ void apply_deepspeed_config(const nlohmann::json& file, const std::string& sourc
 void apply_deepspeed_flags(TrainingArgs& args, int64_t world_size,
                            std::vector<std::string>& problems) {
   apply_length(args);
+  apply_decay(args, problems);
   apply_skipped(args, problems);
   const std::optional<std::string> path = deepspeed_config(args);
   if (!path) {

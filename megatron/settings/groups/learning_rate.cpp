@@ -48,8 +48,11 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
                    c.use_checkpoint_opt_param_scheduler,
                    "Take the schedule from the checkpoint, not from the command line.");
   flags.add_removed("--warmup", T::kInt, "use --lr-warmup-fraction");
-  flags.add_later_entry("--lr-decay-tokens", T::kInt, args.other, ArgValue(),
-                        "Decay length in tokens.", "a decay length in tokens");
+  // The command reads the entry before it resolves the flags.
+  flags
+      .add_later_entry("--lr-decay-tokens", T::kInt, args.other, ArgValue(),
+                       "Decay length in tokens: as many samples as hold them.")
+      .status = FlagStatus::kUsed;
 }
 
 }  // namespace megatron

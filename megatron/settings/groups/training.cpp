@@ -192,8 +192,8 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry("--train-tokens", T::kInt, other, none,
                        "Length in tokens: as many samples as hold them.")
       .status = FlagStatus::kUsed;
-  flags.add_later_entry("--kill-switch-path", T::kText, other, none,
-                        "End the program when this file exists.", "the kill switch");
+  flags.add_optional("--kill-switch-path", c.kill_switch_path,
+                     "Save a checkpoint and end the program when this file exists.");
 }
 
 }  // namespace megatron
