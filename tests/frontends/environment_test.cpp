@@ -56,6 +56,36 @@ TEST(AccelerateEnvironment, BecomesFlags) {
   EXPECT_EQ(map.at("bf16"), ArgValue(true));
 }
 
+TEST(AccelerateEnvironment, OtherMegatronArgsBecomeFlags) {
+  const Applied got = applied(
+      {{"ACCELERATE_USE_MEGATRON_LM", "true"},
+       {"MEGATRON_LM_OTHER_ARGS",
+        R"({"position_embedding_type": "rotary", "attention_head_type": "multiquery", "min_lr": 0,
+            "lr_decay_style": "cosine", "eval_iters": 7, "swiglu": true})"}},
+      {"--eval-iters", "5"});
+  EXPECT_THAT(got.problems, IsEmpty());
+  EXPECT_THAT(got.args.warnings,
+              ElementsAre(HasSubstr("overriding arguments for eval_iters:5 with eval_iters:7")));
+  const ArgMap map = arg_map(got.args);
+  EXPECT_EQ(map.at("position_embedding_type"), ArgValue(std::string("rope")));
+  EXPECT_EQ(map.at("num_query_groups"), ArgValue(int64_t{1}));
+  EXPECT_TRUE(got.args.transformer.group_query_attention);
+  EXPECT_TRUE(got.args.activation.swiglu);
+  EXPECT_EQ(got.args.optimizer.lr_decay_style, LrDecayStyle::kCosine);
+  EXPECT_EQ(got.args.training.eval_iters, 7);
+}
+
+TEST(AccelerateEnvironment, WrongOtherMegatronArgsAreNamed) {
+  const auto problems_of = [](const char* text) {
+    return applied({{"ACCELERATE_USE_MEGATRON_LM", "true"}, {"MEGATRON_LM_OTHER_ARGS", text}}, {})
+        .problems;
+  };
+  EXPECT_THAT(problems_of("{"), ElementsAre(HasSubstr("must hold one JSON object")));
+  EXPECT_THAT(problems_of(R"({"no_such_thing": 1, "attention_head_type": "other"})"),
+              ElementsAre(HasSubstr("attention_head_type \"other\" must be multihead or"),
+                          HasSubstr("no_such_thing 1")));
+}
+
 TEST(AccelerateEnvironment, WinsOverFlagsWithAWarning) {
   const Applied got =
       applied({{"ACCELERATE_USE_MEGATRON_LM", "true"}, {"MEGATRON_LM_TP_DEGREE", "2"}},

@@ -156,6 +156,30 @@ TEST(LaunchPlan, WarnsOfUnknownSettings) {
               testing::ElementsAre("megatron_lm_config: megatron_lm_x has no effect"));
 }
 
+TEST(LaunchPlan, PluginFieldsTravelToTheRanks) {
+  const LaunchPlan plan = planned({},
+                                  std::string(kDocument) +
+                                      "num_machines: 1\n"
+                                      "main_process_port: 29511\n",
+                                  {.num_gpus = 4, .omp_num_threads = ""});
+  EXPECT_FALSE(plan.environment.contains("MEGATRON_LM_OTHER_ARGS"));
+  const std::string file =
+      "distributed_type: MEGATRON_LM\n"
+      "num_processes: 4\n"
+      "main_process_port: 29511\n"
+      "megatron_lm_config:\n"
+      "  megatron_lm_tp_degree: 2\n"
+      "  megatron_lm_min_lr: 1.0e-6\n"
+      "  eval_iters: 7\n"
+      "  other_megatron_args:\n"
+      "    position_embedding_type: rotary\n"
+      "    eval_iters: 9\n";
+  const LaunchPlan fields = planned({}, file, {.num_gpus = 4, .omp_num_threads = ""});
+  EXPECT_THAT(fields.warnings, testing::IsEmpty());
+  EXPECT_EQ(json::parse(fields.environment.at("MEGATRON_LM_OTHER_ARGS")),
+            json({{"min_lr", 1e-6}, {"eval_iters", 9}, {"position_embedding_type", "rotary"}}));
+}
+
 TEST(LeadingFlags, TheScriptIsTheFirstWordThatIsNoFlag) {
   LaunchOptions options;
   const FlagTable flags = launch_option_table(options);

@@ -8,6 +8,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/number_text.h"
+#include "megatron/frontends/accelerate/plugin_settings.h"
 #include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/frontends/deepspeed/config.h"
 #include "megatron/frontends/override_settings.h"
@@ -52,6 +53,9 @@ class Reader {
       settings_.set("recompute_granularity", std::string("selective"), recompute);
     }
     apply_batch(world_size);
+    if (const std::string other = text(kPluginVariable); !other.empty()) {
+      apply_plugin_settings(other, settings_, problems_);
+    }
   }
 
   // The JSON file that the launcher names, or its own settings as such a file.

@@ -10,6 +10,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/number_text.h"
 #include "megatron/data/python_json.h"
+#include "megatron/frontends/accelerate/plugin_settings.h"
 
 namespace megatron::frontends {
 namespace {
@@ -82,7 +83,7 @@ class Planner {
       case LaunchKind::kMegatron:
         export_map("megatron_lm_config", kMegatron);
         plan_.environment["ACCELERATE_USE_MEGATRON_LM"] = "true";
-        warn_of_unknown("megatron_lm_config", kMegatron);
+        export_plugin();
         break;
       case LaunchKind::kDeepSpeed:
         export_deepspeed();
@@ -270,14 +271,10 @@ class Planner {
     }
   }
 
-  void warn_of_unknown(const char* key, std::span<const Exported> rows) {
-    const json map = config_ ? config_->map(key) : json::object();
-    for (const auto& [name, value] : map.items()) {
-      const bool is_known =
-          std::any_of(rows.begin(), rows.end(),
-                      [&, &name = name](const auto& row) { return name == row.name; });
-      if (!is_known) plan_.warnings.push_back(fmt::format("{}: {} has no effect", key, name));
-    }
+  void export_plugin() {
+    if (!config_) return;
+    const json settings = plugin_settings(config_->map("megatron_lm_config"), plan_.warnings);
+    if (!settings.empty()) plan_.environment[kPluginVariable] = settings.dump();
   }
 
   void export_deepspeed() {
