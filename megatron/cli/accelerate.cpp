@@ -69,7 +69,8 @@ int help() {
       "  config           write a configuration file\n"
       "  env              describe the program and the machine\n"
       "  estimate-memory  tell the memory of a model of transformers\n"
-      "  launch           start ranks as a configuration file says");
+      "  launch           start ranks as a configuration file says\n"
+      "  test             check that these ranks work together");
   return 1;
 }
 
@@ -102,6 +103,17 @@ int accelerate_launch(std::span<const std::string> words) {
        .max_restarts = plan.max_restarts});
 }
 
+namespace {
+
+// `accelerate test --config_file F`: the ranks of the file run `megatron test`.
+int accelerate_test(std::span<const std::string> words) {
+  std::vector<std::string> launched(words.begin(), words.end());
+  launched.emplace_back("test");
+  return accelerate_launch(launched);
+}
+
+}  // namespace
+
 int accelerate(std::span<const std::string> words) {
   if (words.empty() || words[0] == "--help" || words[0] == "-h") return help();
   const std::string& command = words[0];
@@ -109,11 +121,12 @@ int accelerate(std::span<const std::string> words) {
   if (command == "env") return env(words.subspan(1));
   if (command == "estimate-memory") return estimate_memory(words.subspan(1));
   if (command == "launch") return accelerate_launch(words.subspan(1));
-  if (command == "merge-weights" || command == "tpu-config" || command == "test") {
+  if (command == "test") return accelerate_test(words.subspan(1));
+  if (command == "merge-weights" || command == "tpu-config") {
     throw ConfigError(fmt::format("accelerate {} is not available", command));
   }
   throw ConfigError(fmt::format(
-      "accelerate {} is not a command; use config, env, estimate-memory or launch", command));
+      "accelerate {} is not a command; use config, env, estimate-memory, launch or test", command));
 }
 
 }  // namespace megatron::cli

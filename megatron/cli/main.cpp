@@ -43,6 +43,8 @@ int main(int argc, char** argv) {
       {"deepspeed", "the command line of DeepSpeed's launcher", cli::deepspeed},
       {"env", "describe the program and the machine", cli::env},
       {"estimate-memory", "show the memory of a model of transformers", cli::estimate_memory},
+      {"test", "check that the ranks of a job work together",
+       [](std::span<const std::string> words) { return cli::run_where_placed(words, "test"); }},
       {"plan", "show the memory and time that training will take", cli::plan},
       {"generate", "continue texts with a trained model",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "generate"); }},

@@ -21,6 +21,7 @@
 #include "megatron/cli/pretrain_gpt.h"
 #include "megatron/cli/pretrain_t5.h"
 #include "megatron/cli/score.h"
+#include "megatron/cli/self_test.h"
 #include "megatron/cli/serve.h"
 #include "megatron/comm/launch_environment.h"
 #include "megatron/comm/processes.h"
@@ -36,12 +37,17 @@
 namespace megatron::cli {
 namespace {
 
-constexpr RankCommand kCommands[] = {
-    {"pretrain-gpt", pretrain_gpt}, {"pretrain-bert", pretrain_bert},
-    {"pretrain-t5", pretrain_t5},   {"bench", bench},
-    {"generate", generate_text},    {"serve", serve_model},
-    {"score", score_text},          {"fill-mask", fill_mask},
-    {"evaluate", evaluate},         {"finetune", finetune}};
+constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
+                                     {"pretrain-bert", pretrain_bert},
+                                     {"pretrain-t5", pretrain_t5},
+                                     {"bench", bench},
+                                     {"generate", generate_text},
+                                     {"serve", serve_model},
+                                     {"score", score_text},
+                                     {"fill-mask", fill_mask},
+                                     {"evaluate", evaluate},
+                                     {"finetune", finetune},
+                                     {"test", self_test}};
 
 // Ignores problems of the words; the command reports them.
 std::chrono::minutes timeout_of(std::span<const std::string> words) {

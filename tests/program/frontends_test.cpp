@@ -193,5 +193,68 @@ TEST_F(FrontendsTest, FaultsOfTheLaunchersHaveSentences) {
               ElementsAre(HasSubstr("config defaults is not a command")));
 }
 
+// The command of Accelerate's document, with other data and sizes.
+TEST_F(FrontendsTest, AccelerateFineTunes) {
+  std::ofstream(path("config.yaml"))
+      << "distributed_type: MEGATRON_LM\nmegatron_lm_config:\n"
+         "  megatron_lm_gradient_clipping: 1.0\n  megatron_lm_num_micro_batches: 2\n"
+         "  megatron_lm_pp_degree: 1\n  megatron_lm_tp_degree: 2\n"
+         "  other_megatron_args:\n    vocab_size: 130\n    tokenizer_type: NullTokenizer\n"
+         "mixed_precision: 'no'\nnum_processes: 2\n";
+  const Outcome outcome = run("accelerate", {"launch",
+                                             "--config_file",
+                                             path("config.yaml").string(),
+                                             "examples/by_feature/megatron_lm_gpt_pretraining.py",
+                                             "--config_name",
+                                             golden("hf/gpt2").string(),
+                                             "--train_file",
+                                             golden("finetune/train.txt").string(),
+                                             "--block_size",
+                                             "16",
+                                             "--learning_rate",
+                                             "5e-5",
+                                             "--per_device_train_batch_size",
+                                             "4",
+                                             "--per_device_eval_batch_size",
+                                             "4",
+                                             "--num_train_epochs",
+                                             "2",
+                                             "--with_tracking",
+                                             "--report_to",
+                                             "jsonl",
+                                             "--output_dir",
+                                             path("awesome_model").string(),
+                                             "--no_keep_linebreaks",
+                                             "--tokenizer-type",
+                                             "NullTokenizer",
+                                             "--vocab-size",
+                                             "130",
+                                             "--device",
+                                             "cpu"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("tensor_model_parallel_size ...................... 2"));
+  EXPECT_THAT(outcome.out, HasSubstr("Total train batch size (w. parallel, distributed & "
+                                     "accumulation) = 8"));
+  EXPECT_THAT(outcome.out, HasSubstr("epoch 1: perplexity: "));
+  EXPECT_TRUE(std::filesystem::exists(path("awesome_model") / "all_results.json"));
+}
+
+TEST_F(FrontendsTest, RanksAreTested) {
+  for (const char* ranks : {"1", "2", "4"}) {
+    const Outcome outcome =
+        run("launch", {"--nproc-per-node", ranks, "test", "--device", "cpu", "--megabytes", "1"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+    EXPECT_THAT(outcome.out, HasSubstr("data parallel: sums over all groups are right"));
+    EXPECT_THAT(outcome.out, HasSubstr("data parallel: two steps have the losses of one rank"));
+    EXPECT_THAT(outcome.out, HasSubstr("Test is a success"));
+  }
+  std::ofstream(path("config.yaml"))
+      << "distributed_type: MULTI_CPU\nmixed_precision: 'no'\nnum_processes: 2\nuse_cpu: true\n";
+  const Outcome outcome =
+      run("accelerate", {"test", "--config_file", path("config.yaml").string()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
+  EXPECT_THAT(outcome.out, HasSubstr("pipeline parallel: two steps have the losses of one rank"));
+}
+
 }  // namespace
 }  // namespace megatron::program
