@@ -111,7 +111,8 @@ class Browser:
 
 
 def check(browser, url, screenshot):
-    browser.call("Page.navigate", url=url)
+    answer = browser.call("Page.navigate", url=url)
+    assert not answer.get("errorText"), answer
     browser.wait_for("document.readyState === 'complete' && "
                      "document.getElementById('title').textContent !== 'megatron'")
     say("the page names the model: "
