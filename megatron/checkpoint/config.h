@@ -25,8 +25,7 @@ struct CheckpointConfig {
   bool no_save_rng = false;
   bool async_save = false;  // files are written while training goes on
 
-  bool overwrite_checkpoints = false;       // own flag: save beside other runs' checkpoints
-  std::vector<int64_t> foreign_iterations;  // other runs' iterations, found at the start; no flag
+  bool overwrite_checkpoints = false;  // own flag: save beside other runs' checkpoints
 
   SaveFormat save_format = SaveFormat::kNative;
 

@@ -57,7 +57,7 @@ std::vector<int64_t> foreign_iterations(const std::filesystem::path& save,
 // The directory of the checkpoint for --load and --ckpt-step (0: the latest). `load` may be the
 // directory of --save or of one checkpoint, of any format (format_of). None if there is no
 // checkpoint at all: an empty, absent or foreign directory. Throws FormatError, which lists the
-// existing ones, if the requested checkpoint is missing.
+// existing ones, if the requested checkpoint is missing, or if no file says which is the latest.
 std::optional<std::filesystem::path> find_checkpoint(const std::filesystem::path& load,
                                                      int64_t ckpt_step = 0);
 

@@ -190,25 +190,25 @@ CheckpointState state_to_save(const RunConfig& config, const TrainingState& run,
   return state;
 }
 
-SaveOptions save_options(const CheckpointConfig& config) {
+SaveOptions save_options(const CheckpointConfig& config, const std::vector<int64_t>& foreign) {
   return {.keep_last = config.keep_last,
           .retain_interval = config.save_retain_interval,
-          .foreign = config.foreign_iterations};
+          .foreign = foreign};
 }
 
 // Writes all files before save() returns.
 class DirectSaver : public RunSaver {
  public:
-  DirectSaver(const RunConfig& config, const TrainingState& state, const TrainTask& task)
-      : config_(config), state_(state), task_(task) {}
+  DirectSaver(const RunConfig& config, const TrainingState& state, const TrainTask& task,
+              SaveOptions options)
+      : config_(config), state_(state), task_(task), options_(std::move(options)) {}
 
   bool save() override {
     const CheckpointState state = state_to_save(config_, state_, task_);
     if (config_.checkpoint.save_format != SaveFormat::kNative) {
       save_foreign(config_, state, state_.parallel.world);
     } else {
-      save_checkpoint(config_.checkpoint.save, state, save_options(config_.checkpoint),
-                      state_.parallel.world);
+      save_checkpoint(config_.checkpoint.save, state, options_, state_.parallel.world);
     }
     return true;
   }
@@ -218,16 +218,18 @@ class DirectSaver : public RunSaver {
   const RunConfig& config_;
   const TrainingState& state_;
   const TrainTask& task_;
+  const SaveOptions options_;
 };
 
 // --async-save: writes while training goes on.
 class BackgroundSaver : public RunSaver {
  public:
-  BackgroundSaver(const RunConfig& config, const TrainingState& state, const TrainTask& task)
+  BackgroundSaver(const RunConfig& config, const TrainingState& state, const TrainTask& task,
+                  const SaveOptions& options)
       : config_(config),
         state_(state),
         task_(task),
-        saver_(config.checkpoint.save, save_options(config.checkpoint), state.parallel.world) {}
+        saver_(config.checkpoint.save, options, state.parallel.world) {}
 
   bool save() override {
     saver_.save(state_to_save(config_, state_, task_));
@@ -260,13 +262,15 @@ void expect_to_continue(const RunConfig& config, const CheckpointContents& conte
 }  // namespace
 
 std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const TrainingState& state,
-                                         const TrainTask& task) {
+                                         const TrainTask& task,
+                                         const std::vector<int64_t>& foreign) {
   const CheckpointConfig& c = config.checkpoint;
   if (c.save.empty()) return nullptr;
+  const SaveOptions options = save_options(c, foreign);
   if (c.async_save && c.save_format == SaveFormat::kNative) {
-    return std::make_unique<BackgroundSaver>(config, state, task);
+    return std::make_unique<BackgroundSaver>(config, state, task, options);
   }
-  return std::make_unique<DirectSaver>(config, state, task);
+  return std::make_unique<DirectSaver>(config, state, task, options);
 }
 
 void load_run(const RunConfig& config, TrainingState& run, const CheckpointSource& source) {

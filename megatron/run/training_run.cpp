@@ -34,18 +34,13 @@ std::shared_ptr<const SaveDirectory> prepared(std::shared_ptr<const SaveDirector
   return prepare_save_directory(c, c.save.empty() ? CheckpointSource() : source_of_load(c), world);
 }
 
-RunConfig with_iterations_in(RunConfig config, const SaveDirectory& directory) {
-  config.checkpoint.foreign_iterations = directory.foreign_iterations;
-  return config;
-}
-
 }  // namespace
 
 TrainingRun::TrainingRun(const RunConfig& config, TrainTask& task, const comm::Group& world,
                          Clock::time_point started,
                          std::shared_ptr<const SaveDirectory> save_directory)
     : save_directory_(prepared(std::move(save_directory), config.checkpoint, world)),
-      config_(with_iterations_in(config, *save_directory_)),
+      config_(config),
       world_(world),
       started_(started),
       timers_(config.training.timing_log_level, config.training.timing_log_option),
@@ -55,7 +50,7 @@ TrainingRun::TrainingRun(const RunConfig& config, TrainTask& task, const comm::G
   const TimerScope timer(timers_, kModelTimer, 0);
   stream_ = open_stream(config_.training, world);
   state_ = std::make_unique<TrainingState>(config_, task, world, stream_->get());
-  saver_ = make_run_saver(config_, *state_, task);
+  saver_ = make_run_saver(config_, *state_, task, save_directory_->foreign_iterations);
   print_size();
   print_line(
       fmt::format("> learning rate decay style: {}", name_of(config_.optimizer.lr_decay_style)));
