@@ -362,32 +362,4 @@ void pad_vocabulary(CheckpointContents& contents, int64_t rows) {
   resize_vocabulary(contents, rows);
 }
 
-std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& current) {
-  constexpr const char* kNames[] = {"num_layers",
-                                    "hidden_size",
-                                    "num_attention_heads",
-                                    "add_position_embedding",
-                                    "max_position_embeddings",
-                                    "make_vocab_size_divisible_by",
-                                    "padded_vocab_size",
-                                    "tokenizer_type"};
-  const auto is_vocabulary = [](std::string_view name) {
-    return name == "padded_vocab_size" || name == "make_vocab_size_divisible_by";
-  };
-  std::vector<std::string> found;
-  for (const char* name : kNames) {
-    const auto before = saved.find(name);
-    const auto now = current.find(name);
-    if (before == saved.end() || now == current.end() || before->second == now->second) continue;
-    if (is_vocabulary(name) && true_vocab_size(saved) > 0) continue;  // its padding may change
-    // Another architecture has other tensors, so --finetune cannot load it, either.
-    const bool is_tokenizer = is_vocabulary(name) || std::string_view(name) == "tokenizer_type";
-    found.push_back(
-        fmt::format("{} is {} in the checkpoint, but {} now; give the checkpoint's value or {}",
-                    name, text_of(before->second), text_of(now->second),
-                    is_tokenizer ? "--finetune" : "--use-checkpoint-args"));
-  }
-  return found;
-}
-
 }  // namespace megatron

@@ -105,8 +105,4 @@ int64_t true_vocab_size(const ArgMap& args);
 // Resizes the vocabulary to `rows` rows. Replaces old padding rows if true_vocab_size() is known.
 void pad_vocabulary(CheckpointContents& contents, int64_t rows);
 
-// Settings that must match the checkpoint's to continue its run but do not: one sentence each.
-// Compat: the list of Megatron-LM core_r0.5.0 without the parallel sizes, which may change.
-std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& current);
-
 }  // namespace megatron

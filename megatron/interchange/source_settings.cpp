@@ -46,6 +46,39 @@ std::string name_of(const Flag& flag) {
   return flag.type == FlagType::kOff ? flag.dest : flag.names[0];
 }
 
+struct Difference {
+  Flag flag;
+  std::string name;  // of the setting
+  std::string saved;
+  std::string now;
+};
+
+// The settings that both maps have with different values; `name_in` is the name of a row's setting,
+// or empty if it is not compared.
+std::vector<Difference> differences(const ArgMap& saved, const ArgMap& now,
+                                    std::string (*name_in)(const Flag&)) {
+  TrainingArgs bound;
+  const FlagTable table = training_flags(bound);
+  std::vector<Difference> found;
+  for (const Flag& flag : table.rows()) {
+    const std::string name = name_in(flag);
+    const auto before = saved.find(name);
+    const auto after = now.find(name);
+    if (before == saved.end() || after == now.end() || before->second == after->second) continue;
+    found.push_back({flag, name, text_of(before->second), text_of(after->second)});
+  }
+  return found;
+}
+
+std::string if_continued(const Flag& flag) {
+  if (!flag.must_continue) return {};
+  return flag.carrier.empty() ? flag.dest : flag.carrier;
+}
+
+std::string if_architecture(const Flag& flag) {
+  return flag.is_architecture ? flag.dest : std::string();
+}
+
 }  // namespace
 
 ArgMap settings_of(const HfModel& model) {
@@ -86,22 +119,30 @@ void take_architecture(TrainingArgs& args, const CheckpointSource& source) {
   use_checkpoint_args(args, stored);
 }
 
+std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& now) {
+  std::vector<std::string> found;
+  for (const Difference& setting : differences(saved, now, if_continued)) {
+    const bool is_padding = setting.name == "padded_vocab_size";
+    if (is_padding && true_vocab_size(saved) > 0) continue;  // the padding may change
+    // Another architecture has other tensors, so --finetune cannot load it, either.
+    found.push_back(
+        fmt::format("{} is {} in the checkpoint, but {} now; give the checkpoint's value or {}",
+                    setting.name, setting.saved, setting.now,
+                    setting.flag.is_architecture ? "--use-checkpoint-args" : "--finetune"));
+  }
+  return found;
+}
+
 std::vector<std::string> contradictions(const TransformerConfig& theirs,
                                         const TransformerConfig& ours) {
   const ArgMap saved = settings_of(canonical(theirs));
   const ArgMap now = settings_of(canonical(ours));
-  TrainingArgs bound;
   std::vector<std::string> found;
-  const FlagTable table = training_flags(bound);
-  for (const Flag& flag : table.rows()) {
-    if (!flag.is_architecture) continue;
-    const auto before = saved.find(flag.dest);
-    const auto after = now.find(flag.dest);
-    if (before == saved.end() || after == now.end() || before->second == after->second) continue;
+  for (const Difference& setting : differences(saved, now, if_architecture)) {
     found.push_back(
         fmt::format("{} is {} in the model's config.json, but {} now; give the model's value or "
                     "--use-checkpoint-args",
-                    name_of(flag), text_of(before->second), text_of(after->second)));
+                    name_of(setting.flag), setting.saved, setting.now));
   }
   return found;
 }
@@ -120,12 +161,11 @@ TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& co
   } else {
     // Other versions' settings need not have our types and meanings; those of the model do.
     use_checkpoint_args(args, stored);
-    for (const char* dest :
-         {"fp16", "bf16", "vocab_size", "vocab_file", "merge_file", "seed", "lr", "min_lr",
-          "weight_decay", "clip_grad", "adam_beta1", "adam_beta2", "adam_eps", "attention_dropout",
-          "hidden_dropout", "init_method_std", "make_vocab_size_divisible_by"}) {
-      const auto found = stored.find(dest);
-      if (found != stored.end()) flags.assign(dest, found->second);
+    for (const Flag& flag : flags.rows()) {
+      const auto found = stored.find(flag.dest);
+      if (flag.is_in_every_version && found != stored.end()) {
+        flags.assign(flag.dest, found->second);
+      }
     }
     // Nothing is trained.
     args.training.skip_train = true;

@@ -16,6 +16,10 @@ ArgMap settings_of(const HfModel& model);
 // --use-checkpoint-args: takes the architecture from the source. REQUIRES: args are not resolved.
 void take_architecture(TrainingArgs& args, const CheckpointSource& source);
 
+// Settings that must match the checkpoint's to go on with its run but do not (Flag::continued()):
+// one sentence each.
+std::vector<std::string> contradictions(const ArgMap& saved, const ArgMap& now);
+
 // The settings of the architecture in which a Hugging Face model and a run differ: one sentence
 // each. Both are resolved.
 std::vector<std::string> contradictions(const TransformerConfig& theirs,

@@ -292,6 +292,16 @@ Flag& Flag::from_checkpoint(FromCheckpoint taken) {
   return *this;
 }
 
+Flag& Flag::continued() {
+  must_continue = true;
+  return *this;
+}
+
+Flag& Flag::in_every_version() {
+  is_in_every_version = true;
+  return *this;
+}
+
 Flag& Flag::no_effect(std::string why) {
   status = FlagStatus::kIgnored;
   reason = std::move(why);

@@ -83,12 +83,19 @@ struct Flag {
   // Does the value change the shape or the meaning of a checkpoint's weights?
   bool is_architecture = false;
   FromCheckpoint taken_from_checkpoint = FromCheckpoint::kNever;
+  bool must_continue = false;        // a run that goes on must have the checkpoint's value
+  bool is_in_every_version = false;  // see in_every_version()
 
   Flag& none();                                 // the default shows as None
   Flag& prints(ArgValue default_value);         // the default shows as this
   Flag& among(std::vector<std::string> words);  // the choices of a kChoice entry
   Flag& architecture(FromCheckpoint taken = FromCheckpoint::kUnlessGiven);
   Flag& from_checkpoint(FromCheckpoint taken = FromCheckpoint::kUnlessGiven);
+  // A run must have the checkpoint's value to go on from it.
+  // Compat: the list of Megatron-LM core_r0.5.0 without the parallel sizes, which may change.
+  Flag& continued();
+  // Checkpoints of every version of Megatron-LM store the setting with this type and meaning.
+  Flag& in_every_version();
   // The effect of giving the flag, if the status does not say it.
   Flag& no_effect(std::string why);          // accepted: "--flag has no effect: <why>"
   Flag& refused(std::string missing);        // only the default value is accepted

@@ -10,16 +10,23 @@ void add_tokenizer_flags(FlagTable& flags, TokenizerConfig& tokenizer) {
       .add_optional(
           "--tokenizer-type", tokenizer.tokenizer_type,
           fmt::format("Type of the tokenizer: {}.", fmt::join(known_tokenizer_types(), ", ")))
-      .from_checkpoint();
-  flags.add_optional("--vocab-file,--vocab", tokenizer.vocab_file,
-                     "Vocabulary: vocab.json of a GPT-2, vocab.txt of a BERT.");
-  flags.add_optional("--merge-file,--merges-file", tokenizer.merge_file,
-                     "Merges of a GPT-2: merges.txt.");
+      .from_checkpoint()
+      .continued();
+  flags
+      .add_optional("--vocab-file,--vocab", tokenizer.vocab_file,
+                    "Vocabulary: vocab.json of a GPT-2, vocab.txt of a BERT.")
+      .in_every_version();
+  flags
+      .add_optional("--merge-file,--merges-file", tokenizer.merge_file,
+                    "Merges of a GPT-2: merges.txt.")
+      .in_every_version();
   flags.add_optional("--tokenizer-model,--tokenizer-name-or-path", tokenizer.tokenizer_model,
                      "A SentencePiece model, a tokenizer.json, the list of a TikTokenizer, or a "
                      "folder with the files.");
-  flags.add_optional("--vocab-size", tokenizer.vocab_size,
-                     "Number of ids, for NullTokenizer and TikTokenizer.");
+  flags
+      .add_optional("--vocab-size", tokenizer.vocab_size,
+                    "Number of ids, for NullTokenizer and TikTokenizer.")
+      .in_every_version();
   flags
       .add("--vocab-extra-ids", tokenizer.vocab_extra_ids,
            "Sentinel tokens added to the vocabulary; T5 uses 100.")

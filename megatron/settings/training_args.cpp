@@ -15,6 +15,15 @@ namespace {
 
 constexpr size_t kDumpNameWidth = 48;
 
+// Sizes of embeddings that no flag sets: the tokenizer and the data do. 0: unknown.
+struct ModelFact {
+  const char* name;
+  int64_t TransformerConfig::*field;
+};
+constexpr ModelFact kModelFacts[] = {{"padded_vocab_size", &TransformerConfig::padded_vocab_size},
+                                     {"true_vocab_size", &TransformerConfig::true_vocab_size},
+                                     {"num_tokentypes", &TransformerConfig::num_tokentypes}};
+
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -97,19 +106,16 @@ void use_checkpoint_args(TrainingArgs& args, const ArgMap& stored) {
 }
 
 void use_checkpoint_vocabulary(TransformerConfig& config, const ArgMap& stored) {
-  const auto take = [&](const char* name, int64_t& field) {
-    const auto found = stored.find(name);
+  for (const ModelFact& fact : kModelFacts) {
+    const auto found = stored.find(fact.name);
     const int64_t* value = found != stored.end() ? std::get_if<int64_t>(&found->second) : nullptr;
-    if (value == nullptr) return;
+    if (value == nullptr) continue;
     if (*value < 0 || *value > std::numeric_limits<int32_t>::max()) {
-      throw FormatError(fmt::format("the checkpoint's {} is {}, expected 0 to {}", name, *value,
-                                    std::numeric_limits<int32_t>::max()));
+      throw FormatError(fmt::format("the checkpoint's {} is {}, expected 0 to {}", fact.name,
+                                    *value, std::numeric_limits<int32_t>::max()));
     }
-    field = *value;
-  };
-  take("padded_vocab_size", config.padded_vocab_size);
-  take("true_vocab_size", config.true_vocab_size);
-  take("num_tokentypes", config.num_tokentypes);
+    config.*fact.field = *value;
+  }
 }
 
 ArgMap arg_map(const TrainingArgs& args) {
@@ -133,14 +139,8 @@ ArgMap arg_map(const TrainingArgs& args) {
   map["consumed_train_samples"] = int64_t{0};
   map["consumed_valid_samples"] = int64_t{0};
   map["variable_seq_lengths"] = false;
-  if (args.transformer.padded_vocab_size > 0) {
-    map["padded_vocab_size"] = args.transformer.padded_vocab_size;
-  }
-  if (args.transformer.true_vocab_size > 0) {
-    map["true_vocab_size"] = args.transformer.true_vocab_size;
-  }
-  if (args.transformer.num_tokentypes > 0) {
-    map["num_tokentypes"] = args.transformer.num_tokentypes;
+  for (const ModelFact& fact : kModelFacts) {
+    if (const int64_t value = args.transformer.*fact.field; value > 0) map[fact.name] = value;
   }
   return map;
 }

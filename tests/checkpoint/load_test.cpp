@@ -210,20 +210,5 @@ TEST_F(LoadCheckpointTest, RefusesWrongManifests) {
   expect([](json& d) { d["files"].erase("args.json"); }, "args.json");
 }
 
-TEST(ContradictionsTest, ComparesWhatMegatronCompares) {
-  const ArgMap saved = {{"num_layers", int64_t{4}},
-                        {"tokenizer_type", std::string("GPT2BPETokenizer")},
-                        {"tensor_model_parallel_size", int64_t{2}},
-                        {"lr", 0.1}};
-  ArgMap now = saved;
-  now["tensor_model_parallel_size"] = int64_t{1};
-  now["lr"] = 0.2;
-  EXPECT_TRUE(contradictions(saved, now).empty());
-  now["num_layers"] = int64_t{8};
-  EXPECT_THAT(contradictions(saved, now),
-              testing::ElementsAre("num_layers is 4 in the checkpoint, but 8 now; give the "
-                                   "checkpoint's value or --use-checkpoint-args"));
-}
-
 }  // namespace
 }  // namespace megatron

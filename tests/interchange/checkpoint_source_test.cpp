@@ -72,6 +72,34 @@ TEST(CheckpointSourceTest, ConfigIsComparedWithTheWeightsAtOnce) {
   EXPECT_THAT(with("n_positions", "2000000000"), HasSubstr("do not fit the model"));
 }
 
+TEST(ContradictionsTest, ComparesWhatMegatronCompares) {
+  const ArgMap saved = {{"num_layers", int64_t{4}},
+                        {"tokenizer_type", std::string("GPT2BPETokenizer")},
+                        {"tensor_model_parallel_size", int64_t{2}},
+                        {"lr", 0.1}};
+  ArgMap now = saved;
+  now["tensor_model_parallel_size"] = int64_t{1};
+  now["lr"] = 0.2;
+  EXPECT_TRUE(contradictions(saved, now).empty());
+  now["num_layers"] = int64_t{8};
+  EXPECT_THAT(contradictions(saved, now),
+              testing::ElementsAre("num_layers is 4 in the checkpoint, but 8 now; give the "
+                                   "checkpoint's value or --use-checkpoint-args"));
+  now["num_layers"] = int64_t{4};
+  now["tokenizer_type"] = std::string("NullTokenizer");
+  EXPECT_THAT(contradictions(saved, now),
+              testing::ElementsAre(HasSubstr("give the checkpoint's value or --finetune")));
+}
+
+TEST(ContradictionsTest, PaddingRowsMayChangeIfTheyAreKnown) {
+  ArgMap saved = {{"padded_vocab_size", int64_t{512}}};
+  const ArgMap now = {{"padded_vocab_size", int64_t{640}}};
+  EXPECT_THAT(contradictions(saved, now),
+              testing::ElementsAre(HasSubstr("padded_vocab_size is 512 in the checkpoint")));
+  saved["true_vocab_size"] = int64_t{500};
+  EXPECT_THAT(contradictions(saved, now), IsEmpty());
+}
+
 TEST(ContradictionsTest, OnlyWhatHasAnEffectIsCompared) {
   TransformerConfig theirs;
   theirs.num_layers = 2;

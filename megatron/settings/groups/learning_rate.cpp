@@ -7,8 +7,11 @@ void add_learning_rate_flags(FlagTable& flags, TrainingArgs& args) {
   OptimizerConfig& c = args.optimizer;
 
   flags.group("learning rate");
-  flags.add_optional("--lr", c.lr, "Peak learning rate.").nickname({"--learning-rate"});
-  flags.add("--min-lr", c.min_lr, "Learning rate at and after the end of the decay.");
+  flags.add_optional("--lr", c.lr, "Peak learning rate.")
+      .nickname({"--learning-rate"})
+      .in_every_version();
+  flags.add("--min-lr", c.min_lr, "Learning rate at and after the end of the decay.")
+      .in_every_version();
   flags.add("--decoupled-lr", c.decoupled_lr,
             "Peak learning rate of the embedding and the output layer.");
   flags.add("--decoupled-min-lr", c.decoupled_min_lr,

@@ -10,8 +10,12 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
   const ArgValue none;
 
   flags.group("mixed precision");
-  flags.add_switch("--fp16", c.fp16, "Parameters and activations in fp16.").becomes("params_dtype");
-  flags.add_switch("--bf16", c.bf16, "Parameters and activations in bf16.").becomes("params_dtype");
+  flags.add_switch("--fp16", c.fp16, "Parameters and activations in fp16.")
+      .becomes("params_dtype")
+      .in_every_version();
+  flags.add_switch("--bf16", c.bf16, "Parameters and activations in bf16.")
+      .becomes("params_dtype")
+      .in_every_version();
   flags.add_optional("--loss-scale", c.loss_scale,
                      "Fixed loss scale; fp16 has a dynamic one if not given.");
   flags.add("--initial-loss-scale", c.initial_loss_scale, "First value of a dynamic loss scale.")

@@ -15,6 +15,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags.group("network size");
   flags.add_optional("--num-layers", c.num_layers, "Number of transformer layers; of T5's encoder.")
       .architecture()
+      .continued()
       .nickname({"--layers"});
   flags.add_optional("--encoder-num-layers", c.encoder_num_layers, "The same as --num-layers.")
       .becomes("num_layers");
@@ -23,7 +24,9 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
                     "Number of T5 decoder layers; those of the encoder if not given.")
       .architecture()
       .only_for({"T5"});
-  flags.add_optional("--hidden-size", c.hidden_size, "Size of the hidden state.").architecture();
+  flags.add_optional("--hidden-size", c.hidden_size, "Size of the hidden state.")
+      .architecture()
+      .continued();
   flags
       .add_optional(
           "--ffn-hidden-size", c.ffn_hidden_size,
@@ -32,6 +35,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .architecture();
   flags.add_optional("--num-attention-heads", c.num_attention_heads, "Number of attention heads.")
       .architecture()
+      .continued()
       .nickname({"--heads", "--num-heads"});
   flags
       .add_optional("--kv-channels", c.kv_channels,
@@ -49,7 +53,8 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
   flags
       .add_optional("--max-position-embeddings", c.max_position_embeddings,
                     "Rows of the position table, at least the sequence length.")
-      .architecture();
+      .architecture()
+      .continued();
   using P = PositionEmbedding;
   flags
       .add_choice("--position-embedding-type", c.position_embedding_type,
@@ -101,13 +106,17 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .add_off("--no-position-embedding -> add_position_embedding",
                args.legacy.add_position_embedding,
                "No learned position table; needs another --position-embedding-type.")
-      .architecture(FromCheckpoint::kAlways);
-  flags.add("--make-vocab-size-divisible-by", c.make_vocab_size_divisible_by,
-            "Pad the vocabulary to a multiple of this times the tensor parallel size.");
+      .architecture(FromCheckpoint::kAlways)
+      .continued();
+  flags
+      .add("--make-vocab-size-divisible-by", c.make_vocab_size_divisible_by,
+           "Pad the vocabulary to a multiple of this times the tensor parallel size.")
+      .in_every_version();
   flags
       .add_optional("--pad-vocab-size-to,--padded-vocab-size", c.pad_vocab_size_to,
                     "Pad the vocabulary to exactly this size.")
-      .becomes("padded_vocab_size");
+      .becomes("padded_vocab_size")
+      .continued();
   flags
       .add_choice("--normalization", c.normalization,
                   {{"LayerNorm", Normalization::kLayerNorm}, {"RMSNorm", Normalization::kRmsNorm}},
