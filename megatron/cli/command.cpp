@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <new>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "megatron/core/build_id.h"
@@ -111,6 +113,14 @@ int run_program(int argc, const char* const* argv, std::span<const Command> comm
     print_error(fmt::format("{}: {}; check the path and its permissions", error.path1().string(),
                             error.code().message()));
     return 2;
+  } catch (const std::system_error& error) {
+    const bool is_limit = error.code() == std::errc::resource_unavailable_try_again;
+    print_error(is_limit
+                    ? fmt::format("a thread cannot be started: {}; use fewer ranks or threads, "
+                                  "or raise the limit of processes (ulimit -u)",
+                                  error.code().message())
+                    : std::string(error.what()));
+    return 1;
   } catch (const std::exception& error) {
     print_error(error.what());
     return 1;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "megatron/core/start_threads.h"
 #include "megatron/training/console_log.h"
 
 namespace megatron {
@@ -20,7 +21,8 @@ SlowNotice::SlowNotice(const Options& options, std::function<void(const std::str
       print_(std::move(print)),
       iteration_(options.first_iteration),
       last_line_(started_) {
-  thread_ = std::thread([this] { watch(); });
+  threads_ = start_threads(
+      1, [this] { watch(); }, "lines about slow iterations");
 }
 
 SlowNotice::~SlowNotice() {
@@ -29,7 +31,7 @@ SlowNotice::~SlowNotice() {
     ends_ = true;
   }
   wake_.notify_all();
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void SlowNotice::finished(int64_t iteration) {

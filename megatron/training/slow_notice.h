@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace megatron {
 
@@ -45,7 +46,7 @@ class SlowNotice {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ends_ = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;  // one, unless the system has none left
 };
 
 }  // namespace megatron

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <stdexcept>
+#include <system_error>
 
 #include "megatron/cli/workloads.h"
 #include "megatron/core/error.h"
@@ -27,6 +28,9 @@ int greet(std::span<const std::string> words) {
   if (name == "locked") {
     throw std::filesystem::filesystem_error("status", "/locked/door",
                                             std::make_error_code(std::errc::permission_denied));
+  }
+  if (name == "crowd") {
+    throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
   }
   if (name == "two") throw ConfigError(std::vector<std::string>{"one problem", "another"});
   return name == "Ada" ? 0 : 7;
@@ -76,6 +80,14 @@ TEST(RunProgram, AnErrorOfTheFileSystemIsASentence) {
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err,
             "error: /locked/door: Permission denied; check the path and its permissions\n");
+}
+
+TEST(RunProgram, AThreadThatCannotBeStartedIsASentence) {
+  const Outcome outcome = run({"greet", "--first-name", "crowd"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err,
+            "error: a thread cannot be started: Resource temporarily unavailable; use fewer ranks "
+            "or threads, or raise the limit of processes (ulimit -u)\n");
 }
 
 TEST(RunProgram, HelpOfACommandShowsItsFlags) {
