@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "megatron/core/view.h"
 #include "megatron/device/allocator.h"
 
 namespace megatron::kernels::cpu {
@@ -26,6 +27,15 @@ class Workspace {
  private:
   CachingAllocator& allocator_;
   void* data_;
+};
+
+// A tensor in fp32 as scratch memory.
+struct WideScratch {
+  WideScratch(const Shape& shape, Stream stream)
+      : memory(shape.numel() * 4, stream), view{memory.data(), shape, DType::kFloat32} {}
+
+  Workspace memory;
+  TensorView view;
 };
 
 }  // namespace megatron::kernels::cpu

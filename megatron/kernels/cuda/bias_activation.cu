@@ -1,63 +1,11 @@
 #include "megatron/kernels/bias_activation.h"
+#include "megatron/kernels/cuda/activation.cuh"
 #include "megatron/kernels/cuda/pack.cuh"
 
 namespace megatron::kernels::cuda {
 namespace {
 
 constexpr const char* kWho = "bias_activation";
-
-__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }
-
-// (1 + tanh(u)) / 2 is sigmoid(2 u): one exponential, and no cancellation where x is far below 0.
-struct GeluTanh {
-  static __device__ float gate(float x) {
-    return sigmoid(2.0f * 0.79788456f * x * fmaf(0.044715f * x, x, 1.0f));
-  }
-  static __device__ float value(float x) { return x * gate(x); }
-  static __device__ float derivative(float x) {
-    const float s = gate(x);
-    return fmaf(2.0f * x * s * (1.0f - s), fmaf(0.1070322243f * x, x, 0.79788456f), s);
-  }
-};
-
-// kRoot: 2 for erf(x / sqrt(2)), 0 for ONNX's erf(x / 1.41421).
-template <int kRoot>
-struct GeluErf {
-  static constexpr float kInverse =
-      kRoot == 2 ? 0.70710678118654752f : static_cast<float>(1.0 / 1.41421);
-  static constexpr float kDensity = 1.12837916709551257f * kInverse;  // 2 / sqrt(pi) / root
-  static __device__ float value(float x) { return 0.5f * x * (1.0f + erff(x * kInverse)); }
-  static __device__ float derivative(float x) {
-    const float u = x * kInverse;
-    return 0.5f * (1.0f + erff(u)) + 0.5f * kDensity * x * expf(-u * u);
-  }
-};
-
-struct SquaredRelu {
-  static __device__ float value(float x) { return x > 0 ? x * x : 0.0f; }
-  static __device__ float derivative(float x) { return x > 0 ? 2 * x : 0.0f; }
-};
-
-struct Relu {
-  static __device__ float value(float x) { return x > 0 ? x : 0.0f; }
-  static __device__ float derivative(float x) { return x > 0 ? 1.0f : 0.0f; }
-};
-
-struct Silu {
-  static __device__ float value(float x) { return x * sigmoid(x); }
-  static __device__ float derivative(float x) {
-    const float s = sigmoid(x);
-    return s * fmaf(x, 1.0f - s, 1.0f);
-  }
-};
-
-struct Identity {
-  static __device__ float value(float x) { return x; }
-  static __device__ float derivative(float) { return 1.0f; }
-};
-
-// The half that the function of a gated activation applies to.
-enum class Gate { kNone, kFirstHalf, kSecondHalf };
 
 struct Matrix {
   int64_t rows;
@@ -140,35 +88,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Calls f.operator()<Function, Gate>() for the activation.
-template <class F>
-void dispatch(Activation activation, const F& f) {
-  switch (activation) {
-    case Activation::kGeluTanh:
-      return f.template operator()<GeluTanh, Gate::kNone>();
-    case Activation::kGeluErf:
-      return f.template operator()<GeluErf<2>, Gate::kNone>();
-    case Activation::kGeluOnnx:
-      return f.template operator()<GeluErf<0>, Gate::kNone>();
-    case Activation::kSquaredRelu:
-      return f.template operator()<SquaredRelu, Gate::kNone>();
-    case Activation::kRelu:
-      return f.template operator()<Relu, Gate::kNone>();
-    case Activation::kSwiglu:
-      return f.template operator()<Silu, Gate::kFirstHalf>();
-    case Activation::kGeglu:
-      return f.template operator()<GeluErf<2>, Gate::kSecondHalf>();
-    case Activation::kLiglu:
-      return f.template operator()<Identity, Gate::kSecondHalf>();
-    case Activation::kReglu:
-      return f.template operator()<Relu, Gate::kSecondHalf>();
-    case Activation::kSwigluSecond:
-      return f.template operator()<Silu, Gate::kSecondHalf>();
-    case Activation::kGegluTanh:
-      return f.template operator()<GeluTanh, Gate::kSecondHalf>();
-  }
-}
-
 void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activation) {
   const int64_t width = y.size(1) * (is_gated(activation) ? 2 : 1);
   expect_shape(x.shape, {y.size(0), width}, "bias_activation: x");
@@ -187,7 +106,7 @@ void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activati
   const Source b = source_of(bias, size.f, kWho);
   const auto [grid, block] = row_grid(size.rows, size.f, kWho);
   const auto queue = native(stream);
-  dispatch(activation, [&, grid = grid, block = block]<class Function, Gate kGate>() {
+  dispatch_activation(activation, [&, grid = grid, block = block]<class Function, Gate kGate>() {
     forward_kernel<Function, kGate><<<grid, block, 0, queue>>>(out, in, b, size);
   });
   MG_CUDA(cudaGetLastError());
@@ -205,7 +124,7 @@ void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstVie
   const Source b = source_of(bias, size.f, kWho);
   const auto [grid, block] = row_grid(size.rows, size.f, kWho);
   const auto queue = native(stream);
-  dispatch(activation, [&, grid = grid, block = block]<class Function, Gate kGate>() {
+  dispatch_activation(activation, [&, grid = grid, block = block]<class Function, Gate kGate>() {
     backward_kernel<Function, kGate><<<grid, block, 0, queue>>>(out, d, in, b, size);
   });
   MG_CUDA(cudaGetLastError());

@@ -17,9 +17,13 @@ cudaDataType_t cuda_type(DType dtype) {
       return CUDA_R_16F;
     case DType::kBFloat16:
       return CUDA_R_16BF;
+    case DType::kFloat8E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kFloat8E5M2:
+      return CUDA_R_8F_E5M2;
     default:
-      throw DtypeError(
-          fmt::format("matmul: dtype {} is not float32, float16 or bfloat16", name_of(dtype)));
+      throw DtypeError(fmt::format("matmul: dtype {} is not floating point of 8, 16 or 32 bits",
+                                   name_of(dtype)));
   }
 }
 
@@ -67,13 +71,17 @@ const char* text_of(Epilogue epilogue) {
   return "";
 }
 
-// Sets the addresses that an epilogue reads and writes.
+// Sets the addresses that an epilogue reads and writes, and those of scales.
 void point(MatmulPlan& plan, const MatmulOperands& operands) {
   if (operands.bias != nullptr) {
     set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   }
   if (operands.pre != nullptr) {
     set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.pre);
+  }
+  if (operands.inverse_a != nullptr) {
+    set(plan.description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.inverse_b);
+    set(plan.description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.inverse_a);
   }
 }
 
@@ -101,10 +109,11 @@ size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
   mix(static_cast<uint64_t>(key.k));
   uint64_t rest = 0;
   for (const int field :
-       {static_cast<int>(key.in), static_cast<int>(key.out), static_cast<int>(key.transpose_a),
-        static_cast<int>(key.transpose_b), static_cast<int>(key.has_bias),
-        static_cast<int>(key.epilogue), static_cast<int>(key.has_beta),
-        static_cast<int>(key.allows_tf32), key.alignment_a, key.alignment_b, key.alignment_c}) {
+       {static_cast<int>(key.in), static_cast<int>(key.in_b), static_cast<int>(key.out),
+        static_cast<int>(key.transpose_a), static_cast<int>(key.transpose_b),
+        static_cast<int>(key.has_bias), static_cast<int>(key.epilogue),
+        static_cast<int>(key.has_beta), static_cast<int>(key.allows_tf32),
+        static_cast<int>(key.has_fast_sums), key.alignment_a, key.alignment_b, key.alignment_c}) {
     rest = rest << 5 | static_cast<uint64_t>(field);
   }
   mix(rest);
@@ -112,13 +121,15 @@ size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
 }
 
 std::string text_of(const MatmulKey& key) {
-  return fmt::format("{}x{}x{} {} to {}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes",
-                     key.m, key.n, key.k, name_of(key.in), name_of(key.out),
-                     key.transpose_a == Transpose::kYes ? ", a transposed" : "",
-                     key.transpose_b == Transpose::kYes ? ", b transposed" : "",
-                     key.has_bias ? ", bias" : "", text_of(key.epilogue),
-                     key.has_beta ? ", accumulating" : "", key.allows_tf32 ? ", TF32" : "",
-                     key.alignment_a, key.alignment_b, key.alignment_c);
+  const std::string in = key.in == key.in_b
+                             ? std::string(name_of(key.in))
+                             : fmt::format("{} x {}", name_of(key.in), name_of(key.in_b));
+  return fmt::format(
+      "{}x{}x{} {} to {}{}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes", key.m, key.n,
+      key.k, in, name_of(key.out), key.transpose_a == Transpose::kYes ? ", a transposed" : "",
+      key.transpose_b == Transpose::kYes ? ", b transposed" : "", key.has_bias ? ", bias" : "",
+      text_of(key.epilogue), key.has_beta ? ", accumulating" : "", key.allows_tf32 ? ", TF32" : "",
+      key.has_fast_sums ? ", fast sums" : "", key.alignment_a, key.alignment_b, key.alignment_c);
 }
 
 // cuBLASLt multiplies column-major: c^T = b'^T a'^T, so b is its left factor and a its right one.
@@ -135,11 +146,13 @@ MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands) {
     set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
   }
   if (key.has_bias) {
-    set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(key.in));
+    set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+        cuda_type(is_float8(key.in) ? key.out : key.in));
   }
+  if (key.has_fast_sums) set(plan.description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   const bool plain_a = key.transpose_a == Transpose::kNo;
   const bool plain_b = key.transpose_b == Transpose::kNo;
-  describe(plan.left, key.in, plain_b ? key.k : key.n, plain_b ? key.n : key.k);
+  describe(plan.left, key.in_b, plain_b ? key.k : key.n, plain_b ? key.n : key.k);
   describe(plan.right, key.in, plain_a ? key.m : key.k, plain_a ? key.k : key.m);
   describe(plan.result, key.out, key.m, key.n);
   point(plan, operands);

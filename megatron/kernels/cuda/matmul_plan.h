@@ -28,6 +28,7 @@ enum class Epilogue {
 struct MatmulKey {
   int64_t m = 0, n = 0, k = 0;
   DType in = DType::kFloat32;
+  DType in_b = in;  // FP8: a and b may have different types
   DType out = DType::kFloat32;
   Transpose transpose_a = Transpose::kNo;
   Transpose transpose_b = Transpose::kNo;
@@ -35,6 +36,7 @@ struct MatmulKey {
   bool has_bias = false;
   bool has_beta = false;  // reads c
   bool allows_tf32 = false;
+  bool has_fast_sums = false;  // FP8
   // The largest power of two that divides the addresses, up to 16 bytes.
   int alignment_a = 16, alignment_b = 16, alignment_c = 16;
 
@@ -66,6 +68,9 @@ struct MatmulOperands {
   float beta = 0;
   // [m, n], dtype of d: written by kGeluKept, read by kGeluGradient
   void* pre = nullptr;
+  // FP8: what the elements of a and b are multiplied by, on the device.
+  const float* inverse_a = nullptr;
+  const float* inverse_b = nullptr;
 };
 
 // A plan without an algorithm. The algorithms that cuBLASLt offers for an epilogue depend on the

@@ -1,0 +1,86 @@
+#include "megatron/kernels/fp8.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "megatron/core/parallel_for.h"
+#include "megatron/kernels/bias_activation.h"
+#include "megatron/kernels/cpu/workspace.h"
+#include "megatron/kernels/elementwise.h"
+
+namespace megatron::kernels::cpu {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements
+
+void evaluate(TensorView v, const Fp8Source& source, Stream stream) {
+  if (!source.activation) return cast(v, source.x, stream);
+  const WideScratch x(source.x.shape, stream);
+  cast(x.view, source.x, stream);
+  if (!source.is_derivative()) {
+    return bias_activation_forward(v, x.view, ConstView{}, *source.activation, stream);
+  }
+  const WideScratch dy(source.dy.shape, stream);
+  cast(dy.view, source.dy, stream);
+  bias_activation_backward(v, dy.view, x.view, ConstView{}, *source.activation, stream);
+}
+
+float larger(float a, float b) { return a > b || std::isnan(a) ? a : b; }
+
+void raise(float& amax, const float* v, int64_t rows, int64_t cols, Stream stream) {
+  const Workspace memory(rows * 4, stream);
+  float* const of_rows = memory.as<float>();
+  parallel_for(rows, kGrain / std::max<int64_t>(cols, 1) + 1, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      of_rows[i] = 0;
+      for (int64_t j = 0; j < cols; ++j) of_rows[i] = larger(std::abs(v[i * cols + j]), of_rows[i]);
+    }
+  });
+  for (int64_t i = 0; i < rows; ++i) amax = larger(of_rows[i], amax);
+}
+
+template <class T>
+void store(TensorView rows, TensorView columns, const float* v, float scale, int64_t num_rows,
+           int64_t cols) {
+  T* const to_rows = rows.is_null() ? nullptr : rows.as<T>();
+  T* const to_columns = columns.is_null() ? nullptr : columns.as<T>();
+  parallel_for(num_rows, kGrain / std::max<int64_t>(cols, 1) + 1, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = 0; j < cols; ++j) {
+        const T stored(v[i * cols + j] * scale);
+        if (to_rows != nullptr) to_rows[i * cols + j] = stored;
+        if (to_columns != nullptr) to_columns[j * num_rows + i] = stored;
+      }
+    }
+  });
+}
+
+void sum(float* sums, const float* v, int64_t rows, int64_t cols) {
+  for (int64_t first = 0; first < rows; first += kFp8SumRows) {
+    float* const to = sums + first / kFp8SumRows * cols;
+    std::fill_n(to, cols, 0.0f);
+    for (int64_t i = first; i < std::min(rows, first + kFp8SumRows); ++i) {
+      for (int64_t j = 0; j < cols; ++j) to[j] += v[i * cols + j];
+    }
+  }
+}
+
+}  // namespace
+
+void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView scale,
+                  Stream stream) {
+  const int64_t rows = source.rows();
+  const int64_t cols = source.cols();
+  const WideScratch wide({rows, cols}, stream);
+  evaluate(wide.view, source, stream);
+  const float* const v = wide.memory.as<float>();
+  if (!target.amax.is_null()) raise(*target.amax.as<float>(), v, rows, cols, stream);
+  if (!target.sums.is_null()) sum(target.sums.as<float>(), v, rows, cols);
+  const TensorView& one = target.rows.is_null() ? target.columns : target.rows;
+  if (one.is_null()) return;
+  dispatch_float8(one.dtype, "fp8_quantize", [&]<class T>() {
+    store<T>(target.rows, target.columns, v, *scale.as<float>(), rows, cols);
+  });
+}
+
+}  // namespace megatron::kernels::cpu

@@ -1,0 +1,60 @@
+#include "megatron/kernels/fp8_matmul.h"
+
+#include "megatron/core/error.h"
+#include "megatron/kernels/cuda/matmul_plans.h"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+void expect_aligned(const ConstView& x, const char* what) {
+  if (x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && has_aligned_rows(x)) return;
+  throw ShapeError(std::string("fp8_matmul: ") + what + " " + x.shape.str() +
+                   " must have multiples of 16 rows and columns and start at a multiple of 16 "
+                   "bytes");
+}
+
+void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias,
+                    float beta, Fp8Sums sums, Stream stream) {
+  // cuBLASLt reads FP8 factors only along the summed dimension: a as stored, b transposed.
+  const MatmulKey key{.m = c.size(0),
+                      .n = c.size(1),
+                      .k = a.matrix.size(1),
+                      .in = a.matrix.dtype,
+                      .in_b = b.matrix.dtype,
+                      .out = c.dtype,
+                      .transpose_b = Transpose::kYes,
+                      .has_bias = bias.data != nullptr,
+                      .has_beta = beta != 0,
+                      .has_fast_sums = sums == Fp8Sums::kFast};
+  const MatmulOperands operands{.d = c.data,
+                                .a = a.matrix.data,
+                                .b = b.matrix.data,
+                                .c = c.data,
+                                .bias = bias.data,
+                                .beta = beta,
+                                .inverse_a = a.inverse.as<float>(),
+                                .inverse_b = b.inverse.as<float>()};
+  MatmulPlans& plans = MatmulPlans::of(stream.device);
+  MG_CUBLAS(launch(plans.handle(), plans.plan(key, operands, stream), operands,
+                   plans.workspace(stream), stream));
+}
+
+}  // namespace
+
+void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
+                Fp8Sums sums, Stream stream) {
+  if (c.numel() == 0) return;
+  if (a.matrix.numel() == 0) return add_bias(c, nullptr, bias, beta, stream);
+  expect_aligned(a.matrix, "a");
+  expect_aligned(b.matrix, "b");
+  // cuBLASLt adds a bias of the result's 16-bit type.
+  const bool fuses_bias =
+      bias.data == nullptr || (bias.dtype == c.dtype && beta == 0 && c.dtype != DType::kFloat32);
+  if (fuses_bias) return launch_product(c, a, b, bias, beta, sums, stream);
+  TensorView product{.data = nullptr, .shape = c.shape, .dtype = DType::kFloat32};
+  product.data = MatmulPlans::of(stream.device).results(stream, product.bytes());
+  launch_product(product, a, b, ConstView{}, 0, sums, stream);
+  add_bias(c, static_cast<const float*>(product.data), bias, beta, stream);
+}
+
+}  // namespace megatron::kernels::cuda

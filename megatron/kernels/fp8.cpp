@@ -1,0 +1,43 @@
+#include "megatron/kernels/fp8.h"
+
+#include "megatron/kernels/dispatch.h"
+
+namespace megatron::kernels {
+namespace {
+
+void expect_matrices(const Fp8Target& target, const Fp8Source& source, ConstView scale) {
+  const int64_t rows = source.rows();
+  const int64_t cols = source.cols();
+  if (source.is_derivative()) {
+    invariant(source.activation.has_value(), "fp8_quantize: a derivative is that of an activation");
+    expect_shape(source.dy.shape, {rows, is_gated(*source.activation) ? cols / 2 : cols},
+                 "fp8_quantize: dy");
+    expect_dtype(source.dy.dtype, source.x.dtype, "fp8_quantize: dy");
+  }
+  if (!target.rows.is_null()) expect_shape(target.rows.shape, {rows, cols}, "fp8_quantize: rows");
+  if (!target.columns.is_null()) {
+    expect_shape(target.columns.shape, {cols, rows}, "fp8_quantize: columns");
+    if (!target.rows.is_null()) {
+      expect_dtype(target.columns.dtype, target.rows.dtype, "fp8_quantize: columns");
+    }
+  }
+  if (!target.amax.is_null()) expect_shape(target.amax.shape, {1}, "fp8_quantize: amax");
+  if (!target.sums.is_null()) {
+    expect_shape(target.sums.shape, {(rows + kFp8SumRows - 1) / kFp8SumRows, cols},
+                 "fp8_quantize: sums");
+  }
+  const bool is_made = !target.rows.is_null() || !target.columns.is_null();
+  if (is_made) expect_shape(scale.shape, {1}, "fp8_quantize: scale");
+}
+
+}  // namespace
+
+void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView scale,
+                  Stream stream) {
+  expect_matrices(target, source, scale);
+  if (stream.is_cpu()) return cpu::fp8_quantize(target, source, scale, stream);
+  if constexpr (kBuiltWithCuda) return cuda::fp8_quantize(target, source, scale, stream);
+  throw_built_without_cuda("fp8_quantize");
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+namespace megatron::kernels {
+
+// A factor of a product in FP8: an element is the stored number times `inverse`.
+//   matrix [rows, k] FP8   inverse [1] fp32, on the matrix's device
+struct Fp8Factor {
+  ConstView matrix;
+  ConstView inverse;
+};
+
+// The precision of sums on a GPU: exact to about fp32, or faster and to about 14 bits between
+// terms.
+enum class Fp8Sums { kExact, kFast };
+
+// c = a b^T + beta * c, plus bias on every row.
+//
+//   c     [m, n]  out  fp32 | fp16 | bf16; read only when beta != 0
+//   a     [m, k]  in   FP8
+//   b     [n, k]  in   FP8, not E5M2 if a is
+//   bias  [n]     in   fp32 | fp16 | bf16; may be null
+//
+// Row-major, contiguous, nothing overlaps. Sums in fp32, rounded once. On a GPU every extent is a
+// multiple of 16; throws ShapeError otherwise.
+void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
+                Fp8Sums sums, Stream stream);
+
+namespace cpu {
+// The definition: a product in fp32 of the factors as fp32 numbers.
+void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
+                Stream stream);
+}  // namespace cpu
+
+namespace cuda {
+// cuBLASLt (cuda/matmul_plans.h).
+void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
+                Fp8Sums sums, Stream stream);
+}  // namespace cuda
+
+}  // namespace megatron::kernels

@@ -1,0 +1,394 @@
+// FP8 against its definition in fp64: what may differ is one rounding of FP8, and the rounding of
+// fp32 before it.
+#include "megatron/kernels/fp8.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "megatron/kernels/fp8_matmul.h"
+#include "megatron/kernels/fp8_scales.h"
+#include "tests/support/device_under_test.h"
+#include "tests/support/tensors.h"
+
+namespace megatron {
+namespace {
+
+using kernels::Fp8Source;
+using kernels::Fp8Sums;
+using kernels::Fp8Target;
+
+class Fp8KernelTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
+  }
+
+  static Tensor there(const Tensor& x) { return x.to(stream_under_test()); }
+  static Tensor filled(const Shape& shape, float value) {
+    return full(shape, value, DType::kFloat32, stream_under_test());
+  }
+};
+
+// The number that an element of an FP8 tensor stores.
+double stored(const Tensor& x, int64_t i) {
+  return dispatch_float8(x.dtype(), "stored", [&]<class T>() {
+    return static_cast<double>(static_cast<float>(x.span<T>()[static_cast<size_t>(i)]));
+  });
+}
+
+// Half the distance between neighbours in FP8: relative, and among subnormal numbers.
+struct Spacing {
+  double relative;
+  double smallest;
+};
+Spacing spacing_of(DType dtype) {
+  return dtype == DType::kFloat8E4M3 ? Spacing{0x1p-4, 0x1p-10} : Spacing{0x1p-3, 0x1p-17};
+}
+
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(0.79788456 * (x + 0.044715 * x * x * x))); }
+double silu(double x) { return x / (1 + std::exp(-x)); }
+// A central difference, exact to 1e-10 here.
+template <class F>
+double slope(F f, double x) {
+  constexpr double kStep = 1e-5;
+  return (f(x + kStep) - f(x - kStep)) / (2 * kStep);
+}
+
+enum class Kind { kPlain, kGelu, kGeluGradient, kSwiglu, kSwigluGradient };
+constexpr Kind kKinds[] = {Kind::kPlain, Kind::kGelu, Kind::kGeluGradient, Kind::kSwiglu,
+                           Kind::kSwigluGradient};
+
+// A matrix v [rows, cols] to quantise, the tensors it comes from, and its values.
+struct Case {
+  Case(Kind which, int64_t rows, int64_t cols, DType dtype) : kind(which) {
+    const bool doubles = kind == Kind::kSwiglu;
+    const int64_t width = doubles ? 2 * cols : cols;
+    const int64_t half = kind == Kind::kSwigluGradient ? cols / 2 : cols;
+    x = random_normal({rows, width}, {.seed = 1, .stddev = 2, .dtype = dtype});
+    dy = random_normal({rows, half}, {.seed = 2, .dtype = dtype});
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < cols; ++j) v.push_back(value(i, j, width, half));
+    }
+  }
+
+  double value(int64_t i, int64_t j, int64_t width, int64_t half) const {
+    const double one = element(x, i * width + j);
+    switch (kind) {
+      case Kind::kPlain:
+        return one;
+      case Kind::kGelu:
+        return gelu(one);
+      case Kind::kGeluGradient:
+        return element(dy, i * half + j) * slope(gelu, one);
+      case Kind::kSwiglu:
+        return silu(one) * element(x, i * width + width / 2 + j);
+      case Kind::kSwigluGradient: {
+        const double gate = element(x, i * width + j % half);
+        const double linear = element(x, i * width + half + j % half);
+        const double d = element(dy, i * half + j % half);
+        return j < half ? d * linear * slope(silu, gate) : d * silu(gate);
+      }
+    }
+    return 0;
+  }
+
+  // Of tensors that live with the result.
+  Fp8Source source(const Tensor& x_there, const Tensor& dy_there) const {
+    Fp8Source source{.x = x_there.view()};
+    if (kind == Kind::kGelu || kind == Kind::kGeluGradient) {
+      source.activation = Activation::kGeluTanh;
+    }
+    if (kind == Kind::kSwiglu || kind == Kind::kSwigluGradient) {
+      source.activation = Activation::kSwiglu;
+    }
+    if (kind == Kind::kGeluGradient || kind == Kind::kSwigluGradient) source.dy = dy_there.view();
+    return source;
+  }
+
+  Kind kind;
+  Tensor x;
+  Tensor dy;
+  std::vector<double> v;
+};
+
+struct Sizes {
+  int64_t rows, cols;
+};
+// Less than a tile of a GPU's kernel, one tile, and parts of several.
+constexpr Sizes kSizes[] = {{16, 32}, {128, 128}, {272, 160}};
+
+TEST_F(Fp8KernelTest, QuantizesRowsAndColumnsInOnePass) {
+  constexpr float kScale = 24.0f;
+  for (const Kind kind : kKinds) {
+    for (const auto [rows, cols] : kSizes) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        for (const DType to : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+          SCOPED_TRACE(testing::Message()
+                       << "kind " << static_cast<int>(kind) << " " << rows << "x" << cols << " "
+                       << name_of(dtype) << " to " << name_of(to));
+          const Case c(kind, rows, cols, dtype);
+          const Stream stream = stream_under_test();
+          const Tensor x = there(c.x);
+          const Tensor dy = there(c.dy);
+          const Tensor scale = filled({1}, kScale);
+          Tensor by_rows({rows, cols}, to, stream);
+          Tensor by_columns({cols, rows}, to, stream);
+          kernels::fp8_quantize({.rows = by_rows.view(), .columns = by_columns.view()},
+                                c.source(x, dy), scale.view(), stream);
+          const Tensor got = by_rows.to(Stream{});
+          const Tensor transposed = by_columns.to(Stream{});
+          const auto [relative, smallest] = spacing_of(to);
+          const double largest = to == DType::kFloat8E4M3 ? 448 : 57344;
+          for (int64_t i = 0; i < rows; ++i) {
+            for (int64_t j = 0; j < cols; ++j) {
+              const double want =
+                  std::clamp(c.v[static_cast<size_t>(i * cols + j)] * kScale, -largest, largest);
+              const double bound =
+                  std::max(relative * std::abs(want), smallest) + 1e-5 * (std::abs(want) + kScale);
+              ASSERT_NEAR(stored(got, i * cols + j), want, bound) << i << ", " << j;
+              ASSERT_EQ(stored(transposed, j * rows + i), stored(got, i * cols + j));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Fp8KernelTest, PlainNumbersAreRoundedExactly) {
+  const Tensor x = random_normal({48, 64}, {.seed = 3, .stddev = 40, .dtype = DType::kBFloat16});
+  const Tensor x_there = there(x);
+  const Tensor scale = filled({1}, 3.0f);
+  Tensor rows({48, 64}, DType::kFloat8E4M3, stream_under_test());
+  kernels::fp8_quantize({.rows = rows.view()}, {.x = x_there.view()}, scale.view(),
+                        stream_under_test());
+  const Tensor got = rows.to(Stream{});
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const Float8E4M3 want(static_cast<float>(element(x, i)) * 3.0f);
+    ASSERT_EQ(got.span<Float8E4M3>()[static_cast<size_t>(i)].bits, want.bits) << i;
+  }
+}
+
+TEST_F(Fp8KernelTest, AmaxAndSumsComeFromTheSamePass) {
+  for (const Kind kind : kKinds) {
+    for (const auto [rows, cols] : kSizes) {
+      const Case c(kind, rows, cols, DType::kBFloat16);
+      const Tensor x = there(c.x);
+      const Tensor dy = there(c.dy);
+      const int64_t num_sums = (rows + kernels::kFp8SumRows - 1) / kernels::kFp8SumRows;
+      Tensor amax = filled({1}, 0.5f);
+      Tensor sums = filled({num_sums, cols}, 7.0f);
+      kernels::fp8_quantize({.amax = amax.view(), .sums = sums.view()}, c.source(x, dy), {},
+                            stream_under_test());
+      double most = 0.5;
+      std::vector<double> want(static_cast<size_t>(num_sums * cols));
+      for (int64_t i = 0; i < rows * cols; ++i) {
+        const double v = c.v[static_cast<size_t>(i)];
+        most = std::max(most, std::abs(v));
+        want[static_cast<size_t>(i / cols / kernels::kFp8SumRows * cols + i % cols)] += v;
+      }
+      EXPECT_NEAR(amax.item(), most, 1e-5 * most);
+      const Tensor got = sums.to(Stream{});
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(element(got, static_cast<int64_t>(i)), want[i], 1e-3);
+      }
+    }
+  }
+}
+
+TEST_F(Fp8KernelTest, AmaxIsRaisedAndKeepsNan) {
+  Tensor x = full({16, 16}, -2.0f, DType::kFloat32, Stream{});
+  const Tensor plain = there(x);
+  Tensor amax = filled({1}, 3.0f);
+  kernels::fp8_quantize({.amax = amax.view()}, {.x = plain.view()}, {}, stream_under_test());
+  EXPECT_EQ(amax.item(), 3);
+  x.span<float>()[37] = std::numeric_limits<float>::quiet_NaN();
+  const Tensor with_nan = x.to(stream_under_test());
+  kernels::fp8_quantize({.amax = amax.view()}, {.x = with_nan.view()}, {}, stream_under_test());
+  EXPECT_TRUE(std::isnan(amax.item()));
+  kernels::fp8_quantize({.amax = amax.view()}, {.x = plain.view()}, {}, stream_under_test());
+  EXPECT_TRUE(std::isnan(amax.item()));
+}
+
+TEST_F(Fp8KernelTest, ScaleMapsAmaxToTheLargest) {
+  const auto scale_of = [](float amax) {
+    const Tensor of = filled({1}, amax);
+    Tensor scale = filled({2}, -1);
+    kernels::fp8_scale(scale.view(), of.view(), 448, stream_under_test());
+    return scale.to(Stream{});
+  };
+  EXPECT_EQ(element(scale_of(7), 0), 64);
+  EXPECT_EQ(element(scale_of(7), 1), 1.0f / 64);
+  EXPECT_EQ(element(scale_of(0), 0), 1);
+  EXPECT_EQ(element(scale_of(std::numeric_limits<float>::infinity()), 0), 1);
+  EXPECT_EQ(element(scale_of(std::numeric_limits<float>::quiet_NaN()), 0), 1);
+  EXPECT_TRUE(std::isfinite(element(scale_of(1e-40f), 0)));
+}
+
+// Two layers, a history of three iterations.
+class Fp8UpdateTest : public Fp8KernelTest {
+ protected:
+  void SetUp() override {
+    Fp8KernelTest::SetUp();
+    if (IsSkipped()) return;
+    std::vector<int64_t> addresses;
+    for (int layer = 0; layer < 2; ++layer) {
+      scales_.push_back(filled({3, 2}, 1));
+      histories_.push_back(filled({3, 3}, 0));
+      addresses.push_back(reinterpret_cast<int64_t>(scales_.back().view().data));
+      addresses.push_back(reinterpret_cast<int64_t>(histories_.back().view().data));
+    }
+    layers_ = there(tensor_of(addresses, {2, 2}));
+  }
+
+  void update(const std::vector<float>& amax, const kernels::Fp8Update& how) {
+    Tensor there = tensor_of(amax, {2, 3}).to(stream_under_test());
+    kernels::fp8_update_scales(layers_.view(), there.view(), how, stream_under_test());
+    EXPECT_EQ(largest(there.to(Stream{})), 0) << "the next iteration starts with nothing";
+  }
+  double scale(size_t layer, int64_t tensor) const {
+    const Tensor pair = scales_[layer].to(Stream{});
+    EXPECT_EQ(element(pair, 2 * tensor + 1), 1.0f / static_cast<float>(element(pair, 2 * tensor)));
+    return element(pair, 2 * tensor);
+  }
+
+  std::vector<Tensor> scales_;
+  std::vector<Tensor> histories_;
+  Tensor layers_;
+};
+
+TEST_F(Fp8UpdateTest, UsesTheLatestAmaxOrTheHistory) {
+  kernels::Fp8Update how{.length = 3, .largest = {448, 448, 57344}};
+  update({4, 2, 1, 8, 8, 8}, how);
+  EXPECT_EQ(scale(0, 0), 112);
+  EXPECT_EQ(scale(0, 1), 224);
+  EXPECT_EQ(scale(0, 2), 57344);
+  EXPECT_EQ(scale(1, 0), 56);
+
+  how.position = 1;
+  update({1, 1, 1, 1, 1, 1}, how);
+  EXPECT_EQ(scale(1, 0), 448) << "the latest";
+  EXPECT_EQ(element(histories_[1].to(Stream{}), 0), 8);
+  EXPECT_EQ(element(histories_[1].to(Stream{}), 3), 1);
+
+  how.position = 2;
+  how.uses_maximum = true;
+  update({2, 1, 1, 1, 16, 1}, how);
+  EXPECT_EQ(scale(0, 0), 112) << "4, from the first iteration";
+  EXPECT_EQ(scale(1, 1), 28);
+  how.position = 0;
+  update({1, 1, 1, 1, 1, 1}, how);
+  EXPECT_EQ(scale(0, 0), 224) << "2: the first iteration is forgotten";
+}
+
+TEST_F(Fp8UpdateTest, KeepsScalesWithoutAnAmax) {
+  kernels::Fp8Update how{.length = 3, .largest = {448, 448, 57344}};
+  update({4, 4, 4, 4, 4, 4}, how);
+  update(
+      {0, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 2, 2, 2},
+      how);
+  EXPECT_EQ(scale(0, 0), 112);
+  EXPECT_EQ(scale(0, 1), 112);
+  EXPECT_EQ(scale(0, 2), 14336);
+  EXPECT_EQ(scale(1, 0), 224);
+  how.changes_scales = false;
+  update({1, 1, 1, 1, 1, 1}, how);
+  EXPECT_EQ(scale(1, 0), 224);
+  EXPECT_EQ(element(histories_[1].to(Stream{}), 0), 1) << "the history goes on";
+}
+
+struct ProductCase {
+  int64_t m, n, k;
+  DType a = DType::kFloat8E4M3;
+  DType b = DType::kFloat8E4M3;
+  DType c = DType::kBFloat16;
+  bool has_bias = false;
+  float beta = 0;
+  Fp8Sums sums = Fp8Sums::kExact;
+};
+
+Tensor random_float8(const Shape& shape, uint64_t seed, DType dtype) {
+  const Tensor wide = random_normal(shape, {.seed = seed, .stddev = 30});
+  Tensor y(shape, dtype, Stream{});
+  dispatch_float8(dtype, "test", [&]<class T>() {
+    for (size_t i = 0; i < y.span<T>().size(); ++i) y.span<T>()[i] = T(wide.span<float>()[i]);
+  });
+  return y;
+}
+
+class Fp8MatmulTest : public Fp8KernelTest {
+ protected:
+  static void check(const ProductCase& p) {
+    const Stream stream = stream_under_test();
+    const Tensor a = random_float8({p.m, p.k}, 1, p.a);
+    const Tensor b = random_float8({p.n, p.k}, 2, p.b);
+    const Tensor bias = random_normal({p.n}, {.seed = 3, .stddev = 4, .dtype = p.c});
+    const Tensor old = random_normal({p.m, p.n}, {.seed = 4, .stddev = 4, .dtype = p.c});
+    const Tensor a_there = there(a);
+    const Tensor b_there = there(b);
+    const Tensor bias_there = there(bias);
+    const Tensor inverse_a = filled({1}, 1.0f / 24);
+    const Tensor inverse_b = filled({1}, 1.0f / 7);
+    Tensor c = copied(there(old));
+    kernels::fp8_matmul(c.view(), {a_there.view(), inverse_a.view()},
+                        {b_there.view(), inverse_b.view()},
+                        p.has_bias ? bias_there.view() : ConstView{}, p.beta, p.sums, stream);
+    const Tensor got = c.to(Stream{});
+    // Tensor cores of Hopper add the terms of a piece of a sum with 13 bits below the largest one.
+    // Fast sums go on so from piece to piece.
+    const double gpu = p.sums == Fp8Sums::kFast ? 0x1p-9 : 0x1p-12;
+    const double of_terms = stream.is_cpu() ? 0x1p-20 : gpu;
+    const double of_result = p.c == DType::kFloat32 ? 0x1p-22 : tolerance_of(p.c).relative;
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) {
+        double sum = 0;
+        double size = 0;
+        for (int64_t l = 0; l < p.k; ++l) {
+          const double term = stored(a, i * p.k + l) / 24 * stored(b, j * p.k + l) / 7;
+          sum += term;
+          size += std::abs(term);
+        }
+        if (p.has_bias) sum += element(bias, j);
+        sum += p.beta * element(old, i * p.n + j);
+        ASSERT_NEAR(element(got, i * p.n + j), sum, of_terms * size + of_result * std::abs(sum))
+            << i << ", " << j;
+      }
+    }
+  }
+};
+
+TEST_F(Fp8MatmulTest, IsTheProductOfWhatIsStored) {
+  constexpr DType kE5M2 = DType::kFloat8E5M2;
+  const ProductCase cases[] = {
+      {.m = 16, .n = 16, .k = 16},
+      {.m = 48, .n = 80, .k = 112, .has_bias = true},
+      {.m = 144, .n = 48, .k = 400, .has_bias = true, .sums = Fp8Sums::kFast},
+      {.m = 64, .n = 96, .k = 160, .a = kE5M2},
+      {.m = 64, .n = 32, .k = 272, .a = kE5M2, .c = DType::kFloat32, .beta = 1},
+      {.m = 32, .n = 32, .k = 32, .b = kE5M2, .c = DType::kFloat16},
+      {.m = 32, .n = 48, .k = 64, .c = DType::kFloat32, .has_bias = true},
+  };
+  for (const ProductCase& p : cases) {
+    SCOPED_TRACE(testing::Message() << p.m << "x" << p.n << "x" << p.k);
+    check(p);
+  }
+}
+
+TEST_F(Fp8MatmulTest, TwoE5M2AreNoProduct) {
+  const Tensor a = random_float8({16, 16}, 1, DType::kFloat8E5M2);
+  const Tensor a_there = there(a);
+  const Tensor one = filled({1}, 1);
+  Tensor c({16, 16}, DType::kFloat32, stream_under_test());
+  EXPECT_THROW(
+      kernels::fp8_matmul(c.view(), {a_there.view(), one.view()}, {a_there.view(), one.view()}, {},
+                          0, Fp8Sums::kExact, stream_under_test()),
+      DtypeError);
+}
+
+}  // namespace
+}  // namespace megatron
