@@ -60,6 +60,11 @@ void Module::visit(const std::string& prefix,
   for (const auto& [name, child] : children_) child->visit(prefix + name + ".", f);
 }
 
+void Module::visit_modules(const std::function<void(const Module&)>& f) const {
+  f(*this);
+  for (const auto& [name, child] : children_) child->visit_modules(f);
+}
+
 Variable Module::add_parameter(const std::string& name, const Shape& shape, ParameterInfo info,
                                const Placement& placement) {
   info.has_partial_gradients = placement.has_partial_gradients && info.sharding.is_whole();

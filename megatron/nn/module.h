@@ -57,6 +57,8 @@ class Module {
   // Calls f for every parameter and buffer: first its own, then those of each child. `name` is the
   // dotted path: "mlp.linear_fc1.weight".
   void visit(const std::function<void(const std::string& name, const Parameter&)>& f) const;
+  // Calls f for this module, then for each child and its children.
+  void visit_modules(const std::function<void(const Module&)>& f) const;
 
  protected:
   // A leaf of shape `shape` (of this rank's part) with undefined elements; initialize() or a
@@ -78,6 +80,16 @@ class Module {
   std::vector<Parameter> parameters_;
   std::vector<std::pair<std::string, const Module*>> children_;
 };
+
+// All parts of `module` that are of type M.
+template <class M>
+std::vector<const M*> modules_of(const Module& module) {
+  std::vector<const M*> found;
+  module.visit_modules([&found](const Module& part) {
+    if (const auto* const one = dynamic_cast<const M*>(&part)) found.push_back(one);
+  });
+  return found;
+}
 
 struct NamedParameter {
   std::string name;
