@@ -1,6 +1,7 @@
 #include "megatron/transformer/mlp.h"
 
 #include "megatron/ops/bias_activation.h"
+#include "megatron/parallel/tensor/fp8_linear.h"
 #include "megatron/parallel/tensor/gelu_mlp.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/lora.h"
@@ -15,11 +16,13 @@ Mlp::Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream strea
                   {.has_bias = config.add_bias_linear,
                    .init = input_init(config),
                    .stacked_parts = config.is_gated() ? 2 : 1,
+                   .fp8 = config.fp8,
                    .lora = lora_of(config, "linear_fc1")},
                   placement_of(config, tp, stream)),
       linear_fc2_(config.ffn_hidden_size, config.hidden_size, tp,
                   {.has_bias = config.add_bias_linear,
                    .init = output_init(config),
+                   .fp8 = config.fp8,
                    .lora = lora_of(config, "linear_fc2")},
                   placement_of(config, tp, stream)) {
   add_child("linear_fc1", linear_fc1_);
@@ -27,8 +30,14 @@ Mlp::Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream strea
 }
 
 Branch Mlp::forward(const Variable& x) const {
+  const Fp8Layer* const fp8 = linear_fc1_.fp8();
+  if (fp8 != nullptr && fp8->has_fp8_wgrad()) {
+    return {fp8_mlp(x, {*fp8, linear_fc1_.weight(), linear_fc1_.bias()}, activation_,
+                    {*linear_fc2_.fp8(), linear_fc2_.weight()}, tp_),
+            linear_fc2_.bias()};
+  }
   const bool has_adapter = linear_fc1_.has_adapter() || linear_fc2_.has_adapter();
-  if (activation_ == Activation::kGeluTanh && !has_adapter) {
+  if (fp8 == nullptr && !has_adapter && activation_ == Activation::kGeluTanh) {
     return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_),
             linear_fc2_.bias()};
   }

@@ -26,11 +26,13 @@ SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack
                   tp,
                   {.has_bias = config.has_qkv_bias(),
                    .init = input_init(config),
+                   .fp8 = config.fp8,
                    .lora = lora_of(config, "linear_qkv")},
                   placement_of(config, tp, stream)),
       linear_proj_(config.num_attention_heads * config.kv_channels, config.hidden_size, tp,
                    {.has_bias = config.add_bias_linear,
                     .init = output_init(config),
+                    .fp8 = config.fp8,
                     .lora = lora_of(config, "linear_proj")},
                    placement_of(config, tp, stream)) {
   add_child("linear_qkv", linear_qkv_);

@@ -11,6 +11,23 @@
 
 namespace megatron {
 
+namespace {
+
+// The config of a layer of the stack, counted from 0: FP8 may leave out the first and last ones.
+TransformerConfig config_of(const TransformerConfig& config, const Stack& stack, int64_t layer) {
+  const bool is_decoder_of_two = stack.has_cross_attention && config.decoder_num_layers > 0;
+  const int64_t count = is_decoder_of_two ? config.decoder_num_layers : config.num_layers;
+  const Fp8Config& fp8 = config.fp8;
+  TransformerConfig own = config;
+  if (fp8.first_last_layers_bf16 &&
+      (layer < fp8.num_layers_at_start_in_bf16 || layer >= count - fp8.num_layers_at_end_in_bf16)) {
+    own.fp8.format = Fp8Format::kNone;
+  }
+  return own;
+}
+
+}  // namespace
+
 TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack& stack,
                                    const StackSlice& slice, const TensorParallel& tp, Stream stream)
     : tp_(tp),
@@ -20,7 +37,8 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack&
       recompute_num_layers_(config.recompute_num_layers) {
   for (int64_t i = 0; i < slice.num_layers; ++i) {
     const int64_t layer = slice.first_layer + i;
-    layers_.push_back(std::make_unique<TransformerLayer>(config, stack, layer, tp, stream));
+    layers_.push_back(std::make_unique<TransformerLayer>(config_of(config, stack, layer), stack,
+                                                         layer, tp, stream));
     add_child("layers." + std::to_string(layer), *layers_.back());
   }
   if (!slice.has_end) return;

@@ -10,6 +10,8 @@
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/parallel/tensor/fp8_linear.h"
+#include "megatron/parallel/tensor/input_gradient.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/pieces.h"
 
@@ -27,35 +29,6 @@ int64_t divided(int64_t size, int64_t by, const char* what) {
 Sharding sharded(const TensorParallel& tp, int axis, int64_t parts = 1) {
   return {.axis = axis, .index = tp.rank(), .count = tp.size(), .parts = parts};
 }
-
-// The collective that makes dx whole. The constructor starts it; finish() waits for it.
-class InputGradient {
- public:
-  InputGradient(Tensor partial, const TensorParallel& tp) : partial_(std::move(partial)) {
-    if (!partial_.defined() || tp.size() == 1) {
-      dx_ = partial_;
-    } else if (tp.sequence_parallel) {
-      dx_ = Tensor(partial_.shape().with(0, partial_.size(0) / tp.size()), partial_.dtype(),
-                   partial_.stream());
-      pending_ = comm::start_reduce_scatter(dx_.view(), partial_.view(), comm::Reduce::kSum,
-                                            tp.group, dx_.stream());
-    } else {
-      dx_ = partial_;
-      pending_ = comm::start_all_reduce(dx_.view(), comm::Reduce::kSum, tp.group, dx_.stream());
-    }
-    if (!tp.overlaps_gradients) pending_.wait();
-  }
-
-  Tensor finish() {
-    pending_.wait();
-    return std::move(dx_);
-  }
-
- private:
-  Tensor partial_;
-  Tensor dx_;
-  comm::Pending pending_;
-};
 
 // Do slices of the sequence, such as x, travel beside products?
 bool goes_by_pieces(const Shape& slice, Stream stream, const TensorParallel& tp) {
@@ -186,6 +159,17 @@ Tensor row_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSav
   return dweight.result();
 }
 
+namespace {
+
+// The side in FP8 of a layer, null if it has none.
+std::unique_ptr<Fp8Layer> fp8_layer(const LinearOptions& options, const Variable& weight,
+                                    Stream stream) {
+  if (!options.fp8.is_on()) return nullptr;
+  return std::make_unique<Fp8Layer>(options.fp8, weight, stream);
+}
+
+}  // namespace
+
 ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
                                            const LinearOptions& options, const Placement& placement)
     : tp_(tp) {
@@ -201,6 +185,8 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const Tensor
     info.init = Init::zeros();
     bias_ = add_parameter("bias", {local}, info, placement);
   }
+  fp8_ = fp8_layer(options, weight_, placement.stream);
+  if (fp8_) add_child("fp8", *fp8_);
   if (options.lora.rank == 0) return;
   adapter_.emplace(in, out, parts, tp, options.lora, placement);
   add_child(kAdapter, *adapter_);
@@ -210,11 +196,15 @@ Variable ColumnParallelLinear::with_adapter(const Variable& y, const Variable& x
   return adapter_ ? add(y, adapter_->forward(x)) : y;
 }
 
+ColumnParallelLinear::~ColumnParallelLinear() = default;
+
 Variable ColumnParallelLinear::forward(const Variable& x) const {
+  if (fp8_) return fp8_column_parallel_linear(x, {*fp8_, weight_, bias_}, tp_);
   return with_adapter(column_parallel_linear(x, weight_, bias_, tp_), x);
 }
 
 Variable ColumnParallelLinear::forward_without_bias(const Variable& x) const {
+  if (fp8_) return fp8_column_parallel_linear(x, {*fp8_, weight_}, tp_);
   return with_adapter(column_parallel_linear(x, weight_, Variable(), tp_), x);
 }
 
@@ -228,12 +218,17 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
   if (options.has_bias) {
     bias_ = add_parameter("bias", {out}, {.role = ParameterRole::kBias}, placement);
   }
+  fp8_ = fp8_layer(options, weight_, placement.stream);
+  if (fp8_) add_child("fp8", *fp8_);
   if (options.lora.rank == 0) return;
   adapter_.emplace(in, out, tp, options.lora, placement);
   add_child(kAdapter, *adapter_);
 }
 
+RowParallelLinear::~RowParallelLinear() = default;
+
 Variable RowParallelLinear::forward_without_bias(const Variable& x) const {
+  if (fp8_) return fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_);
   const Variable y = row_parallel_linear(x, weight_, tp_);
   return adapter_ ? add(y, adapter_->forward(x)) : y;
 }

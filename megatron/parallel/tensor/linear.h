@@ -1,7 +1,9 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 
+#include "megatron/nn/fp8_config.h"
 #include "megatron/nn/module.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/parallel_context.h"
@@ -24,7 +26,11 @@
 //   column   backward  G: all-reduce of dx         reduce-scatter of dx        G: that of dweight
 //
 // [1] with P also the product of dweight for the rank's own rows.
+//
+// With LinearOptions::fp8 the products of a layer are those of fp8_linear.h.
 namespace megatron {
+
+class Fp8Layer;
 
 struct LinearOptions {
   bool has_bias = true;
@@ -33,6 +39,7 @@ struct LinearOptions {
   bool has_vocabulary_rows = false;             // the output features are logits, one a token id
   // Parts of a column-parallel layer's output features: 2 for a gate stacked on what it multiplies.
   int64_t stacked_parts = 1;
+  Fp8Config fp8 = {};     // not with an adapter
   LoraOptions lora = {};  // an adapter, whose output is added
 };
 
@@ -51,6 +58,7 @@ class ColumnParallelLinear final : public Module {
   // Throws ConfigError unless out is a multiple of tp * stacked_parts.
   ColumnParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
                        const LinearOptions& options, const Placement& placement);
+  ~ColumnParallelLinear() override;
 
   Variable forward(const Variable& x) const;
   // Without the bias, for callers that add it in a fused kernel.
@@ -59,6 +67,8 @@ class ColumnParallelLinear final : public Module {
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
   bool has_adapter() const { return adapter_.has_value(); }
+  // Null without FP8.
+  const Fp8Layer* fp8() const { return fp8_.get(); }
 
  private:
   Variable with_adapter(const Variable& y, const Variable& x) const;
@@ -66,6 +76,7 @@ class ColumnParallelLinear final : public Module {
   TensorParallel tp_;
   Variable weight_;
   Variable bias_;
+  std::unique_ptr<Fp8Layer> fp8_;
   std::optional<ColumnParallelLora> adapter_;
 };
 
@@ -80,16 +91,20 @@ class RowParallelLinear final : public Module {
   // Throws ConfigError unless in is a multiple of tp.
   RowParallelLinear(int64_t in, int64_t out, const TensorParallel& tp, const LinearOptions& options,
                     const Placement& placement);
+  ~RowParallelLinear() override;
 
   Variable forward_without_bias(const Variable& x) const;
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
   bool has_adapter() const { return adapter_.has_value(); }
+  // Null without FP8.
+  const Fp8Layer* fp8() const { return fp8_.get(); }
 
  private:
   TensorParallel tp_;
   Variable weight_;
   Variable bias_;
+  std::unique_ptr<Fp8Layer> fp8_;
   std::optional<RowParallelLora> adapter_;
 };
 

@@ -1,0 +1,84 @@
+#include "megatron/nn/fp8_layer.h"
+
+#include <cmath>
+#include <utility>
+
+#include "megatron/device/allocator.h"
+#include "megatron/device/trace.h"
+#include "megatron/kernels/elementwise.h"
+
+namespace megatron {
+namespace {
+
+TensorView view_or_null(Tensor& x) { return x.defined() ? x.view() : TensorView{}; }
+
+}  // namespace
+
+DType fp8_dtype(const Fp8Config& config, Fp8Tensor which) {
+  const bool is_wide = config.format == Fp8Format::kHybrid && which == Fp8Tensor::kGradient;
+  return is_wide ? DType::kFloat8E5M2 : DType::kFloat8E4M3;
+}
+
+float fp8_largest(const Fp8Config& config, Fp8Tensor which) {
+  const bool is_wide = fp8_dtype(config, which) == DType::kFloat8E5M2;
+  return std::ldexp(is_wide ? Float8E5M2::largest() : Float8E4M3::largest(),
+                    static_cast<int>(-config.margin));
+}
+
+Fp8Layer::Fp8Layer(const Fp8Config& config, const Variable& weight, Stream stream)
+    : config_(config), weight_(weight), stream_(stream) {
+  if (config.recipe != Fp8Recipe::kDelayed) return;
+  scales_ = add_buffer("scales", {kernels::kFp8Tensors, 2}, DType::kFloat32, Init::ones(), stream);
+  history_ = add_buffer("amax_history", {config.amax_history_len, kernels::kFp8Tensors},
+                        DType::kFloat32, Init::zeros(), stream);
+  if (only_describes()) return;
+  // The state of a run that starts with weights of another one, which had no FP8.
+  kernels::fill(scales_.view(), 1, stream);
+  kernels::fill(history_.view(), 0, stream);
+}
+
+Fp8Matrix Fp8Layer::quantized(Fp8Tensor which, const kernels::Fp8Source& x,
+                              const Fp8Parts& parts) const {
+  const DType dtype = fp8_dtype(config_, which);
+  Fp8Matrix y;
+  if (parts.rows) y.rows = Tensor({x.rows(), x.cols()}, dtype, stream_);
+  if (parts.columns) y.columns = Tensor({x.cols(), x.rows()}, dtype, stream_);
+  quantize(y, which, x, parts.sums);
+  return y;
+}
+
+void Fp8Layer::quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
+                        Tensor sums) const {
+  const TraceRange range("fp8_quantize", stream_);
+  const auto place = static_cast<int64_t>(which);
+  if (state_->has_delayed_scales) {
+    y.scale = scales_.slice(place, 1).reshape({2});
+  } else {
+    if (!y.scale.defined()) y.scale = Tensor({2}, DType::kFloat32, stream_);
+    Tensor own = zeros({1}, DType::kFloat32, stream_);
+    kernels::fp8_quantize({.amax = own.view()}, x, {}, stream_);
+    kernels::fp8_scale(y.scale.view(), own.view(), fp8_largest(config_, which), stream_);
+  }
+  const bool keeps_amax = state_->amax.defined() && grad_enabled();
+  Tensor amax = keeps_amax ? state_->amax.slice(place, 1) : Tensor();
+  kernels::fp8_quantize({.rows = view_or_null(y.rows),
+                         .columns = view_or_null(y.columns),
+                         .amax = view_or_null(amax),
+                         .sums = view_or_null(sums)},
+                        x, y.scale.slice(0, 1).view(), stream_);
+}
+
+void Fp8Layer::quantize_weight() const {
+  const Tensor& weight = weight_.data();
+  Fp8Matrix& y = state_->weight;
+  if (!y.rows.defined()) {
+    const MemoryScope scope(MemoryCategory::kParameters);
+    const DType dtype = fp8_dtype(config_, Fp8Tensor::kWeight);
+    y.rows = Tensor(weight.shape(), dtype, stream_);
+    y.columns = Tensor({weight.size(1), weight.size(0)}, dtype, stream_);
+    y.scale = Tensor({2}, DType::kFloat32, stream_);
+  }
+  quantize(y, Fp8Tensor::kWeight, {.x = weight.view()}, {});
+}
+
+}  // namespace megatron

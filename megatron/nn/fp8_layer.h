@@ -1,0 +1,83 @@
+#pragma once
+
+#include <memory>
+
+#include "megatron/kernels/fp8.h"
+#include "megatron/kernels/fp8_matmul.h"
+#include "megatron/kernels/fp8_scales.h"
+#include "megatron/nn/fp8_config.h"
+#include "megatron/nn/module.h"
+
+namespace megatron {
+
+// A matrix in FP8 as products read it, which sum over the last axis.
+struct Fp8Matrix {
+  Tensor rows;     // [r, c] FP8; undefined if no product needs it
+  Tensor columns;  // [c, r] FP8: the transpose; undefined if no product needs it
+  Tensor scale;    // [2] fp32: the scale and its inverse
+
+  kernels::Fp8Factor by_rows() const { return {rows.view(), scale.slice(1, 1).view()}; }
+  kernels::Fp8Factor by_columns() const { return {columns.view(), scale.slice(1, 1).view()}; }
+};
+
+// The tensors of a linear layer that products read. The numbers are places in its state.
+enum class Fp8Tensor { kInput, kWeight, kGradient };
+
+// What quantized() makes.
+struct Fp8Parts {
+  bool rows = true;
+  bool columns = true;
+  Tensor sums = {};  // Fp8Target::sums; undefined: not wanted
+};
+
+// The FP8 side of a linear layer: its scales, and its weight in FP8.
+//
+//   scales        [3, 2]       buffer: of each Fp8Tensor the scale and its inverse
+//   amax_history  [length, 3]  buffer: the amax of earlier iterations (kernels/fp8_scales.h)
+//
+// With tensorwise scaling there are no buffers, and a tensor is read twice: for its amax and for
+// its elements. Delayed scaling does the same until there is a history, in the first iteration.
+class Fp8Layer final : public Module {
+ public:
+  // For a layer with this weight, [out, in].
+  Fp8Layer(const Fp8Config& config, const Variable& weight, Stream stream);
+
+  // In grad mode it raises the amax of this iteration.
+  Fp8Matrix quantized(Fp8Tensor which, const kernels::Fp8Source& x, const Fp8Parts& parts) const;
+  // As of the last quantize_weight(). Its memory stays where it is.
+  const Fp8Matrix& weight() const { return state_->weight; }
+  // To be called after each change of the weight.
+  void quantize_weight() const;
+
+  // Does the gradient of the weight come from a product in FP8?
+  bool has_fp8_wgrad() const { return config_.wgrad; }
+
+  // For Fp8Scaling.
+  const Tensor& scales() const { return scales_; }
+  const Tensor& amax_history() const { return history_; }
+  // `amax` [3] is where the layer keeps the amax of an iteration.
+  void keep_amax_in(Tensor amax) const { state_->amax = std::move(amax); }
+  void use_delayed_scales() const { state_->has_delayed_scales = true; }
+
+ private:
+  struct State {
+    Tensor amax;  // undefined: not kept
+    Fp8Matrix weight;
+    bool has_delayed_scales = false;
+  };
+
+  void quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x, Tensor sums) const;
+
+  const Fp8Config config_;
+  const Variable weight_;
+  const Stream stream_;
+  Tensor scales_;
+  Tensor history_;
+  std::unique_ptr<State> state_ = std::make_unique<State>();
+};
+
+// The type of a tensor, and the number that its amax is scaled to.
+DType fp8_dtype(const Fp8Config& config, Fp8Tensor which);
+float fp8_largest(const Fp8Config& config, Fp8Tensor which);
+
+}  // namespace megatron

@@ -1,0 +1,242 @@
+#include "megatron/parallel/tensor/fp8_linear.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "megatron/comm/threads.h"
+#include "megatron/ops/bias_activation.h"
+#include "megatron/ops/linear.h"
+#include "megatron/parallel/fp8_scaling.h"
+#include "megatron/parallel/tensor/linear.h"
+#include "tests/parallel/shards.h"
+
+namespace megatron {
+namespace {
+
+constexpr int64_t kIn = 32;
+constexpr int64_t kOut = 48;
+constexpr int64_t kWide = 64;
+
+Fp8Config hybrid(Fp8Recipe recipe = Fp8Recipe::kDelayed) {
+  return {.format = Fp8Format::kHybrid, .recipe = recipe, .amax_history_len = 4};
+}
+
+// x as a tensor of the FP8 type holds it, with the scale of its own amax.
+Tensor rounded(const Tensor& x, DType dtype) {
+  const auto amax = static_cast<float>(largest(x));
+  Tensor y = copied(x);
+  dispatch_float8(dtype, "test", [&]<class T>() {
+    const float scale = T::largest() / amax;
+    for (float& v : y.span<float>()) v = static_cast<float>(T(v * scale)) / scale;
+  });
+  return y;
+}
+
+// Two layers and what lies between them, as in an MLP.
+class Layers final : public Module {
+ public:
+  Layers(const Fp8Config& fp8, const TensorParallel& tp, int64_t width = kWide)
+      : tp_(tp),
+        fc1(kIn, width, tp, {.init = Init::normal(0.2), .stacked_parts = width / kWide, .fp8 = fp8},
+            {}),
+        fc2(kWide, kOut, tp, {.init = Init::normal(0.2), .fp8 = fp8}, {}) {
+    add_child("fc1", fc1);
+    add_child("fc2", fc2);
+    initialize(*this, 7);
+    Tensor bias = fc1.bias().data();
+    for (int64_t i = 0; i < bias.numel(); ++i) bias.span<float>()[static_cast<size_t>(i)] = 0.1f;
+  }
+
+  Variable in_one_op(const Variable& x, Activation activation) const {
+    return fp8_mlp(x, {*fc1.fp8(), fc1.weight(), fc1.bias()}, activation,
+                   {*fc2.fp8(), fc2.weight()}, tp_);
+  }
+  Variable in_parts(const Variable& x, Activation activation) const {
+    return fc2.forward_without_bias(bias_activation(fc1.forward(x), Variable(), activation));
+  }
+
+ private:
+  TensorParallel tp_;
+
+ public:
+  ColumnParallelLinear fc1;
+  RowParallelLinear fc2;
+};
+
+Fp8Scaling scaling_of(const Module& module, const Fp8Config& config,
+                      const TensorParallel& tp = {}) {
+  return Fp8Scaling({&module}, config, {.tensor = tp}, Stream{});
+}
+
+// The three products are exactly those of the rounded tensors, up to the order of fp32 sums. So dx
+// and dweight are the derivatives of y with respect to the rounded x and weight, whose product
+// linear() is tested with central differences.
+TEST(Fp8LinearTest, MultipliesWhatRoundingLeaves) {
+  const Layers layers(hybrid(Fp8Recipe::kTensorwise), {});
+  Fp8Scaling scaling = scaling_of(layers, hybrid(Fp8Recipe::kTensorwise));
+  scaling.quantize_weights();
+  const Tensor x = random_normal({8, 2, kIn}, {.seed = 1});
+  const Tensor dy = random_normal({8, 2, kWide}, {.seed = 2, .stddev = 1e-6f});
+  const Variable in = Variable::leaf(x);
+  const Variable y = layers.fc1.forward(in);
+  backward(y, dy);
+
+  const Variable x8 = Variable::leaf(rounded(x, DType::kFloat8E4M3));
+  const Variable weight8 = Variable::leaf(rounded(layers.fc1.weight().data(), DType::kFloat8E4M3));
+  const Variable want = linear(x8, weight8, layers.fc1.bias().detached());
+  backward(want, rounded(dy, DType::kFloat8E5M2));
+  expect_close(y.data(), want.data(), {1e-5, 1e-5}, "y");
+  expect_close(in.grad(), x8.grad(), {1e-5, 1e-11}, "dx");
+  expect_close(layers.fc1.weight().grad(), weight8.grad(), {1e-5, 1e-11}, "dweight");
+  expect_close(layers.fc1.bias().grad(), sum_leading(dy), {1e-5, 1e-11}, "dbias");
+}
+
+// Three mantissa bits of each factor: errors are far below the values, and never zero.
+TEST(Fp8LinearTest, IsCloseToTheLayerWithoutFp8) {
+  const Layers layers(hybrid(Fp8Recipe::kTensorwise), {});
+  scaling_of(layers, hybrid(Fp8Recipe::kTensorwise)).quantize_weights();
+  const Variable x(random_normal({16, 4, kIn}, {.seed = 1}));
+  const Tensor got = layers.fc1.forward(x).data();
+  const Tensor want = linear(x, layers.fc1.weight(), layers.fc1.bias()).data();
+  double error = 0;
+  double size = 0;
+  for (int64_t i = 0; i < got.numel(); ++i) {
+    error += std::pow(element(got, i) - element(want, i), 2);
+    size += std::pow(element(want, i), 2);
+  }
+  EXPECT_LT(std::sqrt(error / size), 0.05);
+  EXPECT_GT(std::sqrt(error / size), 0.005);
+}
+
+TEST(Fp8MlpTest, IsItsPartsInOneOp) {
+  for (const Activation activation : {Activation::kGeluTanh, Activation::kSwiglu}) {
+    const int64_t width = is_gated(activation) ? 2 * kWide : kWide;
+    const Fp8Config config = hybrid(Fp8Recipe::kTensorwise);
+    const Layers one(config, {}, width);
+    const Layers other(config, {}, width);
+    scaling_of(one, config).quantize_weights();
+    scaling_of(other, config).quantize_weights();
+    const Tensor dy = random_normal({8, 2, kOut}, {.seed = 2});
+    const Variable x1 = Variable::leaf(random_normal({8, 2, kIn}, {.seed = 1}));
+    const Variable x2 = Variable::leaf(x1.data());
+    const Variable y1 = one.in_one_op(x1, activation);
+    const Variable y2 = other.in_parts(x2, activation);
+    backward(y1, dy);
+    backward(y2, dy);
+    expect_identical(y1.data(), y2.data(), "y");
+    expect_identical(x1.grad(), x2.grad(), "dx");
+    expect_identical(one.fc1.weight().grad(), other.fc1.weight().grad(), "dweight1");
+    expect_identical(one.fc1.bias().grad(), other.fc1.bias().grad(), "dbias1");
+    expect_identical(one.fc2.weight().grad(), other.fc2.weight().grad(), "dweight2");
+  }
+}
+
+TEST(Fp8MlpTest, WithoutFp8WgradWeightsGetGradientsOfWideTensors) {
+  Fp8Config config = hybrid(Fp8Recipe::kTensorwise);
+  config.wgrad = false;
+  const Layers layers(config, {});
+  scaling_of(layers, config).quantize_weights();
+  const Tensor x = random_normal({8, 2, kIn}, {.seed = 1});
+  const Tensor dy = random_normal({8, 2, kWide}, {.seed = 2});
+  backward(layers.fc1.forward(Variable::leaf(x)), dy);
+  const Variable weight = Variable::leaf(layers.fc1.weight().data());
+  backward(linear(Variable(x), weight, Variable()), dy);
+  expect_close(layers.fc1.weight().grad(), weight.grad(), {1e-5, 1e-5}, "dweight");
+}
+
+// The first iteration uses the amax of each tensor, and leaves a history for the next ones.
+TEST(Fp8ScalingTest, TheNextIterationUsesTheAmaxOfThisOne) {
+  const Layers layers(hybrid(), {});
+  Fp8Scaling scaling = scaling_of(layers, hybrid());
+  EXPECT_FALSE(scaling.is_settled());
+  const auto iterate = [&](int64_t iteration, float size) {
+    scaling.quantize_weights();
+    const Variable x = Variable::leaf(full({16, 1, kIn}, size, DType::kFloat32, Stream{}));
+    const Variable y = layers.fc1.forward(x);
+    backward(y, full(y.shape(), 1e-3f, DType::kFloat32, Stream{}));
+    scaling.finish_iteration(iteration);
+    return y.data();
+  };
+  iterate(0, 2);
+  EXPECT_TRUE(scaling.is_settled());
+  const Fp8Layer& fp8 = *layers.fc1.fp8();
+  EXPECT_FLOAT_EQ(static_cast<float>(element(fp8.scales(), 0)), 224);
+  EXPECT_FLOAT_EQ(static_cast<float>(element(fp8.scales(), 4)), 57344 / 1e-3f);
+  EXPECT_FLOAT_EQ(static_cast<float>(element(fp8.scales(), 2)),
+                  448 / static_cast<float>(largest(layers.fc1.weight().data())));
+  iterate(1, 0.5f);
+  EXPECT_FLOAT_EQ(static_cast<float>(element(fp8.scales(), 0)), 896);
+  EXPECT_EQ(element(fp8.amax_history(), 0), 2);
+  EXPECT_EQ(element(fp8.amax_history(), 3), 0.5);
+
+  // What exceeds the scale's range saturates.
+  const Tensor y = iterate(2, 1.0f);
+  const Tensor saturated = iterate(3, 1.0f);  // the scale knows 1 now
+  EXPECT_LT(largest(y), largest(saturated));
+}
+
+TEST(Fp8ScalingTest, EvaluationLeavesNoTrace) {
+  const Layers layers(hybrid(), {});
+  Fp8Scaling scaling = scaling_of(layers, hybrid());
+  scaling.quantize_weights();
+  const Variable x = Variable::leaf(random_normal({16, 1, kIn}, {.seed = 1}));
+  backward(layers.fc1.forward(x), random_normal({16, 1, kWide}, {.seed = 2}));
+  {
+    const NoGrad no_grad;
+    scaling.quantize_weights();
+    layers.fc1.forward(Variable(full({16, 1, kIn}, 100.0f, DType::kFloat32, Stream{})));
+  }
+  scaling.finish_iteration(0);
+  EXPECT_LT(element(layers.fc1.fp8()->amax_history(), 0), 10);
+}
+
+std::vector<Tensor> buffers_of(const Module& module) {
+  std::vector<Tensor> buffers;
+  for (const NamedParameter& tensor : named_tensors(module)) {
+    if (tensor.info.role == ParameterRole::kBuffer) buffers.push_back(tensor.variable.data());
+  }
+  return buffers;
+}
+
+// With the scales of one rank, several ranks compute what it does and come to the same new scales:
+// an amax is that of all ranks.
+TEST(Fp8ScalingTest, RanksMatchOneRank) {
+  const Tensor x = random_normal({16, 4, kIn}, {.seed = 1});
+  const Tensor dy = random_normal({16, 4, kOut}, {.seed = 2, .stddev = 1e-4f});
+  const auto iterate = [&](const Layers& layers, Fp8Scaling& scaling, const TensorParallel& tp,
+                           int64_t iteration) {
+    scaling.quantize_weights();
+    const Variable in = Variable::leaf(own_slice(x, tp));
+    const Variable y = layers.in_one_op(in, Activation::kGeluTanh);
+    backward(y, own_slice(dy, tp));
+    scaling.finish_iteration(iteration);
+    return std::pair{y.data(), in.grad()};
+  };
+  const Layers whole(hybrid(), {});
+  Fp8Scaling whole_scaling = scaling_of(whole, hybrid());
+  iterate(whole, whole_scaling, {}, 0);
+  std::vector<Tensor> start;
+  for (const Tensor& buffer : buffers_of(whole)) start.push_back(copied(buffer));
+  const auto [want_y, want_dx] = iterate(whole, whole_scaling, {}, 1);
+
+  for (const int ranks : {1, 2, 4}) {
+    for (const bool sequence_parallel : {false, true}) {
+      comm::run_ranks(ranks, [&, want_y = want_y, want_dx = want_dx](const comm::Group& world) {
+        const TensorParallel tp{.group = world, .sequence_parallel = sequence_parallel};
+        const Layers layers(hybrid(), tp);
+        std::vector<Tensor> buffers = buffers_of(layers);
+        for (size_t i = 0; i < buffers.size(); ++i) copy_into(buffers[i], start[i]);
+        Fp8Scaling scaling = scaling_of(layers, hybrid(), tp);
+        const auto [y, dx] = iterate(layers, scaling, tp, 1);
+        expect_close(y, own_slice(want_y, tp), {1e-5, 1e-5 * largest(want_y)}, "y");
+        expect_close(dx, own_slice(want_dx, tp), {1e-5, 1e-5 * largest(want_dx)}, "dx");
+        const std::vector<Tensor> want = buffers_of(whole);
+        for (size_t i = 0; i < want.size(); ++i) expect_close(buffers[i], want[i], {1e-5, 0}, "");
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megatron
