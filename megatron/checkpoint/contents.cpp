@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "megatron/checkpoint/fp8_state.h"
 #include "megatron/core/error.h"
 #include "megatron/core/listed.h"
 #include "megatron/formats/safetensors.h"
@@ -29,6 +30,13 @@ std::string shape_problem(const CheckpointTensor& target, const StoredTensor& re
   return fmt::format("shape: {}", both);
 }
 
+// Can `target` be left as it is, because a run makes it again?
+bool may_stay(const CheckpointTensor& target, const StoredSection& section) {
+  const auto found = section.find(target.name);
+  return is_fp8_state(target.name) &&
+         (found == section.end() || !(found->second.shape == target.whole));
+}
+
 // The reasons why the targets cannot be filled from a section.
 std::vector<std::string> problems_of(const StoredSection& section,
                                      std::span<const CheckpointTensor> targets, bool is_part) {
@@ -38,6 +46,7 @@ std::vector<std::string> problems_of(const StoredSection& section,
     wanted.insert(target.name);
     invariant(is_inside({target.offset, target.data.shape()}, target.whole),
               "a target is inside its tensor");
+    if (may_stay(target, section)) continue;
     const auto found = section.find(target.name);
     if (found == section.end()) {
       problems.push_back(
@@ -52,7 +61,7 @@ std::vector<std::string> problems_of(const StoredSection& section,
     }
   }
   for (const auto& [name, tensor] : section) {
-    if (!is_part && !wanted.contains(name)) {
+    if (!is_part && !wanted.contains(name) && !is_fp8_state(name)) {
       problems.push_back(
           fmt::format("unexpected: the model has no {} {}", name, tensor.shape.str()));
     }
@@ -263,6 +272,7 @@ void read_section(const CheckpointContents& contents, std::string_view section,
   const StoredSection& stored = section_of(contents, section);
   throw_if_any(contents.directory, problems_of(stored, targets, is_part));
   for (const CheckpointTensor& target : targets) {
+    if (may_stay(target, stored)) continue;
     fill(stored.at(target.name), {target.offset, target.data.shape()}, target.data);
   }
 }

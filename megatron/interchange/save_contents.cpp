@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "megatron/checkpoint/commit.h"
+#include "megatron/checkpoint/fp8_state.h"
 #include "megatron/checkpoint/load.h"
 #include "megatron/checkpoint/save.h"
 #include "megatron/comm/collectives.h"
@@ -14,10 +15,12 @@
 
 namespace megatron {
 
-void save_contents(const std::filesystem::path& directory, const CheckpointContents& contents,
+void save_contents(const std::filesystem::path& directory, const CheckpointContents& saved,
                    SaveFormat format, const MegatronLayout& layout,
                    const TransformerConfig& config) {
-  if (format == SaveFormat::kNative) return save_checkpoint(directory, contents);
+  if (format == SaveFormat::kNative) return save_checkpoint(directory, saved);
+  CheckpointContents contents = saved;
+  drop_fp8_state(contents);
   const bool is_hf = format == SaveFormat::kHuggingFace;
   const auto write = [&](const std::filesystem::path& unfinished) {
     if (is_hf) {

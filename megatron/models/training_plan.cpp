@@ -83,6 +83,7 @@ MicrobatchSizes sizes_of(const PlannedTraining& t) {
 struct RepeatedSpec {
   ParameterSpec spec;
   int64_t count = 1;
+  bool is_in_layer = false;
 };
 
 // The parameters of a chunk. Layers are alike: one is described and stands for all, so that a plan
@@ -97,8 +98,9 @@ std::vector<RepeatedSpec> parameters_of(const TransformerConfig& config, const M
   for (const ParameterSpec& spec : specs_of(0)) outside_of_layers.insert(spec.name);
   std::vector<RepeatedSpec> all;
   for (ParameterSpec& spec : specs_of(std::min<int64_t>(chunk.num_layers, 1))) {
-    const int64_t count = outside_of_layers.contains(spec.name) ? 1 : chunk.num_layers;
-    all.push_back({std::move(spec), count});
+    if (spec.info.role == ParameterRole::kBuffer) continue;  // a few numbers
+    const bool is_in_layer = !outside_of_layers.contains(spec.name);
+    all.push_back({std::move(spec), is_in_layer ? chunk.num_layers : 1, is_in_layer});
   }
   return all;
 }
@@ -118,7 +120,7 @@ std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage,
   }
   for (const ModelChunk& chunk :
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
-    for (const auto& [spec, count] : parameters_of(t.transformer, chunk)) {
+    for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
       const bool is_trained = t.transformer.lora_rank == 0 || spec.info.is_adapter;
       if (is_trained != are_trained) continue;
       const Shape local = spec.info.sharding.on_rank(0, tp).local(spec.shape);
@@ -126,6 +128,23 @@ std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage,
     }
   }
   return items;
+}
+
+// The weights of a stage's linear layers in FP8, by rows and by columns. Layers that FP8 leaves out
+// count, too.
+int64_t fp8_weight_bytes(const PlannedTraining& t, int64_t stage) {
+  if (!t.transformer.fp8.is_on()) return 0;
+  const MicrobatchSizes sizes = sizes_of(t);
+  int64_t sum = 0;
+  for (const ModelChunk& chunk :
+       model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
+    for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
+      if (!is_in_layer || spec.info.role != ParameterRole::kMatrix) continue;
+      const Shape local = spec.info.sharding.on_rank(0, sizes.tp).local(spec.shape);
+      sum += 2 * count * sizes.block(local.numel(), DType::kFloat8E4M3);
+    }
+  }
+  return sum;
 }
 
 // Layers that go backward in one piece.
@@ -451,6 +470,7 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   add(MemoryCategory::kParameters, "parameters", sizes.block(numel, c.params_dtype));
   add(MemoryCategory::kParameters, "parameters that are not trained",
       sizes.block(num_constants, c.params_dtype));
+  add(MemoryCategory::kParameters, "weights in FP8", fp8_weight_bytes(t, stage));
   add(MemoryCategory::kGradients, "main gradients", sizes.block(numel, grad_dtype));
   if (is_16_bit) add(MemoryCategory::kOptimizer, "fp32 main parameters", fp32_shard());
   if (t.optimizer.optimizer == OptimizerKind::kAdam) {
@@ -481,7 +501,8 @@ int64_t num_model_parameters(const TransformerConfig& config) {
     for (const ParameterSpec& spec : t5_specs(config)) sum += spec.shape.numel();
     return sum;
   }
-  for (const auto& [spec, count] : parameters_of(config, whole_model(config.num_layers))) {
+  for (const auto& [spec, count, is_in_layer] :
+       parameters_of(config, whole_model(config.num_layers))) {
     sum += count * spec.shape.numel();
   }
   return sum;
@@ -572,7 +593,8 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
   sent.data_parallel = data(gradients, p.overlap_grad_reduce);
   sent.data_parallel +=
       p.use_distributed_optimizer
-          ? data(memory.bytes(MemoryCategory::kParameters), p.overlap_param_gather)
+          ? data(memory.bytes(MemoryCategory::kParameters) - fp8_weight_bytes(t, stage),
+                 p.overlap_param_gather)
           : data(gradients, p.overlap_grad_reduce);
   const MicrobatchSizes sizes = sizes_of(t);
   const auto hidden_of = [&](const StackPart& stack) {

@@ -353,6 +353,7 @@ class Resolver {
     const int64_t tp = std::max<int64_t>(args_.parallel.tensor_model_parallel_size, 1);
     const int64_t dp = std::max<int64_t>(args_.parallel.data_parallel_size, 1);
     append(problems_, megatron::problems(args_.transformer, tp));
+    fp8_tokens();
     append(problems_, megatron::problems(args_.training, dp));
     if (given("lr") || args_.training.skip_train) {
       append(problems_, megatron::problems(args_.optimizer));
@@ -392,6 +393,7 @@ class Resolver {
     warn_if(given("sequence_parallel") && !args_.parallel.sequence_parallel,
             "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
     overlap_in_vain();
+    fp8_in_vain();
     warn_if(given("loss_scale") && !optimizer.fp16 && !optimizer.bf16 &&
                 !args_.parallel.use_distributed_optimizer,
             "--loss-scale has no effect with fp32 parameters without --use-distributed-optimizer");
@@ -465,6 +467,51 @@ class Resolver {
         fmt::format("--tp-comm-overlap has no effect on a GPU: pieces of {} tokens are fewer than "
                     "{}; raise --micro-batch-size",
                     rows, kFewestPieceRows));
+  }
+
+  void fp8_in_vain() {
+    const Fp8Config& fp8 = args_.transformer.fp8;
+    const auto warn_of = [&](std::initializer_list<const char*> flags, const char* why) {
+      for (std::string flag : flags) {
+        std::string dest = flag.starts_with("--no-") ? flag.substr(5) : flag.substr(2);
+        std::ranges::replace(dest, '-', '_');
+        if (!given(dest.c_str())) continue;
+        args_.warnings.push_back(fmt::format("{} has no effect without {}", flag, why));
+      }
+    };
+    if (!fp8.is_on()) {
+      return warn_of(
+          {"--fp8-margin", "--fp8-interval", "--fp8-amax-history-len", "--fp8-amax-compute-algo",
+           "--no-fp8-wgrad", "--fp8-recipe", "--first-last-layers-bf16",
+           "--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
+          "--fp8-format");
+    }
+    if (fp8.recipe != Fp8Recipe::kDelayed) {
+      warn_of({"--fp8-interval", "--fp8-amax-history-len", "--fp8-amax-compute-algo"},
+              "--fp8-recipe delayed");
+    }
+    if (!fp8.first_last_layers_bf16) {
+      warn_of({"--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
+              "--first-last-layers-bf16");
+    }
+    if (args_.parallel.tp_comm_overlap) {
+      args_.warnings.emplace_back(
+          "--tp-comm-overlap has no effect on layers in FP8, whose products are not cut");
+    }
+  }
+
+  // A product in FP8 has a multiple of 16 rows.
+  void fp8_tokens() {
+    const TransformerConfig& c = args_.transformer;
+    const int64_t cp = args_.parallel.context_parallel_size;
+    if (!c.fp8.is_on()) return;
+    for (const int64_t length : {c.seq_length, c.decoder_seq_length}) {
+      const int64_t tokens = args_.training.micro_batch_size * length / cp;
+      require(tokens % 16 == 0,
+              fmt::format("--fp8-format needs a multiple of 16 tokens in a micro-batch, not {}; "
+                          "choose another --micro-batch-size, {}, or --seq-length",
+                          tokens, args_.training.micro_batch_size));
+    }
   }
 
   TrainingArgs& args_;

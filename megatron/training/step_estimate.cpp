@@ -16,6 +16,7 @@ namespace {
 // tests/cli/plan_test.cpp compares each of those with its estimate. Other GPUs were not measured:
 // their rates are these times the ratio of the peaks (gpu_roof.h).
 constexpr double kMatmulFlops = 660e12;     // bf16, with as many products in a row as an iteration
+constexpr double kFp8Flops = 1100e12;       // products in FP8
 constexpr double kCopyBytes = 4.3e12;       // read plus written
 constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
 constexpr double kAdamEfficiency = 0.9;
@@ -58,6 +59,8 @@ constexpr double kOwnAttentionOfSmallHeads = 0.67;
 // of the heads.
 double elementwise_bytes(const TransformerConfig& c, double h, double f, double q, double k) {
   double bytes = 36 * h;  // two norms with residual, bias and dropout
+  if (c.position_embedding_type == PositionEmbedding::kRope) bytes += 8 * (q + k);
+  if (c.fp8.is_on()) return bytes;  // the passes that quantise do the rest
   if (c.is_gated()) {
     bytes += 16 * f;
   } else if (c.activation != Activation::kGeluTanh) {
@@ -66,8 +69,29 @@ double elementwise_bytes(const TransformerConfig& c, double h, double f, double 
     bytes += 6 * f;  // the activation's derivative
   }
   if (c.add_bias_linear) bytes += 2 * (q + 2 * k + f * (c.is_gated() ? 2 : 1) + 2 * h);
-  if (c.position_embedding_type == PositionEmbedding::kRope) bytes += 8 * (q + k);
   return bytes;
+}
+
+// The same of the passes that quantise: the inputs and the output gradients of linear layers are
+// read in 16 bits and written twice in one byte. Those of fc2 and fc1 include the activation and
+// its derivative. With tensorwise scales each source is read twice.
+double quantisation_bytes(const TransformerConfig& c, double h, double f, double q, double k) {
+  const double wide = f * (c.is_gated() ? 2 : 1);
+  const double read = 2 * (2 * h + q + wide) + 2 * ((q + 2 * k) + 2 * h + wide + f);
+  const double written = 2 * (2 * h + q + f) + 2 * ((q + 2 * k) + 2 * h + wide);
+  return read * (c.fp8.recipe == Fp8Recipe::kTensorwise ? 2 : 1) + written;
+}
+
+// The part of the products of layers that is in FP8.
+double part_in_fp8(const TransformerConfig& c) {
+  const Fp8Config& fp8 = c.fp8;
+  if (!fp8.is_on()) return 0;
+  double layers = 1;
+  if (fp8.first_last_layers_bf16) {
+    layers -= static_cast<double>(fp8.num_layers_at_start_in_bf16 + fp8.num_layers_at_end_in_bf16) /
+              static_cast<double>(c.num_layers);
+  }
+  return layers * (fp8.wgrad ? 1.0 : 2.0 / 3);
 }
 
 // Seconds of one token through all layers on one tensor-parallel rank.
@@ -86,7 +110,8 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   const double weights = layers * (h * (q + 2 * k) + q * h + mlp);
 
   StepEstimate token;
-  token.linear = 6 * weights / ranks / (products * kMatmulFlops);
+  const double fp8 = part_in_fp8(c);
+  token.linear = 6 * weights / ranks / products * ((1 - fp8) / kMatmulFlops + fp8 / kFp8Flops);
   token.head = 6 * h * v / ranks / (products * kMatmulFlops);
   // Forward: two products of half a square; backward: five.
   const double forward = 2 * layers * q * s / ranks;
@@ -97,10 +122,11 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   }
   token.attention = forward / (rate * interpolated(kAttentionForward, s)) +
                     2.5 * forward / (rate * interpolated(kAttentionBackward, s));
-  const double bytes = layers * elementwise_bytes(c, parallel.sequence_parallel ? h / ranks : h,
-                                                  static_cast<double>(c.ffn_hidden_size) / ranks,
-                                                  q / ranks, k / ranks);
-  token.elementwise = (bytes + 6 * v / ranks) / (copies * kCopyBytes * kStreamEfficiency);
+  const double f = static_cast<double>(c.ffn_hidden_size) / ranks;
+  double bytes =
+      elementwise_bytes(c, parallel.sequence_parallel ? h / ranks : h, f, q / ranks, k / ranks);
+  if (fp8 > 0) bytes += quantisation_bytes(c, h, f, q / ranks, k / ranks);
+  token.elementwise = (layers * bytes + 6 * v / ranks) / (copies * kCopyBytes * kStreamEfficiency);
   return token;
 }
 

@@ -146,10 +146,12 @@ void Trainer::train_step() {
   state_.gradients.begin(next.num_microbatches);
   std::optional<NoGrad> no_grad;
   if (!next.is_trained) no_grad.emplace();
+  state_.fp8.quantize_weights();
   LossSums losses =
       run_microbatches(Split::kTrain, next.num_microbatches,
                        next.is_trained ? state_.optimizer.loss_seed(next.num_losses) : Tensor());
   no_grad.reset();
+  if (next.is_trained) state_.fp8.finish_iteration(progress.iteration);
   losses.reduce(state_.parallel.data);
   log_.timers().stop("forward-backward", 1);
   next.losses = losses.names();
@@ -229,8 +231,9 @@ LossSums Trainer::train_through_graph(int64_t num_microbatches, const Tensor& se
   for (int64_t i = 0; i < num_microbatches; ++i) {
     if (i + 1 == num_microbatches) state_.gradients.begin(1);
     const Microbatch batch = task_.get_batch(Split::kTrain, 0);
-    losses.add(graph_->run(batch, first_sample_of(i), seed,
-                           state_.gradients.is_quiet(i, num_microbatches)));
+    losses.add(
+        graph_->run(batch, first_sample_of(i), seed,
+                    state_.gradients.is_quiet(i, num_microbatches) && state_.fp8.is_settled()));
   }
   return losses;
 }
@@ -334,6 +337,7 @@ std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
   const NoGrad no_grad;
   const TimerScope timer(log_.timers(), "evaluate", 0);
   state_.random.set_training(false);
+  state_.fp8.quantize_weights();
 
   const int64_t num_microbatches = state_.microbatches.final_num_microbatches();
   const int64_t samples = state_.microbatches.schedule().final_batch_size();

@@ -84,6 +84,7 @@ TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const com
       chunks(built(config, task, parallel, stream, random)),
       parameters(flat(parameters_of(task, chunks, parallel),
                       flat_options(config.parallel, parallel), stream.device)),
+      fp8(chunks, config.transformer.fp8, parallel, stream),
       gradients(parameters, parallel,
                 {.use_distributed_optimizer = config.parallel.use_distributed_optimizer,
                  .overlap_grad_reduce = config.parallel.overlap_grad_reduce,

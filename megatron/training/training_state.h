@@ -10,6 +10,7 @@
 #include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/optim/parameter_scheduler.h"
+#include "megatron/parallel/fp8_scaling.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/training/microbatch_calculator.h"
 #include "megatron/training/progress.h"
@@ -34,6 +35,7 @@ struct TrainingState {
   // pipeline.
   const std::vector<const Module*> chunks;
   FlatParameters parameters;
+  Fp8Scaling fp8;
   GradientReduction gradients;
   Optimizer optimizer;
   ParameterScheduler scheduler;

@@ -1,6 +1,7 @@
 #include "megatron/transformer/config.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -164,6 +165,45 @@ void adapters(const TransformerConfig& c, std::vector<std::string>& found) {
                     "a name in transformers such as c_attn or q_proj, or all-linear",
                     name, fmt::join(kLoraLayers, ", ")));
   }
+  if (c.fp8.is_on()) {
+    found.push_back(fmt::format("--lora-rank {} does not go with --fp8-format; remove one of them",
+                                c.lora_rank));
+  }
+}
+
+// Problems of --fp8-format; products in FP8 need extents that are multiples of 16.
+std::vector<std::string> problems_of_fp8(const TransformerConfig& c, int64_t tp) {
+  const Fp8Config& fp8 = c.fp8;
+  std::vector<std::string> found;
+  const auto require = [&](bool holds, std::string problem) {
+    if (!holds) found.push_back(std::move(problem));
+  };
+  require(std::abs(fp8.margin) <= 32,
+          fmt::format("--fp8-margin {} must be between -32 and 32", fp8.margin));
+  require(fp8.interval > 0, fmt::format("--fp8-interval {} must be greater than 0", fp8.interval));
+  require(fp8.amax_history_len > 0,
+          fmt::format("--fp8-amax-history-len {} must be greater than 0", fp8.amax_history_len));
+  const int64_t start = fp8.num_layers_at_start_in_bf16;
+  const int64_t end = fp8.num_layers_at_end_in_bf16;
+  require(start >= 0 && end >= 0,
+          fmt::format("--num-layers-at-start-in-bf16 {} and --num-layers-at-end-in-bf16 {} must be "
+                      "at least 0",
+                      start, end));
+  require(!fp8.first_last_layers_bf16 || start + end < c.num_layers,
+          fmt::format("--first-last-layers-bf16 leaves none of {} layers in FP8: {} at the start "
+                      "and {} at the end stay in 16 bits; lower --num-layers-at-start-in-bf16 or "
+                      "--num-layers-at-end-in-bf16",
+                      c.num_layers, start, end));
+  const auto suits = [&](int64_t size, int64_t unit, const char* what) {
+    require(size % unit == 0, fmt::format("--fp8-format needs {} {} to be a multiple of {}; choose "
+                                          "another size or remove --fp8-format",
+                                          what, size, unit));
+  };
+  suits(c.hidden_size, 16, "--hidden-size");
+  suits(c.ffn_hidden_size, 16 * tp, "--ffn-hidden-size");
+  suits(c.num_attention_heads * c.kv_channels, 16 * tp, "--num-attention-heads x --kv-channels");
+  suits(2 * c.num_query_groups * c.kv_channels, 16 * tp, "2 x --num-query-groups x --kv-channels");
+  return found;
 }
 
 }  // namespace
@@ -329,6 +369,9 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
             "remove the flag");
     require(c.recompute_granularity == RecomputeGranularity::kFull,
             "--distribute-saved-activations needs --recompute-granularity full");
+  }
+  if (c.fp8.is_on()) {
+    for (std::string& problem : problems_of_fp8(c, tp)) found.push_back(std::move(problem));
   }
   return found;
 }

@@ -37,6 +37,16 @@ int64_t gathered_bytes(const TransformerConfig& config, const MicrobatchSizes& s
 
 namespace {
 
+// The matrices that FP8 products read, one copy each. Each exists by rows and by columns; the
+// backward pass keeps the columns of inputs.
+struct Fp8Tensors {
+  int64_t hidden = 0;     // inputs of linear_qkv and fc1, gradients of linear_proj and fc2
+  int64_t heads = 0;      // input of linear_proj
+  int64_t activated = 0;  // input of fc2
+  int64_t qkv = 0;        // gradient of linear_qkv
+  int64_t wide = 0;       // gradient of fc1
+};
+
 // The tensors of a layer, in bytes.
 struct Tensors {
   int64_t residual;        // x and every gradient of a residual stream  [s, b, h]
@@ -52,6 +62,7 @@ struct Tensors {
   int64_t lse;             // [b, n / tp, s] fp32
   int64_t wide;            // fc1's output [s, b, f or 2f / tp]
   int64_t activated;       // fc2's input [s, b, f / tp]
+  Fp8Tensors fp8;          // of one byte an element
   int64_t own_keys = 0;    // with context parallelism: this rank's keys and values [s, b, 2gd / tp]
   int64_t other_keys = 0;  // and in the backward pass: those of all ranks, and gradients of both
   // With cross-attention:
@@ -87,6 +98,14 @@ struct Tensors {
       encoder_output =
           m.block(of_encoder * c.hidden_size / (m.sequence_parallel ? m.tp : 1), dtype);
       encoder_keys = m.block(of_encoder * 2 * n * c.kv_channels / m.tp, dtype);
+    }
+    if (c.fp8.is_on()) {
+      const auto bytes = [&](int64_t elements) { return m.block(elements, DType::kFloat8E4M3); };
+      fp8 = {.hidden = bytes(tokens * c.hidden_size),
+             .heads = bytes(tokens * n * c.kv_channels / m.tp),
+             .activated = bytes(tokens * c.ffn_hidden_size / m.tp),
+             .qkv = bytes(tokens * (n + 2 * g) * c.kv_channels / m.tp),
+             .wide = bytes(tokens * c.ffn_hidden_size * (c.is_gated() ? 2 : 1) / m.tp)};
     }
     if (m.cp == 1) return;
     const int64_t both = tokens * 2 * g * c.kv_channels / m.tp;
@@ -137,12 +156,17 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
                          bool is_recomputed) {
   const Tensors t(config, sizes);
   const bool is_parallel = config.parallel_residual;
+  // The inputs of linear layers; linear_proj without FP8 shares attention's output.
+  const bool is_fp8 = config.fp8.is_on() && config.fp8.wgrad;
+  const int64_t normed = is_fp8 ? t.fp8.hidden : t.hidden;
+  const int64_t activated = is_fp8 ? t.fp8.activated : t.activated;
+  const int64_t heads = is_fp8 ? t.fp8.heads : 0;
   LayerMemory memory;
   memory.input = {"layer input", t.residual};
-  memory.kept = {{"input norm, output", t.hidden}, {"norm statistics", 2 * t.norm},
-                 {"queries, keys, values", t.qkv}, {"attention output", t.heads},
-                 {"softmax log-sum-exp", t.lse},   {"pre-MLP norm, output", t.hidden},
-                 {"fc1 output", t.wide},           {"activation output", t.activated}};
+  memory.kept = {{"input norm, output", normed},   {"norm statistics", 2 * t.norm},
+                 {"queries, keys, values", t.qkv}, {"attention output", t.heads + heads},
+                 {"softmax log-sum-exp", t.lse},   {"pre-MLP norm, output", normed},
+                 {"fc1 output", t.wide},           {"activation output", activated}};
   // Parallel halves have one input, which both norms keep.
   if (!is_parallel) memory.kept.push_back({"residual after attention", t.residual});
 
@@ -165,10 +189,15 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   // recompute() holds the output and its gradient, so that the layer may not write over them.
   if (is_recomputed) steps.push_back({"output", t.residual, 0});
   steps.push_back({"MLP dropout", own, 0});
-  steps.push_back({"fc2", whole + t.activated, whole + own + t.activated});  // the activation goes
-  // bias_activation writes its gradient over its input; gelu_mlp frees both.
-  steps.push_back({"activation", 0, t.activated});
-  steps.push_back({"fc1", 2 * whole + t.hidden, 2 * whole + t.wide + t.hidden});
+  // With FP8 the gradient of each layer's output in FP8, both ways.
+  const Fp8Tensors& fp8 = t.fp8;
+  steps.push_back({"fc2", whole + 2 * fp8.hidden + t.activated,
+                   whole + 2 * fp8.hidden + own + activated});  // the activation goes
+  // bias_activation writes its gradient over its input; gelu_mlp frees both. With FP8 it is made in
+  // FP8.
+  const int64_t dwide = is_fp8 ? 2 * fp8.wide : t.wide;
+  steps.push_back({"activation", is_fp8 ? dwide : 0, is_fp8 ? t.wide + t.activated : t.activated});
+  steps.push_back({"fc1", 2 * whole + t.hidden, 2 * whole + dwide + normed});
   if (is_parallel) {
     steps.push_back({"pre-MLP norm", t.residual, t.hidden + t.norm});
     steps.push_back({"attention dropout", own, 0});
@@ -186,7 +215,8 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
     steps.push_back(
         {"cross-attention's norm", t.residual + own, 2 * t.residual + t.hidden + t.norm});
   }
-  steps.push_back({"linear_proj", whole + t.heads, whole + own});
+  steps.push_back(
+      {"linear_proj", whole + 2 * fp8.hidden + t.heads, whole + 2 * fp8.hidden + own + heads});
   const int64_t keys = t.own_keys + t.other_keys;
   steps.push_back({"attention", t.qkv + keys, 2 * t.heads + t.qkv + t.lse + keys});
   if (config.qk_layernorm) {
@@ -200,7 +230,8 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
     projected = t.rank_part;
     steps.push_back({"shared groups", 2 * t.all_groups + t.rank_part, 2 * t.all_groups + t.qkv});
   }
-  steps.push_back({"linear_qkv", 2 * whole + t.hidden, 2 * whole + projected + t.hidden});
+  steps.push_back({"linear_qkv", 2 * whole + 2 * fp8.qkv + t.hidden,
+                   2 * whole + 2 * fp8.qkv + projected + normed});
   steps.push_back({"input norm", t.residual, 2 * t.residual + t.hidden + t.norm});
   memory.workspace = workspace_bytes(config, sizes, t);
   return memory;

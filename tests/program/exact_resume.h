@@ -8,6 +8,13 @@ inline Flags with_dropout(const Flags& flags) {
   return flags.with("--attention-dropout", "0.1").with("--hidden-dropout", "0.1");
 }
 
+// Delayed scaling with a short history.
+inline Flags in_fp8(const Flags& flags) {
+  return flags.with("--fp8-format", "hybrid")
+      .with("--fp8-amax-history-len", "4")
+      .with("--fp8-amax-compute-algo", "max");
+}
+
 // Checks that a run that stops and resumes equals the run that does not, bit for bit.
 class ExactResumeTest : public ProgramTest {
  protected:

@@ -7,7 +7,6 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
   OptimizerConfig& c = args.optimizer;
   TransformerConfig& transformer = args.transformer;
   ArgMap& other = args.other;
-  const ArgValue none;
 
   flags.group("mixed precision");
   flags.add_switch("--fp16", c.fp16, "Parameters and activations in fp16.")
@@ -57,21 +56,49 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
        {"--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"}) {
     flags.add_later_entry(name, T::kText, other, "fp32", "Type of optimizer state.", state_types);
   }
-  flags.add_entry("--fp8-format -> fp8", T::kChoice, other, none, "FP8 matrix products.", "fp8")
-      .among({"e4m3", "hybrid"});
-  flags.add_entry("--fp8-margin", T::kInt, other, int64_t{0}, "Detail of --fp8-format.");
-  flags.add_entry("--fp8-interval", T::kInt, other, int64_t{1}, "Detail of --fp8-format.");
-  flags.add_entry("--fp8-amax-history-len", T::kInt, other, int64_t{1}, "Detail of --fp8-format.");
+  Fp8Config& fp8 = transformer.fp8;
+  flags.add_choice("--fp8-format -> fp8", fp8.format,
+                   {{"e4m3", Fp8Format::kE4M3}, {"hybrid", Fp8Format::kHybrid}},
+                   "Multiply in FP8 in the linear layers of transformer layers: E4M3 for all "
+                   "tensors, or hybrid with E5M2 for gradients.");
+  flags.add("--fp8-margin", fp8.margin, "Divide the scales of FP8 tensors by 2 to this power.")
+      .becomes("margin");
+  flags.add("--fp8-interval", fp8.interval, "Iterations between two updates of delayed scales.")
+      .becomes("interval");
   flags
-      .add_entry("--fp8-amax-compute-algo", T::kChoice, other, "most_recent",
-                 "Detail of --fp8-format.")
-      .among({"most_recent", "max"});
-  flags.add_entry("--no-fp8-wgrad -> fp8_wgrad", T::kOff, other, true, "Detail of --fp8-format.");
-  flags.add_later_entry("--fp8-recipe", T::kText, other, "delayed", "Detail of --fp8-format.");
-  flags.add_later_entry("--fp8-param-gather", T::kSwitch, other, false, "Detail of --fp8-format.",
-                        "fp8");
-  flags.add_later_entry("--first-last-layers-bf16", T::kSwitch, other, false,
-                        "Detail of --fp8-format.");
+      .add("--fp8-amax-history-len", fp8.amax_history_len,
+           "Iterations whose largest elements give a delayed scale.")
+      .becomes("amax_history_len");
+  flags
+      .add_choice("--fp8-amax-compute-algo", fp8.amax_compute_algo,
+                  {{"most_recent", Fp8AmaxAlgorithm::kMostRecent}, {"max", Fp8AmaxAlgorithm::kMax}},
+                  "The largest element that gives a delayed scale: of the last iteration, or of "
+                  "the history.")
+      .becomes("amax_compute_algo");
+  flags
+      .add_off("--no-fp8-wgrad -> fp8_wgrad", fp8.wgrad,
+               "Compute the gradients of weights from tensors of 16 or 32 bits.")
+      .becomes("wgrad");
+  Flag& recipe =
+      flags.add_choice("--fp8-recipe", fp8.recipe,
+                       {{"delayed", Fp8Recipe::kDelayed}, {"tensorwise", Fp8Recipe::kTensorwise}},
+                       "Scale a tensor by the largest elements of earlier iterations "
+                       "(delayed) or of itself (tensorwise).");
+  recipe.becomes("recipe").is_listed = false;
+  flags.add_later_entry("--fp8-param-gather", T::kSwitch, other, false, "Gather parameters in FP8.",
+                        "a gather of parameters in FP8");
+  flags
+      .add_switch("--first-last-layers-bf16", fp8.first_last_layers_bf16,
+                  "Multiply without FP8 in the first and last layers.")
+      .is_listed = false;
+  flags
+      .add("--num-layers-at-start-in-bf16", fp8.num_layers_at_start_in_bf16,
+           "First layers of --first-last-layers-bf16.")
+      .is_listed = false;
+  flags
+      .add("--num-layers-at-end-in-bf16", fp8.num_layers_at_end_in_bf16,
+           "Last layers of --first-last-layers-bf16.")
+      .is_listed = false;
 }
 
 }  // namespace megatron

@@ -1,0 +1,140 @@
+#include <cmath>
+
+#include "tests/program/exact_resume.h"
+#include "tests/program/layout_runs.h"
+#include "tests/support/tensors.h"
+
+// Training with FP8 products.
+namespace megatron::program {
+namespace {
+
+Flags recomputed(const Flags& flags) {
+  return flags.with("--recompute-granularity", "full")
+      .with("--recompute-method", "uniform")
+      .with("--recompute-num-layers", "1");
+}
+
+class Fp8ResumeTest : public ExactResumeTest {};
+
+// After one iteration, in the middle of a ring of amax, and with dropout that is replayed.
+TEST_F(Fp8ResumeTest, EqualsTheRunWithoutStop) { expect_exact_resume(in_fp8(golden_flags()), 1); }
+TEST_F(Fp8ResumeTest, Bf16) {
+  expect_exact_resume(in_fp8(with_dropout(golden_flags())).with("--bf16"), 7);
+}
+TEST_F(Fp8ResumeTest, LlamaTensorwise) {
+  expect_exact_resume(llama_style(golden_flags())
+                          .with("--bf16")
+                          .with("--fp8-format", "e4m3")
+                          .with("--fp8-recipe", "tensorwise")
+                          .with("--first-last-layers-bf16"),
+                      10);
+}
+
+class Fp8Test : public LayoutTest {
+ protected:
+  std::vector<Metrics> metrics(const std::string& name, const Flags& flags) {
+    const Outcome outcome = train(
+        flags.with("--metrics-jsonl", path(name + ".jsonl").string()).with("--eval-iters", "0"));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return metrics_of(path(name + ".jsonl"));
+  }
+};
+
+// The losses of 20 iterations stay near those of bf16, and differ.
+TEST_F(Fp8Test, TrainsLikeBf16) {
+  for (const bool is_llama : {false, true}) {
+    const Flags flags = (is_llama ? llama_style(golden_flags()) : golden_flags()).with("--bf16");
+    const std::string style = is_llama ? "llama_" : "gpt_";
+    const std::vector<Metrics> want = metrics(style + "bf16", flags);
+    const auto expect_near = [&](const std::string& name, const Flags& changed) {
+      const std::vector<Metrics> got = metrics(style + name, changed);
+      ASSERT_EQ(got.size(), want.size());
+      bool is_same = true;
+      for (size_t i = 0; i < want.size(); ++i) {
+        const double loss = want[i].at("lm loss");
+        EXPECT_NEAR(got[i].at("lm loss"), loss, 0.02 * loss) << name << ", iteration " << i;
+        is_same = is_same && got[i].at("lm loss") == loss;
+      }
+      EXPECT_FALSE(is_same) << name;
+    };
+    expect_near("delayed", in_fp8(flags));
+    expect_near("latest", flags.with("--fp8-format", "hybrid"));
+    expect_near("tensorwise", in_fp8(flags).with("--fp8-recipe", "tensorwise"));
+    expect_near("e4m3", flags.with("--fp8-format", "e4m3").with("--fp8-margin", "1"));
+    expect_near("wide_wgrad", in_fp8(flags).with("--no-fp8-wgrad"));
+  }
+}
+
+// A replayed forward pass sees the scales and leaves the amax of the first one.
+TEST_F(Fp8Test, RecomputationChangesNothing) {
+  const Flags flags = in_fp8(with_dropout(golden_flags())).with("--bf16");
+  EXPECT_EQ(metrics("recomputed", recomputed(flags)), metrics("plain", flags));
+}
+
+TEST_F(Fp8Test, LayoutsTrainAlike) {
+  const Flags flags = in_fp8(golden_flags().with("--micro-batch-size", "1"));
+  const std::vector<Metrics> want = trained(flags, {}, "one");
+  ASSERT_GE(want.size(), 20u);
+  const Layout layouts[] = {
+      {.tp = 2},
+      {.tp = 2, .sequence_parallel = true},
+      {.pp = 2, .layers_a_chunk = 1},
+      {.dp = 2, .distributed_optimizer = true, .overlap = true},
+      {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true},
+      {.cp = 2}};
+  for (const Layout& layout : layouts) {
+    const std::string name = name_of(layout);
+    const std::vector<Metrics> got = trained(flags, layout, name);
+    ASSERT_EQ(got.size(), want.size()) << name;
+    // Roundings to three bits differ where sums do.
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double loss = want[i].at("lm loss");
+      EXPECT_NEAR(got[i].at("lm loss"), loss, 2e-3 * loss) << name << ", iteration " << i;
+    }
+  }
+}
+
+// Ranks share one scale for a layer, so that a run goes on with its scales in any layout.
+TEST_F(Fp8Test, ARunGoesOnInAnotherLayoutWithItsScales) {
+  const Flags flags = in_fp8(golden_flags());
+  train(flags.with("--save", path("one").string()).with("--exit-interval", "10"));
+  const Flags go_on = flags.with("--load", path("one").string())
+                          .with("--exit-interval", "11")
+                          .with("--eval-iters", "0");
+  const auto scales_after = [&](const Layout& layout) {
+    const std::string name = name_of(layout);
+    trained(go_on.with("--save", path(name).string()), layout, name);
+    return read_saved_run(iteration_in(path(name), 11)).tensors;
+  };
+  const std::map<std::string, Tensor> want = scales_after({});
+  const std::map<std::string, Tensor> got =
+      scales_after({.tp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true});
+  int count = 0;
+  for (const auto& [name, tensor] : want) {
+    if (name.find(".fp8.") == std::string::npos) continue;
+    ++count;
+    // A difference in the last bit of a sum may change an amax by one rounding in FP8.
+    expect_close(got.at(name), tensor, {0.05, 0}, name);
+  }
+  EXPECT_EQ(count, 4 * 4 * 2) << "scales and history of four linear layers in four layers";
+}
+
+// Scales are no weights: a run without FP8 ignores them, and one with FP8 starts without them.
+TEST_F(Fp8Test, RunsWithAndWithoutFp8GoOnFromEachOther) {
+  const Flags plain = golden_flags().with("--bf16").with("--eval-iters", "0");
+  const Flags fp8 = in_fp8(plain);
+  train(plain.with("--save", path("plain").string()).with("--exit-interval", "5"));
+  train(fp8.with("--save", path("fp8").string()).with("--exit-interval", "5"));
+  const auto go_on = [&](const Flags& flags, const char* from) {
+    const std::vector<Metrics> got =
+        metrics(std::string("from_") + from, flags.with("--load", path(from).string()));
+    ASSERT_EQ(got.size(), 15u);
+    EXPECT_TRUE(std::isfinite(got.back().at("lm loss")));
+  };
+  go_on(fp8, "plain");
+  go_on(plain, "fp8");
+  go_on(fp8.with("--fp8-amax-history-len", "2"), "fp8");
+}
+
+}  // namespace
+}  // namespace megatron::program
