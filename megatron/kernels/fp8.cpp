@@ -21,12 +21,14 @@ void expect_matrices(const Fp8Target& target, const Fp8Source& source, ConstView
       expect_dtype(target.columns.dtype, target.rows.dtype, "fp8_quantize: columns");
     }
   }
+  if (!target.inverse.is_null()) expect_shape(target.inverse.shape, {1}, "fp8_quantize: inverse");
   if (!target.amax.is_null()) expect_shape(target.amax.shape, {1}, "fp8_quantize: amax");
   if (!target.sums.is_null()) {
     expect_shape(target.sums.shape, {(rows + kFp8SumRows - 1) / kFp8SumRows, cols},
                  "fp8_quantize: sums");
   }
-  const bool is_made = !target.rows.is_null() || !target.columns.is_null();
+  const bool is_made =
+      !target.rows.is_null() || !target.columns.is_null() || !target.inverse.is_null();
   if (is_made) expect_shape(scale.shape, {1}, "fp8_quantize: scale");
 }
 

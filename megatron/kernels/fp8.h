@@ -39,16 +39,18 @@ inline constexpr int64_t kFp8SumRows = 128;
 //
 //   rows     [rows, cols]  out     FP8: round(v * scale)
 //   columns  [cols, rows]  out     FP8: its transpose, in the dtype of rows
+//   inverse  [1]           out     fp32: 1 / scale, which products read (fp8_matmul.h)
 //   amax     [1]           in out  fp32: the larger one of its value and of all |v|; NaN wins
 //   sums     [ceil(rows / kFp8SumRows), cols]  out  fp32: sums of v over so many rows each
 struct Fp8Target {
   TensorView rows = {};
   TensorView columns = {};
+  TensorView inverse = {};
   TensorView amax = {};
   TensorView sums = {};
 };
 
-// One pass over v.   scale [1] fp32 in; may be null if neither rows nor columns are made
+// One pass over v.   scale [1] fp32 in; may be null if only amax or sums are made
 //
 // The order of every sum depends only on the shape. On a GPU rows and cols are multiples of 16 and
 // rows of x and dy start at multiples of 16 bytes; throws ShapeError otherwise.

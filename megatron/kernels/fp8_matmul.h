@@ -6,7 +6,7 @@
 namespace megatron::kernels {
 
 // A factor of a product in FP8: an element is the stored number times `inverse`.
-//   matrix [rows, k] FP8   inverse [1] fp32, on the matrix's device
+//   matrix [rows, k] FP8   inverse [1] fp32, on the matrix's device, at a multiple of 16 bytes
 struct Fp8Factor {
   ConstView matrix;
   ConstView inverse;

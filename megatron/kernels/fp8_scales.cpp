@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 
 void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream) {
-  expect_shape(scale.shape, {2}, "fp8_scale: scale");
+  expect_shape(scale.shape, {1}, "fp8_scale: scale");
   expect_shape(amax.shape, {1}, "fp8_scale: amax");
   if (stream.is_cpu()) return cpu::fp8_scale(scale, amax, largest, stream);
   if constexpr (kBuiltWithCuda) return cuda::fp8_scale(scale, amax, largest, stream);

@@ -11,7 +11,7 @@
 namespace megatron::kernels {
 
 // The scale of one tensor from its own amax: largest / amax; 1 if amax is 0 or not finite.
-//   scale [2] out fp32: the scale and its inverse   amax [1] in fp32
+//   scale [1] out fp32   amax [1] in fp32
 void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream);
 
 // The tensors of a linear layer that have a scale: its input, its weight and the gradient of its
@@ -20,7 +20,7 @@ inline constexpr int kFp8Tensors = 3;
 
 // The state of delayed scaling of a linear layer, in fp32.
 struct Fp8LayerState {
-  float* scales;   // [3, 2]: of each tensor the scale and its inverse
+  float* scales;   // [3]
   float* history;  // [length, 3]: a ring with the amax of earlier iterations
 };
 

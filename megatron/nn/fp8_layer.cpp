@@ -28,7 +28,7 @@ float fp8_largest(const Fp8Config& config, Fp8Tensor which) {
 Fp8Layer::Fp8Layer(const Fp8Config& config, const Variable& weight, Stream stream)
     : config_(config), weight_(weight), stream_(stream) {
   if (config.recipe != Fp8Recipe::kDelayed) return;
-  scales_ = add_buffer("scales", {kernels::kFp8Tensors, 2}, DType::kFloat32, Init::ones(), stream);
+  scales_ = add_buffer("scales", {kernels::kFp8Tensors}, DType::kFloat32, Init::ones(), stream);
   history_ = add_buffer("amax_history", {config.amax_history_len, kernels::kFp8Tensors},
                         DType::kFloat32, Init::zeros(), stream);
   if (only_describes()) return;
@@ -43,29 +43,32 @@ Fp8Matrix Fp8Layer::quantized(Fp8Tensor which, const kernels::Fp8Source& x,
   Fp8Matrix y;
   if (parts.rows) y.rows = Tensor({x.rows(), x.cols()}, dtype, stream_);
   if (parts.columns) y.columns = Tensor({x.cols(), x.rows()}, dtype, stream_);
+  y.inverse = Tensor({1}, DType::kFloat32, stream_);
   quantize(y, which, x, parts.sums);
   return y;
+}
+
+Tensor Fp8Layer::scale_of(Fp8Tensor which, const kernels::Fp8Source& x) const {
+  if (state_->has_delayed_scales) return scales_.slice(static_cast<int64_t>(which), 1);
+  Tensor amax = zeros({1}, DType::kFloat32, stream_);
+  kernels::fp8_quantize({.amax = amax.view()}, x, {}, stream_);
+  Tensor scale({1}, DType::kFloat32, stream_);
+  kernels::fp8_scale(scale.view(), amax.view(), fp8_largest(config_, which), stream_);
+  return scale;
 }
 
 void Fp8Layer::quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
                         Tensor sums) const {
   const TraceRange range("fp8_quantize", stream_);
-  const auto place = static_cast<int64_t>(which);
-  if (state_->has_delayed_scales) {
-    y.scale = scales_.slice(place, 1).reshape({2});
-  } else {
-    if (!y.scale.defined()) y.scale = Tensor({2}, DType::kFloat32, stream_);
-    Tensor own = zeros({1}, DType::kFloat32, stream_);
-    kernels::fp8_quantize({.amax = own.view()}, x, {}, stream_);
-    kernels::fp8_scale(y.scale.view(), own.view(), fp8_largest(config_, which), stream_);
-  }
+  const Tensor scale = scale_of(which, x);
   const bool keeps_amax = state_->amax.defined() && grad_enabled();
-  Tensor amax = keeps_amax ? state_->amax.slice(place, 1) : Tensor();
+  Tensor amax = keeps_amax ? state_->amax.slice(static_cast<int64_t>(which), 1) : Tensor();
   kernels::fp8_quantize({.rows = view_or_null(y.rows),
                          .columns = view_or_null(y.columns),
+                         .inverse = y.inverse.view(),
                          .amax = view_or_null(amax),
                          .sums = view_or_null(sums)},
-                        x, y.scale.slice(0, 1).view(), stream_);
+                        x, scale.view(), stream_);
 }
 
 void Fp8Layer::quantize_weight() const {
@@ -76,7 +79,7 @@ void Fp8Layer::quantize_weight() const {
     const DType dtype = fp8_dtype(config_, Fp8Tensor::kWeight);
     y.rows = Tensor(weight.shape(), dtype, stream_);
     y.columns = Tensor({weight.size(1), weight.size(0)}, dtype, stream_);
-    y.scale = Tensor({2}, DType::kFloat32, stream_);
+    y.inverse = Tensor({1}, DType::kFloat32, stream_);
   }
   quantize(y, Fp8Tensor::kWeight, {.x = weight.view()}, {});
 }

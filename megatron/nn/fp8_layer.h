@@ -14,10 +14,10 @@ namespace megatron {
 struct Fp8Matrix {
   Tensor rows;     // [r, c] FP8; undefined if no product needs it
   Tensor columns;  // [c, r] FP8: the transpose; undefined if no product needs it
-  Tensor scale;    // [2] fp32: the scale and its inverse
+  Tensor inverse;  // [1] fp32: an element is the stored number times this
 
-  kernels::Fp8Factor by_rows() const { return {rows.view(), scale.slice(1, 1).view()}; }
-  kernels::Fp8Factor by_columns() const { return {columns.view(), scale.slice(1, 1).view()}; }
+  kernels::Fp8Factor by_rows() const { return {rows.view(), inverse.view()}; }
+  kernels::Fp8Factor by_columns() const { return {columns.view(), inverse.view()}; }
 };
 
 // The tensors of a linear layer that products read. The numbers are places in its state.
@@ -32,7 +32,7 @@ struct Fp8Parts {
 
 // The FP8 side of a linear layer: its scales, and its weight in FP8.
 //
-//   scales        [3, 2]       buffer: of each Fp8Tensor the scale and its inverse
+//   scales        [3]          buffer: of each Fp8Tensor
 //   amax_history  [length, 3]  buffer: the amax of earlier iterations (kernels/fp8_scales.h)
 //
 // With tensorwise scaling there are no buffers, and a tensor is read twice: for its amax and for
@@ -66,6 +66,8 @@ class Fp8Layer final : public Module {
     bool has_delayed_scales = false;
   };
 
+  // The scale of x: of earlier iterations, or its own.
+  Tensor scale_of(Fp8Tensor which, const kernels::Fp8Source& x) const;
   void quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x, Tensor sums) const;
 
   const Fp8Config config_;

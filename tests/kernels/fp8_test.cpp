@@ -165,8 +165,10 @@ TEST_F(Fp8KernelTest, PlainNumbersAreRoundedExactly) {
   const Tensor x_there = there(x);
   const Tensor scale = filled({1}, 3.0f);
   Tensor rows({48, 64}, DType::kFloat8E4M3, stream_under_test());
-  kernels::fp8_quantize({.rows = rows.view()}, {.x = x_there.view()}, scale.view(),
-                        stream_under_test());
+  Tensor inverse = filled({1}, 0);
+  kernels::fp8_quantize({.rows = rows.view(), .inverse = inverse.view()}, {.x = x_there.view()},
+                        scale.view(), stream_under_test());
+  EXPECT_EQ(inverse.item(), 1.0f / 3);
   const Tensor got = rows.to(Stream{});
   for (int64_t i = 0; i < x.numel(); ++i) {
     const Float8E4M3 want(static_cast<float>(element(x, i)) * 3.0f);
@@ -218,12 +220,11 @@ TEST_F(Fp8KernelTest, AmaxIsRaisedAndKeepsNan) {
 TEST_F(Fp8KernelTest, ScaleMapsAmaxToTheLargest) {
   const auto scale_of = [](float amax) {
     const Tensor of = filled({1}, amax);
-    Tensor scale = filled({2}, -1);
+    Tensor scale = filled({1}, -1);
     kernels::fp8_scale(scale.view(), of.view(), 448, stream_under_test());
     return scale.to(Stream{});
   };
   EXPECT_EQ(element(scale_of(7), 0), 64);
-  EXPECT_EQ(element(scale_of(7), 1), 1.0f / 64);
   EXPECT_EQ(element(scale_of(0), 0), 1);
   EXPECT_EQ(element(scale_of(std::numeric_limits<float>::infinity()), 0), 1);
   EXPECT_EQ(element(scale_of(std::numeric_limits<float>::quiet_NaN()), 0), 1);
@@ -238,7 +239,7 @@ class Fp8UpdateTest : public Fp8KernelTest {
     if (IsSkipped()) return;
     std::vector<int64_t> addresses;
     for (int layer = 0; layer < 2; ++layer) {
-      scales_.push_back(filled({3, 2}, 1));
+      scales_.push_back(filled({3}, 1));
       histories_.push_back(filled({3, 3}, 0));
       addresses.push_back(reinterpret_cast<int64_t>(scales_.back().view().data));
       addresses.push_back(reinterpret_cast<int64_t>(histories_.back().view().data));
@@ -252,9 +253,7 @@ class Fp8UpdateTest : public Fp8KernelTest {
     EXPECT_EQ(largest(there.to(Stream{})), 0) << "the next iteration starts with nothing";
   }
   double scale(size_t layer, int64_t tensor) const {
-    const Tensor pair = scales_[layer].to(Stream{});
-    EXPECT_EQ(element(pair, 2 * tensor + 1), 1.0f / static_cast<float>(element(pair, 2 * tensor)));
-    return element(pair, 2 * tensor);
+    return element(scales_[layer].to(Stream{}), tensor);
   }
 
   std::vector<Tensor> scales_;

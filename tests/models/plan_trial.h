@@ -10,6 +10,7 @@
 #include "megatron/models/training_plan.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
+#include "megatron/parallel/fp8_scaling.h"
 #include "tests/support/device_under_test.h"
 
 // The plan of a small model against what the allocator counted while it trained.
@@ -54,11 +55,14 @@ PlanTrial plan_trial(const TransformerConfig& config, int64_t batch, const LossO
   FlatParameters flat(optimized_parameters(model), {.accumulate_allreduce_grads_in_fp32 = true});
   allocator.empty_cache();
   Optimizer optimizer(flat, adam);
+  Fp8Scaling fp8({&model}, config.fp8, {}, stream);
   allocator.reset_peaks();
   RandomState random(1);
   for (int iteration = 0; iteration < 2; ++iteration) {
     flat.zero_grads();
+    fp8.quantize_weights();
     for (int microbatch = 0; microbatch < 2; ++microbatch) backward(loss_of(model, random));
+    fp8.finish_iteration(iteration);
     optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
   }
   trial.after = allocator.stats();

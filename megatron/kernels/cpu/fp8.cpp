@@ -76,6 +76,7 @@ void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView sc
   const float* const v = wide.memory.as<float>();
   if (!target.amax.is_null()) raise(*target.amax.as<float>(), v, rows, cols, stream);
   if (!target.sums.is_null()) sum(target.sums.as<float>(), v, rows, cols);
+  if (!target.inverse.is_null()) *target.inverse.as<float>() = 1 / *scale.as<float>();
   const TensorView& one = target.rows.is_null() ? target.columns : target.rows;
   if (one.is_null()) return;
   dispatch_float8(one.dtype, "fp8_quantize", [&]<class T>() {

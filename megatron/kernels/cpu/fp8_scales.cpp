@@ -6,9 +6,7 @@
 namespace megatron::kernels::cpu {
 
 void fp8_scale(TensorView scale, ConstView amax, float largest, Stream) {
-  float* const to = scale.as<float>();
-  to[0] = fp8_scale_of(*amax.as<float>(), largest, 1.0f);
-  to[1] = 1 / to[0];
+  *scale.as<float>() = fp8_scale_of(*amax.as<float>(), largest, 1.0f);
 }
 
 void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& update, Stream) {
@@ -25,9 +23,7 @@ void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& updat
       }
       latest = 0;
       if (!update.changes_scales) continue;
-      float* const scale = state.scales + 2 * i;
-      scale[0] = fp8_scale_of(most, update.largest[i], scale[0]);
-      scale[1] = 1 / scale[0];
+      state.scales[i] = fp8_scale_of(most, update.largest[i], state.scales[i]);
     }
   }
 }

@@ -21,6 +21,27 @@ constexpr int kTileWarps = kTileThreads / kWarp;
 static_assert(kTile == kFp8SumRows);
 static_assert(kWarp == 2 * kPacks, "a warp has two groups of rows");
 
+// GELU for results of one decimal digit: the hardware's exponential, of six.
+struct FastGelu {
+  static __device__ float gate(float x) {
+    const float u = 2.0f * 0.79788456f * x * fmaf(0.044715f * x, x, 1.0f);
+    return __fdividef(1.0f, 1.0f + __expf(-u));
+  }
+  static __device__ float value(float x) { return x * gate(x); }
+  static __device__ float derivative(float x) {
+    const float s = gate(x);
+    return fmaf(2.0f * x * s * (1.0f - s), fmaf(0.1070322243f * x, x, 0.79788456f), s);
+  }
+};
+template <class Function>
+struct Fast {
+  using type = Function;
+};
+template <>
+struct Fast<GeluTanh> {
+  using type = FastGelu;
+};
+
 // The sources of v, for packs of eight columns: fetch() starts the loads, value() uses them.
 template <class T>
 struct Plain {
@@ -110,12 +131,20 @@ struct Derivative {
 struct Tile {
   uint8_t* rows;
   uint8_t* columns;
+  float* inverse;
   float* amax;
   float* sums;
   const float* scale;
   __nv_fp8_interpretation_t format;
   int64_t num_rows, cols;
 };
+
+// The larger one; NaN if one is.
+__device__ __forceinline__ float larger_or_nan(float a, float b) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
+}
 
 // Eight elements in FP8.
 __device__ uint2 quantized(const Floats& v, float scale, __nv_fp8_interpretation_t format) {
@@ -165,6 +194,8 @@ __global__ void __launch_bounds__(kTileThreads) quantize_kernel(Tile t, Source s
   const int64_t row = tile_row + group * kRowsOfThread;
   const int64_t col = tile_col + pack * kVector;
   const bool is_inside = row < t.num_rows && col < t.cols;
+  if (t.inverse != nullptr && blockIdx.x + blockIdx.y + threadIdx.x == 0)
+    *t.inverse = 1.0f / *t.scale;
 
   float most = 0;
   float sums[kVector] = {};
@@ -179,7 +210,7 @@ __global__ void __launch_bounds__(kTileThreads) quantize_kernel(Tile t, Source s
       const Floats v = source.value(raw[i], col);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        most = larger(fabsf(v.values[j]), most);
+        most = larger_or_nan(fabsf(v.values[j]), most);
         sums[j] += v.values[j];
       }
       stored[i] = quantized(v, scale, t.format);
@@ -241,7 +272,8 @@ template <class T>
 void launch_source(const Tile& tile, const Fp8Source& source, Stream stream) {
   const T* const x = source.x.as<T>();
   if (!source.activation) return launch(tile, Plain<T>{x, tile.cols}, stream);
-  dispatch_activation(*source.activation, [&]<class Function, Gate kGate>() {
+  dispatch_activation(*source.activation, [&]<class Accurate, Gate kGate>() {
+    using Function = typename Fast<Accurate>::type;
     if (source.is_derivative()) {
       launch(tile, Derivative<T, Function, kGate>{x, source.dy.as<T>(), tile.cols}, stream);
     } else {
@@ -266,6 +298,7 @@ void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView sc
   const TensorView& one = target.rows.is_null() ? target.columns : target.rows;
   const Tile tile{.rows = static_cast<uint8_t*>(target.rows.data),
                   .columns = static_cast<uint8_t*>(target.columns.data),
+                  .inverse = target.inverse.is_null() ? nullptr : target.inverse.as<float>(),
                   .amax = target.amax.is_null() ? nullptr : target.amax.as<float>(),
                   .sums = target.sums.is_null() ? nullptr : target.sums.as<float>(),
                   .scale = scale.data == nullptr ? nullptr : scale.as<float>(),

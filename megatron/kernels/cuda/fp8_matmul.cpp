@@ -6,11 +6,16 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-void expect_aligned(const ConstView& x, const char* what) {
-  if (x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && has_aligned_rows(x)) return;
+// cuBLASLt reads numbers, and the inverses of scales, at multiples of 16 bytes.
+void expect_aligned(const Fp8Factor& factor, const char* what) {
+  const ConstView& x = factor.matrix;
+  if (x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && has_aligned_rows(x) &&
+      reinterpret_cast<uintptr_t>(factor.inverse.data) % 16 == 0) {
+    return;
+  }
   throw ShapeError(std::string("fp8_matmul: ") + what + " " + x.shape.str() +
                    " must have multiples of 16 rows and columns and start at a multiple of 16 "
-                   "bytes");
+                   "bytes, and so must the inverse of its scale");
 }
 
 void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias,
@@ -45,12 +50,13 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
                 Fp8Sums sums, Stream stream) {
   if (c.numel() == 0) return;
   if (a.matrix.numel() == 0) return add_bias(c, nullptr, bias, beta, stream);
-  expect_aligned(a.matrix, "a");
-  expect_aligned(b.matrix, "b");
-  // cuBLASLt adds a bias of the result's 16-bit type.
+  expect_aligned(a, "a");
+  expect_aligned(b, "b");
+  // cuBLASLt adds a bias of the result's 16-bit type, if both are aligned as its kernels need.
   const bool fuses_bias =
-      bias.data == nullptr || (bias.dtype == c.dtype && beta == 0 && c.dtype != DType::kFloat32);
-  if (fuses_bias) return launch_product(c, a, b, bias, beta, sums, stream);
+      bias.data == nullptr ||
+      (bias.dtype == c.dtype && beta == 0 && has_aligned_rows(bias) && c.dtype != DType::kFloat32);
+  if (fuses_bias && has_aligned_rows(c)) return launch_product(c, a, b, bias, beta, sums, stream);
   TensorView product{.data = nullptr, .shape = c.shape, .dtype = DType::kFloat32};
   product.data = MatmulPlans::of(stream.device).results(stream, product.bytes());
   launch_product(product, a, b, ConstView{}, 0, sums, stream);

@@ -6,8 +6,7 @@ namespace megatron::kernels::cuda {
 namespace {
 
 __global__ void scale_kernel(float* scale, const float* amax, float largest) {
-  scale[0] = fp8_scale_of(*amax, largest, 1.0f);
-  scale[1] = 1.0f / scale[0];
+  *scale = fp8_scale_of(*amax, largest, 1.0f);
 }
 
 // A block for each layer, a warp for each tensor.
@@ -26,9 +25,8 @@ __global__ void __launch_bounds__(kFp8Tensors* kWarp)
   state.history[update.position * kFp8Tensors + tensor] = latest;
   latest = 0;
   if (!update.changes_scales) return;
-  float* const scale = state.scales + 2 * tensor;
-  scale[0] = fp8_scale_of(most, update.largest[tensor], scale[0]);
-  scale[1] = 1.0f / scale[0];
+  float& scale = state.scales[tensor];
+  scale = fp8_scale_of(most, update.largest[tensor], scale);
 }
 
 }  // namespace

@@ -90,6 +90,24 @@ const Variant kVariants[] = {
        c.qk_layernorm = true;
        c.padded_vocab_size = 32;
      }},
+    {"fp8",
+     [](TransformerConfig& c) {
+       c.params_dtype = DType::kBFloat16;
+       c.fp8.format = Fp8Format::kHybrid;
+       c.padded_vocab_size = 32;
+     }},
+    {"fp8_llama_tensorwise",
+     [](TransformerConfig& c) {
+       make_llama(c);
+       c.params_dtype = DType::kBFloat16;
+       c.fp8 = {.format = Fp8Format::kHybrid, .recipe = Fp8Recipe::kTensorwise};
+     }},
+    {"fp8_recomputed",
+     [](TransformerConfig& c) {
+       c.params_dtype = DType::kBFloat16;
+       c.fp8.format = Fp8Format::kHybrid;
+       recompute(c, RecomputeMethod::kUniform, 1);
+     }},
     {"selective",
      [](TransformerConfig& c) { c.recompute_granularity = RecomputeGranularity::kSelective; }},
     {"full_uniform_1", [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }},
