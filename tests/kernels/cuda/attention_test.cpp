@@ -405,7 +405,8 @@ TEST_F(AttentionCudaTest, RelativeBias) {
       for (const bool is_causal : {false, true}) {
         Problem p = biased(self_attention("relative bias", s, 3, 2, 2, 16, is_causal), 5);
         p.dtype = dtype;
-        p.scale = 1;
+        // T5's scale; it also multiplies the rounding of gradients in 16 bits.
+        if (dtype == DType::kFloat32) p.scale = 1;
         check(p);
       }
     }
