@@ -26,12 +26,13 @@ double llama3_scaled(double frequency, double factor) {
 
 void rotate(Tensor& qkv, int64_t heads, int64_t groups, const Tensor& table,
             const RotaryPositions& positions, kernels::RotaryPairs pairs, bool inverse) {
-  const auto parts = kernels::split_qkv(qkv.view(), heads, groups);
+  // The key of a group follows its queries: together they are the heads of one view.
+  kernels::HeadsView x = kernels::split_qkv(qkv.view(), heads, groups).q;
+  x.heads = heads + groups;
+  x.heads_per_group = heads / groups + 1;
   const ConstView ids =
       positions.position_ids.defined() ? positions.position_ids.view() : ConstView{};
-  for (const kernels::HeadsView& x : {parts.q, parts.k}) {
-    kernels::rotary_inplace(x, table.view(), ids, positions.offset, pairs, inverse, qkv.stream());
-  }
+  kernels::rotary_inplace(x, table.view(), ids, positions.offset, pairs, inverse, qkv.stream());
 }
 
 }  // namespace
