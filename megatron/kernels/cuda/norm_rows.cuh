@@ -408,6 +408,9 @@ void launch_rows(const Forward& f, const Rows& source, Stream stream, const char
   if (packs <= kWarp) return launch_row_norms<T, 1, true>(f, source, blocks, block, stream);
   if (packs <= 2 * kWarp) return launch_row_norms<T, 2, true>(f, source, blocks, block, stream);
   if (packs <= 4 * kWarp) return launch_row_norms<T, 4, true>(f, source, blocks, block, stream);
+  if (f.rows <= kMostOverlapped && packs <= 1024) {  // the GPU has room for more threads a row
+    return launch_row_norms<T, 1, false>(f, source, blocks, dim3(whole_warps(packs)), stream);
+  }
   const dim3 threads(whole_warps(divided_up(packs, kMaxBlockPacks)));
   launch_row_norms<T, kMaxBlockPacks, false>(f, source, blocks, threads, stream);
 }

@@ -9,9 +9,9 @@
 
 // Kernels of one stream that overlap (programmatic dependent launch, compute capability 9.0). A
 // kernel that launch_overlapped() queues may start while earlier kernels run. Until it calls
-// wait_for_earlier_kernels() it reads only memory that no kernel of the stream writes, such as
-// weights, and writes nothing. Every thread that reads or writes other memory calls it first, so
-// that also the kernels after it see the results of the kernels before it.
+// wait_for_earlier_kernels() it reads only memory that no kernel before it in the same pass writes,
+// such as keys of earlier steps, and writes nothing. Every thread that reads or writes other memory
+// calls it first, so that also the kernels after it see the results of the kernels before it.
 namespace megatron::kernels::cuda {
 
 // All results of the stream's earlier kernels are visible after it.

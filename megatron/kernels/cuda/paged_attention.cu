@@ -3,54 +3,18 @@
 #include <string>
 
 #include "megatron/core/error.h"
-#include "megatron/kernels/cuda/attention_tile.cuh"
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/overlap.cuh"
 #include "megatron/kernels/cuda/pack.cuh"
+#include "megatron/kernels/cuda/paged_problem.cuh"
 
-// One query a row. A block has a part of at most kPagedKeys keys of a row and a few heads of a
-// group. kLanes lanes share a key, 8 channels each. A block whose row has several parts stores its
-// sums; the last block of the row adds them in order. Scores are in base 2: exp(x) = 2^(x log2 e).
+// The kernel for fp32 and for heads of more than 128 channels: kLanes lanes share a key, 8 channels
+// each. Others take tensor cores (paged_attention_tensor.cu).
 namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 8;
 constexpr int kKeysOfWarp = kPagedKeys / kWarps;
-
-template <class T>
-struct PagedProblem {
-  const int32_t* pages;
-  const int32_t* lengths;
-  const int32_t* queries;
-  T* keys;
-  T* values;
-  Heads<T> out;
-  Heads<const T> q, k, v;
-  int max_pages, page_tokens;
-  int heads, groups, chunks, d;  // chunks: blocks that share the heads of a group
-  float scale;
-  const float* slopes;         // may be null
-  const float* distance_bias;  // [heads, num_distances]; may be null
-  int num_distances;
-  int* counters;    // [rows, heads], zero
-  float* partials;  // [rows, heads, parts, 2 + d]: largest score, sum, sums of values
-
-  __device__ T* place(T* store, int row, int group, int token) const {
-    const int page = pages[row * max_pages + token / page_tokens];
-    const int64_t slot = int64_t{page} * page_tokens + token % page_tokens;
-    return store + (slot * groups + group) * d;
-  }
-  // Added to the score of a key for the last of `length` tokens.
-  __device__ float bias(int head, int key, int length) const {
-    float sum = slopes == nullptr ? 0.0f : slopes[head] * static_cast<float>(key);
-    const int distance = length - 1 - key;
-    if (distance < num_distances) sum += distance_bias[head * num_distances + distance];
-    return sum;
-  }
-  __device__ float* partial(int row, int head, int part) const {
-    return partials + ((int64_t{row} * heads + head) * gridDim.y + part) * (d + 2);
-  }
-};
 
 // The sum over lanes that differ in the bits from `first` below `end`, on each of them.
 template <int kFirst, int kEnd>
@@ -68,35 +32,6 @@ __device__ __forceinline__ float max_across(float x) {
   return x;
 }
 
-// Where no key counts, the largest score is -infinity, and every difference to 0 is, too.
-__device__ __forceinline__ float finite(float largest) {
-  return largest == -infinity() ? 0.0f : largest;
-}
-
-// Adds the parts of a row, which other blocks stored.
-template <class T>
-__device__ void combine_parts(const PagedProblem<T>& p, int row, int token, int first_head,
-                              int num_heads, int parts) {
-  for (int i = static_cast<int>(threadIdx.x); i < num_heads * p.d;
-       i += static_cast<int>(blockDim.x)) {
-    const int head = first_head + i / p.d;
-    const int c = i % p.d;
-    float largest = -infinity();
-    for (int part = 0; part < parts; ++part) {
-      largest = fmaxf(largest, __ldcg(p.partial(row, head, part)));
-    }
-    float total = 0;
-    float sum = 0;
-    for (int part = 0; part < parts; ++part) {
-      const float* const from = p.partial(row, head, part);
-      const float factor = exp2_fast(__ldcg(from) - finite(largest));
-      total = fmaf(__ldcg(from + 1), factor, total);
-      sum = fmaf(__ldcg(from + 2 + c), factor, sum);
-    }
-    p.out.row(0, head, token)[c] = from_float<T>(sum / total);
-  }
-}
-
 template <class T, int kLanes, int kHeads>
 __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem<T> p) {
   constexpr int kKeysAtOnce = kWarp / kLanes;
@@ -105,15 +40,11 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   __shared__ float sums[kWarps][kHeads][kWidth];
   __shared__ float largest_of[kWarps][kHeads];
   __shared__ float total_of[kWarps][kHeads];
-  __shared__ bool is_last_block;
 
-  const int chunk = static_cast<int>(blockIdx.x) % p.chunks;
-  const int group = static_cast<int>(blockIdx.x) / p.chunks % p.groups;
-  const int row = static_cast<int>(blockIdx.x) / p.chunks / p.groups;
-  const int part = static_cast<int>(blockIdx.y);
-  const int heads_per_group = p.heads / p.groups;
-  const int first_head = group * heads_per_group + chunk * kHeads;
-  const int num_heads = min(kHeads, heads_per_group - chunk * kHeads);
+  const PagedPlace at(p, kHeads);
+  const int row = at.row;
+  const int group = at.group;
+  const int part = at.part;
   const int length = p.lengths[row];
   const int last = length - 1;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -144,7 +75,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
       if (first_key + i * kKeysAtOnce != last || !has_channels) continue;
       keys[i] = load_pack(p.k.row(0, group, token) + channel);
       values[i] = load_pack(p.v.row(0, group, token) + channel);
-      if (chunk > 0) continue;
+      if (at.chunk > 0) continue;
       store_pack(p.place(p.keys, row, group, last) + channel, keys[i]);
       store_pack(p.place(p.values, row, group, last) + channel, values[i]);
     }
@@ -152,7 +83,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   float scores[kSteps][kHeads];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-    const int head = first_head + min(h, num_heads - 1);
+    const int head = at.first_head + min(h, at.num_heads - 1);
     Floats q{};
     if (has_channels) q = unpacked(load_pack(p.q.row(0, head, token) + channel));
 #pragma unroll
@@ -164,7 +95,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
       const int key = first_key + i * kKeysAtOnce;
       sum = sum_across<1, kLanes>(sum);
       scores[i][h] =
-          key < length ? (sum * p.scale + p.bias(head, key, length)) * kLog2E : -infinity();
+          key < length ? (sum * p.scale + p.bias(head, key, length)) * kPagedLog2E : -infinity();
     }
   }
 
@@ -199,44 +130,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   }
   __syncthreads();
 
-  const int parts = (length + kPagedKeys - 1) / kPagedKeys;
-  for (int i = static_cast<int>(threadIdx.x); i < num_heads * p.d;
-       i += static_cast<int>(blockDim.x)) {
-    const int h = i / p.d;
-    const int c = i % p.d;
-    float largest = largest_of[0][h];
-#pragma unroll
-    for (int w = 1; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w][h]);
-    float total = 0;
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float factor = exp2_fast(largest_of[w][h] - finite(largest));
-      total = fmaf(total_of[w][h], factor, total);
-      sum = fmaf(sums[w][h][c], factor, sum);
-    }
-    if (parts == 1) {
-      p.out.row(0, first_head + h, token)[c] = from_float<T>(sum / total);
-      continue;
-    }
-    float* const to = p.partial(row, first_head + h, part);
-    to[2 + c] = sum;
-    if (c == 0) {
-      to[0] = largest;
-      to[1] = total;
-    }
-  }
-  if (parts == 1) return;
-  __threadfence();
-  __syncthreads();
-  int* const counter = p.counters + row * p.heads + first_head;
-  if (threadIdx.x == 0) {
-    is_last_block = atomicAdd(counter, 1) == parts - 1;
-    if (is_last_block) *counter = 0;  // for the next call
-    __threadfence();
-  }
-  __syncthreads();
-  if (is_last_block) combine_parts(p, row, token, first_head, num_heads, parts);
+  finish_part<kWarps, kHeads>(p, at, token, length, largest_of, total_of,
+                              [&](int w, int h, int c) { return sums[w][h][c]; });
 }
 
 template <class T, int kLanes, int kHeads>
@@ -250,18 +145,6 @@ void launch(PagedProblem<T> p, int64_t rows, int64_t parts, Stream stream) {
                      .block = dim3(kWarps * kWarp),
                      .overlaps = is_new},
                     stream, p);
-}
-
-template <class T, int kLanes>
-void launch(const PagedProblem<T>& p, int64_t rows, int64_t parts, Stream stream) {
-  const int heads_per_group = p.heads / p.groups;
-  if constexpr (sizeof(T) == 2) {  // more heads of fp32 do not fit the registers
-    if constexpr (kLanes < 32) {
-      if (heads_per_group > 2) return launch<T, kLanes, 4>(p, rows, parts, stream);
-    }
-    if (heads_per_group > 1) return launch<T, kLanes, 2>(p, rows, parts, stream);
-  }
-  launch<T, kLanes, 1>(p, rows, parts, stream);
 }
 
 template <class F>
@@ -340,9 +223,12 @@ void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHea
         .num_distances = bias.data == nullptr ? 0 : static_cast<int>(bias.size(1)),
         .counters = counters,
         .partials = reinterpret_cast<float*>(counters + rows * q.heads)};
-    if (q.d <= 64) return launch<T, 8>(p, rows, parts, stream);
-    if (q.d <= 128) return launch<T, 16>(p, rows, parts, stream);
-    launch<T, 32>(p, rows, parts, stream);
+    if constexpr (sizeof(T) == 2) {
+      if (q.d <= 128) return tensor_paged_attention(p, rows, parts, stream);
+    }
+    if (q.d <= 64) return launch<T, 8, 1>(p, rows, parts, stream);
+    if (q.d <= 128) return launch<T, 16, 1>(p, rows, parts, stream);
+    launch<T, 32, 1>(p, rows, parts, stream);
   });
 }
 
