@@ -43,9 +43,8 @@ struct EngineState {
 // none makes the youngest text wait again, which later reads its tokens anew.
 //
 // What a request draws depends on its seed, its row and its tokens alone, whatever else runs. On a
-// GPU the logits depend on the number of rows of a product, in the last bits of their dtype: tokens
-// differ only where logits nearly tie. A model in 16 bits has the same bits with up to
-// kernels::cuda::kMostFewRows rows.
+// GPU the last bits of logits depend on the number of rows of a product: there, tokens differ only
+// where logits nearly tie.
 //
 // A step whose rows all draw their next token on the device goes through DecodeSteps. Requests that
 // need the logits on the host do not: log-probabilities, penalties, logit_bias, never_after, beams,

@@ -32,8 +32,7 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
 }  // namespace cpu
 
 namespace cuda {
-// An own kernel for the products of a few rows in 16 bits (cuda/few_rows_matmul.h), else cuBLASLt
-// (cuda/matmul_plans.h).
+// cuBLASLt (cuda/matmul_plans.h).
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream);
 }  // namespace cuda

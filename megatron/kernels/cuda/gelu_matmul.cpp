@@ -1,6 +1,5 @@
 #include "megatron/kernels/gelu_matmul.h"
 
-#include "megatron/kernels/cuda/few_rows_matmul.h"
 #include "megatron/kernels/cuda/matmul_plans.h"
 
 namespace megatron::kernels::cuda {
@@ -28,7 +27,6 @@ bool launched(const MatmulKey& key, const MatmulOperands& operands, Stream strea
 
 bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
                          ConstView bias, Stream stream) {
-  if (pre.is_null() && few_rows_matmul(y, x, weight, bias, true, stream)) return true;
   if (!suits(x, weight, y)) return false;
   if (!pre.is_null() && !has_aligned_rows(pre)) return false;
   if (bias.data != nullptr && !has_aligned_rows(bias)) return false;

@@ -2,7 +2,6 @@
 
 #include <bit>
 
-#include "megatron/kernels/cuda/few_rows_matmul.h"
 #include "megatron/kernels/cuda/matmul_plans.h"
 
 namespace megatron::kernels::cuda {
@@ -54,10 +53,6 @@ bool has_aligned_rows(const ConstView& x) {
 void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpose transpose_b,
             ConstView bias, float beta, Stream stream) {
   if (c.numel() == 0) return;
-  if (transpose_a == Transpose::kNo && transpose_b == Transpose::kYes && beta == 0 &&
-      few_rows_matmul(c, a, b, bias, false, stream)) {
-    return;
-  }
   if (a.numel() == 0) return add_bias(c, nullptr, bias, beta, stream);
   if (bias.data == nullptr || fuses_bias(c, a, b, bias, beta)) {
     return fused_matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
