@@ -486,5 +486,25 @@ TEST_F(GptPlanLayoutTest, MessagesBetweenStagesAreExposedUnlessInterleaved) {
   EXPECT_GT(pipeline(traffic), 0);
 }
 
+// Only adapters have gradients and optimizer state.
+TEST(AdapterPlanTest, CountsWhatIsTrained) {
+  const auto planned = [](int64_t lora_rank) {
+    TransformerConfig config = small_config(4);
+    config.lora_rank = lora_rank;
+    config = resolved(config);
+    const ParallelConfig parallel;
+    const OptimizerConfig adam;
+    return rank_memory({.transformer = config, .parallel = parallel, .optimizer = adam}, 0);
+  };
+  const RankMemory whole = planned(0);
+  const RankMemory adapters = planned(4);
+  const int64_t added = 4 * (64 + 3 * 64) * 4;  // A and B of QKV in each layer
+  EXPECT_EQ(adapters.num_parameters, whole.num_parameters + added);
+  EXPECT_GE(adapters.bytes(MemoryCategory::kParameters), whole.bytes(MemoryCategory::kParameters));
+  EXPECT_LE(adapters.bytes(MemoryCategory::kGradients), 2 * added * 4);
+  EXPECT_LE(adapters.bytes(MemoryCategory::kOptimizer), 2 * 2 * added * 4);
+  EXPECT_GE(whole.bytes(MemoryCategory::kGradients), 10 * added * 4);
+}
+
 }  // namespace
 }  // namespace megatron
