@@ -35,8 +35,9 @@ TEST_F(CudaResumeTest, LlamaWithRecomputation) {
                       3);
 }
 
-TEST_F(CudaResumeTest, Fp8) {
-  expect_exact_resume(in_fp8(gpu_flags()).with("--bf16"), 1);
+TEST_F(CudaResumeTest, Fp8) { expect_exact_resume(in_fp8(gpu_flags()).with("--bf16"), 1); }
+
+TEST_F(CudaResumeTest, Fp8Tensorwise) {
   expect_exact_resume(
       in_fp8(llama_style(gpu_flags())).with("--bf16").with("--fp8-recipe", "tensorwise"), 7);
 }

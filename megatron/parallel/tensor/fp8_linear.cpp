@@ -1,7 +1,5 @@
 #include "megatron/parallel/tensor/fp8_linear.h"
 
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 
 #include "megatron/comm/collectives.h"
@@ -15,15 +13,6 @@ namespace megatron {
 namespace {
 
 using kernels::Fp8Sums;
-
-// Of gradients: exact ones train better. MEGATRON_FP8_SUMS=fast is for experiments with speed.
-Fp8Sums gradient_sums() {
-  static const bool is_fast = [] {
-    const char* const sums = std::getenv("MEGATRON_FP8_SUMS");
-    return sums != nullptr && std::string_view(sums) == "fast";
-  }();
-  return is_fast ? Fp8Sums::kFast : Fp8Sums::kExact;
-}
 
 // What the backward pass needs of a layer and its input.
 struct Saved {
@@ -102,7 +91,7 @@ Tensor input_gradient(const Fp8Matrix& dy, const Shape& shape, const Saved& save
   const Tensor& weight = saved.linear.weight;
   Tensor dx(shape.with(-1, weight.size(1)), weight.dtype(), weight.stream());
   kernels::fp8_matmul(dx.rows(), dy.by_rows(), saved.fp8->weight().by_columns(), {}, 0,
-                      gradient_sums(), dx.stream());
+                      Fp8Sums::kExact, dx.stream());
   return dx;
 }
 
@@ -113,7 +102,7 @@ Tensor weight_gradient(const Fp8Matrix& dy, const Tensor& wide_dy, const Saved& 
   ParameterGradient gradient(saved.linear.weight_sink, weight.shape(), weight.dtype(),
                              weight.stream(), true);
   kernels::fp8_matmul(gradient.view(), dy.by_columns(), saved.x.by_columns(), {}, gradient.beta(),
-                      gradient_sums(), weight.stream());
+                      Fp8Sums::kExact, weight.stream());
   return gradient.result();
 }
 
