@@ -72,16 +72,16 @@ TEST_F(Fp8Test, RecomputationChangesNothing) {
 }
 
 TEST_F(Fp8Test, LayoutsTrainAlike) {
-  const Flags flags = in_fp8(golden_flags().with("--micro-batch-size", "1"));
+  const Flags flags =
+      in_fp8(golden_flags().with("--micro-batch-size", "1").with("--eval-iters", "0"));
   const std::vector<Metrics> want = trained(flags, {}, "one");
   ASSERT_GE(want.size(), 20u);
-  const Layout layouts[] = {
-      {.tp = 2},
-      {.tp = 2, .sequence_parallel = true},
-      {.pp = 2, .layers_a_chunk = 1},
-      {.dp = 2, .distributed_optimizer = true, .overlap = true},
-      {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true},
-      {.cp = 2}};
+  const Layout layouts[] = {{.tp = 2},
+                            {.tp = 2, .sequence_parallel = true},
+                            {.pp = 2, .layers_a_chunk = 1},
+                            {.dp = 2, .distributed_optimizer = true, .overlap = true},
+                            {.tp = 2, .pp = 2, .sequence_parallel = true},
+                            {.cp = 2}};
   for (const Layout& layout : layouts) {
     const std::string name = name_of(layout);
     const std::vector<Metrics> got = trained(flags, layout, name);
@@ -96,7 +96,7 @@ TEST_F(Fp8Test, LayoutsTrainAlike) {
 
 // Ranks share one scale for a layer, so that a run goes on with its scales in any layout.
 TEST_F(Fp8Test, ARunGoesOnInAnotherLayoutWithItsScales) {
-  const Flags flags = in_fp8(golden_flags());
+  const Flags flags = in_fp8(golden_flags()).with("--save-interval", "1000");
   train(flags.with("--save", path("one").string()).with("--exit-interval", "10"));
   const Flags go_on = flags.with("--load", path("one").string())
                           .with("--exit-interval", "11")
@@ -123,17 +123,21 @@ TEST_F(Fp8Test, ARunGoesOnInAnotherLayoutWithItsScales) {
 TEST_F(Fp8Test, RunsWithAndWithoutFp8GoOnFromEachOther) {
   const Flags plain = golden_flags().with("--bf16").with("--eval-iters", "0");
   const Flags fp8 = in_fp8(plain);
-  train(plain.with("--save", path("plain").string()).with("--exit-interval", "5"));
-  train(fp8.with("--save", path("fp8").string()).with("--exit-interval", "5"));
-  const auto go_on = [&](const Flags& flags, const char* from) {
-    const std::vector<Metrics> got =
-        metrics(std::string("from_") + from, flags.with("--load", path(from).string()));
+  const auto begin = [&](const Flags& flags, const char* name) {
+    train(flags.with("--save", path(name).string())
+              .with("--save-interval", "1000")
+              .with("--exit-interval", "5"));
+  };
+  begin(plain, "plain");
+  begin(fp8, "fp8");
+  const auto go_on = [&](const std::string& name, const Flags& flags, const char* from) {
+    const std::vector<Metrics> got = metrics(name, flags.with("--load", path(from).string()));
     ASSERT_EQ(got.size(), 15u);
     EXPECT_TRUE(std::isfinite(got.back().at("lm loss")));
   };
-  go_on(fp8, "plain");
-  go_on(plain, "fp8");
-  go_on(fp8.with("--fp8-amax-history-len", "2"), "fp8");
+  go_on("fp8_from_plain", fp8, "plain");
+  go_on("plain_from_fp8", plain, "fp8");
+  go_on("other_history", fp8.with("--fp8-amax-history-len", "2"), "fp8");
 }
 
 }  // namespace
