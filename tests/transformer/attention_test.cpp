@@ -98,9 +98,8 @@ TEST(SelfAttentionTest, NormedQueriesHaveNoScale) {
 }
 
 // Tokens that come one or two at a time attend to their pages as they would to each other.
-TEST(SelfAttentionTest, CachedKeysAreNormed) {
-  TransformerConfig c = tiny_config();
-  c.qk_layernorm = true;
+// Tokens that come one or two at a time, with the others in a cache, attend as all at once.
+void expect_cached_as_whole(const TransformerConfig& c) {
   const SelfAttention attention(c, kDecoder, 0, {}, Stream{});
   initialize(attention, 2);
   const Tensor x = random_hidden(kLength, 32, 1);
@@ -108,7 +107,7 @@ TEST(SelfAttentionTest, CachedKeysAreNormed) {
   const NoGrad no_grad;
   KvCache cache(c, whole_model(1), 1, 8, 4, Stream{});
   const std::vector<int32_t> pages = {5, 2, 7, 1};
-  for (int64_t token = 0, count = 1; token < kLength; token += count, count = 2) {
+  for (int64_t token = 0, count = 1; token < kLength; token += count, count = 3 - count) {
     count = std::min(count, kLength - token);
     const PagedRow row{.num_tokens = count, .before = token, .pages = pages};
     CachedBatch cached{cache, paged_batch({&row, 1}, 4, c.num_attention_heads, c.kv_channels, {})};
@@ -118,6 +117,18 @@ TEST(SelfAttentionTest, CachedKeysAreNormed) {
     const Tensor y = attended(attention, own, context);
     expect_close(y, first_sample(want.slice(token, count)), Tolerance{1e-5, 1e-5});
   }
+}
+
+TEST(SelfAttentionTest, CachedKeysAreNormed) {
+  TransformerConfig c = tiny_config();
+  c.qk_layernorm = true;
+  expect_cached_as_whole(c);
+}
+
+TEST(SelfAttentionTest, CachedScoresHaveTheModelsScale) {
+  TransformerConfig c = tiny_config();
+  c.softmax_scale = 0.9;
+  expect_cached_as_whole(c);
 }
 
 // q, k and v by group, as kernels::split_qkv describes it.
