@@ -187,8 +187,8 @@ TEST_F(FrontendsTest, FaultsOfTheLaunchersHaveSentences) {
               ElementsAre(HasSubstr("/no/such does not exist; name a config.json")));
   EXPECT_THAT(errors_of(run("deepspeed", {"--autotuning", "run", "pretrain_gpt.py"})),
               ElementsAre(HasSubstr("autotuning and elastic training are not available")));
-  EXPECT_THAT(errors_of(run("deepspeed", {"tasks/main.py"})),
-              ElementsAre(HasSubstr("tasks/main.py has no command here yet")));
+  EXPECT_THAT(errors_of(run("deepspeed", {"pretrain_ict.py"})),
+              ElementsAre(HasSubstr("pretrain_ict.py has no command here yet")));
   EXPECT_THAT(errors_of(run("config", {"defaults"})),
               ElementsAre(HasSubstr("config defaults is not a command")));
 }
