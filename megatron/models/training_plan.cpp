@@ -130,21 +130,27 @@ std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage,
   return items;
 }
 
-// The weights of a stage's linear layers in FP8, by rows and by columns. Layers that FP8 leaves out
-// count, too.
-int64_t fp8_weight_bytes(const PlannedTraining& t, int64_t stage) {
+// What a stage's linear layers keep for FP8: their weights by rows and by columns, and scales.
+// Layers that FP8 leaves out count, too.
+int64_t fp8_bytes(const PlannedTraining& t, int64_t stage) {
   if (!t.transformer.fp8.is_on()) return 0;
   const MicrobatchSizes sizes = sizes_of(t);
+  const auto numbers = [&](int64_t count) { return sizes.block(count, DType::kFloat32); };
+  const Fp8Config& fp8 = t.transformer.fp8;
+  int64_t scales = numbers(1);  // the inverse of a weight's
+  if (fp8.recipe == Fp8Recipe::kDelayed) scales += numbers(3) + numbers(3 * fp8.amax_history_len);
   int64_t sum = 0;
+  int64_t layers = 0;
   for (const ModelChunk& chunk :
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
     for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
       if (!is_in_layer || spec.info.role != ParameterRole::kMatrix) continue;
       const Shape local = spec.info.sharding.on_rank(0, sizes.tp).local(spec.shape);
-      sum += 2 * count * sizes.block(local.numel(), DType::kFloat8E4M3);
+      sum += count * (2 * sizes.block(local.numel(), DType::kFloat8E4M3) + scales);
+      layers += count;
     }
   }
-  return sum;
+  return sum + numbers(3 * layers);  // an iteration's amax
 }
 
 // Layers that go backward in one piece.
@@ -470,7 +476,7 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   add(MemoryCategory::kParameters, "parameters", sizes.block(numel, c.params_dtype));
   add(MemoryCategory::kParameters, "parameters that are not trained",
       sizes.block(num_constants, c.params_dtype));
-  add(MemoryCategory::kParameters, "weights in FP8", fp8_weight_bytes(t, stage));
+  add(MemoryCategory::kParameters, "weights and scales in FP8", fp8_bytes(t, stage));
   add(MemoryCategory::kGradients, "main gradients", sizes.block(numel, grad_dtype));
   if (is_16_bit) add(MemoryCategory::kOptimizer, "fp32 main parameters", fp32_shard());
   if (t.optimizer.optimizer == OptimizerKind::kAdam) {
@@ -591,11 +597,10 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
   };
   const int64_t gradients = memory.bytes(MemoryCategory::kGradients);
   sent.data_parallel = data(gradients, p.overlap_grad_reduce);
-  sent.data_parallel +=
-      p.use_distributed_optimizer
-          ? data(memory.bytes(MemoryCategory::kParameters) - fp8_weight_bytes(t, stage),
-                 p.overlap_param_gather)
-          : data(gradients, p.overlap_grad_reduce);
+  sent.data_parallel += p.use_distributed_optimizer
+                            ? data(memory.bytes(MemoryCategory::kParameters) - fp8_bytes(t, stage),
+                                   p.overlap_param_gather)
+                            : data(gradients, p.overlap_grad_reduce);
   const MicrobatchSizes sizes = sizes_of(t);
   const auto hidden_of = [&](const StackPart& stack) {
     return sizes.tokens(stack.config) * c.hidden_size * size_of(c.params_dtype);

@@ -376,9 +376,9 @@ TEST_F(BertInterchangeTest, OtherCommandsCallItABert) {
               testing::ElementsAre("--load " + gpt +
                                    ": is a GPT, and pretrain-bert trains a BERT; use "
                                    "pretrain-gpt"));
-  EXPECT_THAT(
-      error("generate", {"--load", model, "--prompt", "a"}),
-      testing::ElementsAre("--load " + model + ": is a BERT, and this command takes a GPT"));
+  EXPECT_THAT(error("generate", {"--load", model, "--prompt", "a"}),
+              testing::ElementsAre("--load " + model +
+                                   ": is a BERT, and this command takes a GPT or a T5"));
   EXPECT_THAT(error("fill-mask", {"--load", gpt, "--prompt", "a"}),
               testing::ElementsAre("--load " + gpt + ": is a GPT, and this command takes a BERT"));
   EXPECT_THAT(error("convert-checkpoint", {"--load-dir", model, "--save-dir", path("to").string(),

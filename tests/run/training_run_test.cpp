@@ -115,6 +115,7 @@ TEST(TrainingRunTest, SavesAndLoadsAnyModule) {
   tiny.build();
   tiny.run.checkpoint.save = directory.path().string();
   tiny.run.checkpoint.load = directory.path().string();
+  tiny.run.training.device = DeviceChoice::kCpu;  // its model is there
   testing::internal::CaptureStdout();
   TinyTask task(DType::kFloat32);
   TrainingRun run(tiny.run, task);
