@@ -16,7 +16,7 @@ namespace {
 // tests/cli/plan_test.cpp compares each of those with its estimate. Other GPUs were not measured:
 // their rates are these times the ratio of the peaks (gpu_roof.h).
 constexpr double kMatmulFlops = 660e12;     // bf16, with as many products in a row as an iteration
-constexpr double kFp8Flops = 1100e12;       // products in FP8
+constexpr double kFp8Flops = 1250e12;       // the same in FP8
 constexpr double kCopyBytes = 4.3e12;       // read plus written
 constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
 constexpr double kAdamEfficiency = 0.9;
