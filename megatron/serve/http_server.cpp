@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <list>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -251,12 +252,14 @@ class HttpServer::Refusals {
   std::thread thread_;
 };
 
-// A thread for each connection, up to a number of them.
+// A thread for each connection, up to a number of them. Threads that have ended are joined when the
+// next connection comes: pthread_detach() of glibc 2.36 may read a thread that has already ended.
 class HttpServer::Threads final : public httplib::TaskQueue {
  public:
   explicit Threads(HttpServer& server) : server_(server) {}
 
   void enqueue(std::function<void()> work) override {
+    join_ended();
     if (server_.num_connections_ >= server_.limits_.max_connections || !start(work)) {
       served.is_refusing = true;
       work();
@@ -264,34 +267,53 @@ class HttpServer::Threads final : public httplib::TaskQueue {
     }
   }
   void shutdown() override {
-    std::unique_lock lock(mutex_);
-    is_done_.wait(lock, [&] { return server_.num_connections_ == 0; });
+    {
+      std::unique_lock lock(mutex_);
+      is_done_.wait(lock, [&] { return running_.empty(); });
+    }
+    join_ended();
   }
 
  private:
+  using Place = std::list<std::thread>::iterator;
+
   // False if the system has no thread left.
   bool start(const std::function<void()>& work) {
-    ++server_.num_connections_;
+    const std::lock_guard lock(mutex_);  // the thread finds itself in the list when it ends
+    const Place place = running_.emplace(running_.end());
     try {
-      std::thread([this, work] {
+      *place = std::thread([this, place, work] {
         work();
-        finish();
-      }).detach();
-      return true;
+        end(place);
+      });
     } catch (const std::system_error&) {
-      finish();
+      running_.erase(place);
       return false;
     }
+    ++server_.num_connections_;
+    return true;
   }
-  void finish() {
+  // The last act of a thread.
+  void end(Place place) {
     const std::lock_guard lock(mutex_);
+    ended_.splice(ended_.end(), running_, place);
     --server_.num_connections_;
     is_done_.notify_all();
+  }
+  void join_ended() {
+    std::list<std::thread> ended;
+    {
+      const std::lock_guard lock(mutex_);
+      ended.swap(ended_);
+    }
+    for (std::thread& thread : ended) thread.join();
   }
 
   HttpServer& server_;
   std::mutex mutex_;
   std::condition_variable is_done_;
+  std::list<std::thread> running_;
+  std::list<std::thread> ended_;
 };
 
 HttpServer::HttpServer(const HttpLimits& limits)
