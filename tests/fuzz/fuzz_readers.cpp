@@ -24,6 +24,7 @@
 #include "megatron/formats/sharded.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
+#include "tests/fuzz/mutator.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron {
@@ -166,60 +167,14 @@ std::vector<Reader> readers(const fs::path& directory) {
           {"idx", {read_text(golden / "data/corpus_text_document.idx")}, index}};
 }
 
-class Mutator {
- public:
-  explicit Mutator(uint64_t seed) : random_(seed) {}
-
-  std::string mutated(std::string text) {
-    const uint64_t edits = 1 + below(4);
-    for (uint64_t i = 0; i < edits && !text.empty(); ++i) edit(text);
-    return text;
-  }
-  uint64_t below(uint64_t bound) { return random_() % bound; }
-
- private:
-  void edit(std::string& text) {
-    const size_t at = below(text.size());
-    const size_t size = std::min<size_t>(below(16), text.size() - at);
-    switch (below(7)) {
-      case 0:
-        text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
-        return;
-      case 1:
-        text[at] = static_cast<char>(below(256));
-        return;
-      case 2:
-        text.resize(at);
-        return;
-      case 3:
-        text.erase(at, size);
-        return;
-      case 4:
-        text.insert(at, text.substr(below(text.size()), size));
-        return;
-      case 5: {  // a number of four or eight bytes that lies
-        constexpr uint64_t kNumbers[] = {
-            0, 1, 0x7f, 0xff, 0x7fffffff, 0xffffffff, INT64_MAX, UINT64_MAX, uint64_t{1} << 40};
-        const uint64_t number = kNumbers[below(std::size(kNumbers))];
-        const size_t width = std::min<size_t>(below(2) == 0 ? 4 : 8, text.size() - at);
-        text.replace(at, width, reinterpret_cast<const char*>(&number), width);
-        return;
-      }
-      default: {  // an operation of pickles, or a digit
-        constexpr char kOps[] = "(.01234567NKMJGXcRbQqrhjtsuael]})}d\x80\x81\x85\x86\x87\x8a\x93";
-        text[at] = kOps[below(sizeof(kOps) - 1)];
-        return;
-      }
-    }
-  }
-
-  std::mt19937_64 random_;
-};
+// Operations of pickles, and digits.
+constexpr std::string_view kLetters =
+    "(.01234567NKMJGXcRbQqrhjtsuael]})}d\x80\x81\x85\x86\x87\x8a\x93";
 
 int fuzz(double seconds, uint64_t seed) {
   const TemporaryDirectory directory;
   const std::vector<Reader> all = readers(directory.path());
-  Mutator mutator(seed);
+  Mutator mutator(seed, kLetters);
   const auto start = std::chrono::steady_clock::now();
   int64_t files = 0;
   int64_t refused = 0;

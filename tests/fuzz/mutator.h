@@ -5,13 +5,16 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <string_view>
 
 namespace megatron {
 
 // Damages texts, with a seed.
 class Mutator {
  public:
-  explicit Mutator(uint64_t seed) : random_(seed) {}
+  // `letters`: what single letters of the format become; empty: nothing.
+  explicit Mutator(uint64_t seed, std::string_view letters = {})
+      : random_(seed), letters_(letters) {}
 
   uint64_t below(uint64_t bound) { return random_() % bound; }
   std::string mutated(std::string text) {
@@ -28,7 +31,7 @@ class Mutator {
   void edit(std::string& text) {
     const size_t at = below(text.size());
     const size_t size = std::min<size_t>(below(16), text.size() - at);
-    switch (below(6)) {
+    switch (below(letters_.empty() ? 6 : 7)) {
       case 0:
         text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
         return;
@@ -44,7 +47,7 @@ class Mutator {
       case 4:
         text.insert(at, text.substr(below(text.size()), size));
         return;
-      default: {  // a number that lies
+      case 5: {  // a number of four or eight bytes that lies
         constexpr uint64_t kNumbers[] = {
             0, 1, 0x7f, 0xff, 0x7fffffff, 0xffffffff, INT64_MAX, UINT64_MAX, uint64_t{1} << 40};
         const uint64_t number = kNumbers[below(std::size(kNumbers))];
@@ -52,10 +55,14 @@ class Mutator {
         text.replace(at, width, reinterpret_cast<const char*>(&number), width);
         return;
       }
+      default:
+        text[at] = letters_[below(letters_.size())];
+        return;
     }
   }
 
   std::mt19937_64 random_;
+  std::string letters_;
 };
 
 }  // namespace megatron
