@@ -15,6 +15,7 @@ struct GradSink::Leaf {
   Tensor grad;
   bool is_main = false;  // grad is a main gradient: add, never replace
   std::function<void()> done;
+  std::function<void(bool is_recorded)> op_done;
 };
 
 // One recorded op, or a leaf (then `leaf` is set and there are no inputs).
@@ -155,6 +156,11 @@ void Variable::on_gradient(std::function<void()> done) {
   impl_->node->leaf->done = std::move(done);
 }
 
+void Variable::on_op(std::function<void(bool is_recorded)> done) {
+  invariant(requires_grad() && impl_->node->leaf != nullptr, "only a leaf has a gradient");
+  impl_->node->leaf->op_done = std::move(done);
+}
+
 void Variable::on_use(std::function<void()> use) {
   invariant(defined(), "a used variable is defined");
   impl_->use = std::move(use);
@@ -176,7 +182,13 @@ std::vector<Variable> record_outputs(const char* name, std::vector<Tensor> ys,
   for (Tensor& y : ys) results.emplace_back(std::move(y));
   bool any = false;
   for (const Variable& input : inputs) any = any || input.requires_grad();
-  if (!recording || !any) return results;
+  if (!any) return results;
+  for (const Variable& input : inputs) {
+    if (!input.requires_grad() || input.impl_->node->leaf == nullptr) continue;
+    const auto& op_done = input.impl_->node->leaf->op_done;
+    if (op_done) op_done(recording);
+  }
+  if (!recording) return results;
 
   auto node = std::make_shared<Variable::Node>();
   node->name = name;

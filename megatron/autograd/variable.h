@@ -84,6 +84,10 @@ class Variable {
   // From now on backward() calls `done` each time an op that used this leaf has delivered its
   // gradient. Null: no more calls.
   void on_gradient(std::function<void()> done);
+  // From now on `done` is called after each op of a forward pass that has this leaf as an input:
+  // the op has queued its reads of the elements. is_recorded: backward() will run the op, too,
+  // and call on_gradient's function for it. Null: no more calls.
+  void on_op(std::function<void(bool is_recorded)> done);
   // From now on `use` is called before any handle gives access to the elements, which may still be
   // arriving. Null: no more calls.
   void on_use(std::function<void()> use);

@@ -57,6 +57,8 @@ struct OptimizerConfig {
   double loss_scale_window = 1000.0;  // clean steps before the scale doubles
   int64_t hysteresis = 2;             // overflows tolerated before the scale halves
 
+  bool optimizer_cpu_offload = false;  // the optimizer's state is in host memory
+
   bool log_num_zeros_in_grad = false;
   bool check_for_nan_in_loss_and_grad = true;
 };

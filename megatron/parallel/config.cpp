@@ -18,6 +18,10 @@ ParallelConfig resolved(ParallelConfig config) {
   const bool is_interleaved = config.num_layers_per_virtual_pipeline_stage > 0 ||
                               config.num_virtual_stages_per_pipeline_rank > 1;
   if (!is_interleaved) config.overlap_p2p_comm = false;
+  if (config.use_distributed_optimizer) {
+    config.zero_stage = std::max<int64_t>(config.zero_stage, 1);
+  }
+  config.use_distributed_optimizer = config.zero_stage >= 1;
   if (tp == 1) config.sequence_parallel = false;
   if (config.sequence_parallel) config.async_tensor_model_parallel_allreduce = false;
   return config;
@@ -88,6 +92,14 @@ std::vector<std::string> problems(const ParallelConfig& c) {
       "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers exclude "
       "--account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split; keep "
       "one way to divide the layers");
+  require(c.zero_stage >= 0 && c.zero_stage <= 3,
+          fmt::format("--zero-stage {} must be 0, 1, 2 or 3", c.zero_stage));
+  // A pipeline holds the gradients of several microbatches; as DeepSpeed.
+  require(c.zero_stage < 2 || c.pipeline_model_parallel_size == 1,
+          fmt::format("--zero-stage {} excludes --pipeline-model-parallel-size {}, because a "
+                      "pipeline needs its gradients from the first to the last microbatch; use "
+                      "--zero-stage 1",
+                      c.zero_stage, c.pipeline_model_parallel_size));
   if (c.overlap_param_gather) {
     require(c.use_distributed_optimizer,
             "--overlap-param-gather needs --use-distributed-optimizer; add it");

@@ -35,7 +35,10 @@ struct ParallelConfig {
   bool tp_comm_overlap = false;
   bool use_tp_pp_dp_mapping = false;  // rank order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp
 
-  bool use_distributed_optimizer = false;
+  // What data-parallel ranks divide (ZeRO; Rajbhandari et al. 2020, arXiv:1910.02054): 0 nothing,
+  // 1 the optimizer's state, 2 gradients as well, 3 parameters as well.
+  int64_t zero_stage = 0;                  // resolved: at least 1 with use_distributed_optimizer
+  bool use_distributed_optimizer = false;  // resolved: zero_stage >= 1
   bool overlap_grad_reduce = false;
   bool delay_grad_reduce = true;
   bool overlap_param_gather = false;

@@ -24,7 +24,25 @@ std::byte* new_block(int64_t bytes, CachingAllocator& allocator) {
 Storage::Storage(int64_t bytes, Stream stream)
     : data_(new_block(bytes, allocator_of(stream.device))), bytes_(bytes), stream_(stream) {}
 
-Storage::~Storage() { allocator_of(stream_.device).release(data_); }
+Storage::~Storage() {
+  if (has_memory()) allocator_of(stream_.device).release(data_);
+}
+
+void Storage::drop() {
+  invariant(has_memory(), "only memory that is there is dropped");
+  allocator_of(stream_.device).release(data_);
+  data_ = nullptr;
+}
+
+void Storage::take() {
+  invariant(!has_memory(), "only a tensor without memory takes some");
+  data_ = new_block(bytes_, allocator_of(stream_.device));
+}
+
+void Storage::prepare() const {
+  const std::function<void()> call = before_access_;  // it may set another one
+  call();
+}
 
 Tensor::Tensor(const Shape& shape, DType dtype, Stream stream)
     : storage_(std::make_shared<Storage>(
@@ -34,12 +52,16 @@ Tensor::Tensor(const Shape& shape, DType dtype, Stream stream)
 
 TensorView Tensor::view() {
   invariant(defined(), "a used tensor is defined");
-  return {storage_->data() + offset_, shape_, dtype_};
+  std::byte* const data = storage_->data();
+  invariant(data != nullptr, "a used tensor has memory");
+  return {data + offset_, shape_, dtype_};
 }
 
 ConstView Tensor::view() const {
   invariant(defined(), "a used tensor is defined");
-  return {storage_->data() + offset_, shape_, dtype_};
+  std::byte* const data = storage_->data();
+  invariant(data != nullptr, "a used tensor has memory");
+  return {data + offset_, shape_, dtype_};
 }
 
 namespace {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "megatron/core/view.h"
@@ -10,7 +12,8 @@
 
 namespace megatron {
 
-// A block of device memory, returned to its allocator with the last tensor that uses it.
+// A block of device memory, returned to its allocator with the last tensor that uses it, or before
+// that by drop().
 class Storage {
  public:
   Storage(int64_t bytes, Stream stream);
@@ -18,14 +21,26 @@ class Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const {
+    if (before_access_) prepare();
+    return data_;
+  }
   int64_t bytes() const { return bytes_; }
   Stream stream() const { return stream_; }
 
+  // See Tensor.
+  bool has_memory() const { return data_ != nullptr; }
+  void drop();
+  void take();
+  void set_before_access(std::function<void()> call) { before_access_ = std::move(call); }
+
  private:
-  std::byte* data_;
+  void prepare() const;
+
+  std::byte* data_;  // null: dropped
   int64_t bytes_;
   Stream stream_;
+  std::function<void()> before_access_;
 };
 
 // Owned, contiguous, row-major elements without gradient. Copies of a Tensor, reshape and slice
@@ -72,6 +87,16 @@ class Tensor {
 
   // Does no other Tensor share the memory? Then it may be overwritten.
   bool is_sole_owner() const { return storage_.use_count() == 1; }
+
+  // Memory that comes and goes, together for all tensors that share it: they keep their shapes and
+  // may be copied and cut while there is none. Work on it that is still queued may finish after
+  // drop_memory(); see CachingAllocator. take_memory() gives undefined elements.
+  bool has_memory() const { return storage_->has_memory(); }
+  void drop_memory() { storage_->drop(); }
+  void take_memory() { storage_->take(); }
+  // From now on `call` is called before each access to the elements; it may take memory and fill
+  // it. Null: no more calls.
+  void before_access(std::function<void()> call) { storage_->set_before_access(std::move(call)); }
 
  private:
   void expect_on_cpu() const;

@@ -159,6 +159,24 @@ TEST(VariableTest, IsAnnouncedBeforeItIsLookedAt) {
   EXPECT_EQ(looks, 1);
 }
 
+TEST(VariableTest, OpsOfItAreAnnouncedInBothDirections) {
+  std::string events;
+  Variable w = Variable::leaf(vector_of({3}));
+  w.on_op([&](bool is_recorded) { events += is_recorded ? 'r' : 'n'; });
+  w.on_gradient([&] { events += 'g'; });
+  {
+    const NoGrad no_grad;
+    (void)square(w);
+  }
+  const Variable y = square(square(w));  // the second op has another input
+  EXPECT_EQ(events, "nr");
+  backward(y, vector_of({1}));
+  EXPECT_EQ(events, "nrg");
+  w.on_op(nullptr);
+  (void)square(w);
+  EXPECT_EQ(events, "nrg");
+}
+
 TEST(BackwardTest, ConstantsRecordNothing) {
   const Variable x(vector_of({3}));
   EXPECT_FALSE(square(x).requires_grad());

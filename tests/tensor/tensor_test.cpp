@@ -63,5 +63,37 @@ TEST(TensorTest, CountsItsMemoryUnderTheOpenCategory) {
   EXPECT_EQ(allocator_of(device).stats().allocated_bytes, 0);
 }
 
+TEST(TensorTest, MemoryComesAndGoesForAllTensorsThatShareIt) {
+  const Device device{DeviceType::kCpu, 78};
+  const auto allocated = [&] { return allocator_of(device).stats().allocated_bytes; };
+  Tensor whole({32}, DType::kFloat32, Stream{device});
+  whole.drop_memory();
+  EXPECT_EQ(allocated(), 0);
+  const Tensor row = whole.slice(16, 16).reshape({2, 8});  // a place, not an access
+  EXPECT_EQ(row.shape(), Shape({2, 8}));
+  EXPECT_THROW((void)row.view(), InternalError);
+
+  whole.take_memory();
+  EXPECT_TRUE(row.has_memory());
+  EXPECT_EQ(allocated(), 128);
+  EXPECT_EQ(row.view().as<float>(), whole.view().as<float>() + 16);
+}
+
+TEST(TensorTest, AnAccessMayBringTheElements) {
+  Tensor x = tensor_of<float>({1, 2}, {2});
+  const Tensor part = x.slice(1, 1);
+  x.drop_memory();
+  int calls = 0;
+  x.before_access([&] {
+    ++calls;
+    x.before_access(nullptr);  // it may end itself
+    x.take_memory();
+    x.span<float>()[1] = 7;
+  });
+  EXPECT_EQ(part.item(), 7);
+  EXPECT_EQ(part.item(), 7);
+  EXPECT_EQ(calls, 1);
+}
+
 }  // namespace
 }  // namespace megatron
