@@ -16,8 +16,6 @@
 namespace megatron {
 namespace {
 
-constexpr int kLog2CacheSets = 16;
-
 std::string_view stripped(std::string_view line) {
   constexpr std::string_view kBlanks = " \t\n\v\f\r\x1C\x1D\x1E\x1F";
   const size_t begin = line.find_first_not_of(kBlanks);
@@ -97,8 +95,7 @@ int32_t BertTokenizer::add_token(const std::string& token) {
 // one with other characters is left to BertWords, as its lower case depends on its neighbours.
 class BertTokenizer::WordEncoder final : public Encoder {
  public:
-  WordEncoder(const BertTokenizer& tokenizer, int log2_sets)
-      : tokenizer_(tokenizer), cache_(log2_sets), batch_(cache_) {}
+  explicit WordEncoder(const BertTokenizer& tokenizer) : tokenizer_(tokenizer), batch_(cache_) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     end_ = text.data() + text.size();
@@ -173,37 +170,25 @@ class BertTokenizer::WordEncoder final : public Encoder {
   }
 
   void drain(std::vector<int32_t>& ids) {
-    batch_.drain(ids, [&](std::string_view word) { return encode_rare(word); });
-  }
-
-  // A word that is not in the short table. Good until the next call.
-  std::span<const int32_t> encode_rare(std::string_view word) {
-    if (const std::vector<int32_t>* known = cache_.find_long(word)) return *known;
-    fresh_.clear();
-    tokenizer_.words_.cut_run(
-        word, [&](const std::string& part) { tokenizer_.word_piece_.append(part, fresh_); });
-    if (word.size() <= WordCache::kMaxShortBytes && fresh_.size() <= WordCache::kMaxShortIds) {
-      cache_.insert_short(WordCache::short_key(word, end_ - word.data()), fresh_);
-    } else {
-      cache_.insert_long(word, fresh_);
-    }
-    return fresh_;
+    batch_.drain(ids, [&](std::string_view run, std::vector<int32_t>& own) {
+      tokenizer_.words_.cut_run(
+          run, [&](const std::string& word) { tokenizer_.word_piece_.append(word, own); });
+    });
   }
 
   const BertTokenizer& tokenizer_;
   WordCache cache_;
   WordBatch batch_;
-  std::vector<int32_t> fresh_;
   const char* end_ = nullptr;  // of the text
 };
 
 std::unique_ptr<Encoder> BertTokenizer::make_encoder() const {
-  return std::make_unique<WordEncoder>(*this, kLog2CacheSets);
+  return std::make_unique<WordEncoder>(*this);
 }
 
 std::vector<int32_t> BertTokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
-  WordEncoder(*this, WordCache::log2_sets_for(text.size(), kLog2CacheSets)).append(text, ids);
+  WordEncoder(*this).append(text, ids);
   return ids;
 }
 

@@ -17,8 +17,6 @@ namespace megatron {
 namespace {
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
-// 4 MB for each encoder: enough for nearly all words of a large corpus.
-constexpr int kLog2CacheSets = 16;
 // Ids index a table; far above every vocabulary in use, so that a typing error is found.
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 
@@ -215,12 +213,13 @@ std::unique_ptr<Gpt2BpeTokenizer> Gpt2BpeTokenizer::from_directory(
 
 class Gpt2BpeTokenizer::WordEncoder final : public Encoder {
  public:
-  WordEncoder(const Gpt2BpeTokenizer& tokenizer, int log2_sets)
-      : tokenizer_(tokenizer), cache_(log2_sets), batch_(cache_) {}
+  explicit WordEncoder(const Gpt2BpeTokenizer& tokenizer) : tokenizer_(tokenizer), batch_(cache_) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     const char* const end = text.data() + text.size();
-    const auto encode = [&](std::string_view word) { return encode_rare(word, end); };
+    const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
+      encode_word(word, own);
+    };
     gpt2_split(text, tokenizer_.classes_, [&](std::string_view word) {
       batch_.add(word, end - word.data());
       if (batch_.is_full()) batch_.drain(ids, encode);
@@ -229,34 +228,24 @@ class Gpt2BpeTokenizer::WordEncoder final : public Encoder {
   }
 
  private:
-  // A word that is not in the short table. Good until the next call.
-  std::span<const int32_t> encode_rare(std::string_view word, const char* end) {
-    if (const std::vector<int32_t>* known = cache_.find_long(word)) return *known;
-    symbols_.clear();
-    for (const char byte : word) symbols_.push_back(static_cast<uint8_t>(byte));
-    tokenizer_.merges_.apply(symbols_);
-    for (int32_t& symbol : symbols_) symbol = tokenizer_.symbol_ids_[static_cast<size_t>(symbol)];
-    if (word.size() <= WordCache::kMaxShortBytes && symbols_.size() <= WordCache::kMaxShortIds) {
-      cache_.insert_short(WordCache::short_key(word, end - word.data()), symbols_);
-    } else {
-      cache_.insert_long(word, symbols_);
-    }
-    return symbols_;
+  void encode_word(std::string_view word, std::vector<int32_t>& ids) const {
+    for (const char byte : word) ids.push_back(static_cast<uint8_t>(byte));
+    tokenizer_.merges_.apply(ids);
+    for (int32_t& id : ids) id = tokenizer_.symbol_ids_[static_cast<size_t>(id)];
   }
 
   const Gpt2BpeTokenizer& tokenizer_;
   WordCache cache_;
   WordBatch batch_;
-  std::vector<int32_t> symbols_;
 };
 
 std::unique_ptr<Encoder> Gpt2BpeTokenizer::make_encoder() const {
-  return std::make_unique<WordEncoder>(*this, kLog2CacheSets);
+  return std::make_unique<WordEncoder>(*this);
 }
 
 std::vector<int32_t> Gpt2BpeTokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
-  WordEncoder(*this, WordCache::log2_sets_for(text.size(), kLog2CacheSets)).append(text, ids);
+  WordEncoder(*this).append(text, ids);
   return ids;
 }
 

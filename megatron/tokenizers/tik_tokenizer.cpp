@@ -16,7 +16,6 @@
 namespace megatron {
 namespace {
 
-constexpr int kLog2CacheSets = 16;
 constexpr int64_t kDefaultVocabSize = 131072;
 constexpr const char* kV1 =
     R"([^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
@@ -132,8 +131,7 @@ TikTokenizer::TikTokenizer(const std::string& model_file, Options options)
 
 class TikTokenizer::WordEncoder final : public Encoder {
  public:
-  WordEncoder(const TikTokenizer& tokenizer, int log2_sets)
-      : tokenizer_(tokenizer), cache_(log2_sets) {}
+  explicit WordEncoder(const TikTokenizer& tokenizer) : tokenizer_(tokenizer), batch_(cache_) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     std::string valid;
@@ -157,41 +155,43 @@ class TikTokenizer::WordEncoder final : public Encoder {
 
  private:
   void append_plain(std::string_view text, std::vector<int32_t>& ids) {
+    const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
+      encode_word(word, own);
+    };
     tokenizer_.splitter_.find_all(text, words_);
     for (const Regex::Match& word : words_) {
-      append_word(text.substr(word.begin, word.end - word.begin), ids);
+      batch_.add(text.substr(word.begin, word.end - word.begin),
+                 static_cast<int64_t>(text.size() - word.begin));
+      if (batch_.is_full()) batch_.drain(ids, encode);
     }
+    batch_.drain(ids, encode);
   }
 
-  void append_word(std::string_view word, std::vector<int32_t>& ids) {
-    if (cache_.append_known(word, ids)) return;
-    symbols_.clear();
+  void encode_word(std::string_view word, std::vector<int32_t>& ids) const {
     const auto whole = tokenizer_.ids_.find(std::string(word));
     if (whole != tokenizer_.ids_.end()) {
-      symbols_.push_back(whole->second);
-    } else {
-      for (const char byte : word) symbols_.push_back(static_cast<uint8_t>(byte));
-      tokenizer_.merges_.apply(symbols_);
-      const auto first = static_cast<int32_t>(tokenizer_.options_.num_special_tokens);
-      for (int32_t& symbol : symbols_) symbol += first;
+      ids.push_back(whole->second);
+      return;
     }
-    cache_.insert(word, symbols_);
-    ids.insert(ids.end(), symbols_.begin(), symbols_.end());
+    for (const char byte : word) ids.push_back(static_cast<uint8_t>(byte));
+    tokenizer_.merges_.apply(ids);
+    const auto first = static_cast<int32_t>(tokenizer_.options_.num_special_tokens);
+    for (int32_t& id : ids) id += first;
   }
 
   const TikTokenizer& tokenizer_;
   WordCache cache_;
+  WordBatch batch_;
   std::vector<Regex::Match> words_;
-  std::vector<int32_t> symbols_;
 };
 
 std::unique_ptr<Encoder> TikTokenizer::make_encoder() const {
-  return std::make_unique<WordEncoder>(*this, kLog2CacheSets);
+  return std::make_unique<WordEncoder>(*this);
 }
 
 std::vector<int32_t> TikTokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
-  WordEncoder(*this, WordCache::log2_sets_for(text.size(), kLog2CacheSets)).append(text, ids);
+  WordEncoder(*this).append(text, ids);
   return ids;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -8,45 +7,41 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace megatron {
 
-static_assert(std::endian::native == std::endian::little, "short_key masks the upper bytes");
+static_assert(std::endian::native == std::endian::little, "WordKey masks the upper bytes");
 
-// Remembers the ids of words. Bounded: a full cache forgets. One thread.
-//
-// Nearly all words of a text are short and repeat, so words of up to 15 bytes and 3 ids live in a
-// fixed two-way table whose sets are one cache line; the others in an ordinary hash table.
-class WordCache {
- public:
-  static constexpr int32_t kMaxShortBytes = 15;
-  static constexpr int32_t kMaxShortIds = 3;
+// What a WordCache compares first. A word of up to kMaxBytes bytes is its key; the keys of longer
+// words only hash them.
+struct WordKey {
+  static constexpr size_t kMaxBytes = 15;
 
-  // A short word as two numbers: its bytes, zero padded, and its length in the last byte.
-  struct ShortKey {
-    uint64_t low = 0;
-    uint64_t high = 0;
-    bool operator==(const ShortKey& other) const {
-      return ((low ^ other.low) | (high ^ other.high)) == 0;
-    }
-  };
-  struct ShortWord {
-    ShortKey key;  // high is 0 in an empty slot, as no word has length 0
-    std::array<int32_t, kMaxShortIds> ids{};
-    int32_t num_ids = 0;
-  };
+  uint64_t low = 0;
+  uint64_t high = 0;  // never 0; the last byte is the length, or kLong
 
-  // The size of a cache for one text: a large one costs more than a short text does.
-  static int log2_sets_for(size_t text_bytes, int most);
+  // REQUIRES: the word is not empty; at least `readable` bytes from word.data() on may be read.
+  static WordKey of(std::string_view word, int64_t readable) {
+    return word.size() <= kMaxBytes ? of_short(word, readable) : of_long(word);
+  }
+  bool operator==(const WordKey& other) const {
+    return ((low ^ other.low) | (high ^ other.high)) == 0;
+  }
+  bool is_long() const { return high >> 56 == kLong; }
+  // Its upper bits choose the slot.
+  uint64_t hash() const { return low * 0x9E3779B97F4A7C15u + high * 0xC2B2AE3D27D4EB4Fu; }
 
-  // Holds 2^(log2_sets + 1) short words, 32 bytes each. REQUIRES: 0 < log2_sets < 32.
-  explicit WordCache(int log2_sets);
+ private:
+  static constexpr uint64_t kLong = 255;
+  // 16 bytes of ones, then 16 of zeros: a window of 16 bytes is a mask for any length.
+  static constexpr std::array<uint8_t, 32> kMasks = [] {
+    std::array<uint8_t, 32> masks{};
+    for (size_t i = 0; i < 16; ++i) masks[i] = 0xFF;
+    return masks;
+  }();
 
-  // REQUIRES: 0 < word.size() <= kMaxShortBytes; at least `readable` bytes from word.data() on
-  // may be read.
-  static ShortKey short_key(std::string_view word, int64_t readable) {
+  static WordKey of_short(std::string_view word, int64_t readable) {
     std::array<uint64_t, 2> bytes{};
     if (readable >= 16) {
       std::memcpy(bytes.data(), word.data(), 16);
@@ -58,59 +53,74 @@ class WordCache {
     std::memcpy(mask.data(), kMasks.data() + (16 - word.size()), 16);
     return {bytes[0] & mask[0], (bytes[1] & mask[1]) | (uint64_t{word.size()} << 56)};
   }
-  // Null if the word is not there. Good until the next insert.
-  const ShortWord* find_short(const ShortKey& key) const {
-    const Set& set = sets_[set_of(key)];
-    const ShortWord& word = set.words[set.words[1].key == key ? 1 : 0];
-    return word.key == key ? &word : nullptr;
+  static WordKey of_long(std::string_view word);
+};
+
+// Remembers the ids of words. Exact: a word is found only if all its bytes are equal. Bounded: a
+// cache that is full forgets words. One thread.
+//
+// One table of slots of 32 bytes, so that a slot never crosses a cache line. A word lies in the
+// first of kWindow slots, from the one that its hash chooses on, that was free. Up to three ids lie
+// in the slot; more ids, and the bytes of long words, lie in two side arrays.
+class WordCache {
+ public:
+  static constexpr size_t kMaxInlineIds = 3;
+
+  struct alignas(32) Slot {
+    WordKey key;
+    std::array<int32_t, kMaxInlineIds> ids{};
+    int32_t num_ids = 0;  // kAside: ids holds the place, the number and the place of the bytes
+
+    bool is_free() const { return key.high == 0; }
+  };
+
+  // Starts small and grows to at most 2^log2_slots slots. REQUIRES: 5 < log2_slots < 32.
+  explicit WordCache(int log2_slots = kDefaultLog2Slots);
+
+  // The slot of a word with its ids inline; null if the word is not there, or not so.
+  const Slot* find_inline(const WordKey& key) const {
+    const Slot* const first = &slots_[key.hash() >> shift_];
+    for (const Slot* slot = first; slot < first + kWindow && !slot->is_free(); ++slot) {
+      if (slot->key == key) return slot->num_ids == kAside ? nullptr : slot;
+    }
+    return nullptr;
   }
-  // Fetches what find_short() will read.
-  void prefetch(const ShortKey& key) const { __builtin_prefetch(&sets_[set_of(key)]); }
-  // REQUIRES: ids.size() <= kMaxShortIds.
-  void insert_short(const ShortKey& key, std::span<const int32_t> ids);
+  // Fetches what find_inline() reads first.
+  void prefetch(const WordKey& key) const { __builtin_prefetch(&slots_[key.hash() >> shift_]); }
 
-  // Both kinds of words, for callers that are in no hurry. append_known() is false, and appends
-  // nothing, if the word is not there. REQUIRES: the word is not empty.
-  bool append_known(std::string_view word, std::vector<int32_t>& ids) const;
-  void insert(std::string_view word, std::span<const int32_t> ids);
-
-  const std::vector<int32_t>* find_long(std::string_view word) const;
-  void insert_long(std::string_view word, std::span<const int32_t> ids);
+  // Whether the word is known. Its ids go to `ids`, good until the next insert().
+  bool find(std::string_view word, const WordKey& key, std::span<const int32_t>& ids) const;
+  // REQUIRES: the word is not known.
+  void insert(std::string_view word, const WordKey& key, std::span<const int32_t> ids);
 
  private:
-  static constexpr size_t kMaxLongWords = size_t{1} << 17;
-  static constexpr size_t kMaxLongBytes = 256;
+  static constexpr int kDefaultLog2Slots = 19;  // 16 MB
+  static constexpr size_t kWindow = 8;
+  static constexpr int32_t kAside = -1;
+  // Longer words are not kept: a text rarely repeats them.
+  static constexpr size_t kMaxBytes = 256;
+  static constexpr size_t kMaxAside = size_t{1} << 21;  // of ids, and of bytes
 
-  // 16 bytes of ones, then 16 of zeros: a window of 16 bytes is a mask for any length.
-  static constexpr std::array<uint8_t, 32> kMasks = [] {
-    std::array<uint8_t, 32> masks{};
-    std::fill_n(masks.begin(), 16, uint8_t{0xFF});
-    return masks;
-  }();
+  void clear(int log2_slots);
+  // The slot for a new word: a free one, or that of a word to be forgotten.
+  Slot& slot_for(const WordKey& key);
+  bool may_grow() const;
+  void grow();
 
-  struct alignas(64) Set {
-    std::array<ShortWord, 2> words;
-  };
-  struct Hash {
-    using is_transparent = void;
-    size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
-  };
-
-  size_t set_of(const ShortKey& key) const {
-    const uint64_t mixed = (key.low ^ (key.high * 0xC2B2AE3D27D4EB4Fu)) * 0x9E3779B97F4A7C15u;
-    return (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9u >> shift_;
-  }
-
-  int shift_;  // of a 64-bit hash, to a set number
-  std::vector<Set> sets_;
-  std::unordered_map<std::string, std::vector<int32_t>, Hash, std::equal_to<>> long_words_;
+  int most_log2_slots_;
+  int shift_ = 0;  // of a 64-bit hash, to a slot
+  size_t num_words_ = 0;
+  size_t next_victim_ = 0;
+  std::vector<Slot> slots_;  // kWindow - 1 more than the hash chooses from
+  std::vector<int32_t> aside_ids_;
+  std::string aside_bytes_;
 };
 
 // Words on their way through a WordCache, in order. The table of a cache is larger than the fast
 // memory of a core; a batch fetches the lines of all its words at once and waits once.
 class WordBatch {
  public:
-  explicit WordBatch(const WordCache& cache) : cache_(cache) {}
+  explicit WordBatch(WordCache& cache) : cache_(cache) {}
 
   bool is_full() const { return size_ == kMaxWords; }
   // REQUIRES: not full; the word is not empty, at least `readable` bytes from word.data() on may be
@@ -118,30 +128,26 @@ class WordBatch {
   void add(std::string_view word, int64_t readable) {
     Entry& entry = entries_[size_++];
     entry.word = word;
-    entry.is_short = word.size() <= WordCache::kMaxShortBytes;
-    if (!entry.is_short) return;
-    entry.key = WordCache::short_key(word, readable);
+    entry.key = WordKey::of(word, readable);
     cache_.prefetch(entry.key);
   }
-  // Appends the ids of all words and empties the batch. encode(word) gives the ids of a word that
-  // the short table has not, as a span that is good until its next call; it may change the cache.
+  // Appends the ids of all words and empties the batch. encode(word, ids) appends the ids of a word
+  // that the cache does not know, to ids that are empty before.
   template <class Encode>
   void drain(std::vector<int32_t>& ids, const Encode& encode) {
-    std::array<int32_t, kMaxWords * WordCache::kMaxShortIds> known_ids;
+    constexpr size_t kInline = WordCache::kMaxInlineIds;
+    std::array<int32_t, kMaxWords * kInline> known_ids;
     size_t used = 0;
     for (size_t i = 0; i < size_; ++i) {
       const Entry& entry = entries_[i];
-      const WordCache::ShortWord* const known =
-          entry.is_short ? cache_.find_short(entry.key) : nullptr;
-      if (known != nullptr) {
-        std::copy(known->ids.begin(), known->ids.end(), known_ids.begin() + used);
+      if (const WordCache::Slot* const known = cache_.find_inline(entry.key)) {
+        std::memcpy(known_ids.data() + used, known->ids.data(), kInline * sizeof(int32_t));
         used += static_cast<size_t>(known->num_ids);
         continue;
       }
       ids.insert(ids.end(), known_ids.begin(), known_ids.begin() + used);
       used = 0;
-      const std::span<const int32_t> fresh = encode(entry.word);
-      ids.insert(ids.end(), fresh.begin(), fresh.end());
+      append_rare(entry, ids, encode);
     }
     ids.insert(ids.end(), known_ids.begin(), known_ids.begin() + used);
     size_ = 0;
@@ -152,13 +158,25 @@ class WordBatch {
 
   struct Entry {
     std::string_view word;
-    WordCache::ShortKey key;
-    bool is_short = false;
+    WordKey key;
   };
 
-  const WordCache& cache_;
+  template <class Encode>
+  void append_rare(const Entry& entry, std::vector<int32_t>& ids, const Encode& encode) {
+    std::span<const int32_t> known;
+    if (!cache_.find(entry.word, entry.key, known)) {
+      fresh_.clear();
+      encode(entry.word, fresh_);
+      cache_.insert(entry.word, entry.key, fresh_);
+      known = fresh_;
+    }
+    ids.insert(ids.end(), known.begin(), known.end());
+  }
+
+  WordCache& cache_;
   std::array<Entry, kMaxWords> entries_;
   size_t size_ = 0;
+  std::vector<int32_t> fresh_;
 };
 
 }  // namespace megatron

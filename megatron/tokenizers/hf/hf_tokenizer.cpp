@@ -16,8 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kLog2CacheSets = 16;
-
 // How the files call a special token, and what it usually is.
 struct SpecialName {
   SpecialToken token;
@@ -159,8 +157,7 @@ void HfTokenizer::find_special_ids(const HfFiles& files) {
 
 class HfTokenizer::TextEncoder final : public Encoder {
  public:
-  TextEncoder(const HfTokenizer& tokenizer, int log2_sets)
-      : tokenizer_(tokenizer), cache_(log2_sets) {}
+  explicit TextEncoder(const HfTokenizer& tokenizer) : tokenizer_(tokenizer), batch_(cache_) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     std::string valid;
@@ -190,38 +187,38 @@ class HfTokenizer::TextEncoder final : public Encoder {
       }
       pieces_.reset({part.text, is_first && part.text.data() == normal_.data()});
       for (const PreTokenizerStep& step : tokenizer_.pre_tokenizer_.steps) step(pieces_);
-      for (const Piece& piece : pieces_.list()) append_word(piece.text, ids);
+      append_words(ids);
     }
   }
 
-  void append_word(std::string_view word, std::vector<int32_t>& ids) {
-    if (cache_.append_known(word, ids)) return;
-    fresh_.clear();
-    if (tokenizer_.pre_tokenizer_.maps_bytes) {
-      tokenizer_.model_->append(printable_from_bytes(word), fresh_);
-    } else {
-      tokenizer_.model_->append(word, fresh_);
+  void append_words(std::vector<int32_t>& ids) {
+    const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
+      const bool maps_bytes = tokenizer_.pre_tokenizer_.maps_bytes;
+      tokenizer_.model_->append(maps_bytes ? printable_from_bytes(word) : std::string(word), own);
+    };
+    for (const Piece& piece : pieces_.list()) {
+      batch_.add(piece.text, static_cast<int64_t>(piece.text.size()));
+      if (batch_.is_full()) batch_.drain(ids, encode);
     }
-    cache_.insert(word, fresh_);
-    ids.insert(ids.end(), fresh_.begin(), fresh_.end());
+    batch_.drain(ids, encode);
   }
 
   const HfTokenizer& tokenizer_;
   WordCache cache_;
+  WordBatch batch_;
   std::string normal_;
   std::vector<TokenFinder::Segment> raw_;
   std::vector<TokenFinder::Segment> parts_;
   Pieces pieces_;
-  std::vector<int32_t> fresh_;
 };
 
 std::unique_ptr<Encoder> HfTokenizer::make_encoder() const {
-  return std::make_unique<TextEncoder>(*this, kLog2CacheSets);
+  return std::make_unique<TextEncoder>(*this);
 }
 
 std::vector<int32_t> HfTokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
-  TextEncoder(*this, WordCache::log2_sets_for(text.size(), kLog2CacheSets)).append(text, ids);
+  TextEncoder(*this).append(text, ids);
   return ids;
 }
 
