@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <string_view>
 
-#include "megatron/tokenizers/ascii_letters.h"
+#include "megatron/tokenizers/ascii_block.h"
 #include "megatron/tokenizers/unicode.h"
 
 namespace megatron {
@@ -57,6 +59,58 @@ inline const char* last_char(const char* begin, const char* end) {
   return p;
 }
 
+// The end of the word that starts at `p`. REQUIRES: p < end.
+inline const char* end_of_word(const char* p, const char* end, const CharClasses& classes) {
+  const char* const start = p;
+  if (*p == '\'') {
+    const int64_t length = contraction_length(p, end);
+    if (length > 0) return p + length;
+  }
+  ClassifiedChar first = classify(p, end, classes);
+  if (*p == ' ' && p + 1 < end) {
+    const ClassifiedChar next = classify(p + 1, end, classes);
+    if (next.cls != CharClass::kSpace) {
+      first = next;
+      ++p;
+    }
+  }
+  p = end_of_run(p + first.length, end, first.cls, classes);
+  if (first.cls == CharClass::kSpace && p < end) {
+    const char* const last = last_char(start, p);
+    if (last > start) p = last;  // the last blank goes with what follows
+  }
+  return p;
+}
+
+// The starts of words in the 64 bytes at `p`, which starts a word itself: one bit for each start
+// behind p. Finds none from the last but one ASCII byte on, as they depend on what follows.
+inline uint64_t starts_in_block(const char* p) {
+  const AsciiBlock block(p);
+  const int64_t num_ascii = std::countr_zero(block.non_ascii());
+  const uint64_t ascii = low_bits(num_ascii);
+  const uint64_t letters = block.letters();
+  const uint64_t digits = block.range('0', 10);
+  const uint64_t blanks = block.equal(' ');
+  const uint64_t spaces = blanks | block.range('\t', 5);
+  const uint64_t others = ascii & ~(letters | digits | spaces);
+  const auto firsts_of_runs = [](uint64_t set) { return set & ~(set << 1); };
+
+  const uint64_t runs = firsts_of_runs(letters) | firsts_of_runs(digits) | firsts_of_runs(others);
+  const uint64_t behind_blank = runs & (blanks << 1);  // the blank belongs to the word
+  const uint64_t lasts_of_spaces = spaces & ~(spaces >> 1);
+  uint64_t starts = (runs & ~behind_blank) | firsts_of_runs(spaces) | lasts_of_spaces;
+
+  uint64_t apostrophes = starts & block.equal('\'');
+  for (; apostrophes != 0; apostrophes &= apostrophes - 1) {
+    const int at = std::countr_zero(apostrophes);
+    const int64_t length = contraction_length(p + at, p + num_ascii);
+    if (length == 0) continue;
+    starts &= ~(uint64_t{2} << at);
+    starts |= length < 64 - at ? uint64_t{1} << (at + length) : 0;
+  }
+  return starts & low_bits(std::max<int64_t>(num_ascii - 1, 0)) & ~uint64_t{1};
+}
+
 }  // namespace gpt2_split_detail
 
 // Calls emit(std::string_view piece) for the pieces of GPT-2's pre-tokenisation, in order; together
@@ -68,38 +122,19 @@ void gpt2_split(std::string_view text, const CharClasses& classes, Emit&& emit) 
   namespace detail = gpt2_split_detail;
   const char* p = text.data();
   const char* const end = p + text.size();
+  const auto emit_until = [&](const char* word_end) {
+    emit(std::string_view(p, static_cast<size_t>(word_end - p)));
+    p = word_end;
+  };
   while (p < end) {
-    const char* const start = p;
-    // Most words are a few ASCII letters, with or without a blank; the byte behind them is ASCII.
-    const char* const letters = p + (*p == ' ' ? 1 : 0);
-    const int64_t count = count_ascii_letters(letters, end);
-    if (count > 0 && static_cast<uint8_t>(letters[count]) < 0x80) {
-      p = letters + count;
-      emit(std::string_view(start, static_cast<size_t>(p - start)));
+    uint64_t starts = end - p >= AsciiBlock::kBytes ? detail::starts_in_block(p) : 0;
+    if (starts == 0) {
+      emit_until(detail::end_of_word(p, end, classes));
       continue;
     }
-    if (*p == '\'') {
-      const int64_t length = detail::contraction_length(p, end);
-      if (length > 0) {
-        emit(std::string_view(start, static_cast<size_t>(length)));
-        p += length;
-        continue;
-      }
+    for (const char* const block = p; starts != 0; starts &= starts - 1) {
+      emit_until(block + std::countr_zero(starts));
     }
-    detail::ClassifiedChar first = detail::classify(p, end, classes);
-    if (*p == ' ' && p + 1 < end) {
-      const detail::ClassifiedChar next = detail::classify(p + 1, end, classes);
-      if (next.cls != CharClass::kSpace) {
-        first = next;
-        ++p;
-      }
-    }
-    p = detail::end_of_run(p + first.length, end, first.cls, classes);
-    if (first.cls == CharClass::kSpace && p < end) {
-      const char* const last = detail::last_char(start, p);
-      if (last > start) p = last;  // the last blank goes with what follows
-    }
-    emit(std::string_view(start, static_cast<size_t>(p - start)));
   }
 }
 

@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <memory>
 #include <random>
+
+#include "megatron/tokenizers/unicode_text.h"
 
 namespace megatron {
 namespace {
@@ -60,28 +64,76 @@ std::vector<std::u32string> plain_split(const std::u32string& t, const CharClass
   return pieces;
 }
 
+// MG_FUZZ_STRINGS sets the number of texts.
+int64_t num_texts() {
+  const char* const count = std::getenv("MG_FUZZ_STRINGS");
+  return count != nullptr ? std::atoll(count) : 40000;
+}
+
+void expect_plain_words(const std::u32string& text, const CharClasses& classes) {
+  std::string bytes;
+  for (const char32_t c : text) append_utf8(bytes, c);
+  // A buffer of its own, so that a sanitizer sees each byte that is read behind the text.
+  const auto buffer = std::make_unique<char[]>(bytes.size());
+  std::copy(bytes.begin(), bytes.end(), buffer.get());
+  std::vector<std::string> got;
+  gpt2_split({buffer.get(), bytes.size()}, classes,
+             [&](std::string_view piece) { got.emplace_back(piece); });
+  std::vector<std::string> want;
+  for (const std::u32string& piece : plain_split(text, classes)) {
+    want.emplace_back();
+    for (const char32_t c : piece) append_utf8(want.back(), c);
+  }
+  ASSERT_EQ(got, want) << bytes;
+}
+
 TEST(Gpt2Split, EqualsThePlainRulesOnRandomText) {
   const std::u32string alphabet =
       U"abstmdrevl'''    \t\n\r09-.,!\u00A0\u2028\u3000\u180E\u200B\u0301\u00E9\u4E2D\u00B2\u0660"
       U"\U0001F600\U00020000\U0001D7D8\u0085\u001C";
   const CharClasses classes;
   std::mt19937 random(7);
-  for (int round = 0; round < 20000; ++round) {
+  for (int64_t round = 0; round < num_texts(); ++round) {
     std::u32string text;
-    std::string bytes;
     const size_t length = random() % 24;
-    for (size_t i = 0; i < length; ++i) {
-      text += alphabet[random() % alphabet.size()];
-      append_utf8(bytes, text.back());
+    for (size_t i = 0; i < length; ++i) text += alphabet[random() % alphabet.size()];
+    expect_plain_words(text, classes);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Long runs of ASCII are cut 64 bytes at a time: every rule must hold across every border.
+TEST(Gpt2Split, EqualsThePlainRulesOnLongRandomText) {
+  const std::u32string ascii =
+      U"aZbstmdrevl'''    \t\n\v\r09-.,!@[`{/:\u001C\u007F" + std::u32string(1, U'\0');
+  const std::u32string others = U"\u00A0\u0085\u3000\u00E9\u4E2D\u0660\u0301\U0001F600";
+  const CharClasses classes;
+  std::mt19937 random(11);
+  for (int64_t round = 0; round < num_texts() / 4; ++round) {
+    std::u32string text;
+    const size_t length = 50 + random() % 200;
+    const size_t rarity = 1 + random() % 300;  // of characters beyond ASCII
+    const size_t most = 1 + random() % 20;     // length of runs of one character
+    while (text.size() < length) {
+      const bool plain = random() % rarity != 0;
+      const std::u32string& from = plain ? ascii : others;
+      const char32_t c = from[random() % from.size()];
+      text.append(random() % 4 == 0 ? 1 + random() % most : 1, c);
     }
-    std::vector<std::string> want;
-    for (const std::u32string& piece : plain_split(text, classes)) {
-      want.emplace_back();
-      for (const char32_t c : piece) append_utf8(want.back(), c);
+    expect_plain_words(text, classes);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Gpt2Split, WordsOfEveryLengthAtEveryPlaceOfABlock) {
+  const CharClasses classes;
+  for (const char* word : {"a", "'s", "'ll", "'l", " ", "  ", "\n", "7", "!", " 's", "\xC3\xA9"}) {
+    for (size_t before = 0; before < 140; ++before) {
+      for (const char letter : {'x', ' ', '.', '\n'}) {
+        const std::string text = std::string(before, letter) + word + std::string(70, 'q');
+        expect_plain_words(code_points(text), classes);
+      }
     }
-    std::vector<std::string> got;
-    gpt2_split(bytes, classes, [&](std::string_view piece) { got.emplace_back(piece); });
-    ASSERT_EQ(got, want) << "round " << round << ": " << bytes;
   }
 }
 

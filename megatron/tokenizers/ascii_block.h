@@ -1,0 +1,123 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512BW__) || defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace megatron {
+
+// 64 bytes of text, which are asked for sets of characters. An answer has one bit for each byte,
+// the lowest for the first.
+class AsciiBlock {
+ public:
+  static constexpr int64_t kBytes = 64;
+
+  // REQUIRES: kBytes bytes at `p` may be read.
+  explicit AsciiBlock(const char* p);
+
+  uint64_t non_ascii() const;
+  // Letters of both cases.
+  uint64_t letters() const;
+  // The characters from `first` on, `count` of them. REQUIRES: all are ASCII.
+  uint64_t range(char first, int count) const;
+  uint64_t equal(char c) const;
+
+ private:
+#if defined(__AVX512BW__)
+  __m512i bytes_;
+#elif defined(__SSE2__)
+  template <class Test>
+  uint64_t ask(const Test& test) const {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < 4; ++i) {
+      const auto part = static_cast<uint16_t>(_mm_movemask_epi8(test(bytes_[i])));
+      bits |= uint64_t{part} << (16 * i);
+    }
+    return bits;
+  }
+  static __m128i in_range(__m128i bytes, char first, int count) {
+    const __m128i place = _mm_sub_epi8(bytes, _mm_set1_epi8(first));
+    const __m128i last = _mm_set1_epi8(static_cast<char>(count - 1));
+    return _mm_cmpeq_epi8(_mm_min_epu8(place, last), place);
+  }
+  std::array<__m128i, 4> bytes_;
+#else
+  template <class Test>
+  uint64_t ask(const Test& test) const {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < bytes_.size(); ++i) bits |= uint64_t{test(bytes_[i])} << i;
+    return bits;
+  }
+  std::array<uint8_t, kBytes> bytes_;
+#endif
+};
+
+#if defined(__AVX512BW__)
+
+inline AsciiBlock::AsciiBlock(const char* p) : bytes_(_mm512_loadu_si512(p)) {}
+inline uint64_t AsciiBlock::non_ascii() const { return _mm512_movepi8_mask(bytes_); }
+inline uint64_t AsciiBlock::equal(char c) const {
+  return _mm512_cmpeq_epi8_mask(bytes_, _mm512_set1_epi8(c));
+}
+inline uint64_t AsciiBlock::range(char first, int count) const {
+  const __m512i place = _mm512_sub_epi8(bytes_, _mm512_set1_epi8(first));
+  return _mm512_cmplt_epu8_mask(place, _mm512_set1_epi8(static_cast<char>(count)));
+}
+inline uint64_t AsciiBlock::letters() const {
+  const __m512i lower = _mm512_or_si512(bytes_, _mm512_set1_epi8(0x20));
+  const __m512i place = _mm512_sub_epi8(lower, _mm512_set1_epi8('a'));
+  return _mm512_cmplt_epu8_mask(place, _mm512_set1_epi8(26));
+}
+
+#elif defined(__SSE2__)
+
+inline AsciiBlock::AsciiBlock(const char* p) {
+  for (size_t i = 0; i < 4; ++i) {
+    bytes_[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
+  }
+}
+inline uint64_t AsciiBlock::non_ascii() const {
+  return ask([](__m128i bytes) { return bytes; });
+}
+inline uint64_t AsciiBlock::equal(char c) const {
+  return ask([&](__m128i bytes) { return _mm_cmpeq_epi8(bytes, _mm_set1_epi8(c)); });
+}
+inline uint64_t AsciiBlock::range(char first, int count) const {
+  return ask([&](__m128i bytes) { return in_range(bytes, first, count); });
+}
+inline uint64_t AsciiBlock::letters() const {
+  return ask(
+      [](__m128i bytes) { return in_range(_mm_or_si128(bytes, _mm_set1_epi8(0x20)), 'a', 26); });
+}
+
+#else
+
+inline AsciiBlock::AsciiBlock(const char* p) { std::memcpy(bytes_.data(), p, kBytes); }
+inline uint64_t AsciiBlock::non_ascii() const {
+  return ask([](uint8_t byte) { return byte >= 0x80; });
+}
+inline uint64_t AsciiBlock::equal(char c) const {
+  return ask([&](uint8_t byte) { return byte == static_cast<uint8_t>(c); });
+}
+inline uint64_t AsciiBlock::range(char first, int count) const {
+  return ask([&](uint8_t byte) {
+    return static_cast<uint8_t>(byte - static_cast<uint8_t>(first)) < count;
+  });
+}
+inline uint64_t AsciiBlock::letters() const {
+  return ask([](uint8_t byte) { return static_cast<uint8_t>((byte | 0x20) - 'a') < 26; });
+}
+
+#endif
+
+// The bits [0, count). REQUIRES: 0 <= count <= 64.
+inline uint64_t low_bits(int64_t count) {
+  return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+
+}  // namespace megatron
