@@ -40,9 +40,15 @@ BpeMerges::BpeMerges(std::span<const BpeMerge> merges, MergeOrder order) : order
     results_[static_cast<size_t>(rank)] = merge.result;
     ++position;
   }
+  small_ranks_.reserve(256 * 256);
+  for (int32_t left = 0; left < 256; ++left) {
+    for (int32_t right = 0; right < 256; ++right) {
+      small_ranks_.push_back(listed_rank_of(left, right));
+    }
+  }
 }
 
-int32_t BpeMerges::rank_of(int32_t left, int32_t right) const {
+int32_t BpeMerges::listed_rank_of(int32_t left, int32_t right) const {
   const uint64_t pair = pair_key(left, right);
   size_t i = (pair * 0x9E3779B97F4A7C15u) >> shift_;
   while (pairs_[i] != pair) {
@@ -62,27 +68,48 @@ void BpeMerges::apply(std::vector<int32_t>& symbols) const {
 }
 
 void BpeMerges::apply_by_scanning(std::vector<int32_t>& symbols) const {
-  std::array<int32_t, kMaxScanned> ranks;  // ranks[i] is that of the pair (i, i + 1)
-  size_t pairs = symbols.size() - 1;
-  for (size_t i = 0; i < pairs; ++i) ranks[i] = rank_of(symbols[i], symbols[i + 1]);
-
-  while (pairs > 0) {
-    const auto* lowest = std::min_element(ranks.begin(), ranks.begin() + pairs);
-    const int32_t rank = *lowest;
-    if (rank == kNoRank) break;
-    for (auto i = static_cast<size_t>(lowest - ranks.begin()); i < pairs; ++i) {
-      if (ranks[i] != rank) continue;
-      symbols[i] = results_[static_cast<size_t>(rank)];
-      std::copy(symbols.begin() + static_cast<int64_t>(i) + 2, symbols.end(),
-                symbols.begin() + static_cast<int64_t>(i) + 1);
-      symbols.pop_back();
-      std::copy(ranks.begin() + i + 1, ranks.begin() + pairs, ranks.begin() + i);
-      --pairs;
-      if (i > 0) ranks[i - 1] = rank_of(symbols[i - 1], symbols[i]);
-      if (i < pairs) ranks[i] = rank_of(symbols[i], symbols[i + 1]);
+  // Places stay where they are; a list leads over those whose symbol was merged away. The pair of
+  // a place is its symbol and the next one. One number holds rank and place of a pair, so that the
+  // least number is the leftmost pair of the lowest rank.
+  constexpr int kPlaceBits = 8;
+  constexpr uint64_t kNoPairHere = ~uint64_t{0};
+  static_assert(kMaxScanned < size_t{1} << kPlaceBits);
+  const size_t size = symbols.size();
+  std::array<uint64_t, kMaxScanned> pairs;
+  std::array<uint8_t, kMaxScanned + 1> next;
+  std::array<uint8_t, kMaxScanned + 1> previous;
+  const auto look_up = [&](size_t place) {
+    const size_t right = next[place];
+    const int32_t rank = right < size ? rank_of(symbols[place], symbols[right]) : kNoRank;
+    pairs[place] =
+        rank == kNoRank ? kNoPairHere : (static_cast<uint64_t>(rank) << kPlaceBits) | place;
+  };
+  for (size_t i = 0; i < size; ++i) {
+    next[i] = static_cast<uint8_t>(i + 1);
+    previous[i + 1] = static_cast<uint8_t>(i);
+    look_up(i);
+  }
+  while (true) {
+    uint64_t least = pairs[0];
+    for (size_t i = 1; i < size; ++i) least = std::min(least, pairs[i]);
+    if (least == kNoPairHere) break;
+    const uint64_t rank = least >> kPlaceBits;
+    const int32_t result = results_[rank];
+    for (size_t i = least & ((1u << kPlaceBits) - 1); i < size; i = next[i]) {
+      if (pairs[i] >> kPlaceBits != rank) continue;
+      const size_t gone = next[i];
+      symbols[i] = result;
+      pairs[gone] = kNoPairHere;
+      next[i] = next[gone];
+      previous[next[i]] = static_cast<uint8_t>(i);
+      look_up(i);
+      if (i > 0) look_up(previous[i]);
       if (order_ == MergeOrder::kOneByOne) break;
     }
   }
+  size_t kept = 0;
+  for (size_t i = 0; i < size; i = next[i]) symbols[kept++] = symbols[i];
+  symbols.resize(kept);
 }
 
 void BpeMerges::apply_by_heap(std::vector<int32_t>& symbols) const {

@@ -34,11 +34,17 @@ class BpeMerges {
 
  private:
   // kNoRank if the pair is not listed.
-  int32_t rank_of(int32_t left, int32_t right) const;
+  int32_t rank_of(int32_t left, int32_t right) const {
+    if (((left | right) & ~255) == 0) return small_ranks_[static_cast<size_t>(left * 256 + right)];
+    return listed_rank_of(left, right);
+  }
+  int32_t listed_rank_of(int32_t left, int32_t right) const;
   void apply_by_scanning(std::vector<int32_t>& symbols) const;
   void apply_by_heap(std::vector<int32_t>& symbols) const;
 
   MergeOrder order_;
+  // Ranks of the pairs of symbols below 256, which are the single bytes: the first pairs of words.
+  std::vector<int32_t> small_ranks_;
   // Open addressing with linear probing. Pairs lie apart from ranks, as most looks find no pair.
   std::vector<uint64_t> pairs_;   // by slot
   std::vector<int32_t> ranks_;    // by slot

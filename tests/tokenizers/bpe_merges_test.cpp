@@ -8,8 +8,10 @@
 namespace megatron {
 namespace {
 
-// The definition: find the adjacent pair of lowest rank, replace all its occurrences, again.
-std::vector<int32_t> plain_apply(const std::vector<BpeMerge>& merges, std::vector<int32_t> word) {
+// The definition: find the adjacent pair of lowest rank, replace all its occurrences or the
+// leftmost, again.
+std::vector<int32_t> plain_apply(const std::vector<BpeMerge>& merges, std::vector<int32_t> word,
+                                 MergeOrder order = MergeOrder::kAllOfOnePair) {
   std::map<std::pair<int32_t, int32_t>, size_t> ranks;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     ranks[{merges[rank].left, merges[rank].right}] = rank;
@@ -22,9 +24,11 @@ std::vector<int32_t> plain_apply(const std::vector<BpeMerge>& merges, std::vecto
     }
     if (best == merges.size()) return word;
     std::vector<int32_t> merged;
+    bool goes_on = true;
     for (size_t i = 0; i < word.size();) {
-      const bool here =
-          i + 1 < word.size() && word[i] == merges[best].left && word[i + 1] == merges[best].right;
+      const bool here = goes_on && i + 1 < word.size() && word[i] == merges[best].left &&
+                        word[i + 1] == merges[best].right;
+      if (here && order == MergeOrder::kOneByOne) goes_on = false;
       merged.push_back(here ? merges[best].result : word[i]);
       i += here ? 2 : 1;
     }
@@ -55,13 +59,15 @@ TEST(BpeMerges, EqualsTheDefinitionOnShortAndLongWords) {
   for (int round = 0; round < 300; ++round) {
     std::vector<std::string> strings;
     const std::vector<BpeMerge> merges = random_merges(random, strings);
-    const BpeMerges table(merges);
-    for (const size_t length : {0u, 1u, 2u, 3u, 9u, 40u, 95u, 96u, 97u, 98u, 300u}) {
-      std::vector<int32_t> word(length);
-      for (int32_t& symbol : word) symbol = static_cast<int32_t>(random() % 2);
-      const std::vector<int32_t> want = plain_apply(merges, word);
-      table.apply(word);
-      ASSERT_EQ(word, want) << "round " << round << ", length " << length;
+    for (const MergeOrder order : {MergeOrder::kAllOfOnePair, MergeOrder::kOneByOne}) {
+      const BpeMerges table(merges, order);
+      for (const size_t length : {0u, 1u, 2u, 3u, 9u, 40u, 95u, 96u, 97u, 98u, 300u}) {
+        std::vector<int32_t> word(length);
+        for (int32_t& symbol : word) symbol = static_cast<int32_t>(random() % 2);
+        const std::vector<int32_t> want = plain_apply(merges, word, order);
+        table.apply(word);
+        ASSERT_EQ(word, want) << "round " << round << ", length " << length;
+      }
     }
   }
 }
