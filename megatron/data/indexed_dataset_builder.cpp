@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -18,6 +20,28 @@ IndexedDatasetBuilder::IndexedDatasetBuilder(std::filesystem::path prefix, Optio
 
 IndexedDatasetBuilder::~IndexedDatasetBuilder() = default;
 
+namespace {
+
+template <class Stored, class Token>
+bool fits(Token token) {
+  return static_cast<int64_t>(static_cast<Stored>(token)) == static_cast<int64_t>(token);
+}
+
+// Writes the tokens as numbers of type Stored; false if one of them does not fit.
+template <class Stored, class Token>
+bool narrow(std::span<const Token> tokens, std::byte* to) {
+  unsigned wrong = 0;
+#pragma omp simd reduction(| : wrong)
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto stored = static_cast<Stored>(tokens[i]);
+    std::memcpy(to + i * sizeof(Stored), &stored, sizeof(Stored));
+    wrong |= fits<Stored>(tokens[i]) ? 0u : 1u;
+  }
+  return wrong == 0;
+}
+
+}  // namespace
+
 template <class Token>
 void IndexedDatasetBuilder::write_tokens(std::span<const Token> tokens) {
   with_token_type(contents_.dtype, [&](auto stored) {
@@ -26,15 +50,12 @@ void IndexedDatasetBuilder::write_tokens(std::span<const Token> tokens) {
       tokens_->write(std::as_bytes(tokens));
     } else {
       scratch_.resize(tokens.size() * sizeof(Stored));
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        const auto narrow = static_cast<Stored>(tokens[i]);
-        if (static_cast<int64_t>(narrow) != static_cast<int64_t>(tokens[i])) {
-          throw Error(fmt::format(
-              "{}: token {} does not fit {}; choose a wider type, {} holds ids up to {}",
-              tokens_file(prefix_).string(), tokens[i], token_dtype_name(contents_.dtype),
-              token_dtype_name(contents_.dtype), std::numeric_limits<Stored>::max()));
-        }
-        std::memcpy(scratch_.data() + i * sizeof(Stored), &narrow, sizeof(Stored));
+      if (!narrow<Stored>(tokens, scratch_.data())) {
+        const Token token = *std::find_if_not(tokens.begin(), tokens.end(), fits<Stored, Token>);
+        throw Error(
+            fmt::format("{}: token {} does not fit {}; choose a wider type, {} holds ids up to {}",
+                        tokens_file(prefix_).string(), token, token_dtype_name(contents_.dtype),
+                        token_dtype_name(contents_.dtype), std::numeric_limits<Stored>::max()));
       }
       tokens_->write(scratch_);
     }
