@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -41,17 +42,19 @@ struct WordKey {
     return masks;
   }();
 
+  static uint64_t eight_bytes(const void* from) {
+    uint64_t bytes;
+    std::memcpy(&bytes, from, 8);
+    return bytes;
+  }
   static WordKey of_short(std::string_view word, int64_t readable) {
-    std::array<uint64_t, 2> bytes{};
-    if (readable >= 16) {
-      std::memcpy(bytes.data(), word.data(), 16);
-    } else {
-      std::memcpy(bytes.data(), word.data(), word.size());
-    }
+    const char* bytes = word.data();
+    std::array<char, 16> copy{};
+    if (readable < 16) bytes = std::copy(word.begin(), word.end(), copy.begin()) - word.size();
     // Without branches, as lengths cannot be predicted.
-    std::array<uint64_t, 2> mask;
-    std::memcpy(mask.data(), kMasks.data() + (16 - word.size()), 16);
-    return {bytes[0] & mask[0], (bytes[1] & mask[1]) | (uint64_t{word.size()} << 56)};
+    const uint8_t* const mask = kMasks.data() + (16 - word.size());
+    return {eight_bytes(bytes) & eight_bytes(mask),
+            (eight_bytes(bytes + 8) & eight_bytes(mask + 8)) | (uint64_t{word.size()} << 56)};
   }
   static WordKey of_long(std::string_view word);
 };
@@ -78,15 +81,15 @@ class WordCache {
   explicit WordCache(int log2_slots = kDefaultLog2Slots);
 
   // The slot of a word with its ids inline; null if the word is not there, or not so.
-  const Slot* find_inline(const WordKey& key) const {
-    const Slot* const first = &slots_[key.hash() >> shift_];
+  const Slot* find_inline(const WordKey& key, uint64_t hash) const {
+    const Slot* const first = &slots_[hash >> shift_];
     for (const Slot* slot = first; slot < first + kWindow && !slot->is_free(); ++slot) {
       if (slot->key == key) return slot->num_ids == kAside ? nullptr : slot;
     }
     return nullptr;
   }
   // Fetches what find_inline() reads first.
-  void prefetch(const WordKey& key) const { __builtin_prefetch(&slots_[key.hash() >> shift_]); }
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash >> shift_]); }
 
   // Whether the word is known. Its ids go to `ids`, good until the next insert().
   bool find(std::string_view word, const WordKey& key, std::span<const int32_t>& ids) const;
@@ -126,10 +129,10 @@ class WordBatch {
   // REQUIRES: not full; the word is not empty, at least `readable` bytes from word.data() on may be
   // read, and they stay until drain().
   void add(std::string_view word, int64_t readable) {
-    Entry& entry = entries_[size_++];
-    entry.word = word;
-    entry.key = WordKey::of(word, readable);
-    cache_.prefetch(entry.key);
+    const WordKey key = WordKey::of(word, readable);
+    const uint64_t hash = key.hash();
+    cache_.prefetch(hash);
+    entries_[size_++] = {word, key, hash};
   }
   // Appends the ids of all words and empties the batch. encode(word, ids) appends the ids of a word
   // that the cache does not know, to ids that are empty before.
@@ -140,7 +143,7 @@ class WordBatch {
     size_t used = 0;
     for (size_t i = 0; i < size_; ++i) {
       const Entry& entry = entries_[i];
-      if (const WordCache::Slot* const known = cache_.find_inline(entry.key)) {
+      if (const WordCache::Slot* const known = cache_.find_inline(entry.key, entry.hash)) {
         std::memcpy(known_ids.data() + used, known->ids.data(), kInline * sizeof(int32_t));
         used += static_cast<size_t>(known->num_ids);
         continue;
@@ -159,6 +162,7 @@ class WordBatch {
   struct Entry {
     std::string_view word;
     WordKey key;
+    uint64_t hash;
   };
 
   template <class Encode>
