@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -27,6 +28,13 @@ class SentencePieceModel {
   int32_t num_pieces() const;
   // Appends the ids of a text, without bos and eos.
   void encode(std::string_view text, std::vector<int32_t>& ids) const;
+  // Whether the ids of a text are those of its words, each encoded alone: pieces of a BPE model
+  // that keep to words, and no changes of characters. Then cut_words() gives the words.
+  bool has_words(std::string_view text) const;
+  // Calls emit(word) for texts whose ids, one after the other, are those of the text.
+  // REQUIRES: has_words(text).
+  template <class Emit>
+  void cut_words(std::string_view text, const Emit& emit) const;
   // REQUIRES: ids are in [0, num_pieces()).
   std::string decode(const std::vector<int32_t>& ids) const;
   const std::string& piece(int32_t id) const;
@@ -38,8 +46,28 @@ class SentencePieceModel {
   std::optional<int32_t> pad_id() const;
 
  private:
+  bool pieces_keep_to_words() const;
+
   std::string file_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  bool has_words_ = false;
+  bool removes_extra_blanks_ = false;
 };
+
+// The library puts a blank before each text that it encodes. So a word gives up one of the blanks
+// before it, but for the first, which has that blank already. Blanks at the end go with the last
+// word.
+template <class Emit>
+void SentencePieceModel::cut_words(std::string_view text, const Emit& emit) const {
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t letter = text.find_first_not_of(' ', begin);
+    if (letter == std::string_view::npos && removes_extra_blanks_) return;
+    size_t end = std::min(text.find(' ', std::min(letter, text.size())), text.size());
+    if (text.find_first_not_of(' ', end) == std::string_view::npos) end = text.size();
+    const size_t own = begin == 0 ? 0 : begin + 1;
+    emit(text.substr(own, end - own));
+    begin = end;
+  }
+}
 
 }  // namespace megatron

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "megatron/core/error.h"
+#include "megatron/tokenizers/word_cache.h"
 
 namespace megatron {
 
@@ -48,7 +49,9 @@ int32_t SentencePieceTokenizer::add_special(const std::string& text) {
   return *id;
 }
 
-void SentencePieceTokenizer::append(std::string_view text, std::vector<int32_t>& ids) const {
+template <class EncodePart>
+void SentencePieceTokenizer::append(std::string_view text, std::vector<int32_t>& ids,
+                                    const EncodePart& encode_part) const {
   if (options_.kind == Kind::kLlama2) ids.push_back(*model_.bos_id());
   // Where each special comes next; a place is looked up again only when the text has passed it.
   std::vector<size_t> next(specials_.size(), 0);
@@ -61,22 +64,40 @@ void SentencePieceTokenizer::append(std::string_view text, std::vector<int32_t>&
       if (next[i] < next[first]) first = i;
     }
     if (next[first] == std::string_view::npos) break;
-    model_.encode(text.substr(at, next[first] - at), ids);
+    encode_part(text.substr(at, next[first] - at));
     ids.push_back(specials_[first].id);
     at = next[first] + specials_[first].text.size();
   }
-  model_.encode(text.substr(at), ids);
+  encode_part(text.substr(at));
 }
 
 class SentencePieceTokenizer::TextEncoder final : public Encoder {
  public:
-  explicit TextEncoder(const SentencePieceTokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit TextEncoder(const SentencePieceTokenizer& tokenizer)
+      : tokenizer_(tokenizer), batch_(cache_) {}
+
   void append(std::string_view text, std::vector<int32_t>& ids) override {
-    tokenizer_.append(text, ids);
+    tokenizer_.append(text, ids, [&](std::string_view part) { encode_part(part, ids); });
   }
 
  private:
+  void encode_part(std::string_view text, std::vector<int32_t>& ids) {
+    const SentencePieceModel& model = tokenizer_.model_;
+    if (!model.has_words(text)) return model.encode(text, ids);
+    const char* const end = text.data() + text.size();
+    const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
+      model.encode(word, own);
+    };
+    model.cut_words(text, [&](std::string_view word) {
+      batch_.add(word, end - word.data());
+      if (batch_.is_full()) batch_.drain(ids, encode);
+    });
+    batch_.drain(ids, encode);
+  }
+
   const SentencePieceTokenizer& tokenizer_;
+  WordCache cache_;
+  WordBatch batch_;
 };
 
 std::unique_ptr<Encoder> SentencePieceTokenizer::make_encoder() const {

@@ -50,7 +50,10 @@ class SentencePieceTokenizer final : public Tokenizer {
   // Registers a special token; it gets the next id if the vocabulary lacks it.
   int32_t add_special(const std::string& text);
   void add_all_specials();
-  void append(std::string_view text, std::vector<int32_t>& ids) const;
+  // Calls encode_part(text) for the text between special tokens, and appends their ids.
+  template <class EncodePart>
+  void append(std::string_view text, std::vector<int32_t>& ids,
+              const EncodePart& encode_part) const;
 
   SentencePieceModel model_;
   Options options_;

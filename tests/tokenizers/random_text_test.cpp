@@ -7,8 +7,10 @@
 #include <random>
 
 #include "megatron/core/error.h"
+#include "megatron/core/file.h"
 #include "megatron/tokenizers/bert_words.h"
 #include "megatron/tokenizers/regex.h"
+#include "megatron/tokenizers/sentence_piece_model.h"
 #include "megatron/tokenizers/sentence_piece_trainer.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/tokenizers/unicode.h"
@@ -126,6 +128,34 @@ TEST_F(RandomText, SentencePiece) {
   expect_sound({.tokenizer_type = "Llama2Tokenizer", .tokenizer_model = bpe});
   expect_sound(
       {.tokenizer_type = "GPTSentencePieceTokenizer", .tokenizer_model = sentence_piece(true)});
+}
+
+// A text cut into words gives what the library makes of it in one go.
+TEST_F(RandomText, SentencePieceWordsEqualTheWholeText) {
+  const std::string trained = read_text(sentence_piece(false));
+  // Two messages, one behind the other, are one: the normalizer (field 3) without a table of
+  // characters (2), and with or without removal of blanks (4).
+  for (const std::string& normalizer :
+       {std::string("\x1A\x04\x12\x00\x20\x00", 6), std::string("\x1A\x04\x12\x00\x20\x01", 6)}) {
+    const std::string file = files_.write("words.model", trained + normalizer);
+    const SentencePieceModel model(file);
+    const auto tokenizer =
+        make_tokenizer({.tokenizer_type = "GPTSentencePieceTokenizer", .tokenizer_model = file});
+    const std::unique_ptr<Encoder> encoder = tokenizer->make_encoder();
+    ASSERT_TRUE(model.has_words("the cat"));
+    EXPECT_FALSE(model.has_words("the \u2581cat"));
+    RandomTexts texts(17);
+    std::vector<int32_t> ids;
+    std::vector<int32_t> want;
+    for (int64_t i = 0; i < num_strings(); ++i) {
+      const std::string text = texts.next() + (i % 3 == 0 ? "  the cat sat " : "");
+      ids.clear();
+      want.clear();
+      encoder->append(text, ids);
+      model.encode(text, want);
+      ASSERT_EQ(ids, want) << text;
+    }
+  }
 }
 
 TEST_F(RandomText, HuggingFace) {

@@ -1,0 +1,102 @@
+#include "megatron/tokenizers/sentence_piece_settings.h"
+
+#include <cstdint>
+
+namespace megatron {
+namespace {
+
+// A walk through the fields of a protobuf message.
+class Message {
+ public:
+  explicit Message(std::string_view bytes) : rest_(bytes) {}
+
+  // Goes to the next field; false at the end, or where the message is broken.
+  bool next() {
+    if (rest_.empty()) return false;
+    const uint64_t tag = read_number();
+    field_ = tag >> 3;
+    number_ = 0;
+    bytes_ = {};
+    switch (tag & 7) {
+      case 0:
+        number_ = read_number();
+        return true;
+      case 1:
+        return skip(8);
+      case 2:
+        return skip(read_number());
+      case 5:
+        return skip(4);
+      default:
+        return false;
+    }
+  }
+  uint64_t field() const { return field_; }
+  uint64_t number() const { return number_; }
+  std::string_view bytes() const { return bytes_; }
+
+ private:
+  // Seven bits a byte, the lowest first; the upper bit says that more follow.
+  uint64_t read_number() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<uint8_t>(rest_.front());
+      rest_.remove_prefix(1);
+      value |= uint64_t{byte & 0x7Fu} << shift;
+      if (byte < 0x80) break;
+    }
+    return value;
+  }
+  bool skip(uint64_t count) {
+    if (count > rest_.size()) return false;
+    bytes_ = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return true;
+  }
+
+  std::string_view rest_;
+  uint64_t field_ = 0;
+  uint64_t number_ = 0;
+  std::string_view bytes_;
+};
+
+constexpr uint64_t kTrainer = 2;  // fields of the model
+constexpr uint64_t kNormalizer = 3;
+
+void read_trainer(Message trainer, SentencePieceSettings& settings) {
+  constexpr uint64_t kModelType = 3;
+  constexpr uint64_t kBlanksBehind = 24;
+  constexpr uint64_t kBpe = 2;
+  while (trainer.next()) {
+    if (trainer.field() == kModelType) settings.is_bpe = trainer.number() == kBpe;
+    if (trainer.field() == kBlanksBehind) settings.has_blanks_behind = trainer.number() != 0;
+  }
+}
+
+void read_normalizer(Message normalizer, SentencePieceSettings& settings) {
+  constexpr uint64_t kCharsmap = 2;
+  constexpr uint64_t kDummyPrefix = 3;
+  constexpr uint64_t kExtraBlanks = 4;
+  constexpr uint64_t kEscapes = 5;
+  while (normalizer.next()) {
+    if (normalizer.field() == kCharsmap) settings.has_charsmap = !normalizer.bytes().empty();
+    if (normalizer.field() == kDummyPrefix) settings.adds_dummy_prefix = normalizer.number() != 0;
+    if (normalizer.field() == kExtraBlanks) {
+      settings.removes_extra_blanks = normalizer.number() != 0;
+    }
+    if (normalizer.field() == kEscapes) settings.escapes_blanks = normalizer.number() != 0;
+  }
+}
+
+}  // namespace
+
+SentencePieceSettings read_sentence_piece_settings(std::string_view model) {
+  SentencePieceSettings settings;
+  for (Message message(model); message.next();) {
+    if (message.field() == kTrainer) read_trainer(Message(message.bytes()), settings);
+    if (message.field() == kNormalizer) read_normalizer(Message(message.bytes()), settings);
+  }
+  return settings;
+}
+
+}  // namespace megatron

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string_view>
+
+namespace megatron {
+
+// Settings of a SentencePiece model that the library does not tell.
+struct SentencePieceSettings {
+  bool is_bpe = false;
+  bool has_charsmap = false;      // characters are replaced before the text is cut
+  bool adds_dummy_prefix = true;  // a blank goes before the text
+  bool removes_extra_blanks = true;
+  bool escapes_blanks = true;      // a blank becomes U+2581
+  bool has_blanks_behind = false;  // a blank belongs to the word before it
+};
+
+// Reads them from the bytes of a model file, which is a protobuf message that the library accepts.
+SentencePieceSettings read_sentence_piece_settings(std::string_view model);
+
+}  // namespace megatron
