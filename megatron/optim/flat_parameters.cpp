@@ -24,13 +24,81 @@ FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter
   return buffer;
 }
 
+// The place of a parameter's elements: in its bucket's own tensor, else in the flat one.
+Tensor place_in(const Tensor& flat, const std::vector<Tensor>& buckets, const FlatLayout& layout,
+                size_t index, const Shape& shape) {
+  const FlatPlace& place = layout.places[index];
+  if (buckets.empty()) return part_of(flat, place, shape);
+  const auto bucket = static_cast<size_t>(place.bucket);
+  const int64_t begin = layout.buckets[bucket].begin;
+  return part_of(buckets[bucket], {.begin = place.begin - begin, .end = place.end - begin}, shape);
+}
+
+void take_gradients(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters, DType dtype,
+                    bool is_divided) {
+  const MemoryScope scope(MemoryCategory::kGradients);
+  const Stream stream = parameters[buffer.parameters.front()].variable.stream();
+  int64_t kept = buffer.layout.numel;
+  if (is_divided) {
+    kept = 0;
+    for (const FlatSpan& share : buffer.shares) kept += share.size();
+    for (const FlatBucket& bucket : buffer.layout.buckets) {
+      buffer.bucket_grads.emplace_back(Shape{bucket.end - bucket.begin}, dtype, stream);
+      buffer.bucket_grads.back().drop_memory();
+    }
+  }
+  buffer.grads = zeros({kept}, dtype, stream);
+  for (size_t i = 0; i < buffer.parameters.size(); ++i) {
+    Variable& variable = parameters[buffer.parameters[i]].variable;
+    variable.set_main_grad(
+        place_in(buffer.grads, buffer.bucket_grads, buffer.layout, i, variable.shape()));
+  }
+}
+
+// Moves the parameters [first, last) of the buffer to their places.
+void move_in(const FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters, size_t first,
+             size_t last) {
+  for (size_t i = first; i < last; ++i) {
+    Variable& variable = parameters[buffer.parameters[i]].variable;
+    Tensor place =
+        place_in(buffer.params, buffer.bucket_params, buffer.layout, i, variable.shape());
+    copy_into(place, variable.data());
+    variable.set_data(place);
+  }
+}
+
+// One bucket after the other, so that little more than the parameters exists at any moment.
+void divide_parameters(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
+                       const FlatParametersOptions& options) {
+  const FlatLayout& layout = buffer.layout;
+  size_t last = buffer.parameters.size();  // buckets have the parameters in reverse order
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    size_t first = last;
+    while (first > 0 && layout.places[first - 1].bucket == static_cast<int64_t>(b)) --first;
+    const int64_t size = layout.buckets[b].end - layout.buckets[b].begin;
+    Tensor& whole =
+        buffer.bucket_params.emplace_back(zeros({size}, buffer.dtype, buffer.params.stream()));
+    move_in(buffer, parameters, first, last);
+    const int64_t share = size / options.num_shares;
+    Tensor own = share_of(buffer, &FlatBuffer::params, b);
+    copy_into(own, whole.slice(options.share * share, share));
+    whole.drop_memory();
+    last = first;
+  }
+}
+
 void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
                const FlatParametersOptions& options) {
   std::vector<FlatItem> items;
+  const bool is_divided =
+      options.divides_gradients && options.num_shares > 1 && !buffer.has_partial_gradients;
   for (const size_t index : buffer.parameters) {
     const OptimizedParameter& parameter = parameters[index];
-    items.push_back(
-        {.numel = parameter.variable.data().numel(), .has_own_bucket = parameter.is_tied});
+    const int64_t numel = parameter.variable.data().numel();
+    // An embedding is in use at both ends of a pass. It shall not keep layers.
+    const bool is_apart = is_divided && parameter.has_decoupled_lr &&
+                          numel >= std::max<int64_t>(options.layout.bucket_size, 1);
+    items.push_back({.numel = numel, .has_own_bucket = parameter.is_tied || is_apart});
   }
   FlatLayoutOptions layout = options.layout;
   if (options.num_shares > 1) {  // shares have the alignment of parameters
@@ -45,20 +113,15 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
       options.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : buffer.dtype;
   {
     const MemoryScope scope(MemoryCategory::kParameters);
-    buffer.params = zeros({buffer.layout.numel}, buffer.dtype, stream);
+    if (is_divided && options.divides_parameters) {
+      buffer.params = zeros({buffer.layout.numel / options.num_shares}, buffer.dtype, stream);
+      divide_parameters(buffer, parameters, options);
+    } else {
+      buffer.params = zeros({buffer.layout.numel}, buffer.dtype, stream);
+      move_in(buffer, parameters, 0, buffer.parameters.size());
+    }
   }
-  {
-    const MemoryScope scope(MemoryCategory::kGradients);
-    buffer.grads = zeros({buffer.layout.numel}, grad_dtype, stream);
-  }
-  for (size_t i = 0; i < buffer.parameters.size(); ++i) {
-    Variable& variable = parameters[buffer.parameters[i]].variable;
-    const Shape shape = variable.shape();
-    Tensor param = part_of(buffer.params, buffer.layout.places[i], shape);
-    copy_into(param, variable.data());
-    variable.set_data(param);
-    variable.set_main_grad(part_of(buffer.grads, buffer.layout.places[i], shape));
-  }
+  take_gradients(buffer, parameters, grad_dtype, is_divided);
 }
 
 }  // namespace
@@ -90,6 +153,29 @@ Tensor part_of(const Tensor& flat, const FlatPlace& place, const Shape& shape) {
   return flat.slice(place.begin, place.end - place.begin).reshape(shape);
 }
 
+Tensor share_of(const FlatBuffer& buffer, Tensor FlatBuffer::*flat, size_t share) {
+  const Tensor& all = buffer.*flat;
+  const FlatSpan& span = buffer.shares[share];
+  if (all.numel() == buffer.layout.numel) return all.slice(span.begin, span.size());
+  int64_t begin = 0;
+  for (size_t before = 0; before < share; ++before) begin += buffer.shares[before].size();
+  return all.slice(begin, span.size());
+}
+
+std::vector<FlatPart> parts_in(const FlatBuffer& buffer, const FlatSpan& span) {
+  std::vector<FlatPart> parts;
+  for (size_t k = 0; k < buffer.parameters.size(); ++k) {
+    const FlatPlace& place = buffer.layout.places[k];
+    const int64_t begin = std::max(place.begin, span.begin);
+    const int64_t end = std::min(place.end, span.end);
+    if (begin >= end) continue;
+    parts.push_back({.parameter = k,
+                     .part = {begin - place.begin, end - place.begin},
+                     .begin = begin - span.begin});
+  }
+  return parts;
+}
+
 RangeTables range_tables(const FlatRanges& ranges, Stream stream) {
   const auto count = static_cast<int64_t>(ranges.ends.size());
   return {tensor_of(ranges.ends, {count}).to(stream), tensor_of(ranges.groups, {count}).to(stream)};
@@ -111,6 +197,18 @@ int64_t FlatParameters::num_elements() const {
   for (const OptimizedParameter& parameter : parameters_)
     count += parameter.variable.data().numel();
   return count;
+}
+
+void FlatParameters::visit_divided(const PartVisitor& visit) const {
+  for (const FlatBuffer& buffer : buffers_) {
+    for (size_t share = 0; share < buffer.bucket_params.size(); ++share) {
+      const Tensor own = share_of(buffer, &FlatBuffer::params, share);
+      for (const FlatPart& part : parts_in(buffer, buffer.shares[share])) {
+        visit(parameters_[buffer.parameters[part.parameter]], part.part,
+              own.slice(part.begin, part.part.size()));
+      }
+    }
+  }
 }
 
 void FlatParameters::zero_grads() {

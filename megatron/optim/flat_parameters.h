@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,11 @@ struct FlatParametersOptions {
   // 1, Rajbhandari et al. 2020, arXiv:1910.02054). With one share it updates everything.
   int64_t share = 0;
   int64_t num_shares = 1;
+  // With several shares: keep only this rank's share of the gradients (stage 2), or of the
+  // parameters as well (stage 3). Partial gradients, which are few, stay whole, and so do their
+  // parameters.
+  bool divides_gradients = false;
+  bool divides_parameters = false;
 };
 
 // Parameters of one dtype and one kind of gradient, with their gradients.
@@ -51,7 +57,15 @@ struct FlatBuffer {
   Tensor params;                       // [numel], dtype; padding is zero and stays so
   Tensor grads;                        // [numel], fp32 or dtype; padding is zero and stays so
   std::vector<FlatSpan> shares;        // the elements that this rank updates, rising
+  // Divided gradients or parameters: `grads` or `params` has only the shares, one after the other,
+  // and the variables are views of these tensors, one for each bucket, without memory.
+  // DividedGradients and DividedParameters give them memory for a while.
+  std::vector<Tensor> bucket_grads;
+  std::vector<Tensor> bucket_params;
 };
+
+// This rank's share number `share` of a flat tensor of the buffer, &FlatBuffer::params or grads.
+Tensor share_of(const FlatBuffer& buffer, Tensor FlatBuffer::*flat, size_t share);
 
 // Moves parameters into flat buffers, one per dtype and kind of gradient, and gives them main
 // gradients there. After that the variables are views of the buffers, and reductions, clipping and
@@ -69,10 +83,24 @@ class FlatParameters {
   // Call before the first microbatch of an iteration.
   void zero_grads();
 
+  // A part of one parameter: the range of its elements in row-major order, and their memory.
+  using PartVisitor = std::function<void(const OptimizedParameter& parameter, const FlatSpan& part,
+                                         const Tensor& elements)>;
+  // Visits this rank's parts of the divided parameters. All others are whole.
+  void visit_divided(const PartVisitor& visit) const;
+
  private:
   std::vector<OptimizedParameter> parameters_;
   std::vector<FlatBuffer> buffers_;
 };
+
+// A parameter's elements in a span of its buffer.
+struct FlatPart {
+  size_t parameter = 0;  // position in FlatBuffer::parameters
+  FlatSpan part;         // of the parameter's elements
+  int64_t begin = 0;     // in the span
+};
+std::vector<FlatPart> parts_in(const FlatBuffer& buffer, const FlatSpan& span);
 
 // FlatRanges as kernels::GroupRanges on the buffers' device.
 struct RangeTables {

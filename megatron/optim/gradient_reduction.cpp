@@ -10,44 +10,79 @@ GradientReduction::GradientReduction(FlatParameters& parameters, const ParallelC
       parallel_(parallel),
       options_(options),
       tied_(tied_parameters(parameters.parameters(), parallel.pipeline)) {
-  const std::vector<OptimizedParameter>& all = parameters_.parameters();
+  bool divides_gradients = false;
+  bool divides_parameters = false;
+  size_t num_divided = 0;
   for (size_t b = 0; b < parameters_.buffers().size(); ++b) {
     const FlatBuffer& buffer = parameters_.buffers()[b];
-    const size_t first = buckets_.size();
-    for (const FlatBucket& bucket : buffer.layout.buckets) {
-      Bucket& made = buckets_.emplace_back();
-      made.buffer = b;
-      made.span = {bucket.begin, bucket.end};
-      made.waits = buffer.has_partial_gradients;
+    if (buffer.bucket_params.empty()) add_buckets(b);
+    if (buffer.bucket_grads.empty()) continue;
+    watch_divided(buffer, num_divided);
+    num_divided += buffer.bucket_grads.size();
+    divides_gradients = true;
+    divides_parameters = divides_parameters || !buffer.bucket_params.empty();
+  }
+  if (divides_gradients) divided_gradients_.emplace(parameters_, parallel_.data);
+  if (divides_parameters) divided_parameters_.emplace(parameters_, parallel_.data);
+}
+
+void GradientReduction::add_buckets(size_t index) {
+  const FlatBuffer& buffer = parameters_.buffers()[index];
+  const size_t first = buckets_.size();
+  for (const FlatBucket& bucket : buffer.layout.buckets) {
+    Bucket& made = buckets_.emplace_back();
+    made.buffer = index;
+    made.span = {bucket.begin, bucket.end};
+    made.has_divided_gradients = !buffer.bucket_grads.empty();
+    made.waits = buffer.has_partial_gradients;
+  }
+  for (size_t i = 0; i < buffer.parameters.size(); ++i) {
+    const size_t bucket = first + static_cast<size_t>(buffer.layout.places[i].bucket);
+    const OptimizedParameter& parameter = parameters_.parameters()[buffer.parameters[i]];
+    if (parameter.is_tied) buckets_[bucket].waits = true;
+    Variable variable = parameter.variable;
+    if (options_.overlap_grad_reduce && !buckets_[bucket].has_divided_gradients) {
+      variable.on_gradient([this, bucket] { used(bucket); });
     }
-    for (size_t i = 0; i < buffer.parameters.size(); ++i) {
-      const size_t bucket = first + static_cast<size_t>(buffer.layout.places[i].bucket);
-      const OptimizedParameter& parameter = all[buffer.parameters[i]];
-      if (parameter.is_tied) buckets_[bucket].waits = true;
-      Variable variable = parameter.variable;
-      if (options_.overlap_grad_reduce) variable.on_gradient([this, bucket] { used(bucket); });
-      if (options_.overlap_param_gather) {
-        variable.on_use([this, bucket] { wait_for_parameters(buckets_[bucket]); });
-      }
+    if (options_.overlap_param_gather) {
+      variable.on_use([this, bucket] { wait_for_parameters(buckets_[bucket]); });
     }
+  }
+}
+
+void GradientReduction::watch_divided(const FlatBuffer& buffer, size_t first_bucket) {
+  for (size_t i = 0; i < buffer.parameters.size(); ++i) {
+    const size_t bucket = first_bucket + static_cast<size_t>(buffer.layout.places[i].bucket);
+    Variable variable = parameters_.parameters()[buffer.parameters[i]].variable;
+    variable.on_op([this, bucket](bool is_recorded) {
+      if (is_recorded) divided_gradients_->expect(bucket);
+      if (divided_parameters_) divided_parameters_->op_done(bucket);
+    });
+    variable.on_gradient([this, bucket] {
+      divided_gradients_->delivered(bucket);
+      if (divided_parameters_) divided_parameters_->op_done(bucket);
+    });
   }
 }
 
 GradientReduction::~GradientReduction() {
   for (const OptimizedParameter& parameter : parameters_.parameters()) {
     Variable variable = parameter.variable;
-    if (options_.overlap_grad_reduce) variable.on_gradient(nullptr);
-    if (options_.overlap_param_gather) variable.on_use(nullptr);
+    variable.on_op(nullptr);
+    variable.on_gradient(nullptr);
+    variable.on_use(nullptr);
   }
 }
 
 void GradientReduction::begin(int64_t num_microbatches) {
   num_microbatches_ = num_microbatches;
   for (Bucket& bucket : buckets_) bucket.uses = 0;
+  if (divided_gradients_) divided_gradients_->begin();
 }
 
 bool GradientReduction::is_quiet(int64_t microbatch, int64_t num_microbatches) const {
   if (parallel_.data.size() == 1) return true;
+  if (divided_gradients_) return false;
   const bool waits = options_.overlap_param_gather && microbatch == 0;
   const bool starts = options_.overlap_grad_reduce && microbatch + 1 == num_microbatches;
   return !waits && !starts;
@@ -80,6 +115,8 @@ void GradientReduction::start(Bucket& bucket) {
 void GradientReduction::finish() {
   // An update changes this rank's part, which others may still read in unfinished gathers.
   for (Bucket& bucket : buckets_) wait_for_parameters(bucket);
+  if (divided_parameters_) divided_parameters_->drop();
+  if (divided_gradients_) divided_gradients_->finish();
   for (FlatBuffer& buffer : parameters_.buffers()) {
     if (!buffer.has_partial_gradients) continue;
     comm::all_reduce(buffer.grads.view(), comm::Reduce::kSum, parallel_.tensor.group,
@@ -90,7 +127,7 @@ void GradientReduction::finish() {
     comm::all_reduce(grad.view(), comm::Reduce::kSum, tied.stages, grad.stream());
   }
   for (Bucket& bucket : buckets_) {
-    if (!bucket.is_reduced) start(bucket);
+    if (!bucket.is_reduced && !bucket.has_divided_gradients) start(bucket);
   }
   for (Bucket& bucket : buckets_) {
     bucket.pending.wait();

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "megatron/comm/collectives.h"
+#include "megatron/optim/divided_gradients.h"
+#include "megatron/optim/divided_parameters.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/tied_parameters.h"
 #include "megatron/parallel/parallel_context.h"
@@ -24,6 +27,9 @@ struct GradientReductionOptions {
 // Reduces the gradients of an iteration to those of the whole batch, bucket by bucket: sums over
 // ranks with other parts of the sequence, over the pipeline stages with a tied parameter, and over
 // data-parallel ranks. The loss is already divided by the number of microbatches of all ranks.
+//
+// Buckets of divided gradients and parameters (FlatParametersOptions) are left to DividedGradients
+// and DividedParameters, which learn here what ops do.
 class GradientReduction {
  public:
   // Both must outlive it. Every rank calls it: pipeline stages compare their tied parameters.
@@ -50,6 +56,7 @@ class GradientReduction {
   struct Bucket {
     size_t buffer = 0;
     FlatSpan span;
+    bool has_divided_gradients = false;
     bool waits = false;       // other sums come first, so finish() reduces it
     int64_t num_uses = 0;     // ops that add to it in one microbatch; 0: unknown
     int64_t uses = 0;         // in this iteration
@@ -59,6 +66,9 @@ class GradientReduction {
     comm::Pending gathering;
   };
 
+  void add_buckets(size_t buffer);
+  // Ops of parameters in divided buckets report to the two classes below.
+  void watch_divided(const FlatBuffer& buffer, size_t first_bucket);
   void start(Bucket& bucket);
   void used(size_t bucket);
   void wait_for_parameters(Bucket& bucket);
@@ -67,7 +77,9 @@ class GradientReduction {
   const ParallelContext& parallel_;
   const GradientReductionOptions options_;
   const std::vector<TiedParameter> tied_;
-  std::vector<Bucket> buckets_;
+  std::vector<Bucket> buckets_;  // of parameters that are not divided
+  std::optional<DividedGradients> divided_gradients_;
+  std::optional<DividedParameters> divided_parameters_;
   int64_t num_microbatches_ = 0;
 };
 

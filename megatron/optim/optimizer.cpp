@@ -42,6 +42,9 @@ void measure(Tensor found, const Tensor& flat, const RangeTables& tables) {
                              flat.stream());
 }
 
+// Elements that the host updates at a time: large enough for the bus, small in pinned memory.
+constexpr int64_t kHostPiece = 8 << 20;
+
 double learning_rate(const ParameterGroup& group, const UpdateRates& rates) {
   return (group.has_decoupled_lr ? rates.decoupled_lr : rates.lr) * group.lr_mult;
 }
@@ -110,13 +113,23 @@ Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
       scaler_(make_loss_scaler(config)),
       groups_(parameter_groups(parameters.parameters())),
       stream_(stream_of(parameters)),
+      state_stream_(config.optimizer_cpu_offload ? Stream{} : stream_),
       state_({kernels::kStepStateBytes}, DType::kUInt8, stream_),
       decision_(kernels::kStepStateBytes, stream_.device),
       parameter_sums_(kernels::kNumStepSums * size_of(DType::kFloat64), stream_.device) {
   for (size_t i = 0; i < parameters_.buffers().size(); ++i) {
-    for (const FlatSpan& span : parameters_.buffers()[i].shares) {
-      states_.push_back(make_state(i, span));
+    for (size_t share = 0; share < parameters_.buffers()[i].shares.size(); ++share) {
+      const FlatSpan& all = parameters_.buffers()[i].shares[share];
+      const int64_t piece = config_.optimizer_cpu_offload ? kHostPiece : all.size();
+      for (int64_t begin = all.begin; begin < all.end; begin += piece) {
+        states_.push_back(make_state(i, share, {begin, std::min(begin + piece, all.end)}));
+      }
     }
+  }
+  if (config_.optimizer_cpu_offload) {
+    int64_t most = 1;
+    for (const ShareState& state : states_) most = std::max(most, state.span.size());
+    host_.emplace(most, stream_);
   }
   upload_state();
 }
@@ -128,18 +141,27 @@ void Optimizer::upload_state() {
 }
 
 Tensor Optimizer::share_of(Tensor FlatBuffer::*flat, const ShareState& state) const {
-  return (parameters_.buffers()[state.buffer].*flat).slice(state.span.begin, state.span.size());
+  const FlatBuffer& buffer = parameters_.buffers()[state.buffer];
+  return megatron::share_of(buffer, flat, state.share)
+      .slice(state.span.begin - buffer.shares[state.share].begin, state.span.size());
 }
 
-Optimizer::ShareState Optimizer::make_state(size_t index, const FlatSpan& span) const {
+bool Optimizer::has_main_copy(const ShareState& state) const {
+  return parameters_.buffers()[state.buffer].dtype != DType::kFloat32 ||
+         config_.optimizer_cpu_offload;
+}
+
+Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
+                                            const FlatSpan& span) const {
   const MemoryScope scope(MemoryCategory::kOptimizer);
   const FlatBuffer& buffer = parameters_.buffers()[index];
-  const auto make_zeros = [&] { return zeros({span.size()}, DType::kFloat32, stream_); };
+  const auto make_zeros = [&] { return zeros({span.size()}, DType::kFloat32, state_stream_); };
   ShareState state;
   state.buffer = index;
+  state.share = share;
   state.span = span;
   const Tensor params = share_of(&FlatBuffer::params, state);
-  state.main = buffer.dtype == DType::kFloat32 ? params : cast(params, DType::kFloat32);
+  state.main = has_main_copy(state) ? cast(params, DType::kFloat32).to(state_stream_) : params;
   if (config_.optimizer == OptimizerKind::kAdam) {
     state.exp_avg = make_zeros();
     state.exp_avg_sq = make_zeros();
@@ -159,12 +181,12 @@ Optimizer::ShareState Optimizer::make_state(size_t index, const FlatSpan& span) 
     positions.push_back(static_cast<int32_t>(parameter));
   }
   // Padding is zero in gradients and state, so an update leaves it zero.
-  const auto tables = [&](const FlatRanges& ranges) {
-    return range_tables(cut_to(ranges, span), stream_);
+  const auto tables = [&](const FlatRanges& ranges, Stream stream) {
+    return range_tables(cut_to(ranges, span), stream);
   };
-  state.update = tables(ranges_of(buffer.layout, update_groups));
-  state.norm = tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm));
-  state.parameter = tables(ranges_of(buffer.layout, positions));
+  state.update = tables(ranges_of(buffer.layout, update_groups), state_stream_);
+  state.norm = tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm), stream_);
+  state.parameter = tables(ranges_of(buffer.layout, positions), stream_);
   return state;
 }
 
@@ -203,7 +225,11 @@ void Optimizer::queue_step(const UpdateRates& rates, const StepOptions& options)
   const TraceRange range("optimizer", stream_);
   const Tensor sums = sums_of(&FlatBuffer::grads, options.losses);
   kernels::decide_step(state_.view(), sums.view(), rule(), stream_);
-  queue_update(rates);
+  if (host_) {
+    update_on_host(rates);
+  } else {
+    queue_update(rates);
+  }
   if (refuses_not_finite()) {
     // Search now: the next iteration overwrites the gradients.
     for (const ShareState& state : states_) {
@@ -262,23 +288,41 @@ void Optimizer::throw_not_finite(int64_t first) const {
 void Optimizer::queue_update(const UpdateRates& rates) {
   for (ShareState& state : states_) {
     Tensor params = share_of(&FlatBuffer::params, state);
-    const TensorView model =
-        params.dtype() != DType::kFloat32 ? params.view() : TensorView{};  // else main is the model
     const Tensor grads = share_of(&FlatBuffer::grads, state);
-    const ConstView grad = grads.view();
-    const ConstView decision = state_.view();
-    const kernels::GroupRanges ranges = ranges_in(state.update);
-    if (config_.optimizer == OptimizerKind::kAdam) {
-      const auto numbers = numbers_of<kernels::AdamNumbers>(
-          groups_, [&](const ParameterGroup& g) { return adam_numbers(g, rates, config_); });
-      kernels::adam(model, state.main.view(), state.exp_avg.view(), state.exp_avg_sq.view(), grad,
-                    ranges, numbers, decision, stream_);
-    } else {
-      const auto numbers = numbers_of<kernels::SgdNumbers>(
-          groups_, [&](const ParameterGroup& g) { return sgd_numbers(g, rates, config_); });
-      kernels::sgd_momentum(model, state.main.view(), state.momentum_buffer.view(), grad, ranges,
-                            numbers, decision, stream_);
-    }
+    update(state, has_main_copy(state) ? params.view() : TensorView{}, grads.view(), state_.view(),
+           rates, stream_);
+  }
+}
+
+void Optimizer::update_on_host(const UpdateRates& rates) {
+  decision_.start(state_.view().data, stream_);
+  Tensor decision({kernels::kStepStateBytes}, DType::kUInt8, Stream{});
+  std::memcpy(decision.view().data, decision_.wait(), kernels::kStepStateBytes);
+  kernels::StepState decided;
+  std::memcpy(&decided, decision.view().data, sizeof decided);
+  if (decided.is_skipped != 0) return;
+  std::vector<HostUpdate::Piece> pieces;
+  for (const ShareState& state : states_) {
+    pieces.push_back({share_of(&FlatBuffer::grads, state), share_of(&FlatBuffer::params, state)});
+  }
+  host_->run(pieces, [&](size_t piece, TensorView params, ConstView grads) {
+    update(states_[piece], params, grads, decision.view(), rates, Stream{});
+  });
+}
+
+void Optimizer::update(ShareState& state, TensorView model, ConstView grad, ConstView decision,
+                       const UpdateRates& rates, Stream stream) {
+  const kernels::GroupRanges ranges = ranges_in(state.update);
+  if (config_.optimizer == OptimizerKind::kAdam) {
+    const auto numbers = numbers_of<kernels::AdamNumbers>(
+        groups_, [&](const ParameterGroup& g) { return adam_numbers(g, rates, config_); });
+    kernels::adam(model, state.main.view(), state.exp_avg.view(), state.exp_avg_sq.view(), grad,
+                  ranges, numbers, decision, stream);
+  } else {
+    const auto numbers = numbers_of<kernels::SgdNumbers>(
+        groups_, [&](const ParameterGroup& g) { return sgd_numbers(g, rates, config_); });
+    kernels::sgd_momentum(model, state.main.view(), state.momentum_buffer.view(), grad, ranges,
+                          numbers, decision, stream);
   }
 }
 
@@ -290,15 +334,10 @@ double Optimizer::parameter_norm() const {
 void Optimizer::visit_state(const StateVisitor& visit) const {
   for (const ShareState& state : states_) {
     const FlatBuffer& buffer = parameters_.buffers()[state.buffer];
-    for (size_t k = 0; k < buffer.parameters.size(); ++k) {
-      const FlatPlace& place = buffer.layout.places[k];
-      const int64_t begin = std::max(place.begin, state.span.begin);
-      const int64_t end = std::min(place.end, state.span.end);
-      if (begin >= end) continue;
+    for (const FlatPart& part : parts_in(buffer, state.span)) {
       const auto show = [&](std::string_view name, const Tensor& flat) {
-        visit(parameters_.parameters()[buffer.parameters[k]], name,
-              {begin - place.begin, end - place.begin},
-              flat.slice(begin - state.span.begin, end - begin));
+        visit(parameters_.parameters()[buffer.parameters[part.parameter]], name, part.part,
+              flat.slice(part.begin, part.part.size()));
       };
       if (buffer.dtype != DType::kFloat32) show("main_param", state.main);
       if (state.exp_avg.defined()) show("exp_avg", state.exp_avg);
@@ -327,12 +366,16 @@ void Optimizer::load(const OptimizerScalars& scalars) {
   for (size_t i = 0; i < groups_.size(); ++i) groups_[i].step = scalars.group_steps[i];
   if (scaler_ && scalars.loss_scaler) scaler_->load(*scalars.loss_scaler);
   upload_state();
+  if (!host_) return;
+  for (ShareState& state : states_) {  // checkpoints of an fp32 model have one copy
+    if (parameters_.buffers()[state.buffer].dtype != DType::kFloat32) continue;
+    copy_into(state.main, share_of(&FlatBuffer::params, state));
+  }
 }
 
 void Optimizer::reload_main_params() {
   for (ShareState& state : states_) {
-    const Tensor params = share_of(&FlatBuffer::params, state);
-    if (params.dtype() != DType::kFloat32) copy_into(state.main, params);
+    if (has_main_copy(state)) copy_into(state.main, share_of(&FlatBuffer::params, state));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "megatron/kernels/optimizer_step.h"
 #include "megatron/optim/config.h"
 #include "megatron/optim/flat_parameters.h"
+#include "megatron/optim/host_update.h"
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/parameter_scheduler.h"
 
@@ -73,6 +74,9 @@ using SumOverModel = std::function<void(TensorView numbers, Stream stream)>;
 // them in finish_step(), at the latest before the next update, whose bias corrections and schedules
 // depend on the number of updates. By then the device is busy with the next forward pass, so the
 // wait costs nothing.
+//
+// With optimizer_cpu_offload the main parameters and the state are in host memory, and the host
+// computes the update, so that queue_step() waits for the gradients.
 class Optimizer {
  public:
   // `parameters` must outlive the optimizer.
@@ -112,11 +116,13 @@ class Optimizer {
   void reload_main_params();
 
  private:
-  // The state of one share of a FlatBuffer. fp32 except for the tables of ranges.
+  // The state of one share of a FlatBuffer, or of a piece of it if the host computes. fp32 except
+  // for the tables of ranges.
   struct ShareState {
     size_t buffer = 0;  // position in FlatParameters::buffers()
-    FlatSpan span;
-    Tensor main;  // the parameters themselves if they are fp32
+    size_t share = 0;   // position in FlatBuffer::shares
+    FlatSpan span;      // of the buffer
+    Tensor main;        // the parameters themselves if they are fp32 and on the same side
     Tensor exp_avg;
     Tensor exp_avg_sq;
     Tensor momentum_buffer;
@@ -125,7 +131,9 @@ class Optimizer {
     RangeTables parameter;  // ranges by position in FlatParameters::parameters()
   };
 
-  ShareState make_state(size_t buffer, const FlatSpan& span) const;
+  ShareState make_state(size_t buffer, size_t share, const FlatSpan& span) const;
+  // Is `main` a copy, which an update rounds, or copies, into the model?
+  bool has_main_copy(const ShareState& state) const;
   Tensor share_of(Tensor FlatBuffer::*flat, const ShareState& state) const;
   // Sums of one flat tensor per buffer over the ranks of the model, [kernels::kNumStepSums].
   Tensor sums_of(Tensor FlatBuffer::*flat, const Tensor& losses) const;
@@ -134,6 +142,10 @@ class Optimizer {
   kernels::StepRule rule() const;
   void upload_state();
   void queue_update(const UpdateRates& rates);
+  // Waits for the decision, and updates on the host.
+  void update_on_host(const UpdateRates& rates);
+  void update(ShareState& state, TensorView model, ConstView grad, ConstView decision,
+              const UpdateRates& rates, Stream stream);
   [[noreturn]] void throw_not_finite(int64_t first) const;
 
   FlatParameters& parameters_;
@@ -142,6 +154,8 @@ class Optimizer {
   std::optional<LossScaler> scaler_;
   std::vector<ParameterGroup> groups_;
   Stream stream_;
+  Stream state_stream_;             // of the state: stream_, or the host's
+  std::optional<HostUpdate> host_;  // with optimizer_cpu_offload
   std::vector<ShareState> states_;
   Tensor state_;       // a kernels::StepState on the device
   Readback decision_;  // of state_

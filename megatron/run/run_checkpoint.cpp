@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -145,16 +146,38 @@ void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, Ar
   optimizer.load(loaded);
 }
 
+// The model's tensors. Each data-parallel rank has its parts of divided parameters, and the first
+// one all others.
+std::vector<CheckpointTensor> model_tensors(const TrainingState& state, Use use) {
+  std::vector<CheckpointTensor> tensors;
+  for (const Module* chunk : state.chunks) {
+    if (use == Use::kLoad) {
+      append(tensors, chunks_of(*chunk));
+    } else if (state.parallel.data.rank() == 0) {
+      append(tensors, chunks_to_save(*chunk, state.parallel.tensor.rank()));
+    }
+  }
+  std::set<std::string> divided;
+  for (const FlatBuffer& buffer : state.parameters.buffers()) {
+    if (buffer.bucket_params.empty()) continue;
+    for (const size_t index : buffer.parameters) {
+      divided.insert(state.parameters.parameters()[index].name);
+    }
+  }
+  std::erase_if(tensors, [&](const CheckpointTensor& t) { return divided.contains(t.name); });
+  state.parameters.visit_divided(
+      [&](const OptimizedParameter& parameter, const FlatSpan& part, const Tensor& elements) {
+        if (use == Use::kSave && !parameter.counts_in_norm) return;
+        append(tensors, chunks_of(parameter.name, parameter.sharding, parameter.variable.shape(),
+                                  part.begin, elements));
+      });
+  return tensors;
+}
+
 CheckpointState state_of(const RunConfig& config, const TrainingState& state, bool with_optimizer,
                          Use use) {
   CheckpointState made;
-  for (const Module* chunk : state.chunks) {
-    if (use == Use::kLoad) {
-      append(made.model, chunks_of(*chunk));
-    } else if (state.parallel.data.rank() == 0) {
-      append(made.model, chunks_to_save(*chunk, state.parallel.tensor.rank()));
-    }
-  }
+  made.model = model_tensors(state, use);
   if (with_optimizer) {
     made.optimizer = optimizer_tensors(state.optimizer, state.parallel,
                                        config.parallel.use_distributed_optimizer, use);

@@ -47,8 +47,11 @@ std::vector<OptimizedParameter> parameters_of(const TrainTask& task,
 
 FlatParametersOptions flat_options(const ParallelConfig& config, const ParallelContext& parallel) {
   FlatParametersOptions options;
+  options.divides_gradients = config.zero_stage >= 2;
+  options.divides_parameters = config.zero_stage >= 3;
   // 0: one bucket if nothing overlaps.
-  options.layout.bucket_size = config.overlap_grad_reduce ? bucket_size(config) : 0;
+  const bool has_buckets = config.overlap_grad_reduce || options.divides_gradients;
+  options.layout.bucket_size = has_buckets ? bucket_size(config) : 0;
   options.accumulate_allreduce_grads_in_fp32 = config.accumulate_allreduce_grads_in_fp32;
   if (config.use_distributed_optimizer) {
     options.share = parallel.data.rank();

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/stream.h"
@@ -58,12 +59,16 @@ class CudaOptimizerTest : public testing::TestWithParam<OptimizerKind> {
 };
 
 TEST_P(CudaOptimizerTest, FollowsTheCpu) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const auto& [dtype, is_offloaded] : {std::pair{DType::kFloat32, false},
+                                            {DType::kBFloat16, false},
+                                            {DType::kFloat32, true},
+                                            {DType::kBFloat16, true}}) {
     OptimizerConfig config;
     config.optimizer = GetParam();
     config.params_dtype = dtype;
     config.log_num_zeros_in_grad = true;
     Training want(config, Stream{});
+    config.optimizer_cpu_offload = is_offloaded;
     Training got(config, stream());
     for (uint64_t step = 1; step <= 3; ++step) {
       want.set_grads(10 * step);
