@@ -180,7 +180,9 @@ void print_run(const Plan& plan) {
                              ? fmt::format(" of {} chunks", p.virtual_pipeline_model_parallel_size)
                              : "",
                          p.context_parallel_size, p.data_parallel_size,
-                         p.use_distributed_optimizer ? " with the distributed optimizer" : ""));
+                         p.zero_stage >= 2 ? fmt::format(" with ZeRO stage {}", p.zero_stage)
+                         : p.use_distributed_optimizer ? " with the distributed optimizer"
+                                                       : ""));
   print_line(fmt::format("batch     {} samples: micro-batch {} x {} microbatches x data {}",
                          plan.batch, plan.args.training.micro_batch_size, plan.num_microbatches,
                          p.data_parallel_size));

@@ -505,6 +505,9 @@ class Resolver {
     const TransformerConfig& c = args_.transformer;
     const int64_t cp = args_.parallel.context_parallel_size;
     if (!c.fp8.is_on()) return;
+    require(args_.parallel.zero_stage < 3,
+            "--fp8-format keeps whole weights in FP8, so --zero-stage 3 would save no memory; use "
+            "--zero-stage 2");
     for (const int64_t length : {c.seq_length, c.decoder_seq_length}) {
       const int64_t tokens = args_.training.micro_batch_size * length / cp;
       require(tokens % 16 == 0,

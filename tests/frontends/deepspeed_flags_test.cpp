@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,18 +80,41 @@ TEST(DeepSpeedFlags, AllContradictionsAreReportedTogether) {
 }
 
 TEST(DeepSpeedFlags, StagesWithoutAFile) {
-  EXPECT_TRUE(applied("", {"--zero-stage", "1"}).args.parallel.use_distributed_optimizer);
-  EXPECT_FALSE(applied("", {"--zero-stage", "0"}).args.parallel.use_distributed_optimizer);
-  EXPECT_THAT(applied("", {"--zero-stage", "3"}).problems,
-              ElementsAre(HasSubstr("--zero-stage 3 is not available yet; use --zero-stage 1")));
+  for (int64_t stage = 0; stage <= 3; ++stage) {
+    const Applied got = applied("", {"--zero-stage", std::to_string(stage)});
+    EXPECT_THAT(got.problems, IsEmpty());
+    EXPECT_EQ(got.args.parallel.zero_stage, stage);
+  }
 }
 
-TEST(DeepSpeedFlags, MissingStagesAndOffloadAreNamed) {
+TEST(DeepSpeedFlags, StagesOfTheFile) {
+  for (int64_t stage = 0; stage <= 3; ++stage) {
+    const Applied got = applied(
+        fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": {}}}}})", stage),
+        {});
+    EXPECT_THAT(got.problems, IsEmpty());
+    EXPECT_EQ(got.args.parallel.zero_stage, stage);
+    EXPECT_EQ(got.args.parallel.use_distributed_optimizer, stage > 0);
+  }
+}
+
+TEST(DeepSpeedFlags, TheOptimizerMayBeOffloadedToTheHost) {
+  for (const char* const way : {R"("cpu_offload": true)",
+                                R"("offload_optimizer": {"device": "cpu", "pin_memory": true})"}) {
+    const Applied got = applied(
+        fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": 2, {}}}}})", way),
+        {});
+    EXPECT_THAT(got.problems, IsEmpty());
+    EXPECT_TRUE(got.args.optimizer.optimizer_cpu_offload);
+  }
   const Applied got = applied(
-      R"({"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}})", {});
-  EXPECT_THAT(got.problems,
-              ElementsAre(HasSubstr("zero_optimization.cpu_offload is not available yet"),
-                          HasSubstr("zero_optimization.stage 2 is not available yet")));
+      R"({"train_batch_size": 8, "zero_optimization": {"stage": 3,
+          "offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "cpu"}}})",
+      {});
+  EXPECT_THAT(
+      got.problems,
+      ElementsAre(HasSubstr("zero_optimization.offload_optimizer.device nvme is not"),
+                  HasSubstr("zero_optimization.offload_param.device cpu is not available")));
 }
 
 TEST(DeepSpeedFlags, AFaultyFileIsAProblem) {

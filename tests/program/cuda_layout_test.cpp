@@ -33,6 +33,9 @@ TEST_F(CudaLayoutTest, EveryLayoutTrainsAsOneRank) {
       {.dp = 2, .distributed_optimizer = true, .overlap = true},
       {.dp = 8, .distributed_optimizer = true, .overlap = true},
       {.cp = 2},
+      {.dp = 2, .zero_stage = 2},
+      {.dp = 4, .zero_stage = 3},
+      {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 3},
       {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}};
   for (const bool is_llama_style : {false, true}) {
     const Flags flags = wide_model(is_llama_style);
@@ -55,6 +58,7 @@ TEST_F(CudaLayoutTest, OverlapsTrainAsOneRank) {
   };
   expect_same(flags.with("--overlap-param-gather"),
               {.pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true}, "param_gather");
+  expect_same(flags.with("--optimizer-cpu-offload"), {.dp = 2, .zero_stage = 3}, "offload");
 }
 
 // Products are cut in pieces of at least 1024 rows.

@@ -18,6 +18,7 @@ struct Layout {
   bool distributed_optimizer = false;
   bool overlap = false;
   int cp = 1;
+  int zero_stage = 0;  // 2 or 3; distributed_optimizer is stage 1
 
   int ranks() const { return tp * pp * cp * dp; }
 };
@@ -27,7 +28,8 @@ inline std::string name_of(const Layout& layout) {
          (layout.layers_a_chunk > 0 ? "i" : "") + "dp" + std::to_string(layout.dp) +
          (layout.sequence_parallel ? "_sp" : "") +
          (layout.distributed_optimizer ? "_distributed" : "") + (layout.overlap ? "_overlap" : "") +
-         (layout.cp > 1 ? "_cp" + std::to_string(layout.cp) : "");
+         (layout.cp > 1 ? "_cp" + std::to_string(layout.cp) : "") +
+         (layout.zero_stage > 0 ? "_zero" + std::to_string(layout.zero_stage) : "");
 }
 
 inline Flags laid_out(Flags flags, const Layout& layout) {
@@ -40,9 +42,9 @@ inline Flags laid_out(Flags flags, const Layout& layout) {
   if (layout.cp > 1) flags = flags.with("--context-parallel-size", std::to_string(layout.cp));
   if (layout.sequence_parallel) flags = flags.with("--sequence-parallel");
   if (layout.distributed_optimizer) flags = flags.with("--use-distributed-optimizer");
-  if (layout.overlap) {
-    flags = flags.with("--overlap-grad-reduce").with("--ddp-bucket-size", "20000");
-  }
+  if (layout.zero_stage > 0) flags = flags.with("--zero-stage", std::to_string(layout.zero_stage));
+  if (layout.overlap) flags = flags.with("--overlap-grad-reduce");
+  if (layout.overlap || layout.zero_stage > 1) flags = flags.with("--ddp-bucket-size", "20000");
   return flags;
 }
 

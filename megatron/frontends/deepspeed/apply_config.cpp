@@ -33,10 +33,6 @@ std::optional<T> other_flag(const TrainingArgs& args, const char* dest) {
   return value == nullptr ? std::nullopt : std::optional(*value);
 }
 
-std::optional<int64_t> zero_stage(const TrainingArgs& args) {
-  return other_flag<int64_t>(args, "zero_stage");
-}
-
 std::optional<std::string> deepspeed_config(const TrainingArgs& args) {
   return other_flag<std::string>(args, "deepspeed_config");
 }
@@ -135,15 +131,12 @@ class Applier {
 
   void apply_zero() {
     const int64_t stage = config_.zero_stage;
-    if (const std::optional<int64_t> flag = zero_stage(args_); flag && *flag != stage) {
-      report(fmt::format("zero_optimization.stage is {} and --zero-stage is {}; they must be equal",
-                         stage, *flag));
-    }
+    agree("zero_stage", "--zero-stage", args_.parallel.zero_stage, "zero_optimization.stage",
+          stage);
     // Compat: with bf16, DeepSpeed's pipeline engine shards the optimizer's state in stage 0, too.
     const bool is_bf16 = settings_.value("bf16") == ArgValue(true);
-    if (stage == 1 || (stage == 0 && is_bf16)) {
-      settings_.set("use_distributed_optimizer", true, source_);
-    }
+    if (stage >= 1 || is_bf16) settings_.set("use_distributed_optimizer", true, source_);
+    if (config_.offloads_optimizer) settings_.set("optimizer_cpu_offload", true, source_);
   }
 
   const DeepSpeedConfig& config_;
@@ -152,19 +145,6 @@ class Applier {
   OverrideSettings settings_;
   std::vector<std::string>& problems_;
 };
-
-// --zero-stage without a file.
-void apply_stage(TrainingArgs& args, std::vector<std::string>& problems) {
-  const int64_t stage = zero_stage(args).value_or(0);
-  if (stage == 1) {
-    OverrideSettings(args).set("use_distributed_optimizer", true, "--zero-stage 1");
-  } else if (stage != 0) {
-    problems.push_back(
-        fmt::format("--zero-stage {} is not available yet; use --zero-stage 1, which is "
-                    "--use-distributed-optimizer",
-                    stage));
-  }
-}
 
 // --train-tokens: as many samples as hold these tokens.
 void apply_length(TrainingArgs& args) {
@@ -240,10 +220,7 @@ void apply_deepspeed_flags(TrainingArgs& args, int64_t world_size,
   apply_decay(args, problems);
   apply_skipped(args, problems);
   const std::optional<std::string> path = deepspeed_config(args);
-  if (!path) {
-    apply_stage(args, problems);
-    return;
-  }
+  if (!path) return;
   try {
     apply_deepspeed_config(load_deepspeed_json(*path), *path, args, world_size, problems);
   } catch (const Error& error) {

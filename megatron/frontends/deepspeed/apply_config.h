@@ -10,7 +10,7 @@
 namespace megatron::frontends {
 
 // Applies the flags of Megatron-DeepSpeed that stand for other flags: --deepspeed_config,
-// --zero-stage, --train-tokens, --skip-train-iteration-range. Call it before the flags are
+// --train-tokens, --skip-train-iteration-range. Call it before the flags are
 // resolved. The batch sizes and the precision must agree with the flags that are given; the loss
 // scale and the clipping are the file's (as in Megatron-DeepSpeed), with a warning for each flag
 // that changes. All contradictions are one problem each.

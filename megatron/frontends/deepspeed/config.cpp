@@ -223,12 +223,6 @@ class Reader {
     if (keeps_fp16_masters_ && config_.zero_stage == 0) {
       problems_.emplace_back("fp16.fp16_master_weights_and_grads needs zero_optimization.stage 2");
     }
-    if (config_.zero_stage >= 2) {
-      config_.unavailable.push_back(
-          fmt::format("zero_optimization.stage {} is not available yet; use stage 1, which is the "
-                      "distributed optimizer",
-                      config_.zero_stage));
-    }
   }
 
   void read_zero_section() {
@@ -245,7 +239,7 @@ class Reader {
     for (const char* const name : kZeroFlags) {
       if (zero.flag(name)) config_.without_effect.push_back(zero.path(name));
     }
-    if (zero.flag("cpu_offload").value_or(false)) refuse_offload(zero.path("cpu_offload"));
+    if (zero.flag("cpu_offload").value_or(false)) config_.offloads_optimizer = true;
     for (const char* const name : {"offload_optimizer", "offload_param"}) read_offload(zero, name);
     for (const char* const name :
          {"zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
@@ -259,9 +253,10 @@ class Reader {
   }
 
   void refuse_offload(const std::string& what) {
-    config_.offloads = true;
     config_.unavailable.push_back(
-        fmt::format("{} is not available yet; remove it to keep the state on the GPU", what));
+        fmt::format("{} is not available yet; remove it to keep the state on the GPU, or offload "
+                    "the optimizer to cpu",
+                    what));
   }
 
   void read_offload(ConfigSection& zero, const char* name) {
@@ -285,7 +280,12 @@ class Reader {
     }
     offload.number("ratio");
     refuse_unknown(offload);
-    if (device != "none") refuse_offload(offload.path("device") + " " + device);
+    if (device == "none") return;
+    if (device == "cpu" && std::string_view(name) == "offload_optimizer") {
+      config_.offloads_optimizer = true;
+    } else {
+      refuse_offload(offload.path("device") + " " + device);
+    }
   }
 
   void read_checkpoint() {

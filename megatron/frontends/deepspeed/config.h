@@ -28,7 +28,7 @@ struct DeepSpeedConfig {
   DeepSpeedFp16 fp16;
   std::optional<bool> bf16 = false;  // none: "auto"
   int64_t zero_stage = 0;
-  bool offloads = false;  // optimizer state or parameters, to the host or to a disk
+  bool offloads_optimizer = false;          // its state is in host memory
   std::vector<std::string> without_effect;  // keys that only matter to DeepSpeed's engine
   std::vector<std::string> unknown;         // keys that DeepSpeed does not know, either
   std::vector<std::string> unavailable;     // what is asked for and missing here, a sentence each

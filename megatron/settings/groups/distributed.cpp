@@ -137,10 +137,13 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_later_entry("--num-distributed-optimizer-instances", T::kInt, other, int64_t{1},
                         "Copies of the divided optimizer state.",
                         "a replicated distributed optimizer");
-  flags.add_later_entry("--optimizer-cpu-offload", T::kSwitch, other, false,
-                        "Optimizer state in host memory.", "optimizer offload");
+  flags
+      .add_switch("--optimizer-cpu-offload", args.optimizer.optimizer_cpu_offload,
+                  "Keep the optimizer's state in host memory, and let the host update parameters.")
+      .is_listed = false;
   flags.add_later_entry("--optimizer-offload-fraction", T::kFloat, other, 1.0,
-                        "Fraction of the optimizer state in host memory.");
+                        "Fraction of the optimizer state in host memory.",
+                        "a part of the optimizer's state in host memory");
   flags.add_later_entry("--DDP-impl", T::kChoice, other, "local", "Data parallel implementation.")
       .among({"local", "torch"});
   flags.add_later_entry("--use-contiguous-buffers-in-ddp", T::kSwitch, other, false,
@@ -162,9 +165,10 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
           "They must agree with the flags that are given.")
       .status = FlagStatus::kUsed;
   flags
-      .add_later_entry("--zero-stage", T::kInt, other, int64_t{0},
-                       "DeepSpeed's stage of ZeRO: 1 is --use-distributed-optimizer.")
-      .status = FlagStatus::kUsed;
+      .add("--zero-stage", c.zero_stage,
+           "What data parallel ranks divide: 0 nothing, 1 the optimizer's state "
+           "(--use-distributed-optimizer), 2 and the gradients, 3 and the parameters.")
+      .is_listed = false;
   flags.add_bool("--eval-only", args.training.skip_train, "Megatron-DeepSpeed's --skip-train.")
       .becomes("skip_train")
       .is_listed = false;

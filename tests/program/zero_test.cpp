@@ -1,0 +1,204 @@
+#include <signal.h>
+#include <map>
+
+#include "tests/program/layout_runs.h"
+#include "tests/program/process_tree.h"
+
+// ZeRO: however gradients, parameters and the optimizer's state are divided among data-parallel
+// ranks, and wherever the state lies, it is the same training.
+namespace megatron::program {
+namespace {
+
+using testing::HasSubstr;
+
+class ZeroTest : public LayoutTest {
+ protected:
+  static std::vector<Layout> zero_layouts(int stage) {
+    return {{.dp = 2, .zero_stage = stage},
+            {.dp = 4, .zero_stage = stage},
+            {.tp = 2, .dp = 2, .zero_stage = stage},
+            {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = stage}};
+  }
+};
+
+TEST_F(ZeroTest, EveryStageTrainsAsOneRank) {
+  for (const bool is_llama_style : {false, true}) {
+    const Flags flags =
+        model(is_llama_style).with("--eval-interval", "8").with("--eval-iters", "2");
+    const std::string style = is_llama_style ? "llama_" : "gpt_";
+    const std::vector<Metrics> want = trained(flags, {}, style + "one");
+    ASSERT_GE(want.size(), 20u);
+    for (const int stage : {2, 3}) {
+      for (const Layout& layout : zero_layouts(stage)) {
+        const std::string name = style + name_of(layout);
+        expect_equal(trained(flags, layout, name), want, name);
+      }
+      const Layout sequences{.dp = 2, .cp = 2, .zero_stage = stage};
+      const std::string name = style + name_of(sequences);
+      expect_equal(trained(flags, sequences, name), want, name);
+    }
+  }
+}
+
+TEST_F(ZeroTest, RecomputationTrainsAsOneRank) {
+  const std::vector<Metrics> want = trained(model(false), {}, "one");
+  const std::vector<Words> ways = {
+      {"--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers",
+       "3"},
+      {"--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers",
+       "5"},
+      {"--recompute-granularity", "selective", "--ddp-bucket-size", "1000"}};
+  for (const Words& way : ways) {
+    Flags flags = model(false);
+    for (size_t i = 0; i < way.size(); i += 2) flags = flags.with(way[i], way[i + 1]);
+    for (const Layout& layout :
+         {Layout{.dp = 2, .zero_stage = 2}, Layout{.dp = 4, .zero_stage = 3},
+          Layout{.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 3}}) {
+      const std::string name = way[1] + way[3] + name_of(layout);
+      expect_equal(trained(flags, layout, name), want, name);
+    }
+  }
+}
+
+// One rank divides nothing, and the host updates as the device does.
+TEST_F(ZeroTest, OffloadAndStagesOfOneRankKeepTheBits) {
+  const Flags plain = model(false).with("--bf16");
+  const std::vector<Metrics> want = trained(plain, {}, "plain");
+  EXPECT_EQ(trained(plain.with("--optimizer-cpu-offload"), {}, "offloaded"), want);
+  EXPECT_EQ(trained(plain, {.zero_stage = 2}, "second"), want);
+  EXPECT_EQ(trained(plain, {.zero_stage = 3}, "third"), want);
+  const Layout divided{.tp = 2, .dp = 2, .zero_stage = 3};
+  EXPECT_EQ(trained(plain.with("--optimizer-cpu-offload"), divided, "offloaded_third"),
+            trained(plain, divided, "kept_third"));
+}
+
+// An overflow under the loss scale is skipped on all ranks.
+TEST_F(ZeroTest, SixteenBitsFollowTheDistributedOptimizer) {
+  for (const char* const dtype : {"--bf16", "--fp16"}) {
+    const Flags flags = model(false).with(dtype);
+    const std::vector<Metrics> want =
+        trained(flags, {.dp = 2, .distributed_optimizer = true}, std::string(dtype) + "1");
+    for (const int stage : {2, 3}) {
+      const std::vector<Metrics> got =
+          trained(flags, {.dp = 2, .zero_stage = stage}, dtype + std::to_string(stage));
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        for (const auto& [key, value] : want[i]) {  // gradients are rounded at other places
+          EXPECT_NEAR(got[i].at(key), value, 5e-3 * std::abs(value)) << dtype << key << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ZeroTest, OtherModelsTrainAsOneRank) {
+  const Flags sentences =
+      golden_flags()
+          .without("--merge-file")
+          .with("--tokenizer-type", "BertWordPieceLowerCase")
+          .with("--padded-vocab-size", "512")
+          .with("--vocab-file", golden("megatron/data/bert-vocab.txt").string())
+          .with("--data-path", golden("megatron/data/sentences_text_sentence").string())
+          .with("--micro-batch-size", "2")
+          .with("--hidden-dropout", "0.1");
+  const Flags t5 = sentences.with("--vocab-extra-ids", "100")
+                       .with("--num-layers", "2")
+                       .with("--decoder-num-layers", "2")
+                       .with("--decoder-seq-length", "16");
+  for (const auto& [command, flags] :
+       {std::pair{std::string("pretrain-bert"), sentences}, {std::string("pretrain-t5"), t5}}) {
+    const std::vector<Metrics> want = trained(flags, {}, command, command);
+    for (const int stage : {2, 3}) {
+      const Layout layout{.dp = 2, .zero_stage = stage};
+      const std::string name = command + name_of(layout);
+      expect_equal(trained(flags, layout, name, command), want, name);
+    }
+  }
+}
+
+TEST_F(ZeroTest, ACheckpointIsGoneOnFromInAnyOtherStage) {
+  const std::vector<Metrics> want = trained(model(true), {}, "straight");
+  const std::vector<Layout> layouts = {
+      {},
+      {.dp = 2, .distributed_optimizer = true},
+      {.dp = 2, .zero_stage = 2},
+      {.dp = 4, .zero_stage = 3},
+      {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 3}};
+  for (const Layout& saving : layouts) {
+    const std::string folder = "saved_" + name_of(saving);
+    const std::vector<Metrics> begun = trained(model(true)
+                                                   .with("--save", path(folder).string())
+                                                   .with("--save-interval", "1000")
+                                                   .with("--exit-interval", "10"),
+                                               saving, "begun_" + name_of(saving));
+    for (const Layout& loading : layouts) {
+      const std::string name = name_of(saving) + "_to_" + name_of(loading);
+      std::vector<Metrics> all = begun;
+      const Flags flags = model(true).with("--load", path(folder).string());
+      for (const Metrics& line : trained(flags, loading, name)) all.push_back(line);
+      expect_equal(all, want, name);
+    }
+  }
+}
+
+// A rank that dies costs the iterations since the last checkpoint, and no bit.
+TEST_F(ZeroTest, AKilledRankGoesOnWithTheSameBits) {
+  for (const int stage : {2, 3}) {
+    const Layout layout{.tp = 2, .dp = 2, .zero_stage = stage};
+    const std::string name = "killed" + std::to_string(stage);
+    const Flags flags = laid_out(model(false)
+                                     .with("--train-iters", "200")
+                                     .with("--lr-decay-iters", "200")
+                                     .with("--eval-iters", "0")
+                                     .with("--optimizer-cpu-offload")
+                                     .with("--distributed-timeout-seconds-after-init", "3"),
+                                 layout);
+    const auto launched = [&](const Flags& job, const std::string& ranks) {
+      Words words = {"--nproc-per-node", "4", "--ranks", ranks, "pretrain-gpt"};
+      for (const std::string& word : job.words()) words.push_back(word);
+      return words;
+    };
+    const auto metrics = [&](const std::string& of) { return path(of + ".jsonl").string(); };
+    const Flags saving = flags.with("--save", path(name).string())
+                             .with("--save-interval", "10")
+                             .with("--metrics-jsonl", metrics(name));
+    Running running("launch", launched(saving, "processes"));
+    ASSERT_TRUE(running.wait_for(" iteration       25/"));
+    ASSERT_EQ(::kill(descendant_with(running.pid(), "RANK=1"), SIGKILL), 0);
+    EXPECT_EQ(running.finish().exit_code, 128 + SIGKILL);
+    const Outcome resumed =
+        run("launch", launched(saving.with("--load", path(name).string()), "threads"));
+    EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_THAT(resumed.out, HasSubstr("successfully loaded checkpoint"));
+    const Outcome straight = run(
+        "launch", launched(flags.with("--metrics-jsonl", metrics("straight" + name)), "threads"));
+    EXPECT_EQ(straight.exit_code, 0) << straight.err;
+    std::map<double, Metrics> last;
+    for (const Metrics& line : metrics_of(metrics(name))) last[line.at("iteration")] = line;
+    const std::vector<Metrics> want = metrics_of(metrics("straight" + name));
+    ASSERT_EQ(last.size(), want.size());
+    for (const Metrics& line : want) EXPECT_EQ(last[line.at("iteration")], line);
+  }
+}
+
+TEST_F(ZeroTest, WhatExcludesDividingIsASentence) {
+  const auto errors = [&](const Layout& layout, const Words& more) {
+    Words words = {"--nproc-per-node", "4", "pretrain-gpt"};
+    for (const std::string& word : laid_out(model(false), layout).words()) words.push_back(word);
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run("launch", words);
+    EXPECT_EQ(outcome.exit_code, 2);
+    return errors_of(outcome);
+  };
+  EXPECT_THAT(errors({.pp = 2, .dp = 2, .zero_stage = 2}, {}),
+              testing::Contains(HasSubstr("--zero-stage 2 excludes --pipeline-model-parallel-size "
+                                          "2, because a pipeline needs its gradients")));
+  EXPECT_THAT(errors({.dp = 4}, {"--zero-stage", "4"}),
+              testing::Contains(HasSubstr("--zero-stage 4 must be 0, 1, 2 or 3")));
+  EXPECT_THAT(errors({.dp = 4, .zero_stage = 3}, {"--fp8-format", "hybrid"}),
+              testing::Contains(HasSubstr("so --zero-stage 3 would save no memory; use "
+                                          "--zero-stage 2")));
+}
+
+}  // namespace
+}  // namespace megatron::program
