@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -105,29 +106,87 @@ std::vector<RepeatedSpec> parameters_of(const TransformerConfig& config, const M
   return all;
 }
 
-// What a rank of a stage keeps in its flat buffer: parameters that are trained, or the others.
+// The ranks that divide the optimizer's state, and more with ZeRO stages 2 and 3.
+int64_t num_shards(const PlannedTraining& t) {
+  return t.parallel.use_distributed_optimizer
+             ? t.parallel.data_parallel_size * t.parallel.context_parallel_size
+             : 1;
+}
+bool divides_gradients(const PlannedTraining& t) {
+  return t.parallel.zero_stage >= 2 && num_shards(t) > 1;
+}
+bool divides_parameters(const PlannedTraining& t) {
+  return t.parallel.zero_stage >= 3 && num_shards(t) > 1;
+}
+
+FlatItem flat_item(const PlannedTraining& t, const ParameterSpec& spec) {
+  const int64_t tp = t.parallel.tensor_model_parallel_size;
+  const int64_t numel = spec.info.sharding.on_rank(0, tp).local(spec.shape).numel();
+  const bool is_apart =
+      divides_gradients(t) && spec.info.is_embedding_or_output && numel >= bucket_size(t.parallel);
+  return {.numel = numel, .has_own_bucket = is_apart};
+}
+
+// What a rank of a stage keeps in its flat buffer, in the order of registration: parameters that
+// are trained, or the others.
 std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage,
                                        bool are_trained = true) {
-  const int64_t tp = t.parallel.tensor_model_parallel_size;
   std::vector<FlatItem> items;
   if (t.transformer.kind == ModelKind::kT5) {
     if (!are_trained) return {};  // a T5 has no adapters
     for (const ParameterSpec& spec :
          t5_specs(t.transformer, t5_chunk(t.parallel, t.transformer, stage))) {
-      items.push_back({.numel = spec.info.sharding.on_rank(0, tp).local(spec.shape).numel()});
+      items.push_back(flat_item(t, spec));
     }
     return items;
   }
   for (const ModelChunk& chunk :
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
+    std::vector<FlatItem> layer;
+    std::vector<FlatItem> after;
     for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
       const bool is_trained = t.transformer.lora_rank == 0 || spec.info.is_adapter;
       if (is_trained != are_trained) continue;
-      const Shape local = spec.info.sharding.on_rank(0, tp).local(spec.shape);
-      items.insert(items.end(), static_cast<size_t>(count), {.numel = local.numel()});
+      std::vector<FlatItem>& part = is_in_layer ? layer : layer.empty() ? items : after;
+      part.push_back(flat_item(t, spec));
     }
+    for (int64_t i = 0; i < chunk.num_layers; ++i) {
+      items.insert(items.end(), layer.begin(), layer.end());
+    }
+    items.insert(items.end(), after.begin(), after.end());
   }
   return items;
+}
+
+FlatLayout stage_layout(const PlannedTraining& t, std::span<const FlatItem> items) {
+  FlatLayoutOptions options;
+  if (divides_gradients(t)) options.bucket_size = bucket_size(t.parallel);
+  if (divides_gradients(t)) options.bucket_alignment = options.alignment * num_shards(t);
+  return flat_layout(items, options);
+}
+
+// Elements of the `count` largest buckets, but for bucket `except`.
+int64_t largest_buckets(const FlatLayout& layout, size_t count, int64_t except = -1) {
+  std::vector<int64_t> sizes;
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    if (static_cast<int64_t>(b) == except) continue;
+    sizes.push_back(layout.buckets[b].end - layout.buckets[b].begin);
+  }
+  std::sort(sizes.rbegin(), sizes.rend());
+  if (sizes.size() > count) sizes.resize(count);
+  int64_t sum = 0;
+  for (const int64_t size : sizes) sum += size;
+  return sum;
+}
+
+// Of divided gradients, what exists whole (optim/divided_gradients.h): a bucket that is filled, one
+// that is summed, and a tied embedding, whose gradients come first and last.
+int64_t whole_gradients(const PlannedTraining& t, const FlatLayout& layout) {
+  if (layout.buckets.empty()) return 0;
+  if (t.transformer.untie_embeddings_and_output_weights) return largest_buckets(layout, 2);
+  const int64_t embedding = layout.places.front().bucket;
+  const FlatBucket& bucket = layout.buckets[static_cast<size_t>(embedding)];
+  return bucket.end - bucket.begin + largest_buckets(layout, 2, embedding);
 }
 
 // What a stage's linear layers keep for FP8: their weights by rows and by columns, and scales.
@@ -453,7 +512,8 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   const Stage held = stage_of(t, stage);
   const std::vector<FlatItem> items = stage_parameters(t, stage);
   const std::vector<FlatItem> constants = stage_parameters(t, stage, false);
-  const int64_t numel = flat_layout(items, {}).numel;
+  const FlatLayout layout = stage_layout(t, items);
+  const int64_t numel = layout.numel;
   const int64_t num_constants = flat_layout(constants, {}).numel;
   RankMemory memory;
   for (const FlatItem& item : items) memory.num_parameters += item.numel;
@@ -464,25 +524,38 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   const bool is_16_bit = c.params_dtype != DType::kFloat32;
   const DType grad_dtype =
       t.parallel.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype;
-  const int64_t shards = t.parallel.use_distributed_optimizer
-                             ? t.parallel.data_parallel_size * t.parallel.context_parallel_size
-                             : 1;
+  const int64_t shards = num_shards(t);
   const auto add = [&memory](MemoryCategory category, std::string what, int64_t bytes) {
     if (bytes > 0) memory.rows.push_back({category, std::move(what), bytes});
   };
-  const auto fp32_shard = [&] {
-    return sizes.block((numel + shards - 1) / shards, DType::kFloat32);
-  };
-  add(MemoryCategory::kParameters, "parameters", sizes.block(numel, c.params_dtype));
+  const int64_t shard = (numel + shards - 1) / shards;
+  const auto fp32_shard = [&] { return sizes.block(shard, DType::kFloat32); };
+  add(MemoryCategory::kParameters, "parameters",
+      sizes.block(divides_parameters(t) ? shard : numel, c.params_dtype));
+  if (divides_parameters(t)) {  // in use, used before, and gathered ahead
+    add(MemoryCategory::kParameters, "gathered parameters",
+        sizes.block(largest_buckets(layout, 3), c.params_dtype));
+  }
   add(MemoryCategory::kParameters, "parameters that are not trained",
       sizes.block(num_constants, c.params_dtype));
   add(MemoryCategory::kParameters, "weights and scales in FP8", fp8_bytes(t, stage));
-  add(MemoryCategory::kGradients, "main gradients", sizes.block(numel, grad_dtype));
-  if (is_16_bit) add(MemoryCategory::kOptimizer, "fp32 main parameters", fp32_shard());
-  if (t.optimizer.optimizer == OptimizerKind::kAdam) {
-    add(MemoryCategory::kOptimizer, "Adam's two moments", 2 * fp32_shard());
-  } else {
-    add(MemoryCategory::kOptimizer, "momentum", fp32_shard());
+  add(MemoryCategory::kGradients, "main gradients",
+      sizes.block(divides_gradients(t) ? shard : numel, grad_dtype));
+  if (divides_gradients(t)) {
+    add(MemoryCategory::kGradients, "gradients that are not summed yet",
+        sizes.block(whole_gradients(t, layout), grad_dtype));
+  }
+  // With offload, the host of a GPU has the state.
+  const bool is_offloaded = t.optimizer.optimizer_cpu_offload;
+  if (!is_offloaded || t.device == DeviceType::kCpu) {
+    if (is_16_bit || is_offloaded) {
+      add(MemoryCategory::kOptimizer, "fp32 main parameters", fp32_shard());
+    }
+    if (t.optimizer.optimizer == OptimizerKind::kAdam) {
+      add(MemoryCategory::kOptimizer, "Adam's two moments", 2 * fp32_shard());
+    } else {
+      add(MemoryCategory::kOptimizer, "momentum", fp32_shard());
+    }
   }
 
   const ActivationPlan activations(t, stage);
@@ -595,13 +668,21 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
     if (only_exposed && is_hidden) bytes = bucket_bytes(t, bytes, memory.num_parameters);
     return part_of_ring(bytes, dp);
   };
-  const int64_t gradients = memory.bytes(MemoryCategory::kGradients);
-  sent.data_parallel = data(gradients, p.overlap_grad_reduce);
-  sent.data_parallel += p.use_distributed_optimizer
-                            ? data(memory.bytes(MemoryCategory::kParameters) - fp8_bytes(t, stage),
-                                   p.overlap_param_gather)
-                            : data(gradients, p.overlap_grad_reduce);
   const MicrobatchSizes sizes = sizes_of(t);
+  const int64_t numel = stage_layout(t, stage_parameters(t, stage)).numel;
+  const int64_t gradients =
+      sizes.block(numel, p.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype);
+  const int64_t parameters = sizes.block(numel, c.params_dtype);
+  // ZeRO stages 2 and 3 sum the gradients of each microbatch, and stage 3 gathers the parameters
+  // for each forward and each backward pass.
+  const int64_t sums = divides_gradients(t) ? t.num_microbatches : 1;
+  sent.data_parallel = sums * data(gradients, p.overlap_grad_reduce || divides_gradients(t));
+  if (divides_parameters(t)) {
+    sent.data_parallel += 2 * t.num_microbatches * data(parameters, true);
+  } else {
+    sent.data_parallel += p.use_distributed_optimizer ? data(parameters, p.overlap_param_gather)
+                                                      : data(gradients, p.overlap_grad_reduce);
+  }
   const auto hidden_of = [&](const StackPart& stack) {
     return sizes.tokens(stack.config) * c.hidden_size * size_of(c.params_dtype);
   };

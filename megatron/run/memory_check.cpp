@@ -96,6 +96,21 @@ std::vector<std::string> remedies(const RunConfig& config, DeviceType device, in
     consider(found, config, device, bytes, "--use-distributed-optimizer",
              [](RunConfig& changed) { changed.parallel.use_distributed_optimizer = true; });
   }
+  if (config.parallel.data_parallel_size > 1 && config.parallel.pipeline_model_parallel_size == 1) {
+    for (int64_t zero = std::max<int64_t>(config.parallel.zero_stage + 1, 2); zero <= 3; ++zero) {
+      const size_t before = found.size();
+      consider(found, config, device, bytes, fmt::format("--zero-stage {}", zero),
+               [zero](RunConfig& changed) {
+                 changed.parallel.use_distributed_optimizer = true;
+                 changed.parallel.zero_stage = zero;
+               });
+      if (found.size() != before) break;
+    }
+  }
+  if (!config.optimizer.optimizer_cpu_offload && device == DeviceType::kCuda) {
+    consider(found, config, device, bytes, "--optimizer-cpu-offload",
+             [](RunConfig& changed) { changed.optimizer.optimizer_cpu_offload = true; });
+  }
   if (config.transformer.params_dtype == DType::kFloat32) {
     consider(found, config, device, bytes, "--bf16", [](RunConfig& changed) {
       changed.transformer.params_dtype = DType::kBFloat16;

@@ -11,6 +11,7 @@
 #include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/training_plan.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"
@@ -118,6 +119,95 @@ INSTANTIATE_TEST_SUITE_P(DataParallelSizes, StateBytesTest,
                          [](const auto& param) {
                            return std::string(std::get<0>(param.param).name) + "_of_" +
                                   std::to_string(std::get<1>(param.param));
+                         });
+
+// ZeRO stages 2 and 3: what is divided, and the buckets that exist as a whole.
+class DividedBytesTest : public testing::TestWithParam<std::tuple<State, int, int>> {};
+
+TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
+  const auto& [state, ranks, stage] = GetParam();
+  TransformerConfig small = config_of(state.dtype, 8);  // no block is rounded up to 2 MiB
+  small.hidden_size = 64;
+  small.ffn_hidden_size = small.kv_channels = 0;
+  small.padded_vocab_size = 800;
+  const TransformerConfig config = resolved(small);
+  OptimizerConfig adam;
+  adam.lr = 1e-3;
+  adam.params_dtype = state.dtype;
+  adam.fp16 = state.dtype == DType::kFloat16;
+  adam.bf16 = state.dtype == DType::kBFloat16;
+  adam = resolved(adam);
+  ParallelConfig layout;
+  layout.world_size = ranks;
+  layout.zero_stage = stage;
+  layout.ddp_bucket_size = 40'000;
+  layout.accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads;
+  layout = resolved(layout);
+  comm::run_ranks(ranks, [&, state = state, ranks = ranks,
+                          stage = stage](const comm::Group& world) {
+    const Stream stream = stream_of(world);
+    CachingAllocator& allocator = allocator_of(stream.device);
+    allocator.empty_cache();  // a cached block that is a little too large would be taken
+    const auto in_use = [&](const auto& by) {
+      return at(by, MemoryCategory::kParameters) + at(by, MemoryCategory::kGradients) +
+             at(by, MemoryCategory::kOptimizer);
+    };
+    const int64_t before = in_use(allocator.stats().by_category);
+    const GptModel model(config, stream);
+    initialize(model, 1);
+    FlatParameters flat(optimized_parameters(model),
+                        {.layout = {.bucket_size = bucket_size(layout)},
+                         .accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads,
+                         .share = world.rank(),
+                         .num_shares = ranks,
+                         .divides_gradients = true,
+                         .divides_parameters = stage == 3});
+    ParallelContext parallel;
+    parallel.world = parallel.data = world;
+    GradientReduction gradients(flat, parallel, {.use_distributed_optimizer = true});
+    Optimizer optimizer(flat, adam, [&](TensorView numbers, Stream on) {
+      comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
+    });
+    RandomState random(1);
+    const std::vector<int64_t> threes(static_cast<size_t>(config.seq_length), 3);
+    const Tensor ids = tensor_of(threes, {1, config.seq_length});
+    for (int iteration = 0; iteration < 2; ++iteration) {
+      allocator.empty_cache();
+      allocator.reset_peaks();
+      flat.zero_grads();
+      gradients.begin(1);
+      backward(gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids,
+                        full(ids.shape(), 1, DType::kFloat32, {})));
+      gradients.finish();
+      optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
+      gradients.gather_parameters();
+    }
+    const double numel = static_cast<double>(flat.num_elements());
+    const double parameter = static_cast<double>(size_of(state.dtype));
+    const double gradient = state.has_fp32_grads ? 4 : parameter;
+    // Rajbhandari et al. 2020, figure 1.
+    const double divided =
+        (stage == 3 ? parameter : 0) + gradient + (state.dtype == DType::kFloat32 ? 8 : 12);
+    const double whole = stage == 3 ? 0 : parameter;
+    const auto kept = static_cast<double>(in_use(allocator.stats().by_category) - before);
+    EXPECT_NEAR(kept / numel, whole + divided / ranks, 0.05 * (whole + divided / ranks));
+    const RankMemory plan = rank_memory(
+        {.transformer = config, .parallel = layout, .optimizer = adam, .micro_batch_size = 1}, 0);
+    const auto planned = static_cast<double>(plan.bytes(MemoryCategory::kParameters) +
+                                             plan.bytes(MemoryCategory::kGradients) +
+                                             plan.bytes(MemoryCategory::kOptimizer));
+    const auto peak = static_cast<double>(in_use(allocator.stats().peak_by_category) - before);
+    EXPECT_NEAR(peak, planned, 0.05 * planned);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, DividedBytesTest,
+                         testing::Combine(testing::ValuesIn(kStates), testing::Values(2, 4),
+                                          testing::Values(2, 3)),
+                         [](const auto& param) {
+                           return std::string(std::get<0>(param.param).name) + "_of_" +
+                                  std::to_string(std::get<1>(param.param)) + "_stage" +
+                                  std::to_string(std::get<2>(param.param));
                          });
 
 enum class Recompute { kNone, kSelective, kFull, kFullDistributed };
