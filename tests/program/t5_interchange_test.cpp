@@ -90,6 +90,26 @@ TEST_F(T5InterchangeTest, ConversionsKeepTheModel) {
   expect_its_losses(path("native"), 4);
 }
 
+TEST_F(T5InterchangeTest, IsWrittenForStagesAndWithTheNewerNames) {
+  MG_NEEDS_SHARED("golden/megatron/t5/ckpt");
+  converted(megatron_run(), "stages",
+            {"--target-tensor-parallel-size", "2", "--target-pipeline-parallel-size", "2"});
+  EXPECT_TRUE(std::filesystem::exists(path("stages/iter_0000020/mp_rank_01_001")));
+  expect_its_losses(path("stages"), 1);
+  for (const std::string saver : {"core", "core-te"}) {
+    converted(path("stages"), saver.c_str(),
+              {"--saver", saver, "--target-tensor-parallel-size", "1",
+               "--target-pipeline-parallel-size", "1"});
+    expect_its_losses(path(saver), 1);
+  }
+  const Outcome refused =
+      run("convert-checkpoint",
+          {"--load-dir", megatron_run().string(), "--save-dir", path("no").string(), "--saver",
+           "core", "--target-pipeline-parallel-size", "2"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("Megatron Core's T5 has one pipeline stage, not 2"));
+}
+
 // The optimizer's state of every parameter is read: five more iterations are the same in another
 // layout.
 TEST_F(T5InterchangeTest, TrainsOnInEveryLayout) {
@@ -103,6 +123,12 @@ TEST_F(T5InterchangeTest, TrainsOnInEveryLayout) {
   ASSERT_GE(want.size(), 5u);
   const Flags split = flags.with("--pipeline-model-parallel-split-rank", "1");
   expect_equal(trained(split, {.tp = 2, .pp = 2}, "four", "pretrain-t5"), want, "four");
+  converted(megatron_run(), "stages", {"--target-pipeline-parallel-size", "2"});
+  converted(path("stages"), "core", {"--saver", "core", "--target-pipeline-parallel-size", "1"});
+  for (const char* written : {"stages", "core"}) {
+    const Flags again = flags.with("--load", path(written).string());
+    expect_equal(trained(again, {}, std::string("from-") + written, "pretrain-t5"), want, written);
+  }
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kLayer = "{i}";
 constexpr std::string_view kTiedLegacy = "word_embeddings_for_head.weight";
 constexpr std::string_view kTiedCore = "output_layer.weight";
-constexpr std::string_view kSecondBias = "lm_head.output_layer.bias";
+constexpr std::string_view kSecondHead = "lm_head.output_layer.";
 
 // One tensor: what is after "encoder.layers.{i}." here and after its counterpart there.
 struct LayerRow {
@@ -292,7 +292,11 @@ std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view 
   const std::string name = without_layer(modernized(path), found.layer);
   if (name == kTiedLegacy) return MegatronName{"output_layer.weight", std::nullopt, true};
   // Megatron Core's T5 stores its head twice.
-  if (name == kSecondBias) return MegatronName{"output_layer.bias", std::nullopt, true};
+  if (name.starts_with(kSecondHead)) {
+    found.ours = "output_layer." + name.substr(kSecondHead.size());
+    found.is_second_name = true;
+    return found;
+  }
   const bool is_legacy = name.starts_with(kLegacyModel);
   const std::string_view inner = std::string_view(name).substr(is_legacy ? kLegacyModel.size() : 0);
   const std::string_view stack = stack_of(inner);

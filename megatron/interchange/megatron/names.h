@@ -26,6 +26,7 @@ struct MegatronName {
   std::string ours;              // with "{i}" for the number of the layer
   std::optional<int64_t> layer;  // within its file
   bool is_tied_copy = false;     // of the embedding, on the last pipeline stage
+  bool is_second_name = false;   // of a tensor that the file has under another name too
 };
 
 // What the tensor of that path is, of whatever spelling; none for a name that no such model has.

@@ -227,6 +227,7 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
       unknown.push_back(path);
       continue;
     }
+    if (name->is_second_name) continue;
     if (name->ours == kOutput && !is_untied_) name->is_tied_copy = true;
     ParameterInfo info =
         table_->at(name->ours == kOutput && name->is_tied_copy ? kWords : name->ours);

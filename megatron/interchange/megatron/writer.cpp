@@ -15,6 +15,7 @@
 #include "megatron/interchange/megatron/parameter_table.h"
 #include "megatron/interchange/megatron/python_random.h"
 #include "megatron/interchange/megatron/shard_parts.h"
+#include "megatron/interchange/megatron/stages.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/optim/flat_layout.h"
 #include "megatron/optim/flat_parameters.h"
@@ -28,18 +29,6 @@ constexpr double kCheckpointVersion = 3.0;
 constexpr const char* kWords = "embedding.word_embeddings.weight";
 constexpr const char* kOutput = "output_layer.weight";
 constexpr std::string_view kModelPrefix = "language_model.";
-
-// Of the longest stack, or of one.
-int64_t layers_in(const CheckpointContents& contents, std::string_view stack = {}) {
-  int64_t layers = 0;
-  for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) {
-    if (!stack.empty() && stack_of(name) != stack) continue;
-    std::optional<int64_t> layer;
-    without_layer(name, layer);
-    if (layer) layers = std::max(layers, *layer + 1);
-  }
-  return layers;
-}
 
 // A tensor of a rank's file.
 struct Parameter {
@@ -63,7 +52,8 @@ class RankWriter {
         writer_(file),
         pickle_(writer_.pickle()),
         kind_(kind_of(contents)),
-        table_(parameter_table(kind_, is_gated(contents.args))) {
+        table_(parameter_table(kind_, is_gated(contents.args))),
+        stages_(contents, layout) {
     weights_dtype_ = layout.params_dtype.value_or(weights_.at(kWords).dtype);
     for (int64_t chunk = 0; chunk < layout.virtual_pipeline_model_parallel_size; ++chunk) {
       chunks_.push_back(chunk_of(chunk));
@@ -182,11 +172,6 @@ class RankWriter {
     }
   }
 
-  bool is_first_stage(int64_t chunk) const { return pipeline_ == 0 && chunk == 0; }
-  bool is_last_stage(int64_t chunk) const {
-    return pipeline_ + 1 == layout_.pipeline_model_parallel_size &&
-           chunk + 1 == layout_.virtual_pipeline_model_parallel_size;
-  }
   bool has_optimizer() const {
     return layout_.with_optimizer && contents_.sections.contains("exp_avg");
   }
@@ -200,17 +185,10 @@ class RankWriter {
 
   // The parameters of a chunk as Megatron-LM registers them.
   Chunk chunk_of(int64_t chunk) const {
-    const int64_t per_chunk = layers_in(contents_) / (layout_.pipeline_model_parallel_size *
-                                                      layout_.virtual_pipeline_model_parallel_size);
-    const int64_t first = (chunk * layout_.pipeline_model_parallel_size + pipeline_) * per_chunk;
+    const MegatronStages::Place here = {pipeline_, chunk};
     std::vector<std::string> names;
     for (const auto& [name, tensor] : weights_) {
-      std::optional<int64_t> layer;
-      without_layer(name, layer);
-      const bool is_here = layer ? *layer >= first && *layer < first + per_chunk
-                           : name.starts_with("embedding.") ? is_first_stage(chunk)
-                                                            : is_last_stage(chunk);
-      if (is_here) names.push_back(name);
+      if (stages_.holds(here, name)) names.push_back(name);
     }
     Chunk parameters;
     const auto add = [&](const std::string& ours, std::string path) {
@@ -220,7 +198,7 @@ class RankWriter {
           {ours, std::move(path), info.sharding.local(weights_.at(ours).shape), info});
     };
     const bool is_tied = !weights_.contains(kOutput);
-    if (is_tied && is_last_stage(chunk) && !is_first_stage(chunk)) {
+    if (is_tied && stages_.is_last(here) && !stages_.has_embeddings(here)) {
       names.emplace_back(kOutput);  // the tied copy
     }
     for (const std::string& name : registration_order(layout_.naming, std::move(names))) {
@@ -230,8 +208,8 @@ class RankWriter {
       }
       std::optional<int64_t> layer;
       const std::string pattern = without_layer(name, layer);
-      add(name,
-          with_layer(megatron_name(kind_, layout_.naming, pattern), layer.value_or(first) - first));
+      const std::string path = megatron_name(kind_, layout_.naming, pattern);
+      add(name, with_layer(path, layer ? stages_.local_layer(here, name, *layer) : 0));
     }
     return parameters;
   }
@@ -331,12 +309,25 @@ class RankWriter {
   void write_core(const Chunk& chunk) {
     pickle_.begin_ordered_dict();
     write_flat(chunk, "");
-    write_extra_states(
-        chunk, kind_ == ModelKind::kGpt ? "decoder.layers.{i}." : "encoder.layers.{i}.", "", false);
-    if (is_last_stage(static_cast<int64_t>(&chunk - chunks_.data()))) {
+    if (kind_ != ModelKind::kGpt)
+      write_extra_states(chunk, "encoder.layers.{i}.", "encoder.", false);
+    if (kind_ != ModelKind::kBert) {
+      write_extra_states(chunk, "decoder.layers.{i}.", "decoder.", kind_ == ModelKind::kT5);
+    }
+    if (stages_.is_last({pipeline_, static_cast<int64_t>(&chunk - chunks_.data())})) {
       key("output_layer._extra_state"), pickle_.none();
+      if (kind_ == ModelKind::kT5) write_second_head(chunk);
     }
     pickle_.end_ordered_dict();
+  }
+
+  // Megatron Core's T5 knows its head by a second name.
+  void write_second_head(const Chunk& chunk) {
+    for (const Parameter& parameter : chunk) {
+      if (!parameter.path.starts_with("output_layer.")) continue;
+      key("lm_head." + parameter.path), tensor(kWeightsSection, parameter, weights_dtype_);
+    }
+    key("lm_head.output_layer._extra_state"), pickle_.none();
   }
 
   // Parameters are numbered group by group: those with weight decay, then those without.
@@ -458,7 +449,8 @@ class RankWriter {
     if (kind_ == ModelKind::kT5) {
       args["num_layers"] = args["encoder_num_layers"] = layers_in(contents_, "encoder");
       args["decoder_num_layers"] = layers_in(contents_, "decoder");
-      args["pipeline_model_parallel_split_rank"] = ArgValue();
+      args["pipeline_model_parallel_split_rank"] =
+          stages_.split_rank() > 0 ? ArgValue(stages_.split_rank()) : ArgValue();
     }
     args["tensor_model_parallel_size"] = layout_.tensor_model_parallel_size;
     args["pipeline_model_parallel_size"] = stages;
@@ -551,6 +543,7 @@ class RankWriter {
   PickleWriter& pickle_;
   ModelKind kind_;
   ParameterTable table_;
+  MegatronStages stages_;
   DType weights_dtype_ = DType::kFloat32;
   std::vector<Chunk> chunks_;
   std::vector<std::function<void()>> elements_;  // of the announced tensors
@@ -560,17 +553,8 @@ class RankWriter {
 
 std::vector<std::string> problems(const CheckpointContents& contents,
                                   const MegatronLayout& layout) {
-  std::vector<std::string> found;
-  const int64_t layers = layers_in(contents);
-  const int64_t chunks =
-      layout.pipeline_model_parallel_size * layout.virtual_pipeline_model_parallel_size;
-  if (layers % chunks != 0) {
-    found.push_back(
-        fmt::format("{} layers cannot be divided among {} pipeline stages", layers, chunks));
-  }
-  if (layout.virtual_pipeline_model_parallel_size > 1 && layout.pipeline_model_parallel_size < 2) {
-    found.emplace_back("virtual pipeline stages need a pipeline size of 2 or more");
-  }
+  std::vector<std::string> found = stage_problems(contents, layout);
+  const ModelKind kind = kind_of(contents);
   const int64_t ranks = layout.tensor_model_parallel_size;
   const ArgMap& args = contents.args;
   const auto heads = value_or<int64_t>(args, "num_attention_heads", 0);
@@ -580,12 +564,6 @@ std::vector<std::string> problems(const CheckpointContents& contents,
   if (groups % ranks != 0) {
     found.push_back(fmt::format("{} query groups cannot be divided among {} tensor parallel ranks",
                                 groups, ranks));
-  }
-  const ModelKind kind = kind_of(contents);
-  if (kind == ModelKind::kT5 && (chunks > 1 || is_core(layout.naming))) {
-    found.emplace_back(
-        "a T5 is written for one pipeline stage and with the names of the older models; give "
-        "--target-pipeline-parallel-size 1 and --saver megatron");
   }
   const ParameterTable table = parameter_table(kind, is_gated(args));
   const StoredSection& weights = contents.sections.at(kWeightsSection);
