@@ -40,6 +40,10 @@ Transport::Transport(Membership membership, std::shared_ptr<RankContext> context
 
 Transport::~Transport() = default;
 
+bool Transport::may_wait(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::steady_clock::now() - begin <= context_->timeout.load();
+}
+
 std::string Transport::last_call(int member) const {
   return member == rank() ? context_->recorder.last() : "not known to this rank";
 }

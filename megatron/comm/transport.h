@@ -72,6 +72,12 @@ class Transport {
 
   // The reason to stop waiting, if a rank of the world is known to have failed.
   virtual std::optional<std::string> failure() const { return {}; }
+  // Looks for failures that no call has noticed yet. Thread safe.
+  virtual void hear_news() {}
+  // For waits outside of run() and exchange(), which call it again and again: hears news, and tells
+  // whether a wait that began then may go on. It may until the time-out, and longer while another
+  // rank is at work (Working).
+  virtual bool may_wait(std::chrono::steady_clock::time_point begin);
   // A member's last call (FlightRecorder::last), if this rank can see it.
   virtual std::string last_call(int member) const;
   // Prints the last calls of all visible ranks to standard error, whichever rank asks.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,10 @@ class MessageTransport final : public Transport {
   void run(const Call& call, const void* in, void* out) override;
   void exchange(std::span<const Transfer> transfers) override;
   std::optional<std::string> failure() const override { return office_->failure(); }
+  void hear_news() override { office_->hear_news(); }
+  bool may_wait(std::chrono::steady_clock::time_point begin) override {
+    return office_->may_wait(begin);
+  }
 
  private:
   using Parcel = PostOffice::Parcel;

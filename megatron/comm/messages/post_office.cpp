@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -51,24 +52,11 @@ class PostOffice::Patience {
   bool wait(Lock& lock) {
     PostOffice& office = *office_;
     const Clock::time_point now = Clock::now();
-    const std::vector<std::string>& hosts = office.context_->hosts;
-    const auto name_of = [&](int rank) {
-      return fmt::format("rank {} of the world{}", rank,
-                         hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(rank)]);
-    };
-    if (const std::optional<Wire::News> failure = office.wire_->failure()) {
-      office.failure_ = fmt::format("{} failed: {}", name_of(failure->rank), failure->message);
-    }
-    while (const std::optional<Wire::News> work = office.wire_->work()) {
-      office.heard_work_ = now;
-      office.last_work_ = fmt::format("{} is {}", name_of(work->rank), work->message);
-    }
-    const auto timeout = office.context_->timeout.load();
-    if (now - std::max(begin_, office.heard_work_) > timeout) return false;
-    if (!has_said_ && now - begin_ > timeout) {
+    office.hear_news_locked();
+    if (!office.may_go_on(begin_, now)) return false;
+    if (!has_said_ && now - begin_ > office.context_->timeout.load()) {
       has_said_ = true;
-      warn(fmt::format("waiting beyond the time-out of {} s: {}",
-                       static_cast<double>(timeout.count()) / 1000, office.last_work_));
+      office.warn_of_work();
     }
     office.wire_->rest(lock, now - begin_);
     return true;
@@ -79,6 +67,46 @@ class PostOffice::Patience {
   Clock::time_point begin_ = Clock::now();
   bool has_said_ = false;
 };
+
+void PostOffice::hear_news_locked() {
+  const auto name_of = [&](int rank) {
+    const std::vector<std::string>& hosts = context_->hosts;
+    return fmt::format("rank {} of the world{}", rank,
+                       hosts.empty() ? "" : " on " + hosts[static_cast<size_t>(rank)]);
+  };
+  if (const std::optional<Wire::News> failure = wire_->failure()) {
+    failure_ = fmt::format("{} failed: {}", name_of(failure->rank), failure->message);
+  }
+  while (const std::optional<Wire::News> work = wire_->work()) {
+    heard_work_ = Clock::now();
+    last_work_ = fmt::format("{} is {}", name_of(work->rank), work->message);
+  }
+}
+
+void PostOffice::hear_news() {
+  const std::lock_guard lock(mutex_);
+  hear_news_locked();
+}
+
+bool PostOffice::may_go_on(Clock::time_point begin, Clock::time_point now) const {
+  return now - std::max(begin, heard_work_) <= context_->timeout.load();
+}
+
+bool PostOffice::may_wait(Clock::time_point begin) {
+  const std::lock_guard lock(mutex_);
+  waited_ = Clock::now();
+  hear_news_locked();
+  if (!may_go_on(begin, waited_)) return false;
+  if (waited_ - begin > context_->timeout.load() && std::exchange(warned_, begin) != begin) {
+    warn_of_work();
+  }
+  return true;
+}
+
+void PostOffice::warn_of_work() const {
+  warn(fmt::format("waiting beyond the time-out of {} s: {}",
+                   static_cast<double>(context_->timeout.load().count()) / 1000, last_work_));
+}
 
 // A sending that takes the office's lock for its destruction.
 class PostOffice::Started final : public Sending {
@@ -149,7 +177,7 @@ void PostOffice::tend() {
   forget_posted();
   const Clock::time_point now = Clock::now();
   const auto interval = std::min(kLookAtWork, context_->timeout.load() / 8);
-  if (now - told_work_ < interval) return;
+  if (now - told_work_ < interval || now - waited_ < interval) return;
   if (const std::optional<std::string> what = context_->activity.what()) {
     told_work_ = now;
     wire_->tell_work(*what);

@@ -64,6 +64,9 @@ class PostOffice {
   // Another rank's report of its failure, as soon as a call of this rank has noticed it. Thread
   // safe.
   std::optional<std::string> failure() const;
+  // As in Transport. Thread safe.
+  void hear_news();
+  bool may_wait(std::chrono::steady_clock::time_point begin);
   // Tells the others that this process ends after a failure; or that all is done.
   void tell_failure(const std::string& message);
   void close();
@@ -107,6 +110,10 @@ class PostOffice {
   bool is_letter_done(int peer, Peer& from);
   void check(const Round& round, const Awaited& awaited, const Header& header) const;
   void forget_posted();
+  void hear_news_locked();
+  bool may_go_on(std::chrono::steady_clock::time_point begin,
+                 std::chrono::steady_clock::time_point now) const;
+  void warn_of_work() const;
   [[noreturn]] void give_up(const Round& round, std::span<const Awaited> awaited) const;
   void throw_if_released(const Round& round) const;
   void tend();
@@ -125,7 +132,9 @@ class PostOffice {
   std::deque<Posted> posted_;
   std::string failure_;
   Traffic traffic_;
-  bool is_waiting_ = false;  // the rank is in a call
+  bool is_waiting_ = false;                         // the rank is in a call
+  std::chrono::steady_clock::time_point waited_{};  // the last may_wait()
+  std::chrono::steady_clock::time_point warned_{};  // the begin of the last wait with a warning
   std::chrono::steady_clock::time_point told_work_{};
   std::chrono::steady_clock::time_point heard_work_{};
   std::string last_work_;  // which rank, and its work

@@ -3,28 +3,45 @@
 
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/processes.h"
+#include "megatron/comm/processes/process_group.h"
 #include "megatron/core/error.h"
 
-// A rank of a job that goes wrong at rank 1, in the way that the argument names.
+// A rank of a job that goes wrong at rank 1, in the way that the argument names. With the argument
+// "shared" the ranks meet in shared memory.
 namespace megatron::comm {
 namespace {
+
+// Should the caller make another call than the others?
+bool go_wrong(const std::string& how) {
+  if (how == "throw") throw ConfigError("the corpus is empty");
+  if (how == "kill") ::kill(::getpid(), SIGKILL);
+  if (how == "stop") ::kill(::getpid(), SIGSTOP);
+  if (how == "exit") ::_exit(0);
+  return how == "mismatch";
+}
+
+void work_in_shared_memory(const Group& world, const std::string& how) {
+  const std::unique_ptr<ProcessGroup> group = ProcessGroup::make(world.transport(), 0).group;
+  const auto meet = [&](Operation operation) {
+    group->meet({operation}, {});
+    group->part();
+  };
+  for (int i = 0; i < 3; ++i) meet(Operation::kConnect);
+  if (world.rank() == 1 && go_wrong(how)) return meet(Operation::kBarrier);
+  for (int i = 0; i < 1000; ++i) meet(Operation::kConnect);
+}
 
 void work(const Group& world, const std::string& how) {
   std::vector<float> x(100000, 1);
   const TensorView view{x.data(), {static_cast<int64_t>(x.size())}, DType::kFloat32};
   for (int i = 0; i < 3; ++i) all_reduce(view, Reduce::kSum, world, Stream{});
-  if (world.rank() == 1) {
-    if (how == "throw") throw ConfigError("the corpus is empty");
-    if (how == "kill") ::kill(::getpid(), SIGKILL);
-    if (how == "stop") ::kill(::getpid(), SIGSTOP);
-    if (how == "exit") ::_exit(0);
-    if (how == "mismatch") return barrier(world);
-  }
+  if (world.rank() == 1 && go_wrong(how)) return barrier(world);
   for (int i = 0; i < 1000; ++i) all_reduce(view, Reduce::kSum, world, Stream{});
 }
 
@@ -36,7 +53,8 @@ int main(int argc, char** argv) {
   const auto place = launch_environment();
   if (!place || argc < 2) return 2;
   try {
-    run_process_rank(*place, [&](const Group& world) { work(world, argv[1]); },
+    const auto f = argc > 2 && std::string(argv[2]) == "shared" ? work_in_shared_memory : work;
+    run_process_rank(*place, [&](const Group& world) { f(world, argv[1]); },
                      {.timeout = std::chrono::seconds(std::string(argv[1]) == "stop" ? 2 : 30)});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "process %d: %s\n", place->rank, error.what());

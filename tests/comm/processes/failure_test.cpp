@@ -17,12 +17,16 @@ struct Outcome {
   double seconds = 0;
 };
 
-// How three processes are started.
+// How three processes are started, and whether they meet in shared memory or by messages.
 struct Launch {
   const char* name;
   const char* command;
+  const char* memory;
 };
-constexpr Launch kLaunches[] = {{"mpirun", MG_MPI_JOB}, {"variables", MG_TCP_JOB}};
+constexpr Launch kLaunches[] = {{"mpirun", MG_MPI_JOB, ""},
+                                {"variables", MG_TCP_JOB, ""},
+                                {"mpirunInSharedMemory", MG_MPI_JOB, " shared"},
+                                {"variablesInSharedMemory", MG_TCP_JOB, " shared"}};
 
 class ProcessFailureTest : public testing::TestWithParam<Launch> {};
 INSTANTIATE_TEST_SUITE_P(Launchers, ProcessFailureTest, testing::ValuesIn(kLaunches),
@@ -31,8 +35,8 @@ INSTANTIATE_TEST_SUITE_P(Launchers, ProcessFailureTest, testing::ValuesIn(kLaunc
 // Three processes, of which the second goes wrong.
 Outcome run_job(const std::string& how) {
   const auto begin = std::chrono::steady_clock::now();
-  const std::string command =
-      std::string(ProcessFailureTest::GetParam().command) + " " + how + " 2>&1";
+  const Launch& launch = ProcessFailureTest::GetParam();
+  const std::string command = std::string(launch.command) + " " + how + launch.memory + " 2>&1";
   std::FILE* const pipe = ::popen(command.c_str(), "r");
   Outcome outcome;
   std::array<char, 4096> buffer;

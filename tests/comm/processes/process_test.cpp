@@ -8,13 +8,16 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/processes.h"
+#include "megatron/comm/processes/process_group.h"
 #include "megatron/comm/transport.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/half.h"
@@ -195,6 +198,76 @@ TEST(ProcessTest, HostsAreNamedWhereThereAreSeveral) {
   EXPECT_EQ(hosts[static_cast<size_t>(the_world->rank())], own.data());
   EXPECT_GT(std::set<std::string>(hosts.begin(), hosts.end()).size(), 1u);
   EXPECT_EQ(transport.name_of(1), "rank 1 (rank 1 of the world) on " + hosts[1]);
+}
+
+std::unique_ptr<ProcessGroup> shared_group(const Group& group) {
+  const bool is_one_host = group.transport().context().hosts.empty();
+  ProcessGroup::Made made = ProcessGroup::make(group.transport(), 0);
+  EXPECT_EQ(made.problem, is_one_host ? "" : "members are on several hosts");
+  EXPECT_EQ(made.group != nullptr, is_one_host);
+  return std::move(made.group);
+}
+
+TEST(ProcessTest, MeetsInSharedMemory) {
+  const Group& world = *the_world;
+  const auto group = shared_group(world);
+  if (group == nullptr) return;
+  for (int round = 0; round < 300; ++round) {
+    const std::array<int, 2> mine = {world.rank(), round};
+    group->meet({Operation::kConnect}, std::as_bytes(std::span(mine)));
+    for (int member = 0; member < world.size(); ++member) {
+      std::array<int, 2> theirs{};
+      std::memcpy(theirs.data(), group->part_of(member), sizeof(theirs));
+      ASSERT_EQ(theirs, (std::array<int, 2>{member, round}));
+    }
+    group->part();
+  }
+  const Call call{Operation::kAllReduce, DType::kFloat32, world.rank() == 1 ? 4 : 5};
+  EXPECT_THROW(group->meet(call, {}), CommError);
+  group->meet({Operation::kConnect}, {});
+  group->part();
+}
+
+TEST(ProcessTest, OthersWaitInSharedMemoryForARankAtWork) {
+  const Group& world = *the_world;
+  const auto group = shared_group(world);
+  if (group == nullptr) return;
+  std::atomic<std::chrono::milliseconds>& timeout = world.transport().context().timeout;
+  const std::chrono::milliseconds before = timeout;
+  barrier(world);
+  timeout = std::chrono::seconds(1);
+  const bool works = world.rank() == world.size() - 1;
+  testing::internal::CaptureStderr();
+  if (works) {
+    const Working working(world, "saving iteration 40");
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+    while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  }
+  group->meet({Operation::kConnect}, {});
+  group->part();
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(text.find("waiting beyond the time-out of 1 s: rank ") != std::string::npos, !works);
+  timeout = before;
+  barrier(world);
+}
+
+// Every rank sends to the next one.
+TEST(ProcessTest, PassesMessagesInSharedMemory) {
+  const Group& world = *the_world;
+  const auto group = shared_group(world);
+  if (group == nullptr) return;
+  const int next = (world.rank() + 1) % world.size();
+  const int previous = (world.rank() + world.size() - 1) % world.size();
+  for (int i = 0; i < 500; ++i) {
+    const std::array<int, 2> sent = {world.rank(), i};
+    group->post({Operation::kSend, DType::kInt32, 2, Reduce::kSum, next},
+                std::as_bytes(std::span(sent)));
+    std::array<int, 2> got{};
+    group->receive({Operation::kRecv, DType::kInt32, 2, Reduce::kSum, previous},
+                   std::as_writable_bytes(std::span(got)));
+    group->take(previous);
+    ASSERT_EQ(got, (std::array<int, 2>{previous, i}));
+  }
 }
 
 }  // namespace
