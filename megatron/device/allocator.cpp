@@ -10,6 +10,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
+#include "megatron/device/exported_memory.h"
 #include "megatron/device/free_memory.h"
 
 namespace megatron {
@@ -258,7 +259,7 @@ void CachingAllocator::empty_cache_locked() noexcept {
     for (auto at = blocks.begin(); at != blocks.end();) {
       Block* const block = *at;
       const bool is_whole_segment = block->before == nullptr && block->after == nullptr;
-      if (!is_whole_segment) {
+      if (!is_whole_segment || is_exported(block->data)) {
         ++at;
         continue;
       }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/device/exported_memory.h"
 
 namespace megatron {
 namespace {
@@ -230,6 +232,25 @@ TEST_F(CuttingAllocatorTest, KeepsSegmentsOfWhichABlockIsInUse) {
   allocator.empty_cache();
   EXPECT_EQ(allocator.stats().reserved_bytes, 0);
   EXPECT_EQ(bytes_left, 1024 * kKiB);
+}
+
+TEST(CachingAllocatorTest, KeepsSegmentsThatOtherProcessesMayHaveOpen) {
+  static std::array<std::byte, 4096> segment;  // never anybody else's: it stays exported
+  MemorySource source;
+  source.take = [](int64_t, Device) -> void* { return segment.data(); };
+  source.give = [](void*, Device) { FAIL() << "it must not be freed"; };
+  source.large_bytes = source.large_alignment = 4096;
+  source.cuts_blocks = true;
+  CachingAllocator allocator(Device{}, source);
+  void* const block = allocator.allocate(4096, kActivations);
+  keep_exported(block);
+  EXPECT_TRUE(is_exported(block));
+  allocator.release(block);
+  allocator.empty_cache();
+  EXPECT_EQ(allocator.stats().reserved_bytes, 4096);
+  void* const part = allocator.allocate(1024, kActivations);  // it still serves requests
+  EXPECT_EQ(part, block);
+  allocator.release(part);
 }
 
 TEST_F(CuttingAllocatorTest, NobodyElseIsGivenTheBlocksOfAPool) {

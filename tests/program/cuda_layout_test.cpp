@@ -95,6 +95,29 @@ TEST_F(CudaLayoutTest, TwoRunsHaveTheSameBits) {
   }
 }
 
+// Both copy each other's memory and sum in the order of ranks.
+TEST_F(CudaLayoutTest, ProcessesTrainWithTheBitsOfThreads) {
+  if (num_cuda_devices() < 2) GTEST_SKIP() << "needs two GPUs: not run";
+  const Flags flags = wide_model(false)
+                          .with("--bf16")
+                          .with("--seq-length", "1024")
+                          .with("--max-position-embeddings", "1024")
+                          .with("--micro-batch-size", "4")
+                          .with("--train-iters", "8");
+  const Layout layouts[] = {{.tp = 2},
+                            {.tp = 2, .sequence_parallel = true},
+                            {.pp = 2, .layers_a_chunk = 1},
+                            {.dp = 2, .distributed_optimizer = true, .overlap = true},
+                            {.cp = 2}};
+  const auto expect_same = [&](const Flags& run, const Layout& layout, const std::string& name) {
+    const std::vector<Metrics> want = trained(run, layout, name);
+    EXPECT_EQ(want.size(), 8u) << name;
+    EXPECT_EQ(trained(run, layout, name + "_processes", "pretrain-gpt", "processes"), want) << name;
+  };
+  for (const Layout& layout : layouts) expect_same(flags, layout, name_of(layout));
+  expect_same(flags.with("--tp-comm-overlap"), layouts[1], "by_pieces");
+}
+
 TEST_F(CudaLayoutTest, RanksThatShareAGpuAreToldOf) {
   const int ranks = num_cuda_devices() + 1;
   Words words = tiny_bench(ranks, {"--steps", "1", "--warmup", "0", "--device", "cuda"});

@@ -26,9 +26,10 @@ class LayoutTest : public ProgramTest {
   }
 
   std::vector<Metrics> trained(const Flags& flags, const Layout& layout, const std::string& name,
-                               const std::string& command = "pretrain-gpt") {
+                               const std::string& command = "pretrain-gpt",
+                               const std::string& ranks = "threads") {
     const std::string metrics = path(name + ".jsonl").string();
-    Words words = {"--nproc-per-node", std::to_string(layout.ranks()), command};
+    Words words = {"--ranks", ranks, "--nproc-per-node", std::to_string(layout.ranks()), command};
     for (const std::string& word :
          laid_out(flags.with("--metrics-jsonl", metrics), layout).words()) {
       words.push_back(word);

@@ -103,11 +103,6 @@ class NcclTransport final : public DeviceTransport, private Watched {
   cudaEvent_t captured_event_ = nullptr;
 };
 
-std::shared_ptr<Watchdog> watchdog_of(RankContext& rank, Device device) {
-  if (rank.watchdog == nullptr) rank.watchdog = std::make_shared<Watchdog>(device.index);
-  return rank.watchdog;
-}
-
 NcclTransport::NcclTransport(Transport& host, Device device)
     : nccl_(library()),
       host_(host),

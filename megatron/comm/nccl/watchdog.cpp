@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "megatron/comm/nccl/library.h"
@@ -38,11 +39,18 @@ void Watchdog::look() {
   for (Watched* const communicator : communicators_) {
     const std::optional<std::string> problem = communicator->problem();
     if (!problem) continue;
-    library().group_start();
+    const bool uses_nccl = std::any_of(communicators_.begin(), communicators_.end(),
+                                       [](const Watched* other) { return other->uses_nccl(); });
+    if (uses_nccl) library().group_start();
     for (Watched* const other : communicators_) other->abort(*problem);
-    library().group_end();
+    if (uses_nccl) library().group_end();
     return;
   }
+}
+
+std::shared_ptr<Watchdog> watchdog_of(RankContext& rank, Device device) {
+  if (rank.watchdog == nullptr) rank.watchdog = std::make_shared<Watchdog>(device.index);
+  return rank.watchdog;
 }
 
 }  // namespace megatron::comm::nccl

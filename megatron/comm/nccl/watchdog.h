@@ -1,21 +1,26 @@
 #pragma once
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "megatron/comm/transport.h"
+
 namespace megatron::comm::nccl {
 
-// A communicator that a watchdog checks.
+// A communicator, or peer copies between processes, that a watchdog checks.
 class Watched {
  public:
   // The problem, if any: an error, a late collective, a failed rank.
   virtual std::optional<std::string> problem() = 0;
   // Ends all pending work; later calls throw `reason`.
   virtual void abort(const std::string& reason) = 0;
+  // Does abort() call NCCL?
+  virtual bool uses_nccl() const { return true; }
 
  protected:
   ~Watched() = default;
@@ -43,5 +48,8 @@ class Watchdog {
   std::vector<Watched*> communicators_;
   std::jthread thread_;
 };
+
+// The watchdog of a rank, which has one GPU.
+std::shared_ptr<Watchdog> watchdog_of(RankContext& rank, Device device);
 
 }  // namespace megatron::comm::nccl

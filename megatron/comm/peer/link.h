@@ -17,7 +17,8 @@ enum class Mark {
 };
 
 // What PeerTransport needs of the other members: their hosts meet, their streams wait for each
-// other, and their memory has addresses here. PeerTransport describes the protocol.
+// other, and their memory has addresses here. Members are threads of one process (ThreadLink) or
+// processes of one host (ProcessLink). PeerTransport describes the protocol.
 //
 // A stream's wait is queued after the host knows, by meet(), part() or receive(), that the mark is
 // queued.
@@ -69,8 +70,11 @@ class Link {
 // Has the user disabled peer copies (MEGATRON_PEER_COPIES=off)?
 bool is_turned_off();
 
-// All members call it; `host` outlives the result. Null on all members if their GPUs cannot access
-// each other's memory.
+// All members call one of these, according to Transport::threads(); `host` outlives the result.
+// Both return null on all members if their GPUs cannot access each other's memory;
+// make_process_link() also if the processes share no memory, or a user disabled peer copies for one
+// of them.
 std::unique_ptr<Link> make_thread_link(Transport& host, Device device);
+std::unique_ptr<Link> make_process_link(Transport& host, Device device);
 
 }  // namespace megatron::comm::peer

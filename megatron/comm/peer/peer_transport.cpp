@@ -428,8 +428,10 @@ bool is_turned_off() {
 }
 
 std::unique_ptr<DeviceTransport> make_peer_transport(Transport& host, Device device) {
-  if (host.threads() == nullptr || host.size() > kMaxInputs || is_turned_off()) return nullptr;
-  std::unique_ptr<Link> link = make_thread_link(host, device);
+  const bool are_threads = host.threads() != nullptr;
+  if (host.size() > kMaxInputs || (are_threads && is_turned_off())) return nullptr;
+  std::unique_ptr<Link> link =
+      are_threads ? make_thread_link(host, device) : make_process_link(host, device);
   if (link == nullptr) return nullptr;
   return std::make_unique<PeerTransport>(host, device, std::move(link));
 }

@@ -4,33 +4,32 @@
 
 #include "megatron/comm/transport.h"
 
-// GPUs of ranks that are threads of one process copy each other's memory by copy engines over
-// NVLink, without NCCL. Concurrent products keep all multiprocessors, a group costs no start-up,
-// several ranks may share a GPU, and sums have the bits of CPU ranks.
+// GPUs of ranks on one host copy each other's memory by copy engines over NVLink, without NCCL.
+// Concurrent products keep all multiprocessors, a group costs no start-up, threads may share a GPU,
+// and sums have the bits of CPU ranks. A Link (link.h) connects members that are threads of one
+// process, or processes.
 //
 // A collective is three steps of the host and one of each GPU:
 //
-//   1  The rank records the event `ready` behind its stream's work, meets the other members
-//      (ThreadGroup::meet), and learns the addresses of their memory.
-//   2  Its stream waits for the others' `ready`, pulls the data, sums it if required, and records a
-//      second event, `done`. Large sums pull on a separate stream, which the first one then waits
-//      for.
-//   3  It parts from the others (ThreadGroup::part), and its stream waits for their `done`: after
-//      that no member reads its memory.
+//   1  The rank marks `ready` behind its stream's work, meets the other members, and learns the
+//      addresses of their memory.
+//   2  Its stream waits for the others' `ready`, pulls the data, sums it if required, and marks
+//      `done`. Large sums pull on a separate stream, which the first one then waits for.
+//   3  It parts from the others, and its stream waits for their `done`: after that no member reads
+//      its memory.
 //
 // A large all_reduce parts once more: each rank sums its slice, and pulls the others' slices when
-// their event `middle` says that they are summed. `middle` also means that those ranks have read
+// their mark `middle` says that they are summed. `middle` also means that those ranks have read
 // this one's memory.
 //
-// Why nothing hangs: a stream only waits for events that are recorded when the wait is queued, so
-// the work of all GPUs follows one order, the order of queueing, and always ends. The host waits in
+// Why nothing hangs: a stream only waits for marks that are queued when the wait is queued, so the
+// work of all GPUs follows one order, the order of queueing, and always ends. The host waits in
 // step 1 like a CPU rank, with its time-outs and messages. Between steps 1 and 3 it waits for no
-// other rank, and it parts even if its GPU fails, so step 3 is short. Why one event of each kind is
-// enough for a member: it is recorded again only after all members have queued their waits for its
-// last use - `ready` and `middle` after step 3, `done` after step 1 of the next collective.
+// other rank, and it parts even if its GPU fails, so step 3 is short. A lost process takes its
+// GPU's work with it: ProcessLink then ends the others' waits.
 //
-// Messages. A sender gives the receiver a ticket with the data's address and its event. The
-// receiver's stream waits, pulls and records an event, and the receiver marks the ticket as taken.
+// Messages. A sender tells the receiver the data's address. The receiver's stream waits until the
+// data is complete, pulls it and marks that, and the receiver marks the message as taken.
 // - A batch that only sends first copies into the transport's memory and waits for no rank.
 // - A batch that also receives lends its memory, which saves the copy. It is finished - exchange()
 //   returns, or wait() of a started one - when its own receives and then those of its receivers are
@@ -42,8 +41,8 @@
 namespace megatron::comm::peer {
 
 // All members call it; `host` outlives the result. Returns null, on all of them, if NCCL must be
-// used: members are processes, a GPU cannot access another one's memory, or the user disabled peer
-// copies (MEGATRON_PEER_COPIES=off). Throws CommError if a member does not arrive.
+// used: members are on several hosts, a GPU cannot access another one's memory, or the user
+// disabled peer copies (MEGATRON_PEER_COPIES=off). Throws CommError if a member does not arrive.
 std::unique_ptr<DeviceTransport> make_peer_transport(Transport& host, Device device);
 
 }  // namespace megatron::comm::peer

@@ -4,23 +4,25 @@
 #include <vector>
 
 #include "megatron/core/view.h"
-#include "megatron/device/cuda.h"
+#include "megatron/device/allocator.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
 
 namespace megatron::comm {
 
-// Memory of a GPU that holds a list of T.
+// Memory of a GPU that holds a list of T. All users share the stream.
 template <class T>
 class OnGpu {
  public:
   OnGpu(const std::vector<T>& list, Stream stream)
       : size_(static_cast<int64_t>(list.size())),
         stream_(stream),
-        data_(cuda::allocate(size_ * static_cast<int64_t>(sizeof(T)), stream.device.index)) {
+        data_(allocator_of(stream.device)
+                  .allocate(size_ * static_cast<int64_t>(sizeof(T)), MemoryCategory::kWorkspace,
+                            current_memory_pool(allocator_of(stream.device)))) {
     copy_bytes(data_, list.data(), size_ * static_cast<int64_t>(sizeof(T)), stream);
   }
-  ~OnGpu() { cuda::release(data_, stream_.device.index); }
+  ~OnGpu() { allocator_of(stream_.device).release(data_); }
   OnGpu(const OnGpu&) = delete;
   OnGpu& operator=(const OnGpu&) = delete;
 

@@ -10,7 +10,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -25,6 +24,7 @@
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
 #include "tests/comm/cuda/on_gpu.h"
+#include "tests/comm/cuda/ranks.h"
 #include "tests/comm/values.h"
 #include "tests/support/message_of.h"
 
@@ -51,7 +51,7 @@ cudaError_t __wrap_cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) 
   return __real_cudaEventCreateWithFlags(event, flags);
 }
 
-// Ranks that are threads: what GPUs do by peer copies has the bits of what ranks do on the CPU.
+// What GPUs do by peer copies has the bits of what ranks do on the CPU.
 namespace megatron::comm {
 namespace {
 
@@ -60,20 +60,11 @@ using testing::HasSubstr;
 constexpr Stream kCpu{};
 constexpr ThreadRanksOptions kOptions{.timeout = std::chrono::seconds(60)};
 
-struct Ranks {
-  int count = 2;
-  bool share_a_gpu = true;  // else they take turns through all of the machine
-};
-
-void PrintTo(const Ranks& ranks, std::ostream* out) {
-  *out << ranks.count << (ranks.share_a_gpu ? "OnOneGpu" : "OnAllGpus");
-}
-
 class PeerTest : public testing::TestWithParam<Ranks> {
  protected:
   void SetUp() override {
     if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
-    if (num_cuda_devices() == 1 && !GetParam().share_a_gpu) {
+    if (num_cuda_devices() == 1 && !GetParam().share_a_gpu && world_of_processes() == nullptr) {
       GTEST_SKIP() << "needs two GPUs: not run";
     }
   }
@@ -82,16 +73,22 @@ class PeerTest : public testing::TestWithParam<Ranks> {
   static void run_on_gpus(const std::function<void(const Group& world, Stream stream)>& f,
                           ThreadRanksOptions options = kOptions) {
     const int num_gpus = GetParam().share_a_gpu ? 1 : num_cuda_devices();
-    run_ranks(
-        size(),
-        [&](const Group& world) {
-          const Device device{DeviceType::kCuda, world.rank() % num_gpus};
-          use_device(device);
-          const OwnedStream stream(device);
-          f(world, stream.get());
-          synchronize(stream.get());
-        },
-        options);
+    const auto run_rank = [&](const Group& world) {
+      const Device device{DeviceType::kCuda, world.rank() % num_gpus};
+      use_device(device);
+      const OwnedStream stream(device);
+      const MemoryPool pool(allocator_of(device));  // threads may share a GPU
+      const PoolScope scope(&pool);
+      f(world, stream.get());
+      synchronize(stream.get());
+    };
+    if (const Group* const all = world_of_processes()) {
+      const std::vector<int> everybody(all->world_ranks().begin(), all->world_ranks().end());
+      run_rank(all->subgroup("world", everybody));  // with peer copies of its own
+      barrier(*all);
+    } else {
+      run_ranks(size(), run_rank, options);
+    }
   }
 };
 
@@ -103,6 +100,9 @@ void expect_bits(const std::vector<T>& got, const std::vector<T>& want, const st
     ASSERT_EQ(std::memcmp(&got[i], &want[i], sizeof(T)), 0) << what << ", element " << i;
   }
 }
+
+// These need ranks that are threads.
+class PeerThreadTest : public PeerTest {};
 
 // Keeps the stream busy for longer on some ranks than on others.
 class Delay {
@@ -410,8 +410,7 @@ TEST_P(PeerTest, MessagesGoThroughAPipeline) {
 }
 
 TEST_P(PeerTest, ASendWaitsForNobodyAndOutlivesItsSender) {
-  std::atomic<bool> all_sent{false};
-  run_on_gpus([&](const Group& world, Stream stream) {
+  run_on_gpus([](const Group& world, Stream stream) {
     connect(world, stream);
     if (world.rank() == 0) {
       for (int i = 0; i < 3; ++i) {
@@ -419,9 +418,9 @@ TEST_P(PeerTest, ASendWaitsForNobodyAndOutlivesItsSender) {
         send(x.view(), 1, world, stream);
         zero_bytes(x.view().data, x.view().bytes(), stream);
       }
-      all_sent = true;
-    } else if (world.rank() == 1) {
-      while (!all_sent) std::this_thread::yield();
+    }
+    barrier(world);
+    if (world.rank() == 1) {
       for (int i = 0; i < 3; ++i) {
         const OnGpu<double> y(std::vector<double>(static_cast<size_t>(1000 * (i + 1))), stream);
         recv(y.view(), 0, world, stream);
@@ -478,19 +477,19 @@ TEST_P(PeerTest, CannotBeRecordedInAGraph) {
 
 // Rank 0's GPU is late and reads rank 1's memory after rank 1 has given that back to the driver's
 // allocator, unless that waits.
-TEST_P(PeerTest, MemoryIsFreedWhenTheOthersHaveReadIt) {
+TEST_P(PeerThreadTest, MemoryIsFreedWhenTheOthersHaveReadIt) {
   run_on_gpus([](const Group& world, Stream stream) {
     const int64_t count = int64_t{4} << 20;  // no part of a block that the driver keeps
     connect(world, stream);
     Delay delay(stream);
     const OnGpu<int32_t> all(std::vector<int32_t>(static_cast<size_t>(count * world.size())),
                              stream);
-    {
-      const OnGpu<int32_t> mine(std::vector<int32_t>(static_cast<size_t>(count), world.rank()),
-                                stream);
-      if (world.rank() == 0) delay.queue(300, stream);
-      all_gather(all.view(), mine.view(), world, stream);
-    }
+    const std::vector<int32_t> mine(static_cast<size_t>(count), world.rank());
+    const TensorView block{cuda::allocate(count * 4, stream.device.index), {count}, DType::kInt32};
+    copy_bytes(block.data, mine.data(), block.bytes(), stream);
+    if (world.rank() == 0) delay.queue(300, stream);
+    all_gather(all.view(), block, world, stream);
+    cuda::release(block.data, stream.device.index);
     const std::vector<int32_t> got = all.read();
     for (int rank = 0; rank < world.size(); ++rank) {
       const auto begin = got.begin() + rank * count;
@@ -499,7 +498,7 @@ TEST_P(PeerTest, MemoryIsFreedWhenTheOthersHaveReadIt) {
   });
 }
 
-TEST_P(PeerTest, ARankThatThrowsReleasesTheOthers) {
+TEST_P(PeerThreadTest, ARankThatThrowsReleasesTheOthers) {
   std::atomic<int> num_released{0};
   const std::string message = message_of<ConfigError>([&] {
     run_on_gpus([&](const Group& world, Stream stream) {
@@ -516,7 +515,7 @@ TEST_P(PeerTest, ARankThatThrowsReleasesTheOthers) {
   EXPECT_EQ(num_released, size() - 1);
 }
 
-TEST_P(PeerTest, AMemberThatDoesNotComeIsNamed) {
+TEST_P(PeerThreadTest, AMemberThatDoesNotComeIsNamed) {
   std::atomic<int> num_waiting{size() - 1};
   testing::internal::CaptureStderr();
   run_on_gpus(
@@ -539,7 +538,7 @@ TEST_P(PeerTest, AMemberThatDoesNotComeIsNamed) {
   testing::internal::GetCapturedStderr();
 }
 
-TEST_P(PeerTest, AReceiverThatDoesNotReceiveIsNamed) {
+TEST_P(PeerThreadTest, AReceiverThatDoesNotReceiveIsNamed) {
   std::atomic<bool> is_over{false};
   testing::internal::CaptureStderr();
   run_on_gpus(
@@ -601,7 +600,7 @@ TEST_P(PeerTest, StartedOnesMakeNoNewEvents) {
   });
 }
 
-class PeerPairTest : public PeerTest {};
+class PeerPairTest : public PeerThreadTest {};
 
 // The first slots of a large sum may be memory that this rank has released while its stream still
 // reads it. Rank 0 is late with that; rank 1, which is not, must not fill it too early.
@@ -650,10 +649,9 @@ TEST_P(PeerPairTest, NewSlotsAreFilledAfterTheWorkThatHadTheirMemory) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, PeerPairTest, testing::Values(Ranks{2, true}, Ranks{2, false}),
                          testing::PrintToStringParamName());
-INSTANTIATE_TEST_SUITE_P(Layouts, PeerTest,
-                         testing::Values(Ranks{2, true}, Ranks{3, true}, Ranks{4, true},
-                                         Ranks{8, true}, Ranks{2, false}, Ranks{3, false},
-                                         Ranks{4, false}, Ranks{8, false}),
+INSTANTIATE_TEST_SUITE_P(Layouts, PeerTest, testing::ValuesIn(layouts()),
+                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Layouts, PeerThreadTest, testing::ValuesIn(layouts()),
                          testing::PrintToStringParamName());
 
 }  // namespace
