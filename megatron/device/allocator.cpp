@@ -116,13 +116,25 @@ void CachingAllocator::throw_out_of_memory(int64_t bytes, MemoryCategory categor
     return fmt::format("{:.2f} GiB", static_cast<double>(count) / static_cast<double>(kMiB << 10));
   };
   const int64_t free_bytes = free_memory_bytes(device_);
+  int64_t kept_bytes = 0;
+  for (const auto& [data, block] : blocks_) {
+    const bool is_whole_segment = block.before == nullptr && block.after == nullptr;
+    if (block.is_free && is_whole_segment && is_exported(data)) kept_bytes += block.bytes;
+  }
+  const std::string kept =
+      kept_bytes == 0
+          ? ""
+          : fmt::format(
+                "; {} are free, but open in other processes: run ranks as threads, or with "
+                "MEGATRON_PEER_COPIES=off",
+                gibibytes(kept_bytes));
   throw DeviceError(fmt::format(
       "{}: out of memory: cannot allocate {} bytes ({}) for {}, {} in use (peak {}), {} "
       "reserved{}; lower --micro-batch-size, or use --recompute-granularity full or a smaller "
-      "model (megatron plan shows what fits)",
+      "model (megatron plan shows what fits){}",
       device_.str(), bytes, gibibytes(bytes), name_of(category), gibibytes(stats_.allocated_bytes),
       gibibytes(stats_.peak_allocated_bytes), gibibytes(stats_.reserved_bytes),
-      free_bytes < 0 ? "" : fmt::format(", {} free", gibibytes(free_bytes))));
+      free_bytes < 0 ? "" : fmt::format(", {} free", gibibytes(free_bytes)), kept));
 }
 
 void* CachingAllocator::allocate(int64_t bytes, MemoryCategory category, int pool) {

@@ -1,5 +1,6 @@
 #include "megatron/device/allocator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,6 +14,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/exported_memory.h"
+#include "tests/support/message_of.h"
 
 namespace megatron {
 namespace {
@@ -235,19 +237,25 @@ TEST_F(CuttingAllocatorTest, KeepsSegmentsOfWhichABlockIsInUse) {
 }
 
 TEST(CachingAllocatorTest, KeepsSegmentsThatOtherProcessesMayHaveOpen) {
-  static std::array<std::byte, 4096> segment;  // never anybody else's: it stays exported
+  constexpr int64_t kBytes = 16 << 20;
+  static std::array<std::byte, kBytes> segment;  // never anybody else's: it stays exported
   MemorySource source;
-  source.take = [](int64_t, Device) -> void* { return segment.data(); };
+  source.take = [](int64_t bytes, Device) -> void* {
+    return bytes == kBytes ? segment.data() : nullptr;
+  };
   source.give = [](void*, Device) { FAIL() << "it must not be freed"; };
-  source.large_bytes = source.large_alignment = 4096;
+  source.large_bytes = source.large_alignment = kBytes;
   source.cuts_blocks = true;
   CachingAllocator allocator(Device{}, source);
-  void* const block = allocator.allocate(4096, kActivations);
+  void* const block = allocator.allocate(kBytes, kActivations);
   keep_exported(block);
   EXPECT_TRUE(is_exported(block));
   allocator.release(block);
   allocator.empty_cache();
-  EXPECT_EQ(allocator.stats().reserved_bytes, 4096);
+  EXPECT_EQ(allocator.stats().reserved_bytes, kBytes);
+  EXPECT_THAT(message_of<DeviceError>([&] { allocator.allocate(2 * kBytes, kActivations); }),
+              testing::HasSubstr("; 0.02 GiB are free, but open in other processes: run ranks as "
+                                 "threads, or with MEGATRON_PEER_COPIES=off"));
   void* const part = allocator.allocate(1024, kActivations);  // it still serves requests
   EXPECT_EQ(part, block);
   allocator.release(part);
