@@ -9,6 +9,7 @@
 #include "megatron/device/random.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/random.h"
+#include "megatron/nn/deferred_memory.h"
 
 namespace megatron {
 namespace {
@@ -16,6 +17,8 @@ namespace {
 // Each rank is a thread that describes its own modules.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local bool describes = false;
+// NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
+thread_local bool defers_memory = false;
 
 // The matrix of a parameter: [all axes but the last, last]. A vector is one row.
 kernels::MatrixPlace place_of(const Sharding& sharding, const Shape& shape, int64_t whole_begin) {
@@ -50,6 +53,9 @@ DescribeOnly::DescribeOnly() : previous_(std::exchange(describes, true)) {}
 DescribeOnly::~DescribeOnly() { describes = previous_; }
 bool only_describes() { return describes; }
 
+DeferMemory::DeferMemory() : previous_(std::exchange(defers_memory, true)) {}
+DeferMemory::~DeferMemory() { defers_memory = previous_; }
+
 void Module::visit(const std::function<void(const std::string& name, const Parameter&)>& f) const {
   visit("", f);
 }
@@ -73,7 +79,9 @@ Variable Module::add_parameter(const std::string& name, const Shape& shape, Para
       parameters_.emplace_back(Parameter{name, shape, placement.dtype, info, {}});
   if (describes) return {};
   const MemoryScope scope(MemoryCategory::kParameters);
-  parameter.variable = Variable::leaf(Tensor(shape, placement.dtype, placement.stream));
+  Tensor data(shape, placement.dtype, placement.stream);
+  if (defers_memory) data.drop_memory();
+  parameter.variable = Variable::leaf(std::move(data));
   return parameter.variable;
 }
 
@@ -123,17 +131,21 @@ std::vector<ParameterSpec> specs(const Module& module) {
   return all;
 }
 
+void first_value(const std::string& name, const ParameterInfo& info, Tensor data, uint64_t seed) {
+  const Sharding& sharding = info.sharding;
+  const Shape whole = sharding.whole(data.shape());
+  const uint64_t key = mixed_key(seed, hash_of(name));
+  const std::vector<Sharding::Block> blocks = sharding.blocks(data.shape());
+  for (const Sharding::Block& block : blocks) {
+    fill(blocks.size() == 1 ? data : data.slice(block.local_begin, block.size),
+         place_of(sharding, data.shape(), block.whole_begin), whole, info.init, key);
+  }
+}
+
 void initialize(const Module& module, uint64_t seed) {
   module.visit([seed](const std::string& name, const Parameter& parameter) {
-    const Tensor data = parameter.variable.data();
-    const Sharding& sharding = parameter.info.sharding;
-    const Shape whole = sharding.whole(data.shape());
-    const uint64_t key = mixed_key(seed, hash_of(name));
-    const std::vector<Sharding::Block> blocks = sharding.blocks(data.shape());
-    for (const Sharding::Block& block : blocks) {
-      fill(blocks.size() == 1 ? data : data.slice(block.local_begin, block.size),
-           place_of(sharding, data.shape(), block.whole_begin), whole, parameter.info.init, key);
-    }
+    const Tensor& data = parameter.variable.data();
+    if (data.has_memory()) first_value(name, parameter.info, data, seed);
   });
 }
 

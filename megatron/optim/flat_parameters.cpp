@@ -56,13 +56,19 @@ void take_gradients(FlatBuffer& buffer, std::vector<OptimizedParameter>& paramet
 }
 
 // Moves the parameters [first, last) of the buffer to their places.
-void move_in(const FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters, size_t first,
-             size_t last) {
+void move_in(const FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
+             const FlatParametersOptions& options, size_t first, size_t last) {
   for (size_t i = first; i < last; ++i) {
-    Variable& variable = parameters[buffer.parameters[i]].variable;
+    const OptimizedParameter& parameter = parameters[buffer.parameters[i]];
+    Variable variable = parameter.variable;
+    Tensor data = variable.data();
+    if (!data.has_memory()) {
+      data.take_memory();
+      if (options.first_value) options.first_value(parameter, data);
+    }
     Tensor place =
         place_in(buffer.params, buffer.bucket_params, buffer.layout, i, variable.shape());
-    copy_into(place, variable.data());
+    copy_into(place, data);
     variable.set_data(place);
   }
 }
@@ -78,7 +84,7 @@ void divide_parameters(FlatBuffer& buffer, std::vector<OptimizedParameter>& para
     const int64_t size = layout.buckets[b].end - layout.buckets[b].begin;
     Tensor& whole =
         buffer.bucket_params.emplace_back(zeros({size}, buffer.dtype, buffer.params.stream()));
-    move_in(buffer, parameters, first, last);
+    move_in(buffer, parameters, options, first, last);
     const int64_t share = size / options.num_shares;
     Tensor own = share_of(buffer, &FlatBuffer::params, b);
     copy_into(own, whole.slice(options.share * share, share));
@@ -118,7 +124,7 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
       divide_parameters(buffer, parameters, options);
     } else {
       buffer.params = zeros({buffer.layout.numel}, buffer.dtype, stream);
-      move_in(buffer, parameters, 0, buffer.parameters.size());
+      move_in(buffer, parameters, options, 0, buffer.parameters.size());
     }
   }
   take_gradients(buffer, parameters, grad_dtype, is_divided);

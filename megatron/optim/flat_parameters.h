@@ -46,6 +46,9 @@ struct FlatParametersOptions {
   // parameters.
   bool divides_gradients = false;
   bool divides_parameters = false;
+  // Fills a parameter that was without memory (nn/deferred_memory.h); null: its elements are
+  // undefined.
+  std::function<void(const OptimizedParameter& parameter, Tensor data)> first_value = nullptr;
 };
 
 // Parameters of one dtype and one kind of gradient, with their gradients.

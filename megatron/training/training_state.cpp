@@ -1,13 +1,22 @@
 #include "megatron/training/training_state.h"
 
+#include <map>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "megatron/comm/collectives.h"
 #include "megatron/device/allocator.h"
+#include "megatron/nn/deferred_memory.h"
 #include "megatron/parallel/pipeline/executor.h"
 
 namespace megatron {
 namespace {
+
+// Does a rank keep only a share of the parameters?
+bool divides_parameters(const RunConfig& config, const ParallelContext& parallel) {
+  return config.parallel.zero_stage >= 3 && parallel.data.size() > 1;
+}
 
 void freeze_all_but_adapters(const Module& module) {
   for (NamedParameter& parameter : named_parameters(module)) {
@@ -15,16 +24,29 @@ void freeze_all_but_adapters(const Module& module) {
   }
 }
 
+// The optimizer gives parameters that are trained their memory.
+void give_memory_to_constants(const Module& module) {
+  const MemoryScope scope(MemoryCategory::kParameters);
+  for (NamedParameter& parameter : named_parameters(module)) {
+    Tensor data = parameter.variable.data();
+    if (!parameter.variable.requires_grad() && !data.has_memory()) data.take_memory();
+  }
+}
+
 std::vector<const Module*> built(const RunConfig& config, TrainTask& task,
                                  const ParallelContext& parallel, Stream stream,
                                  RandomState& random) {
+  std::optional<DeferMemory> deferred;
+  if (divides_parameters(config, parallel)) deferred.emplace();
   std::vector<const Module*> chunks =
       task.build_model({.parallel = parallel, .stream = stream, .random = random});
+  deferred.reset();
   open_links(parallel.links, parallel.pipeline.rank(), parallel.pipeline.size(), chunks.size() > 1,
              stream);
   if (config.transformer.lora_rank > 0) {
     for (const Module* chunk : chunks) freeze_all_but_adapters(*chunk);
   }
+  for (const Module* chunk : chunks) give_memory_to_constants(*chunk);
   if (!config.transformer.perform_initialization) return chunks;
   for (const Module* chunk : chunks) {
     initialize(*chunk, static_cast<uint64_t>(config.training.seed));
@@ -45,8 +67,21 @@ std::vector<OptimizedParameter> parameters_of(const TrainTask& task,
   return all;
 }
 
-FlatParametersOptions flat_options(const ParallelConfig& config, const ParallelContext& parallel) {
+FlatParametersOptions flat_options(const RunConfig& run, const ParallelContext& parallel,
+                                   const std::vector<const Module*>& chunks) {
+  const ParallelConfig& config = run.parallel;
   FlatParametersOptions options;
+  if (divides_parameters(run, parallel) && run.transformer.perform_initialization) {
+    std::map<std::string, ParameterInfo> infos;
+    for (const Module* chunk : chunks) {
+      for (const NamedParameter& named : named_parameters(*chunk)) infos[named.name] = named.info;
+    }
+    options.first_value = [infos = std::move(infos), seed = run.training.seed](
+                              const OptimizedParameter& parameter, Tensor data) {
+      first_value(parameter.name, infos.at(parameter.name), std::move(data),
+                  static_cast<uint64_t>(seed));
+    };
+  }
   options.divides_gradients = config.zero_stage >= 2;
   options.divides_parameters = config.zero_stage >= 3;
   // 0: one bucket if nothing overlaps.
@@ -85,8 +120,8 @@ TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const com
       stream(on),
       random(static_cast<uint64_t>(config.training.seed)),
       chunks(built(config, task, parallel, stream, random)),
-      parameters(flat(parameters_of(task, chunks, parallel),
-                      flat_options(config.parallel, parallel), stream.device)),
+      parameters(flat(parameters_of(task, chunks, parallel), flat_options(config, parallel, chunks),
+                      stream.device)),
       fp8(chunks, config.transformer.fp8, parallel, stream),
       gradients(parameters, parallel,
                 {.use_distributed_optimizer = config.parallel.use_distributed_optimizer,

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
+#include "megatron/nn/deferred_memory.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -273,6 +276,27 @@ TEST(InitializeTest, ShardsAreThoseOfTheWhole) {
     expect_shards_are(whole, init, {.axis = 1, .count = 2});
     expect_shards_are(whole, init, {.axis = 1, .count = 6});
     expect_shards_are(whole, init, {.axis = 0, .count = 3, .parts = 2});
+  }
+}
+
+// A parameter that gets its memory later gets the same first value.
+TEST(DeferMemoryTest, ParametersGetMemoryOneByOne) {
+  const Device device{DeviceType::kCpu, 79};
+  const Placement placement{.stream = Stream{device}};
+  std::optional<DeferMemory> deferred(std::in_place);
+  const Pair model(placement);
+  deferred.reset();
+  initialize(model, 7);
+  EXPECT_EQ(allocator_of(device).stats().allocated_bytes, 0);
+  const Pair want({});
+  initialize(want, 7);
+  const std::vector<NamedParameter> all = named_parameters(model);
+  for (size_t i = 0; i < all.size(); ++i) {
+    Tensor data = all[i].variable.data();
+    ASSERT_FALSE(data.has_memory());
+    data.take_memory();
+    first_value(all[i].name, all[i].info, data, 7);
+    expect_identical(data.to(Stream{}), named_parameters(want)[i].variable.data(), all[i].name);
   }
 }
 
