@@ -103,7 +103,8 @@ std::vector<std::string> problems(const ParallelConfig& c) {
   if (c.overlap_param_gather) {
     require(c.use_distributed_optimizer,
             "--overlap-param-gather needs --use-distributed-optimizer; add it");
-    require(c.overlap_grad_reduce, "--overlap-param-gather needs --overlap-grad-reduce; add it");
+    require(c.overlap_grad_reduce || c.zero_stage >= 2,
+            "--overlap-param-gather needs --overlap-grad-reduce; add it");
   }
   require(c.ddp_bucket_size >= 0,
           fmt::format("--ddp-bucket-size {} must be greater than 0", c.ddp_bucket_size));

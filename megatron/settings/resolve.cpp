@@ -393,6 +393,7 @@ class Resolver {
     warn_if(given("sequence_parallel") && !args_.parallel.sequence_parallel,
             "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
     overlap_in_vain();
+    zero_in_vain();
     fp8_in_vain();
     warn_if(given("loss_scale") && !optimizer.fp16 && !optimizer.bf16 &&
                 !args_.parallel.use_distributed_optimizer,
@@ -467,6 +468,19 @@ class Resolver {
         fmt::format("--tp-comm-overlap has no effect on a GPU: pieces of {} tokens are fewer than "
                     "{}; raise --micro-batch-size",
                     rows, kFewestPieceRows));
+  }
+
+  void zero_in_vain() {
+    const ParallelConfig& parallel = args_.parallel;
+    const auto warn_if = [&](bool holds, const char* flag, int64_t first_stage, const char* why) {
+      if (!holds || parallel.zero_stage < first_stage) return;
+      args_.warnings.push_back(
+          fmt::format("{} has no effect with --zero-stage {}, {}", flag, parallel.zero_stage, why));
+    };
+    warn_if(parallel.overlap_grad_reduce, "--overlap-grad-reduce", 2,
+            "which always sums gradients beside the backward pass");
+    warn_if(parallel.overlap_param_gather, "--overlap-param-gather", 3,
+            "which gathers parameters ahead of their use");
   }
 
   void fp8_in_vain() {

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <fstream>
 #include <map>
 
 #include "tests/program/layout_runs.h"
@@ -70,6 +71,21 @@ TEST_F(ZeroTest, OffloadAndStagesOfOneRankKeepTheBits) {
   const Layout divided{.tp = 2, .dp = 2, .zero_stage = 3};
   EXPECT_EQ(trained(plain.with("--optimizer-cpu-offload"), divided, "offloaded_third"),
             trained(plain, divided, "kept_third"));
+}
+
+TEST_F(ZeroTest, AFileOfDeepSpeedDividesAsTheFlags) {
+  const Layout layout{.dp = 2, .zero_stage = 3};
+  const std::vector<Metrics> want =
+      trained(model(false).with("--optimizer-cpu-offload"), layout, "flags");
+  std::ofstream(path("ds.json")) << R"({
+    "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+    "gradient_clipping": 1.0,
+    "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}})";
+  const Flags flags = model(false)
+                          .with("--deepspeed")
+                          .with("--deepspeed_config", path("ds.json").string())
+                          .with("--ddp-bucket-size", "20000");
+  EXPECT_EQ(trained(flags, {.dp = 2}, "file"), want);
 }
 
 // An overflow under the loss scale is skipped on all ranks.

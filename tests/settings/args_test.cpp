@@ -493,6 +493,20 @@ TEST(ResolveTest, AnOverlapWithoutWorkBesideItIsAWarning) {
               ElementsAre("--tp-comm-overlap has no effect without --sequence-parallel"));
 }
 
+TEST(ResolveTest, AnOverlapThatAStageOfZeroHasAnywayIsAWarning) {
+  const auto warnings_of = [](const std::string& flags) { return parsed(flags).warnings; };
+  const std::string sums =
+      "--overlap-grad-reduce has no effect with --zero-stage 3, which always sums gradients beside "
+      "the backward pass";
+  const std::string gathers =
+      "--overlap-param-gather has no effect with --zero-stage 3, which gathers parameters ahead of "
+      "their use";
+  EXPECT_THAT(warnings_of("--zero-stage 3 --overlap-grad-reduce --overlap-param-gather"),
+              ElementsAre(sums, gathers));
+  EXPECT_THAT(warnings_of("--zero-stage 2 --overlap-param-gather"), IsEmpty());
+  EXPECT_THAT(warnings_of("--zero-stage 1 --overlap-grad-reduce"), IsEmpty());
+}
+
 TEST(ResolveTest, VirtualStagesComeFromEitherFlag) {
   for (const char* flag :
        {"--num-layers-per-virtual-pipeline-stage 2", "--num-virtual-stages-per-pipeline-rank 2"}) {
