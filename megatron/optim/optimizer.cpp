@@ -155,7 +155,8 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
                                             const FlatSpan& span) const {
   const MemoryScope scope(MemoryCategory::kOptimizer);
   const FlatBuffer& buffer = parameters_.buffers()[index];
-  const auto make_zeros = [&] { return zeros({span.size()}, DType::kFloat32, state_stream_); };
+  // full() uses all threads: host memory may be many gigabytes.
+  const auto make_zeros = [&] { return full({span.size()}, 0, DType::kFloat32, state_stream_); };
   ShareState state;
   state.buffer = index;
   state.share = share;
