@@ -67,7 +67,7 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.group("what");
   flags.add_optional("--load-dir,--load_path,--load,--input_folder", o.load,
                      "Checkpoint to read: any format; a directory of --save, of an iteration, or "
-                     "of a Hugging Face model.");
+                     "of a Hugging Face model; a file of Megatron-LM, a .zip archive.");
   flags.add_optional("--save-dir,--save_path,--save,--output_folder", o.save,
                      "Directory to write to.");
   flags.add_optional("--ckpt-step", o.ckpt_step, "Iteration to read instead of the latest.");
@@ -289,6 +289,8 @@ void refuse_source_as_target(const Options& o, const Target& target,
                              const CheckpointContents& contents) {
   const fs::path from = fs::canonical(contents.directory);
   const fs::path to = fs::weakly_canonical(o.save);
+  // A rank's file: it may have a model beside it, whose files have other names.
+  if (from.extension() == ".pt" && target.format == SaveFormat::kHuggingFace) return;
   fs::path written = to;
   if (target.format != SaveFormat::kHuggingFace) {
     const int64_t iteration = o.for_release ? 0 : contents.iteration;

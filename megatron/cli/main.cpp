@@ -3,6 +3,7 @@
 #include "megatron/cli/command.h"
 #include "megatron/cli/config.h"
 #include "megatron/cli/convert_checkpoint.h"
+#include "megatron/cli/convert_megatron_checkpoint.h"
 #include "megatron/cli/deepspeed.h"
 #include "megatron/cli/env.h"
 #include "megatron/cli/estimate_memory.h"
@@ -64,6 +65,8 @@ int main(int argc, char** argv) {
       {"inspect-checkpoint", "show what a checkpoint holds", cli::inspect_checkpoint},
       {"convert-checkpoint", "write a checkpoint in another format or layout",
        cli::convert_checkpoint},
+      {"convert-megatron-checkpoint", "write a model of transformers beside a file of Megatron-LM",
+       cli::convert_megatron_checkpoint},
       {"merge-mp-partitions", "write a checkpoint for one tensor-parallel rank",
        cli::merge_mp_partitions},
       {"bench", "time training or generation on this machine",

@@ -6,8 +6,10 @@ namespace megatron::cli {
 
 void add_model_flags(FlagTable& table, ModelFlags& flags) {
   table.group("model");
-  table.add_optional("--load", flags.load,
-                     "Checkpoint directory of this program, or a Hugging Face model.");
+  table.add_optional(
+      "--load", flags.load,
+      "Checkpoint of any format or a Hugging Face model: a directory; of Megatron-LM also a "
+      "file or a .zip archive.");
   table.add_optional("--ckpt-step", flags.ckpt_step, "Iteration to load instead of the latest.");
   table.add_optional("--num-attention-heads", flags.num_attention_heads,
                      "Of a checkpoint that stores no settings: its tensors do not show them.");

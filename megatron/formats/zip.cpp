@@ -27,6 +27,8 @@ constexpr uint64_t kEnd64Bytes = 56;
 constexpr uint64_t kMaxComment = 65535;
 
 constexpr uint16_t kEncrypted = 0x0001;
+constexpr uint16_t kStore = 0;
+constexpr uint16_t kDeflate = 8;
 // Checksum and sizes follow the data; the name is UTF-8. The same flags as PyTorch.
 constexpr uint16_t kFlags = 0x0808;
 constexpr uint16_t kZip64Field = 0x0001;
@@ -123,7 +125,8 @@ void read_zip64(const Bytes& file, uint64_t begin, uint64_t bytes,
   }
 }
 
-ZipEntry read_entry(const Bytes& file, const std::filesystem::path& path, uint64_t& at) {
+ZipEntry read_entry(const Bytes& file, const std::filesystem::path& path, ZipContent content,
+                    uint64_t& at) {
   if (file.number<uint32_t>(at) != kCentralMagic) file.fail(at, "is not an entry of the directory");
   const auto flags = file.number<uint16_t>(at + 8);
   const auto method = file.number<uint16_t>(at + 10);
@@ -143,20 +146,23 @@ ZipEntry read_entry(const Bytes& file, const std::filesystem::path& path, uint64
   if (!is_safe_name(entry.name)) {
     file.fail(at, fmt::format("the entry \"{}\" leaves the archive's folder", entry.name));
   }
-  if (method != 0 || (flags & kEncrypted) != 0) {
+  entry.size = size;
+  entry.is_deflated = method == kDeflate && content == ZipContent::kStoredOrDeflated;
+  if ((method != kStore && !entry.is_deflated) || (flags & kEncrypted) != 0) {
     throw Unsupported(fmt::format(
         "{}: the entry {} is compressed or encrypted; unpack the archive and pack it again with "
         "zip -0",
         path.string(), entry.name));
   }
-  if (packed != size) file.fail(at, fmt::format("the entry {} has two sizes", entry.name));
+  if (packed != size && !entry.is_deflated)
+    file.fail(at, fmt::format("the entry {} has two sizes", entry.name));
   if (file.number<uint32_t>(local) != kLocalMagic) {
     file.fail(local, fmt::format("is not the header of the entry {}", entry.name));
   }
   // The local header may have another padding than the directory.
   const uint64_t data =
       local + kLocalBytes + file.number<uint16_t>(local + 26) + file.number<uint16_t>(local + 28);
-  entry.bytes = file.at(data, size);
+  entry.bytes = file.at(data, packed);
   at += kCentralBytes + name_bytes + extra_bytes + comment_bytes;
   return entry;
 }
@@ -182,7 +188,8 @@ uint32_t low(uint64_t value) { return value >= kIn64 ? kIn64 : static_cast<uint3
 
 }  // namespace
 
-ZipArchive::ZipArchive(std::span<const std::byte> archive, const std::filesystem::path& path) {
+ZipArchive::ZipArchive(std::span<const std::byte> archive, const std::filesystem::path& path,
+                       ZipContent content) {
   const Bytes file(archive, path);
   const Directory directory = find_directory(file);
   file.at(directory.offset, directory.bytes);
@@ -191,7 +198,9 @@ ZipArchive::ZipArchive(std::span<const std::byte> archive, const std::filesystem
                                             directory.entries, directory.bytes));
   }
   uint64_t at = directory.offset;
-  for (uint64_t i = 0; i < directory.entries; ++i) entries_.push_back(read_entry(file, path, at));
+  for (uint64_t i = 0; i < directory.entries; ++i) {
+    entries_.push_back(read_entry(file, path, content, at));
+  }
 
   std::vector<const ZipEntry*> in_order;
   for (size_t i = 0; i < entries_.size(); ++i) {

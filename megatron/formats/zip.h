@@ -11,23 +11,32 @@
 
 #include "megatron/core/file.h"
 
-// Zip archives of torch.save: entries are stored without compression and begin at multiples of 64
+// Zip archives. Entries of torch.save are stored without compression and begin at multiples of 64
 // bytes, so they can be used in place in a mapped file.
 namespace megatron {
 
 struct ZipEntry {
   std::string name;
   std::span<const std::byte> bytes;  // in the archive
-  uint32_t crc = 0;                  // CRC-32 of the bytes
+  uint64_t size = 0;                 // of the content; that of `bytes` unless is_deflated
+  uint32_t crc = 0;                  // CRC-32 of the content
+  bool is_deflated = false;
+};
+
+enum class ZipContent {
+  kStored,           // deflated entries are refused
+  kStoredOrDeflated  // unzip.h unpacks them
 };
 
 // The directory of an archive, including zip64. Throws FormatError with `path` and the offset for
 // inconsistencies: entries that overlap or are outside the archive, duplicate names, and names
-// outside the archive's folder; Unsupported for compressed or encrypted entries.
+// outside the archive's folder; Unsupported for encrypted entries and for those that are compressed
+// in a way that `content` does not name.
 class ZipArchive {
  public:
   // `archive` must outlive this.
-  ZipArchive(std::span<const std::byte> archive, const std::filesystem::path& path);
+  ZipArchive(std::span<const std::byte> archive, const std::filesystem::path& path,
+             ZipContent content = ZipContent::kStored);
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
   // Null if there is no such entry.

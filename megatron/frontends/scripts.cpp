@@ -39,6 +39,8 @@ constexpr Script kScripts[] = {
     {"checkpoint/convert.py", "convert-checkpoint"},
     {"checkpoint_util.py", "convert-checkpoint"},
     {"checkpoint_reshaping_and_interoperability.py", "convert-checkpoint"},
+    {"convert_megatron_gpt2_checkpoint.py", "convert-megatron-checkpoint"},
+    {"convert_megatron_bert_checkpoint.py", "convert-megatron-checkpoint"},
     {"merge_mp_partitions.py", "merge-mp-partitions"},
     {"tasks/main.py", "evaluate"},
     {"tasks/eval_harness/evaluate.py", ""},

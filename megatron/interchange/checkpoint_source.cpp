@@ -6,8 +6,11 @@
 
 #include "megatron/checkpoint/load.h"
 #include "megatron/core/error.h"
+#include "megatron/formats/torch_file.h"
+#include "megatron/formats/unzip.h"
 #include "megatron/interchange/deepspeed/reader.h"
 #include "megatron/interchange/hf/names.h"
+#include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/reader.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/source_settings.h"
@@ -17,16 +20,19 @@ namespace megatron {
 struct CheckpointSource::Opened {
   std::filesystem::path directory;
   CheckpointFormat format = CheckpointFormat::kNative;
+  std::shared_ptr<const UnpackedArchive> archive;
   std::optional<HfModel> hf;
   std::optional<MegatronCheckpoint> megatron;
   std::optional<CheckpointContents> contents;
   bool has_fallback = false;  // contents were made with one
 };
 
-CheckpointSource::CheckpointSource(std::filesystem::path directory, CheckpointFormat format)
+CheckpointSource::CheckpointSource(std::filesystem::path directory, CheckpointFormat format,
+                                   std::shared_ptr<const UnpackedArchive> archive)
     : opened_(std::make_shared<Opened>()) {
   opened_->directory = std::move(directory);
   opened_->format = format;
+  opened_->archive = std::move(archive);
   if (format != CheckpointFormat::kHuggingFace) return;
   opened_->hf = read_hf_config(opened_->directory);
   opened_->contents = open_hf_checkpoint(opened_->directory, *opened_->hf);
@@ -76,10 +82,59 @@ const CheckpointContents& CheckpointSource::contents(const ArgMap& fallback) con
   return *o.contents;
 }
 
-CheckpointSource find_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Found {
+  fs::path path;
+  CheckpointFormat format;
+  std::shared_ptr<const UnpackedArchive> archive = nullptr;
+};
+
+std::optional<Found> find(const fs::path& load, int64_t ckpt_step);
+
+// The only folder of a directory, if it holds nothing else: archives often have one.
+fs::path only_folder(const fs::path& directory) {
+  auto entry = fs::directory_iterator(directory);
+  if (entry == fs::directory_iterator() || !entry->is_directory()) return directory;
+  const fs::path first = entry->path();
+  return ++entry == fs::directory_iterator() ? first : directory;
+}
+
+std::optional<Found> find_in_archive(const fs::path& load, int64_t ckpt_step) {
+  const auto archive = std::make_shared<const UnpackedArchive>(load);
+  std::optional<Found> found = find(archive->directory(), ckpt_step);
+  if (!found) found = find(only_folder(archive->directory()), ckpt_step);
+  if (found) found->archive = archive;
+  return found;
+}
+
+// In the folder of a rank: the checkpoint that it is a part of, or its file alone.
+std::optional<Found> find_by_rank(const fs::path& folder) {
+  const std::optional<fs::path> file = rank_file(folder);
+  if (!file) return std::nullopt;
+  const fs::path whole = fs::canonical(folder);
+  if (is_rank_folder(whole)) return Found{whole.parent_path(), CheckpointFormat::kMegatron};
+  return Found{*file, CheckpointFormat::kMegatron};
+}
+
+std::optional<Found> find(const fs::path& load, int64_t ckpt_step) {
+  if (fs::is_regular_file(load)) {
+    if (is_archive_of_files(load)) return find_in_archive(load, ckpt_step);
+    if (is_torch_file(load)) return Found{load, CheckpointFormat::kMegatron};
+    return std::nullopt;
+  }
+  if (const auto found = find_checkpoint(load, ckpt_step)) return Found{*found, *format_of(*found)};
+  return find_by_rank(load);
+}
+
+}  // namespace
+
+CheckpointSource find_source(const fs::path& load, int64_t ckpt_step, bool must_exist,
                              LoadFormat load_format) {
   if (load.empty()) return {};
-  const std::optional<std::filesystem::path> found = find_checkpoint(load, ckpt_step);
+  const std::optional<Found> found = find(load, ckpt_step);
   if (!found) {
     if (!must_exist) return {};
     throw ConfigError(fmt::format(
@@ -87,12 +142,12 @@ CheckpointSource find_source(const std::filesystem::path& load, int64_t ckpt_ste
         "check the directory",
         load.string(), kTrackerFile));
   }
-  const CheckpointFormat format = *format_of(*found);
-  if (load_format != LoadFormat::kAuto && name_of(load_format) != name_of(format)) {
+  if (load_format != LoadFormat::kAuto && name_of(load_format) != name_of(found->format)) {
     throw ConfigError(fmt::format("--load-format {}: {} is of the format {}; use it, or auto",
-                                  name_of(load_format), found->string(), name_of(format)));
+                                  name_of(load_format), found->path.string(),
+                                  name_of(found->format)));
   }
-  return {*found, format};
+  return {found->path, found->format, found->archive};
 }
 
 }  // namespace megatron

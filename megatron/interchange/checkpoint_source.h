@@ -13,15 +13,19 @@
 
 namespace megatron {
 
+class UnpackedArchive;
+
 // A checkpoint of any format, or a Hugging Face model, which --load names; or nothing yet. Its
 // files are opened and parsed once, when they are first asked for; copies share them. Elements are
 // read on demand. Not for several threads at once.
 class CheckpointSource {
  public:
   CheckpointSource() = default;
-  // The directory of one checkpoint. A Hugging Face model is opened at once, so that a config.json
-  // that does not fit the weights is refused before anybody takes memory for it.
-  CheckpointSource(std::filesystem::path directory, CheckpointFormat format);
+  // The directory of one checkpoint, or its only file; `archive`, if any, holds it. A Hugging Face
+  // model is opened at once, so that a config.json that does not fit the weights is refused before
+  // anybody takes memory for it.
+  CheckpointSource(std::filesystem::path directory, CheckpointFormat format,
+                   std::shared_ptr<const UnpackedArchive> archive = nullptr);
 
   bool exists() const { return opened_ != nullptr; }
   // REQUIRES, here and below: exists()
@@ -43,9 +47,10 @@ class CheckpointSource {
   std::shared_ptr<Opened> opened_;
 };
 
-// What `load` names: the directory of --save or of one checkpoint (0: the latest), or a Hugging
-// Face model. Throws ConfigError when there is none of them and `must_exist`, or it is of another
-// format than `load_format`; IoError, FormatError.
+// What `load` names: the directory of --save or of one checkpoint (0: the latest), a Hugging Face
+// model, a file that a rank of Megatron-LM saved or its folder, or a zip archive of one of these,
+// which is unpacked for as long as the source lives. Throws ConfigError when there is none of them
+// and `must_exist`, or it is of another format than `load_format`; IoError, FormatError.
 CheckpointSource find_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
                              LoadFormat load_format = LoadFormat::kAuto);
 

@@ -4,6 +4,7 @@
 #include "megatron/core/file.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
+#include "megatron/formats/zip.h"
 #include "megatron/interchange/megatron/files.h"
 #include "tests/program/inference_test.h"
 #include "tests/support/shared_data.h"
@@ -113,6 +114,51 @@ TEST_F(ConvertTest, FlagsStandInForSettingsThatACheckpointLacks) {
             .with("--finetune")
             .with("--train-iters", "1")
             .with("--eval-iters", "0"));
+}
+
+// An archive of a release, with a folder around it, as it is downloaded.
+void write_archive(const fs::path& to, const fs::path& rank_file) {
+  ZipWriter writer(to);
+  writer.add("gpt/latest_checkpointed_iteration.txt", "release");
+  writer.add("gpt/release/mp_rank_00/model_optim_rng.pt", read_text(rank_file));
+  writer.commit();
+}
+
+TEST_F(ConvertTest, FilesOfRanksAndArchivesAreRead) {
+  const fs::path rank = source() / "mp_rank_00";
+  fs::copy(rank / "model_optim_rng.pt", path("weights.pt"));
+  write_archive(path("release.zip"), rank / "model_optim_rng.pt");
+  expect_converted(convert(source(), path("want"), {"--saver", "hf"}));
+  for (const fs::path& from :
+       {rank, rank / "model_optim_rng.pt", path("weights.pt"), path("release.zip")}) {
+    expect_converted(convert(from, path("got"), {"--saver", "hf"}));
+    EXPECT_EQ(read_text(path("got/model.safetensors")), read_text(path("want/model.safetensors")))
+        << from;
+  }
+}
+
+// The line of transformers' documents, for a release that stores no settings.
+TEST_F(ConvertTest, TheScriptOfTransformersWritesBesideItsInput) {
+  const char* script = "src/transformers/models/megatron_gpt2/convert_megatron_gpt2_checkpoint.py";
+  write_without_settings(path("old"), source(), 0.0);
+  fs::create_directories(path("download"));
+  const std::string archive = path("download/release.zip").string();
+  write_archive(archive, path("old/mp_rank_00/model_optim_rng.pt"));
+  const Outcome refused = run(script, {archive});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(errors_of(refused), ElementsAre(HasSubstr("give --num-attention-heads")));
+
+  std::ofstream(path("config.json")) << R"({"n_head": 4})";
+  const Outcome converted = run(script, {"--config_file", path("config.json").string(),
+                                         "--print-checkpoint-structure", archive});
+  expect_converted(converted);
+  EXPECT_THAT(converted.out, HasSubstr("embedding.word_embeddings.weight"));
+  EXPECT_THAT(names_in(path("download")),
+              ElementsAre("config.json", "pytorch_model.bin", "release.zip"));
+  expect_converted(
+      convert(path("old"), path("hf"), {"--saver", "hf", "--num-attention-heads", "4"}));
+  EXPECT_EQ(score(path("download"), {{1, 2, 3}}), score(path("hf"), {{1, 2, 3}}));
+  EXPECT_THAT(errors_of(run(script, {})), ElementsAre(HasSubstr("the path of the checkpoint")));
 }
 
 TEST_F(ConvertTest, NothingOfAnEarlierConversionStays) {

@@ -33,14 +33,31 @@ void flatten(PyValue value, const std::string& prefix,
   }
 }
 
+constexpr std::string_view kPrefix = "mp_rank_";
+
 }  // namespace
+
+std::optional<fs::path> rank_file(const fs::path& folder) {
+  // The names of releases before 2023-06 and of the transformers script.
+  for (const char* name : {"model_optim_rng.pt", "model_rng.pt"}) {
+    if (fs::exists(folder / name)) return folder / name;
+  }
+  return std::nullopt;
+}
+
+bool is_rank_folder(const fs::path& folder) {
+  return folder.filename().string().starts_with(kPrefix);
+}
 
 std::vector<RankFiles> open_rank_files(const fs::path& directory) {
   std::vector<RankFiles> ranks;
+  if (fs::is_regular_file(directory)) {
+    ranks.emplace_back().file = std::make_shared<TorchFile>(directory);
+    return ranks;
+  }
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    constexpr std::string_view kPrefix = "mp_rank_";
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kPrefix)) continue;
+    if (!is_rank_folder(entry.path())) continue;
     std::vector<int64_t> numbers;
     for (size_t begin = kPrefix.size(); begin <= name.size();) {
       const size_t end = std::min(name.find('_', begin), name.size());
@@ -50,13 +67,9 @@ std::vector<RankFiles> open_rank_files(const fs::path& directory) {
       begin = end + 1;
     }
     RankFiles rank;
-    // The names of releases before 2023-06 and of the transformers script.
-    for (const char* file : {"model_optim_rng.pt", "model_rng.pt"}) {
-      if (rank.file == nullptr && fs::exists(entry.path() / file)) {
-        rank.file = std::make_shared<TorchFile>(entry.path() / file);
-      }
-    }
-    if (rank.file == nullptr) continue;  // an old optimizer's shard: mp_rank_XX_XXX_XXX/optim.pt
+    const std::optional<fs::path> file = rank_file(entry.path());
+    if (!file) continue;  // an old optimizer's shard: mp_rank_XX_XXX_XXX/optim.pt
+    rank.file = std::make_shared<TorchFile>(*file);
     if (numbers.empty() || numbers.size() > 2) {
       throw Unsupported(fmt::format(
           "{}: is of a model with experts, or of no rank of tensor and pipeline parallelism",

@@ -44,8 +44,15 @@ struct RankFiles {
 // Reads a rank's shard of a tensor.
 using ShardReader = std::function<FileElements()>;
 
+// The file of weights in a rank's folder, if there is one.
+std::optional<std::filesystem::path> rank_file(const std::filesystem::path& folder);
+
+// Has the folder the name of a rank, mp_rank_XX?
+bool is_rank_folder(const std::filesystem::path& folder);
+
 // Opens the files of all ranks in a directory, by pipeline rank, then tensor rank; chunks are left
-// empty. Throws FormatError when folders are missing, Unsupported for models with experts.
+// empty. `directory` may also be the file of an only rank. Throws FormatError when folders are
+// missing, Unsupported for models with experts.
 std::vector<RankFiles> open_rank_files(const std::filesystem::path& directory);
 
 // The leaves of nested dictionaries, their keys joined with dots.

@@ -101,6 +101,7 @@ class MegatronReader {
   }
 
   void read_settings(const ArgMap& args);
+  void add_released_sizes();
   void add_sizes();
   void read_random_state();
   void read_scheduler();
@@ -149,6 +150,7 @@ void MegatronReader::read_settings(const ArgMap& given) {
           directory_.string(), tensor_ranks, pipeline_ranks, tensor_ranks_, pipeline_ranks_));
     }
   }
+  if (args == nullptr) add_released_sizes();
   const PyValue* version = root.find("checkpoint_version");
   version_ = version != nullptr ? static_cast<int64_t>(version->number().value_or(0.0)) : 0;
   is_gated_ = is_gated(settings);
@@ -161,6 +163,25 @@ void MegatronReader::read_settings(const ArgMap& given) {
   const PyValue* flops = root.find("num_floating_point_operations_so_far");
   contents_.scalars["progress"] = {
       {"floating_point_operations", flops != nullptr ? flops->number().value_or(0.0) : 0.0}};
+}
+
+// Compat: the GPT-2 and BERT of 345M parameters that were released with Megatron-LM store no
+// settings. transformers' scripts know the numbers that tensors do not show, too.
+void MegatronReader::add_released_sizes() {
+  constexpr int64_t kChannels = 1024;
+  constexpr int64_t kHeads = 16;
+  constexpr int64_t kPaddedIds = 50304;
+  constexpr int64_t kIds = 50257;
+  if (contents_.args.contains("num_attention_heads")) return;
+  for (const PyValue& model : models_in(ranks_.front())) {
+    for (const auto& [path, value] : flattened(model)) {
+      const PyTensor* tensor = value.tensor();
+      const std::optional<MegatronName> name = find_megatron_name(kind_, path);
+      if (tensor == nullptr || tensor->shape.rank() != 2 || !name || name->ours != kWords) continue;
+      if (tensor->shape[1] == kChannels) contents_.args["num_attention_heads"] = kHeads;
+      if (tensor->shape[0] == kPaddedIds) contents_.args["orig_vocab_size"] = kIds;
+    }
+  }
 }
 
 void MegatronReader::read_random_state() {

@@ -4,6 +4,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/formats/torch_file.h"
+#include "megatron/formats/torch_writer.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/megatron/reader.h"
 #include "megatron/interchange/megatron/writer.h"
@@ -315,6 +316,26 @@ TEST(MegatronWriterTest, WritesTheFlatBuffersThatMegatronWrites) {
       EXPECT_NE(group.find("step"), nullptr);
     }
   }
+}
+
+// The released models of 345M parameters have 1024 channels and no settings.
+TEST(MegatronReaderTest, KnowsTheHeadsOfTheReleasedModels) {
+  const auto args_of = [](int64_t channels) {
+    const TemporaryDirectory directory;
+    const auto file = directory.path() / "model_optim_rng.pt";
+    TorchWriter writer(file);
+    writer.pickle().begin_dict();
+    writer.pickle().text("model"), writer.pickle().begin_dict();
+    writer.pickle().text("language_model.embedding.word_embeddings.weight");
+    writer.tensor(DType::kFloat32, {2, channels});
+    writer.pickle().end_dict();
+    writer.pickle().end_dict();
+    writer.write(zeros({2, channels}, DType::kFloat32, Stream{}).view());
+    writer.commit();
+    return MegatronCheckpoint(file).contents({}).args;
+  };
+  EXPECT_EQ(args_of(1024).at("num_attention_heads"), ArgValue(int64_t{16}));
+  EXPECT_FALSE(args_of(1040).contains("num_attention_heads"));
 }
 
 }  // namespace

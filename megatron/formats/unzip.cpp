@@ -1,0 +1,150 @@
+#include "megatron/formats/unzip.h"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/formats/crc32c.h"
+#include "megatron/formats/zip.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kZipMagic = "PK\x03\x04";
+constexpr size_t kBlockBytes = size_t{1} << 20;
+
+// Takes the content of an entry block by block.
+class ContentWriter {
+ public:
+  ContentWriter(const ZipEntry& entry, const fs::path& archive, const fs::path& target)
+      : entry_(entry), archive_(archive), file_(target) {}
+
+  void write(std::span<const std::byte> block) {
+    bytes_ += block.size();
+    if (bytes_ > entry_.size) fail("is longer than the archive says");
+    crc_ = crc32(block, crc_);
+    file_.write(block);
+  }
+  void commit() {
+    if (bytes_ != entry_.size) fail("is shorter than the archive says");
+    if (crc_ != entry_.crc) fail("does not have its checksum");
+    file_.commit();
+  }
+  [[noreturn]] void fail(const char* what) const {
+    throw FormatError(fmt::format("{}: the entry {} {}; the archive is damaged", archive_.string(),
+                                  entry_.name, what));
+  }
+
+ private:
+  const ZipEntry& entry_;
+  const fs::path& archive_;
+  FileWriter file_;
+  uint64_t bytes_ = 0;
+  uint32_t crc_ = 0;
+};
+
+// A stream of raw deflate.
+class Inflater {
+ public:
+  Inflater() {
+    if (inflateInit2(&stream_, -MAX_WBITS) != Z_OK) throw InternalError("inflateInit2 failed");
+  }
+  ~Inflater() { inflateEnd(&stream_); }
+  Inflater(const Inflater&) = delete;
+  Inflater& operator=(const Inflater&) = delete;
+
+  void run(std::span<const std::byte> packed, ContentWriter& content) {
+    std::vector<std::byte> block(kBlockBytes);
+    for (int status = Z_OK; status != Z_STREAM_END;) {
+      if (stream_.avail_in == 0 && !packed.empty()) {
+        const auto next = packed.first(std::min(packed.size(), kBlockBytes));
+        // zlib does not write to its input.
+        stream_.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(next.data()));
+        stream_.avail_in = static_cast<uInt>(next.size());
+        packed = packed.subspan(next.size());
+      }
+      stream_.next_out = reinterpret_cast<Bytef*>(block.data());
+      stream_.avail_out = static_cast<uInt>(block.size());
+      status = inflate(&stream_, Z_NO_FLUSH);
+      if (status != Z_OK && status != Z_STREAM_END) content.fail("cannot be unpacked");
+      content.write(std::span(block).first(block.size() - stream_.avail_out));
+    }
+  }
+
+ private:
+  z_stream stream_ = {};
+};
+
+void write_entry(const ZipEntry& entry, const fs::path& archive, const fs::path& target) {
+  ContentWriter content(entry, archive, target);
+  if (entry.is_deflated) {
+    Inflater().run(entry.bytes, content);
+  } else {
+    content.write(entry.bytes);
+  }
+  content.commit();
+}
+
+}  // namespace
+
+bool is_archive_of_files(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  const MappedFile file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              file.bytes().size());
+  if (!text.starts_with(kZipMagic)) return false;
+  const ZipArchive archive(file.bytes(), path, ZipContent::kStoredOrDeflated);
+  return std::ranges::none_of(archive.entries(), [](const ZipEntry& entry) {
+    constexpr std::string_view kPickle = "/data.pkl";
+    return entry.name.ends_with(kPickle) &&
+           entry.name.find('/') + kPickle.size() == entry.name.size();
+  });
+}
+
+UnpackedArchive::UnpackedArchive(const fs::path& archive) {
+  std::string pattern = (fs::temp_directory_path() / "megatron-unpacked-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    throw IoError(fmt::format(
+        "{}: cannot create a directory there to unpack {}: {}; let TMPDIR name a directory with "
+        "space",
+        fs::temp_directory_path().string(), archive.string(),
+        std::generic_category().message(errno)));
+  }
+  directory_ = pattern;
+  try {
+    unpack(archive);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(directory_, ignored);
+    throw;
+  }
+}
+
+UnpackedArchive::~UnpackedArchive() {
+  std::error_code ignored;
+  fs::remove_all(directory_, ignored);
+}
+
+void UnpackedArchive::unpack(const fs::path& archive) const {
+  const MappedFile file(archive);
+  const ZipArchive content(file.bytes(), archive, ZipContent::kStoredOrDeflated);
+  for (const ZipEntry& entry : content.entries()) {
+    const fs::path target = directory_ / entry.name;
+    const bool is_directory = entry.name.ends_with('/');
+    fs::create_directories(is_directory ? target : target.parent_path());
+    if (!is_directory) write_entry(entry, archive, target);
+  }
+}
+
+}  // namespace megatron

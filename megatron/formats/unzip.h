@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+
+namespace megatron {
+
+// Is it a zip archive of files? False for a file of torch.save, which is a zip archive, too, and if
+// it cannot be read.
+bool is_archive_of_files(const std::filesystem::path& path);
+
+// The files of a zip archive in a new directory below that of temporary files (TMPDIR), which lives
+// as long as this.
+class UnpackedArchive {
+ public:
+  // Throws IoError; FormatError, Unsupported (zip.h), also for content that does not have its size
+  // or checksum.
+  explicit UnpackedArchive(const std::filesystem::path& archive);
+  ~UnpackedArchive();
+  UnpackedArchive(const UnpackedArchive&) = delete;
+  UnpackedArchive& operator=(const UnpackedArchive&) = delete;
+
+  const std::filesystem::path& directory() const { return directory_; }
+
+ private:
+  void unpack(const std::filesystem::path& archive) const;
+
+  std::filesystem::path directory_;
+};
+
+}  // namespace megatron
