@@ -120,6 +120,15 @@ class SplitBuilder {
   std::vector<nlohmann::ordered_json> descriptions_;
 };
 
+// Do these bounds leave out every document of the blend? Few documents and --split may do that.
+bool is_empty(OpenDatasets& open, const Blend& blend, const SplitBounds& bounds) {
+  return std::ranges::all_of(blend.prefixes, [&](const std::string& prefix) {
+    const auto data = open.open(prefix);
+    return split_range(bounds, data->num_documents()).size() == 0 &&
+           split_range(bounds, data->num_sequences()).size() == 0;
+  });
+}
+
 }  // namespace
 
 const std::shared_ptr<const SampleDataset>& SplitDatasets::of(Split split) const {
@@ -163,6 +172,14 @@ SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts&
     any = any || !blend.prefixes.empty();
     const auto bounds = is_split ? (*options.split_matrix)[k] : SplitBounds{};
     if (blend.prefixes.empty() || !bounds || samples.of(split) == 0) continue;
+    if (is_split && split != Split::kTrain && is_empty(open, blend, *bounds)) {
+      // Compat: in Megatron-LM building the index of no documents does not end.
+      warn(fmt::format(
+          "--split {} leaves no document for the {} split, which will not be evaluated; change it, "
+          "or add data",
+          config.split, split_name(split)));
+      continue;
+    }
     SplitBuilder builder(open, maker, options, split, *bounds, config.data_cache_path);
     datasets.of(split) = builder.build(blend, samples.of(split));
   }

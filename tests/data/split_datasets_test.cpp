@@ -45,6 +45,19 @@ TEST_F(SplitDatasetsTest, SplitsOnePrefix) {
   for (const int64_t token : sample) EXPECT_TRUE(token >= 1320 && token < 1360) << token;
 }
 
+// With few documents --split may leave none for a split; training needs some.
+TEST_F(SplitDatasetsTest, ASplitWithoutDocumentsIsNotEvaluated) {
+  DataConfig config;
+  config.data_path = {b_};
+  config.split = "99,0.5,0.5";
+  const SplitDatasets datasets = build(config, {.train = 10, .valid = 5, .test = 5});
+  EXPECT_EQ(datasets.train->num_samples(), 99);
+  EXPECT_EQ(datasets.valid, nullptr);
+  EXPECT_EQ(datasets.test, nullptr);
+  config.split = "0.5,99,0.5";
+  EXPECT_THROW(build(config, {.train = 10, .valid = 5, .test = 5}), ConfigError);
+}
+
 TEST_F(SplitDatasetsTest, BlendsByWeight) {
   DataConfig config;
   config.data_path = {"3", a_, "7", b_};
