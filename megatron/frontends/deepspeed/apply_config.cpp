@@ -10,6 +10,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/number_text.h"
+#include "megatron/frontends/deepspeed/bigscience_flags.h"
 #include "megatron/frontends/deepspeed/config.h"
 #include "megatron/frontends/override_settings.h"
 
@@ -216,6 +217,7 @@ void apply_deepspeed_config(const nlohmann::json& file, const std::string& sourc
 
 void apply_deepspeed_flags(TrainingArgs& args, int64_t world_size,
                            std::vector<std::string>& problems) {
+  apply_bigscience_flags(args, problems);
   apply_length(args);
   apply_decay(args, problems);
   apply_skipped(args, problems);

@@ -22,6 +22,13 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
                      "Validation data, like --data-path but not split.");
   flags.add_optional("--test-data-path,--test-weighted-split-paths", c.test_data_path,
                      "Test data, like --data-path but not split.");
+  for (const char* name : {"--train-weighted-split-paths-path", "--valid-weighted-split-paths-path",
+                           "--test-weighted-split-paths-path"}) {
+    flags
+        .add_later_entry(name, T::kText, other, none,
+                         "File with the groups of the flag without -path, in double quotes.")
+        .status = FlagStatus::kUsed;
+  }
   flags.add_optional("--data-args-path", c.data_args_path, "File with the words of --data-path.");
   flags.add_optional("--per-split-data-args-path", c.per_split_data_args_path,
                      "JSON file with the blend of each split.");

@@ -190,8 +190,16 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   }
   flags.add_later_entry("--remote-device", T::kText, other, "none",
                         "Where ZeRO 3 keeps parameters.", "offloading of parameters");
-  flags.add_later_entry("--pp-partition-method", T::kText, other, "type:transformer",
-                        "How layers are divided among stages.", "another division of layers");
+  // These entries, too, are applied before the flags are resolved.
+  flags
+      .add_later_entry("--pp-partition-method", T::kText, other, "type:transformer",
+                       "Megatron-DeepSpeed's division of layers among stages: type:transformer, or "
+                       "type:transformer|embedding, which counts embedding and output as layers.")
+      .status = FlagStatus::kUsed;
+  flags
+      .add_later_entry("--partition-activations", T::kSwitch, other, false,
+                       "Megatron-DeepSpeed's --distribute-saved-activations.")
+      .status = FlagStatus::kUsed;
   flags.add_later_entry("--universal-checkpoint", T::kSwitch, other, false,
                         "Load a universal checkpoint.", "DeepSpeed's universal checkpoint");
   flags.add_later_entry("--use-bnb-optimizer", T::kSwitch, other, false, "8-bit Adam.",

@@ -51,6 +51,11 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
            "Groups of --group-query-attention; 1 is multi-query attention.")
       .architecture(FromCheckpoint::kAlways);
   flags
+      .add_later_entry("--attention-head-type", T::kChoice, other, "multihead",
+                       "multiquery: all heads share keys and values, as with --num-query-groups 1.")
+      .among({"multihead", "multiquery"})
+      .status = FlagStatus::kUsed;
+  flags
       .add_optional("--max-position-embeddings", c.max_position_embeddings,
                     "Rows of the position table, at least the sequence length.")
       .architecture()

@@ -1,0 +1,87 @@
+#include "megatron/frontends/deepspeed/bigscience_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/temporary_directory.h"
+
+namespace megatron::frontends {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Words = std::vector<std::string>;
+
+struct Applied {
+  TrainingArgs args;
+  std::vector<std::string> problems;
+};
+
+Applied applied(const Words& words) {
+  Applied result;
+  result.args = parsed_flags(words, ModelKind::kGpt, result.problems);
+  apply_bigscience_flags(result.args, result.problems);
+  return result;
+}
+
+TEST(BigScienceFlags, MultiqueryIsOneGroup) {
+  const Applied got = applied({"--attention-head-type", "multiquery"});
+  EXPECT_THAT(got.problems, IsEmpty());
+  EXPECT_TRUE(got.args.transformer.group_query_attention);
+  EXPECT_EQ(got.args.transformer.num_query_groups, 1);
+  EXPECT_FALSE(
+      applied({"--attention-head-type", "multihead"}).args.transformer.group_query_attention);
+  EXPECT_THAT(applied({"--attention-head-type", "multihead", "--group-query-attention"}).problems,
+              ElementsAre(HasSubstr("exclude each other")));
+}
+
+TEST(BigScienceFlags, SavedActivationsAreDivided) {
+  const Words asked = {"--partition-activations", "--tensor-model-parallel-size", "2"};
+  const Applied alone = applied(asked);
+  EXPECT_FALSE(alone.args.transformer.distribute_saved_activations);
+  EXPECT_THAT(alone.args.warnings, ElementsAre(HasSubstr("--partition-activations has no effect")));
+  Words recomputed = asked;
+  recomputed.emplace_back("--checkpoint-activations");
+  const Applied both = applied(recomputed);
+  EXPECT_TRUE(both.args.transformer.distribute_saved_activations);
+  EXPECT_THAT(both.args.warnings, IsEmpty());
+}
+
+TEST(BigScienceFlags, EmbeddingsCountInADivisionThatNamesThem) {
+  const auto counts = [](const char* method) {
+    const Applied got = applied({"--pp-partition-method", method});
+    EXPECT_THAT(got.problems, IsEmpty()) << method;
+    EXPECT_EQ(got.args.parallel.account_for_embedding_in_pipeline_split,
+              got.args.parallel.account_for_loss_in_pipeline_split);
+    return got.args.parallel.account_for_loss_in_pipeline_split;
+  };
+  EXPECT_FALSE(counts("type:transformer"));
+  EXPECT_TRUE(counts("type:transformer|embedding"));
+  EXPECT_TRUE(counts("type:Embedding|Transformer"));
+  for (const char* method : {"uniform", "parameters", "type:embedding", "type:("}) {
+    EXPECT_THAT(applied({"--pp-partition-method", method}).problems,
+                ElementsAre(HasSubstr("is not available; use type:transformer")))
+        << method;
+  }
+}
+
+TEST(BigScienceFlags, GroupsMayBeInAFile) {
+  const TemporaryDirectory directory;
+  const std::string file =
+      directory.write("valid.txt", "\"A: 1 0:0.5 a, 1 0:1 b\" \"B: 1 0:1 c\"\n");
+  const Applied got = applied({"--valid-weighted-split-paths-path", file});
+  EXPECT_THAT(got.problems, IsEmpty());
+  EXPECT_THAT(got.args.data.valid_data_path, ElementsAre("A: 1 0:0.5 a, 1 0:1 b", "B: 1 0:1 c"));
+  EXPECT_THAT(
+      applied({"--valid-weighted-split-paths-path", file, "--valid-data-path", "x"}).problems,
+      ElementsAre(HasSubstr("keep the flag or the file")));
+  EXPECT_THAT(
+      applied({"--train-weighted-split-paths-path", directory.write("empty", "\n")}).problems,
+      ElementsAre(HasSubstr("holds no group")));
+  EXPECT_THAT(applied({"--test-weighted-split-paths-path", "/absent"}).problems,
+              ElementsAre(HasSubstr("/absent")));
+}
+
+}  // namespace
+}  // namespace megatron::frontends
