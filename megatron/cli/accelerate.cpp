@@ -63,7 +63,7 @@ std::optional<ClusterConfig> config_of(const LaunchOptions& options) {
   return config;
 }
 
-int help() {
+void print_help() {
   print_line(
       "usage: megatron accelerate <command> [flags]\n\ncommands:\n"
       "  config           write a configuration file\n"
@@ -71,7 +71,6 @@ int help() {
       "  estimate-memory  tell the memory of a model of transformers\n"
       "  launch           start ranks as a configuration file says\n"
       "  test             check that these ranks work together");
-  return 1;
 }
 
 }  // namespace
@@ -115,7 +114,10 @@ int accelerate_test(std::span<const std::string> words) {
 }  // namespace
 
 int accelerate(std::span<const std::string> words) {
-  if (words.empty() || words[0] == "--help" || words[0] == "-h") return help();
+  if (words.empty() || words[0] == "--help" || words[0] == "-h") {
+    print_help();
+    return words.empty() ? 1 : 0;  // as there
+  }
   const std::string& command = words[0];
   if (command == "config") return config(words.subspan(1));
   if (command == "env") return env(words.subspan(1));

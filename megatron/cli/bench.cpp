@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -44,6 +46,7 @@ struct BenchFlags {
   int64_t num_microbatches = 1;
   bool deterministic_cost = false;
   bool breakdown = false;
+  std::string csv;
   GenerationBenchFlags generation;
   std::vector<std::string> training;  // flags of pretrain-gpt
 };
@@ -61,6 +64,8 @@ FlagTable flags_of(BenchFlags& flags) {
   table.add_switch(
       "--breakdown", flags.breakdown,
       "Also time kinds of work and exposed communication, in as many more iterations, op by op.");
+  table.add_optional("--csv", flags.csv,
+                     "File that gets a line of the results; a new file also gets their names.");
   add_generation_flags(table, flags.generation);
   return table;
 }
@@ -278,6 +283,35 @@ nlohmann::ordered_json measured(const BenchFlags& flags, const comm::Group& worl
   return report;
 }
 
+// The names and values of a report as lines of a csv file; parts of an object get its name, too.
+std::array<std::string, 2> csv_lines(const nlohmann::ordered_json& report) {
+  std::array<std::string, 2> lines;
+  const auto add = [&](const std::string& name, const nlohmann::ordered_json& value) {
+    lines[0] += (lines[0].empty() ? "" : ",") + name;
+    lines[1] += (lines[1].empty() ? "" : ",") + value.dump();
+  };
+  for (const auto& [name, value] : report.items()) {
+    if (!value.is_object()) {
+      add(name, value);
+      continue;
+    }
+    for (const auto& [part, number] : value.items()) add(name + "." + part, number);
+  }
+  return lines;
+}
+
+void print_report(const BenchFlags& flags, const nlohmann::ordered_json& report,
+                  const comm::Group& world) {
+  print_line(report.dump());
+  if (flags.csv.empty() || world.rank() != 0) return;
+  const bool is_new = !std::filesystem::exists(flags.csv);
+  std::ofstream file(flags.csv, std::ios::app);
+  const auto [names, values] = csv_lines(report);
+  if (is_new) file << names << '\n';
+  file << values << std::endl;
+  if (!file) throw IoError(fmt::format("--csv {}: cannot be written", flags.csv));
+}
+
 }  // namespace
 
 int bench(std::span<const std::string> argv, const comm::Group& world) {
@@ -303,7 +337,7 @@ int bench(std::span<const std::string> argv, const comm::Group& world) {
     nlohmann::ordered_json report =
         measured_generation(flags.generation, training_args_of(flags, world), world);
     report["workload"] = flags.workload;
-    print_line(report.dump());
+    print_report(flags, report, world);
     return 0;
   }
   nlohmann::ordered_json report = measured(flags, world);
@@ -315,7 +349,7 @@ int bench(std::span<const std::string> argv, const comm::Group& world) {
     report["deterministic_step_ms"] = with;
     report["deterministic_cost_percent"] = 100 * (with / without - 1);
   }
-  print_line(report.dump());
+  print_report(flags, report, world);
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -22,11 +23,14 @@ using nlohmann::json;
 
 constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kT5};
 
+constexpr int64_t kNotGiven = std::numeric_limits<int64_t>::min();
+constexpr int64_t kNewTokens = 64;  // if --max-new-tokens is not given
+
 struct GenerateFlags {
   ModelFlags model;
   std::vector<std::string> prompts;
   std::string prompt_file;
-  int64_t max_new_tokens = 64;
+  int64_t max_new_tokens = kNotGiven;
   SamplingOptions sampling = {};
   bool greedy = false;
   bool ignore_eod = false;
@@ -50,8 +54,9 @@ FlagTable flags_of(GenerateFlags& flags) {
       "File with one prompt per line, or JSON lines {\"text\": ...} or {\"ids\": [...]}; "
       "- is standard input.");
   table.group("generation");
-  table.add("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
-            "Tokens to add to each prompt.");
+  table.add_optional("--max-new-tokens,--tokens-to-generate", flags.max_new_tokens,
+                     "Tokens to add to each prompt; if not given 64, or as many as the model has "
+                     "positions for.");
   table.add_switch("--greedy", flags.greedy, "Take the most probable token; same as --top-k 1.");
   SamplingOptions& sampling = flags.sampling;
   table.add("--temperature", sampling.temperature, "Logits are divided by it.");
@@ -105,7 +110,7 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
   require(flags.num_beams >= 0, fmt::format("--num-beams {} must be 0 or more", flags.num_beams));
   require(flags.num_beams == 0 || !flags.logprobs,
           "--num-beams prints no log-probabilities; remove --logprobs");
-  require(flags.max_new_tokens >= 0,
+  require(flags.max_new_tokens == kNotGiven || flags.max_new_tokens >= 0,
           fmt::format("--max-new-tokens {} must be 0 or more", flags.max_new_tokens));
   if (is_sample_run(flags.samples)) {
     for (std::string& problem : problems(flags.samples)) found.push_back(std::move(problem));
@@ -237,7 +242,7 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
 
   const LoadedModel gpt = load_model(flags.model, world, kUsable);
   Request base;
-  base.max_new_tokens = flags.max_new_tokens;
+  base.max_new_tokens = flags.max_new_tokens == kNotGiven ? kNewTokens : flags.max_new_tokens;
   base.sampling = flags.sampling;
   if (flags.greedy) base.sampling.top_k = 1;
   base.seed = static_cast<uint64_t>(flags.seed);
@@ -269,9 +274,13 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
     requests.push_back(base);
     requests.back().prompt = prompt;
     requests.back().row = static_cast<int64_t>(requests.size()) - 1;
-    if (!is_sample_run(flags.samples)) continue;
-    requests.back().max_new_tokens =
-        num_new_tokens(flags.samples, prompt.size(), max_positions(gpt.model->config()));
+    const int64_t positions = max_positions(gpt.model->config());
+    const int64_t rest = positions - static_cast<int64_t>(prompt.size());
+    if (is_sample_run(flags.samples)) {
+      requests.back().max_new_tokens = num_new_tokens(flags.samples, prompt.size(), positions);
+    } else if (flags.max_new_tokens == kNotGiven && rest > 0) {
+      requests.back().max_new_tokens = std::min(kNewTokens, rest);
+    }
   }
   if (flags.num_beams > 0) {
     for (Request& one : requests) {

@@ -1,6 +1,7 @@
 #include "megatron/cli/score.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/json_lines.h"
@@ -19,19 +20,36 @@ constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kBert, ModelKind::k
 struct ScoreFlags {
   ModelFlags model;
   std::string input = "-";
+  bool logits = false;
 };
 
-void score_with_gpt(const std::string& file, const LoadedModel& gpt, const comm::Group& world) {
+// The logits of each position, without those of padding rows.
+json logit_rows(const Tensor& logits, int64_t vocab_size) {
+  json rows = json::array();
+  for (int64_t i = 0; i < logits.size(0); ++i) {
+    const Tensor row = logits.slice(i, 1);
+    const auto values = std::as_const(row).span<float>().first(static_cast<size_t>(vocab_size));
+    rows.push_back(std::vector<float>(values.begin(), values.end()));
+  }
+  return rows;
+}
+
+void score_with_gpt(const ScoreFlags& flags, const LoadedModel& gpt, const comm::Group& world) {
   each_request(
-      file, world,
+      flags.input, world,
       [&](const std::string& line) {
         return json{{"ids", ids_of(object_of(line), gpt)}};
       },
       [&](const json& request) {
-        const Score result = score(gpt.inference(), request.at("ids").get<std::vector<int32_t>>());
+        const auto ids = request.at("ids").get<std::vector<int32_t>>();
+        const Score result = score(gpt.inference(), ids);
         nlohmann::ordered_json object;
         object["loss"] = result.loss;
         object["logprobs"] = result.log_probabilities;
+        if (flags.logits) {
+          object["logits"] = logit_rows(next_token_logits(gpt.inference(), ids),
+                                        gpt.model->config().counted_vocab_size());
+        }
         print_line(object.dump());
       });
 }
@@ -105,6 +123,8 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
             "BERT {\"ids\", \"labels\"} and, optional, \"token_types\", \"attention_mask\", "
             "\"next_sentence_label\"; for a T5 {\"ids\", \"labels\"} and, optional, "
             "\"attention_mask\".");
+  table.add_switch("--logits", flags.logits,
+                   "For a GPT: also the logits of the token after each position.");
   const CommonCommand command = {.usage = "megatron score --load DIR [--input FILE] [flags]"};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
@@ -114,7 +134,7 @@ int score_text(std::span<const std::string> words, const comm::Group& world) {
   } else if (loaded.kind == ModelKind::kT5) {
     score_with_t5(flags.input, loaded, world);
   } else {
-    score_with_gpt(flags.input, loaded, world);
+    score_with_gpt(flags, loaded, world);
   }
   return 0;
 }

@@ -40,6 +40,7 @@ struct ServeFlags {
   bool no_prefix_reuse = false;
   bool strict_http_status = false;
   bool pads_beams = false;
+  ArgMap of_requests;  // flags of Megatron-LM's server
 };
 
 FlagTable flags_of(ServeFlags& flags) {
@@ -62,6 +63,13 @@ FlagTable flags_of(ServeFlags& flags) {
                    "/api: texts of beams end with padding, as Megatron-LM's.");
   table.add_switch("--log-requests", flags.server.logs_requests,
                    "Print the requests of /api that do not say no_log.");
+  for (const auto& [name, type] :
+       {std::pair{"--temperature", FlagType::kFloat}, std::pair{"--top-p", FlagType::kFloat},
+        std::pair{"--top-k", FlagType::kInt}, std::pair{"--greedy", FlagType::kSwitch},
+        std::pair{"--out-seq-length", FlagType::kInt}}) {
+    table.add_entry(name, type, flags.of_requests, {}, "Requests say it.")
+        .no_effect("each request says it");
+  }
   table.group("limits");
   table.add("--max-running-requests", flags.service.engine.max_rows,
             "Texts that are continued at once; others wait.");

@@ -127,4 +127,22 @@ Score score(const InferenceModel& model, std::span<const int32_t> ids) {
   return result;
 }
 
+Tensor next_token_logits(const InferenceModel& model, std::span<const int32_t> ids) {
+  const TransformerConfig& config = model.chunk.config();
+  check_ids(ids, config.counted_vocab_size());
+  const auto length = static_cast<int64_t>(ids.size());
+  if (length == 0) throw ConfigError("a text without tokens has no logits; give a longer one");
+  check_length(length, 0, config);
+
+  const NoGrad no_grad;
+  const std::vector<int64_t> inputs(ids.begin(), ids.end());
+  const Variable hidden = run_stages(model, {.tokens = tensor_of(inputs, {1, length})}, nullptr);
+  Tensor found = on_host(gathered_logits(model, hidden.data()));
+  if (!found.defined()) {
+    found = Tensor({length, config.padded_vocab_size}, DType::kFloat32, Stream{});
+  }
+  share(model, found);
+  return found;
+}
+
 }  // namespace megatron

@@ -55,4 +55,8 @@ struct Score {
 // Throws ConfigError for fewer than two ids and as generate().
 Score score(const InferenceModel& model, std::span<const int32_t> ids);
 
+// The logits [n, v] of the tokens after each of n ids, in fp32 on the host. Every rank of the model
+// calls it and gets the same. Throws as score(), but a text of one token has logits.
+Tensor next_token_logits(const InferenceModel& model, std::span<const int32_t> ids);
+
 }  // namespace megatron

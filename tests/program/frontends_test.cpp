@@ -183,6 +183,7 @@ TEST_F(FrontendsTest, FaultsOfTheLaunchersHaveSentences) {
   EXPECT_THAT(errors_of(run("accelerate", {"merge-weights"})),
               ElementsAre("accelerate merge-weights is not available"));
   EXPECT_EQ(run("accelerate", {}).exit_code, 1);
+  EXPECT_EQ(run("accelerate", {"--help"}).exit_code, 0);
   EXPECT_THAT(errors_of(run("estimate-memory", {"/no/such"})),
               ElementsAre(HasSubstr("/no/such does not exist; name a config.json")));
   EXPECT_THAT(errors_of(run("deepspeed", {"--autotuning", "run", "pretrain_gpt.py"})),

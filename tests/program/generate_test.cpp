@@ -113,6 +113,15 @@ TEST_F(GenerateTest, NativeCheckpointContinuesText) {
   EXPECT_NE(run("generate", other).out, first.out);
 }
 
+TEST_F(GenerateTest, TextsEndWhereThePositionsDo) {
+  const std::vector<json> rows =
+      generate(golden("hf/gpt2"), {{5, 17, 99}}, Flags().with("--greedy"));
+  EXPECT_EQ(ids_of(rows.at(0)).size(), 64u);  // the positions of the model
+  const std::vector<json> asked =
+      generate(golden("hf/bloom"), {{5, 17, 99}}, Flags().with("--greedy"));
+  EXPECT_EQ(ids_of(asked.at(0)).size(), 67u);  // ALiBi has no limit
+}
+
 TEST_F(GenerateTest, ACheckpointBringsItsTokenizerAlong) {
   const std::filesystem::path words = path("words");
   std::filesystem::create_directory(words);

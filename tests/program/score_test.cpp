@@ -43,6 +43,34 @@ TEST_P(ScoreModelTest, AgreesWithTransformers) {
   }
 }
 
+TEST_P(ScoreModelTest, LogitsAreThoseOfTransformers) {
+  const SafetensorsFile file(golden("hf") / GetParam() / "expected.safetensors");
+  const Tensor ids = copy_of(file.at("input.input_ids")).slice(0, 1);  // [1, s]
+  const Tensor want = copy_of(file.at("logits"));                      // [b, s, v]
+  Ids row;
+  for (int64_t i = 0; i < ids.numel(); ++i) row.push_back(static_cast<int32_t>(element(ids, i)));
+  const std::string model = (golden("hf") / GetParam()).string();
+  const Words layouts[] = {{}, {"--tensor-model-parallel-size", "2"}};
+  for (const Words& layout : layouts) {
+    Words words = {
+        "--nproc-per-node", layout.empty() ? "1" : "2", "score", "--load", model, "--device", "cpu",
+        "--logits"};
+    words.insert(words.end(), layout.begin(), layout.end());
+    const Outcome outcome = run("launch", words, {.input = json_lines({row})});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const auto got =
+        parsed_lines(outcome.out).at(0).at("logits").get<std::vector<std::vector<double>>>();
+    ASSERT_EQ(static_cast<int64_t>(got.size()), want.size(1));
+    for (int64_t i = 0; i < want.size(1); ++i) {
+      const auto& values = got[static_cast<size_t>(i)];
+      ASSERT_EQ(static_cast<int64_t>(values.size()), want.size(2));  // without padding
+      for (int64_t v = 0; v < want.size(2); ++v) {
+        EXPECT_NEAR(values[static_cast<size_t>(v)], element(want, i * want.size(2) + v), 1e-4);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, ScoreModelTest,
                          testing::Values("gpt2", "llama", "llama-gqa", "bloom", "gpt-neox"),
                          [](const auto& one) {

@@ -52,7 +52,9 @@ constexpr const char* kBody =
 
 TEST_F(ServeTest, AnswersUntilSigterm) {
   const int port = free_port();
-  Running server("serve", with(model(), {"--port", std::to_string(port)}));
+  // With flags of Megatron-LM's script that each request says.
+  Running server("serve", with(model(), {"--port", std::to_string(port), "--out-seq-length", "32",
+                                         "--temperature", "1.0", "--top_p", "0.9"}));
   ASSERT_TRUE(server.wait_for("serving iter_0000010 at http://127.0.0.1:" + std::to_string(port)));
   httplib::Client client("127.0.0.1", port);
   const httplib::Result answer = client.Put("/api", kBody, "application/json");
