@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <vector>
@@ -65,10 +66,14 @@ int estimate_memory(std::span<const std::string> words) {
   EstimateFlags estimate;
   FlagTable flags = flags_of(estimate);
   const bool has_model = !words.empty() && !words[0].starts_with('-');
-  if (!parse_flags(flags, kUsage, words.subspan(has_model ? 1 : 0))) return 0;
-  if (!has_model) {
-    throw ConfigError("estimate-memory: there is no model; name a config.json or its folder");
+  const bool wants_help = std::ranges::any_of(
+      words, [](const std::string& word) { return word == "--help" || word == "-h"; });
+  if (!has_model && !wants_help) {
+    throw ConfigError(
+        "estimate-memory: there is no model; name a config.json or its folder first. megatron plan "
+        "shows the memory of a model that flags describe");
   }
+  if (!parse_flags(flags, kUsage, words.subspan(has_model ? 1 : 0))) return 0;
   const int64_t ranks_of_a_replica =
       estimate.tensor_model_parallel_size * estimate.pipeline_model_parallel_size;
   if (estimate.tensor_model_parallel_size < 1 || estimate.pipeline_model_parallel_size < 1 ||

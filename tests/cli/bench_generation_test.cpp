@@ -1,13 +1,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "megatron/cli/bench.h"
 #include "megatron/core/error.h"
+#include "megatron/core/file.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
 
 namespace megatron::cli {
 namespace {
@@ -32,6 +36,27 @@ TEST(BenchGenerationTest, ReportsTimesAndRates) {
   EXPECT_GT(report.at("between_tokens_ms_p50"), 0);
   EXPECT_GE(report.at("between_tokens_ms_p95"), report.at("between_tokens_ms_p50"));
   EXPECT_GT(report.at("output_tokens_per_second"), 0);
+}
+
+TEST(BenchGenerationTest, EachRunIsALineOfTheTable) {
+  const TemporaryDirectory directory;
+  const std::string table = (directory.path() / "runs.csv").string();
+  testing::internal::CaptureStdout();
+  for (int run = 0; run < 2; ++run) EXPECT_EQ(bench(words_with({"--csv", table}), {}), 0);
+  const std::string printed = testing::internal::GetCapturedStdout();
+  const auto report = nlohmann::ordered_json::parse(printed.substr(0, printed.find('\n')));
+  std::istringstream lines(read_text(table));
+  std::string names;
+  std::string first;
+  std::string second;
+  std::string none;
+  std::getline(lines, names), std::getline(lines, first), std::getline(lines, second);
+  EXPECT_FALSE(std::getline(lines, none));
+  EXPECT_THAT(names, HasSubstr("output_tokens_per_second"));
+  EXPECT_THAT(first, HasSubstr(report.at("output_tokens_per_second").dump()));
+  for (const std::string& line : {first, second}) {
+    EXPECT_EQ(std::ranges::count(line, ','), std::ranges::count(names, ','));
+  }
 }
 
 TEST(BenchGenerationTest, NamesFlagsThatNoTextCanHave) {

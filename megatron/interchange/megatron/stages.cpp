@@ -75,7 +75,8 @@ std::vector<std::string> stage_problems(const CheckpointContents& contents,
     add_t5_problems(contents, layout, found);
   } else if (const int64_t layers = layers_in(contents); layers % stages != 0) {
     found.push_back(
-        fmt::format("{} layers cannot be divided among {} pipeline stages", layers, stages));
+        fmt::format("{} layers cannot be divided among {} pipeline stages; choose a divisor of {}",
+                    layers, stages, layers));
   }
   if (layout.virtual_pipeline_model_parallel_size > 1 && layout.pipeline_model_parallel_size < 2) {
     found.emplace_back("virtual pipeline stages need a pipeline size of 2 or more");

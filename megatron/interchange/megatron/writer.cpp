@@ -562,8 +562,9 @@ std::vector<std::string> problems(const CheckpointContents& contents,
                              ? value_or<int64_t>(args, "num_query_groups", heads)
                              : heads;
   if (groups % ranks != 0) {
-    found.push_back(fmt::format("{} query groups cannot be divided among {} tensor parallel ranks",
-                                groups, ranks));
+    found.push_back(fmt::format(
+        "{} query groups cannot be divided among {} tensor parallel ranks; choose a divisor of {}",
+        groups, ranks, groups));
   }
   const ParameterTable table = parameter_table(kind, is_gated(args));
   const StoredSection& weights = contents.sections.at(kWeightsSection);

@@ -164,8 +164,11 @@ TEST(MegatronWriterTest, ReportsAllProblems) {
   const CheckpointContents run = sample_run({true});
   const std::vector<std::string> found =
       problems(run, {.tensor_model_parallel_size = 3, .pipeline_model_parallel_size = 3});
-  EXPECT_THAT(found, testing::Contains(HasSubstr("4 layers cannot be divided among 3")));
-  EXPECT_THAT(found, testing::Contains(HasSubstr("2 query groups cannot be divided among 3")));
+  EXPECT_THAT(found,
+              testing::Contains(HasSubstr(
+                  "4 layers cannot be divided among 3 pipeline stages; choose a divisor of 4")));
+  EXPECT_THAT(found, testing::Contains(HasSubstr("2 query groups cannot be divided among 3 tensor "
+                                                 "parallel ranks; choose a divisor of 2")));
   EXPECT_THAT(found, testing::Contains(HasSubstr("[16, 8] does not divide into 3 equal parts")));
   TemporaryDirectory directory;
   EXPECT_THROW(write_megatron_files(directory.path(), run, {.tensor_model_parallel_size = 3}),
