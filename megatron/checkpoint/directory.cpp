@@ -22,6 +22,7 @@ constexpr std::string_view kPrefix = "iter_";
 constexpr std::string_view kTrash = ".trash-";
 constexpr std::string_view kGlobalStep = "global_step";
 constexpr const char* kDeepSpeedTracker = "latest";
+constexpr const char* kUniversalTracker = "latest_universal";
 
 std::optional<int64_t> number_in(std::string_view text) {
   int64_t value = 0;
@@ -117,7 +118,9 @@ std::optional<CheckpointFormat> format_of(const fs::path& directory) {
     const std::string name = entry.filename().string();
     return name.starts_with("layer_") && name.ends_with("-model_states.pt");
   });
-  if (is_deepspeed) return CheckpointFormat::kDeepSpeed;
+  const bool is_universal =
+      fs::is_directory(directory / "zero") && fs::exists(directory / "mp_rank_00_model_states.pt");
+  if (is_deepspeed || is_universal) return CheckpointFormat::kDeepSpeed;
   if (fs::exists(directory / "config.json")) return CheckpointFormat::kHuggingFace;
   if (fs::exists(directory / ".metadata") || fs::exists(directory / "metadata.json")) {
     throw Unsupported(fmt::format(
@@ -207,8 +210,9 @@ std::optional<fs::path> found_checkpoint(const fs::path& load, int64_t ckpt_step
                                   (load / kTrackerFile).string(), (load / kReleaseName).string()));
   }
   if (format_of(load)) return load;
-  if (fs::exists(load / kDeepSpeedTracker)) {
-    const fs::path named = load / trimmed(read_text(load / kDeepSpeedTracker));
+  for (const char* tracker : {kDeepSpeedTracker, kUniversalTracker}) {
+    if (!fs::exists(load / tracker)) continue;
+    const fs::path named = load / trimmed(read_text(load / tracker));
     if (named.parent_path() == load && format_of(named)) return named;
   }
   refuse_untracked(load);

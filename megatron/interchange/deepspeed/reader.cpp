@@ -118,6 +118,105 @@ void add_tensor(StoredSection& weights, const std::string& ours, const Sharding&
   }
 }
 
+// Universal checkpoints: zero/<parameter>/{fp32,exp_avg,exp_avg_sq}.pt, whole tensors.
+constexpr const char* kUniversal = "zero";
+
+// The file of such a tensor: {"param": tensor, ...}, or the tensor alone.
+struct WholeTensor {
+  std::shared_ptr<TorchFile> file;
+  const PyTensor* tensor = nullptr;
+  const PyTensor* padding = nullptr;  // the row that pads the vocabulary
+};
+
+WholeTensor open_whole(const fs::path& path) {
+  WholeTensor whole = {std::make_shared<TorchFile>(path)};
+  const PyValue root = whole.file->root();
+  const auto entry = [&](const char* key) {
+    const PyValue* value = root.is_dict() ? root.find(key) : nullptr;
+    return value != nullptr ? value->tensor() : nullptr;
+  };
+  whole.tensor = root.is_dict() ? entry("param") : root.tensor();
+  whole.padding = entry("vocab_divisibility_padding_tensor");
+  if (whole.tensor == nullptr) {
+    throw FormatError(fmt::format("{}: holds no tensor \"param\"; was it made by ds_to_universal?",
+                                  path.string()));
+  }
+  return whole;
+}
+
+// The tensor, with as many rows of padding as `rows` asks for; 0: none.
+StoredTensor stored_of(const WholeTensor& whole, int64_t rows) {
+  const Shape& shape = whole.tensor->shape;
+  StoredTensor stored = {.shape = shape, .dtype = whole.tensor->dtype};
+  const Region region = shard_parts({}, shape)[0].region;
+  stored.pieces = {{region, [whole] { return whole.file->elements(*whole.tensor); }}};
+  if (shape.rank() != 2 || rows <= shape[0]) return stored;
+  stored.shape = Shape({rows, shape[1]});
+  if (whole.padding == nullptr) return stored;  // zeros
+  const Region added = {{shape[0], 0}, Shape({rows - shape[0], shape[1]})};
+  stored.pieces.push_back(
+      {added, [whole, added] {
+         const Tensor row =
+             copy_of(whole.file->elements(*whole.padding).view).reshape({1, added.shape[1]});
+         Tensor padding(added.shape, row.dtype(), Stream{});
+         for (int64_t i = 0; i < added.shape[0]; ++i) {
+           Tensor to = padding.slice(i, 1);
+           copy_into(to, row);
+         }
+         return FileElements{padding.view(), padding};
+       }});
+  return stored;
+}
+
+// "tied_modules.embed.K" is K of the embedding, "4.K" that of pipeline layer 4.
+std::optional<std::pair<int, std::string>> layer_and_key(const std::string& parameter) {
+  constexpr std::string_view kTied = "tied_modules.embed.";
+  if (parameter.starts_with(kTied)) return std::pair(kEmbedding, parameter.substr(kTied.size()));
+  int layer = 0;
+  int end = 0;
+  if (std::sscanf(parameter.c_str(), "%d.%n", &layer, &end) != 1 || end == 0) return std::nullopt;
+  return std::pair(layer, parameter.substr(static_cast<size_t>(end)));
+}
+
+void read_universal(const fs::path& directory, PyValue root, const ParameterTable& table,
+                    CheckpointContents& contents) {
+  std::map<std::string, std::pair<int, std::string>> parameters;
+  int last = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory / kUniversal)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_directory()) continue;
+    const auto place = layer_and_key(name);
+    if (!place) {
+      throw Unsupported(fmt::format("{}: is no parameter of a pipeline of Megatron-DeepSpeed",
+                                    entry.path().string()));
+    }
+    parameters[name] = *place;
+    last = std::max(last, place->first);
+  }
+  constexpr std::pair<const char*, const char*> kKinds[] = {
+      {"fp32.pt", kMainParamSection}, {"exp_avg.pt", "exp_avg"}, {"exp_avg_sq.pt", "exp_avg_sq"}};
+  for (const auto& [parameter, place] : parameters) {
+    const std::optional<MegatronName> name =
+        find_megatron_name(ModelKind::kGpt, megatron_path(place.first, last, place.second));
+    const fs::path folder = directory / kUniversal / parameter;
+    if (!name || !table.contains(name->ours)) {
+      throw Unsupported(
+          fmt::format("{}: a GPT of this program has no such parameter", folder.string()));
+    }
+    const bool is_vocabulary = name->ours == "embedding.word_embeddings.weight";
+    const auto rows = is_vocabulary ? value_or<int64_t>(contents.args, "padded_vocab_size", 0) : 0;
+    for (const auto& [file, section] : kKinds) {
+      contents.sections[section][name->layer ? with_layer(name->ours, *name->layer) : name->ours] =
+          stored_of(open_whole(folder / file), rows);
+    }
+  }
+  contents.sections[kWeightsSection] = contents.sections[kMainParamSection];
+  const PyValue* scheduler = root.find("lr_scheduler");
+  if (scheduler != nullptr && scheduler->is_dict()) {
+    contents.scalars["opt_param_scheduler"] = scheduler_args(*scheduler, contents.args);
+  }
+}
+
 }  // namespace
 
 CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
@@ -139,6 +238,10 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
   contents.scalars["progress"] = {{"floating_point_operations", 0.0}};
   const ParameterTable table = parameter_table(ModelKind::kGpt, is_gated(contents.args));
 
+  if (fs::is_directory(directory / kUniversal)) {
+    read_universal(directory, root, table, contents);
+    return contents;
+  }
   const std::map<int, Shards> layers = open_layers(directory);
   const int last = layers.empty() ? 0 : layers.rbegin()->first;
   if (!layers.contains(kEmbedding) || last < kFirstLayer + kAfterLayers ||

@@ -11,6 +11,9 @@ namespace megatron {
 // mp_rank_00_model_states.pt for everything else. Tensors that every rank has drift apart there;
 // their mean is read, as BLOOM's converter does. The optimizer's state (ZeRO) is not read.
 //
+// Or the universal checkpoint that DeepSpeed's ds_to_universal makes of such a directory, in which
+// zero/<parameter> has the whole weight and both moments of Adam: a run can go on with it.
+//
 // Throws IoError; FormatError for files that do not fit each other; Unsupported for tensors that no
 // GPT of this program has.
 CheckpointContents open_deepspeed_checkpoint(const std::filesystem::path& directory);

@@ -89,4 +89,26 @@ ArgMap megatron_args(PyValue names) {
   return args;
 }
 
+ArgMap scheduler_args(PyValue scheduler, const ArgMap& settings) {
+  constexpr std::pair<const char*, const char*> kOldNames[] = {{"start_lr", "max_lr"},
+                                                               {"warmup_iter", "lr_warmup_steps"},
+                                                               {"warmup_steps", "lr_warmup_steps"},
+                                                               {"end_iter", "lr_decay_steps"},
+                                                               {"decay_steps", "lr_decay_steps"},
+                                                               {"decay_style", "lr_decay_style"},
+                                                               {"num_iters", "num_steps"}};
+  ArgMap map = plain_args(scheduler);
+  for (const auto& [old, now] : kOldNames) {
+    const auto found = map.find(old);
+    if (found != map.end() && !map.contains(now)) map[now] = found->second;
+  }
+  const auto decay = settings.find("weight_decay");
+  if (decay != settings.end() && !map.contains("wd_incr_style")) {
+    map["start_wd"] = map["end_wd"] = decay->second;
+    map["wd_incr_style"] = std::string("constant");
+    map["wd_incr_steps"] = int64_t{0};
+  }
+  return map;
+}
+
 }  // namespace megatron

@@ -13,4 +13,8 @@ ArgMap plain_args(PyValue names);
 // The same with what later and earlier versions call by other names under that of core_r0.5.0.
 ArgMap megatron_args(PyValue names);
 
+// The state of the schedule of learning rates, with the names of core_r0.5.0. Older versions do not
+// schedule the weight decay; it is that of `settings` then.
+ArgMap scheduler_args(PyValue scheduler, const ArgMap& settings);
+
 }  // namespace megatron

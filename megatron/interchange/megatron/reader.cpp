@@ -196,19 +196,7 @@ void MegatronReader::read_scheduler() {
   const PyValue* scheduler = root.find("opt_param_scheduler");
   if (scheduler == nullptr) scheduler = root.find("lr_scheduler");
   if (scheduler == nullptr) return;
-  ArgMap map = plain_args(*scheduler);
-  constexpr std::pair<const char*, const char*> kOldNames[] = {{"start_lr", "max_lr"},
-                                                               {"warmup_iter", "lr_warmup_steps"},
-                                                               {"warmup_steps", "lr_warmup_steps"},
-                                                               {"end_iter", "lr_decay_steps"},
-                                                               {"decay_steps", "lr_decay_steps"},
-                                                               {"decay_style", "lr_decay_style"},
-                                                               {"num_iters", "num_steps"}};
-  for (const auto& [old, now] : kOldNames) {
-    const auto found = map.find(old);
-    if (found != map.end() && !map.contains(now)) map[now] = found->second;
-  }
-  contents_.scalars["opt_param_scheduler"] = std::move(map);
+  contents_.scalars["opt_param_scheduler"] = scheduler_args(*scheduler, contents_.args);
 }
 
 void MegatronReader::read_models() {

@@ -200,8 +200,10 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry("--partition-activations", T::kSwitch, other, false,
                        "Megatron-DeepSpeed's --distribute-saved-activations.")
       .status = FlagStatus::kUsed;
-  flags.add_later_entry("--universal-checkpoint", T::kSwitch, other, false,
-                        "Load a universal checkpoint.", "DeepSpeed's universal checkpoint");
+  flags
+      .add_later_entry("--universal-checkpoint", T::kSwitch, other, false,
+                       "Load the universal checkpoint that latest_universal names.")
+      .status = FlagStatus::kUsed;
   flags.add_later_entry("--use-bnb-optimizer", T::kSwitch, other, false, "8-bit Adam.",
                         "8-bit Adam");
 }
