@@ -3,17 +3,22 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "megatron/cli/agreement.h"
 #include "megatron/core/error.h"
+#include "megatron/core/file.h"
 #include "megatron/core/log.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/frontends/accelerate/environment.h"
 #include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/interchange/source_settings.h"
+#include "megatron/run/common_error.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/run/start.h"
@@ -30,6 +35,26 @@ void print_arguments(const TrainingArgs& args) {
   for (const std::string& note : args.notes) print_line(note);
   for (const std::string& line : argument_dump(arg_map(args))) print_line(line);
   for (const std::string& warning : args.warnings) warn(warning);
+}
+
+// --log-path of Megatron-DeepSpeed: the arguments in a file of their own.
+void write_arguments(const TrainingArgs& args, const comm::Group& world) {
+  const auto found = args.other.find("log_path");
+  const std::string* directory =
+      found != args.other.end() ? std::get_if<std::string>(&found->second) : nullptr;
+  if (directory == nullptr || directory->empty()) return;
+  on_first_rank(world, [&] {
+    std::error_code error;
+    std::filesystem::create_directories(*directory, error);
+    std::string text;
+    for (const std::string& line : argument_dump(arg_map(args))) text += line + "\n";
+    const std::time_t now = std::time(nullptr);
+    std::tm time = {};
+    localtime_r(&now, &time);
+    char name[64];
+    std::strftime(name, sizeof name, "args_%Y-%m-%dT%H:%M:%S.txt", &time);
+    write_text_atomically(std::filesystem::path(*directory) / name, text);
+  });
 }
 
 void print_batches(const TrainingConfig& config) {
@@ -103,6 +128,7 @@ Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
   expect_agreement(args, problems, world);
   auto save_directory = prepare_save_directory(args.checkpoint, source, world);
   print_arguments(args);
+  write_arguments(args, world);
   print_batches(args.training);
   std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(args, source, world);
   args.settings = arg_map(args);

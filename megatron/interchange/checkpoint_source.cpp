@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <system_error>
 #include <utility>
 
 #include "megatron/checkpoint/load.h"
@@ -120,7 +121,8 @@ std::optional<Found> find_by_rank(const fs::path& folder) {
 }
 
 std::optional<Found> find(const fs::path& load, int64_t ckpt_step) {
-  if (fs::is_regular_file(load)) {
+  std::error_code unreadable;  // find_checkpoint() says so
+  if (fs::is_regular_file(load, unreadable)) {
     if (is_archive_of_files(load)) return find_in_archive(load, ckpt_step);
     if (is_torch_file(load)) return Found{load, CheckpointFormat::kMegatron};
     return std::nullopt;

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <fstream>
 
+#include "megatron/core/file.h"
 #include "tests/program/program_test.h"
 
 // The command lines of Accelerate, DeepSpeed and torchrun, as their users type them.
@@ -151,6 +153,7 @@ TEST_F(FrontendsTest, BigSciencesDeepSpeedScriptTrains) {
                           .with("--deepspeed_config", path("ds.json").string())
                           .with("--deepspeed-activation-checkpointing")
                           .with("--codecarbon-dir", path("codecarbon").string())
+                          .with("--log-path", path("arguments").string())
                           .with("--metrics-jsonl", path("got.jsonl").string());
   const Outcome outcome =
       run("deepspeed", joined({"--num_gpus", "2", "pretrain_gpt.py"}, flags.words()));
@@ -158,6 +161,9 @@ TEST_F(FrontendsTest, BigSciencesDeepSpeedScriptTrains) {
   EXPECT_THAT(outcome.out, HasSubstr("iteration        3/     129"));
   EXPECT_THAT(outcome.out, HasSubstr("use_distributed_optimizer ....................... True"));
   EXPECT_THAT(outcome.err, HasSubstr("no effect here: steps_per_print"));
+  const auto file = std::filesystem::directory_iterator(path("arguments"));
+  EXPECT_THAT(file->path().filename().string(), testing::StartsWith("args_2"));
+  EXPECT_THAT(read_text(file->path()), HasSubstr("\n  adam_beta1 ......"));
 }
 
 TEST_F(FrontendsTest, FaultsOfTorchrunsFlagsHaveSentences) {

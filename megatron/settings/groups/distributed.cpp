@@ -184,10 +184,13 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                            "--zero-allgather-bucket-size", "--valid-num-workers"}) {
     flags.add_later_entry(name, T::kInt, other, int64_t{0}, "For DeepSpeed's engine.");
   }
-  for (const char* name :
-       {"--codecarbon-dir", "--log-level", "--log-level-replica", "--log-path"}) {
+  for (const char* name : {"--codecarbon-dir", "--log-level", "--log-level-replica"}) {
     flags.add_later_entry(name, T::kText, other, none, "Of Megatron-DeepSpeed's reports.");
   }
+  flags
+      .add_later_entry("--log-path", T::kText, other, none,
+                       "Directory for a file with the arguments, args_<time>.txt.")
+      .status = FlagStatus::kUsed;
   flags.add_later_entry("--remote-device", T::kText, other, "none",
                         "Where ZeRO 3 keeps parameters.", "offloading of parameters");
   // These entries, too, are applied before the flags are resolved.
