@@ -37,15 +37,21 @@ void print_arguments(const TrainingArgs& args) {
   for (const std::string& warning : args.warnings) warn(warning);
 }
 
-// --log-path of Megatron-DeepSpeed: the arguments in a file of their own.
-void write_arguments(const TrainingArgs& args, const comm::Group& world) {
+// --log-path of Megatron-DeepSpeed; empty if it is not given.
+std::filesystem::path log_path(const TrainingArgs& args) {
   const auto found = args.other.find("log_path");
-  const std::string* directory =
+  const std::string* path =
       found != args.other.end() ? std::get_if<std::string>(&found->second) : nullptr;
-  if (directory == nullptr || directory->empty()) return;
+  return path != nullptr ? *path : "";
+}
+
+// The arguments in a file of their own.
+void write_arguments(const TrainingArgs& args, const comm::Group& world) {
+  const std::filesystem::path directory = log_path(args);
+  if (directory.empty()) return;
   on_first_rank(world, [&] {
-    std::error_code error;
-    std::filesystem::create_directories(*directory, error);
+    std::error_code error;  // write_text_atomically() says it
+    std::filesystem::create_directories(directory, error);
     std::string text;
     for (const std::string& line : argument_dump(arg_map(args))) text += line + "\n";
     const std::time_t now = std::time(nullptr);
@@ -53,7 +59,7 @@ void write_arguments(const TrainingArgs& args, const comm::Group& world) {
     localtime_r(&now, &time);
     char name[64];
     std::strftime(name, sizeof name, "args_%Y-%m-%dT%H:%M:%S.txt", &time);
-    write_text_atomically(std::filesystem::path(*directory) / name, text);
+    write_text_atomically(directory / name, text);
   });
 }
 

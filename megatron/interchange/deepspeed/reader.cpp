@@ -147,7 +147,9 @@ WholeTensor open_whole(const fs::path& path) {
 // The tensor, with as many rows of padding as `rows` asks for; 0: none.
 StoredTensor stored_of(const WholeTensor& whole, int64_t rows) {
   const Shape& shape = whole.tensor->shape;
-  StoredTensor stored = {.shape = shape, .dtype = whole.tensor->dtype};
+  StoredTensor stored;
+  stored.shape = shape;
+  stored.dtype = whole.tensor->dtype;
   const Region region = shard_parts({}, shape)[0].region;
   stored.pieces = {{region, [whole] { return whole.file->elements(*whole.tensor); }}};
   if (shape.rank() != 2 || rows <= shape[0]) return stored;
@@ -178,8 +180,7 @@ std::optional<std::pair<int, std::string>> layer_and_key(const std::string& para
   return std::pair(layer, parameter.substr(static_cast<size_t>(end)));
 }
 
-void read_universal(const fs::path& directory, PyValue root, const ParameterTable& table,
-                    CheckpointContents& contents) {
+void read_universal(const fs::path& directory, PyValue root, CheckpointContents& contents) {
   std::map<std::string, std::pair<int, std::string>> parameters;
   int last = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory / kUniversal)) {
@@ -199,7 +200,7 @@ void read_universal(const fs::path& directory, PyValue root, const ParameterTabl
     const std::optional<MegatronName> name =
         find_megatron_name(ModelKind::kGpt, megatron_path(place.first, last, place.second));
     const fs::path folder = directory / kUniversal / parameter;
-    if (!name || !table.contains(name->ours)) {
+    if (!name) {
       throw Unsupported(
           fmt::format("{}: a GPT of this program has no such parameter", folder.string()));
     }
@@ -239,7 +240,7 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory) {
   const ParameterTable table = parameter_table(ModelKind::kGpt, is_gated(contents.args));
 
   if (fs::is_directory(directory / kUniversal)) {
-    read_universal(directory, root, table, contents);
+    read_universal(directory, root, contents);
     return contents;
   }
   const std::map<int, Shards> layers = open_layers(directory);

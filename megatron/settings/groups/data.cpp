@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "megatron/settings/groups/groups.h"
 #include "megatron/settings/tokenizer_flags.h"
 
@@ -22,11 +24,14 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
                      "Validation data, like --data-path but not split.");
   flags.add_optional("--test-data-path,--test-weighted-split-paths", c.test_data_path,
                      "Test data, like --data-path but not split.");
-  for (const char* name : {"--train-weighted-split-paths-path", "--valid-weighted-split-paths-path",
-                           "--test-weighted-split-paths-path"}) {
+  for (const auto& [name, field] :
+       {std::pair{"--train-weighted-split-paths-path", "train_data_path"},
+        std::pair{"--valid-weighted-split-paths-path", "valid_data_path"},
+        std::pair{"--test-weighted-split-paths-path", "test_data_path"}}) {
     flags
         .add_later_entry(name, T::kText, other, none,
                          "File with the groups of the flag without -path, in double quotes.")
+        .becomes(field)
         .status = FlagStatus::kUsed;
   }
   flags.add_optional("--data-args-path", c.data_args_path, "File with the words of --data-path.");

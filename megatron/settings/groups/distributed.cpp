@@ -198,14 +198,17 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry("--pp-partition-method", T::kText, other, "type:transformer",
                        "Megatron-DeepSpeed's division of layers among stages: type:transformer, or "
                        "type:transformer|embedding, which counts embedding and output as layers.")
+      .becomes("account_for_loss_in_pipeline_split")
       .status = FlagStatus::kUsed;
   flags
       .add_later_entry("--partition-activations", T::kSwitch, other, false,
                        "Megatron-DeepSpeed's --distribute-saved-activations.")
+      .becomes("distribute_saved_activations")
       .status = FlagStatus::kUsed;
   flags
       .add_later_entry("--universal-checkpoint", T::kSwitch, other, false,
                        "Load the universal checkpoint that latest_universal names.")
+      .becomes("load")
       .status = FlagStatus::kUsed;
   flags.add_later_entry("--use-bnb-optimizer", T::kSwitch, other, false, "8-bit Adam.",
                         "8-bit Adam");

@@ -54,6 +54,7 @@ void add_network_size_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry("--attention-head-type", T::kChoice, other, "multihead",
                        "multiquery: all heads share keys and values, as with --num-query-groups 1.")
       .among({"multihead", "multiquery"})
+      .becomes("num_query_groups")
       .status = FlagStatus::kUsed;
   flags
       .add_optional("--max-position-embeddings", c.max_position_embeddings,
