@@ -13,12 +13,11 @@
 #include "megatron/tensor/tensor.h"
 
 // What FP8 gains and costs, linear layer by linear layer: each product of a training step in bf16
-// and in FP8, with exact and with fast sums, and the passes that quantise. Normal random factors;
+// and in FP8, and the passes that quantise. Normal random factors;
 // algorithms are searched as in training.
 namespace megatron {
 namespace {
 
-using kernels::Fp8Sums;
 using kernels::Transpose;
 
 // The micro-batches of docs/performance.md.
@@ -75,13 +74,12 @@ struct Matrix {
 };
 
 struct Sum {
-  double bf16 = 0, exact = 0, fast = 0, passes = 0;
+  double bf16 = 0, fp8 = 0, passes = 0;
 };
 
-void report(const std::string& name, double teraflop, double bf16, double exact, double fast) {
-  std::printf("%-12s  bf16 %.4f ms %4.0f TF/s   exact %.4f %5.0f   fast %.4f %5.0f\n", name.c_str(),
-              bf16, teraflop / bf16 * 1e3, exact, teraflop / exact * 1e3, fast,
-              teraflop / fast * 1e3);
+void report(const std::string& name, double teraflop, double bf16, double fp8) {
+  std::printf("%-12s  bf16 %.4f ms %4.0f TF/s   FP8 %.4f %5.0f\n", name.c_str(), bf16,
+              teraflop / bf16 * 1e3, fp8, teraflop / fp8 * 1e3);
 }
 
 void measure_linear(const std::string& name, int64_t tokens, int64_t in, int64_t out, Sum& sum,
@@ -92,31 +90,25 @@ void measure_linear(const std::string& name, int64_t tokens, int64_t in, int64_t
   const double teraflop =
       2e-12 * static_cast<double>(tokens) * static_cast<double>(in) * static_cast<double>(out);
   const auto compare = [&](const char* product, Tensor c, const kernels::Fp8Factor& a,
-                           const kernels::Fp8Factor& b, float beta, bool is_fast,
+                           const kernels::Fp8Factor& b, float beta,
                            const std::function<void(Tensor&)>& in_bf16) {
     const double bf16 = least_ms([&] { in_bf16(c); }, stream);
-    const auto in_fp8 = [&](Fp8Sums sums) {
-      return least_ms([&] { kernels::fp8_matmul(c.view(), a, b, {}, beta, sums, stream); }, stream);
-    };
-    const double exact = in_fp8(Fp8Sums::kExact);
-    const double fast = in_fp8(Fp8Sums::kFast);
-    report(name + product, teraflop, bf16, exact, fast);
+    const double fp8 =
+        least_ms([&] { kernels::fp8_matmul(c.view(), a, b, {}, beta, stream); }, stream);
+    report(name + product, teraflop, bf16, fp8);
     sum.bf16 += bf16;
-    sum.exact += is_fast ? fast : exact;
-    sum.fast += fast;
+    sum.fp8 += fp8;
   };
   const ConstView none;
-  compare(" output", Tensor({tokens, out}, kBf16, stream), x.rows(), w.rows(), 0, true,
-          [&](Tensor& c) {
-            kernels::matmul(c.view(), x.wide.view(), Transpose::kNo, w.wide.view(), Transpose::kYes,
-                            none, 0, stream);
-          });
-  compare(" dx", Tensor({tokens, in}, kBf16, stream), dy.rows(), w.columns(), 0, false,
-          [&](Tensor& c) {
-            kernels::matmul(c.view(), dy.wide.view(), Transpose::kNo, w.wide.view(), Transpose::kNo,
-                            none, 0, stream);
-          });
-  compare(" dw", zeros({out, in}, DType::kFloat32, stream), dy.columns(), x.columns(), 1, false,
+  compare(" output", Tensor({tokens, out}, kBf16, stream), x.rows(), w.rows(), 0, [&](Tensor& c) {
+    kernels::matmul(c.view(), x.wide.view(), Transpose::kNo, w.wide.view(), Transpose::kYes, none,
+                    0, stream);
+  });
+  compare(" dx", Tensor({tokens, in}, kBf16, stream), dy.rows(), w.columns(), 0, [&](Tensor& c) {
+    kernels::matmul(c.view(), dy.wide.view(), Transpose::kNo, w.wide.view(), Transpose::kNo, none,
+                    0, stream);
+  });
+  compare(" dw", zeros({out, in}, DType::kFloat32, stream), dy.columns(), x.columns(), 1,
           [&](Tensor& c) {
             kernels::matmul(c.view(), dy.wide.view(), Transpose::kYes, x.wide.view(),
                             Transpose::kNo, none, 1, stream);
@@ -171,9 +163,9 @@ void measure_workload(const Workload& w, Stream stream) {
                sum, stream);
   const auto layers = static_cast<double>(w.num_layers);
   std::printf(
-      "a micro-batch: products %.2f ms in bf16, %.2f in FP8, %.2f with fast sums only; passes "
+      "a micro-batch: products %.2f ms in bf16, %.2f in FP8; passes "
       "%.2f ms\n\n",
-      layers * sum.bf16, layers * sum.exact, layers * sum.fast, layers * sum.passes);
+      layers * sum.bf16, layers * sum.fp8, layers * sum.passes);
 }
 
 }  // namespace

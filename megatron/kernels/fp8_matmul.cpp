@@ -5,7 +5,7 @@
 namespace megatron::kernels {
 
 void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
-                Fp8Sums sums, Stream stream) {
+                Stream stream) {
   const int64_t k = a.matrix.size(1);
   expect_shape(a.matrix.shape, {c.size(0), k}, "fp8_matmul: a");
   expect_shape(b.matrix.shape, {c.size(1), k}, "fp8_matmul: b");
@@ -16,7 +16,7 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
     expect_dtype(b.matrix.dtype, DType::kFloat8E4M3, "fp8_matmul: b");
   }
   if (stream.is_cpu()) return cpu::fp8_matmul(c, a, b, bias, beta, stream);
-  if constexpr (kBuiltWithCuda) return cuda::fp8_matmul(c, a, b, bias, beta, sums, stream);
+  if constexpr (kBuiltWithCuda) return cuda::fp8_matmul(c, a, b, bias, beta, stream);
   throw_built_without_cuda("fp8_matmul");
 }
 

@@ -12,10 +12,6 @@ struct Fp8Factor {
   ConstView inverse;
 };
 
-// The precision of sums on a GPU: exact to about fp32, or faster and to about 14 bits between
-// terms.
-enum class Fp8Sums { kExact, kFast };
-
 // c = a b^T + beta * c, plus bias on every row.
 //
 //   c     [m, n]  out  fp32 | fp16 | bf16; read only when beta != 0
@@ -26,7 +22,7 @@ enum class Fp8Sums { kExact, kFast };
 // Row-major, contiguous, nothing overlaps. Sums in fp32, rounded once. On a GPU every extent is a
 // multiple of 16; throws ShapeError otherwise.
 void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
-                Fp8Sums sums, Stream stream);
+                Stream stream);
 
 namespace cpu {
 // The definition: a product in fp32 of the factors as fp32 numbers.
@@ -35,9 +31,11 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
 }  // namespace cpu
 
 namespace cuda {
-// cuBLASLt (cuda/matmul_plans.h).
+// cuBLASLt (cuda/matmul_plans.h). Tensor cores keep about 14 bits of a sum, so every few terms it
+// goes on in fp32. The faster mode of cuBLASLt leaves that out: training with it ended 0.6 % above
+// bf16 (docs/performance.md).
 void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
-                Fp8Sums sums, Stream stream);
+                Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -19,7 +19,6 @@ namespace megatron {
 namespace {
 
 using kernels::Fp8Source;
-using kernels::Fp8Sums;
 using kernels::Fp8Target;
 
 class Fp8KernelTest : public testing::Test {
@@ -308,7 +307,6 @@ struct ProductCase {
   DType c = DType::kBFloat16;
   bool has_bias = false;
   float beta = 0;
-  Fp8Sums sums = Fp8Sums::kExact;
 };
 
 Tensor random_float8(const Shape& shape, uint64_t seed, DType dtype) {
@@ -336,12 +334,10 @@ class Fp8MatmulTest : public Fp8KernelTest {
     Tensor c = copied(there(old));
     kernels::fp8_matmul(c.view(), {a_there.view(), inverse_a.view()},
                         {b_there.view(), inverse_b.view()},
-                        p.has_bias ? bias_there.view() : ConstView{}, p.beta, p.sums, stream);
+                        p.has_bias ? bias_there.view() : ConstView{}, p.beta, stream);
     const Tensor got = c.to(Stream{});
     // Tensor cores of Hopper add the terms of a piece of a sum with 13 bits below the largest one.
-    // Fast sums go on so from piece to piece.
-    const double gpu = p.sums == Fp8Sums::kFast ? 0x1p-9 : 0x1p-12;
-    const double of_terms = stream.is_cpu() ? 0x1p-20 : gpu;
+    const double of_terms = stream.is_cpu() ? 0x1p-20 : 0x1p-12;
     const double of_result = p.c == DType::kFloat32 ? 0x1p-22 : tolerance_of(p.c).relative;
     for (int64_t i = 0; i < p.m; ++i) {
       for (int64_t j = 0; j < p.n; ++j) {
@@ -366,7 +362,7 @@ TEST_F(Fp8MatmulTest, IsTheProductOfWhatIsStored) {
   const ProductCase cases[] = {
       {.m = 16, .n = 16, .k = 16},
       {.m = 48, .n = 80, .k = 112, .has_bias = true},
-      {.m = 144, .n = 48, .k = 400, .has_bias = true, .sums = Fp8Sums::kFast},
+      {.m = 144, .n = 48, .k = 400, .has_bias = true},
       {.m = 64, .n = 96, .k = 160, .a = kE5M2},
       {.m = 64, .n = 32, .k = 272, .a = kE5M2, .c = DType::kFloat32, .beta = 1},
       {.m = 32, .n = 32, .k = 32, .b = kE5M2, .c = DType::kFloat16},
@@ -383,10 +379,9 @@ TEST_F(Fp8MatmulTest, TwoE5M2AreNoProduct) {
   const Tensor a_there = there(a);
   const Tensor one = filled({1}, 1);
   Tensor c({16, 16}, DType::kFloat32, stream_under_test());
-  EXPECT_THROW(
-      kernels::fp8_matmul(c.view(), {a_there.view(), one.view()}, {a_there.view(), one.view()}, {},
-                          0, Fp8Sums::kExact, stream_under_test()),
-      DtypeError);
+  EXPECT_THROW(kernels::fp8_matmul(c.view(), {a_there.view(), one.view()},
+                                   {a_there.view(), one.view()}, {}, 0, stream_under_test()),
+               DtypeError);
 }
 
 }  // namespace

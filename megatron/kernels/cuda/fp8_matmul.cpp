@@ -19,7 +19,7 @@ void expect_aligned(const Fp8Factor& factor, const char* what) {
 }
 
 void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias,
-                    float beta, Fp8Sums sums, Stream stream) {
+                    float beta, Stream stream) {
   // cuBLASLt reads FP8 factors only along the summed dimension: a as stored, b transposed.
   const MatmulKey key{.m = c.size(0),
                       .n = c.size(1),
@@ -29,8 +29,7 @@ void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstV
                       .out = c.dtype,
                       .transpose_b = Transpose::kYes,
                       .has_bias = bias.data != nullptr,
-                      .has_beta = beta != 0,
-                      .has_fast_sums = sums == Fp8Sums::kFast};
+                      .has_beta = beta != 0};
   const MatmulOperands operands{.d = c.data,
                                 .a = a.matrix.data,
                                 .b = b.matrix.data,
@@ -47,7 +46,7 @@ void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstV
 }  // namespace
 
 void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
-                Fp8Sums sums, Stream stream) {
+                Stream stream) {
   if (c.numel() == 0) return;
   if (a.matrix.numel() == 0) return add_bias(c, nullptr, bias, beta, stream);
   expect_aligned(a, "a");
@@ -56,10 +55,10 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
   const bool fuses_bias =
       bias.data == nullptr ||
       (bias.dtype == c.dtype && beta == 0 && has_aligned_rows(bias) && c.dtype != DType::kFloat32);
-  if (fuses_bias && has_aligned_rows(c)) return launch_product(c, a, b, bias, beta, sums, stream);
+  if (fuses_bias && has_aligned_rows(c)) return launch_product(c, a, b, bias, beta, stream);
   TensorView product{.data = nullptr, .shape = c.shape, .dtype = DType::kFloat32};
   product.data = MatmulPlans::of(stream.device).results(stream, product.bytes());
-  launch_product(product, a, b, ConstView{}, 0, sums, stream);
+  launch_product(product, a, b, ConstView{}, 0, stream);
   add_bias(c, static_cast<const float*>(product.data), bias, beta, stream);
 }
 

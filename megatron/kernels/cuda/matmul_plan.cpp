@@ -112,8 +112,8 @@ size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
        {static_cast<int>(key.in), static_cast<int>(key.in_b), static_cast<int>(key.out),
         static_cast<int>(key.transpose_a), static_cast<int>(key.transpose_b),
         static_cast<int>(key.has_bias), static_cast<int>(key.epilogue),
-        static_cast<int>(key.has_beta), static_cast<int>(key.allows_tf32),
-        static_cast<int>(key.has_fast_sums), key.alignment_a, key.alignment_b, key.alignment_c}) {
+        static_cast<int>(key.has_beta), static_cast<int>(key.allows_tf32), key.alignment_a,
+        key.alignment_b, key.alignment_c}) {
     rest = rest << 5 | static_cast<uint64_t>(field);
   }
   mix(rest);
@@ -125,11 +125,11 @@ std::string text_of(const MatmulKey& key) {
                              ? std::string(name_of(key.in))
                              : fmt::format("{} x {}", name_of(key.in), name_of(key.in_b));
   return fmt::format(
-      "{}x{}x{} {} to {}{}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes", key.m, key.n,
+      "{}x{}x{} {} to {}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes", key.m, key.n,
       key.k, in, name_of(key.out), key.transpose_a == Transpose::kYes ? ", a transposed" : "",
       key.transpose_b == Transpose::kYes ? ", b transposed" : "", key.has_bias ? ", bias" : "",
       text_of(key.epilogue), key.has_beta ? ", accumulating" : "", key.allows_tf32 ? ", TF32" : "",
-      key.has_fast_sums ? ", fast sums" : "", key.alignment_a, key.alignment_b, key.alignment_c);
+      key.alignment_a, key.alignment_b, key.alignment_c);
 }
 
 // cuBLASLt multiplies column-major: c^T = b'^T a'^T, so b is its left factor and a its right one.
@@ -149,7 +149,6 @@ MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands) {
     set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
         cuda_type(is_float8(key.in) ? key.out : key.in));
   }
-  if (key.has_fast_sums) set(plan.description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   const bool plain_a = key.transpose_a == Transpose::kNo;
   const bool plain_b = key.transpose_b == Transpose::kNo;
   describe(plan.left, key.in_b, plain_b ? key.k : key.n, plain_b ? key.n : key.k);

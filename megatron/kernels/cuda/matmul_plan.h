@@ -36,7 +36,6 @@ struct MatmulKey {
   bool has_bias = false;
   bool has_beta = false;  // reads c
   bool allows_tf32 = false;
-  bool has_fast_sums = false;  // FP8
   // The largest power of two that divides the addresses, up to 16 bytes.
   int alignment_a = 16, alignment_b = 16, alignment_c = 16;
 

@@ -12,8 +12,6 @@
 namespace megatron {
 namespace {
 
-using kernels::Fp8Sums;
-
 // What the backward pass needs of a layer and its input.
 struct Saved {
   const Fp8Layer* fp8;
@@ -50,7 +48,7 @@ Forward forward(const kernels::Fp8Source& x, const Shape& shape, const Tensor& w
   Fp8Matrix& quantized = result.saved.x;
   kernels::fp8_matmul(result.y.rows(), quantized.by_rows(), layer.fp8.weight().by_rows(),
                       layer.bias.defined() ? layer.bias.data().view() : ConstView{}, 0,
-                      Fp8Sums::kFast, result.y.stream());
+                      result.y.stream());
   quantized.rows = Tensor();
   return result;
 }
@@ -91,7 +89,7 @@ Tensor input_gradient(const Fp8Matrix& dy, const Shape& shape, const Saved& save
   const Tensor& weight = saved.linear.weight;
   Tensor dx(shape.with(-1, weight.size(1)), weight.dtype(), weight.stream());
   kernels::fp8_matmul(dx.rows(), dy.by_rows(), saved.fp8->weight().by_columns(), {}, 0,
-                      Fp8Sums::kExact, dx.stream());
+                      dx.stream());
   return dx;
 }
 
@@ -102,7 +100,7 @@ Tensor weight_gradient(const Fp8Matrix& dy, const Tensor& wide_dy, const Saved& 
   ParameterGradient gradient(saved.linear.weight_sink, weight.shape(), weight.dtype(),
                              weight.stream(), true);
   kernels::fp8_matmul(gradient.view(), dy.by_columns(), saved.x.by_columns(), {}, gradient.beta(),
-                      Fp8Sums::kExact, weight.stream());
+                      weight.stream());
   return gradient.result();
 }
 

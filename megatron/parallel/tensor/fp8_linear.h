@@ -7,10 +7,10 @@
 // The linear layers of linear.h with products in FP8. Each tensor is quantised in one pass, which
 // also makes its transpose: products in FP8 read both factors along the summed dimension.
 //
-//   product             factors                 type (--fp8-format hybrid)   sums
-//   y = x W^T           x, W                    E4M3, E4M3                   fast
-//   dx = dy W           dy, transposed W        E5M2, E4M3                   exact
-//   dW = dy^T x         transposed dy and x     E5M2, E4M3                   exact, into fp32
+//   product             factors                 type (--fp8-format hybrid)
+//   y = x W^T           x, W                    E4M3, E4M3
+//   dx = dy W           dy, transposed W        E5M2, E4M3
+//   dW = dy^T x         transposed dy and x     E5M2, E4M3, into fp32
 //
 // Between ranks tensors travel in 16 bits; each rank quantises what it received. With sequence
 // parallelism a layer keeps the whole gathered x, in one byte an element, and does not gather it
