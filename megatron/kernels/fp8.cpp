@@ -27,6 +27,13 @@ void expect_matrices(const Fp8Target& target, const Fp8Source& source, ConstView
     expect_shape(target.sums.shape, {(rows + kFp8SumRows - 1) / kFp8SumRows, cols},
                  "fp8_quantize: sums");
   }
+  if (!target.value.columns.is_null()) {
+    invariant(source.is_derivative(), "fp8_quantize: a value is made beside its derivative");
+    const int64_t of_value = Fp8Source{source.x, source.activation}.cols();
+    expect_shape(target.value.columns.shape, {of_value, rows}, "fp8_quantize: value");
+    expect_dtype(target.value.columns.dtype, DType::kFloat8E4M3, "fp8_quantize: value");
+    expect_shape(target.value.scale.shape, {1}, "fp8_quantize: scale of the value");
+  }
   const bool is_made =
       !target.rows.is_null() || !target.columns.is_null() || !target.inverse.is_null();
   if (is_made) expect_shape(scale.shape, {1}, "fp8_quantize: scale");

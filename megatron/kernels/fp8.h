@@ -35,6 +35,16 @@ struct Fp8Source {
 // Rows of a matrix that are summed together in Fp8Target::sums.
 inline constexpr int64_t kFp8SumRows = 128;
 
+// The value of the activation beside its derivative, so that the backward pass makes it once more
+// while it reads x anyway.
+//
+//   columns  [cols of act(x), rows]  out  E4M3: round(act(x) * scale), transposed; null: not made
+//   scale    [1]                     in   fp32
+struct Fp8Value {
+  TensorView columns = {};
+  ConstView scale = {};
+};
+
 // What is made of v. A null view is not made.
 //
 //   rows     [rows, cols]  out     FP8: round(v * scale)
@@ -48,6 +58,7 @@ struct Fp8Target {
   TensorView inverse = {};
   TensorView amax = {};
   TensorView sums = {};
+  Fp8Value value = {};  // only if v is a derivative
 };
 
 // One pass over v.   scale [1] fp32 in; may be null if only amax or sums are made

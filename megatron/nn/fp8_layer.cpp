@@ -40,11 +40,11 @@ Fp8Layer::Fp8Layer(const Fp8Config& config, const Variable& weight, Stream strea
 Fp8Matrix Fp8Layer::quantized(Fp8Tensor which, const kernels::Fp8Source& x,
                               const Fp8Parts& parts) const {
   const DType dtype = fp8_dtype(config_, which);
-  Fp8Matrix y;
+  Fp8Matrix y{.shape = {x.rows(), x.cols()}};
   if (parts.rows) y.rows = Tensor({x.rows(), x.cols()}, dtype, stream_);
   if (parts.columns) y.columns = Tensor({x.cols(), x.rows()}, dtype, stream_);
   y.inverse = Tensor({1}, DType::kFloat32, stream_);
-  quantize(y, which, x, parts.sums);
+  quantize(y, which, x, parts);
   return y;
 }
 
@@ -58,17 +58,26 @@ Tensor Fp8Layer::scale_of(Fp8Tensor which, const kernels::Fp8Source& x) const {
 }
 
 void Fp8Layer::quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
-                        Tensor sums) const {
+                        const Fp8Parts& parts) const {
   const TraceRange range("fp8_quantize", stream_);
-  const Tensor scale = scale_of(which, x);
+  y.scale = scale_of(which, x);
+  kernels::Fp8Value value;
+  if (parts.value != nullptr) {
+    const Shape& shape = parts.value->shape;
+    parts.value->columns =
+        Tensor({shape[1], shape[0]}, fp8_dtype(config_, Fp8Tensor::kInput), stream_);
+    value = {parts.value->columns.view(), std::as_const(parts.value->scale).view()};
+  }
+  Tensor sums = parts.sums;
   const bool keeps_amax = state_->amax.defined() && grad_enabled();
   Tensor amax = keeps_amax ? state_->amax.slice(static_cast<int64_t>(which), 1) : Tensor();
   kernels::fp8_quantize({.rows = view_or_null(y.rows),
                          .columns = view_or_null(y.columns),
                          .inverse = y.inverse.view(),
                          .amax = view_or_null(amax),
-                         .sums = view_or_null(sums)},
-                        x, scale.view(), stream_);
+                         .sums = view_or_null(sums),
+                         .value = value},
+                        x, std::as_const(y.scale).view(), stream_);
 }
 
 void Fp8Layer::quantize_weight() const {
@@ -77,6 +86,7 @@ void Fp8Layer::quantize_weight() const {
   if (!y.rows.defined()) {
     const MemoryScope scope(MemoryCategory::kParameters);
     const DType dtype = fp8_dtype(config_, Fp8Tensor::kWeight);
+    y.shape = weight.shape();
     y.rows = Tensor(weight.shape(), dtype, stream_);
     y.columns = Tensor({weight.size(1), weight.size(0)}, dtype, stream_);
     y.inverse = Tensor({1}, DType::kFloat32, stream_);

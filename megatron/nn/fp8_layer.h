@@ -12,9 +12,11 @@ namespace megatron {
 
 // A matrix in FP8 as products read it, which sum over the last axis.
 struct Fp8Matrix {
-  Tensor rows;     // [r, c] FP8; undefined if no product needs it
-  Tensor columns;  // [c, r] FP8: the transpose; undefined if no product needs it
-  Tensor inverse;  // [1] fp32: an element is the stored number times this
+  Shape shape = {};     // [r, c]
+  Tensor rows = {};     // [r, c] FP8; undefined if no product needs it
+  Tensor columns = {};  // [c, r] FP8: the transpose; undefined if no product needs it
+  Tensor inverse = {};  // [1] fp32: an element is the stored number times this
+  Tensor scale = {};    // [1] fp32: its inverse
 
   kernels::Fp8Factor by_rows() const { return {rows.view(), inverse.view()}; }
   kernels::Fp8Factor by_columns() const { return {columns.view(), inverse.view()}; }
@@ -28,6 +30,8 @@ struct Fp8Parts {
   bool rows = true;
   bool columns = true;
   Tensor sums = {};  // Fp8Target::sums; undefined: not wanted
+  // Of a derivative: makes the columns of the activation's value, too, which was quantised before.
+  Fp8Matrix* value = nullptr;
 };
 
 // The FP8 side of a linear layer: its scales, and its weight in FP8.
@@ -68,7 +72,8 @@ class Fp8Layer final : public Module {
 
   // The scale of x: of earlier iterations, or its own.
   Tensor scale_of(Fp8Tensor which, const kernels::Fp8Source& x) const;
-  void quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x, Tensor sums) const;
+  void quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
+                const Fp8Parts& parts) const;
 
   const Fp8Config config_;
   const Variable weight_;

@@ -159,14 +159,18 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   // The inputs of linear layers; linear_proj without FP8 shares attention's output.
   const bool is_fp8 = config.fp8.is_on() && config.fp8.wgrad;
   const int64_t normed = is_fp8 ? t.fp8.hidden : t.hidden;
-  const int64_t activated = is_fp8 ? t.fp8.activated : t.activated;
+  const int64_t activated = is_fp8 ? 0 : t.activated;  // fp8_mlp makes it again
   const int64_t heads = is_fp8 ? t.fp8.heads : 0;
   LayerMemory memory;
   memory.input = {"layer input", t.residual};
-  memory.kept = {{"input norm, output", normed},   {"norm statistics", 2 * t.norm},
-                 {"queries, keys, values", t.qkv}, {"attention output", t.heads + heads},
-                 {"softmax log-sum-exp", t.lse},   {"pre-MLP norm, output", normed},
-                 {"fc1 output", t.wide},           {"activation output", activated}};
+  memory.kept = {{"input norm, output", normed},
+                 {"norm statistics", 2 * t.norm},
+                 {"queries, keys, values", t.qkv},
+                 {"attention output", t.heads + heads},
+                 {"softmax log-sum-exp", t.lse},
+                 {"pre-MLP norm, output", normed},
+                 {"fc1 output", t.wide}};
+  if (activated > 0) memory.kept.push_back({"activation output", activated});
   // Parallel halves have one input, which both norms keep.
   if (!is_parallel) memory.kept.push_back({"residual after attention", t.residual});
 
@@ -191,12 +195,17 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   steps.push_back({"MLP dropout", own, 0});
   // With FP8 the gradient of each layer's output in FP8, both ways.
   const Fp8Tensors& fp8 = t.fp8;
-  steps.push_back({"fc2", whole + 2 * fp8.hidden + t.activated,
-                   whole + 2 * fp8.hidden + own + activated});  // the activation goes
-  // bias_activation writes its gradient over its input; gelu_mlp frees both. With FP8 it is made in
-  // FP8.
+  if (is_fp8) {
+    steps.push_back({"fc2", whole + 2 * fp8.hidden + t.activated, whole + fp8.hidden + own});
+    steps.push_back({"activation", 2 * fp8.wide + fp8.activated, t.wide + t.activated});
+    steps.push_back({"weight of fc2", 0, fp8.hidden + fp8.activated});
+  } else {
+    steps.push_back({"fc2", whole + 2 * fp8.hidden + t.activated,
+                     whole + 2 * fp8.hidden + own + activated});  // the activation goes
+    // bias_activation writes its gradient over its input; gelu_mlp frees both.
+    steps.push_back({"activation", 0, t.activated});
+  }
   const int64_t dwide = is_fp8 ? 2 * fp8.wide : t.wide;
-  steps.push_back({"activation", is_fp8 ? dwide : 0, is_fp8 ? t.wide + t.activated : t.activated});
   steps.push_back({"fc1", 2 * whole + t.hidden, 2 * whole + dwide + normed});
   if (is_parallel) {
     steps.push_back({"pre-MLP norm", t.residual, t.hidden + t.norm});

@@ -159,6 +159,42 @@ TEST_F(Fp8KernelTest, QuantizesRowsAndColumnsInOnePass) {
   }
 }
 
+// The backward pass of a layer makes the value again that the forward pass had quantised.
+TEST_F(Fp8KernelTest, AValueComesBesideItsDerivative) {
+  for (const Kind kind : {Kind::kGeluGradient, Kind::kSwigluGradient}) {
+    for (const auto [rows, cols] : kSizes) {
+      const Case c(kind, rows, cols, DType::kBFloat16);
+      const Stream stream = stream_under_test();
+      const Tensor x = there(c.x);
+      const Tensor dy = there(c.dy);
+      const Tensor scale = filled({1}, 24);
+      const Tensor value_scale = filled({1}, 30);
+      const Fp8Source derivative = c.source(x, dy);
+      const Fp8Source value{.x = derivative.x, .activation = derivative.activation};
+      const auto columns_of = [&](int64_t count, DType dtype) {
+        return Tensor({count, rows}, dtype, stream);
+      };
+      Tensor want = columns_of(cols, DType::kFloat8E5M2);
+      kernels::fp8_quantize({.columns = want.view()}, derivative, scale.view(), stream);
+      Tensor want_value = columns_of(value.cols(), DType::kFloat8E4M3);
+      kernels::fp8_quantize({.columns = want_value.view()}, value, value_scale.view(), stream);
+
+      Tensor got = columns_of(cols, DType::kFloat8E5M2);
+      Tensor got_value = columns_of(value.cols(), DType::kFloat8E4M3);
+      kernels::fp8_quantize({.columns = got.view(),
+                             .value = {.columns = got_value.view(), .scale = value_scale.view()}},
+                            derivative, scale.view(), stream);
+      const auto bytes_of = [](const Tensor& tensor) {
+        const Tensor on_host = tensor.to(Stream{});
+        const auto* data = static_cast<const uint8_t*>(on_host.view().data);
+        return std::vector<uint8_t>(data, data + on_host.bytes());
+      };
+      EXPECT_EQ(bytes_of(got), bytes_of(want));
+      EXPECT_EQ(bytes_of(got_value), bytes_of(want_value));
+    }
+  }
+}
+
 TEST_F(Fp8KernelTest, PlainNumbersAreRoundedExactly) {
   const Tensor x = random_normal({48, 64}, {.seed = 3, .stddev = 40, .dtype = DType::kBFloat16});
   const Tensor x_there = there(x);

@@ -77,6 +77,10 @@ void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView sc
   if (!target.amax.is_null()) raise(*target.amax.as<float>(), v, rows, cols, stream);
   if (!target.sums.is_null()) sum(target.sums.as<float>(), v, rows, cols);
   if (!target.inverse.is_null()) *target.inverse.as<float>() = 1 / *scale.as<float>();
+  if (!target.value.columns.is_null()) {
+    fp8_quantize({.columns = target.value.columns}, {source.x, source.activation},
+                 target.value.scale, stream);
+  }
   const TensorView& one = target.rows.is_null() ? target.columns : target.rows;
   if (one.is_null()) return;
   dispatch_float8(one.dtype, "fp8_quantize", [&]<class T>() {

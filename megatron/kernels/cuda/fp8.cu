@@ -93,6 +93,7 @@ struct Derivative {
   const T* x;
   const T* dy;
   int64_t cols;
+  using Value = Activated<T, Function, kGate>;
 
   struct Raw {
     RawPack<T> dy, first, second;  // second: only with a gate
@@ -128,6 +129,13 @@ struct Derivative {
   }
 };
 
+// Fp8Value.
+struct ValueTile {
+  uint8_t* columns;
+  const float* scale;
+  int64_t cols;
+};
+
 struct Tile {
   uint8_t* rows;
   uint8_t* columns;
@@ -137,6 +145,7 @@ struct Tile {
   const float* scale;
   __nv_fp8_interpretation_t format;
   int64_t num_rows, cols;
+  ValueTile value;
 };
 
 // The larger one; NaN if one is.
@@ -180,9 +189,37 @@ __device__ void raise(float* amax, float value) {
   if (bits > *reinterpret_cast<volatile int*>(amax)) atomicMax(reinterpret_cast<int*>(amax), bits);
 }
 
-template <class Source>
-__global__ void __launch_bounds__(kTileThreads) quantize_kernel(Tile t, Source source) {
-  __shared__ uint32_t words[kTile * kGroups];
+// The words of a transposed tile.
+using Words = uint32_t[kTile * kGroups];
+
+// A thread's rows of eight elements become four neighbours of eight columns.
+__device__ void collect(Words& words, const uint2 (&stored)[kRowsOfThread], int pack, int group) {
+  const uint4 low = transposed(stored[0].x, stored[1].x, stored[2].x, stored[3].x);
+  const uint4 high = transposed(stored[0].y, stored[1].y, stored[2].y, stored[3].y);
+  const uint32_t of_columns[kVector] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) words[place(pack * kVector + j, group)] = of_columns[j];
+}
+
+// Half a warp stores a column of the tile, 128 bytes.
+__device__ void store_columns(uint8_t* columns, const Words& words, int64_t tile_row,
+                              int64_t tile_col, int64_t num_rows, int64_t cols) {
+  const int pair = threadIdx.x % kPacks;
+  const int64_t row_of_pair = tile_row + 2 * kRowsOfThread * pair;
+  if (row_of_pair >= num_rows) return;
+  for (int column = threadIdx.x / kPacks; column < kTile; column += kTileThreads / kPacks) {
+    if (tile_col + column >= cols) return;
+    const uint2 two = *reinterpret_cast<const uint2*>(&words[place(column, 2 * pair)]);
+    *reinterpret_cast<uint2*>(columns + (tile_col + column) * num_rows + row_of_pair) = two;
+  }
+}
+
+// kHasValue: source is a Derivative, and t.value is made.
+template <class Source, bool kHasValue>
+__global__ void __launch_bounds__(kTileThreads, kHasValue ? 2 : 1)
+    quantize_kernel(Tile t, Source source) {
+  __shared__ Words words;
+  __shared__ uint32_t value_words[kHasValue ? kTile * kGroups : 1];
   __shared__ float warp_sums[kTileWarps][kTile];
   __shared__ float warp_amax[kTileWarps];
   const int pack = threadIdx.x % kPacks;
@@ -218,13 +255,19 @@ __global__ void __launch_bounds__(kTileThreads) quantize_kernel(Tile t, Source s
         *reinterpret_cast<uint2*>(t.rows + (row + i) * t.cols + col) = stored[i];
       }
     }
-    if (t.columns != nullptr) {
-      const uint4 low = transposed(stored[0].x, stored[1].x, stored[2].x, stored[3].x);
-      const uint4 high = transposed(stored[0].y, stored[1].y, stored[2].y, stored[3].y);
-      const uint32_t of_columns[kVector] = {low.x,  low.y,  low.z,  low.w,
-                                            high.x, high.y, high.z, high.w};
+    if (t.columns != nullptr) collect(words, stored, pack, group);
+    if constexpr (kHasValue) {
+      if (col < t.value.cols) {
+        const typename Source::Value activated{source.x, t.value.cols};
+        const float value_scale = *t.value.scale;
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) words[place(pack * kVector + j, group)] = of_columns[j];
+        for (int i = 0; i < kRowsOfThread; ++i) {
+          // From the cache: registers that kept it would spill.
+          const auto again = activated.fetch(row + i, col);
+          stored[i] = quantized(activated.value(again, col), value_scale, __NV_E4M3);
+        }
+        collect(value_words, stored, pack, group);
+      }
     }
   }
   if (t.amax != nullptr) {
@@ -248,34 +291,34 @@ __global__ void __launch_bounds__(kTileThreads) quantize_kernel(Tile t, Source s
     for (int i = 0; i < kTileWarps; ++i) sum += warp_sums[i][threadIdx.x];
     t.sums[blockIdx.y * t.cols + tile_col + threadIdx.x] = sum;
   }
-  if (t.columns == nullptr) return;
-  // Half a warp stores a column of the tile, 128 bytes.
-  const int pair = lane % kPacks;
-  const int64_t row_of_pair = tile_row + 2 * kRowsOfThread * pair;
-  if (row_of_pair >= t.num_rows) return;
-  for (int column = threadIdx.x / kPacks; column < kTile; column += kTileThreads / kPacks) {
-    if (tile_col + column >= t.cols) return;
-    const uint2 two = *reinterpret_cast<const uint2*>(&words[place(column, 2 * pair)]);
-    *reinterpret_cast<uint2*>(t.columns + (tile_col + column) * t.num_rows + row_of_pair) = two;
+  if (t.columns != nullptr) {
+    store_columns(t.columns, words, tile_row, tile_col, t.num_rows, t.cols);
+  }
+  if constexpr (kHasValue) {
+    store_columns(t.value.columns, value_words, tile_row, tile_col, t.num_rows, t.value.cols);
   }
 }
 
-template <class Source>
+template <bool kHasValue = false, class Source>
 void launch(const Tile& tile, const Source& source, Stream stream) {
   const dim3 grid(static_cast<unsigned>(divided_up(tile.cols, kTile)),
                   static_cast<unsigned>(divided_up(tile.num_rows, kTile)));
-  quantize_kernel<<<grid, kTileThreads, 0, native(stream)>>>(tile, source);
+  quantize_kernel<Source, kHasValue><<<grid, kTileThreads, 0, native(stream)>>>(tile, source);
   MG_CUDA(cudaGetLastError());
 }
 
 template <class T>
 void launch_source(const Tile& tile, const Fp8Source& source, Stream stream) {
   const T* const x = source.x.as<T>();
+  const T* const dy = source.is_derivative() ? source.dy.as<T>() : nullptr;
   if (!source.activation) return launch(tile, Plain<T>{x, tile.cols}, stream);
   dispatch_activation(*source.activation, [&]<class Accurate, Gate kGate>() {
     using Function = typename Fast<Accurate>::type;
-    if (source.is_derivative()) {
-      launch(tile, Derivative<T, Function, kGate>{x, source.dy.as<T>(), tile.cols}, stream);
+    const Derivative<T, Function, kGate> derivative{x, dy, tile.cols};
+    if (tile.value.columns != nullptr) {
+      launch<true>(tile, derivative, stream);
+    } else if (source.is_derivative()) {
+      launch(tile, derivative, stream);
     } else {
       launch(tile, Activated<T, Function, kGate>{x, tile.cols}, stream);
     }
@@ -291,6 +334,13 @@ void expect_aligned(int64_t rows, int64_t cols, const void* p) {
                    "start at a multiple of 16 bytes");
 }
 
+ValueTile value_of(const Fp8Target& target, const Fp8Source& source) {
+  const Fp8Value& value = target.value;
+  if (value.columns.is_null()) return {};
+  return {static_cast<uint8_t*>(value.columns.data), value.scale.as<float>(),
+          Fp8Source{source.x, source.activation}.cols()};
+}
+
 }  // namespace
 
 void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView scale,
@@ -304,7 +354,8 @@ void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView sc
                   .scale = scale.data == nullptr ? nullptr : scale.as<float>(),
                   .format = one.dtype == DType::kFloat8E5M2 ? __NV_E5M2 : __NV_E4M3,
                   .num_rows = source.rows(),
-                  .cols = source.cols()};
+                  .cols = source.cols(),
+                  .value = value_of(target, source)};
   if (tile.num_rows == 0 || tile.cols == 0) return;
   expect_aligned(tile.num_rows, tile.cols, source.x.data);
   if (source.is_derivative()) expect_aligned(tile.num_rows, tile.cols, source.dy.data);

@@ -36,14 +36,15 @@ struct Forward {
   Saved saved;
 };
 
-// For x of shape [.., in]; wide_x is x if it exists as a tensor.
+// For x of shape [.., in]; wide_x is x if it exists as a tensor. keeps_x: saves the transpose of x.
 Forward forward(const kernels::Fp8Source& x, const Shape& shape, const Tensor& wide_x,
-                const Fp8Linear& layer) {
+                const Fp8Linear& layer, bool keeps_x = true) {
   const bool has_fp8_wgrad = layer.fp8.has_fp8_wgrad();
   Forward result{
       Tensor(shape.with(-1, layer.weight.size(0)), layer.weight.dtype(), layer.weight.stream()),
       {&layer.fp8, linear_saved(layer.weight, layer.bias),
-       layer.fp8.quantized(Fp8Tensor::kInput, x, {.columns = grad_enabled() && has_fp8_wgrad}),
+       layer.fp8.quantized(Fp8Tensor::kInput, x,
+                           {.columns = keeps_x && grad_enabled() && has_fp8_wgrad}),
        has_fp8_wgrad ? Tensor() : wide_x}};
   Fp8Matrix& quantized = result.saved.x;
   kernels::fp8_matmul(result.y.rows(), quantized.by_rows(), layer.fp8.weight().by_rows(),
@@ -66,16 +67,19 @@ struct OutputGradient {
   Tensor dbias;  // the sum of its rows; undefined if not wanted or added to a main gradient
 };
 
+// `value`: as Fp8Parts::value.
 OutputGradient quantized_gradient(const kernels::Fp8Source& dy, const Saved& saved,
-                                  const LayerWants& wants) {
+                                  const LayerWants& wants, Fp8Matrix* value = nullptr) {
   const Stream stream = saved.linear.weight.stream();
   const int64_t num_sums = (dy.rows() + kernels::kFp8SumRows - 1) / kernels::kFp8SumRows;
   const Tensor sums =
       wants.bias ? Tensor({num_sums, dy.cols()}, DType::kFloat32, stream) : Tensor();
   OutputGradient d;
-  d.matrix = saved.fp8->quantized(
-      Fp8Tensor::kGradient, dy,
-      {.rows = wants.x, .columns = wants.weight && saved.fp8->has_fp8_wgrad(), .sums = sums});
+  d.matrix = saved.fp8->quantized(Fp8Tensor::kGradient, dy,
+                                  {.rows = wants.x,
+                                   .columns = wants.weight && saved.fp8->has_fp8_wgrad(),
+                                   .sums = sums,
+                                   .value = value});
   if (!wants.bias) return d;
   ParameterGradient gradient(saved.linear.bias_sink, {dy.cols()}, saved.linear.weight.dtype(),
                              stream, true);
@@ -145,30 +149,33 @@ Variable fp8_mlp(const Variable& x, const Fp8Linear& layer1, Activation activati
   Forward fc1 = forward({.x = whole.rows()}, whole.shape(), Tensor(), layer1);
   Tensor pre = std::move(fc1.y);  // [s, b, f/tp or 2f/tp]
   Forward fc2 = forward({.x = std::as_const(pre).rows(), .activation = activation}, pre.shape(),
-                        Tensor(), layer2);
+                        Tensor(), layer2, false);
 
   return record(
       "fp8_mlp", summed_over_ranks(std::move(fc2.y), tp),
       {x, layer1.weight, layer1.bias, layer2.weight},
       [saved1 = std::move(fc1.saved), pre = std::move(pre), saved2 = std::move(fc2.saved),
        activation, tp](const Tensor& part, const Wants& wants) mutable -> Grads {
+        OutputGradient d2;
         Tensor dy;  // of the activation's value, [s, b, f/tp]
-        Tensor dweight2;
         {
           const Tensor dz = whole_rows(part, tp);
-          const OutputGradient d =
-              quantized_gradient({.x = dz.rows()}, saved2, {true, wants[3], false});
-          dy = input_gradient(d.matrix, dz.shape(), saved2);
-          if (wants[3]) dweight2 = weight_gradient(d.matrix, dz, saved2);
-          saved2.x = Fp8Matrix();
+          d2 = quantized_gradient({.x = dz.rows()}, saved2, {true, wants[3], false});
+          dy = input_gradient(d2.matrix, dz.shape(), saved2);
+          d2.matrix.rows = Tensor();
         }
+        // The activation's value comes back beside its derivative, for the gradient of weight2.
         const OutputGradient d = quantized_gradient({.x = std::as_const(pre).rows(),
                                                      .activation = activation,
                                                      .dy = std::as_const(dy).rows()},
-                                                    saved1, {wants[0], wants[1], wants[2]});
+                                                    saved1, {wants[0], wants[1], wants[2]},
+                                                    wants[3] ? &saved2.x : nullptr);
         const Shape shape = pre.shape();
         pre = Tensor();
         dy = Tensor();
+        Tensor dweight2 = wants[3] ? weight_gradient(d2.matrix, Tensor(), saved2) : Tensor();
+        saved2.x = Fp8Matrix();
+        d2.matrix = Fp8Matrix();
         InputGradient dx(wants[0] ? input_gradient(d.matrix, shape, saved1) : Tensor(), tp);
         Tensor dweight1 = wants[1] ? weight_gradient(d.matrix, Tensor(), saved1) : Tensor();
         return {dx.finish(), std::move(dweight1), d.dbias, std::move(dweight2)};

@@ -40,7 +40,8 @@ Variable fp8_row_parallel_linear(const Variable& x, const Fp8Linear& layer,
 //   weight1  [f/tp or 2f/tp, h]  weight2 [h, f/tp]
 //   y        like x
 //
-// Saves the activation's argument in 16 bits, and the transposes of x and of its value in FP8.
+// Saves the activation's argument in 16 bits and the transpose of x in FP8. The backward pass makes
+// that of the activation's value from its argument.
 // REQUIRES: has_fp8_wgrad() of both layers.
 Variable fp8_mlp(const Variable& x, const Fp8Linear& layer1, Activation activation,
                  const Fp8Linear& layer2, const TensorParallel& tp);
