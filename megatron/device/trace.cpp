@@ -60,6 +60,7 @@ constexpr NamedKind kKinds[] = {
     {"cross_attention", WorkKind::kAttention},
     {"output_layer", WorkKind::kHead},
     {"cross_entropy", WorkKind::kHead},
+    {"vocabulary_loss", WorkKind::kHead},
     {"masked_mean", WorkKind::kHead},
     {"optimizer", WorkKind::kOptimizer},
     {"copy_to_tensor_region", WorkKind::kCommunication},

@@ -115,9 +115,10 @@ Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidde
       targets.insert(targets.end(), all.begin() + begin, all.begin() + begin + count);
     }
     const Tensor logits = own_logits(model, hidden, begin, count);
-    const Tensor found = log_probabilities(
-        logits, tensor_of(targets, {b, count}),
-        vocabulary_shard(logits, model.parallel.tensor, model.chunk.config().counted_vocab_size()));
+    const Tensor found =
+        log_probabilities(logits, tensor_of(targets, {b, count}),
+                          vocabulary_shard(logits.size(-1), model.parallel.tensor,
+                                           model.chunk.config().counted_vocab_size()));
     if (!draws(model)) continue;
     Tensor part = result.slice(begin, count);
     copy_into(part, found.to(Stream{}));

@@ -4,7 +4,15 @@
 
 namespace megatron::kernels {
 
-void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+void expect_labels_cover(const Labels& labels, const Shape& shape) {
+  const Shape& ids = labels.ids.shape;
+  if (ids.rank() == 2 && ids[0] == shape[1] && ids[1] >= labels.first_position + shape[0]) return;
+  throw ShapeError("cross_entropy: labels " + ids.str() + " have none for " +
+                   std::to_string(shape[0]) + " positions of " + std::to_string(shape[1]) +
+                   " samples from position " + std::to_string(labels.first_position) + " on");
+}
+
+void cross_entropy_statistics(TensorView statistics, ConstView logits, const Labels& labels,
                               int64_t first_column, int64_t num_columns, Stream stream) {
   if (stream.is_cpu()) {
     return cpu::cross_entropy_statistics(statistics, logits, labels, first_column, num_columns,
@@ -18,7 +26,7 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView
 }
 
 void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
-                          ConstView labels, float label_smoothing, int64_t num_columns,
+                          const Labels& labels, float label_smoothing, int64_t num_columns,
                           Stream stream) {
   if (stream.is_cpu()) {
     return cpu::cross_entropy_losses(losses, log_sum_exp, statistics, labels, label_smoothing,
@@ -32,7 +40,7 @@ void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView s
 }
 
 void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
-                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            ConstView log_sum_exp, const Labels& labels, int64_t first_column,
                             float label_smoothing, int64_t num_columns, Stream stream) {
   if (stream.is_cpu()) {
     return cpu::cross_entropy_backward(dlogits, dlosses, logits, log_sum_exp, labels, first_column,

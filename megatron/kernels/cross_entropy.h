@@ -3,7 +3,7 @@
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
 
-// Cross entropy of logits [s, b, v] with labels [b, s], in three kernels, so that the vocabulary
+// Cross entropy of logits [s, b, v] with their labels, in three kernels, so that the vocabulary
 // may be spread over ranks. Each rank computes statistics of its columns, all ranks gather and
 // combine them, and each rank computes its part of the gradient without communication. A single
 // rank does the same with one set of statistics.
@@ -24,11 +24,24 @@ enum CrossEntropyStatistic {
   kNumCrossEntropyStatistics,
 };
 
+// The labels of `s` positions of longer sequences: those from first_position on.
+//   ids [b, S] int64
+struct Labels {
+  Labels(ConstView the_ids, int64_t first = 0)  // NOLINT(google-explicit-constructor): often all
+      : ids(the_ids), first_position(first) {}
+  Labels(TensorView the_ids)  // NOLINT(google-explicit-constructor)
+      : Labels(ConstView(the_ids)) {}
+
+  ConstView ids;
+  int64_t first_position;
+};
+// Throws ShapeError unless there are labels for the rows of `shape`, which begins with [s, b].
+void expect_labels_cover(const Labels& labels, const Shape& shape);
+
 // statistics  [s, b, 4]     out  fp32
 // logits      [s, b, v/tp]  in
-// labels      [b, s]        in
 // first_column: the id of column 0, vp_rank * v/tp.
-void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+void cross_entropy_statistics(TensorView statistics, ConstView logits, const Labels& labels,
                               int64_t first_column, int64_t num_columns, Stream stream);
 
 // The loss of each token, -log p(label), with p = softmax over the columns of all ranks. With label
@@ -38,37 +51,36 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView
 //   losses           [s, b]         out  fp32
 //   log_sum_exp      [s, b]         out  fp32, for the backward pass
 //   statistics       [tp, s, b, 4]  in   fp32
-//   labels           [b, s]         in
 void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
-                          ConstView labels, float label_smoothing, int64_t num_columns,
+                          const Labels& labels, float label_smoothing, int64_t num_columns,
                           Stream stream);
 
 // dlogits = (softmax - target distribution) * dlosses.
 //   dlogits [s, b, v/tp] out, may be logits    dlosses [s, b] in, fp32
-//   logits [s, b, v/tp] in    log_sum_exp [s, b] in, fp32    labels [b, s] in
+//   logits [s, b, v/tp] in    log_sum_exp [s, b] in, fp32
 void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
-                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            ConstView log_sum_exp, const Labels& labels, int64_t first_column,
                             float label_smoothing, int64_t num_columns, Stream stream);
 
 namespace cpu {
-void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+void cross_entropy_statistics(TensorView statistics, ConstView logits, const Labels& labels,
                               int64_t first_column, int64_t num_columns, Stream stream);
 void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
-                          ConstView labels, float label_smoothing, int64_t num_columns,
+                          const Labels& labels, float label_smoothing, int64_t num_columns,
                           Stream stream);
 void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
-                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            ConstView log_sum_exp, const Labels& labels, int64_t first_column,
                             float label_smoothing, int64_t num_columns, Stream stream);
 }  // namespace cpu
 
 namespace cuda {
-void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+void cross_entropy_statistics(TensorView statistics, ConstView logits, const Labels& labels,
                               int64_t first_column, int64_t num_columns, Stream stream);
 void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
-                          ConstView labels, float label_smoothing, int64_t num_columns,
+                          const Labels& labels, float label_smoothing, int64_t num_columns,
                           Stream stream);
 void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
-                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            ConstView log_sum_exp, const Labels& labels, int64_t first_column,
                             float label_smoothing, int64_t num_columns, Stream stream);
 }  // namespace cuda
 

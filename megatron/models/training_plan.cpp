@@ -15,6 +15,7 @@
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/pipeline/schedule.h"
 #include "megatron/parallel/tensor/pieces.h"
+#include "megatron/parallel/tensor/vocabulary_loss.h"
 
 namespace megatron {
 namespace {
@@ -340,20 +341,20 @@ class ActivationPlan {
     }
     if (stage_.has_head &&
         is_all_warmup()) {  // every microbatch gets its loss before any goes back
-      std::vector<MemoryRow> kept = head_rows();
-      kept.pop_back();  // the gradient
       input.push_back(
-          {"losses of the other microbatches", (t_.num_microbatches - 1) * total_bytes(kept)});
+          {"losses of the other microbatches", (t_.num_microbatches - 1) * kept_by_head()});
     }
     int64_t held = total_bytes(input) + kept_by_layers();
     std::string peak_at;
     std::vector<MemoryRow> extra;
+    std::vector<MemoryRow> input_then;  // when peak_at is
     int64_t peak = -1;
     const auto consider = [&](int64_t before, std::vector<MemoryRow> more, std::string when) {
       if (before + total_bytes(more) <= peak) return;
       peak = before + total_bytes(more);
       extra = std::move(more);
       peak_at = std::move(when);
+      input_then = input;
     };
     if (stage_.has_head) consider(held, head_rows(), "loss");
     int64_t peak_layers = kept_by_layers();
@@ -361,6 +362,12 @@ class ActivationPlan {
     for (auto stack = stacks_.rbegin(); stack != stacks_.rend(); ++stack) {
       // Layers of a stage's chunks count on.
       int64_t layer = stage_.num_chunks * stack->part.num_layers;
+      for (MemoryRow& row : input) {
+        if (&*stack == &stacks_.back() || row.what != final_norm_name(*stack)) continue;
+        const int64_t freed = stack->final_norm() + stack->hidden();  // of this microbatch
+        row.bytes -= freed;
+        held -= freed;
+      }
       for (auto region = stack->regions.rbegin(); region != stack->regions.rend(); ++region) {
         const int64_t before = peak;
         consider(held, stack->backward_rows(*region),
@@ -375,13 +382,17 @@ class ActivationPlan {
     const auto add = [&](const std::string& what, int64_t bytes) {
       if (bytes > 0) rows.push_back({MemoryCategory::kActivations, what, bytes});
     };
-    for (const MemoryRow& row : input) add(row.what, row.bytes);
+    for (const MemoryRow& row : input_then) add(row.what, row.bytes);
     for (const PlannedStack& stack : stacks_) add_layers(rows, stack, peak_layers);
     for (const MemoryRow& row : extra) add(row.what, row.bytes);
     return peak_at;
   }
 
  private:
+  // Where it is not part of the head.
+  static std::string final_norm_name(const PlannedStack& stack) {
+    return stack.part.name + "final norm, input, statistics and output";
+  }
   // An interleaved schedule with a microbatch for each stage (parallel/pipeline/schedule.h).
   bool is_all_warmup() const {
     return stage_.num_chunks > 1 && t_.num_microbatches == num_stages(t_);
@@ -459,8 +470,8 @@ class ActivationPlan {
                         stack.hidden() + norm_statistics_bytes(c, sizes_)});
       }
       if (&stack != &stacks_.back() || (stack.part.has_end && !stage_.has_head)) {
-        rows.push_back({name + "final norm, input, statistics and output",
-                        chunks_in_flight() * (stack.final_norm() + stack.hidden())});
+        rows.push_back(
+            {final_norm_name(stack), chunks_in_flight() * (stack.final_norm() + stack.hidden())});
       }
       if (num_stages(t_) > 1 && stack.sizes.encoder_length > 0) {
         rows.push_back({"encoder's output", chunks_in_flight() * stack.encoder_output()});
@@ -469,21 +480,32 @@ class ActivationPlan {
     return rows;
   }
 
-  // The loss, when the gradient of the logits (written over them) is multiplied back.
+  // What the head keeps for the backward pass.
+  int64_t kept_by_head() const {
+    const PlannedStack& last = stacks_.back();
+    const bool is_bert = last.config().kind == ModelKind::kBert;
+    return last.final_norm() + last.hidden() +
+           (is_bert ? 3 * last.hidden() + norm_statistics_bytes(last.config(), sizes_) : 0);
+  }
+  // The loss (vocabulary_loss()), when the gradient of a piece of the logits, written over them, is
+  // multiplied back.
   std::vector<MemoryRow> head_rows() const {
     const PlannedStack& last = stacks_.back();
     const TransformerConfig& c = last.config();
     const int64_t tokens = last.tokens();
+    const int64_t columns = c.padded_vocab_size / sizes_.tp;
+    const int64_t b = sizes_.micro_batch_size;
+    const int64_t rows = b * positions_of_piece(tokens / b, b, columns, c.params_dtype);
     const bool is_bert = c.kind == ModelKind::kBert;
-    return {{"final norm, input and statistics", last.final_norm()},
-            {"final norm, output", last.hidden()},
-            {"LM head: dense layer, activation, norm",
-             is_bert ? 3 * last.hidden() + norm_statistics_bytes(c, sizes_) : 0},
-            {"logits, then their gradient",
-             last.block(tokens * c.padded_vocab_size / sizes_.tp, c.params_dtype)},
-            {"labels, loss mask, log-sum-exp",
-             last.block(tokens, DType::kInt64) + 2 * last.block(tokens, DType::kFloat32)},
-            {"gradient of the final norm's output", last.hidden() + 2 * gathered_bytes(c, sizes_)}};
+    return {
+        {"final norm, input and statistics", last.final_norm()},
+        {"final norm, output", last.hidden()},
+        {"LM head: dense layer, activation, norm",
+         is_bert ? 3 * last.hidden() + norm_statistics_bytes(c, sizes_) : 0},
+        {"a piece of the logits, then their gradient", last.block(rows * columns, c.params_dtype)},
+        {"labels, loss mask, losses and their gradient",
+         last.block(tokens, DType::kInt64) + 3 * last.block(tokens, DType::kFloat32)},
+        {"gradient of the final norm's output", last.hidden() + 2 * gathered_bytes(c, sizes_)}};
   }
 
   const PlannedTraining& t_;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "megatron/device/trace.h"
 #include "megatron/kernels/cross_entropy.h"
 #include "megatron/kernels/elementwise.h"
@@ -14,15 +16,6 @@ int64_t num_columns(const Tensor& logits, const VocabularyShard& shard) {
   return shard.num_columns == 0 ? logits.size(-1) : shard.num_columns;
 }
 
-void expect_labels_fit(const Tensor& labels, const Tensor& logits, int64_t columns) {
-  if (logits.rank() != 3) {
-    throw ShapeError(fmt::format("cross_entropy: logits have shape {}, expected [s, b, v]",
-                                 logits.shape().str()));
-  }
-  expect_shape(labels.shape(), {logits.size(1), logits.size(0)}, "cross_entropy: labels");
-  if (labels.stream().is_cpu()) expect_labels(labels, columns);
-}
-
 struct Losses {
   Tensor losses;
   Tensor log_sum_exp;
@@ -31,22 +24,13 @@ struct Losses {
 
 Losses losses_of(const Tensor& logits, const Tensor& given_labels, float label_smoothing,
                  const VocabularyShard& shard) {
-  expect_labels_fit(given_labels, logits, num_columns(logits, shard));
-  const int64_t s = logits.size(0);
-  const int64_t b = logits.size(1);
+  expect_labels_fit(given_labels, logits.shape(), num_columns(logits, shard));
+  const Shape shape = {logits.size(0), logits.size(1)};
   const Stream stream = logits.stream();
-  const Tensor labels = given_labels.to(stream);
-  Tensor statistics({s, b, kernels::kNumCrossEntropyStatistics}, DType::kFloat32, stream);
-  kernels::cross_entropy_statistics(statistics.view(), logits.view(), labels.view(),
-                                    shard.first_column, num_columns(logits, shard), stream);
-  Losses result{Tensor({s, b}, DType::kFloat32, stream), Tensor({s, b}, DType::kFloat32, stream),
-                labels};
-  const Tensor of_all_ranks =
-      shard.gather ? shard.gather(statistics)
-                   : statistics.reshape({1, s, b, kernels::kNumCrossEntropyStatistics});
-  kernels::cross_entropy_losses(result.losses.view(), result.log_sum_exp.view(),
-                                of_all_ranks.view(), labels.view(), label_smoothing,
-                                num_columns(logits, shard), stream);
+  Losses result{Tensor(shape, DType::kFloat32, stream), Tensor(shape, DType::kFloat32, stream),
+                given_labels.to(stream)};
+  cross_entropy_into(result.losses, result.log_sum_exp, logits, result.labels, 0, label_smoothing,
+                     shard);
   return result;
 }
 
@@ -62,6 +46,39 @@ void expect_labels(const Tensor& labels, int64_t num_columns) {
         "check that the data's tokenizer fits the model",
         all[i], i / length, i % length, num_columns));
   }
+}
+
+void expect_labels_fit(const Tensor& labels, const Shape& logits, int64_t num_columns) {
+  if (logits.rank() != 3) {
+    throw ShapeError(
+        fmt::format("cross_entropy: logits have shape {}, expected [s, b, v]", logits.str()));
+  }
+  expect_shape(labels.shape(), {logits[1], logits[0]}, "cross_entropy: labels");
+  if (labels.stream().is_cpu()) expect_labels(labels, num_columns);
+}
+
+void cross_entropy_into(Tensor& losses, Tensor& log_sum_exp, const Tensor& logits,
+                        const Tensor& labels, int64_t first, float label_smoothing,
+                        const VocabularyShard& shard) {
+  const Stream stream = logits.stream();
+  const Shape shape = logits.shape().with(2, kernels::kNumCrossEntropyStatistics);
+  Tensor statistics(shape, DType::kFloat32, stream);
+  const kernels::Labels targets(labels.view(), first);
+  kernels::cross_entropy_statistics(statistics.view(), logits.view(), targets, shard.first_column,
+                                    num_columns(logits, shard), stream);
+  const Tensor of_all_ranks = shard.gather ? shard.gather(statistics)
+                                           : statistics.reshape({1, shape[0], shape[1], shape[2]});
+  kernels::cross_entropy_losses(losses.view(), log_sum_exp.view(), of_all_ranks.view(), targets,
+                                label_smoothing, num_columns(logits, shard), stream);
+}
+
+void cross_entropy_gradient_inplace(Tensor& logits, const Tensor& dlosses,
+                                    const Tensor& log_sum_exp, const Tensor& labels, int64_t first,
+                                    float label_smoothing, const VocabularyShard& shard) {
+  kernels::cross_entropy_backward(logits.view(), dlosses.view(), std::as_const(logits).view(),
+                                  log_sum_exp.view(), kernels::Labels(labels.view(), first),
+                                  shard.first_column, label_smoothing, num_columns(logits, shard),
+                                  logits.stream());
 }
 
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing,

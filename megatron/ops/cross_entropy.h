@@ -29,6 +29,22 @@ struct VocabularyShard {
 Variable cross_entropy(const Variable& logits, const Tensor& labels, float label_smoothing = 0,
                        const VocabularyShard& shard = {});
 
+// The parts of cross_entropy(), for a loss that has its logits in pieces. A piece is the logits
+// [n, b, v/ranks] of the positions from `first` on; labels are those of all positions, on the
+// device of logits.
+//
+//   losses, log_sum_exp [n, b] fp32 out
+void cross_entropy_into(Tensor& losses, Tensor& log_sum_exp, const Tensor& logits,
+                        const Tensor& labels, int64_t first, float label_smoothing,
+                        const VocabularyShard& shard);
+// Replaces the logits by their gradient.   dlosses [n, b] fp32
+void cross_entropy_gradient_inplace(Tensor& logits, const Tensor& dlosses,
+                                    const Tensor& log_sum_exp, const Tensor& labels, int64_t first,
+                                    float label_smoothing, const VocabularyShard& shard);
+// Throws ShapeError unless labels fit logits of the shape [s, b, v], and for the first label that
+// is not below num_columns, if labels are on the host.
+void expect_labels_fit(const Tensor& labels, const Shape& logits, int64_t num_columns);
+
 // Throws ShapeError for the first label that is not below num_columns. Labels are on the host.
 void expect_labels(const Tensor& labels, int64_t num_columns);
 

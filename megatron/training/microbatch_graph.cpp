@@ -71,6 +71,7 @@ MicrobatchOutput MicrobatchGraph::run(const Microbatch& batch, int64_t first_sam
 
 MicrobatchOutput MicrobatchGraph::both_passes(const Microbatch& batch, const Tensor& seed) {
   const PoolScope scope(&pool_);
+  task_.use_loss_seed(seed);
   MicrobatchOutput output = task_.forward_step(Split::kTrain, 0, batch, {});
   run_backward({.activations = {}, .losses = std::move(output.losses)}, {}, seed);
   return {.logged = std::move(output.logged)};

@@ -69,6 +69,11 @@ class TrainTask {
   // memory, and checks everything that only the host can check. Throws the data's errors.
   virtual Microbatch get_batch(Split split, int64_t chunk) = 0;
 
+  // `seed` [] fp32, on the model's device, is the gradient with which the backward passes of the
+  // next microbatches start at each loss; undefined if there are none. So a task may compute
+  // gradients in the forward pass (vocabulary_loss()).
+  virtual void use_loss_seed(const Tensor& /*seed*/) {}
+
   // Runs a chunk on such a microbatch after its copy to the model's device; in grad mode if a
   // backward pass follows. `activations` come from the previous chunk; the model's first chunk has
   // none.

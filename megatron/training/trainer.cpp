@@ -196,6 +196,7 @@ int64_t Trainer::first_sample_of(int64_t microbatch) const {
 
 LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed) {
   if (seed.defined() && graph_) return train_through_graph(num_microbatches, seed);
+  task_.use_loss_seed(seed);
   const ParallelContext& parallel = state_.parallel;
   const PipelineShape shape{.stage = parallel.pipeline.rank(),
                             .stages = parallel.pipeline.size(),

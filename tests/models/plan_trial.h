@@ -11,6 +11,7 @@
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/parallel/fp8_scaling.h"
+#include "megatron/parallel/pipeline/executor.h"
 #include "tests/support/device_under_test.h"
 
 // The plan of a small model against what the allocator counted while it trained.
@@ -38,10 +39,10 @@ struct PlanTrial {
   }
 };
 
-// Two iterations of two microbatches with Adam. `loss_of(model, random)` computes the loss of a
-// microbatch of `batch` samples.
-template <class Model, class LossOf>
-PlanTrial plan_trial(const TransformerConfig& config, int64_t batch, const LossOf& loss_of) {
+// Two iterations of two microbatches with Adam. `losses_of(model, random, seed)` computes the
+// losses of a microbatch of `batch` samples, whose backward passes start with `seed`.
+template <class Model, class LossesOf>
+PlanTrial plan_trial(const TransformerConfig& config, int64_t batch, const LossesOf& losses_of) {
   PlanTrial trial;
   ParallelConfig parallel;
   parallel.accumulate_allreduce_grads_in_fp32 = true;
@@ -58,10 +59,13 @@ PlanTrial plan_trial(const TransformerConfig& config, int64_t batch, const LossO
   Fp8Scaling fp8({&model}, config.fp8, {}, stream);
   allocator.reset_peaks();
   RandomState random(1);
+  const Tensor seed = full({}, 1, DType::kFloat32, stream);
   for (int iteration = 0; iteration < 2; ++iteration) {
     flat.zero_grads();
     fp8.quantize_weights();
-    for (int microbatch = 0; microbatch < 2; ++microbatch) backward(loss_of(model, random));
+    for (int microbatch = 0; microbatch < 2; ++microbatch) {
+      run_backward({.activations = {}, .losses = losses_of(model, random, seed)}, {}, seed);
+    }
     fp8.finish_iteration(iteration);
     optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
   }

@@ -13,8 +13,8 @@ namespace {
 
 constexpr const char* kWho = "cross_entropy";
 
-// Labels [b, s] read by rows of [s, b].
-struct Labels {
+// Labels read by rows of [s, b].
+struct Targets {
   const int64_t* ids;
   int64_t batch;
   int64_t length;
@@ -22,9 +22,9 @@ struct Labels {
   int64_t of_row(int64_t row) const { return ids[row % batch * length + row / batch]; }
 };
 
-Labels labels_of(ConstView labels, const Shape& shape) {
-  expect_shape(labels.shape, {shape[1], shape[0]}, "cross_entropy: labels");
-  return {labels.as<int64_t>(), labels.size(0), labels.size(1)};
+Targets targets_of(const Labels& labels, const Shape& shape) {
+  expect_labels_cover(labels, shape);
+  return {labels.ids.as<int64_t>() + labels.first_position, labels.ids.size(0), labels.ids.size(1)};
 }
 
 float max_of_row(const TileReader& logits, int64_t first, int64_t cols) {
@@ -54,9 +54,9 @@ float spread_of(float label_smoothing, int64_t num_columns) {
 
 }  // namespace
 
-void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+void cross_entropy_statistics(TensorView statistics, ConstView logits, const Labels& labels,
                               int64_t first_column, int64_t num_columns, Stream) {
-  const Labels targets = labels_of(labels, logits.shape);
+  const Targets targets = targets_of(labels, logits.shape);
   const int64_t rows = logits.size(0) * logits.size(1);
   const int64_t cols = logits.size(2);
   expect_shape(statistics.shape, logits.shape.with(2, kNumCrossEntropyStatistics),
@@ -96,8 +96,9 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView
 }
 
 void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
-                          ConstView labels, float label_smoothing, int64_t num_columns, Stream) {
-  const Labels targets = labels_of(labels, losses.shape);
+                          const Labels& labels, float label_smoothing, int64_t num_columns,
+                          Stream) {
+  const Targets targets = targets_of(labels, losses.shape);
   const int64_t rows = losses.numel();
   const int64_t ranks = statistics.size(0);
   expect_shape(statistics.shape,
@@ -136,9 +137,9 @@ void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView s
 }
 
 void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
-                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            ConstView log_sum_exp, const Labels& labels, int64_t first_column,
                             float label_smoothing, int64_t num_columns, Stream) {
-  const Labels targets = labels_of(labels, logits.shape);
+  const Targets targets = targets_of(labels, logits.shape);
   const int64_t rows = logits.size(0) * logits.size(1);
   const int64_t cols = logits.size(2);
   expect_shape(dlogits.shape, logits.shape, "cross_entropy: dlogits");

@@ -11,8 +11,8 @@ constexpr const char* kWho = "cross_entropy";
 constexpr int kRowThreads = 512;
 constexpr int kWarps = kRowThreads / 32;
 
-// Labels [b, s] read by rows of [s, b].
-struct Labels {
+// Labels read by rows of [s, b].
+struct Targets {
   const int64_t* ids;
   uint32_t batch;
   uint32_t length;
@@ -22,14 +22,14 @@ struct Labels {
   }
 };
 
-Labels labels_of(ConstView labels, const Shape& shape) {
-  expect_shape(labels.shape, {shape[1], shape[0]}, "cross_entropy: labels");
-  if (labels.numel() > INT32_MAX) {
-    throw ShapeError("cross_entropy: " + std::to_string(labels.numel()) +
+Targets targets_of(const Labels& labels, const Shape& shape) {
+  expect_labels_cover(labels, shape);
+  if (labels.ids.numel() > INT32_MAX) {
+    throw ShapeError("cross_entropy: " + std::to_string(labels.ids.numel()) +
                      " tokens exceed one launch; use a smaller micro-batch");
   }
-  return {labels.as<int64_t>(), static_cast<uint32_t>(labels.size(0)),
-          static_cast<uint32_t>(labels.size(1))};
+  return {labels.ids.as<int64_t>() + labels.first_position,
+          static_cast<uint32_t>(labels.ids.size(0)), static_cast<uint32_t>(labels.ids.size(1))};
 }
 
 // Part of a row: a running sum of exp(x - max), which is scaled down when max grows.
@@ -82,7 +82,7 @@ __device__ inline Part warp_merged(Part part) {
 
 // One block per row of `cols` columns; the first `counted` are not padding.
 __global__ void __launch_bounds__(kRowThreads)
-    statistics_kernel(float* statistics, Source logits, Labels labels, int64_t first_column,
+    statistics_kernel(float* statistics, Source logits, Targets labels, int64_t first_column,
                       int64_t cols, int64_t counted) {
   constexpr int kUnrolled = 2;
   __shared__ Part shared[kWarps];
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 __global__ void losses_kernel(float* losses, float* log_sum_exp, const float4* statistics,
-                              Labels labels, uint32_t rows, int64_t ranks, float spread,
+                              Targets labels, uint32_t rows, int64_t ranks, float spread,
                               float num_columns) {
   const uint32_t row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= rows) return;
@@ -153,7 +153,7 @@ struct Backward {
 // One block per piece of a row: 8 columns per thread and turn. Starts with the last rows: the
 // forward pass ended with them, so they may still be in the L2 cache.
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(Sink dlogits, Source logits, Labels labels, Backward b) {
+    backward_kernel(Sink dlogits, Source logits, Targets labels, Backward b) {
   const uint32_t row = gridDim.x - 1 - blockIdx.x;
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kVector;
   const int64_t left = b.cols - column;
@@ -190,9 +190,9 @@ float spread_of(float label_smoothing, int64_t num_columns) {
 
 }  // namespace
 
-void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView labels,
+void cross_entropy_statistics(TensorView statistics, ConstView logits, const Labels& labels,
                               int64_t first_column, int64_t num_columns, Stream stream) {
-  const Labels targets = labels_of(labels, logits.shape);
+  const Targets targets = targets_of(labels, logits.shape);
   const int64_t rows = logits.size(0) * logits.size(1);
   const int64_t cols = logits.size(2);
   expect_shape(statistics.shape, logits.shape.with(2, kNumCrossEntropyStatistics),
@@ -205,9 +205,9 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, ConstView
 }
 
 void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView statistics,
-                          ConstView labels, float label_smoothing, int64_t num_columns,
+                          const Labels& labels, float label_smoothing, int64_t num_columns,
                           Stream stream) {
-  const Labels targets = labels_of(labels, losses.shape);
+  const Targets targets = targets_of(labels, losses.shape);
   const auto rows = static_cast<uint32_t>(losses.numel());
   const int64_t ranks = statistics.size(0);
   expect_shape(statistics.shape,
@@ -223,9 +223,9 @@ void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView s
 }
 
 void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
-                            ConstView log_sum_exp, ConstView labels, int64_t first_column,
+                            ConstView log_sum_exp, const Labels& labels, int64_t first_column,
                             float label_smoothing, int64_t num_columns, Stream stream) {
-  const Labels targets = labels_of(labels, logits.shape);
+  const Targets targets = targets_of(labels, logits.shape);
   const int64_t rows = logits.size(0) * logits.size(1);
   const int64_t cols = logits.size(2);
   expect_shape(dlogits.shape, logits.shape, "cross_entropy: dlogits");

@@ -131,12 +131,12 @@ Variable BertModel::forward(const BertInput& input, const Variable& activations,
   return encoder_.forward(x, context);
 }
 
-Variable BertModel::logits(const Variable& hidden) const {
+VocabularyProduct BertModel::vocabulary_product(const Variable& hidden) const {
   const TraceRange range("output_layer", hidden.stream());
   const Variable y = bias_activation(lm_head_->dense.forward_without_bias(hidden),
                                      lm_head_->dense.bias(), config_.head_activation);
-  return column_parallel_linear(lm_head_->layer_norm.forward(y),
-                                embedding_->word_embeddings.weight(), output_layer_->bias, tp_);
+  return {lm_head_->layer_norm.forward(y), embedding_->word_embeddings.weight(),
+          output_layer_->bias};
 }
 
 Variable BertModel::binary_logits(const Variable& hidden) const {
@@ -157,11 +157,11 @@ std::vector<ParameterSpec> bert_specs(const TransformerConfig& config) {
 
 BertLosses bert_losses(const BertModel& model, const Variable& hidden, const BertTargets& targets) {
   BertLosses losses;
-  const Variable logits = model.logits(hidden);  // [s, b, v/tp]
-  losses.lm = masked_mean(cross_entropy(logits, targets.labels, 0.0f,
-                                        vocabulary_shard(logits.data(), model.tensor_parallel(),
-                                                         model.config().counted_vocab_size())),
-                          targets.loss_mask);
+  losses.lm = vocabulary_loss(model.vocabulary_product(hidden),
+                              {.labels = targets.labels,
+                               .loss_mask = targets.loss_mask,
+                               .num_labels = model.config().counted_vocab_size()},
+                              model.tensor_parallel(), targets.seed);
   if (!model.config().bert_binary_head) return losses;
   // One position of b samples with two classes.
   const int64_t b = hidden.size(1);

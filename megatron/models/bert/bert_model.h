@@ -6,6 +6,7 @@
 #include "megatron/nn/layers.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/vocabulary.h"
+#include "megatron/parallel/tensor/vocabulary_loss.h"
 #include "megatron/transformer/transformer_block.h"
 
 namespace megatron {
@@ -41,9 +42,12 @@ class BertModel final : public Module {
   Variable forward(const BertInput& input, const Variable& activations, RandomState& random) const;
 
   // The heads, of the chunk that has them, on the output of forward().
-  //   logits         -> [s, b, v/tp]: this rank's columns
+  //   logits         -> [s, b, v/tp]: this rank's columns, of a product after the LM head
   //   binary_logits  -> [b, 2]: column 1 says that the parts are exchanged
-  Variable logits(const Variable& hidden) const;
+  VocabularyProduct vocabulary_product(const Variable& hidden) const;
+  Variable logits(const Variable& hidden) const {
+    return logits_of(vocabulary_product(hidden), tp_);
+  }
   Variable binary_logits(const Variable& hidden) const;
 
   const TransformerConfig& config() const { return config_; }
@@ -105,6 +109,7 @@ struct BertTargets {
   // Of the binary head; undefined without it.
   Tensor is_random;       // [b] int64, 1: the parts are exchanged
   Tensor sample_weights;  // [b, 1] fp32: ones
+  Tensor seed = {};       // [] fp32: the gradient that training starts with (vocabulary_loss())
 };
 // `hidden` is from the chunk with the head.
 BertLosses bert_losses(const BertModel& model, const Variable& hidden, const BertTargets& targets);

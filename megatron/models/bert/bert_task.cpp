@@ -198,7 +198,8 @@ MicrobatchOutput BertTask::forward_step(Split, int64_t chunk, const Microbatch& 
       model.forward(input, activations.empty() ? Variable() : activations[0], *random_);
   if (!model.chunk().has_head) return {.activations = {hidden}};
   const BertLosses losses = bert_losses(
-      model, hidden, {batch[kLabels], batch[kLossMask], batch[kIsRandom], sample_weights_});
+      model, hidden,
+      {batch[kLabels], batch[kLossMask], batch[kIsRandom], sample_weights_, loss_seed_});
   MicrobatchOutput output = {.losses = {losses.lm}, .logged = {{"lm loss", losses.lm.data()}}};
   if (losses.sop.defined()) {
     output.losses.push_back(losses.sop);

@@ -32,6 +32,7 @@ class BertTask : public TrainTask {
   Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
+  void use_loss_seed(const Tensor& seed) override { loss_seed_ = seed; }
   int64_t tokens_per_sample() const override { return config_.transformer.seq_length; }
   double flops(int64_t batch_size) const override;
   void close() override;
@@ -65,6 +66,7 @@ class BertTask : public TrainTask {
   std::vector<std::unique_ptr<const BertModel>> models_;  // by chunk of this rank
   std::vector<RowIds> positions_;  // by chunk: of every microbatch, on the model's device
   Tensor sample_weights_;          // ones, likewise
+  Tensor loss_seed_;
   SplitLoaders loaders_;
 };
 

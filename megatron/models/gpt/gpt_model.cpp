@@ -4,7 +4,6 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/trace.h"
-#include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -144,22 +143,20 @@ ChunkBoundary GptModel::boundary(int64_t micro_batch_size) const {
   return boundary;
 }
 
-Variable GptModel::logits(const Variable& hidden) const {
-  const TraceRange range("output_layer", hidden.stream());
-  const Variable& weight =
-      output_layer_ ? output_layer_->weight() : embedding_->word_embeddings.weight();
-  return column_parallel_linear(hidden, weight, Variable(), tp_);
+VocabularyProduct GptModel::vocabulary_product(const Variable& hidden) const {
+  return {hidden, output_layer_ ? output_layer_->weight() : embedding_->word_embeddings.weight()};
 }
 
 Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
-                  const Tensor& loss_mask, const Tensor& divisor) {
-  const Variable logits = model.logits(hidden);  // [s, b, v/tp]
+                  const Tensor& loss_mask, const Tensor& divisor, const Tensor& seed) {
   const TransformerConfig& config = model.config();
-  const Variable losses = cross_entropy(
-      logits, labels, static_cast<float>(config.label_smoothing),
-      vocabulary_shard(logits.data(), model.tensor_parallel(), config.counted_vocab_size()));
-  // [s, b]
-  return masked_mean(losses, loss_mask, divisor);
+  return vocabulary_loss(model.vocabulary_product(hidden),
+                         {.labels = labels,
+                          .loss_mask = loss_mask,
+                          .divisor = divisor,
+                          .num_labels = config.counted_vocab_size(),
+                          .label_smoothing = static_cast<float>(config.label_smoothing)},
+                         model.tensor_parallel(), seed);
 }
 
 }  // namespace megatron

@@ -7,6 +7,7 @@
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/parallel/tensor/vocabulary.h"
+#include "megatron/parallel/tensor/vocabulary_loss.h"
 #include "megatron/transformer/kv_cache.h"
 #include "megatron/transformer/transformer_block.h"
 
@@ -46,9 +47,13 @@ class GptModel final : public Module {
   Variable hidden_states(const GptInput& input, RandomState& random) const {
     return forward(input, Variable(), random);
   }
-  // This rank's columns of the logits: the output of forward() -> [s, b, v/tp]. Without sequence
-  // parallelism hidden may be a part of the positions.
-  Variable logits(const Variable& hidden) const;
+  // The product that makes logits of the output of forward(). Without sequence parallelism hidden
+  // may be a part of the positions.
+  VocabularyProduct vocabulary_product(const Variable& hidden) const;
+  // This rank's columns of the logits, [s, b, v/tp].
+  Variable logits(const Variable& hidden) const {
+    return logits_of(vocabulary_product(hidden), tp_);
+  }
 
   // What this chunk receives from the one before and sends to the one after: hidden states.
   ChunkBoundary boundary(int64_t micro_batch_size) const;
@@ -94,8 +99,9 @@ std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config, const Mode
 // tensor-parallel rank.
 //   hidden from the chunk with the head
 //   labels [b, s] int64 (see cross_entropy), loss_mask [b, s] and divisor [] fp32 on any device
+//   seed   as for vocabulary_loss(): saves the memory of most logits
 //   -> fp32 []
 Variable gpt_loss(const GptModel& model, const Variable& hidden, const Tensor& labels,
-                  const Tensor& loss_mask, const Tensor& divisor = {});
+                  const Tensor& loss_mask, const Tensor& divisor = {}, const Tensor& seed = {});
 
 }  // namespace megatron

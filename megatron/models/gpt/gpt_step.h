@@ -13,6 +13,7 @@ struct GptTargets {
   Tensor labels;     // [b, s] int64
   Tensor loss_mask;  // [b, s] fp32: the weight of each token, 0 or 1 in usual training
   Tensor divisor;    // [] fp32; undefined: the sum of loss_mask
+  Tensor seed = {};  // [] fp32: the gradient that training starts with (vocabulary_loss())
 };
 
 // Builds the inputs of a chunk of a GPT, and runs the chunk.

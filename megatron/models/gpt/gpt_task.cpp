@@ -74,12 +74,15 @@ MicrobatchOutput GptTask::forward_step(Split, int64_t chunk, const Microbatch& b
   const Variable hidden =
       step(chunk).forward(batch, activations.empty() ? Variable() : activations[0]);
   if (!model.chunk().has_head) return {.activations = {hidden}};
-  return loss(model, hidden, step(chunk).targets(batch));
+  GptTargets targets = step(chunk).targets(batch);
+  targets.seed = loss_seed_;
+  return loss(model, hidden, targets);
 }
 
 MicrobatchOutput GptTask::loss(const GptModel& model, const Variable& hidden,
                                const GptTargets& targets) const {
-  const Variable mean = gpt_loss(model, hidden, targets.labels, targets.loss_mask, targets.divisor);
+  const Variable mean =
+      gpt_loss(model, hidden, targets.labels, targets.loss_mask, targets.divisor, targets.seed);
   return {.losses = {mean}, .logged = {{"lm loss", mean.data()}}};
 }
 

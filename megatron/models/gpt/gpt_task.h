@@ -29,6 +29,7 @@ class GptTask : public TrainTask {
   Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
+  void use_loss_seed(const Tensor& seed) override { loss_seed_ = seed; }
   int64_t tokens_per_sample() const override { return config_.transformer.seq_length; }
   double flops(int64_t batch_size) const override;
   void close() override;
@@ -56,7 +57,8 @@ class GptTask : public TrainTask {
   const ParallelContext* parallel_ = nullptr;
   std::vector<std::unique_ptr<const GptModel>> models_;  // by chunk of this rank
   std::vector<std::unique_ptr<const GptStep>> steps_;    // by chunk
-  SplitLoaders loaders_;                                 // its threads use steps_
+  Tensor loss_seed_;
+  SplitLoaders loaders_;  // its threads use steps_
 };
 
 }  // namespace megatron

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "megatron/device/trace.h"
-#include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
@@ -190,14 +189,12 @@ T5States T5Model::forward(const T5Input& input, const T5States& states, RandomSt
   return result;
 }
 
-Variable T5Model::logits(const Variable& hidden) const {
-  const TraceRange range("output_layer", hidden.stream());
+VocabularyProduct T5Model::vocabulary_product(const Variable& hidden) const {
   const Variable& weight =
       is_tied(config_) ? embedding_->word_embeddings.weight() : output_layer_->weight;
   const auto factor = 1.0f / std::sqrt(static_cast<float>(config_.hidden_size));
   const bool is_scaled = is_tied(config_) && config_.scale_decoder_outputs;
-  return column_parallel_linear(is_scaled ? scale(hidden, factor) : hidden, weight,
-                                output_layer_->bias, tp_);
+  return {is_scaled ? scale(hidden, factor) : hidden, weight, output_layer_->bias};
 }
 
 std::vector<ParameterSpec> t5_specs(const TransformerConfig& config, const T5Chunk& chunk) {
@@ -210,13 +207,14 @@ std::vector<ParameterSpec> t5_specs(const TransformerConfig& config) {
 }
 
 Variable t5_loss(const T5Model& model, const Variable& hidden, const Tensor& labels,
-                 const Tensor& loss_mask) {
-  const Variable logits = model.logits(hidden);  // [sd, b, v/tp]
+                 const Tensor& loss_mask, const Tensor& seed) {
   const TransformerConfig& config = model.config();
-  const Variable losses = cross_entropy(
-      logits, labels, static_cast<float>(config.label_smoothing),
-      vocabulary_shard(logits.data(), model.tensor_parallel(), config.counted_vocab_size()));
-  return masked_mean(losses, loss_mask);
+  return vocabulary_loss(model.vocabulary_product(hidden),
+                         {.labels = labels,
+                          .loss_mask = loss_mask,
+                          .num_labels = config.counted_vocab_size(),
+                          .label_smoothing = static_cast<float>(config.label_smoothing)},
+                         model.tensor_parallel(), seed);
 }
 
 }  // namespace megatron

@@ -7,6 +7,7 @@
 #include "megatron/models/t5/t5_chunk.h"
 #include "megatron/nn/module.h"
 #include "megatron/parallel/tensor/vocabulary.h"
+#include "megatron/parallel/tensor/vocabulary_loss.h"
 #include "megatron/transformer/transformer_block.h"
 
 namespace megatron {
@@ -61,8 +62,12 @@ class T5Model final : public Module {
   // Undefined without relative positions.
   Tensor distance_bias(int64_t length) const;
 
-  // [sd, b, h] of the decoder's end -> [sd, b, v/tp]: this rank's columns.
-  Variable logits(const Variable& hidden) const;
+  // The product that makes logits of the decoder's end, [sd, b, h].
+  VocabularyProduct vocabulary_product(const Variable& hidden) const;
+  // This rank's columns of the logits, [sd, b, v/tp].
+  Variable logits(const Variable& hidden) const {
+    return logits_of(vocabulary_product(hidden), tp_);
+  }
 
   const TransformerConfig& config() const { return config_; }
   const T5Chunk& chunk() const { return chunk_; }
@@ -114,7 +119,8 @@ std::vector<ParameterSpec> t5_specs(const TransformerConfig& config, const T5Chu
 // tensor-parallel rank.
 //   hidden     of the decoder, from the chunk with the head
 //   labels     [b, sd] int64 (see cross_entropy)    loss_mask [b, sd] fp32
+//   seed       as for vocabulary_loss()
 Variable t5_loss(const T5Model& model, const Variable& hidden, const Tensor& labels,
-                 const Tensor& loss_mask);
+                 const Tensor& loss_mask, const Tensor& seed = {});
 
 }  // namespace megatron

@@ -227,7 +227,8 @@ MicrobatchOutput T5Task::forward_step(Split, int64_t, const Microbatch& batch,
     if (!after.decoder.defined()) return {.activations = {after.encoder}};
     return {.activations = {after.encoder, after.decoder}};
   }
-  const Variable loss = t5_loss(*model_, after.decoder, batch[kLabels], batch[kLossMask]);
+  const Variable loss =
+      t5_loss(*model_, after.decoder, batch[kLabels], batch[kLossMask], loss_seed_);
   return {.losses = {loss}, .logged = {{"lm loss", loss.data()}}};
 }
 

@@ -31,6 +31,7 @@ class T5Task : public TrainTask {
   Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
+  void use_loss_seed(const Tensor& seed) override { loss_seed_ = seed; }
   int64_t tokens_per_sample() const override;
   double flops(int64_t batch_size) const override;
   void close() override;
@@ -65,6 +66,7 @@ class T5Task : public TrainTask {
   std::unique_ptr<const T5Model> model_;
   RowIds encoder_positions_;  // of every microbatch
   RowIds decoder_positions_;
+  Tensor loss_seed_;
   SplitLoaders loaders_;
 };
 

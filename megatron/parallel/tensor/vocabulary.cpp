@@ -35,10 +35,8 @@ Variable VocabParallelEmbedding::forward_partial(const RowIds& ids, const Variab
                           .adds_position = tp_.rank() == 0});
 }
 
-VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp,
-                                 int64_t vocab_size) {
+VocabularyShard vocabulary_shard(int64_t columns, const TensorParallel& tp, int64_t vocab_size) {
   if (tp.size() == 1) return {.num_columns = vocab_size};
-  const int64_t columns = logits.size(-1);
   return {.first_column = tp.rank() * columns,
           .num_columns = vocab_size > 0 ? vocab_size : tp.size() * columns,
           .gather = [group = tp.group](const Tensor& statistics) {

@@ -35,8 +35,7 @@ class VocabParallelEmbedding final : public Module {
 
 // Describes logits [s, b, v/tp], whose columns are spread like the rows of a
 // VocabParallelEmbedding, to cross_entropy() and log_probabilities(). They gather four numbers a
-// token, once. Columns from vocab_size on are padding; 0: there is none.
-VocabularyShard vocabulary_shard(const Tensor& logits, const TensorParallel& tp,
-                                 int64_t vocab_size = 0);
+// token, once. Columns from vocab_size on are padding; 0: there is none.   columns: v/tp
+VocabularyShard vocabulary_shard(int64_t columns, const TensorParallel& tp, int64_t vocab_size = 0);
 
 }  // namespace megatron

@@ -93,6 +93,7 @@ class TrainedStage {
     const Tensor mask = full(ids_shape, 1, DType::kFloat32, {});
     const Tensor ids =
         tensor_of(std::vector<int64_t>(static_cast<size_t>(ids_shape.numel()), 3), ids_shape);
+    const Tensor seed = full({}, 1, DType::kFloat32, stream_);
     StageWork work;
     work.forward = [&](const PipelineStep& step, const Activations& activations) -> ChunkOutput {
       const GptModel& model = *chunks_[static_cast<size_t>(step.chunk)];
@@ -100,9 +101,8 @@ class TrainedStage {
           model.forward({.tokens = ids, .position_ids = ids},
                         activations.empty() ? Variable() : activations[0], random_);
       if (!model.chunk().has_head) return {{hidden}};
-      return {.activations = {}, .losses = {gpt_loss(model, hidden, ids, mask)}};
+      return {.activations = {}, .losses = {gpt_loss(model, hidden, ids, mask, {}, seed)}};
     };
-    const Tensor seed = full({}, 1, DType::kFloat32, stream_);
     work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
       run_backward(output, gradients, seed);
     };

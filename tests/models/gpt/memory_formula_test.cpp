@@ -100,8 +100,10 @@ TEST_P(StateBytesTest, AreThoseOfTheFormula) {
     const Tensor ids = tensor_of(threes, {1, config.seq_length});
     flat.zero_grads();
     gradients.begin(1);
-    backward(gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids,
-                      full(ids.shape(), 1, DType::kFloat32, {})));
+    const Tensor seed = full({}, 1, DType::kFloat32, stream);
+    const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
+    const Variable hidden = model.hidden_states({.tokens = ids}, random);
+    backward(gpt_loss(model, hidden, ids, mask, {}, seed), seed);
     gradients.finish();
     optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
     gradients.gather_parameters();

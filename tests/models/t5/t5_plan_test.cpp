@@ -78,6 +78,7 @@ TEST_P(T5PlanTest, IsWhatTrainingTakes) {
   Optimizer optimizer(flat, adam);
   allocator.reset_peaks();
   RandomState random(1);
+  const Tensor seed = full({}, 1, DType::kFloat32, stream);
   const auto threes = [batch](int64_t length) {
     const std::vector<int64_t> ids(static_cast<size_t>(batch * length), 3);
     return tensor_of(ids, {batch, length});
@@ -90,8 +91,10 @@ TEST_P(T5PlanTest, IsWhatTrainingTakes) {
           .encoder_tokens = threes(config.seq_length),
           .decoder_tokens = labels,
           .encoder_padding_mask = zeros({batch, config.seq_length}, DType::kBool, Stream{})};
-      backward(t5_loss(model, model.forward(input, {}, random).decoder, labels.to(stream),
-                       full(labels.shape(), 1, DType::kFloat32, stream)));
+      const Tensor mask = full(labels.shape(), 1, DType::kFloat32, stream);
+      const Variable loss =
+          t5_loss(model, model.forward(input, {}, random).decoder, labels.to(stream), mask, seed);
+      backward(loss, seed);
     }
     optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
   }
