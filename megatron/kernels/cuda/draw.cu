@@ -135,26 +135,45 @@ struct Largest {
   bool has_nan;
 };
 
-__device__ Largest largest_of(const AnyInput& logits, int64_t first, int count, Shared& shared) {
-  // Ordered as numbers, then by the lower index.
+// The largest of the logits that a thread has seen, ordered as numbers, then by the lower index.
+struct Leader {
   Sum best = 0;
   bool has_nan = false;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kBlock) {
-    float logit[1];
-    logits.read(logit, first + i);
-    has_nan = has_nan || logit[0] != logit[0];
-    const uint32_t bits = __float_as_uint(logit[0] == 0 ? 0.0f : logit[0]);
+
+  __device__ void see(float logit, int index) {
+    has_nan = has_nan || logit != logit;
+    const uint32_t bits = __float_as_uint(logit == 0 ? 0.0f : logit);
     const uint32_t order = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-    const Sum key = Sum{order} << 32 | static_cast<uint32_t>(~i);
+    const Sum key = Sum{order} << 32 | static_cast<uint32_t>(~index);
     best = key > best ? key : best;
   }
+  template <int N>
+  __device__ void see_pack(const AnyInput& logits, int64_t first, int index) {
+    float values[N];
+    logits.read(values, first + index);
+#pragma unroll
+    for (int i = 0; i < N; ++i) see(values[i], index + i);
+  }
+};
+
+__device__ Largest largest_of(const AnyInput& logits, int64_t first, int count, Shared& shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool is_wide = first % kVector == 0 && reinterpret_cast<uintptr_t>(logits.data) % 16 == 0;
+  const int wide_end = is_wide ? count / kVector * kVector : 0;
+  Leader leader;
+#pragma unroll 4
+  for (int i = thread * kVector; i < wide_end; i += kBlock * kVector) {
+    leader.see_pack<kVector>(logits, first, i);
+  }
+  for (int i = wide_end + thread; i < count; i += kBlock) leader.see_pack<1>(logits, first, i);
+  Sum best = leader.best;
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) {
     const Sum other = __shfl_xor_sync(kFullMask, best, step);
     best = other > best ? other : best;
   }
   if (threadIdx.x % kWarp == 0) shared.warps[threadIdx.x / kWarp] = best;
-  has_nan = __syncthreads_or(has_nan) != 0;
+  const bool has_nan = __syncthreads_or(leader.has_nan) != 0;
   for (unsigned w = 0; w < kBlock / kWarp; ++w) {
     best = shared.warps[w] > best ? shared.warps[w] : best;
   }
