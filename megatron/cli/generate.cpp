@@ -180,18 +180,17 @@ void expect_t5_flags(const GenerateFlags& flags) {
   const auto refuse = [](bool is_given, const char* flag) {
     if (is_given) throw ConfigError(fmt::format("{} is for a GPT; remove it for a T5", flag));
   };
-  refuse(flags.num_beams > 0, "--num-beams");
   refuse(flags.add_bos, "--add-BOS");
   refuse(is_sample_run(flags.samples), "a flag of samples");
 }
 
 // The ids behind the start; the end is no text.
 void print_decoded(const GenerateFlags& flags, const LoadedModel& t5, size_t prompt_tokens,
-                   Generation row) {
+                   Generation row, std::optional<double> score = {}) {
   row.tokens.erase(row.tokens.begin());
   row.prompt_length = 0;
   const std::vector<int32_t> ids = row.tokens;
-  if (row.is_stopped) row.tokens.pop_back();
+  if (row.is_stopped && !score) row.tokens.pop_back();  // a beam has no end
   const std::string text = t5.tokenizer != nullptr ? text_of(flags, t5, row) : json(ids).dump();
   if (!flags.as_json) return print_line(text);
   json object = {{"ids", ids},
@@ -199,6 +198,7 @@ void print_decoded(const GenerateFlags& flags, const LoadedModel& t5, size_t pro
                  {"finish_reason", row.is_stopped ? "stop" : "length"}};
   if (t5.tokenizer != nullptr) object["text"] = text;
   if (flags.logprobs) object["logprobs"] = row.log_probabilities;
+  if (score) object["score"] = *score;
   print_line(object.dump());
 }
 
@@ -222,6 +222,15 @@ void generate_with_t5(const GenerateFlags& flags, const LoadedModel& t5, const R
     decoding.row = static_cast<int64_t>(requests.size()) - 1;
     decoding.vocab_size = request.at("vocab_size");
     decoding.stop_tokens = request.at("stop_tokens").get<std::vector<int32_t>>();
+  }
+  if (flags.num_beams > 0) {
+    for (T5Request& one : requests) {
+      one.decoding.beams = BeamOptions{flags.num_beams, flags.length_penalty};
+      const Hypothesis best = search_beams(t5.t5_inference(), one).front();
+      if (world.rank() != 0) continue;
+      print_decoded(flags, t5, one.text.size(), {best.tokens, 1, best.is_stopped}, best.score);
+    }
+    return;
   }
   const std::vector<Generation> rows = generate(t5.t5_inference(), requests);
   for (size_t i = 0; i < rows.size() && world.rank() == 0; ++i) {

@@ -1,8 +1,8 @@
 // What the engine draws from a step's hidden states, as numbers that one rank tells the others.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
+#include "megatron/inference/beam_candidates.h"
 #include "megatron/inference/engine_parts.h"
 #include "megatron/ops/embedding.h"
 
@@ -32,20 +32,6 @@ void forbid(std::span<float> logits, const Request& request, std::span<const int
   if (!request.never_after || tokens.back() != request.never_after->first) return;
   const auto id = static_cast<size_t>(request.never_after->second);
   if (id < logits.size()) logits[id] = kForbidden;
-}
-
-// The `count` indices of the largest logits, largest first, equal ones by index.
-std::vector<int64_t> largest(std::span<const float> logits, int64_t count) {
-  std::vector<int64_t> order(logits.size());
-  std::iota(order.begin(), order.end(), int64_t{0});
-  const auto middle = order.begin() + std::min<int64_t>(count, static_cast<int64_t>(order.size()));
-  std::partial_sort(order.begin(), middle, order.end(), [&](int64_t a, int64_t b) {
-    const float x = logits[static_cast<size_t>(a)];
-    const float y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
-  order.erase(middle, order.end());
-  return order;
 }
 
 int64_t drawn_token(const Request& request, std::span<const int32_t> tokens,
@@ -194,28 +180,19 @@ void Engine::select_beams(std::span<const Part> parts, const Tensor& logits, int
   const int64_t known = model_.chunk.config().counted_vocab_size();
   const auto count = static_cast<size_t>(beams.num_candidates());
   const size_t end = values.size() + 3 * count;
-  std::vector<BeamCandidate> candidates;
+  std::vector<std::span<const float>> rows;
   Tensor edited = logits;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const auto beam = static_cast<int64_t>(i);
-    const std::span<float> row = row_of(edited, first_row + beam, known);
+    const std::span<float> row = row_of(edited, first_row + static_cast<int64_t>(i), known);
     if (has_nan(row)) {
       values.push_back(kNotDrawn);
       values.resize(end);
       return;
     }
     forbid(row, request, parts[i].row->tokens);
-    const double before = beams.log_probability(beam) - log_sum_exp(row);
-    const auto drawable = row.first(static_cast<size_t>(request.vocab_size));
-    for (const int64_t id : largest(drawable, beams.num_candidates())) {
-      candidates.push_back({beam, static_cast<int32_t>(id), before + row[static_cast<size_t>(id)]});
-    }
+    rows.push_back(row);
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const BeamCandidate& a, const BeamCandidate& b) {
-                     return a.log_probability > b.log_probability;
-                   });
-  candidates.resize(std::min(candidates.size(), count));
+  const std::vector<BeamCandidate> candidates = best_candidates(beams, rows, request.vocab_size);
   for (const BeamCandidate& candidate : candidates) {
     values.push_back(static_cast<double>(candidate.beam));
     values.push_back(candidate.token);

@@ -32,7 +32,7 @@ struct T5Texts {
 double t5_loss(const T5Inference& model, const T5Texts& texts, const IdRows& labels, int32_t start);
 
 // A text, and what its decoder writes: `decoding` begins with the tokens of its prompt, which is
-// the model's start token at least, and has no beams.
+// the model's start token at least.
 struct T5Request {
   std::vector<int32_t> text = {};
   Request decoding = {};
@@ -41,8 +41,11 @@ struct T5Request {
 // Continues every decoder, many at once: requests join and leave between two steps. The encoder
 // reads a text once, and the keys and values of its output are computed once. What a request draws
 // depends on its seed, its row and its tokens alone. Tokens of the results are those of the
-// decoder, prompt included.
+// decoder, prompt included. REQUIRES: requests have no beams.
 std::vector<Generation> generate(const T5Inference& model, std::span<const T5Request> requests,
                                  const TokenSink& on_token = {});
+
+// The best texts of a decoder by a beam search, at most as many as request.decoding.beams says.
+std::vector<Hypothesis> search_beams(const T5Inference& model, const T5Request& request);
 
 }  // namespace megatron

@@ -127,12 +127,60 @@ TEST_F(T5InferenceTest, GeneratesWhatItScores) {
     ASSERT_EQ(on_two.size(), rows.size());
     for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(on_two[i].at("ids"), rows[i].at("ids"));
   }
-  const Outcome beams = run("generate",
-                            {"--load", hf_model("v1.1").string(), "--prompt-file", "-",
-                             "--num-beams", "2", "--device", "cpu"},
-                            {.input = "{\"ids\": [5, 1]}\n"});
-  EXPECT_EQ(beams.exit_code, 2);
-  EXPECT_THAT(beams.err, HasSubstr("--num-beams is for a GPT"));
+}
+
+// The score of a beam is the mean log-probability that score() finds for its tokens as labels.
+TEST_F(T5InferenceTest, SearchesBeams) {
+  for (const std::string version : {"v1.0", "v1.1"}) {
+    const std::filesystem::path model = hf_model(version);
+    const std::vector<Ids> prompts = {{5, 17, 60, 1}, {12, 1}};
+    const auto searched = [&](const char* beams, const char* length) {
+      return generate(
+          model, prompts,
+          Flags().with("--num-beams", beams).with("--ignore-eod").with("--max-new-tokens", length));
+    };
+    const std::vector<json> greedy =
+        generate(model, prompts,
+                 Flags().with("--greedy").with("--ignore-eod").with("--max-new-tokens", "20"));
+    const std::vector<json> one = searched("1", "20");
+    const std::vector<json> four = searched("4", "20");
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(one.at(i).at("ids"), greedy.at(i).at("ids"));
+      const double loss =
+          score_of(model, {{"ids", {prompts[i]}}, {"labels", {four.at(i).at("ids")}}});
+      EXPECT_NEAR(four[i].at("score").get<double>(), -loss, 1e-5) << version << " row " << i;
+    }
+    // As many beams as tokens see every text of two tokens.
+    const std::vector<json> all = searched("128", "2");
+    for (const char* beams : {"1", "2", "8"}) {
+      const std::vector<json> few = searched(beams, "2");
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_GE(all.at(i).at("score").get<double>(), few.at(i).at("score").get<double>() - 1e-5);
+      }
+    }
+    Words words = {"--nproc-per-node",
+                   "2",
+                   "generate",
+                   "--load",
+                   model.string(),
+                   "--device",
+                   "cpu",
+                   "--json",
+                   "--ignore-eod",
+                   "--prompt-file",
+                   "-",
+                   "--num-beams",
+                   "4",
+                   "--tensor-model-parallel-size",
+                   "2",
+                   "--max-new-tokens",
+                   "20"};
+    const Outcome two = run("launch", words, {.input = json_lines(prompts)});
+    ASSERT_EQ(two.exit_code, 0) << two.err;
+    const std::vector<json> on_two = parsed_lines(two.out);
+    ASSERT_EQ(on_two.size(), four.size());
+    for (size_t i = 0; i < four.size(); ++i) EXPECT_EQ(on_two[i].at("ids"), four[i].at("ids"));
+  }
 }
 
 TEST_F(T5InferenceTest, NamesWhatIsWrong) {
