@@ -35,17 +35,32 @@ std::vector<std::string> stripped_lines(std::string_view text) {
   return lines;
 }
 
-void warn_if_cased(const std::string& vocab_file, const std::vector<std::string>& pieces) {
+int64_t num_with_capitals(const std::vector<std::string>& pieces) {
   const auto has_capital = [](const std::string& piece) {
     return !piece.starts_with('[') &&
            std::any_of(piece.begin(), piece.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
   };
-  const auto cased = std::count_if(pieces.begin(), pieces.end(), has_capital);
+  return std::count_if(pieces.begin(), pieces.end(), has_capital);
+}
+
+void warn_if_cased(const std::string& vocab_file, const std::vector<std::string>& pieces) {
+  const int64_t cased = num_with_capitals(pieces);
   if (cased * 10 < static_cast<int64_t>(pieces.size())) return;
   warn(fmt::format(
       "{}: {} of {} pieces have capital letters, which BertWordPieceLowerCase never produces; use "
       "--tokenizer-type BertWordPieceCase if this is the vocabulary of a cased model",
       vocab_file, cased, pieces.size()));
+}
+
+// A vocabulary of a few words may happen to have no capital letter.
+void warn_if_uncased(const std::string& vocab_file, const std::vector<std::string>& pieces) {
+  constexpr size_t kFew = 1000;
+  if (pieces.size() < kFew || num_with_capitals(pieces) > 0) return;
+  warn(fmt::format(
+      "{}: none of {} pieces has a capital letter, so that BertWordPieceCase knows no word with "
+      "one; use --tokenizer-type BertWordPieceLowerCase if this is the vocabulary of an uncased "
+      "model",
+      vocab_file, pieces.size()));
 }
 
 }  // namespace
@@ -70,7 +85,7 @@ BertTokenizer::BertTokenizer(const std::string& vocab_file, Options options)
         "this the vocab.txt of a BERT?",
         vocab_file, fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are"));
   }
-  if (options.lower_case) warn_if_cased(vocab_file, pieces_);
+  options.lower_case ? warn_if_cased(vocab_file, pieces_) : warn_if_uncased(vocab_file, pieces_);
 
   word_piece_ = WordPiece({.unknown_id = ids_.at("[UNK]")});
   for (const auto& [piece, id] : ids_) word_piece_.add_piece(piece, id);

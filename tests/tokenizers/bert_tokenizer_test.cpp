@@ -159,6 +159,22 @@ TEST(BertTokenizer, WarnsOfACasedVocabulary) {
   EXPECT_EQ(warning_of(true, kWords), "");
 }
 
+TEST(BertTokenizer, WarnsOfAnUncasedVocabulary) {
+  const TemporaryDirectory files;
+  std::string uncased = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  for (int i = 0; i < 1000; ++i) uncased += "word" + std::to_string(i) + "\n";
+  const auto warning_of = [&](bool lower_case, const std::string& words) {
+    testing::internal::CaptureStderr();
+    tokenizer_of(files, lower_case, 0, words);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(warning_of(false, uncased),
+              HasSubstr("none of 1005 pieces has a capital letter, so that BertWordPieceCase knows "
+                        "no word with one; use --tokenizer-type BertWordPieceLowerCase"));
+  EXPECT_EQ(warning_of(false, uncased + "Word\n"), "");
+  EXPECT_EQ(warning_of(true, uncased), "");
+}
+
 struct RealFile {
   bool lower_case;
   std::string vocab_file;
