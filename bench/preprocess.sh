@@ -1,20 +1,24 @@
 #!/usr/bin/env bash
-# Speed of preprocess-data with two workers: megatron.cpp and the Python loops people have, on the
-# same file in one go. Checks that all write the same ids, then prints for each the MB/s of input
-# by the clock and by CPU time (which a busy machine distorts less), and the ratios.
-# Usage: bench/preprocess.sh corpus.jsonl vocab.json merges.txt [program]
-# Needs python3 with venv; installs transformers into build/venv-preprocess.
+# Speed of preprocess-data: megatron.cpp with one and two workers, gigatoken with one and two
+# threads, and with "loops" the Python loops people have, on the same file in one go. Checks that
+# all give the same ids, then prints for each the MB/s of input by the clock and by CPU time (which
+# a busy machine distorts less), and the ratio to ours with as many threads. Ours is a whole
+# process, with its start and its files; gigatoken writes none and its start does not count.
+# Usage: bench/preprocess.sh corpus.jsonl vocab.json merges.txt [program] [loops]
+# Needs python3 with venv; installs its peers into build/venv-preprocess.
 set -euo pipefail
-[ $# -ge 3 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,9s/^# //p' "$0" >&2; exit 2; }
 corpus=$(realpath "$1") vocab=$(realpath "$2") merges=$(realpath "$3")
 cd "$(dirname "$0")/.."
 program=$(realpath "${4:-build/cpu/bin/megatron}")
 [ -x "$program" ] || { echo "$program is missing: run make build" >&2; exit 2; }
+loops=${5:-}
 python=build/venv-preprocess/bin/python
-if [ ! -x "$python" ] || ! "$python" -c 'import transformers' 2>/dev/null; then
-  python3 -m venv build/venv-preprocess
+[ -x "$python" ] || python3 -m venv build/venv-preprocess
+"$python" -c 'import gigatoken' 2>/dev/null || "$python" -m pip install --quiet gigatoken
+if [ "$loops" = loops ] && ! "$python" -c 'import transformers' 2>/dev/null; then
   # The last series whose GPT2Tokenizer is the pure Python one.
-  build/venv-preprocess/bin/pip install --quiet 'transformers==4.44.2'
+  "$python" -m pip install --quiet 'transformers==4.44.2'
 fi
 
 work=$(mktemp -d)
@@ -29,19 +33,30 @@ timed() {
   echo "$name $(cat "$work/$name.time")" >>"$work/times"
 }
 
-timed megatron "$program" preprocess-data --input "$corpus" --output-prefix "$work/megatron" \
-  --vocab-file "$vocab" --merge-file "$merges" --append-eod --workers 2
+for workers in 1 2; do
+  timed "megatron$workers" "$program" preprocess-data --input "$corpus" --append-eod \
+    --output-prefix "$work/megatron" --vocab-file "$vocab" --merge-file "$merges" \
+    --workers "$workers"
+  "$python" bench/preprocess_gigatoken.py "$workers" "$corpus" "$vocab" "$merges" \
+    "$work/megatron_text_document.bin" >>"$work/times"
+done
 for kind in python rust; do
+  [ "$loops" = loops ] || break
   timed "$kind" "$python" bench/preprocess_peer.py "$kind" "$corpus" "$vocab" "$merges" \
     "$work/$kind.bin"
   cmp "$work/megatron_text_document.bin" "$work/$kind.bin"
 done
 
 awk -v bytes="$(stat -c %s "$corpus")" '
-  BEGIN { names["megatron"] = "megatron preprocess-data"
+  BEGIN { names["megatron1"] = "preprocess-data, one worker"
+          names["megatron2"] = "preprocess-data, two workers"
+          names["gigatoken1-first"] = "gigatoken, one thread, first pass"
+          names["gigatoken1-again"] = "gigatoken, one thread, third pass"
+          names["gigatoken2-first"] = "gigatoken, two threads, first pass"
+          names["gigatoken2-again"] = "gigatoken, two threads, third pass"
           names["python"] = "transformers GPT2Tokenizer (Python)"
           names["rust"] = "transformers GPT2TokenizerFast (Rust)" }
   { wall = bytes / $2 / 1e6; cpu = bytes / ($3 + $4) / 1e6
-    if (NR == 1) { own_wall = wall; own_cpu = cpu }
-    printf "%-38s %8.2f MB/s by the clock (ours %6.1f x)  %8.2f MB per CPU second (ours %6.1f x)\n",
+    if ($1 ~ /^megatron/) { own_wall = wall; own_cpu = cpu }
+    printf "%-38s %8.2f MB/s by the clock (ours %6.2f x)  %8.2f MB per CPU second (ours %6.2f x)\n",
       names[$1], wall, own_wall / wall, cpu, own_cpu / cpu }' "$work/times"
