@@ -23,7 +23,8 @@ class LineReader {
  public:
   // Readable bytes behind each line of a chunk.
   static constexpr size_t kPadding = 64;
-  static constexpr size_t kDefaultChunkBytes = size_t{1} << 20;
+  // A chunk and what is made of it stay in the fast memory of a core.
+  static constexpr size_t kDefaultChunkBytes = size_t{1} << 18;
 
   // Chunks hold about chunk_bytes, more for longer lines. Throws IoError, and FormatError for other
   // kinds of compressed files.

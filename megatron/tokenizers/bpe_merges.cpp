@@ -19,22 +19,27 @@ uint64_t pair_key(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
 
+// Its upper bits count.
+uint64_t hash_of(uint64_t pair) { return pair * 0x9E3779B97F4A7C15u; }
+
 }  // namespace
 
 BpeMerges::BpeMerges(std::span<const BpeMerge> merges, MergeOrder order) : order_(order) {
   const size_t num_slots = std::bit_ceil(std::max<size_t>(merges.size() * 2, 16));
-  pairs_.resize(num_slots, kNoPair);
-  ranks_.resize(num_slots);
+  slots_.resize(num_slots, {kNoPair, kNoRank});
   shift_ = 64 - std::countr_zero(num_slots);
+  hash_bits_.resize(num_slots * 8 / 64);
+  bit_shift_ = shift_ - 3;
   results_.reserve(merges.size());
   int32_t position = 0;
   for (const BpeMerge& merge : merges) {
     const uint64_t pair = pair_key(merge.left, merge.right);
-    size_t i = (pair * 0x9E3779B97F4A7C15u) >> shift_;
-    while (pairs_[i] != kNoPair && pairs_[i] != pair) i = (i + 1) & (num_slots - 1);
+    const uint64_t hash = hash_of(pair);
+    size_t i = hash >> shift_;
+    while (slots_[i].pair != kNoPair && slots_[i].pair != pair) i = (i + 1) & (num_slots - 1);
     const int32_t rank = merge.rank < 0 ? position : merge.rank;
-    pairs_[i] = pair;
-    ranks_[i] = rank;
+    slots_[i] = {pair, rank};
+    hash_bits_[(hash >> bit_shift_) / 64] |= uint64_t{1} << ((hash >> bit_shift_) % 64);
     if (static_cast<size_t>(rank) >= results_.size())
       results_.resize(static_cast<size_t>(rank) + 1);
     results_[static_cast<size_t>(rank)] = merge.result;
@@ -50,12 +55,15 @@ BpeMerges::BpeMerges(std::span<const BpeMerge> merges, MergeOrder order) : order
 
 int32_t BpeMerges::listed_rank_of(int32_t left, int32_t right) const {
   const uint64_t pair = pair_key(left, right);
-  size_t i = (pair * 0x9E3779B97F4A7C15u) >> shift_;
-  while (pairs_[i] != pair) {
-    if (pairs_[i] == kNoPair) return kNoRank;
-    i = (i + 1) & (pairs_.size() - 1);
+  const uint64_t hash = hash_of(pair);
+  const uint64_t bit = hash >> bit_shift_;
+  if ((hash_bits_[bit / 64] >> (bit % 64) & 1) == 0) return kNoRank;
+  size_t i = hash >> shift_;
+  while (slots_[i].pair != pair) {
+    if (slots_[i].pair == kNoPair) return kNoRank;
+    i = (i + 1) & (slots_.size() - 1);
   }
-  return ranks_[i];
+  return slots_[i].rank;
 }
 
 void BpeMerges::apply(std::vector<int32_t>& symbols) const {

@@ -45,10 +45,17 @@ class BpeMerges {
   MergeOrder order_;
   // Ranks of the pairs of symbols below 256, which are the single bytes: the first pairs of words.
   std::vector<int32_t> small_ranks_;
-  // Open addressing with linear probing. Pairs lie apart from ranks, as most looks find no pair.
-  std::vector<uint64_t> pairs_;   // by slot
-  std::vector<int32_t> ranks_;    // by slot
-  int shift_ = 0;                 // of a 64-bit hash, to a slot number
+  // Open addressing with linear probing.
+  struct Slot {
+    uint64_t pair;
+    int32_t rank;
+  };
+  std::vector<Slot> slots_;
+  int shift_ = 0;  // of a 64-bit hash, to a slot number
+  // Most looks find no pair. A bit for each hash, 16 bits a pair, tells most of them in a small
+  // part of the memory: where it is not set, no pair has that hash.
+  std::vector<uint64_t> hash_bits_;
+  int bit_shift_ = 0;             // of a 64-bit hash, to a bit
   std::vector<int32_t> results_;  // by rank
 };
 
