@@ -217,14 +217,19 @@ TEST_F(NcclTest, CanBeCapturedInAGraph) {
 }
 
 TEST_F(NcclTest, ARankThatThrowsReleasesStreamsThatWait) {
+  std::atomic<int> num_queued{0};
   std::atomic<int> num_released{0};
   const std::string message = message_of<ConfigError>([&] {
     run_on_gpus([&](const Group& world, Stream stream) {
       const OnGpu<float> x(std::vector<float>(1000, 1), stream);
       all_reduce(x.view(), Reduce::kSum, world, stream);
       synchronize(stream);
-      if (world.rank() == 1) throw ConfigError("the disk is full");
+      if (world.rank() == 1) {
+        while (num_queued < size() - 1) std::this_thread::yield();
+        throw ConfigError("the disk is full");
+      }
       all_reduce(x.view(), Reduce::kSum, world, stream);
+      ++num_queued;
       synchronize(stream);  // returns because the watchdog aborts
       EXPECT_THAT(message_of<CommError>([&] { all_reduce(x.view(), Reduce::kSum, world, stream); }),
                   HasSubstr("rank 1 of the world failed: the disk is full"));
