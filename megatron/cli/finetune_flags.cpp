@@ -81,7 +81,10 @@ void add_run_flags(FlagTable& table, FinetuneFlags& f) {
                    "With --lora-rank, add the adapters to the weights of the result, instead of "
                    "writing them alone, as PEFT does.");
   table.add_switch("--with_tracking", f.with_tracking, "Record the progress for --report_to.");
-  table.add("--report_to", f.report_to, "tensorboard, jsonl, or all.");
+  table.add("--report_to", f.report_to,
+            "Trackers, separated by commas: tensorboard, jsonl, csv, wandb (offline), or all.");
+  table.add_optional("--logging_dir", f.logging_dir,
+                     "Folder of the trackers; --output_dir if not given.");
   table.add_entry("--preprocessing_num_workers", FlagType::kInt, f.without_effect, ArgValue(),
                   "Texts are read by one thread.");
   table.add_entry("--overwrite_cache", FlagType::kSwitch, f.without_effect, false,

@@ -44,6 +44,7 @@ struct FinetuneFlags {
   bool merge_lora = false;
   bool with_tracking = false;
   std::string report_to = "all";
+  std::string logging_dir;  // empty: output_dir
 
   ArgMap without_effect;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -154,26 +155,44 @@ LrDecayStyle decay_style_of(const std::string& type, int64_t warmup_steps) {
                   type));
 }
 
+// The names in --report_to; `all` stands for every one.
+std::set<std::string> chosen_trackers(const std::string& report_to) {
+  const std::set<std::string> known = {"csv", "jsonl", "tensorboard", "wandb"};
+  std::set<std::string> chosen;
+  for (size_t begin = 0; begin <= report_to.size();) {
+    const size_t end = std::min(report_to.find(',', begin), report_to.size());
+    const std::string name = report_to.substr(begin, end - begin);
+    begin = end + 1;
+    if (name == "all") return known;
+    if (!known.contains(name)) {
+      throw ConfigError(fmt::format(
+          "--report_to {}: {} is not available; use tensorboard, jsonl, csv, wandb or all",
+          report_to, name.empty() ? "an empty name" : name));
+    }
+    chosen.insert(name);
+  }
+  return chosen;
+}
+
 void apply_trackers(const FinetuneFlags& flags, TrainingArgs& args) {
   if (!flags.with_tracking) return;
-  if (flags.output_dir.empty()) {
-    throw ConfigError("--with_tracking needs --output_dir for the records");
+  const std::string& named = flags.logging_dir.empty() ? flags.output_dir : flags.logging_dir;
+  if (named.empty()) {
+    throw ConfigError("--with_tracking needs --output_dir or --logging_dir for the records");
   }
-  const fs::path folder = flags.output_dir;
-  const bool all = flags.report_to == "all";
-  if (!all && flags.report_to != "tensorboard" && flags.report_to != "jsonl") {
-    throw ConfigError(fmt::format("--report_to {} is not available; use tensorboard, jsonl or all",
-                                  flags.report_to));
-  }
+  const fs::path folder = named;
+  const std::set<std::string> chosen = chosen_trackers(flags.report_to);
   OverrideSettings settings(args);
-  if (all || flags.report_to == "tensorboard") {
-    set_default(settings, args, "tensorboard_dir", (folder / "tensorboard").string(),
-                "--report_to");
-  }
-  if (all || flags.report_to == "jsonl") {
-    set_default(settings, args, "metrics_jsonl", (folder / "metrics.jsonl").string(),
-                "--report_to");
-  }
+  const auto set = [&](const char* tracker, const char* dest, const std::string& value) {
+    if (chosen.contains(tracker)) set_default(settings, args, dest, value, "--report_to");
+  };
+  set("tensorboard", "tensorboard_dir", (folder / "tensorboard").string());
+  set("jsonl", "metrics_jsonl", (folder / "metrics.jsonl").string());
+  set("csv", "csv_dir", (folder / "csv").string());
+  // Compat: the project of transformers' example script.
+  set("wandb", "wandb_project", "clm_no_trainer");
+  set("wandb", "wandb_exp_name", folder.has_filename() ? folder.filename().string() : "finetune");
+  set("wandb", "wandb_save_dir", folder.string());
 }
 
 }  // namespace

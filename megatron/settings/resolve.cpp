@@ -28,6 +28,7 @@ class Resolver {
   void run(int64_t world_size) {
     script_defaults();
     tokenizer_paths();
+    trackers();
     sizes();
     if (!sizes_are_sane_) return;
     ranks(world_size);
@@ -60,6 +61,21 @@ class Resolver {
       const std::filesystem::path absolute = std::filesystem::absolute(*path, error);
       if (!error) *path = absolute.lexically_normal().string();
     }
+  }
+
+  void trackers() {
+    TrainingConfig& c = args_.training;
+    if (c.wandb_project.empty()) return;
+    require(!c.wandb_exp_name.empty(),
+            fmt::format("--wandb-project {} needs --wandb-exp-name, the name of the run",
+                        c.wandb_project));
+    if (!c.wandb_save_dir.empty()) return;
+    const std::string& save = args_.checkpoint.save;
+    require(!save.empty(),
+            fmt::format("--wandb-project {} needs --wandb-save-dir or --save, a directory for its "
+                        "files",
+                        c.wandb_project));
+    c.wandb_save_dir = (std::filesystem::path(save) / "wandb").string();
   }
 
   void script_defaults() {
@@ -440,6 +456,11 @@ class Resolver {
     warn_if(group > 0 && group != pp,
             "--microbatch-group-size-per-virtual-pipeline-stage has no effect: it is always "
             "--pipeline-model-parallel-size");
+    warn_if(args_.training.wandb_project.empty() &&
+                (given("wandb_exp_name") || given("wandb_save_dir")),
+            "--wandb-exp-name and --wandb-save-dir have no effect without --wandb-project");
+    warn_if(given("train_step_args") && args_.training.train_step.empty(),
+            "--train-step-args has no effect without --train-step");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),
             "--keep-last has no effect without --save");
     warn_if(given("save") && args_.checkpoint.save.empty(),

@@ -54,6 +54,10 @@ struct TrainingConfig {
   bool allow_tf32 = false;      // fp32 products on a GPU round their factors to TF32
   std::string megatron_compat;  // keep the accidents of this version; empty: none
 
+  // A task from a library in place of the command's own (run/train_step.h).
+  std::string train_step;                    // path of the shared library; empty: none
+  std::vector<std::string> train_step_args;  // "key=value"
+
   // Console and event files.
   int64_t log_interval = 100;
   bool log_params_norm = false;
@@ -74,6 +78,11 @@ struct TrainingConfig {
   bool log_memory_to_tensorboard = false;
   bool log_world_size_to_tensorboard = false;
   std::string metrics_jsonl;  // one JSON object per logged iteration; empty: none
+  std::string csv_dir;        // one CSV file for each metric; empty: none
+  // An offline run of Weights & Biases, in wandb_save_dir; no project: none.
+  std::string wandb_project;
+  std::string wandb_exp_name;
+  std::string wandb_save_dir;
   bool check_for_nan_in_loss_and_grad = true;
 
   // Profiler window, in iterations.

@@ -31,6 +31,8 @@ std::string text_of(const IterationLine& line) {
   fmt::format_to(out, " elapsed time per iteration (ms): {:.1f} |", line.elapsed_ms);
   if (line.teraflops_per_device) {
     fmt::format_to(out, " throughput per GPU (TFLOP/s/GPU): {:.1f} |", *line.teraflops_per_device);
+    if (line.mfu_percent) fmt::format_to(out, " MFU: {:.1f}% |", *line.mfu_percent);
+    if (line.hfu_percent) fmt::format_to(out, " HFU: {:.1f}% |", *line.hfu_percent);
   }
   fmt::format_to(out, " learning rate: {:.3E} |", line.learning_rate);
   fmt::format_to(out, " global batch size: {:5d} |", line.global_batch_size);

@@ -21,6 +21,8 @@ struct IterationLine {
   int64_t consumed_samples = 0;
   double elapsed_ms = 0;  // per iteration
   std::optional<double> teraflops_per_device;
+  std::optional<double> mfu_percent;  // printed behind the throughput
+  std::optional<double> hfu_percent;
   double learning_rate = 0;
   int64_t global_batch_size = 0;
   NamedValues losses;  // means over the advanced iterations; only those above 0 are printed

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <span>
+#include <variant>
 
 #include "megatron/formats/crc32c.h"
 #include "megatron/training/event.pb.h"
@@ -73,6 +74,32 @@ void TensorBoardWriter::add_text(std::string_view tag, std::string_view text, in
   entry->mutable_tensor()->set_dtype(kStringDtype);
   entry->mutable_tensor()->mutable_tensor_shape()->add_dim()->set_size(1);
   entry->mutable_tensor()->add_string_val(std::string(text));
+  append_record(event.SerializeAsString());
+}
+
+void TensorBoardWriter::add_hyperparameters(const ArgMap& settings) {
+  tensorboard::HyperparameterContent content;
+  tensorboard::SessionStartInfo* const start = content.mutable_session_start_info();
+  start->set_start_time_secs(wall_time());
+  for (const auto& [name, value] : settings) {
+    tensorboard::HyperparameterValue& entry = (*start->mutable_hparams())[name];
+    if (const auto* const flag = std::get_if<bool>(&value)) {
+      entry.set_bool_value(*flag);
+    } else if (const auto* const integer = std::get_if<int64_t>(&value)) {
+      entry.set_number_value(static_cast<double>(*integer));
+    } else if (const auto* const number = std::get_if<double>(&value)) {
+      entry.set_number_value(*number);
+    } else {
+      entry.set_string_value(text_of(value));
+    }
+  }
+  tensorboard::Event event;
+  event.set_wall_time(wall_time());
+  tensorboard::Value* const entry = event.mutable_summary()->add_value();
+  entry->set_tag("_hparams_/session_start_info");
+  tensorboard::PluginData* const plugin = entry->mutable_metadata()->mutable_plugin_data();
+  plugin->set_plugin_name("hparams");
+  plugin->set_content(content.SerializeAsString());
   append_record(event.SerializeAsString());
 }
 

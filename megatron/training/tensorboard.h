@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "megatron/core/append_file.h"
+#include "megatron/core/arg_map.h"
 
 namespace megatron {
 
@@ -18,6 +19,8 @@ class TensorBoardWriter {
   explicit TensorBoardWriter(const std::filesystem::path& directory);
 
   void add_scalar(std::string_view tag, double value, int64_t step);
+  // The settings of the run, for TensorBoard's HPARAMS page.
+  void add_hyperparameters(const ArgMap& settings);
   void add_text(std::string_view tag, std::string_view text, int64_t step);
 
   const std::filesystem::path& path() const { return file_.path(); }

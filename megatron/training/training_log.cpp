@@ -7,6 +7,11 @@
 
 #include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
+#include "megatron/training/csv_folder.h"
+#include "megatron/training/flops.h"
+#include "megatron/training/metrics_file.h"
+#include "megatron/training/utilization.h"
+#include "megatron/training/wandb_run.h"
 
 namespace megatron {
 namespace {
@@ -31,19 +36,6 @@ std::string memory_text(const Progress& progress, Device device) {
 
 }  // namespace
 
-MetricsFile::MetricsFile(std::filesystem::path path) : file_(std::move(path), "--metrics-jsonl") {}
-
-void MetricsFile::write(const NamedValues& values) {
-  std::string line = "{";
-  for (const auto& [name, value] : values) {
-    if (line.size() > 1) line += ", ";
-    line += fmt::format("\"{}\": ", name);
-    line += std::isfinite(value) ? fmt::format("{}", value) : "null";
-  }
-  line += "}\n";
-  file_.append(line);
-}
-
 TrainingLog::TrainingLog(const RunConfig& run, int64_t train_iters, const Progress& first,
                          Device device, int64_t world_size, bool is_kept)
     : config_(run.training),
@@ -54,12 +46,37 @@ TrainingLog::TrainingLog(const RunConfig& run, int64_t train_iters, const Progre
       timers_(config_.timing_log_level, config_.timing_log_option),
       bar_(first.iteration, train_iters) {
   if (!is_kept_) return;
-  if (!config_.metrics_jsonl.empty()) metrics_.emplace(config_.metrics_jsonl);
+  peak_flops_ = peak_flops(run, device);
+  hardware_factor_ = hardware_operations_factor(run);
+  if (config_.log_throughput && !peak_flops_) {
+    line("MFU and HFU are left out: the peak rate of this device and dtype is unknown");
+  }
+  open_trackers(run);
   if (config_.tensorboard_dir.empty()) return;
   tensorboard_.emplace(config_.tensorboard_dir);
   for (const auto& [name, value] : run.settings) {
     tensorboard_->add_text(name, text_of(value), first.iteration);
   }
+  tensorboard_->add_hyperparameters(run.settings);
+}
+
+void TrainingLog::open_trackers(const RunConfig& run) {
+  if (!config_.metrics_jsonl.empty()) {
+    trackers_.push_back(std::make_unique<MetricsFile>(config_.metrics_jsonl));
+  }
+  if (!config_.csv_dir.empty()) {
+    trackers_.push_back(std::make_unique<CsvFolder>(config_.csv_dir));
+  }
+  if (!config_.wandb_project.empty()) {
+    trackers_.push_back(std::make_unique<WandbRun>(
+        config_.wandb_save_dir, WandbRun::Description{.project = config_.wandb_project,
+                                                      .name = config_.wandb_exp_name,
+                                                      .settings = run.settings}));
+  }
+}
+
+void TrainingLog::track(int64_t iteration, const NamedValues& values) {
+  for (const std::unique_ptr<Tracker>& tracker : trackers_) tracker->write(iteration, values);
 }
 
 void TrainingLog::iteration(const Progress& progress, const IterationResult& result) {
@@ -92,7 +109,12 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
   line.train_iters = train_iters_;
   line.consumed_samples = progress.consumed_train_samples;
   line.elapsed_ms = seconds * 1000 / iterations;
-  if (config_.log_throughput) line.teraflops_per_device = flops_ / seconds / 1e12;
+  const double teraflops = tflops_per_device(flops_, seconds, world_size_);
+  if (peak_flops_) {
+    line.mfu_percent = 100 * teraflops * 1e12 / *peak_flops_;
+    line.hfu_percent = *line.mfu_percent * hardware_factor_;
+  }
+  if (config_.log_throughput) line.teraflops_per_device = teraflops;
   line.learning_rate = result.learning_rate;
   line.global_batch_size = result.global_batch_size;
   for (const auto& [name, sum] : loss_sums_) {
@@ -106,9 +128,8 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
   line.nan_iterations = nan_;
   this->line(text_of(line));
 
-  if (metrics_) {
+  if (!trackers_.empty()) {
     NamedValues values = {
-        {"iteration", static_cast<double>(progress.iteration)},
         {"consumed_train_samples", static_cast<double>(progress.consumed_train_samples)},
         {"elapsed_ms_per_iteration", line.elapsed_ms},
         {"tokens_per_second", static_cast<double>(tokens_) / seconds},
@@ -119,9 +140,11 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
     if (line.grad_norm) values.emplace_back("grad_norm", *line.grad_norm);
     if (line.num_zeros) values.emplace_back("num_zeros", *line.num_zeros);
     if (line.params_norm) values.emplace_back("params_norm", *line.params_norm);
+    if (line.mfu_percent) values.emplace_back("mfu_percent", *line.mfu_percent);
+    if (line.hfu_percent) values.emplace_back("hfu_percent", *line.hfu_percent);
     values.emplace_back("skipped_iterations", static_cast<double>(skipped_));
     values.emplace_back("nan_iterations", static_cast<double>(nan_));
-    metrics_->write(values);
+    track(progress.iteration, values);
   }
   if (!has_reported_memory_ && result.learning_rate > 0) {
     has_reported_memory_ = true;
@@ -131,6 +154,10 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
     tensorboard_->add_scalar("iteration-time", line.elapsed_ms / 1000, progress.iteration);
     if (line.teraflops_per_device) {
       tensorboard_->add_scalar("throughput", *line.teraflops_per_device, progress.iteration);
+    }
+    if (line.mfu_percent) {
+      tensorboard_->add_scalar("mfu-percent", *line.mfu_percent, progress.iteration);
+      tensorboard_->add_scalar("hfu-percent", *line.hfu_percent, progress.iteration);
     }
   }
   const std::string times = timers_.report(interval_timers(), iterations);
@@ -186,11 +213,8 @@ void TrainingLog::validation(const Progress& progress, const std::string& prefix
   line(validation_text(prefix, losses));
   for (const auto& [name, value] : losses) {
     const double perplexity = std::exp(std::min(20.0, value));
-    if (metrics_) {
-      metrics_->write({{"iteration", static_cast<double>(progress.iteration)},
-                       {name + " validation", value},
-                       {name + " validation ppl", perplexity}});
-    }
+    track(progress.iteration,
+          {{name + " validation", value}, {name + " validation ppl", perplexity}});
     if (!tensorboard_) continue;
     const auto add = [&](const std::string& tag, double number) {
       tensorboard_->add_scalar(tag, number, progress.iteration);

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <chrono>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "megatron/core/append_file.h"
 #include "megatron/device/device.h"
 #include "megatron/training/config.h"
 #include "megatron/training/console_log.h"
@@ -15,6 +14,7 @@
 #include "megatron/training/run_config.h"
 #include "megatron/training/tensorboard.h"
 #include "megatron/training/timers.h"
+#include "megatron/training/tracker.h"
 
 namespace megatron {
 
@@ -32,21 +32,8 @@ struct IterationResult {
   double floating_point_operations = 0;
 };
 
-// Metrics as one JSON object per line, for any monitoring tool.
-class MetricsFile {
- public:
-  // Throws IoError if the file cannot be opened.
-  explicit MetricsFile(std::filesystem::path path);
-
-  // NaN and infinity become null, because JSON has neither.
-  void write(const NamedValues& values);
-
- private:
-  AppendFile file_;
-};
-
-// All output of a run during training: Megatron-LM's lines on the console, TensorBoard events,
-// metrics as JSON lines, and a progress bar on a terminal.
+// All output of a run during training: Megatron-LM's lines on the console, TensorBoard events, the
+// other trackers, and a progress bar on a terminal.
 class TrainingLog {
  public:
   // `first` is the run's start: 0, or the iteration of the loaded checkpoint. Reports the memory of
@@ -73,6 +60,8 @@ class TrainingLog {
  private:
   static constexpr const char* kInterval = "interval-time";
 
+  void open_trackers(const RunConfig& run);
+  void track(int64_t iteration, const NamedValues& values);
   void print_interval(const Progress& progress, const IterationResult& result);
   void write_tensorboard(const Progress& progress, const IterationResult& result);
   void write_timers(const Progress& progress, double iterations);
@@ -85,7 +74,9 @@ class TrainingLog {
   Timers timers_;
   ProgressBar bar_;
   std::optional<TensorBoardWriter> tensorboard_;
-  std::optional<MetricsFile> metrics_;
+  std::vector<std::unique_ptr<Tracker>> trackers_;
+  std::optional<double> peak_flops_;  // of the device, per second
+  double hardware_factor_ = 1;        // operations of the device for one of the model
 
   // Sums since the last line.
   NamedValues loss_sums_;

@@ -70,7 +70,7 @@ TEST_F(DiskTest, FullDiskOnSave) {
 TEST_F(DiskTest, UnwritableDestinations) {
   std::ofstream(path("file")) << "not a directory";
   const fs::path bad = path("file") / "below";
-  for (const char* flag : {"--save", "--tensorboard-dir", "--metrics-jsonl"}) {
+  for (const char* flag : {"--save", "--tensorboard-dir", "--metrics-jsonl", "--csv-dir"}) {
     const Outcome outcome =
         run("pretrain-gpt",
             golden_flags().with(flag, bad.string()).with("--save-interval", "5").words());

@@ -53,6 +53,16 @@ TEST(IterationLineTest, PrintsOptionalFieldsInMegatronsOrder) {
       "| number of nan iterations:   0 |");
 }
 
+TEST(IterationLineTest, PrintsUtilizationBehindTheThroughput) {
+  IterationLine line;
+  line.mfu_percent = 41.26;
+  line.hfu_percent = 55;
+  EXPECT_THAT(text_of(line), testing::Not(testing::HasSubstr("MFU")));
+  line.teraflops_per_device = 400;
+  EXPECT_THAT(text_of(line),
+              testing::HasSubstr("(TFLOP/s/GPU): 400.0 | MFU: 41.3% | HFU: 55.0% | learning"));
+}
+
 // fmt would print "-nan", which no parser of Python's numbers knows.
 TEST(IterationLineTest, NotANumberHasNoSign) {
   IterationLine line;

@@ -20,6 +20,7 @@ using testing::Pair;
 struct Written {
   std::map<std::string, float> scalars;
   std::map<std::string, std::string> texts;
+  std::string hyperparameters = {};
 };
 
 Written written_by(const TrainingConfig& training) {
@@ -41,7 +42,9 @@ Written written_by(const TrainingConfig& training) {
   Written written;
   for (const tensorboard::Event& event : events_of(read_text(log.tensorboard()->path()))) {
     for (const auto& value : event.summary().value()) {
-      if (value.has_tensor()) {
+      if (value.metadata().plugin_data().plugin_name() == "hparams") {
+        written.hyperparameters = value.metadata().plugin_data().content();
+      } else if (value.has_tensor()) {
         written.texts[value.tag()] = value.tensor().string_val(0);
       } else {
         written.scalars[value.tag() + " at " + std::to_string(event.step())] = value.simple_value();
@@ -54,6 +57,23 @@ Written written_by(const TrainingConfig& training) {
 TEST(TrainingLogTest, TensorBoardHasTheSettings) {
   EXPECT_THAT(written_by({}).texts, testing::ElementsAre(Pair("hidden_size/text_summary", "32"),
                                                          Pair("lr/text_summary", "0.001")));
+}
+
+TEST(TrainingLogTest, TensorBoardHasTheHyperparameters) {
+  tensorboard::HyperparameterContent content;
+  ASSERT_TRUE(content.ParseFromString(written_by({}).hyperparameters));
+  const auto& values = content.session_start_info().hparams();
+  EXPECT_EQ(values.at("lr").number_value(), 1e-3);
+  EXPECT_EQ(values.at("hidden_size").number_value(), 32);
+}
+
+TEST(TrainingLogTest, TheThroughputIsThatOfOneRank) {
+  TrainingConfig config;
+  config.log_throughput = config.log_timers_to_tensorboard = true;
+  const Written written = written_by(config);
+  constexpr double kOperations = 1e9;  // of an iteration, on 8 ranks
+  EXPECT_NEAR(written.scalars.at("throughput at 2") * written.scalars.at("iteration-time at 2"),
+              kOperations / 8 / 1e12, 1e-7);
 }
 
 TEST(TrainingLogTest, TensorBoardHasTheNumberOfRanks) {

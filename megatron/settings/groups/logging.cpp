@@ -17,6 +17,8 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--log-progress", c.log_progress, "Keep progress.txt beside the checkpoints.");
   flags.add_optional("--metrics-jsonl", c.metrics_jsonl,
                      "Append one JSON object per log line to this file.");
+  flags.add_optional("--csv-dir", c.csv_dir,
+                     "Append to one CSV file for each number of a log line in this folder.");
   flags.add("--timing-log-level", c.timing_log_level,
             "0: time of an iteration; 1: of its phases; 2: of every operation in them.");
   flags
@@ -52,9 +54,12 @@ void add_logging_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--log-world-size-to-tensorboard", c.log_world_size_to_tensorboard,
                    "Write the number of ranks to TensorBoard.");
 
-  flags.add_entry("--wandb-project", T::kText, other, "", "Project of Weights & Biases.");
-  flags.add_entry("--wandb-exp-name", T::kText, other, "", "Experiment of Weights & Biases.");
-  flags.add_entry("--wandb-save-dir", T::kText, other, "", "Directory of Weights & Biases.");
+  flags.add("--wandb-project", c.wandb_project,
+            "Write an offline run of this project for Weights & Biases; `wandb sync` uploads it.");
+  flags.add("--wandb-exp-name", c.wandb_exp_name,
+            "Name of the run; required with --wandb-project.");
+  flags.add("--wandb-save-dir", c.wandb_save_dir,
+            "Directory of the offline run; <save>/wandb if not given.");
   flags.add_entry("--enable-one-logger", T::kSwitch, other, false, "An internal service.");
   flags.add_later_entry("--no-one-logger", T::kSwitch, other, false, "An internal service.");
   flags.add_entry("--one-logger-project", T::kText, other, "e2e-tracking", "An internal service.");

@@ -46,6 +46,11 @@ void add_training_flags(FlagTable& flags, TrainingArgs& args) {
       .add_switch("--calculate-per-token-loss", c.calculate_per_token_loss,
                   "Weight every token of the global batch equally instead of every microbatch.")
       .refused("weighting every token of a global batch equally");
+  flags.add_optional("--train-step", c.train_step,
+                     "Shared library with a task of its own: another loss, other data or another "
+                     "model (docs/library.md).");
+  flags.add("--train-step-args", c.train_step_args,
+            "Arguments of the library of --train-step: key=value ...");
   flags.add_off("--no-check-for-nan-in-loss-and-grad", c.check_for_nan_in_loss_and_grad,
                 "Do not stop at a NaN loss or gradient norm.");
 

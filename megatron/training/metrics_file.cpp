@@ -1,0 +1,23 @@
+#include "megatron/training/metrics_file.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+namespace megatron {
+
+MetricsFile::MetricsFile(std::filesystem::path path) : file_(std::move(path), "--metrics-jsonl") {}
+
+void MetricsFile::write(int64_t iteration, const NamedValues& values) {
+  std::string line = fmt::format("{{\"iteration\": {}", iteration);
+  for (const auto& [name, value] : values) {
+    line += fmt::format(", \"{}\": ", name);
+    line += std::isfinite(value) ? fmt::format("{}", value) : "null";
+  }
+  line += "}\n";
+  file_.append(line);
+}
+
+}  // namespace megatron
