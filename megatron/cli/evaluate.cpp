@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "megatron/cli/agreement.h"
+#include "megatron/cli/classify.h"
 #include "megatron/cli/json_lines.h"
 #include "megatron/cli/model_flags.h"
 #include "megatron/core/file.h"
@@ -40,7 +41,8 @@ FlagTable flags_of(EvaluateFlags& flags) {
   add_model_flags(table, flags.model);
   table.group("task");
   table.add("--task", flags.task,
-            "WIKITEXT103 (perplexity of a text) or LAMBADA (accuracy of last words).");
+            "WIKITEXT103 (perplexity of a text) or LAMBADA (accuracy of last words). MNLI, QQP and "
+            "RACE train a BERT: see `megatron evaluate --task MNLI --help`.");
   table.add("--valid-data", flags.valid_data,
             "The file: a text for WIKITEXT103, JSON lines {\"text\": ...} for LAMBADA.");
   table.add("--overlapping-eval", flags.overlapping_eval,
@@ -64,10 +66,11 @@ FlagTable flags_of(EvaluateFlags& flags) {
 std::vector<std::string> problems(const EvaluateFlags& flags) {
   std::vector<std::string> found;
   if (flags.task.empty()) {
-    found.push_back(fmt::format("--task is missing; use {} or {}", kWikiTextTask, kLambadaTask));
+    found.push_back(fmt::format("--task is missing; use {}, {}, MNLI, QQP or RACE", kWikiTextTask,
+                                kLambadaTask));
   } else if (flags.task != kWikiTextTask && flags.task != kLambadaTask) {
-    found.push_back(fmt::format("--task {} is not available; use {} or {}", flags.task,
-                                kWikiTextTask, kLambadaTask));
+    found.push_back(fmt::format("--task {} is not available; use {}, {}, MNLI, QQP or RACE",
+                                flags.task, kWikiTextTask, kLambadaTask));
   }
   if (flags.valid_data.size() != 1) {
     found.push_back(
@@ -176,6 +179,7 @@ std::string accuracy_result(int64_t correct, int64_t total) {
 }  // namespace
 
 int evaluate(std::span<const std::string> words, const comm::Group& world) {
+  if (names_classification_task(words)) return train_classifier(words, world);
   const Speaking on_first(world.rank() == 0);
   EvaluateFlags flags;
   FlagTable table = flags_of(flags);

@@ -75,10 +75,12 @@ class EpochDataset::Orders {
 EpochDataset::EpochDataset(std::shared_ptr<const TextBlocks> blocks, const Options& options)
     : blocks_(std::move(blocks)),
       options_(options),
-      epoch_samples_(rounded_up(blocks_->num_blocks(), options.batch_size)),
+      epoch_samples_(options.drops_last
+                         ? blocks_->num_blocks() / options.batch_size * options.batch_size
+                         : rounded_up(blocks_->num_blocks(), options.batch_size)),
       orders_(options.is_shuffled ? std::make_unique<Orders>(blocks_->num_blocks(), options.seed)
                                   : nullptr) {
-  invariant(blocks_->num_blocks() > 0, "an epoch has blocks");
+  invariant(epoch_samples_ > 0, "an epoch has blocks");
 }
 
 EpochDataset::~EpochDataset() = default;

@@ -44,6 +44,7 @@ class EpochDataset final : public SampleDataset {
   struct Options {
     int64_t num_samples = 0;
     int64_t batch_size = 1;   // an epoch is a multiple of it
+    bool drops_last = false;  // leave out the last incomplete batch, in place of filling it
     bool is_shuffled = true;  // by torch.randperm with the seed + epoch; else as they are
     int64_t seed = 0;
     int64_t last_id = 0;  // a sample has one id more than a block

@@ -349,4 +349,13 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
                          run.progress.iteration));
 }
 
+void load_weights(const RunConfig& config, TrainingState& run, const CheckpointSource& source,
+                  const std::function<bool(std::string_view)>& is_new) {
+  expect_kind(source, config.transformer.kind);
+  CheckpointState state = state_of(config, run, false, Use::kLoad);
+  std::erase_if(state.model, [&](const CheckpointTensor& tensor) { return is_new(tensor.name); });
+  load_checkpoint(source.contents(config.settings), state, {.optimizer = false, .is_part = true});
+  run.optimizer.reload_main_params();
+}
+
 }  // namespace megatron

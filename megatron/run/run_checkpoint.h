@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "megatron/interchange/checkpoint_source.h"
@@ -22,5 +24,11 @@ std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const Training
 // --no-load-optim and the scheduler flags. Throws ConfigError for every setting that contradicts
 // the source, FormatError for tensors that do not fit.
 void load_run(const RunConfig& config, TrainingState& run, const CheckpointSource& source);
+
+// Fills the model with the weights of the source, which may have further ones: those of other
+// heads. Parameters for which `is_new` holds keep their values. Throws FormatError for tensors that
+// are missing or do not fit.
+void load_weights(const RunConfig& config, TrainingState& run, const CheckpointSource& source,
+                  const std::function<bool(std::string_view)>& is_new);
 
 }  // namespace megatron

@@ -89,6 +89,11 @@ class TrainTask {
   virtual void evaluated(Split /*split*/, const Progress& /*progress*/,
                          const NamedValues& /*losses*/) {}
 
+  // Does an epoch of the data end with this iteration? Then the run saves a checkpoint, if it saves
+  // any, and calls epoch_ended() on every rank, when the iteration is finished and logged.
+  virtual bool ends_epoch(const Progress& /*progress*/) const { return false; }
+  virtual void epoch_ended(const Progress& /*progress*/) {}
+
   virtual int64_t tokens_per_sample() const = 0;
   // Model FLOPs of an iteration: forward and backward, without recomputation.
   virtual double flops(int64_t batch_size) const = 0;

@@ -315,7 +315,14 @@ bool Trainer::finish_iteration() {
         datetime_text(fmt::format("exiting program after receiving {}.", name_of_signal(signal))));
     return true;
   }
-  if (is_due(run_.checkpoint.save_interval, iteration)) save();
+  const bool ends_epoch = task_.ends_epoch(state_.progress);
+  if (ends_epoch) settle();
+  if (ends_epoch || is_due(run_.checkpoint.save_interval, iteration)) save();
+  if (ends_epoch) {
+    log_.pause();
+    task_.epoch_ended(state_.progress);
+    log_.resume();
+  }
   if (config_.exit_duration_in_mins > 0 && on_any_rank(is_out_of_time())) {
     settle();
     if (last_saved_ != iteration) save();

@@ -1,5 +1,7 @@
 #include "megatron/models/bert/bert_model.h"
 
+#include <utility>
+
 #include "megatron/device/trace.h"
 #include "megatron/ops/bias_activation.h"
 #include "megatron/ops/cross_entropy.h"
@@ -29,12 +31,11 @@ Placement whole_placement(const TransformerConfig& config, Stream stream) {
 }  // namespace
 
 BertModel::EmbeddingParts::EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
-                                          const TensorParallel& tp, Stream stream)
-    : word_embeddings(config.padded_vocab_size, config.hidden_size, tp,
-                      {.init = embedding_init(config),
-                       .is_tied = chunk.has_embedding != chunk.has_head,
-                       .is_copy = !chunk.has_embedding},
-                      embedding_placement(config, stream)) {
+                                          const TensorParallel& tp, Stream stream, bool is_tied)
+    : word_embeddings(
+          config.padded_vocab_size, config.hidden_size, tp,
+          {.init = embedding_init(config), .is_tied = is_tied, .is_copy = !chunk.has_embedding},
+          embedding_placement(config, stream)) {
   add_child("word_embeddings", word_embeddings);
   if (!chunk.has_embedding) return;  // a copy, for the logits alone
   position_embeddings.emplace(config.max_position_embeddings, config.hidden_size,
@@ -74,20 +75,31 @@ BertModel::BertModel(const TransformerConfig& config, Stream stream)
     : BertModel(config, whole_model(config.num_layers), {}, stream) {}
 
 BertModel::BertModel(const TransformerConfig& config, const ModelChunk& chunk,
-                     const TensorParallel& tp, Stream stream)
+                     const TensorParallel& tp, Stream stream, BertHeads heads)
     : config_(config),
       chunk_(chunk),
       tp_(tp),
       stream_(stream),
+      heads_(std::move(heads)),
       embedding_site_(hash_of("embedding.dropout")),
+      pooler_site_(hash_of("pooler.dropout")),
       encoder_(config, {.name = "encoder", .is_causal = false},
                {chunk.first_layer, chunk.num_layers, chunk.has_head}, tp, stream) {
-  if (chunk.has_embedding || chunk.has_head) {
-    embedding_.emplace(config, chunk, tp, stream);
+  const bool has_logits = chunk.has_head && !heads_.is_classifier();
+  if (chunk.has_embedding || has_logits) {
+    embedding_.emplace(config, chunk, tp, stream, chunk.has_embedding != has_logits);
     add_child("embedding", *embedding_);
   }
   add_child("encoder", encoder_);
   if (!chunk.has_head) return;
+  if (heads_.is_classifier()) {
+    pooler_.emplace(config, stream);
+    add_child("pooler", *pooler_);
+    classifier_.emplace(config.hidden_size, heads_.num_classes, input_init(config),
+                        whole_placement(config, stream));
+    add_child(heads_.classifier, *classifier_);
+    return;
+  }
   lm_head_.emplace(config, tp, stream);
   add_child("lm_head", *lm_head_);
   output_layer_.emplace(config, tp, stream);
@@ -139,11 +151,23 @@ VocabularyProduct BertModel::vocabulary_product(const Variable& hidden) const {
           output_layer_->bias};
 }
 
-Variable BertModel::binary_logits(const Variable& hidden) const {
-  // Every rank computes this head for the whole batch.
+Variable BertModel::pooled(const Variable& hidden) const {
+  // Every rank computes the heads behind it for the whole batch.
   const Variable all =
       tp_.sequence_parallel ? gather_for_equal_ranks(hidden, tp_) : hidden;  // [s, b, h]
-  return binary_head_->forward(tanh(pooler_->dense.forward(row(all, 0))));   // [b, 2]
+  return tanh(pooler_->dense.forward(row(all, 0)));                          // [b, h]
+}
+
+Variable BertModel::binary_logits(const Variable& hidden) const {
+  return binary_head_->forward(pooled(hidden));  // [b, 2]
+}
+
+Variable BertModel::class_logits(const Variable& hidden, RandomState& random) const {
+  const int64_t b = hidden.size(1);
+  const auto probability = static_cast<float>(config_.hidden_dropout);
+  const Variable kept = dropout(reshape(pooled(hidden), {1, b, config_.hidden_size}),
+                                random.dropout_key(pooler_site_, probability));
+  return classifier_->forward(reshape(kept, {b, config_.hidden_size}));  // [b, num_classes]
 }
 
 std::vector<ParameterSpec> bert_specs(const TransformerConfig& config, const ModelChunk& chunk) {

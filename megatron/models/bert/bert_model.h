@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "megatron/nn/layers.h"
@@ -20,6 +21,16 @@ struct BertInput {
   Tensor padding_mask = {};  // [b, s] bool: true hides a token; undefined: none is hidden
 };
 
+// What a BERT computes from the output of its encoder.
+struct BertHeads {
+  // Name of a classification head on the pooled first token ("classification_head"), in place of
+  // the heads of pre-training; empty: those.
+  std::string classifier = {};
+  int64_t num_classes = 0;
+
+  bool is_classifier() const { return !classifier.empty(); }
+};
+
 // BERT as Megatron-LM trains it (Devlin et al. 2018, arXiv:1810.04805; the norms before the
 // branches as in Shoeybi et al. 2019, arXiv:1909.08053, sec. 5.4), or a chunk of it:
 // transformers' MegatronBertForPreTraining. Without --bert-no-binary-head it also says whether the
@@ -31,9 +42,9 @@ struct BertInput {
 class BertModel final : public Module {
  public:
   // `config` is resolved, has padded_vocab_size, tied embeddings and learned positions. The chunk
-  // with the head has a copy of the word embeddings.
+  // with the head has a copy of the word embeddings, unless the head is a classifier.
   BertModel(const TransformerConfig& config, const ModelChunk& chunk, const TensorParallel& tp,
-            Stream stream);
+            Stream stream, BertHeads heads = {});
   // The whole model on one rank.
   BertModel(const TransformerConfig& config, Stream stream);
 
@@ -49,6 +60,8 @@ class BertModel final : public Module {
     return logits_of(vocabulary_product(hidden), tp_);
   }
   Variable binary_logits(const Variable& hidden) const;
+  //   class_logits   -> [b, num_classes], with dropout on the pooled token
+  Variable class_logits(const Variable& hidden, RandomState& random) const;
 
   const TransformerConfig& config() const { return config_; }
   const ModelChunk& chunk() const { return chunk_; }
@@ -58,10 +71,11 @@ class BertModel final : public Module {
 
  private:
   Variable embed(const BertInput& input, RandomState& random) const;
+  Variable pooled(const Variable& hidden) const;  // [b, h]
 
   struct EmbeddingParts final : Module {
     EmbeddingParts(const TransformerConfig& config, const ModelChunk& chunk,
-                   const TensorParallel& tp, Stream stream);
+                   const TensorParallel& tp, Stream stream, bool is_tied);
     VocabParallelEmbedding word_embeddings;
     std::optional<Embedding> position_embeddings;
     std::optional<Embedding> tokentype_embeddings;
@@ -84,13 +98,16 @@ class BertModel final : public Module {
   ModelChunk chunk_;
   TensorParallel tp_;
   Stream stream_;
+  BertHeads heads_;
   uint64_t embedding_site_;
+  uint64_t pooler_site_;
   std::optional<EmbeddingParts> embedding_;  // where the model begins, and copied where it ends
   TransformerBlock encoder_;
   std::optional<LmHead> lm_head_;
   std::optional<VocabularyBias> output_layer_;
   std::optional<Pooler> pooler_;
   std::optional<Linear> binary_head_;
+  std::optional<Linear> classifier_;
 };
 
 // The parameters of a BERT, or of a chunk of it, in the order of the model and without memory.

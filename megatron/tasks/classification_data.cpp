@@ -1,0 +1,346 @@
+#include "megatron/tasks/classification_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/core/log.h"
+#include "megatron/core/number_text.h"
+#include "megatron/tokenizers/unicode_text.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr std::array<std::pair<std::string_view, ClassificationTaskKind>, 3> kTasks = {
+    {{"MNLI", ClassificationTaskKind::kMnli},
+     {"QQP", ClassificationTaskKind::kQqp},
+     {"RACE", ClassificationTaskKind::kRace}}};
+constexpr size_t kAnswers = 4;              // of a question of RACE
+constexpr size_t kMaxQuestionTokens = 128;  // with its answer
+
+FormatError error_at(const fs::path& path, size_t line, const std::string& what) {
+  return FormatError(fmt::format("{} line {}: {}", path.string(), line, what));
+}
+
+// The text between white space at its ends.
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\r\f\v";
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1));
+}
+
+// Compat: Megatron-LM core_r0.5.0 strips a line before it looks for tabs, so empty fields at its
+// ends do not count.
+std::vector<std::string> fields_of(std::string_view line) {
+  const std::string text = trimmed(line);
+  std::vector<std::string> fields;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\t', begin), text.size());
+    fields.push_back(trimmed(std::string_view(text).substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return fields;
+}
+
+std::vector<std::string> lines_of(const fs::path& path) {
+  const std::string text = read_text(path);
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+int64_t uid_of(const std::string& field, const fs::path& path, size_t line) {
+  const std::optional<int64_t> uid = integer_of(field);
+  if (uid && *uid >= 0) return *uid;
+  throw error_at(path, line, fmt::format("the id {} must be an integer, at least 0", field));
+}
+
+std::vector<ClassificationText> mnli_texts(const fs::path& path) {
+  static const std::map<std::string, int64_t> kLabels = {
+      {"contradiction", 0}, {"entailment", 1}, {"neutral", 2}};
+  constexpr size_t kTestFields = 10;
+  const std::vector<std::string> lines = lines_of(path);
+  const bool is_test = !lines.empty() && fields_of(lines[0]).size() == kTestFields;
+  std::vector<ClassificationText> texts;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::vector<std::string> fields = fields_of(lines[i]);
+    if (fields.size() < kTestFields) {
+      throw error_at(
+          path, i + 1,
+          fmt::format("has {} fields, and MNLI has at least {}", fields.size(), kTestFields));
+    }
+    ClassificationText text = {.uid = uid_of(fields[0], path, i + 1),
+                               .pairs = {{clean_text(fields[8]), clean_text(fields[9])}}};
+    if (text.pairs[0].first.empty() || text.pairs[0].second.empty()) {
+      throw error_at(path, i + 1, "has an empty sentence");
+    }
+    if (!is_test) {
+      const auto label = kLabels.find(fields.back());
+      if (label == kLabels.end()) {
+        throw error_at(path, i + 1,
+                       fmt::format("the label {} must be contradiction, entailment or neutral",
+                                   fields.back()));
+      }
+      text.label = label->second;
+    }
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+std::vector<ClassificationText> qqp_texts(const fs::path& path) {
+  constexpr size_t kTestFields = 3;
+  constexpr size_t kTrainFields = 6;
+  const std::vector<std::string> lines = lines_of(path);
+  const bool is_test = !lines.empty() && fields_of(lines[0]).size() == kTestFields;
+  std::vector<ClassificationText> texts;
+  int64_t num_skipped = 0;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::vector<std::string> fields = fields_of(lines[i]);
+    if (fields.size() != (is_test ? kTestFields : kTrainFields)) {
+      num_skipped += 1;
+      continue;
+    }
+    const size_t first = is_test ? 1 : 3;
+    ClassificationText text = {
+        .uid = uid_of(fields[0], path, i + 1),
+        .pairs = {{clean_text(fields[first]), clean_text(fields[first + 1])}}};
+    if (text.pairs[0].first.empty() || text.pairs[0].second.empty()) {
+      num_skipped += 1;
+      continue;
+    }
+    if (!is_test) {
+      if (fields[5] != "0" && fields[5] != "1") {
+        throw error_at(path, i + 1, fmt::format("the label {} must be 0 or 1", fields[5]));
+      }
+      text.label = fields[5] == "1" ? 1 : 0;
+    }
+    texts.push_back(std::move(text));
+  }
+  if (num_skipped > 0) {
+    warn(
+        fmt::format("{}: {} lines have another number of fields than {}, or an empty question; "
+                    "they are skipped",
+                    path.string(), num_skipped, is_test ? kTestFields : kTrainFields));
+  }
+  return texts;
+}
+
+std::string question_with(const std::string& question, const std::string& answer) {
+  if (question.find('_') == std::string::npos) return question + " " + answer;
+  std::string text;
+  for (const char c : question) {
+    if (c == '_') {
+      text += answer;
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+// The questions of an article.
+void add_race_texts(const json& object, std::vector<ClassificationText>& texts) {
+  const std::string article = clean_text(object.at("article").get<std::string>());
+  const json& questions = object.at("questions");
+  const json& options = object.at("options");
+  const json& answers = object.at("answers");
+  if (options.size() != questions.size() || answers.size() != questions.size()) {
+    throw FormatError(fmt::format("has {} questions, {} options and {} answers", questions.size(),
+                                  options.size(), answers.size()));
+  }
+  for (size_t q = 0; q < questions.size(); ++q) {
+    const std::string letter = answers[q].get<std::string>();
+    if (letter.size() != 1 || letter[0] < 'A' || letter[0] > 'D') {
+      throw FormatError(fmt::format("the answer {} must be one of A, B, C and D", letter));
+    }
+    if (options[q].size() != kAnswers) {
+      throw FormatError(fmt::format("question {} has {} answers to choose from, not {}", q + 1,
+                                    options[q].size(), kAnswers));
+    }
+    ClassificationText text = {
+        .uid = static_cast<int64_t>(texts.size()), .label = letter[0] - 'A', .pairs = {}};
+    for (const json& answer : options[q]) {
+      text.pairs.emplace_back(
+          clean_text(question_with(questions[q].get<std::string>(), answer.get<std::string>())),
+          article);
+    }
+    texts.push_back(std::move(text));
+  }
+}
+
+// Compat: Megatron-LM core_r0.5.0 reads the files of a folder in no defined order.
+std::vector<ClassificationText> race_texts(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".txt") files.push_back(entry.path());
+  }
+  if (error || files.empty()) {
+    throw IoError(fmt::format("{}: has no files *.txt; give a folder of RACE, such as train/middle",
+                              folder.string()));
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<ClassificationText> texts;
+  for (const fs::path& file : files) {
+    const std::vector<std::string> lines = lines_of(file);
+    for (size_t i = 0; i < lines.size(); ++i) {
+      if (trimmed(lines[i]).empty()) continue;
+      try {
+        add_race_texts(json::parse(lines[i]), texts);
+      } catch (const std::exception& problem) {  // of the JSON, or its contents
+        throw error_at(file, i + 1, problem.what());
+      }
+    }
+  }
+  return texts;
+}
+
+// Compat: the name that Megatron-LM core_r0.5.0 prints.
+std::string set_name_of(ClassificationTaskKind kind, const std::string& path) {
+  const std::string_view task = name_of(kind);
+  const size_t at = path.rfind(task);
+  std::string_view name(path);
+  if (at != std::string::npos) name.remove_prefix(at + task.size());
+  const auto strip = [&](std::string_view letters) {
+    const size_t begin = name.find_first_not_of(letters);
+    if (begin == std::string_view::npos) return;
+    name = name.substr(begin, name.find_last_not_of(letters) - begin + 1);
+  };
+  const bool is_race = kind == ClassificationTaskKind::kRace;
+  if (!is_race) strip(".tsv");
+  strip("/");
+  std::string text(name);
+  std::replace(text.begin(), text.end(), is_race ? '/' : '_', '-');
+  return text;
+}
+
+}  // namespace
+
+std::optional<ClassificationTaskKind> classification_task_of(std::string_view name) {
+  for (const auto& [known, kind] : kTasks) {
+    if (known == name) return kind;
+  }
+  return std::nullopt;
+}
+
+std::string_view name_of(ClassificationTaskKind kind) {
+  for (const auto& [name, known] : kTasks) {
+    if (known == kind) return name;
+  }
+  throw InternalError("name_of: unknown classification task");
+}
+
+int64_t num_classes_of(ClassificationTaskKind kind) {
+  switch (kind) {
+    case ClassificationTaskKind::kMnli:
+      return 3;
+    case ClassificationTaskKind::kQqp:
+      return 2;
+    case ClassificationTaskKind::kRace:
+      return kAnswers;
+  }
+  throw InternalError("num_classes_of: unknown classification task");
+}
+
+std::string clean_text(std::string_view text) {
+  std::u32string clean;
+  for (const char32_t point : code_points(text)) {
+    const bool is_blank = is_white_space(point);
+    if (is_blank && !clean.empty() && clean.back() == U' ') continue;
+    clean += is_blank ? U' ' : point;
+  }
+  constexpr std::u32string_view kStop = U" . ";
+  for (int pass = 0; pass < 3; ++pass) {  // as often as Megatron-LM: stops may follow each other
+    for (size_t at = clean.find(kStop); at != std::u32string::npos;
+         at = clean.find(kStop, at + 2)) {
+      clean.erase(at, 1);
+    }
+  }
+  return to_utf8(clean);
+}
+
+std::vector<ClassificationText> classification_texts(ClassificationTaskKind kind,
+                                                     const fs::path& path) {
+  switch (kind) {
+    case ClassificationTaskKind::kMnli:
+      return mnli_texts(path);
+    case ClassificationTaskKind::kQqp:
+      return qqp_texts(path);
+    case ClassificationTaskKind::kRace:
+      return race_texts(path);
+  }
+  throw InternalError("classification_texts: unknown task");
+}
+
+EncodedPair encoded_pair(const std::vector<int32_t>& a, const std::vector<int32_t>& b,
+                         int64_t seq_length, const PairIds& ids) {
+  EncodedPair pair;
+  const auto add = [&](int64_t id, int64_t type) {
+    pair.tokens.push_back(id);
+    pair.types.push_back(type);
+  };
+  add(ids.cls, 0);
+  for (const int32_t id : a) add(id, 0);
+  add(ids.sep, 0);
+  for (const int32_t id : b) add(id, 1);
+  const auto room = static_cast<size_t>(seq_length) - 1;  // the last [SEP] is always there
+  if (pair.tokens.size() > room) {
+    pair.tokens.resize(room);
+    pair.types.resize(room);
+  }
+  add(ids.sep, 1);
+  pair.length = std::ssize(pair.tokens);
+  pair.tokens.resize(static_cast<size_t>(seq_length), ids.pad);
+  // Compat: Megatron-LM core_r0.5.0 pads the types with the id of [PAD], which is 0 for BERT; the
+  // model has two types.
+  pair.types.resize(static_cast<size_t>(seq_length), 0);
+  return pair;
+}
+
+ClassificationSet read_classification_set(ClassificationTaskKind kind,
+                                          const std::vector<std::string>& paths, int64_t seq_length,
+                                          const Tokenizer& tokenizer) {
+  const PairIds ids = {.cls = tokenizer.required_id(SpecialToken::kCls),
+                       .sep = tokenizer.required_id(SpecialToken::kSep),
+                       .pad = tokenizer.required_id(SpecialToken::kPad)};
+  const bool is_race = kind == ClassificationTaskKind::kRace;
+  ClassificationSet set;
+  if (!paths.empty()) set.name = set_name_of(kind, paths.front());
+  if (is_race) set.pairs_of_sample = kAnswers;
+  set.seq_length = seq_length;
+  std::string last_text;  // an article belongs to many pairs
+  std::vector<int32_t> last_ids;
+  for (const std::string& path : paths) {
+    for (const ClassificationText& text : classification_texts(kind, path)) {
+      set.uids.push_back(text.uid);
+      set.labels.push_back(text.label);
+      for (const auto& [first, second] : text.pairs) {
+        std::vector<int32_t> a = tokenizer.encode(first);
+        if (is_race && a.size() > kMaxQuestionTokens) a.resize(kMaxQuestionTokens);
+        if (second != last_text || last_ids.empty()) {
+          last_text = second;
+          last_ids = tokenizer.encode(second);
+        }
+        set.pairs.push_back(encoded_pair(a, last_ids, seq_length, ids));
+      }
+    }
+  }
+  return set;
+}
+
+}  // namespace megatron
