@@ -23,6 +23,7 @@ add_custom_target(megatron_archive ALL DEPENDS ${archive})
 
 # The required headers are determined at installation.
 install(CODE "set(MG_SOURCE_DIR [[${PROJECT_SOURCE_DIR}]])
+set(MG_GENERATED_DIR [[${MG_GENERATED_DIR}]])
 set(MG_INCLUDE_NAME [[${CMAKE_INSTALL_INCLUDEDIR}]])")
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)
 install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})

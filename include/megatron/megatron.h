@@ -6,6 +6,7 @@
 // A run: its config, and what loads, trains and saves.
 #include "megatron/run/loaded_model.h"
 #include "megatron/run/start.h"
+#include "megatron/run/train_step.h"
 #include "megatron/run/training_run.h"
 #include "megatron/settings/training_args.h"
 
@@ -28,3 +29,4 @@
 #include "megatron/comm/threads.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/parallel/data_parallel.h"

@@ -27,6 +27,7 @@
 #include "megatron/interchange/source_settings.h"
 #include "megatron/models/gpt/finetune_task.h"
 #include "megatron/run/common_error.h"
+#include "megatron/run/train_step_library.h"
 #include "megatron/run/training_run.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 
@@ -171,7 +172,7 @@ int64_t replicas_of(const ParallelConfig& parallel, int64_t world_size) {
 }
 
 // Finishes `megatron finetune` with a task: trains, and writes the result into --output_dir.
-void train(const FinetuneFlags& flags, const Pretraining& begun, GptTask& task,
+void train(const FinetuneFlags& flags, const Pretraining& begun, TrainTask& task,
            const comm::Group& world, const std::function<void()>& before_training) {
   check_memory(begun.args, world);
   TrainingRun run(begun.args, task, world, begun.started, begun.save_directory);
@@ -180,6 +181,21 @@ void train(const FinetuneFlags& flags, const Pretraining& begun, GptTask& task,
   run.train();
   if (flags.output_dir.empty()) return;
   on_first_rank(world, [&] { write_model(flags, begun.args, *begun.tokenizer); });
+}
+
+// The task of --train-step.
+std::unique_ptr<FinetuneTask> library_task(const Pretraining& begun,
+                                           const FinetuneTask::Data& data) {
+  std::unique_ptr<TrainTask> task = make_library_task(begun.args, begun.tokenizer, &data);
+  auto* const finetuning = dynamic_cast<FinetuneTask*>(task.get());
+  if (finetuning == nullptr) {
+    throw ConfigError(
+        fmt::format("--train-step {}: its task must derive from FinetuneTask in this command: make "
+                    "such a task if TrainStepParts has finetune_data",
+                    begun.args.training.train_step));
+  }
+  static_cast<void>(task.release());
+  return std::unique_ptr<FinetuneTask>(finetuning);
 }
 
 }  // namespace
@@ -200,11 +216,14 @@ int finetune(std::span<const std::string> words, const comm::Group& world) {
     if (!problems.empty()) throw ConfigError(problems);
   });
   const int64_t replicas = replicas_of(args.parallel, world.size());
+  const bool has_library = !args.training.train_step.empty();
   if (flags.megatron_dataset_flag) {
     apply_indexed_data(flags, replicas, args);
     const Pretraining begun = begin_training(std::move(args), std::move(problems), world, started);
-    GptTask task(begun.args, begun.tokenizer);
-    train(flags, begun, task, world, [] {});
+    const std::unique_ptr<TrainTask> task =
+        has_library ? make_library_task(begun.args, begun.tokenizer)
+                    : std::make_unique<GptTask>(begun.args, begun.tokenizer);
+    train(flags, begun, *task, world, [] {});
     return 0;
   }
   const auto data = in_common([&] { return read_blocks(flags, args, world); });
@@ -212,11 +231,13 @@ int finetune(std::span<const std::string> words, const comm::Group& world) {
       apply_blocks(flags, data->train->num_blocks(),
                    data->valid == nullptr ? 0 : data->valid->num_blocks(), replicas, args);
   const Pretraining begun = begin_training(std::move(args), std::move(problems), world, started);
-  FinetuneTask task(begun.args, begun.tokenizer, *data);
-  train(flags, begun, task, world, [&] { print_summary(begun.args, *data, lengths); });
+  const std::unique_ptr<FinetuneTask> task =
+      has_library ? library_task(begun, *data)
+                  : std::make_unique<FinetuneTask>(begun.args, begun.tokenizer, *data);
+  train(flags, begun, *task, world, [&] { print_summary(begun.args, *data, lengths); });
   const bool is_last = world.rank() == world.size() - 1;
-  if (!flags.output_dir.empty() && is_last && task.perplexity()) {
-    write_results(flags.output_dir, *task.perplexity());
+  if (!flags.output_dir.empty() && is_last && task->perplexity()) {
+    write_results(flags.output_dir, *task->perplexity());
   }
   return 0;
 }

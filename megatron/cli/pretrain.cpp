@@ -22,6 +22,8 @@
 #include "megatron/run/device_choice.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/run/start.h"
+#include "megatron/run/train_step_library.h"
+#include "megatron/run/training_run.h"
 #include "megatron/training/console_log.h"
 #include "megatron/training/microbatch_calculator.h"
 
@@ -143,6 +145,21 @@ Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
   print_line(datetime_text("after megatron is initialized"));
   return Pretraining{std::move(args), std::move(source), std::move(tokenizer), started,
                      std::move(save_directory)};
+}
+
+int pretrain(const std::string& command, ModelKind model, std::span<const std::string> words,
+             const comm::Group& world, const MakeTask& make_task) {
+  const Speaking on_first(world.rank() == 0);
+  const std::optional<Pretraining> begun = begin_pretraining(command, model, words, world);
+  if (!begun) return 0;
+  check_memory(begun->args, world);
+  const std::unique_ptr<TrainTask> task = begun->args.training.train_step.empty()
+                                              ? make_task(*begun)
+                                              : make_library_task(begun->args, begun->tokenizer);
+  TrainingRun run(begun->args, *task, world, begun->started, begun->save_directory);
+  run.load(begun->source);
+  run.train();
+  return 0;
 }
 
 void check_memory(const TrainingArgs& args, const comm::Group& world) {

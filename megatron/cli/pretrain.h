@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer.h"
+#include "megatron/training/train_task.h"
 
 namespace megatron::cli {
 
@@ -38,6 +40,12 @@ void apply_launcher_settings(TrainingArgs& args, const comm::Group& world,
                              std::vector<std::string>& problems);
 Pretraining begin_training(TrainingArgs args, std::vector<std::string> problems,
                            const comm::Group& world, std::chrono::steady_clock::time_point started);
+
+// `megatron <command>`: trains the task that `make_task` makes, or that of --train-step. Every rank
+// of `world` calls it.
+using MakeTask = std::function<std::unique_ptr<TrainTask>(const Pretraining&)>;
+int pretrain(const std::string& command, ModelKind model, std::span<const std::string> words,
+             const comm::Group& world, const MakeTask& make_task);
 
 // Prints the memory plan of the run, and throws ConfigError with the remedies if it needs more than
 // is free.

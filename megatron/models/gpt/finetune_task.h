@@ -10,8 +10,8 @@ namespace megatron {
 
 // Next-token prediction on blocks of text in epochs: what `megatron finetune` trains. The loss of a
 // block is that of transformers: the mean over its tokens except the first, which no token
-// predicts.
-class FinetuneTask final : public GptTask {
+// predicts. Derive from it to change the loss.
+class FinetuneTask : public GptTask {
  public:
   struct Data {
     std::shared_ptr<const TextBlocks> train;
