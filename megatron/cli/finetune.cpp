@@ -24,6 +24,7 @@
 #include "megatron/data/text_blocks.h"
 #include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/hf/folder.h"
+#include "megatron/interchange/hf/peft_folder.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/models/gpt/finetune_task.h"
 #include "megatron/run/common_error.h"
@@ -144,7 +145,9 @@ void write_model(const FinetuneFlags& flags, const TrainingArgs& args, const Tok
   const CheckpointSource last = find_source(args.checkpoint.save, 0, true);
   CheckpointContents contents = last.contents();
   if (has_adapters(contents) && !flags.merge_lora) {
-    write_peft_adapters(output, contents, args.transformer, flags.model_name_or_path);
+    const std::string& model = flags.model_name_or_path;
+    write_peft_adapters(output, contents, args.transformer,
+                        is_peft_folder(model) ? base_model_of(model) : model);
     return print_line(fmt::format("the adapters are in {}", output.string()));
   }
   TransformerConfig config = described_run(last.format(), contents).transformer;

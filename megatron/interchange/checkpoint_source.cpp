@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <system_error>
 #include <utility>
 
@@ -10,7 +11,10 @@
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/unzip.h"
 #include "megatron/interchange/deepspeed/reader.h"
+#include "megatron/interchange/hf/adapters.h"
+#include "megatron/interchange/hf/hub_cache.h"
 #include "megatron/interchange/hf/names.h"
+#include "megatron/interchange/hf/peft_folder.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/reader.h"
 #include "megatron/interchange/model_kind.h"
@@ -83,6 +87,34 @@ const CheckpointContents& CheckpointSource::contents(const ArgMap& fallback) con
   return *o.contents;
 }
 
+CheckpointSource CheckpointSource::with_adapters(const std::filesystem::path& folder) const {
+  CheckpointSource source;
+  source.opened_ = std::make_shared<Opened>(*opened_);
+  Opened& o = *source.opened_;
+  CheckpointContents made = contents();
+  StoredSection& weights = made.sections.at(kWeightsSection);
+  TransformerConfig config = o.hf ? o.hf->transformer : described_run(o.format, made).transformer;
+  if (has_adapters(made)) {
+    throw Unsupported(fmt::format("{}: the model {} has adapters of its own; merge them first",
+                                  folder.string(), o.directory.string()));
+  }
+  PeftAdapters adapters = read_peft_adapters(folder, config, weights);
+  weights.merge(adapters.weights);
+  made.sections = {{kWeightsSection, std::move(weights)}};
+  made.is_release = true;
+  made.args["lora_rank"] = adapters.rank;
+  made.args["lora_alpha"] = adapters.alpha;
+  made.args["lora_target_modules"] = adapters.layers;
+  if (o.hf) {
+    o.hf->transformer.lora_rank = adapters.rank;
+    o.hf->transformer.lora_alpha = adapters.alpha;
+    o.hf->transformer.lora_target_modules = adapters.layers;
+  }
+  o.contents = std::move(made);
+  o.has_fallback = true;
+  return source;
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -131,11 +163,25 @@ std::optional<Found> find(const fs::path& load, int64_t ckpt_step) {
   return find_by_rank(load);
 }
 
+// The folder of adapters, on the model that it names: a path, also relative to the folder, or a
+// model in the cache of Hugging Face's tools.
+CheckpointSource adapted_source(const std::filesystem::path& folder) {
+  const std::string base = base_model_of(folder);
+  const std::filesystem::path beside = folder / base;
+  const std::filesystem::path path =
+      std::filesystem::exists(beside)
+          ? beside
+          : model_path(base, fmt::format("{}: base_model_name_or_path", folder.string()).c_str(),
+                       [](const char* variable) { return std::getenv(variable); });
+  return find_source(path, 0, true).with_adapters(folder);
+}
+
 }  // namespace
 
 CheckpointSource find_source(const fs::path& load, int64_t ckpt_step, bool must_exist,
                              LoadFormat load_format) {
   if (load.empty()) return {};
+  if (is_peft_folder(load)) return adapted_source(load);
   const std::optional<Found> found = find(load, ckpt_step);
   if (!found) {
     if (!must_exist) return {};

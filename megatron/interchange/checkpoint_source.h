@@ -41,6 +41,9 @@ class CheckpointSource {
   // All of it. `fallback` stands in for settings where there are none.
   const CheckpointContents& contents(const ArgMap& fallback = {}) const;
 
+  // The weights with the adapters of a folder of PEFT (hf/peft_folder.h).
+  CheckpointSource with_adapters(const std::filesystem::path& folder) const;
+
  private:
   struct Opened;
   void open_megatron() const;
@@ -48,9 +51,10 @@ class CheckpointSource {
 };
 
 // What `load` names: the directory of --save or of one checkpoint (0: the latest), a Hugging Face
-// model, a file that a rank of Megatron-LM saved or its folder, or a zip archive of one of these,
-// which is unpacked for as long as the source lives. Throws ConfigError when there is none of them
-// and `must_exist`, or it is of another format than `load_format`; IoError, FormatError.
+// model, adapters of PEFT, which name their model, a file that a rank of Megatron-LM saved or its
+// folder, or a zip archive of one of these, which is unpacked for as long as the source lives.
+// Throws ConfigError when there is none of them and `must_exist`, or it is of another format than
+// `load_format`; IoError, FormatError.
 CheckpointSource find_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
                              LoadFormat load_format = LoadFormat::kAuto);
 

@@ -317,6 +317,33 @@ TEST_F(LoraTest, MergedModelComputesTheSame) {
   EXPECT_NEAR(score_of(path("hf")), apart, 1e-4);
 }
 
+// The folder of a run's adapters is a model for every command.
+TEST_F(LoraTest, AFolderOfPeftIsAModel) {
+  finetune(lora("out"));
+  const std::string ids = "{\"ids\": [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]}\n";
+  const auto answer_of = [&](const std::filesystem::path& model) {
+    const Outcome outcome =
+        run("score", {"--load", model.string(), "--device", "cpu"}, {.input = ids});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_EQ(answer_of(path("out")), answer_of(path("out") / "checkpoints"));
+
+  finetune(golden_finetuning("further").with("--model_name_or_path", path("out").string()));
+  const std::vector<double> first = column(metrics_of(path("out.jsonl")), "lm loss");
+  const std::vector<double> second = column(metrics_of(path("further.jsonl")), "lm loss");
+  EXPECT_LT(second.front(), first.front()) << "it goes on from the trained adapters";
+  EXPECT_LT(second.back(), first.back());
+  const nlohmann::json config = read_json(path("further") / "adapter_config.json");
+  EXPECT_EQ(config["r"], 4);
+  EXPECT_EQ(config["lora_alpha"], 16);
+  EXPECT_EQ(config["base_model_name_or_path"], golden("hf/gpt2").string());
+  const Outcome merged =
+      run("convert-checkpoint",
+          {"--load-dir", path("out").string(), "--save-dir", path("hf").string(), "--saver", "hf"});
+  EXPECT_EQ(merged.exit_code, 0) << merged.err;
+}
+
 TEST_F(LoraTest, ResumesWithTheSameBits) {
   finetune(lora("straight").with("--merge_lora"));
   const Flags flags = lora("out").with("--checkpointing_steps", "epoch").with("--merge_lora");

@@ -87,13 +87,6 @@ StoredTensor merged(const StoredTensor& weight, const StoredAdapter& adapter, do
   return result;
 }
 
-// The arrangement of B's rows: that of the weight, which may lie transposed in the file.
-Layout layout_of_rows(Layout weight) {
-  if (weight == Layout::kTranspose) return Layout::kSame;
-  if (weight == Layout::kQkvThirdsTranspose) return Layout::kQkvThirds;
-  return weight;
-}
-
 // The last two parts of a dotted path: "attn.c_attn".
 std::string short_name(const std::string& module) {
   size_t dot = module.rfind('.');
@@ -152,6 +145,12 @@ nlohmann::ordered_json peft_config(const TransformerConfig& config,
 }
 
 }  // namespace
+
+Layout layout_of_rows(Layout weight) {
+  if (weight == Layout::kTranspose) return Layout::kSame;
+  if (weight == Layout::kQkvThirdsTranspose) return Layout::kQkvThirds;
+  return weight;
+}
 
 bool is_adapter(std::string_view name) {
   return name.ends_with(end_of_a()) || name.ends_with(end_of_b());

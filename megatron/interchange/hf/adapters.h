@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "megatron/checkpoint/contents.h"
+#include "megatron/formats/name_rule.h"
 #include "megatron/transformer/config.h"
 
 // Low-rank adapters (transformer/lora.h) in checkpoints, and as files of Hugging Face's PEFT.
@@ -13,6 +14,10 @@ namespace megatron {
 // Is it the name of an adapter's parameter?
 bool is_adapter(std::string_view name);
 bool has_adapters(const CheckpointContents& contents);
+
+// The arrangement of the rows of an adapter's B: that of the weight, which may lie transposed in
+// the file.
+Layout layout_of_rows(Layout weight);
 
 // Adds each adapter to the weight of its layer, W + scale * B A, when that is read: computed in
 // fp32 and rounded once. The adapters and their optimizer state are removed.
