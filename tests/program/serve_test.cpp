@@ -1,8 +1,4 @@
-#include <arpa/inet.h>
 #include <httplib.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -10,6 +6,7 @@
 #include <future>
 #include <iterator>
 
+#include "tests/program/free_port.h"
 #include "tests/program/inference_test.h"
 #include "tests/program/process_tree.h"
 
@@ -18,19 +15,6 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-
-// A port that was free a moment ago.
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 class ServeTest : public InferenceTest {
  protected:
