@@ -148,6 +148,9 @@ void apply_data(const ClassifyFlags& flags, const ClassificationTask::Data& data
         data.train->num_samples(), batch));
   }
   training.train_iters = flags.epochs * length;
+  if (!args.given.contains("save_interval")) {  // the ends of the epochs suffice
+    args.checkpoint.save_interval = training.train_iters + 1;
+  }
 }
 
 int64_t replicas_of(const ParallelConfig& parallel, int64_t world_size) {

@@ -210,20 +210,19 @@ std::vector<ClassificationText> race_texts(const fs::path& folder) {
   return texts;
 }
 
-// Compat: the name that Megatron-LM core_r0.5.0 prints.
+// The part of the path behind the name of the task, as Megatron-LM core_r0.5.0 prints it:
+// "dev-matched", "train-middle". (It also takes the letters t, s and v from the ends: dev.tsv is
+// "de" there.)
 std::string set_name_of(ClassificationTaskKind kind, const std::string& path) {
   const std::string_view task = name_of(kind);
   const size_t at = path.rfind(task);
   std::string_view name(path);
   if (at != std::string::npos) name.remove_prefix(at + task.size());
-  const auto strip = [&](std::string_view letters) {
-    const size_t begin = name.find_first_not_of(letters);
-    if (begin == std::string_view::npos) return;
-    name = name.substr(begin, name.find_last_not_of(letters) - begin + 1);
-  };
   const bool is_race = kind == ClassificationTaskKind::kRace;
-  if (!is_race) strip(".tsv");
-  strip("/");
+  constexpr std::string_view kEnd = ".tsv";
+  if (!is_race && name.ends_with(kEnd)) name.remove_suffix(kEnd.size());
+  while (name.starts_with('/')) name.remove_prefix(1);
+  while (name.ends_with('/')) name.remove_suffix(1);
   std::string text(name);
   std::replace(text.begin(), text.end(), is_race ? '/' : '_', '-');
   return text;

@@ -45,7 +45,8 @@ class ClassifyTest : public ProgramTest {
         .with("--lr", "2e-3")
         .with("--lr-warmup-fraction", "0.065")
         .with("--lr-decay-style", "linear")
-        .with("--weight-decay", "0.1")
+        .with("--init-method-std", "0.2")
+        .with("--weight-decay", "0.01")
         .with("--tokenizer-type", "BertWordPieceLowerCase")
         .with("--vocab-file", golden("megatron/data/bert-vocab.txt").string())
         .with("--log-interval", "1")
@@ -159,6 +160,7 @@ TEST_F(ClassifyTest, StartsFromAPretrainedBert) {
               .with("--train-iters", "2")
               .with("--eval-iters", "0")
               .with("--save", pretrained)
+              .with("--save-interval", "2")
               .words());
   ASSERT_EQ(bert.exit_code, 0) << bert.err;
   const Flags flags = qqp().with("--epochs", "1");
