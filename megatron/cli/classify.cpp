@@ -137,6 +137,7 @@ void apply_data(const ClassifyFlags& flags, const ClassificationTask::Data& data
   if (flags.epochs == 0) {
     training.train_iters = 1;  // of no effect: nothing is trained
     training.skip_train = true;
+    args.checkpoint.finetune = true;  // the weights alone are read
     return;
   }
   const int64_t batch = training.micro_batch_size * replicas;
@@ -207,7 +208,7 @@ int train_classifier(std::span<const std::string> words, const comm::Group& worl
   ClassificationTask task(begun.args, begun.tokenizer, *data, {.keep_last = flags.keep_last});
   TrainingRun run(begun.args, task, world, begun.started, begun.save_directory);
   run.load(begun.source);
-  if (run.state().progress.iteration == 0 && !flags.pretrained_checkpoint.empty()) {
+  if (!begun.source.exists() && !flags.pretrained_checkpoint.empty()) {
     in_common([&] { load_pretrained(flags, begun.args, run); });
   }
   if (flags.epochs > 0) {

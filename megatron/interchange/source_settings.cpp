@@ -7,6 +7,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/model_kind.h"
 #include "megatron/settings/flag_table.h"
 
@@ -197,6 +198,7 @@ TransformerConfig config_of(const CheckpointSource& source, const CheckpointCont
                                  ? source.hf()->transformer
                                  : described_run(source.format(), contents).transformer;
   config.padded_vocab_size = vocabulary_of(contents).shape[0];
+  if (!has_adapters(contents)) config.lora_rank = 0;  // they were merged
   return config;
 }
 

@@ -197,6 +197,7 @@ TEST_F(ClassifyTest, TrainsMnliAndRace) {
       << "\n";
   const Outcome choice = classified(qqp()
                                         .with("--task", "RACE")
+                                        .with("--init-method-std", "0.02")
                                         .with("--epochs", "2")
                                         .with("--micro-batch-size", "2")
                                         .with("--train-data", race.string())
