@@ -21,6 +21,8 @@ TEST(IterationLineTest, IsMegatronsLine) {
                            .consumed_samples = 160,
                            .elapsed_ms = 76.2,
                            .teraflops_per_device = std::nullopt,
+                           .mfu_percent = std::nullopt,
+                           .hfu_percent = std::nullopt,
                            .learning_rate = 1e-4,
                            .global_batch_size = 8,
                            .losses = {{"lm loss", 5.964185}},

@@ -123,7 +123,7 @@ TEST_F(PeftFolderTest, JoinsTheAdaptersOfALayer) {
         }
       }
     }
-    expect_close(to_theirs(mapping, part, after.view(), sizes), want, {1e-5, 1e-5});
+    expect_close(to_theirs(mapping, part, after.view(), sizes), want, Tolerance{1e-5, 1e-5});
   }
 }
 
