@@ -4,6 +4,7 @@
 
 #include "megatron/kernels/attention.h"
 #include "megatron/kernels/cpu/gemm.h"
+#include "megatron/kernels/fp8.h"
 #include "megatron/kernels/matmul.h"
 
 namespace megatron {
@@ -45,6 +46,8 @@ struct Fp8Tensors {
   int64_t activated = 0;  // input of fc2
   int64_t qkv = 0;        // gradient of linear_qkv
   int64_t wide = 0;       // gradient of fc1
+  int64_t scales = 0;     // and inverses, of the inputs of four layers
+  int64_t numbers = 0;    // the same of the two gradients of an MLP, and sums for fc1's bias
 };
 
 // The tensors of a layer, in bytes.
@@ -106,6 +109,13 @@ struct Tensors {
              .activated = bytes(tokens * c.ffn_hidden_size / m.tp),
              .qkv = bytes(tokens * (n + 2 * g) * c.kv_channels / m.tp),
              .wide = bytes(tokens * c.ffn_hidden_size * (c.is_gated() ? 2 : 1) / m.tp)};
+      const int64_t number = m.block(1, DType::kFloat32);
+      const int64_t num_sums = (tokens + kernels::kFp8SumRows - 1) / kernels::kFp8SumRows;
+      fp8.scales = 4 * 2 * number;
+      fp8.numbers = 2 * 2 * number;
+      if (c.add_bias_linear) {
+        fp8.numbers += m.block(num_sums * c.ffn_hidden_size / m.tp, DType::kFloat32);
+      }
     }
     if (m.cp == 1) return;
     const int64_t both = tokens * 2 * g * c.kv_channels / m.tp;
@@ -171,6 +181,7 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
                  {"pre-MLP norm, output", normed},
                  {"fc1 output", t.wide}};
   if (activated > 0) memory.kept.push_back({"activation output", activated});
+  if (is_fp8) memory.kept.push_back({"scales in FP8", t.fp8.scales});
   // Parallel halves have one input, which both norms keep.
   if (!is_parallel) memory.kept.push_back({"residual after attention", t.residual});
 
@@ -197,7 +208,8 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   const Fp8Tensors& fp8 = t.fp8;
   if (is_fp8) {
     steps.push_back({"fc2", whole + 2 * fp8.hidden + t.activated, whole + fp8.hidden + own});
-    steps.push_back({"activation", 2 * fp8.wide + fp8.activated, t.wide + t.activated});
+    steps.push_back({"activation", 2 * fp8.wide + fp8.activated + fp8.numbers,
+                     t.wide + t.activated + fp8.numbers});
     steps.push_back({"weight of fc2", 0, fp8.hidden + fp8.activated});
   } else {
     steps.push_back({"fc2", whole + 2 * fp8.hidden + t.activated,
