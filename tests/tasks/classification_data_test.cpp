@@ -20,8 +20,8 @@ using Kind = ClassificationTaskKind;
 
 TEST(CleanTextTest, JoinsWhiteSpaceAndStops) {
   EXPECT_EQ(clean_text("a\n\tb  c"), "a b c");
-  EXPECT_EQ(clean_text("One . Two . . Three"), "One. Two. . Three");
-  EXPECT_EQ(clean_text("a . . . b"), "a. . . b") << "the second blank of a match belongs to it";
+  EXPECT_EQ(clean_text("One . Two . . Three"), "One. Two.. Three");
+  EXPECT_EQ(clean_text("a . . . b"), "a. .. b") << "the second blank of a match belongs to it";
   EXPECT_EQ(clean_text("a\xC2\xA0z"), "a z");
   EXPECT_EQ(clean_text(""), "");
 }
