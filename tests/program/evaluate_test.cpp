@@ -87,8 +87,9 @@ TEST_F(EvaluateTest, SaysWhatIsWrong) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
     return outcome.err;
   };
-  EXPECT_THAT(error("RACE", "a.txt", "a b"),
-              HasSubstr("--task RACE is not available; use WIKITEXT103 or LAMBADA"));
+  EXPECT_THAT(
+      error("SQUAD", "a.txt", "a b"),
+      HasSubstr("--task SQUAD is not available; use WIKITEXT103, LAMBADA, MNLI, QQP or RACE"));
   EXPECT_THAT(error("WIKITEXT103", "a.txt", "a b"), HasSubstr("give --detokenizer none"));
   EXPECT_THAT(error("WIKITEXT103", "wiki.txt", "a"), HasSubstr("has fewer than two words"));
   EXPECT_THAT(error("WIKITEXT103", "wiki.txt", "a \xff b"), HasSubstr("is not valid UTF-8"));
