@@ -155,10 +155,8 @@ const char* Tracer::enclosing() const {
 
 std::map<WorkKind, double> Tracer::seconds_by_kind() const {
   invariant(open_.empty(), "all ranges have ended before times are read");
-  for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
-    if (!record->end) continue;
-    record->end->synchronize();  // the last one queued
-    break;
+  for (const Record& record : records_) {
+    if (record.end) record.end->synchronize();
   }
   std::vector<WorkKind> kinds;
   std::map<WorkKind, double> seconds;

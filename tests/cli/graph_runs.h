@@ -83,6 +83,8 @@ inline GraphRun rank_graph_run(const std::vector<std::string>& more, std::option
       allocator_of(state.stream.device).stats().num_driver_allocations - run.num_driver_allocations;
   run.was_recorded = trainer.has_recorded_microbatch();
   if (!state.stream.is_cpu()) run.num_devices = num_cuda_devices();
+  // An access waits for parameters that other ranks still send.
+  for (const OptimizedParameter& one : state.parameters.parameters()) one.variable.data();
   run.weights = state.parameters.buffers().front().params.to(Stream{});
   return run;
 }

@@ -111,7 +111,7 @@ TEST_F(CudaLayoutTest, ProcessesTrainWithTheBitsOfThreads) {
                             {.cp = 2}};
   const auto expect_same = [&](const Flags& run, const Layout& layout, const std::string& name) {
     const std::vector<Metrics> want = trained(run, layout, name);
-    EXPECT_EQ(want.size(), 8u) << name;
+    EXPECT_EQ(want.size(), 10u) << name;  // with two validations
     EXPECT_EQ(trained(run, layout, name + "_processes", "pretrain-gpt", "processes"), want) << name;
   };
   for (const Layout& layout : layouts) expect_same(flags, layout, name_of(layout));

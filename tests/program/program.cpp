@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -201,12 +202,14 @@ std::map<std::string, double> validations_of(const std::string& output) {
 }
 
 std::vector<Metrics> metrics_of(const fs::path& file) {
+  const std::set<std::string> times = {"elapsed_ms_per_iteration", "tokens_per_second",
+                                       "mfu_percent", "hfu_percent"};
   std::vector<Metrics> rows;
   for (const std::string& line : lines_of(content(file))) {
     Metrics row;
     const nlohmann::json object = nlohmann::json::parse(line);
     for (const auto& [name, value] : object.items()) {
-      if (name == "elapsed_ms_per_iteration" || name == "tokens_per_second") continue;
+      if (times.contains(name)) continue;
       row[name] = value.is_null() ? -1 : value.get<double>();
     }
     rows.push_back(std::move(row));
