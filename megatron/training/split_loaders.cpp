@@ -59,7 +59,8 @@ void SplitLoaders::open(const RunConfig& config, const ParallelContext& parallel
           "--split {} leaves no training data; raise its first number, or use --skip-train",
           config.data.split));
     }
-    open_split(Split::kTrain, progress.consumed_train_samples);
+    const bool is_trained = progress.iteration >= train_iters_of(config.training);
+    if (!is_trained) open_split(Split::kTrain, progress.consumed_train_samples);
   }
   if (config.training.eval_iters > 0) {
     open_split(Split::kValid, progress.consumed_valid_samples);

@@ -127,6 +127,15 @@ TEST_F(FinetuneTest, ResumesAfterAKill) {
   expect_same_results(path("killed"), path("straight"));
 }
 
+TEST_F(FinetuneTest, ARunThatIsCompleteEndsWellOnceMore) {
+  const Flags flags = golden_finetuning("out");
+  finetune(flags);
+  const std::string weights = read_text(path("out") / "model.safetensors");
+  const Outcome again = finetune(flags.with("--resume_from_checkpoint", path("out").string()));
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(read_text(path("out") / "model.safetensors"), weights);
+}
+
 TEST_F(FinetuneTest, ResumesFromANamedEpoch) {
   const Flags flags = golden_finetuning("out").with("--checkpointing_steps", "epoch");
   finetune(golden_finetuning("straight"));
