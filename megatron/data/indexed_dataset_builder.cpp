@@ -31,7 +31,6 @@ bool fits(Token token) {
 template <class Stored, class Token>
 bool narrow(std::span<const Token> tokens, std::byte* to) {
   unsigned wrong = 0;
-#pragma omp simd reduction(| : wrong)
   for (size_t i = 0; i < tokens.size(); ++i) {
     const auto stored = static_cast<Stored>(tokens[i]);
     std::memcpy(to + i * sizeof(Stored), &stored, sizeof(Stored));
