@@ -29,7 +29,7 @@ enum CrossEntropyStatistic {
 struct Labels {
   Labels(ConstView the_ids, int64_t first = 0)  // NOLINT(google-explicit-constructor): often all
       : ids(the_ids), first_position(first) {}
-  Labels(TensorView the_ids)  // NOLINT(google-explicit-constructor)
+  Labels(TensorView the_ids)  // NOLINT(google-explicit-constructor): as ConstView
       : Labels(ConstView(the_ids)) {}
 
   ConstView ids;

@@ -14,7 +14,7 @@
 namespace megatron {
 namespace {
 
-// Each rank is a thread that describes its own modules.
+// Each rank is a thread that builds its own modules, and so has its own of these.
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)
 thread_local bool describes = false;
 // NOLINTNEXTLINE(cppcoreguidelines-avoid-non-const-global-variables)

@@ -30,18 +30,18 @@ struct Measured {
   int64_t seq_length;
   double tokens_per_second;  // of each GPU
 };
-// What H200s took: one and two on 2026-11-22 at 7a95672 (FP8 at be3edfc), eight on 2026-11-20
-// (docs/performance.md).
+// What H200s took: one on 2026-11-22 at 1ce9c5d (dropout at 7a95672, tensorwise at be3edfc, when
+// products had fast sums), two at 7a95672, eight on 2026-11-20 (docs/performance.md).
 const Measured kMeasured[] = {
-    {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 216'951},
-    {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 53'778},
-    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16", 2048, 67'401},
+    {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 215'406},
+    {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 54'372},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16", 2048, 68'193},
     {"--workload 345m --micro-batch-size 32 --global-batch-size 64 --fp8-format hybrid", 1024,
-     279'404},
+     274'339},
     {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32 --fp8-format hybrid", 1024,
-     74'810},
+     73'117},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --fp8-format hybrid", 2048,
-     93'983},
+     92'555},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --fp8-format hybrid "
      "--fp8-recipe tensorwise",
      2048, 89'012},
