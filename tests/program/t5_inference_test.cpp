@@ -36,6 +36,32 @@ class T5InferenceTest : public InferenceTest {
     return answer("score", model, line).at("loss");
   }
 
+  // The ids that two tensor-parallel ranks generate.
+  static std::vector<Ids> ids_on_two(const std::filesystem::path& model,
+                                     const std::vector<Ids>& prompts, const Words& more) {
+    Words words = {"--nproc-per-node",
+                   "2",
+                   "generate",
+                   "--load",
+                   model.string(),
+                   "--device",
+                   "cpu",
+                   "--json",
+                   "--prompt-file",
+                   "-",
+                   "--tensor-model-parallel-size",
+                   "2"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run("launch", words, {.input = json_lines(prompts)});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return ids_of(parsed_lines(outcome.out));
+  }
+  static std::vector<Ids> ids_of(const std::vector<json>& rows) {
+    std::vector<Ids> ids;
+    for (const json& row : rows) ids.push_back(row.at("ids").get<Ids>());
+    return ids;
+  }
+
   std::filesystem::path converted(const std::filesystem::path& from, const std::string& name,
                                   const Words& more) const {
     Words words = {"--load-dir", from.string(), "--save-dir", path(name).string()};
@@ -105,27 +131,8 @@ TEST_F(T5InferenceTest, GeneratesWhatItScores) {
       EXPECT_NEAR(loss, sum / static_cast<double>(ids.size()), 1e-5) << version << " row " << i;
       EXPECT_EQ(generate(model, {prompts[i]}, flags).at(0).at("ids"), rows[i].at("ids"));
     }
-    Words words = {"--nproc-per-node",
-                   "2",
-                   "generate",
-                   "--load",
-                   model.string(),
-                   "--device",
-                   "cpu",
-                   "--json",
-                   "--logprobs",
-                   "--prompt-file",
-                   "-",
-                   "--greedy",
-                   "--tensor-model-parallel-size",
-                   "2",
-                   "--max-new-tokens",
-                   "12"};
-    const Outcome two = run("launch", words, {.input = json_lines(prompts)});
-    ASSERT_EQ(two.exit_code, 0) << two.err;
-    const std::vector<json> on_two = parsed_lines(two.out);
-    ASSERT_EQ(on_two.size(), rows.size());
-    for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(on_two[i].at("ids"), rows[i].at("ids"));
+    EXPECT_EQ(ids_on_two(model, prompts, {"--greedy", "--logprobs", "--max-new-tokens", "12"}),
+              ids_of(rows));
   }
 }
 
@@ -158,28 +165,9 @@ TEST_F(T5InferenceTest, SearchesBeams) {
         EXPECT_GE(all.at(i).at("score").get<double>(), few.at(i).at("score").get<double>() - 1e-5);
       }
     }
-    Words words = {"--nproc-per-node",
-                   "2",
-                   "generate",
-                   "--load",
-                   model.string(),
-                   "--device",
-                   "cpu",
-                   "--json",
-                   "--ignore-eod",
-                   "--prompt-file",
-                   "-",
-                   "--num-beams",
-                   "4",
-                   "--tensor-model-parallel-size",
-                   "2",
-                   "--max-new-tokens",
-                   "20"};
-    const Outcome two = run("launch", words, {.input = json_lines(prompts)});
-    ASSERT_EQ(two.exit_code, 0) << two.err;
-    const std::vector<json> on_two = parsed_lines(two.out);
-    ASSERT_EQ(on_two.size(), four.size());
-    for (size_t i = 0; i < four.size(); ++i) EXPECT_EQ(on_two[i].at("ids"), four[i].at("ids"));
+    EXPECT_EQ(
+        ids_on_two(model, prompts, {"--ignore-eod", "--num-beams", "4", "--max-new-tokens", "20"}),
+        ids_of(four));
   }
 }
 
