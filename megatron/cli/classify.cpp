@@ -13,6 +13,7 @@
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/parallel/replicas.h"
 #include "megatron/run/common_error.h"
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/run/training_run.h"
@@ -85,15 +86,7 @@ std::vector<std::string> problems_of(const ClassifyFlags& flags, const TrainingA
 bool read_words(std::span<const std::string> words, ClassifyFlags& flags, TrainingArgs& args,
                 std::vector<std::string>& problems) {
   FlagTable table = flags_of(flags);
-  std::vector<std::string> rest(words.begin(), words.end());
-  const ParsedFlags own = table.parse(table.take_own(rest));
-  args = parsed_flags(rest, ModelKind::kBert, problems);
-  if (args.wants_help) {
-    print_line(fmt::format("usage: {}\n{}\nAll flags of `megatron pretrain-bert --help`, too.",
-                           kUsage, table.help()));
-    return false;
-  }
-  problems.insert(problems.end(), own.problems.begin(), own.problems.end());
+  if (!read_training_words(table, kUsage, ModelKind::kBert, words, args, problems)) return false;
   for (std::string& problem : problems_of(flags, args)) problems.push_back(std::move(problem));
   std::string& type = args.tokenizer.tokenizer_type;
   if (type.empty()) type = "BertWordPieceLowerCase";
@@ -152,12 +145,6 @@ void apply_data(const ClassifyFlags& flags, const ClassificationTask::Data& data
   if (!args.given.contains("save_interval")) {  // the ends of the epochs suffice
     args.checkpoint.save_interval = training.train_iters + 1;
   }
-}
-
-int64_t replicas_of(const ParallelConfig& parallel, int64_t world_size) {
-  const int64_t ranks = parallel.tensor_model_parallel_size *
-                        parallel.pipeline_model_parallel_size * parallel.context_parallel_size;
-  return std::max<int64_t>(world_size / std::max<int64_t>(ranks, 1), 1);
 }
 
 // Starts from --pretrained-checkpoint. The new head keeps its first values, unless the checkpoint

@@ -27,6 +27,7 @@
 #include "megatron/interchange/hf/peft_folder.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/models/gpt/finetune_task.h"
+#include "megatron/parallel/replicas.h"
 #include "megatron/run/common_error.h"
 #include "megatron/run/train_step_library.h"
 #include "megatron/run/training_run.h"
@@ -50,20 +51,9 @@ void log_info(const std::string& text) {
 bool read_words(std::span<const std::string> words, FinetuneFlags& flags, TrainingArgs& args,
                 std::vector<std::string>& problems) {
   FlagTable table = finetune_flag_table(flags);
-  std::vector<std::string> rest(words.begin(), words.end());
-  const ParsedFlags own = table.parse(table.take_own(rest));
-  args = parsed_flags(rest, ModelKind::kGpt, problems);
-  if (args.wants_help) {
-    print_line(fmt::format("usage: {}\n{}\nAll flags of `megatron pretrain-gpt --help`, too.",
-                           kUsage, table.help()));
-    return false;
-  }
-  problems.insert(problems.end(), own.problems.begin(), own.problems.end());
+  if (!read_training_words(table, kUsage, ModelKind::kGpt, words, args, problems)) return false;
   for (std::string& problem : megatron::cli::problems(flags)) {
     problems.push_back(std::move(problem));
-  }
-  for (const std::string& flag : own.ignored) {
-    args.warnings.push_back(fmt::format("{} has no effect in this command", flag));
   }
   return true;
 }
@@ -166,12 +156,6 @@ void write_results(const fs::path& output, double perplexity) {
   const std::string number = std::isinf(perplexity) ? "Infinity" : python_repr(perplexity);
   write_text_atomically(output / "all_results.json",
                         fmt::format("{{\"perplexity\": {}}}\n", number));
-}
-
-int64_t replicas_of(const ParallelConfig& parallel, int64_t world_size) {
-  const int64_t ranks = parallel.tensor_model_parallel_size *
-                        parallel.pipeline_model_parallel_size * parallel.context_parallel_size;
-  return std::max<int64_t>(world_size / std::max<int64_t>(ranks, 1), 1);
 }
 
 // Finishes `megatron finetune` with a task: trains, and writes the result into --output_dir.

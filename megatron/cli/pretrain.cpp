@@ -123,6 +123,24 @@ std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKi
   return begin_training(std::move(args), std::move(problems), world, started);
 }
 
+bool read_training_words(FlagTable& own, const char* usage, ModelKind model,
+                         std::span<const std::string> words, TrainingArgs& args,
+                         std::vector<std::string>& problems) {
+  std::vector<std::string> rest(words.begin(), words.end());
+  const ParsedFlags parsed = own.parse(own.take_own(rest));
+  args = parsed_flags(rest, model, problems);
+  if (args.wants_help) {
+    print_line(fmt::format("usage: {}\n{}\nAll flags of `megatron pretrain-{} --help`, too.", usage,
+                           own.help(), model == ModelKind::kBert ? "bert" : "gpt"));
+    return false;
+  }
+  problems.insert(problems.end(), parsed.problems.begin(), parsed.problems.end());
+  for (const std::string& flag : parsed.ignored) {
+    args.warnings.push_back(fmt::format("{} has no effect in this command", flag));
+  }
+  return true;
+}
+
 void apply_launcher_settings(TrainingArgs& args, const comm::Group& world,
                              std::vector<std::string>& problems) {
   frontends::apply_accelerate_environment(

@@ -11,6 +11,7 @@
 #include "megatron/comm/group.h"
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/run/start.h"
+#include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/train_task.h"
@@ -31,6 +32,13 @@ struct Pretraining {
 std::optional<Pretraining> begin_pretraining(const std::string& command, ModelKind model,
                                              std::span<const std::string> words,
                                              const comm::Group& world);
+
+// Reads a command line with the flags of `own` beside those of training a `model`, for commands
+// that have both. False after --help, which prints `usage` and `own`. Adds what is wrong to
+// `problems`, and a warning for each flag of `own` that has no effect.
+bool read_training_words(FlagTable& own, const char* usage, ModelKind model,
+                         std::span<const std::string> words, TrainingArgs& args,
+                         std::vector<std::string>& problems);
 
 // The two steps of it after reading the flags, for commands that set some of them. The first
 // applies the settings of Accelerate's and DeepSpeed's launchers. The second resolves the flags,

@@ -13,17 +13,10 @@
 #include "megatron/frontends/deepspeed/bigscience_flags.h"
 #include "megatron/frontends/deepspeed/config.h"
 #include "megatron/frontends/override_settings.h"
+#include "megatron/parallel/replicas.h"
 
 namespace megatron::frontends {
 namespace {
-
-// Ranks that see different samples; 1 if the layout does not fit, which is reported elsewhere.
-int64_t data_parallel_size(const ParallelConfig& parallel, int64_t world_size) {
-  const int64_t ranks_of_a_replica = parallel.tensor_model_parallel_size *
-                                     parallel.pipeline_model_parallel_size *
-                                     parallel.context_parallel_size;
-  return std::max<int64_t>(1, ranks_of_a_replica > 0 ? world_size / ranks_of_a_replica : 1);
-}
 
 // A flag that is only a word of the command line; nothing if it is not given.
 template <class T>
@@ -207,7 +200,7 @@ void apply_deepspeed_config(const nlohmann::json& file, const std::string& sourc
                             std::vector<std::string>& problems) {
   try {
     const DeepSpeedConfig config =
-        deepspeed_config_of(file, source, data_parallel_size(args.parallel, world_size),
+        deepspeed_config_of(file, source, replicas_of(args.parallel, world_size),
                             {args.training.micro_batch_size, args.training.global_batch_size});
     Applier(config, source, args, problems).apply();
   } catch (const Error& error) {
