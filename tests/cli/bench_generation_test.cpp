@@ -10,6 +10,7 @@
 #include "megatron/cli/bench.h"
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
@@ -27,9 +28,9 @@ std::vector<std::string> words_with(const std::vector<std::string>& more) {
 }
 
 TEST(BenchGenerationTest, ReportsTimesAndRates) {
-  testing::internal::CaptureStdout();
+  CapturedStdout captured_out;
   EXPECT_EQ(bench(words_with({"--requests", "7"}), {}), 0);
-  const auto report = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+  const auto report = nlohmann::json::parse(captured_out.text());
   EXPECT_EQ(report.at("rows"), 3);
   EXPECT_EQ(report.at("requests"), 7);
   EXPECT_GT(report.at("first_token_ms_p50"), 0);
@@ -41,9 +42,9 @@ TEST(BenchGenerationTest, ReportsTimesAndRates) {
 TEST(BenchGenerationTest, EachRunIsALineOfTheTable) {
   const TemporaryDirectory directory;
   const std::string table = (directory.path() / "runs.csv").string();
-  testing::internal::CaptureStdout();
+  CapturedStdout captured_out;
   for (int run = 0; run < 2; ++run) EXPECT_EQ(bench(words_with({"--csv", table}), {}), 0);
-  const std::string printed = testing::internal::GetCapturedStdout();
+  const std::string printed = captured_out.text();
   const auto report = nlohmann::ordered_json::parse(printed.substr(0, printed.find('\n')));
   std::istringstream lines(read_text(table));
   std::string names;

@@ -11,6 +11,7 @@
 #include "megatron/settings/edit_distance.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
+#include "tests/support/captured_output.h"
 
 namespace megatron::cli {
 namespace {
@@ -45,12 +46,12 @@ struct Outcome {
 Outcome run(std::vector<const char*> words) {
   const Command commands[] = {{"greet", "say hello", greet}, {"bid-farewell", "say bye", greet}};
   words.insert(words.begin(), "megatron");
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
+  CapturedStdout captured_out;
+  CapturedStderr captured_err;
   Outcome outcome;
   outcome.code = run_program(static_cast<int>(words.size()), words.data(), commands);
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
+  outcome.out = captured_out.text();
+  outcome.err = captured_err.text();
   return outcome;
 }
 

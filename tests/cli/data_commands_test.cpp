@@ -9,6 +9,7 @@
 #include "megatron/core/file.h"
 #include "megatron/data/indexed_dataset.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
@@ -31,16 +32,16 @@ class DataCommandsTest : public testing::Test {
   }
   // What the command says on standard output and error, or throws.
   std::string run(int (*command)(std::span<const std::string>), const Words& words) const {
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
+    CapturedStdout captured_out;
+    CapturedStderr captured_err;
     std::string thrown;
     try {
       EXPECT_EQ(command(words), 0);
     } catch (const Error& error) {
       thrown = error.what();
     }
-    const std::string out = testing::internal::GetCapturedStdout();
-    return thrown + out + testing::internal::GetCapturedStderr();
+    const std::string out = captured_out.text();
+    return thrown + out + captured_err.text();
   }
 
   TemporaryDirectory directory_;

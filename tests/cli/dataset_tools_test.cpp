@@ -9,6 +9,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "tests/data/write_dataset.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron::cli {
@@ -29,14 +30,14 @@ class DatasetToolsTest : public testing::Test {
 
   // What the command prints, or the message it throws.
   static std::string run(int (*command)(std::span<const std::string>), const Words& words) {
-    testing::internal::CaptureStdout();
+    CapturedStdout captured_out;
     std::string thrown;
     try {
       EXPECT_EQ(command(words), 0);
     } catch (const Error& error) {
       thrown = error.what();
     }
-    return thrown + testing::internal::GetCapturedStdout();
+    return thrown + captured_out.text();
   }
 
   TemporaryDirectory directory_;

@@ -19,6 +19,7 @@
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/null_tokenizer.h"
 #include "megatron/training/trainer.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/tensors.h"
 
 // Training runs with and without replayed microbatches.
@@ -94,13 +95,12 @@ inline GraphRun graph_run(const std::vector<std::string>& more,
                           std::optional<bool> records = std::nullopt, int ranks = 1) {
   GraphRun run;
   const std::deque<MemoryPool> pools = pools_of_shared_gpus(ranks);
-  testing::internal::CaptureStdout();
+  const CapturedStdout captured_out;
   comm::run_ranks(ranks, [&](const comm::Group& world) {
     const PoolScope scope(pools.empty() ? nullptr : &pools[static_cast<size_t>(world.rank())]);
     GraphRun one = rank_graph_run(more, records, world);
     if (world.rank() == 0) run = std::move(one);
   });
-  testing::internal::GetCapturedStdout();
   return run;
 }
 

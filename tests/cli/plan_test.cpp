@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 
 namespace megatron::cli {
@@ -18,9 +19,9 @@ nlohmann::json planned(const std::string& flags) {
   std::vector<std::string> words = {"--json", "--device", "cuda", "--bf16"};
   std::istringstream text(flags);
   for (std::string word; text >> word;) words.push_back(word);
-  testing::internal::CaptureStdout();
+  CapturedStdout captured_out;
   const int code = plan(words);
-  const std::string out = testing::internal::GetCapturedStdout();
+  const std::string out = captured_out.text();
   EXPECT_EQ(code, 0) << flags;
   return nlohmann::json::parse(out);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 
 // Processes that meet over TCP, here each a thread.
@@ -94,7 +95,7 @@ TEST(MeetingTest, NamesAndIPv6) {
 
 // Those who say nothing, talk of other things, do not know the secret, or leave.
 TEST(MeetingTest, StrangersChangeNothing) {
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   const std::vector<Guest> all = guests(3);
   std::vector<std::string> first;
   std::thread waiting([&] { first = meet_all({all[0]}); });
@@ -119,7 +120,7 @@ TEST(MeetingTest, StrangersChangeNothing) {
   EXPECT_EQ(meet_all({all[1], all[2]}), std::vector<std::string>(2));
   waiting.join();
   EXPECT_EQ(first, std::vector<std::string>(1));
-  const std::string log = testing::internal::GetCapturedStderr();
+  const std::string log = captured_err.text();
   EXPECT_EQ(log.find("was dropped"), log.rfind("was dropped")) << log;
   EXPECT_THAT(log, AllOf(HasSubstr("a connection from 127.0.0.1:"), Not(HasSubstr("\x1b"))));
 }
@@ -177,7 +178,7 @@ TEST(MeetingTest, TwoOfOneNumberAreNamed) {
                              "here; give each process its own RANK")));
   // The other rank 0 of the same host finds the port taken.
   const std::vector<std::string> errors =
-      meet_all({guest_of(0, 2, port), guest_of(0, 2, port)}, 500ms);
+      meet_all({guest_of(0, 2, port), guest_of(0, 2, port)}, 2s);
   EXPECT_THAT(errors[0] + errors[1],
               AllOf(HasSubstr("port " + std::to_string(port)), HasSubstr("Address already in use"),
                     HasSubstr("choose another MASTER_PORT")));
@@ -185,7 +186,7 @@ TEST(MeetingTest, TwoOfOneNumberAreNamed) {
 
 TEST(MeetingTest, WhoIsMissingIsNamed) {
   const int port = free_port();
-  EXPECT_THAT(meet_all({guest_of(0, 12, port), guest_of(2, 12, port)}, 300ms)[0],
+  EXPECT_THAT(meet_all({guest_of(0, 12, port), guest_of(2, 12, port)}, 2s)[0],
               AllOf(StartsWith("CommError: rank 0 waited in vain at port "),
                     HasSubstr("for these ranks to connect: 1, 3, 4, 5, 6, 7, 8, 9, and 2 more; ")));
   EXPECT_THAT(meet_all({guest_of(1, 2, port)}, 100ms)[0],
@@ -200,11 +201,10 @@ TEST(MeetingTest, WhoIsMissingIsNamed) {
 // Long before the time-out a warning says who has not come.
 TEST(MeetingTest, AWarningNamesTheMissingWithinTenSeconds) {
   const int port = free_port();
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   meet_all({guest_of(0, 3, port), guest_of(2, 3, port)}, 6s);
-  EXPECT_THAT(
-      testing::internal::GetCapturedStderr(),
-      HasSubstr("rank 0 waits at port " + std::to_string(port) + " for these ranks to connect: 1"));
+  EXPECT_THAT(captured_err.text(), HasSubstr("rank 0 waits at port " + std::to_string(port) +
+                                             " for these ranks to connect: 1"));
 }
 
 }  // namespace

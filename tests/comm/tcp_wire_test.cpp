@@ -21,6 +21,7 @@
 #include "megatron/comm/tcp/sockets.h"
 #include "megatron/comm/working.h"
 #include "tests/comm/values.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 
 // Ranks that speak over TCP, here each a thread.
@@ -142,8 +143,8 @@ TEST(TcpWireTest, SendsGoOnInTheBackground) {
 }
 
 TEST(TcpWireTest, OthersWaitForARankAtWork) {
-  testing::internal::CaptureStderr();
-  run_over_tcp(4, 400ms, [](const Group& world, PostOffice&) {
+  CapturedStderr captured_err;
+  run_over_tcp(4, 1s, [](const Group& world, PostOffice&) {
     barrier(world);
     if (world.rank() == 2) {
       const Working working(world, "saving iteration 40");
@@ -152,8 +153,8 @@ TEST(TcpWireTest, OthersWaitForARankAtWork) {
     }
     barrier(world);
   });
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              HasSubstr("waiting beyond the time-out of 0.4 s: rank 2 of the world is saving "
+  EXPECT_THAT(captured_err.text(),
+              HasSubstr("waiting beyond the time-out of 1 s: rank 2 of the world is saving "
                         "iteration 40"));
 }
 

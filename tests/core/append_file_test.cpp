@@ -8,6 +8,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "tests/support/captured_output.h"
 
 namespace megatron {
 namespace {
@@ -63,14 +64,14 @@ TEST_F(AppendFileTest, ALostRecordIsOneWarningAndLaterOnesAreTried) {
   // Longer than what is said meanwhile, which goes to a file, too.
   const std::string first(10000, '-');
   file.append(first + "\n");
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   {
     const FileSizeLimit limit(first.size() + 5);
     file.append("a record that fits in part\n");
     file.append("and another one\n");
   }
   file.append("last\n");
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = captured_err.text();
   EXPECT_EQ(read_text(path), first + "\nlast\n") << "whole records only";
   EXPECT_THAT(said, HasSubstr("--log " + path.string() + ": cannot write: File too large"));
   EXPECT_THAT(said, HasSubstr("writing works again; 2 records are missing"));

@@ -12,6 +12,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron {
@@ -247,9 +248,9 @@ TEST_F(IndexedDatasetTest, NamesTruncationWithSizes) {
 TEST_F(IndexedDatasetTest, WarnsOfTheIndexOfSmallerData) {
   const std::string path = write_small("small");
   const auto warning = [&] {
-    testing::internal::CaptureStderr();
+    CapturedStderr captured_err;
     const IndexedDataset dataset(path);
-    return testing::internal::GetCapturedStderr();
+    return captured_err.text();
   };
   EXPECT_EQ(warning(), "");
   write_text_atomically(path + ".bin", read_text(path + ".bin") + "abcd");

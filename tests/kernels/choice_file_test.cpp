@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "megatron/core/file.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron::kernels {
@@ -55,13 +56,12 @@ TEST_F(ChoiceFileTest, DamagedLinesAreIgnoredAndLeftOut) {
   damaged[damaged.size() - 2] = '8';  // the answer: its checksum no longer fits
   write_text_atomically(path(), "\nnot ours\n" + good.substr(0, 20) + "\n" + damaged);
 
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   ChoiceFile file(path());
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("4 damaged lines are ignored"));
+  EXPECT_THAT(captured_err.text(), HasSubstr("4 damaged lines are ignored"));
   EXPECT_EQ(file.find("2x2"), std::nullopt);
-  testing::internal::CaptureStderr();
+  const CapturedStderr of_remembering;
   EXPECT_EQ(file.remember("2x2", "7"), "7");
-  testing::internal::GetCapturedStderr();
   EXPECT_EQ(read_text(path()), good);
 }
 
@@ -99,10 +99,10 @@ TEST_F(ChoiceFileTest, AProcessThatKeepsTheLockStopsNobody) {
   ASSERT_GE(descriptor, 0);
   ASSERT_EQ(::flock(descriptor, LOCK_EX), 0);
   ChoiceFile file(path(), std::chrono::milliseconds(20));
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   EXPECT_EQ(file.remember("2x2", "7"), "7");
   EXPECT_EQ(file.remember("3x3", "8"), "8");
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(captured_err.text(),
               HasSubstr(".lock: another process has held this lock for 20 ms; this run's "
                         "measurements are not kept"));
   EXPECT_THAT(file.find("2x2"), Optional(std::string("7")));
@@ -114,10 +114,10 @@ TEST_F(ChoiceFileTest, AProcessThatKeepsTheLockStopsNobody) {
 TEST_F(ChoiceFileTest, WithoutAPlaceAnswersLiveAsLongAsTheObject) {
   directory_.write("deep", "a file where a directory is needed");
   ChoiceFile file(path());
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   EXPECT_EQ(file.remember("2x2", "7"), "7");
   EXPECT_EQ(file.remember("3x3", "8"), "8");
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = captured_err.text();
   EXPECT_THAT(said, HasSubstr("deep/choices.txt: cannot create"));
   EXPECT_EQ(said.find("warning"), said.rfind("warning")) << said;  // once
   EXPECT_THAT(file.find("2x2"), Optional(std::string("7")));

@@ -13,6 +13,7 @@
 #include "megatron/core/exit_code.h"
 #include "megatron/core/log.h"
 #include "megatron/launch/supervisor.h"
+#include "tests/support/captured_output.h"
 
 namespace megatron::launch {
 namespace {
@@ -61,20 +62,20 @@ TEST(JobTest, AClosedStandardErrorEndsNothing) {
 }
 
 TEST(JobTest, ALineWithoutAnEndIsPassedOnInPieces) {
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   EXPECT_EQ(run_job({shell("head -c 1000000 /dev/zero | tr '\\0' x >&2")}).exit_code, 0);
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = captured_err.text();
   EXPECT_EQ(std::count(text.begin(), text.end(), 'x'), 1'000'000);
   EXPECT_GE(std::count(text.begin(), text.end(), '\n'), 10);
 }
 
 TEST(JobTest, EndlessErrorsAreBounded) {
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   EXPECT_EQ(run_job({shell("yes 'error: again' | head -n 100000 | nl | "
                            "sed 's/.*error/error/;s/$/ x/' >&2; exit 2")})
                 .exit_code,
             kExitInput);
-  EXPECT_LT(testing::internal::GetCapturedStderr().size(), 100'000u);
+  EXPECT_LT(captured_err.text().size(), 100'000u);
 }
 
 TEST(SupervisorTest, ARestartLoadsWhatWasSaved) {

@@ -12,6 +12,7 @@
 #include "megatron/run/common_error.h"
 #include "megatron/run/start.h"
 #include "megatron/settings/training_args.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/training/tiny_training.h"
@@ -44,13 +45,12 @@ RunConfig tiny_gpt() {
 
 Tensor trained_weights(RunConfig config, bool loads = false) {
   config = resolved(config);
-  testing::internal::CaptureStdout();
+  const CapturedStdout captured_out;
   const auto tokenizer = open_tokenizer(config);
   GptTask task(config, tokenizer);
   TrainingRun run(config, task);
   if (loads) run.load();
   run.train();
-  testing::internal::GetCapturedStdout();
   return copied(run.state().parameters.buffers().front().params);
 }
 
@@ -75,7 +75,7 @@ TEST(TrainingRunTest, OwnsTheDirectoryItSavesTo) {
   config.checkpoint.save = directory.path().string();
   config.checkpoint.save_interval = 2;
   config = resolved(config);
-  testing::internal::CaptureStdout();
+  const CapturedStdout captured_out;
   const auto tokenizer = open_tokenizer(config);
   {
     GptTask task(config, tokenizer);
@@ -93,7 +93,6 @@ TEST(TrainingRunTest, OwnsTheDirectoryItSavesTo) {
   TrainingRun run(config, continuing);
   run.load();
   EXPECT_EQ(run.state().progress.iteration, 4);
-  testing::internal::GetCapturedStdout();
 }
 
 // Rank 0 looks at the directory; no rank waits for it in vain.
@@ -116,7 +115,7 @@ TEST(TrainingRunTest, SavesAndLoadsAnyModule) {
   tiny.run.checkpoint.save = directory.path().string();
   tiny.run.checkpoint.load = directory.path().string();
   tiny.run.training.device = DeviceChoice::kCpu;  // its model is there
-  testing::internal::CaptureStdout();
+  const CapturedStdout captured_out;
   TinyTask task(DType::kFloat32);
   TrainingRun run(tiny.run, task);
   run.train();
@@ -124,7 +123,6 @@ TEST(TrainingRunTest, SavesAndLoadsAnyModule) {
   TinyTask other(DType::kFloat32);
   TrainingRun again(tiny.run, other);
   again.load();
-  testing::internal::GetCapturedStdout();
   EXPECT_EQ(again.state().progress.iteration, 6);
   expect_identical(again.state().parameters.buffers().front().params,
                    run.state().parameters.buffers().front().params);
@@ -145,14 +143,14 @@ class WeightedTask final : public GptTask {
 };
 
 TEST(GptTaskTest, WeightsAndDivisorOfTheLossAreTheTasks) {
+  const Tensor want = trained_weights(tiny_gpt());
   RunConfig config = resolved(tiny_gpt());
-  testing::internal::CaptureStdout();
+  const CapturedStdout captured_out;
   const auto tokenizer = open_tokenizer(config);
   WeightedTask task(config, tokenizer);
   TrainingRun run(config, task);
   run.train();
-  testing::internal::GetCapturedStdout();
-  expect_identical(run.state().parameters.buffers().front().params, trained_weights(tiny_gpt()));
+  expect_identical(run.state().parameters.buffers().front().params, want);
 }
 
 TEST(ResolvedRunTest, FillsDefaultsAndRecordsSettings) {

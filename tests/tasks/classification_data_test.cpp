@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "megatron/core/error.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
@@ -99,12 +100,12 @@ TEST_F(ClassificationFileTest, KnowsATestFileByItsHeader) {
 }
 
 TEST_F(ClassificationFileTest, SkipsLinesOfQqpThatLackAField) {
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   const auto texts = classification_texts(
       Kind::kQqp, written("train.tsv",
                           "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\ta\tb\t1\n"
                           "2\t2\t3\tno second\t0\n4\t5\t6\tc\td\t0\n"));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("1 lines"));
+  EXPECT_THAT(captured_err.text(), HasSubstr("1 lines"));
   ASSERT_EQ(texts.size(), 2u);
   EXPECT_EQ(texts[0].label, 1);
   EXPECT_EQ(texts[1].uid, 4);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "megatron/core/error.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/shared_data.h"
 #include "tests/support/temporary_directory.h"
@@ -147,9 +148,9 @@ TEST(BertTokenizer, ErrorsNameTheFileAndTheRemedy) {
 TEST(BertTokenizer, WarnsOfACasedVocabulary) {
   const TemporaryDirectory files;
   const auto warning_of = [&](bool lower_case, const std::string& words) {
-    testing::internal::CaptureStderr();
+    CapturedStderr captured_err;
     tokenizer_of(files, lower_case, 0, words);
-    return testing::internal::GetCapturedStderr();
+    return captured_err.text();
   };
   const std::string cased = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nThe\n##s\n";
   EXPECT_THAT(warning_of(true, cased),
@@ -164,9 +165,9 @@ TEST(BertTokenizer, WarnsOfAnUncasedVocabulary) {
   std::string uncased = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
   for (int i = 0; i < 1000; ++i) uncased += "word" + std::to_string(i) + "\n";
   const auto warning_of = [&](bool lower_case, const std::string& words) {
-    testing::internal::CaptureStderr();
+    CapturedStderr captured_err;
     tokenizer_of(files, lower_case, 0, words);
-    return testing::internal::GetCapturedStderr();
+    return captured_err.text();
   };
   EXPECT_THAT(warning_of(false, uncased),
               HasSubstr("none of 1005 pieces has a capital letter, so that BertWordPieceCase knows "

@@ -6,6 +6,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/shared_data.h"
 #include "tests/support/source_path.h"
@@ -99,9 +100,9 @@ TEST(Gpt2BpeTokenizer, AMissingTokenIsIdZeroWithAWarning) {
   const TemporaryDirectory files;
   const std::string vocab = files.write("vocab.json", kTinyVocab);
   const std::string merges = files.write("merges.txt", "#version: 0.2\na b\nb a\n");
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   const Gpt2BpeTokenizer tokenizer(vocab, merges);
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("has no id for 255 tokens"));
+  EXPECT_THAT(captured_err.text(), HasSubstr("has no id for 255 tokens"));
   EXPECT_EQ(tokenizer.encode("ba"), Ids({0}));  // "ba" is not in the vocabulary
 }
 

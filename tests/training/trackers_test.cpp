@@ -12,6 +12,7 @@
 #include "megatron/training/metrics_file.h"
 #include "megatron/training/wandb.pb.h"
 #include "megatron/training/wandb_run.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
@@ -49,11 +50,10 @@ TEST(CsvFolderTest, AFileThatCannotBeOpenedCostsItsNumbersAlone) {
   const TemporaryDirectory directory;
   std::filesystem::create_directories(directory.path() / "lm_loss.csv");
   CsvFolder csv(directory.path());
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   csv.write(1, {{"lm loss", 2}, {"grad_norm", 3}});
   csv.write(2, {{"lm loss", 1}, {"grad_norm", 4}});
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("lm_loss.csv"), HasSubstr("the run continues")));
+  EXPECT_THAT(captured_err.text(), AllOf(HasSubstr("lm_loss.csv"), HasSubstr("the run continues")));
   EXPECT_EQ(read_text(directory.path() / "grad_norm.csv"), "step,grad_norm\n1,3\n2,4\n");
 }
 

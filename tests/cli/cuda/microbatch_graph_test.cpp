@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/cli/graph_runs.h"
+#include "tests/support/captured_output.h"
 
 namespace megatron::cli {
 namespace {
@@ -34,9 +35,9 @@ TEST(CudaGraphFlagTest, ALengthThatCannotBeRecordedIsRefusedByName) {
   if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
   const std::vector<std::string> flags = {"--device=cuda", "--bf16", "--deterministic-mode",
                                           "--attention-dropout=0", "--hidden-dropout=0"};
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   const GraphRun got = graph_run(flags, true);
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = captured_err.text();
   if (got.was_recorded) {
     EXPECT_THAT(said, Not(HasSubstr("--cuda-graph")));
   } else {

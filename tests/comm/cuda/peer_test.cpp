@@ -26,6 +26,7 @@
 #include "tests/comm/cuda/on_gpu.h"
 #include "tests/comm/cuda/ranks.h"
 #include "tests/comm/values.h"
+#include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
 
 // The linker hands every call of these functions in this program to those below.
@@ -517,7 +518,7 @@ TEST_P(PeerThreadTest, ARankThatThrowsReleasesTheOthers) {
 
 TEST_P(PeerThreadTest, AMemberThatDoesNotComeIsNamed) {
   std::atomic<int> num_waiting{size() - 1};
-  testing::internal::CaptureStderr();
+  const CapturedStderr captured_err;
   run_on_gpus(
       [&](const Group& world, Stream stream) {
         const OnGpu<float> x(std::vector<float>(1000, 1), stream);
@@ -535,12 +536,11 @@ TEST_P(PeerThreadTest, AMemberThatDoesNotComeIsNamed) {
                                     "all_reduce(sum, 1000 x float32) in group world, queued"));
       },
       {.timeout = std::chrono::milliseconds(300)});
-  testing::internal::GetCapturedStderr();
 }
 
 TEST_P(PeerThreadTest, AReceiverThatDoesNotReceiveIsNamed) {
   std::atomic<bool> is_over{false};
-  testing::internal::CaptureStderr();
+  const CapturedStderr captured_err;
   run_on_gpus(
       [&](const Group& world, Stream stream) {
         const OnGpu<float> x(std::vector<float>(10, 1), stream);
@@ -558,7 +558,6 @@ TEST_P(PeerThreadTest, AReceiverThatDoesNotReceiveIsNamed) {
         }
       },
       {.timeout = std::chrono::milliseconds(300)});
-  testing::internal::GetCapturedStderr();
 }
 
 TEST_P(PeerTest, DifferentCallsAreNamed) {

@@ -8,6 +8,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/stream.h"
+#include "tests/support/captured_output.h"
 #include "tests/training/tiny_training.h"
 
 namespace megatron {
@@ -134,9 +135,9 @@ TEST_F(CudaTrainerTest, AMicrobatchThatCannotBeRecordedIsRunAsBefore) {
   training.build();
   TinyTraining without(stream());
   without.build();
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   const auto got = training.results(5);
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string said = captured_err.text();
   EXPECT_THAT(said, HasSubstr("warning: --cuda-graph: cannot record a microbatch, training "
                               "continues without: cudaStreamSynchronize"));
   EXPECT_EQ(said.find("warning"), said.rfind("warning"));
@@ -171,9 +172,9 @@ std::vector<std::string> lines_of_run(Stream stream) {
   training.config.eval_interval = 2;
   training.config.train_iters = 5;
   Trainer& trainer = training.build();
-  testing::internal::CaptureStdout();
+  CapturedStdout captured_out;
   trainer.run();
-  std::istringstream text(testing::internal::GetCapturedStdout());
+  std::istringstream text(captured_out.text());
   std::vector<std::string> lines;
   for (std::string line; std::getline(text, line);) {
     if (line.find("datetime") != std::string::npos) line = "datetime";
