@@ -3,7 +3,7 @@
 #include <ostream>
 #include <vector>
 
-#include "megatron/comm/group.h"
+#include "tests/comm/processes/run_tests.h"
 
 namespace megatron::comm {
 
@@ -19,7 +19,5 @@ inline void PrintTo(const Ranks& ranks, std::ostream* out) {
 // The ranks of this program's tests: threads that each test starts, or this process and others
 // (process_main.cpp).
 std::vector<Ranks> layouts();
-// The group of all processes; null if ranks are threads.
-const Group* world_of_processes();
 
 }  // namespace megatron::comm

@@ -1,12 +1,10 @@
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -21,14 +19,15 @@
 #include "megatron/comm/transport.h"
 #include "megatron/comm/working.h"
 #include "megatron/core/half.h"
+#include "tests/comm/processes/run_tests.h"
 #include "tests/comm/values.h"
+#include "tests/support/captured_output.h"
 
 // Every process runs the same tests, as one rank of the same world.
 namespace megatron::comm {
 namespace {
 
 constexpr Stream kCpu{};
-const Group* the_world = nullptr;  // of this process
 
 template <class T>
 std::vector<T> ordered_sum(int size, int64_t count) {
@@ -55,7 +54,7 @@ TYPED_TEST_SUITE(ProcessReductionTest, Reducible);
 
 // Sizes on both sides of where messages are cut: 16 KiB, 1 MiB for each rank.
 TYPED_TEST(ProcessReductionTest, SumsInRankOrder) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   const int size = world.size();
   for (const int64_t count : {0, 1, 7, 4099, 1100003}) {
     std::vector<TypeParam> x = values<TypeParam>(world.rank(), count);
@@ -72,7 +71,7 @@ TYPED_TEST(ProcessReductionTest, SumsInRankOrder) {
 }
 
 TEST(ProcessTest, MovesParts) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   const int size = world.size();
   for (const int64_t count : {1, 1000, 3000, 500001}) {
     std::vector<int16_t> all;
@@ -100,7 +99,7 @@ TEST(ProcessTest, MovesParts) {
 }
 
 TEST(ProcessTest, ASendDoesNotWait) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   const int next = (world.rank() + 1) % world.size();
   const int previous = (world.rank() + world.size() - 1) % world.size();
   for (const int64_t count : {10, 1000000}) {
@@ -117,7 +116,7 @@ TEST(ProcessTest, ASendDoesNotWait) {
 }
 
 TEST(ProcessTest, ExchangesWithBothNeighbours) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   const int next = (world.rank() + 1) % world.size();
   const int previous = (world.rank() + world.size() - 1) % world.size();
   std::vector<double> x = values<double>(world.rank(), 9999);
@@ -133,7 +132,7 @@ TEST(ProcessTest, ExchangesWithBothNeighbours) {
 }
 
 TEST(ProcessTest, SubgroupsWorkAtOnce) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   if (world.size() < 4) return;
   const int r = world.rank();
   const std::vector<int> pair = {r / 2 * 2, r / 2 * 2 + 1};
@@ -152,7 +151,7 @@ TEST(ProcessTest, SubgroupsWorkAtOnce) {
 }
 
 TEST(ProcessTest, EqualSubgroupsAreApart) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   const std::vector<int> everybody(world.world_ranks().begin(), world.world_ranks().end());
   const Group first = world.subgroup("pipeline", everybody);
   const Group second = world.subgroup("pipeline", everybody);
@@ -171,7 +170,7 @@ TEST(ProcessTest, EqualSubgroupsAreApart) {
 
 // A time-out measures silence, not work.
 TEST(ProcessTest, OthersWaitForARankAtWork) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   std::atomic<std::chrono::milliseconds>& timeout = world.transport().context().timeout;
   const std::chrono::milliseconds before = timeout;
   barrier(world);
@@ -186,16 +185,16 @@ TEST(ProcessTest, OthersWaitForARankAtWork) {
 }
 
 TEST(ProcessTest, HostsAreNamedWhereThereAreSeveral) {
-  const Transport& transport = the_world->transport();
+  const Transport& transport = world_of_processes()->transport();
   const std::vector<std::string>& hosts = transport.context().hosts;
   if (hosts.empty()) {
     EXPECT_EQ(transport.name_of(1), "rank 1 (rank 1 of the world)");
     return;
   }
-  ASSERT_EQ(hosts.size(), static_cast<size_t>(the_world->size()));
+  ASSERT_EQ(hosts.size(), static_cast<size_t>(world_of_processes()->size()));
   std::array<char, 256> own{};
   ::gethostname(own.data(), own.size() - 1);
-  EXPECT_EQ(hosts[static_cast<size_t>(the_world->rank())], own.data());
+  EXPECT_EQ(hosts[static_cast<size_t>(world_of_processes()->rank())], own.data());
   EXPECT_GT(std::set<std::string>(hosts.begin(), hosts.end()).size(), 1u);
   EXPECT_EQ(transport.name_of(1), "rank 1 (rank 1 of the world) on " + hosts[1]);
 }
@@ -209,7 +208,7 @@ std::unique_ptr<ProcessGroup> shared_group(const Group& group) {
 }
 
 TEST(ProcessTest, MeetsInSharedMemory) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   const auto group = shared_group(world);
   if (group == nullptr) return;
   for (int round = 0; round < 300; ++round) {
@@ -229,7 +228,7 @@ TEST(ProcessTest, MeetsInSharedMemory) {
 }
 
 TEST(ProcessTest, OthersWaitInSharedMemoryForARankAtWork) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   const auto group = shared_group(world);
   if (group == nullptr) return;
   std::atomic<std::chrono::milliseconds>& timeout = world.transport().context().timeout;
@@ -237,7 +236,7 @@ TEST(ProcessTest, OthersWaitInSharedMemoryForARankAtWork) {
   barrier(world);
   timeout = std::chrono::seconds(1);
   const bool works = world.rank() == world.size() - 1;
-  testing::internal::CaptureStderr();
+  CapturedStderr captured_err;
   if (works) {
     const Working working(world, "saving iteration 40");
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
@@ -245,7 +244,7 @@ TEST(ProcessTest, OthersWaitInSharedMemoryForARankAtWork) {
   }
   group->meet({Operation::kConnect}, {});
   group->part();
-  const std::string text = testing::internal::GetCapturedStderr();
+  const std::string text = captured_err.text();
   EXPECT_EQ(text.find("waiting beyond the time-out of 1 s: rank ") != std::string::npos, !works);
   timeout = before;
   barrier(world);
@@ -253,7 +252,7 @@ TEST(ProcessTest, OthersWaitInSharedMemoryForARankAtWork) {
 
 // Every rank sends to the next one.
 TEST(ProcessTest, PassesMessagesInSharedMemory) {
-  const Group& world = *the_world;
+  const Group& world = *world_of_processes();
   const auto group = shared_group(world);
   if (group == nullptr) return;
   const int next = (world.rank() + 1) % world.size();
@@ -271,27 +270,6 @@ TEST(ProcessTest, PassesMessagesInSharedMemory) {
 }
 
 }  // namespace
-
-int run(int argc, char** argv) {
-  ::unsetenv("GTEST_OUTPUT");  // all processes would write the same file
-  testing::InitGoogleTest(&argc, argv);
-  const std::optional<LaunchEnvironment> place = launch_environment();
-  if (!place || place->size < 2) {
-    std::fprintf(stderr, "comm_process_test: start several, by mpirun or spawn.sh\n");
-    return 2;
-  }
-  int result = 0;
-  run_process_rank(*place,
-                   [&](const Group& world) {
-                     the_world = &world;
-                     std::vector<int32_t> failed = {RUN_ALL_TESTS()};
-                     all_reduce(view_of(failed), Reduce::kMax, world, Stream{});
-                     result = failed[0];
-                   },
-                   {.timeout = std::chrono::seconds(30)});
-  return result;
-}
-
 }  // namespace megatron::comm
 
-int main(int argc, char** argv) { return megatron::comm::run(argc, argv); }
+int main(int argc, char** argv) { return megatron::comm::run_tests_of_rank(argc, argv); }
