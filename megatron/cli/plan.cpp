@@ -13,6 +13,7 @@
 #include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
 #include "megatron/frontends/deepspeed/apply_config.h"
+#include "megatron/models/plan/traffic.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"

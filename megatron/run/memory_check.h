@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "megatron/models/training_plan.h"
+#include "megatron/models/plan/training_plan.h"
 #include "megatron/training/run_config.h"
 
 // The memory that training takes, known before anything is allocated.

@@ -7,7 +7,7 @@
 #include "megatron/autograd/variable.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/random.h"
-#include "megatron/models/training_plan.h"
+#include "megatron/models/plan/training_plan.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
 #include "megatron/parallel/fp8_scaling.h"

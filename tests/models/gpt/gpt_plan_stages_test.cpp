@@ -10,7 +10,7 @@
 #include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/models/gpt/gpt_model.h"
-#include "megatron/models/training_plan.h"
+#include "megatron/models/plan/training_plan.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/parallel/pipeline/executor.h"
 #include "megatron/parallel/pipeline/model_chunk.h"

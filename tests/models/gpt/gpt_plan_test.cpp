@@ -1,5 +1,5 @@
 // The plan against what the allocator counted: small GPTs of every kind train two iterations.
-#include "megatron/models/training_plan.h"
+#include "megatron/models/plan/training_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 
 #include "megatron/comm/threads.h"
 #include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/plan/traffic.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
 #include "tests/models/gpt/small_config.h"

@@ -7,7 +7,7 @@
 #include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/models/gpt/gpt_model.h"
-#include "megatron/models/training_plan.h"
+#include "megatron/models/plan/training_plan.h"
 #include "tests/models/gpt/small_config.h"
 
 namespace megatron {

@@ -11,7 +11,7 @@
 #include "megatron/comm/threads.h"
 #include "megatron/device/allocator.h"
 #include "megatron/models/gpt/gpt_model.h"
-#include "megatron/models/training_plan.h"
+#include "megatron/models/plan/training_plan.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/gradient_reduction.h"
 #include "megatron/optim/optimizer.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron/models/t5/t5_model.h"
-#include "megatron/models/training_plan.h"
+#include "megatron/models/plan/training_plan.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
 #include "tests/models/gpt/small_config.h"

@@ -1,0 +1,71 @@
+#include "megatron/models/plan/planned_stage.h"
+
+#include <algorithm>
+
+#include "megatron/models/t5/t5_chunk.h"
+#include "megatron/parallel/pipeline/model_chunk.h"
+
+namespace megatron {
+namespace {
+
+PlannedStage t5_stage_of(const PlannedTraining& t, int64_t stage) {
+  const TransformerConfig& c = t.transformer;
+  const T5Chunk chunk = t5_chunk(t.parallel, c, stage);
+  PlannedStage all{.num_layers = chunk.encoder.num_layers + chunk.decoder.num_layers,
+                   .has_embedding = chunk.embeds_encoder || chunk.embeds_decoder,
+                   .has_head = chunk.has_head};
+  if (chunk.has_encoder()) {
+    all.stacks.push_back({"encoder ", c, chunk.encoder.num_layers, false, chunk.encoder.has_end});
+  }
+  if (chunk.has_decoder()) {
+    TransformerConfig decoder = c;
+    decoder.seq_length = c.decoder_seq_length;
+    all.stacks.push_back(
+        {"decoder ", decoder, chunk.decoder.num_layers, true, chunk.decoder.has_end});
+  }
+  return all;
+}
+
+}  // namespace
+
+PlannedStage stage_of(const PlannedTraining& t, int64_t stage) {
+  if (t.transformer.kind == ModelKind::kT5) return t5_stage_of(t, stage);
+  const std::vector<ModelChunk> chunks =
+      model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage));
+  PlannedStage all{.num_chunks = static_cast<int64_t>(chunks.size())};
+  for (const ModelChunk& chunk : chunks) {
+    all.num_layers += chunk.num_layers;
+    all.has_embedding = all.has_embedding || chunk.has_embedding;
+    all.has_head = all.has_head || chunk.has_head;
+  }
+  all.stacks = {{"", t.transformer, all.num_layers / all.num_chunks, false, all.has_head}};
+  return all;
+}
+
+MicrobatchSizes microbatch_sizes(const PlannedTraining& t) {
+  return {.micro_batch_size = t.micro_batch_size,
+          .tp = t.parallel.tensor_model_parallel_size,
+          .cp = t.parallel.context_parallel_size,
+          .sequence_parallel = t.parallel.sequence_parallel,
+          .device = t.device,
+          .is_deterministic = t.is_deterministic};
+}
+
+std::vector<LayerRegion> regions_of(const TransformerConfig& c, int64_t num_layers) {
+  const bool is_full = c.recompute_granularity == RecomputeGranularity::kFull;
+  std::vector<LayerRegion> regions;
+  int64_t at = 0;
+  while (at < num_layers) {
+    LayerRegion region;
+    if (is_full && c.recompute_method == RecomputeMethod::kUniform) {
+      region = {std::min(c.recompute_num_layers, num_layers - at), true};
+    } else {
+      region.is_recomputed = is_full && at < c.recompute_num_layers;
+    }
+    regions.push_back(region);
+    at += region.num_layers;
+  }
+  return regions;
+}
+
+}  // namespace megatron

@@ -1,0 +1,128 @@
+#include "megatron/models/plan/traffic.h"
+
+#include <algorithm>
+
+#include "megatron/models/plan/planned_parameters.h"
+#include "megatron/models/plan/planned_stage.h"
+#include "megatron/models/plan/training_plan.h"
+#include "megatron/parallel/tensor/pieces.h"
+
+namespace megatron {
+namespace {
+
+// What a ring of so many ranks sends of a reduce-scatter or an all-gather.
+int64_t part_of_ring(int64_t bytes, int64_t ranks) { return bytes / ranks * (ranks - 1); }
+
+// Of one microbatch, in collectives of the residual stream, an all-reduce being two. Two layers
+// with a column- and a row-parallel product: forward an all-gather and a reduce-scatter each, or an
+// all-reduce; backward the same, and sequence parallelism gathers the inputs once more for the
+// gradients of weights.
+//
+// Cross-attention has another pair of products, and a third whose input is the encoder's output.
+double collectives_of_layers(const PlannedTraining& t, const StackPart& stack, bool only_exposed) {
+  const ParallelConfig& p = t.parallel;
+  const MicrobatchSizes sizes = microbatch_sizes(t);
+  const Shape slice = {stack.config.seq_length / sizes.cp / sizes.tp, sizes.micro_batch_size,
+                       stack.config.hidden_size};
+  const Stream stream{Device{t.device, 0}};
+  double forward = 4;
+  double backward = p.sequence_parallel ? 6 : 4;
+  if (only_exposed && p.sequence_parallel) {
+    const bool by_pieces = p.tp_comm_overlap && is_worth_a_piece(slice, stream);
+    forward = by_pieces ? 0 : 4;
+    backward = by_pieces ? 0 : 2;
+  } else if (only_exposed && p.async_tensor_model_parallel_allreduce) {
+    backward = 0;
+  }
+  if (stack.has_cross_attention) {
+    forward *= 1.5;
+    backward *= 2;
+  }
+  double count = static_cast<double>(stack.num_layers) * (forward + backward);
+  for (const LayerRegion& region : regions_of(stack.config, stack.num_layers)) {
+    if (!region.is_recomputed) continue;
+    const bool gathers_input = stack.config.distribute_saved_activations && !p.sequence_parallel;
+    count += static_cast<double>(region.num_layers) * forward + (gathers_input ? 1 : 0);
+  }
+  return count;
+}
+
+int64_t num_recomputed_layers(const PlannedStage& stage) {
+  int64_t count = 0;
+  for (const StackPart& stack : stage.stacks) {
+    for (const LayerRegion& region : regions_of(stack.config, stack.num_layers)) {
+      count += region.is_recomputed ? stage.num_chunks * region.num_layers : 0;
+    }
+  }
+  return count;
+}
+
+// A bucket of gradients or parameters that holds `bytes` in all.
+int64_t bucket_bytes(const PlannedTraining& t, int64_t bytes, int64_t num_parameters) {
+  const int64_t size = std::min(num_parameters, bucket_size(t.parallel));
+  return num_parameters == 0 ? 0 : bytes / num_parameters * size;
+}
+
+Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
+  const TransformerConfig& c = t.transformer;
+  const ParallelConfig& p = t.parallel;
+  const RankMemory memory = rank_memory(t, stage);
+  const PlannedStage held = stage_of(t, stage);
+  Traffic sent;
+  const int64_t dp = p.data_parallel_size * p.context_parallel_size;
+  const auto data = [&](int64_t bytes, bool is_hidden) {
+    if (only_exposed && is_hidden) bytes = bucket_bytes(t, bytes, memory.num_parameters);
+    return part_of_ring(bytes, dp);
+  };
+  const MicrobatchSizes sizes = microbatch_sizes(t);
+  const int64_t numel = stage_layout(t, stage_parameters(t, stage)).numel;
+  const int64_t gradients =
+      sizes.block(numel, p.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype);
+  const int64_t parameters = sizes.block(numel, c.params_dtype);
+  // ZeRO stages 2 and 3 sum the gradients of each microbatch, and stage 3 gathers the parameters
+  // for each forward and each backward pass.
+  const int64_t sums = divides_gradients(t) ? t.num_microbatches : 1;
+  sent.data_parallel = sums * data(gradients, p.overlap_grad_reduce || divides_gradients(t));
+  if (divides_parameters(t)) {
+    sent.data_parallel += 2 * t.num_microbatches * data(parameters, true);
+  } else {
+    sent.data_parallel += p.use_distributed_optimizer ? data(parameters, p.overlap_param_gather)
+                                                      : data(gradients, p.overlap_grad_reduce);
+  }
+  const auto hidden_of = [&](const StackPart& stack) {
+    return sizes.tokens(stack.config) * c.hidden_size * size_of(c.params_dtype);
+  };
+  for (const StackPart& stack : held.stacks) {
+    if (sizes.tp == 1) break;
+    const double collectives = collectives_of_layers(t, stack, only_exposed) *
+                               static_cast<double>(held.num_chunks * t.num_microbatches);
+    sent.tensor_parallel += static_cast<int64_t>(
+        collectives * static_cast<double>(part_of_ring(hidden_of(stack), sizes.tp)));
+    sent.transfers += static_cast<int64_t>(collectives);
+  }
+  // Gathered forward and backward, and gradients reduce-scattered.
+  const int64_t keys = sizes.tokens(c) * sizes.cp * 2 * c.num_query_groups * c.kv_channels /
+                       sizes.tp * size_of(c.params_dtype);
+  sent.context_parallel = (3 * held.num_layers + num_recomputed_layers(held)) *
+                          part_of_ring(keys, sizes.cp) * t.num_microbatches;
+  if (only_exposed && held.num_chunks > 1) return sent;
+  const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
+  const StackPart& last = held.stacks.back();
+  int64_t message = hidden_of(last);
+  if (last.has_cross_attention) message += message / last.config.seq_length * c.seq_length;
+  sent.pipeline_parallel = boundaries * held.num_chunks * t.num_microbatches *
+                           (sizes.sequence_parallel ? message / sizes.tp : message);
+  return sent;
+}
+
+}  // namespace
+
+Traffic traffic(const PlannedTraining& training, int64_t stage) {
+  return traffic_of(training, stage, false);
+}
+
+Traffic exposed_traffic(const PlannedTraining& training, int64_t stage) {
+  return traffic_of(training, stage, true);
+}
+
+}  // namespace megatron

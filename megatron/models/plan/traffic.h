@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "megatron/models/plan/planned_training.h"
+
+namespace megatron {
+
+// Bytes that a rank sends in an iteration, with rings: an all-reduce of n bytes over d ranks sends
+// 2 n (d - 1) / d, a reduce-scatter or an all-gather half of it.
+struct Traffic {
+  int64_t data_parallel = 0;      // gradients, and parameters with the distributed optimizer
+  int64_t tensor_parallel = 0;    // activations of the layers
+  int64_t context_parallel = 0;   // keys and values of the layers, and their gradients
+  int64_t pipeline_parallel = 0;  // activations between stages
+  int64_t transfers = 0;          // how many collectives tensor_parallel is; an all-reduce is two
+
+  int64_t total() const {
+    return data_parallel + tensor_parallel + context_parallel + pipeline_parallel;
+  }
+};
+Traffic traffic(const PlannedTraining& training, int64_t stage);
+// What of it no computation hides, with the overlaps that the flags ask for:
+//
+//   gradients    all; with overlap_grad_reduce the bucket that closes last
+//   parameters   all; with overlap_param_gather the bucket that the forward pass needs first
+//   layers       what a product waits for. The collectives of a column-parallel layer's gradients
+//                run beside its products; with tp_comm_overlap the others do, too, but the last
+//                piece of an all-reduce, and if pieces are large enough (parallel/tensor/pieces.h)
+//   keys         all of context parallelism, of which the second half of a gather is hidden in part
+//   stages       each message; interleaved ones travel beside the next chunk's work
+Traffic exposed_traffic(const PlannedTraining& training, int64_t stage);
+
+}  // namespace megatron
