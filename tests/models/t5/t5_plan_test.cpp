@@ -1,8 +1,8 @@
 // The plan of a T5 against what the allocator counted.
 #include <gtest/gtest.h>
 
-#include "megatron/models/t5/t5_model.h"
 #include "megatron/models/plan/training_plan.h"
+#include "megatron/models/t5/t5_model.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
 #include "tests/models/gpt/small_config.h"
