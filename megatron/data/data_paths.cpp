@@ -47,18 +47,26 @@ std::vector<std::string> items_of(const nlohmann::json& value, const std::string
   return items;
 }
 
-std::array<Blend, 3> read_per_split(const std::string& path) {
+// The blends of a split.
+std::vector<Blend> blends_of(Split split, std::span<const std::string> items,
+                             std::string_view flag) {
+  if (split != Split::kTrain) return parse_blends(items, flag);
+  if (items.empty()) return {};
+  return {parse_blend(items, flag)};
+}
+
+std::array<std::vector<Blend>, 3> read_per_split(const std::string& path) {
   const nlohmann::json file = nlohmann::json::parse(read_text(path), nullptr, false);
   if (!file.is_object()) {
     throw FormatError(
         fmt::format("{}: is not a JSON object; expected the keys train, valid, test", path));
   }
-  std::array<Blend, 3> blends;
+  std::array<std::vector<Blend>, 3> blends;
   for (const Split split : kSplits) {
     const auto value = file.find(split_name(split));
     if (value == file.end() || value->is_null()) continue;
-    blends[static_cast<size_t>(split)] = parse_blend(
-        items_of(*value, path, split_name(split)), fmt::format("{}: {}", path, split_name(split)));
+    blends[static_cast<size_t>(split)] = blends_of(split, items_of(*value, path, split_name(split)),
+                                                   fmt::format("{}: {}", path, split_name(split)));
   }
   return blends;
 }
@@ -75,7 +83,7 @@ std::optional<SplitBounds> part_of(const std::string& word) {
 
 bool is_group_name(const std::string& word) { return word.size() > 1 && word.back() == ':'; }
 
-// The words after the name of a weighted group: weight, part and prefix, repeated, separated by
+// The words of a weighted group: its name, then weight, part and prefix, repeated, separated by
 // commas.
 Blend weighted_group(std::span<const std::string> words, std::string_view flag) {
   const auto fail = [&](const std::string& what) {
@@ -84,8 +92,10 @@ Blend weighted_group(std::span<const std::string> words, std::string_view flag) 
         "and end between 0 and 1",
         flag, what));
   };
-  if (words.empty()) fail("the group has no dataset");
   Blend blend;
+  blend.name = words.front().substr(0, words.front().size() - 1);
+  words = words.subspan(1);
+  if (words.empty()) fail(fmt::format("the group {} has no dataset", blend.name));
   for (size_t i = 0; i < words.size(); i += 3) {
     const auto weight = number_of(words[i]);
     if (!weight || !(*weight > 0)) fail(fmt::format("{} is not a positive weight", words[i]));
@@ -104,27 +114,40 @@ Blend weighted_group(std::span<const std::string> words, std::string_view flag) 
   return blend;
 }
 
-// The weighted group, if the items begin with its name; one quoted item may hold many words.
-std::optional<Blend> group_of(std::span<const std::string> items, std::string_view flag) {
+// The weighted groups, if the items begin with a group's name; one quoted item may hold many words.
+std::vector<Blend> groups_of(std::span<const std::string> items, std::string_view flag) {
   std::vector<std::string> words;
   for (const std::string& item : items) {
     for (std::string& word : words_of(item)) words.push_back(std::move(word));
   }
-  if (words.empty() || !is_group_name(words.front())) return std::nullopt;
-  const auto names = std::count_if(words.begin(), words.end(), is_group_name);
-  if (names > 1) {
-    throw ConfigError(
-        fmt::format("{}: {} groups; evaluation of several groups is not available, "
-                    "keep one",
-                    flag, names));
+  if (words.empty() || !is_group_name(words.front())) return {};
+  std::vector<Blend> groups;
+  for (auto begin = words.begin(); begin != words.end();) {
+    const auto end = std::find_if(begin + 1, words.end(), is_group_name);
+    Blend group = weighted_group({begin, end}, flag);
+    const bool is_known = std::any_of(groups.begin(), groups.end(),
+                                      [&](const Blend& other) { return other.name == group.name; });
+    if (is_known) {
+      throw ConfigError(fmt::format(
+          "{}: two groups have the name {}; each needs its own, under which it is logged", flag,
+          group.name));
+    }
+    groups.push_back(std::move(group));
+    begin = end;
   }
-  return weighted_group(std::span(words).subspan(1), flag);
+  return groups;
 }
 
 }  // namespace
 
 Blend parse_blend(std::span<const std::string> items, std::string_view flag) {
-  if (std::optional<Blend> group = group_of(items, flag)) return *std::move(group);
+  std::vector<Blend> groups = groups_of(items, flag);
+  if (groups.size() > 1) {
+    throw ConfigError(
+        fmt::format("{}: {} groups; training reads one blend, so put their datasets into one group",
+                    flag, groups.size()));
+  }
+  if (!groups.empty()) return std::move(groups.front());
   Blend blend;
   if (items.size() == 1) {
     blend.prefixes.push_back(items.front());
@@ -159,6 +182,13 @@ Blend parse_blend(std::span<const std::string> items, std::string_view flag) {
   return blend;
 }
 
+std::vector<Blend> parse_blends(std::span<const std::string> items, std::string_view flag) {
+  if (items.empty()) return {};
+  std::vector<Blend> groups = groups_of(items, flag);
+  if (groups.empty()) groups.push_back(parse_blend(items, flag));
+  return groups;
+}
+
 DataPaths data_paths(const DataConfig& config) {
   DataPaths paths;
   if (!config.per_split_data_args_path.empty()) {
@@ -170,9 +200,9 @@ DataPaths data_paths(const DataConfig& config) {
     return paths;
   }
   paths.all = parse_blend(config.data_path, "--data-path");
-  paths.per_split = {parse_blend(config.train_data_path, "--train-data-path"),
-                     parse_blend(config.valid_data_path, "--valid-data-path"),
-                     parse_blend(config.test_data_path, "--test-data-path")};
+  paths.per_split = {blends_of(Split::kTrain, config.train_data_path, "--train-data-path"),
+                     blends_of(Split::kValid, config.valid_data_path, "--valid-data-path"),
+                     blends_of(Split::kTest, config.test_data_path, "--test-data-path")};
   return paths;
 }
 

@@ -13,6 +13,7 @@ namespace megatron {
 
 // One dataset, or several to blend into one.
 struct Blend {
+  std::string name;                   // of a weighted group; empty: none
   std::vector<std::string> prefixes;  // empty: nothing was given
   // One per prefix: the weights of the blend. Empty: a single prefix, read in order, or several,
   // each read once and weighted by its size.
@@ -26,11 +27,15 @@ struct Blend {
 // prefix, weight start:end prefix ...", in which start and end are fractions of the documents.
 // `flag` names the source in messages. Throws ConfigError.
 Blend parse_blend(std::span<const std::string> items, std::string_view flag);
+// The same for data that is only evaluated, which may have several groups with different names.
+// Empty if there are no items.
+std::vector<Blend> parse_blends(std::span<const std::string> items, std::string_view flag);
 
-// The sources of samples: one blend cut by --split, or a blend for each of train, valid, test.
+// The sources of samples: one blend cut by --split, or the blends of train, valid and test.
+// Training has one blend; each blend of the others is evaluated on its own.
 struct DataPaths {
   Blend all;
-  std::array<Blend, 3> per_split;
+  std::array<std::vector<Blend>, 3> per_split;
 };
 
 // Resolves --data-path, --train-data-path and the like, --data-args-path and

@@ -120,6 +120,19 @@ class SplitBuilder {
   std::vector<nlohmann::ordered_json> descriptions_;
 };
 
+// Adds what was built for a split. A named blend is a group of its own, unless it is trained on.
+void add_dataset(SplitDatasets& datasets, Split split, const std::string& name,
+                 std::shared_ptr<const SampleDataset> dataset) {
+  if (split == Split::kTrain) {
+    datasets.train = std::move(dataset);
+  } else if (name.empty()) {
+    (split == Split::kValid ? datasets.valid : datasets.test) = std::move(dataset);
+  } else {
+    auto& groups = split == Split::kValid ? datasets.valid_groups : datasets.test_groups;
+    groups.push_back({name, std::move(dataset)});
+  }
+}
+
 // Do these bounds leave out every document of the blend? Few documents and --split may do that.
 bool is_empty(OpenDatasets& open, const Blend& blend, const SplitBounds& bounds) {
   return std::ranges::all_of(blend.prefixes, [&](const std::string& prefix) {
@@ -131,20 +144,21 @@ bool is_empty(OpenDatasets& open, const Blend& blend, const SplitBounds& bounds)
 
 }  // namespace
 
-const std::shared_ptr<const SampleDataset>& SplitDatasets::of(Split split) const {
+std::vector<DatasetGroup> SplitDatasets::of(Split split) const {
+  const auto groups_or = [](const std::vector<DatasetGroup>& groups,
+                            const std::shared_ptr<const SampleDataset>& dataset) {
+    if (!groups.empty() || dataset == nullptr) return groups;
+    return std::vector<DatasetGroup>{{"", dataset}};
+  };
   switch (split) {
     case Split::kTrain:
-      return train;
+      return groups_or({}, train);
     case Split::kValid:
-      return valid;
+      return groups_or(valid_groups, valid);
     case Split::kTest:
-      return test;
+      return groups_or(test_groups, test);
   }
   throw InternalError("Split out of range");
-}
-
-std::shared_ptr<const SampleDataset>& SplitDatasets::of(Split split) {
-  return const_cast<std::shared_ptr<const SampleDataset>&>(std::as_const(*this).of(split));
 }
 
 SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts& samples,
@@ -168,11 +182,11 @@ SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts&
   bool any = is_split;
   for (const Split split : kSplits) {
     const auto k = static_cast<size_t>(split);
-    const Blend& blend = is_split ? paths.all : paths.per_split[k];
-    any = any || !blend.prefixes.empty();
+    const std::vector<Blend> blends = is_split ? std::vector{paths.all} : paths.per_split[k];
+    any = any || !blends.empty();
     const auto bounds = is_split ? (*options.split_matrix)[k] : SplitBounds{};
-    if (blend.prefixes.empty() || !bounds || samples.of(split) == 0) continue;
-    if (is_split && split != Split::kTrain && is_empty(open, blend, *bounds)) {
+    if (!bounds || samples.of(split) == 0) continue;
+    if (is_split && split != Split::kTrain && is_empty(open, paths.all, *bounds)) {
       // Compat: in Megatron-LM building the index of no documents does not end.
       warn(fmt::format(
           "--split {} leaves no document for the {} split, which will not be evaluated; change it, "
@@ -180,8 +194,10 @@ SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts&
           config.split, split_name(split)));
       continue;
     }
-    SplitBuilder builder(open, maker, options, split, *bounds, config.data_cache_path);
-    datasets.of(split) = builder.build(blend, samples.of(split));
+    for (const Blend& blend : blends) {
+      SplitBuilder builder(open, maker, options, split, *bounds, config.data_cache_path);
+      add_dataset(datasets, split, blend.name, builder.build(blend, samples.of(split)));
+    }
   }
   if (!any) {
     throw ConfigError(
@@ -197,7 +213,7 @@ SplitDatasets build_gpt_datasets(const DataConfig& config, const SampleCounts& s
     SplitDatasets datasets;
     for (const Split split : kSplits) {
       if (samples.of(split) == 0) continue;
-      datasets.of(split) = std::make_shared<const MockGptDataset>(split, seq_length);
+      add_dataset(datasets, split, "", std::make_shared<const MockGptDataset>(split, seq_length));
     }
     return datasets;
   }

@@ -4,6 +4,8 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "megatron/data/config.h"
 #include "megatron/data/dataset_options.h"
@@ -14,14 +16,23 @@
 
 namespace megatron {
 
+// A dataset that is evaluated on its own.
+struct DatasetGroup {
+  std::string name;  // empty: it is all data of its split
+  std::shared_ptr<const SampleDataset> dataset;
+};
+
 // The datasets of a run; null if a split has no data or no samples are requested.
 struct SplitDatasets {
   std::shared_ptr<const SampleDataset> train;
   std::shared_ptr<const SampleDataset> valid;
   std::shared_ptr<const SampleDataset> test;
+  // Named groups in place of valid and of test.
+  std::vector<DatasetGroup> valid_groups = {};
+  std::vector<DatasetGroup> test_groups = {};
 
-  const std::shared_ptr<const SampleDataset>& of(Split split) const;
-  std::shared_ptr<const SampleDataset>& of(Split split);
+  // The groups of a split, or its dataset without a name; empty if it has no data.
+  std::vector<DatasetGroup> of(Split split) const;
 };
 
 // Makes one class of dataset from an indexed dataset.

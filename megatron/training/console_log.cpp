@@ -49,8 +49,9 @@ std::string text_of(const IterationLine& line) {
   return text;
 }
 
-std::string validation_text(std::string_view prefix, const NamedValues& losses) {
-  std::string text = fmt::format(" validation loss at {} | ", prefix);
+std::string validation_text(std::string_view data, std::string_view prefix,
+                            const NamedValues& losses) {
+  std::string text = fmt::format(" {} loss at {} | ", data, prefix);
   for (const auto& [name, value] : losses) {
     const double perplexity = std::exp(std::min(20.0, value));
     fmt::format_to(std::back_inserter(text), "{} value: {:.6E} | {} PPL: {:.6E} | ", name,

@@ -35,8 +35,10 @@ struct IterationLine {
 };
 std::string text_of(const IterationLine& line);
 
-// The three lines of a validation: text between two rules of dashes. PPL = exp(min(20, loss)).
-std::string validation_text(std::string_view prefix, const NamedValues& losses);
+// The three lines of an evaluation of `data`, which is "validation" or the name of a group: text
+// between two rules of dashes. PPL = exp(min(20, loss)).
+std::string validation_text(std::string_view data, std::string_view prefix,
+                            const NamedValues& losses);
 
 // "[before the start of training step] datetime: 2024-01-31 12:00:00 "
 std::string datetime_text(std::string_view tag);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -13,7 +14,7 @@ MetricsFile::MetricsFile(std::filesystem::path path) : file_(std::move(path), "-
 void MetricsFile::write(int64_t iteration, const NamedValues& values) {
   std::string line = fmt::format("{{\"iteration\": {}", iteration);
   for (const auto& [name, value] : values) {
-    line += fmt::format(", \"{}\": ", name);
+    line += fmt::format(", {}: ", nlohmann::json(name).dump());
     line += std::isfinite(value) ? fmt::format("{}", value) : "null";
   }
   line += "}\n";

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,7 +35,11 @@ class SplitLoaders {
             const Progress& progress, const std::vector<bool>& reads_data,
             const OpenDatasets& open_datasets, const MakeBatch& make_batch);
 
-  bool has_split(Split split) const { return has_split_[static_cast<size_t>(split)]; }
+  bool has_split(Split split) const { return !groups_[static_cast<size_t>(split)].empty(); }
+  // The names of the split's groups: TrainTask::groups().
+  std::vector<std::string> groups(Split split) const;
+  // Lets next() read this group of the split, as each does with its first one before.
+  void use_group(Split split, size_t group) { used_[static_cast<size_t>(split)] = group; }
   // The chunk's next microbatch; empty if it needs no data. Throws Error at the end of the data.
   Microbatch next(Split split, int64_t chunk);
   // Ends the threads.
@@ -43,8 +48,13 @@ class SplitLoaders {
  private:
   using Loader = DataLoader<Microbatch>;
 
-  std::array<bool, 3> has_split_{};
-  std::array<std::vector<std::unique_ptr<Loader>>, 3> loaders_;  // by split, then by chunk
+  struct Group {
+    std::string name;
+    std::vector<std::unique_ptr<Loader>> loaders;  // by chunk
+  };
+
+  std::array<std::vector<Group>, 3> groups_;  // by split
+  std::array<size_t, 3> used_{};              // by split
 };
 
 }  // namespace megatron

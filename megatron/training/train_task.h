@@ -64,6 +64,11 @@ class TrainTask {
   virtual void open_data(const Progress& progress) = 0;
   // Is there data for the split?
   virtual bool has_split(Split split) const = 0;
+  // The names of the parts of the split's data that are evaluated on their own. An empty name
+  // stands for data that has no such parts.
+  virtual std::vector<std::string> groups(Split /*split*/) const { return {""}; }
+  // Lets get_batch() read this one of the split's groups; at first it reads the first.
+  virtual void use_group(Split /*split*/, size_t /*group*/) {}
 
   // Reads a chunk's part of its next microbatch of the split, in the sampler's order, into host
   // memory, and checks everything that only the host can check. Throws the data's errors.
@@ -84,8 +89,8 @@ class TrainTask {
   virtual MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                         std::span<const Variable> activations) = 0;
 
-  // Called after every evaluation with the mean losses, which only the ranks of the last pipeline
-  // stage know. What it prints appears once, below the lines of the evaluation.
+  // Called after every evaluation of a group with the mean losses, which only the ranks of the last
+  // pipeline stage know. What it prints appears once, below the lines of the evaluation.
   virtual void evaluated(Split /*split*/, const Progress& /*progress*/,
                          const NamedValues& /*losses*/) {}
 

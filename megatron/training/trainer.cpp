@@ -369,13 +369,23 @@ std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
 
 void Trainer::evaluate_and_print(Split split, const std::string& prefix, bool is_verbose) {
   if (config_.eval_iters == 0 || !task_.has_split(split)) return;
+  const std::vector<std::string> groups = task_.groups(split);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    task_.use_group(split, i);
+    if (!evaluate_group(split, groups[i], prefix, is_verbose)) return;
+  }
+  if (split == Split::kValid) last_evaluated_ = state_.progress.iteration;
+}
+
+bool Trainer::evaluate_group(Split split, const std::string& name, const std::string& prefix,
+                             bool is_verbose) {
   const std::optional<NamedValues> losses = evaluate(split, is_verbose);
-  if (!losses) return;
+  if (!losses) return false;
   const std::string times = log_.timers().report({"evaluate"}, 1);
   if (!times.empty()) log_.line(times);
-  log_.validation(state_.progress, prefix, *losses);
-  if (split == Split::kValid) last_evaluated_ = state_.progress.iteration;
+  log_.validation(state_.progress, name, prefix, *losses);
   task_.evaluated(split, state_.progress, *losses);
+  return true;
 }
 
 void Trainer::save() {

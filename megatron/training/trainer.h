@@ -89,7 +89,11 @@ class Trainer {
   void log_finished();
   // Mean losses over eval_iters global batches; none if the time limit ended it.
   std::optional<NamedValues> evaluate(Split split, bool is_verbose);
+  // Evaluates each group of the split's data.
   void evaluate_and_print(Split split, const std::string& prefix, bool is_verbose);
+  // False if the time limit ended it.
+  bool evaluate_group(Split split, const std::string& name, const std::string& prefix,
+                      bool is_verbose);
   // Evaluation, saving and exits after an iteration. True: leave the loop.
   bool finish_iteration();
   void save();

@@ -207,11 +207,14 @@ void TrainingLog::write_timers(const Progress& progress, double iterations) {
   }
 }
 
-void TrainingLog::validation(const Progress& progress, const std::string& prefix,
-                             const NamedValues& losses) {
+void TrainingLog::validation(const Progress& progress, const std::string& group,
+                             const std::string& prefix, const NamedValues& losses) {
   if (!is_kept_) return;
-  line(validation_text(prefix, losses));
-  for (const auto& [name, value] : losses) {
+  line(validation_text(group.empty() ? "validation" : group, prefix, losses));
+  for (const auto& [loss, value] : losses) {
+    // Compat: the tags of groups are Megatron-DeepSpeed's, the others Megatron-LM's.
+    const std::string name =
+        group.empty() ? loss : fmt::format("lm-loss-validation/{}/{}", group, loss);
     const double perplexity = std::exp(std::min(20.0, value));
     track(progress.iteration,
           {{name + " validation", value}, {name + " validation ppl", perplexity}});

@@ -49,8 +49,10 @@ class TrainingLog {
 
   // Call after every iteration; `progress` includes it. Prints at --log-interval.
   void iteration(const Progress& progress, const IterationResult& result);
-  // Call after an evaluation. `prefix` is "iteration 10", "iteration 20 on test set".
-  void validation(const Progress& progress, const std::string& prefix, const NamedValues& losses);
+  // Call after an evaluation. `group` names the part of the data, or is empty; `prefix` is
+  // "iteration 10", "iteration 20 on test set".
+  void validation(const Progress& progress, const std::string& group, const std::string& prefix,
+                  const NamedValues& losses);
   // Prints a line above the progress bar.
   void line(const std::string& text);
   // Stop and continue the clock of "elapsed time per iteration" around evaluation and saving.

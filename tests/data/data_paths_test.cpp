@@ -5,6 +5,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "tests/support/message_of.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron {
@@ -46,6 +47,28 @@ TEST(DataPathsTest, ReadsWeightedGroups) {
   }
 }
 
+TEST(DataPathsTest, ReadsSeveralGroupsToEvaluate) {
+  const std::string flag = "--valid-weighted-split-paths";
+  const std::vector<Blend> groups =
+      parse_blends(Items{"first: 1 0:0.5 a", "second: 0.2 0:1 b, 0.8 0.5:1 c"}, flag);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].name, "first");
+  EXPECT_THAT(groups[0].prefixes, ElementsAre("a"));
+  EXPECT_EQ(groups[1].name, "second");
+  EXPECT_THAT(groups[1].prefixes, ElementsAre("b", "c"));
+  EXPECT_THAT(groups[1].weights, ElementsAre(0.2, 0.8));
+  EXPECT_THAT(parse_blends(Items{}, flag), IsEmpty());
+  EXPECT_EQ(parse_blends(Items{"0.3", "a", "0.7", "b"}, flag).at(0).name, "");
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                parse_blends(Items{"A: 1 0:1 a", "A: 1 0:1 b"}, flag);
+              }),
+              testing::HasSubstr("two groups have the name A"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                parse_blend(Items{"A: 1 0:1 a", "B: 1 0:1 b"}, "--train-data-path");
+              }),
+              testing::HasSubstr("--train-data-path: 2 groups; training reads one blend"));
+}
+
 TEST(DataPathsTest, RejectsMixedForms) {
   EXPECT_THROW(parse_blend(Items{"0.3", "a", "b"}, "--data-path"), ConfigError);
   EXPECT_THROW(parse_blend(Items{"0.3", "a", "b", "0.7"}, "--data-path"), ConfigError);
@@ -65,9 +88,9 @@ TEST(DataPathsTest, ReadsFiles) {
   splits.per_split_data_args_path = path;
   write_text_atomically(path, R"({"train": ["0.3", "a", 0.7, "b"], "test": "c d", "valid": null})");
   const DataPaths paths = data_paths(splits);
-  EXPECT_THAT(paths.per_split[0].weights, ElementsAre(0.3, 0.7));
-  EXPECT_THAT(paths.per_split[1].prefixes, IsEmpty());
-  EXPECT_THAT(paths.per_split[2].prefixes, ElementsAre("c", "d"));
+  EXPECT_THAT(paths.per_split[0].at(0).weights, ElementsAre(0.3, 0.7));
+  EXPECT_THAT(paths.per_split[1], IsEmpty());
+  EXPECT_THAT(paths.per_split[2].at(0).prefixes, ElementsAre("c", "d"));
   write_text_atomically(path, "[1]");
   EXPECT_THROW(data_paths(splits), FormatError);
   write_text_atomically(path, R"({"train": [{}]})");

@@ -90,6 +90,28 @@ TEST_F(SplitDatasetsTest, TakesPathsPerSplit) {
   EXPECT_EQ(datasets.test, nullptr);
 }
 
+TEST_F(SplitDatasetsTest, KeepsGroupsApart) {
+  DataConfig config;
+  config.train_data_path = {"TRAIN: 1 0:0.5 " + b_};
+  config.valid_data_path = {"first: 1 0.5:0.75 " + b_, "second: 1 0.75:1 " + b_ + ", 1 0:1 " + a_};
+  config.test_data_path = {a_};
+  const SplitDatasets datasets = build(config, {.train = 10, .valid = 6, .test = 6});
+  EXPECT_NE(datasets.train, nullptr);
+  EXPECT_EQ(datasets.valid, nullptr);
+  const std::vector<DatasetGroup> valid = datasets.of(Split::kValid);
+  ASSERT_EQ(valid.size(), 2u);
+  EXPECT_EQ(valid[0].name, "first");
+  EXPECT_EQ(valid[1].name, "second");
+  std::vector<int64_t> sample(5);
+  for (int64_t i = 0; i < valid[0].dataset->num_samples(); ++i) {
+    valid[0].dataset->read(i, sample);
+    for (const int64_t token : sample) EXPECT_TRUE(token >= 1200 && token < 1300) << token;
+  }
+  ASSERT_EQ(datasets.of(Split::kTest).size(), 1u);
+  EXPECT_EQ(datasets.of(Split::kTest)[0].name, "");
+  EXPECT_EQ(datasets.of(Split::kTrain).size(), 1u);
+}
+
 TEST_F(SplitDatasetsTest, MakesMockData) {
   DataConfig config;
   config.mock_data = true;

@@ -73,17 +73,22 @@ TEST(IterationLineTest, NotANumberHasNoSign) {
   line.params_norm = nan;
   EXPECT_THAT(text_of(line),
               AllOf(HasSubstr(" grad norm: nan |"), HasSubstr(" params norm: nan |")));
-  EXPECT_THAT(validation_text("iteration 1", {{"lm loss", nan}}),
+  EXPECT_THAT(validation_text("validation", "iteration 1", {{"lm loss", nan}}),
               AllOf(HasSubstr("value: NAN |"), testing::Not(HasSubstr("-NAN"))));
 }
 
 TEST(ValidationTextTest, IsMegatronsThreeLines) {
   const std::string rule(94, '-');
-  EXPECT_EQ(validation_text("iteration 10", {{"lm loss", 6.0265507}}),
+  EXPECT_EQ(validation_text("validation", "iteration 10", {{"lm loss", 6.0265507}}),
             rule +
                 "\n validation loss at iteration 10 | lm loss value: 6.026551E+00 | lm loss PPL: "
                 "4.142836E+02 | \n" +
                 rule);
+}
+
+TEST(ValidationTextTest, NamesTheGroup) {
+  EXPECT_THAT(validation_text("valid_ar", "iteration 10", {{"lm loss", 6}}),
+              HasSubstr("\n valid_ar loss at iteration 10 | lm loss value: 6.0"));
 }
 
 TEST(DurationTextTest, IsShort) {

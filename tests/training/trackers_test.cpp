@@ -29,8 +29,10 @@ TEST(MetricsFileTest, WritesAnObjectForEachCall) {
   MetricsFile file(directory.path() / "m.jsonl");
   file.write(10, {{"lm loss", 2.5}, {"grad_norm", std::nan("")}});
   file.write(20, {});
+  file.write(30, {{"a \"quoted\" group", 1}});
   EXPECT_EQ(read_text(directory.path() / "m.jsonl"),
-            "{\"iteration\": 10, \"lm loss\": 2.5, \"grad_norm\": null}\n{\"iteration\": 20}\n");
+            "{\"iteration\": 10, \"lm loss\": 2.5, \"grad_norm\": null}\n{\"iteration\": 20}\n"
+            "{\"iteration\": 30, \"a \\\"quoted\\\" group\": 1}\n");
 }
 
 TEST(CsvFolderTest, WritesAFileForEachNumber) {

@@ -28,6 +28,8 @@ class T5Task : public TrainTask {
   std::vector<ChunkBoundary> boundaries() const override;
   void open_data(const Progress& progress) override;
   bool has_split(Split split) const override { return loaders_.has_split(split); }
+  std::vector<std::string> groups(Split split) const override { return loaders_.groups(split); }
+  void use_group(Split split, size_t group) override { loaders_.use_group(split, group); }
   Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;

@@ -19,11 +19,14 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--split", c.split,
             "Proportions of --data-path for training, validation and test, such as 90,5,5.");
   flags.add_optional("--train-data-path,--train-weighted-split-paths", c.train_data_path,
-                     "Training data, like --data-path but not split.");
-  flags.add_optional("--valid-data-path,--valid-weighted-split-paths", c.valid_data_path,
-                     "Validation data, like --data-path but not split.");
+                     "Training data, like --data-path but not split; or \"NAME: weight start:end "
+                     "prefix, ...\" with parts of datasets.");
+  flags.add_optional(
+      "--valid-data-path,--valid-weighted-split-paths", c.valid_data_path,
+      "Validation data, like --data-path but not split; or groups to evaluate apart: "
+      "\"NAME: weight start:end prefix, ...\".");
   flags.add_optional("--test-data-path,--test-weighted-split-paths", c.test_data_path,
-                     "Test data, like --data-path but not split.");
+                     "Test data, like --valid-data-path.");
   for (const auto& [name, field] :
        {std::pair{"--train-weighted-split-paths-path", "train_data_path"},
         std::pair{"--valid-weighted-split-paths-path", "valid_data_path"},
