@@ -1,0 +1,42 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "megatron/formats/torch_writer.h"
+#include "megatron/interchange/megatron/rank_shard.h"
+
+namespace megatron {
+
+// A torch file that a rank writes: the structure first, then the elements of the tensors in it, one
+// tensor in memory at a time.
+class RankFile {
+ public:
+  // Keeps a reference to the shard.
+  RankFile(const std::filesystem::path& file, const RankShard& shard)
+      : shard_(shard), writer_(file) {}
+
+  PickleWriter& pickle() { return writer_.pickle(); }
+  void key(std::string_view name) { pickle().text(name); }
+  // Announces the rank's shard of a tensor of a section as the next value.
+  void tensor(const char* section, const RankShard::Parameter& parameter, DType dtype);
+  void constant(Tensor value);
+  // Writes the elements; the file appears.
+  void commit();
+
+ private:
+  const RankShard& shard_;
+  TorchWriter writer_;
+  std::vector<std::function<void()>> elements_;  // of the announced tensors
+};
+
+// The optimizer's dictionary of a rank's file, and the gradient scaler's.
+void write_optimizer(RankFile& file, const RankShard& shard);
+
+// The distributed optimizer's file beside it: for each chunk and kind of state a flat buffer, with
+// the parameters one behind the other, last first (optim/flat_layout.h).
+void write_flat_state(const std::filesystem::path& file, const RankShard& shard);
+
+}  // namespace megatron

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "megatron/checkpoint/contents.h"
+#include "megatron/formats/torch_writer.h"
+#include "megatron/interchange/megatron/parameter_table.h"
+#include "megatron/interchange/megatron/stages.h"
+#include "megatron/interchange/megatron/writer.h"
+#include "megatron/interchange/model_kind.h"
+
+namespace megatron {
+
+// The part of a checkpoint that one rank of Megatron-LM's has: its parameters in the order in which
+// Megatron-LM registers them, and its shards of their tensors.
+class RankShard {
+ public:
+  // A tensor of the rank's file.
+  struct Parameter {
+    std::string ours;  // whose elements
+    std::string path;  // its key in the file
+    Shape shape;       // of the shard
+    ParameterInfo info;
+  };
+  using Chunk = std::vector<Parameter>;  // of a stage of the pipeline
+
+  // Keeps references to both.
+  RankShard(const CheckpointContents& contents, const MegatronLayout& layout, int64_t tensor,
+            int64_t pipeline);
+
+  const CheckpointContents& contents() const { return contents_; }
+  const MegatronLayout& layout() const { return layout_; }
+  int64_t tensor() const { return tensor_; }
+  int64_t pipeline() const { return pipeline_; }
+  ModelKind kind() const { return kind_; }
+  const MegatronStages& stages() const { return stages_; }
+  const std::vector<Chunk>& chunks() const { return chunks_; }
+  bool is_last(size_t chunk) const {
+    return stages_.is_last({pipeline_, static_cast<int64_t>(chunk)});
+  }
+  // Parameters as the optimizer numbers them: those with weight decay, then those without.
+  std::array<std::vector<const Parameter*>, 2> groups() const;
+
+  DType weights_dtype() const { return weights_dtype_; }
+  DType grad_dtype() const;
+  bool has_optimizer() const;
+  // Is the optimizer's state in a file of its own, in flat buffers?
+  bool is_distributed() const { return has_optimizer() && layout_.use_distributed_optimizer; }
+
+  // A number of the contents' scalars, 0 if it is not there.
+  double scalar(const char* owner, const char* name) const;
+
+  // The rank's elements of a section's tensor for a parameter.
+  FileElements elements(const char* section, const Parameter& parameter) const;
+
+ private:
+  Chunk chunk_of(int64_t chunk) const;
+
+  const CheckpointContents& contents_;
+  const MegatronLayout& layout_;
+  const StoredSection& weights_;
+  int64_t tensor_;
+  int64_t pipeline_;
+  ModelKind kind_;
+  ParameterTable table_;
+  MegatronStages stages_;
+  DType weights_dtype_ = DType::kFloat32;
+  std::vector<Chunk> chunks_;
+};
+
+// The name of the weights that embed tokens, and of those of an untied head.
+inline constexpr const char* kWordEmbeddings = "embedding.word_embeddings.weight";
+inline constexpr const char* kOutputWeights = "output_layer.weight";
+
+}  // namespace megatron
