@@ -62,54 +62,101 @@ constexpr State kStates[] = {{"fp16", DType::kFloat16, false, 4, 16, 4, 12},
                              {"fp32", DType::kFloat32, true, 8, 8, 8, 8}};
 void PrintTo(const State& state, std::ostream* out) { *out << state.name; }
 
-class StateBytesTest : public testing::TestWithParam<std::tuple<State, int>> {};
-
-TEST_P(StateBytesTest, AreThoseOfTheFormula) {
-  const auto& [state, ranks] = GetParam();
-  const TransformerConfig config = config_of(state.dtype, 2);
+OptimizerConfig adam_of(const State& state) {
   OptimizerConfig adam;
   adam.lr = 1e-3;
   adam.params_dtype = state.dtype;
   adam.fp16 = state.dtype == DType::kFloat16;
   adam.bf16 = state.dtype == DType::kBFloat16;
-  adam = resolved(adam);
-  comm::run_ranks(ranks, [&, state = state, ranks = ranks](const comm::Group& world) {
-    const Stream stream = stream_of(world);
-    CachingAllocator& allocator = allocator_of(stream.device);
-    allocator.empty_cache();  // a cached block that is a little too large would be taken
-    const auto in_use = [&](const auto& by) {
-      return at(by, MemoryCategory::kParameters) + at(by, MemoryCategory::kGradients) +
-             at(by, MemoryCategory::kOptimizer);
-    };
-    const int64_t before = in_use(allocator.stats().by_category);
-    const GptModel model(config, stream);
+  return resolved(adam);
+}
+
+// One rank of a run, and the bytes of its parameters, gradients and optimizer.
+class TrainingRank {
+ public:
+  TrainingRank(const comm::Group& world, const TransformerConfig& config,
+               const OptimizerConfig& adam, FlatParametersOptions options)
+      : stream_(stream_of(world)),
+        allocator_(emptied(allocator_of(stream_.device))),
+        before_(in_use(allocator_.stats().by_category)),
+        model_(config, stream_),
+        flat_(initialized(model_), placed(options, world)),
+        parallel_(only_data_parallel(world)),
+        gradients_(flat_, parallel_, {.use_distributed_optimizer = true}),
+        optimizer_(flat_, adam, [world](TensorView numbers, Stream on) {
+          comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
+        }) {}
+
+  void train_an_iteration() {
+    allocator_.empty_cache();
+    allocator_.reset_peaks();
+    const int64_t length = model_.config().seq_length;
+    const Tensor ids = tensor_of(std::vector<int64_t>(static_cast<size_t>(length), 3), {1, length});
+    flat_.zero_grads();
+    gradients_.begin(1);
+    const Tensor seed = full({}, 1, DType::kFloat32, stream_);
+    const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
+    const Variable hidden = model_.hidden_states({.tokens = ids}, random_);
+    backward(gpt_loss(model_, hidden, ids, mask, {}, seed), seed);
+    gradients_.finish();
+    optimizer_.step({.lr = 1e-3, .weight_decay = 0.1});
+    gradients_.gather_parameters();
+  }
+
+  double kept() const { return count(allocator_.stats().by_category); }
+  double peak() const { return count(allocator_.stats().peak_by_category); }
+  double num_parameters() const { return static_cast<double>(flat_.num_elements()); }
+
+ private:
+  using ByCategory = std::array<int64_t, kNumMemoryCategories>;
+
+  // A cached block that is a little too large would be taken.
+  static CachingAllocator& emptied(CachingAllocator& allocator) {
+    allocator.empty_cache();
+    return allocator;
+  }
+  static std::vector<OptimizedParameter> initialized(const GptModel& model) {
     initialize(model, 1);
-    FlatParameters flat(optimized_parameters(model),
-                        {.accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads,
-                         .share = world.rank(),
-                         .num_shares = ranks});
+    return optimized_parameters(model);
+  }
+  static FlatParametersOptions placed(FlatParametersOptions options, const comm::Group& world) {
+    options.share = world.rank();
+    options.num_shares = world.size();
+    return options;
+  }
+  static ParallelContext only_data_parallel(const comm::Group& world) {
     ParallelContext parallel;
     parallel.world = parallel.data = world;
-    GradientReduction gradients(flat, parallel, {.use_distributed_optimizer = true});
-    Optimizer optimizer(flat, adam, [&](TensorView numbers, Stream on) {
-      comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
-    });
-    allocator.reset_peaks();
-    RandomState random(1);
-    const std::vector<int64_t> threes(static_cast<size_t>(config.seq_length), 3);
-    const Tensor ids = tensor_of(threes, {1, config.seq_length});
-    flat.zero_grads();
-    gradients.begin(1);
-    const Tensor seed = full({}, 1, DType::kFloat32, stream);
-    const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
-    const Variable hidden = model.hidden_states({.tokens = ids}, random);
-    backward(gpt_loss(model, hidden, ids, mask, {}, seed), seed);
-    gradients.finish();
-    optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
-    gradients.gather_parameters();
+    return parallel;
+  }
+  static int64_t in_use(const ByCategory& bytes) {
+    return at(bytes, MemoryCategory::kParameters) + at(bytes, MemoryCategory::kGradients) +
+           at(bytes, MemoryCategory::kOptimizer);
+  }
+  double count(const ByCategory& bytes) const {
+    return static_cast<double>(in_use(bytes) - before_);
+  }
 
-    const auto took = static_cast<double>(in_use(allocator.stats().peak_by_category) - before) /
-                      static_cast<double>(flat.num_elements());
+  Stream stream_;
+  CachingAllocator& allocator_;
+  int64_t before_;
+  GptModel model_;
+  FlatParameters flat_;
+  ParallelContext parallel_;
+  GradientReduction gradients_;
+  Optimizer optimizer_;
+  RandomState random_{1};
+};
+
+class StateBytesTest : public testing::TestWithParam<std::tuple<State, int>> {};
+
+TEST_P(StateBytesTest, AreThoseOfTheFormula) {
+  const auto& [state, ranks] = GetParam();
+  comm::run_ranks(ranks, [&, state = state, ranks = ranks](const comm::Group& world) {
+    TrainingRank rank(world, config_of(state.dtype, 2), adam_of(state),
+                      {.accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads});
+    rank.train_an_iteration();
+    const double took = rank.peak() / rank.num_parameters();
     const double ours = state.ours_all + state.ours_shared / ranks;
     EXPECT_NEAR(took, ours, 0.05 * ours);
     EXPECT_LE(took, 1.05 * (state.theirs_all + state.theirs_shared / ranks));
@@ -133,12 +180,7 @@ TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
   small.ffn_hidden_size = small.kv_channels = 0;
   small.padded_vocab_size = 800;
   const TransformerConfig config = resolved(small);
-  OptimizerConfig adam;
-  adam.lr = 1e-3;
-  adam.params_dtype = state.dtype;
-  adam.fp16 = state.dtype == DType::kFloat16;
-  adam.bf16 = state.dtype == DType::kBFloat16;
-  adam = resolved(adam);
+  const OptimizerConfig adam = adam_of(state);
   ParallelConfig layout;
   layout.world_size = ranks;
   layout.zero_stage = stage;
@@ -147,59 +189,26 @@ TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
   layout = resolved(layout);
   comm::run_ranks(ranks, [&, state = state, ranks = ranks,
                           stage = stage](const comm::Group& world) {
-    const Stream stream = stream_of(world);
-    CachingAllocator& allocator = allocator_of(stream.device);
-    allocator.empty_cache();  // a cached block that is a little too large would be taken
-    const auto in_use = [&](const auto& by) {
-      return at(by, MemoryCategory::kParameters) + at(by, MemoryCategory::kGradients) +
-             at(by, MemoryCategory::kOptimizer);
-    };
-    const int64_t before = in_use(allocator.stats().by_category);
-    const GptModel model(config, stream);
-    initialize(model, 1);
-    FlatParameters flat(optimized_parameters(model),
-                        {.layout = {.bucket_size = bucket_size(layout)},
-                         .accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads,
-                         .share = world.rank(),
-                         .num_shares = ranks,
-                         .divides_gradients = true,
-                         .divides_parameters = stage == 3});
-    ParallelContext parallel;
-    parallel.world = parallel.data = world;
-    GradientReduction gradients(flat, parallel, {.use_distributed_optimizer = true});
-    Optimizer optimizer(flat, adam, [&](TensorView numbers, Stream on) {
-      comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
-    });
-    RandomState random(1);
-    const std::vector<int64_t> threes(static_cast<size_t>(config.seq_length), 3);
-    const Tensor ids = tensor_of(threes, {1, config.seq_length});
-    for (int iteration = 0; iteration < 2; ++iteration) {
-      allocator.empty_cache();
-      allocator.reset_peaks();
-      flat.zero_grads();
-      gradients.begin(1);
-      backward(gpt_loss(model, model.hidden_states({.tokens = ids}, random), ids,
-                        full(ids.shape(), 1, DType::kFloat32, {})));
-      gradients.finish();
-      optimizer.step({.lr = 1e-3, .weight_decay = 0.1});
-      gradients.gather_parameters();
-    }
-    const double numel = static_cast<double>(flat.num_elements());
+    TrainingRank rank(world, config, adam,
+                      {.layout = {.bucket_size = bucket_size(layout)},
+                       .accumulate_allreduce_grads_in_fp32 = state.has_fp32_grads,
+                       .divides_gradients = true,
+                       .divides_parameters = stage == 3});
+    for (int iteration = 0; iteration < 2; ++iteration) rank.train_an_iteration();
     const double parameter = static_cast<double>(size_of(state.dtype));
     const double gradient = state.has_fp32_grads ? 4 : parameter;
     // Rajbhandari et al. 2020, figure 1.
     const double divided =
         (stage == 3 ? parameter : 0) + gradient + (state.dtype == DType::kFloat32 ? 8 : 12);
     const double whole = stage == 3 ? 0 : parameter;
-    const auto kept = static_cast<double>(in_use(allocator.stats().by_category) - before);
-    EXPECT_NEAR(kept / numel, whole + divided / ranks, 0.05 * (whole + divided / ranks));
+    const double formula = whole + divided / ranks;
+    EXPECT_NEAR(rank.kept() / rank.num_parameters(), formula, 0.05 * formula);
     const RankMemory plan = rank_memory(
         {.transformer = config, .parallel = layout, .optimizer = adam, .micro_batch_size = 1}, 0);
     const auto planned = static_cast<double>(plan.bytes(MemoryCategory::kParameters) +
                                              plan.bytes(MemoryCategory::kGradients) +
                                              plan.bytes(MemoryCategory::kOptimizer));
-    const auto peak = static_cast<double>(in_use(allocator.stats().peak_by_category) - before);
-    EXPECT_NEAR(peak, planned, 0.05 * planned);
+    EXPECT_NEAR(rank.peak(), planned, 0.05 * planned);
   });
 }
 
