@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #if defined(__AVX512BW__) || defined(__SSE2__)
 #include <immintrin.h>
@@ -118,6 +120,21 @@ inline uint64_t AsciiBlock::letters() const {
 // The bits [0, count). REQUIRES: 0 <= count <= 64.
 inline uint64_t low_bits(int64_t count) {
   return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+
+// Calls visit(const char*) for each byte of the text for which the answer find(AsciiBlock) has a
+// bit, in order.
+template <class Find, class Visit>
+void for_each_byte(std::string_view text, const Find& find, const Visit& visit) {
+  const char* p = text.data();
+  const char* const end = p + text.size();
+  const auto visit_all = [&](uint64_t bits) {
+    for (; bits != 0; bits &= bits - 1) visit(p + std::countr_zero(bits));
+  };
+  for (; end - p >= AsciiBlock::kBytes; p += AsciiBlock::kBytes) visit_all(find(AsciiBlock(p)));
+  std::array<char, AsciiBlock::kBytes> rest{};
+  std::copy(p, end, rest.begin());
+  visit_all(find(AsciiBlock(rest.data())) & low_bits(end - p));
 }
 
 }  // namespace megatron

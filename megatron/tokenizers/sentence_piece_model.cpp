@@ -10,8 +10,6 @@
 namespace megatron {
 namespace {
 
-constexpr std::string_view kBlank = "\xE2\x96\x81";  // U+2581, a blank in pieces
-
 std::optional<int32_t> unless_negative(int32_t id) {
   if (id < 0) return std::nullopt;
   return id;
@@ -30,24 +28,21 @@ SentencePieceModel::SentencePieceModel(const std::string& file)
   }
   const SentencePieceSettings settings = read_sentence_piece_settings(bytes);
   removes_extra_blanks_ = settings.removes_extra_blanks;
-  has_words_ = settings.is_bpe && !settings.has_charsmap && settings.adds_dummy_prefix &&
+  has_words_ = settings.is_bpe && settings.charsmap.empty() && settings.adds_dummy_prefix &&
                settings.escapes_blanks && !settings.has_blanks_behind && pieces_keep_to_words();
 }
 
 bool SentencePieceModel::pieces_keep_to_words() const {
-  if (!id_of(kBlank)) return false;  // a blank would join unknown characters on both of its sides
+  if (!id_of(kBlankMark))
+    return false;  // a blank would join unknown characters on both of its sides
   for (int32_t id = 0; id < num_pieces(); ++id) {
-    std::string_view rest = piece(id);
-    while (rest.starts_with(kBlank)) rest.remove_prefix(kBlank.size());
-    if (rest.find(kBlank) != std::string_view::npos || rest.find(' ') != std::string_view::npos) {
-      return false;
-    }
+    if (!keeps_to_words(piece(id)) || piece(id).find(' ') != std::string::npos) return false;
   }
   return true;
 }
 
 bool SentencePieceModel::has_words(std::string_view text) const {
-  return has_words_ && text.find(kBlank) == std::string_view::npos;
+  return has_words_ && text.find(kBlankMark) == std::string_view::npos;
 }
 
 SentencePieceModel::~SentencePieceModel() = default;

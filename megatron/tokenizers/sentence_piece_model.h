@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -8,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "megatron/tokenizers/blank_words.h"
 
 namespace sentencepiece {
 class SentencePieceProcessor;
@@ -54,20 +55,9 @@ class SentencePieceModel {
   bool removes_extra_blanks_ = false;
 };
 
-// The library puts a blank before each text that it encodes. So a word gives up one of the blanks
-// before it, but for the first, which has that blank already. Blanks at the end go with the last
-// word.
 template <class Emit>
 void SentencePieceModel::cut_words(std::string_view text, const Emit& emit) const {
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t letter = text.find_first_not_of(' ', begin);
-    if (letter == std::string_view::npos && removes_extra_blanks_) return;
-    size_t end = std::min(text.find(' ', std::min(letter, text.size())), text.size());
-    if (text.find_first_not_of(' ', end) == std::string_view::npos) end = text.size();
-    const size_t own = begin == 0 ? 0 : begin + 1;
-    emit(text.substr(own, end - own));
-    begin = end;
-  }
+  cut_blank_words(text, removes_extra_blanks_, emit);
 }
 
 }  // namespace megatron

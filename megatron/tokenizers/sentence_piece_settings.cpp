@@ -79,7 +79,7 @@ void read_normalizer(Message normalizer, SentencePieceSettings& settings) {
   constexpr uint64_t kExtraBlanks = 4;
   constexpr uint64_t kEscapes = 5;
   while (normalizer.next()) {
-    if (normalizer.field() == kCharsmap) settings.has_charsmap = !normalizer.bytes().empty();
+    if (normalizer.field() == kCharsmap) settings.charsmap = normalizer.bytes();
     if (normalizer.field() == kDummyPrefix) settings.adds_dummy_prefix = normalizer.number() != 0;
     if (normalizer.field() == kExtraBlanks) {
       settings.removes_extra_blanks = normalizer.number() != 0;

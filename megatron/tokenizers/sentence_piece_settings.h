@@ -7,7 +7,7 @@ namespace megatron {
 // Settings of a SentencePiece model that the library does not tell.
 struct SentencePieceSettings {
   bool is_bpe = false;
-  bool has_charsmap = false;      // characters are replaced before the text is cut
+  std::string_view charsmap;  // rules by which characters are replaced first; a view of the file
   bool adds_dummy_prefix = true;  // a blank goes before the text
   bool removes_extra_blanks = true;
   bool escapes_blanks = true;      // a blank becomes U+2581

@@ -69,6 +69,12 @@ CodePoint decode_utf8(const char* p, const char* end) {
   return {lead.following == 0 ? kReplacementCharacter : value, length};
 }
 
+CodePoint last_code_point(const char* begin, const char* end) {
+  const char* p = end - 1;
+  while (p > begin && (static_cast<uint8_t>(*p) & 0xC0u) == 0x80u) --p;
+  return decode_utf8(p, end);
+}
+
 void append_utf8(std::string& text, char32_t value) {
   if (value < 0x80) {
     text += static_cast<char>(value);

@@ -9,8 +9,12 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/tokenizers/bert_words.h"
+#include "megatron/tokenizers/blank_words.h"
+#include "megatron/tokenizers/hf/model.h"
+#include "megatron/tokenizers/hf/text_cuts.h"
 #include "megatron/tokenizers/regex.h"
 #include "megatron/tokenizers/sentence_piece_model.h"
+#include "megatron/tokenizers/sentence_piece_settings.h"
 #include "megatron/tokenizers/sentence_piece_trainer.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/tokenizers/unicode.h"
@@ -166,6 +170,73 @@ TEST_F(RandomText, HuggingFace) {
     SCOPED_TRACE(name);
     expect_sound(hugging_face(name));
   }
+}
+
+// What is cut before it is normalised has the ids of the whole text, which a normalizer that is not
+// known to work by words always gets.
+TEST_F(RandomText, HuggingFacePartsEqualTheWholeText) {
+  const auto expect_equal = [&](nlohmann::json json) {
+    const auto model = hf::make_model(json["model"]);
+    const hf::TextCuts cuts(json["normalizer"], json["pre_tokenizer"], *model, {});
+    ASSERT_TRUE(cuts.may_cut("the cat"));
+    const auto open = [&](const char* name) {
+      return make_tokenizer({.tokenizer_type = "HuggingFaceTokenizer",
+                             .tokenizer_model = files_.write(name, json.dump()),
+                             .tokenizer_hf_include_special_tokens = false});
+    };
+    const auto by_parts = open("parts.json");
+    nlohmann::json& normalizer = json["normalizer"];
+    const nlohmann::json no_change = {
+        {"type", "Replace"}, {"pattern", {{"String", "\uE123\uE124\uE125"}}}, {"content", ""}};
+    nlohmann::json steps = nlohmann::json::array({no_change});
+    if (!normalizer.is_null()) steps.insert(steps.begin(), normalizer);
+    normalizer = {{"type", "Sequence"}, {"normalizers", steps}};
+    const auto whole = open("whole.json");
+    const std::unique_ptr<Encoder> encoder = by_parts->make_encoder();
+    const std::vector<std::string> bits = {
+        "\r\n",     " \u0301a", "\u0600 b", "  ",       "\n\n ",  "a \n",
+        "\u2581",   " wordy",   "wordy ",   "<mask>",   "[MASK]", " the cat ",
+        "e\u0301 ", "\u200D ",  " \uFE0F",  "\u00A8 x", "\u0903 "};
+    RandomTexts texts(19);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < num_strings(); ++i) {
+      const std::string& bit = bits[static_cast<size_t>(i) % bits.size()];
+      const std::string text = texts.next() + bit + texts.next();
+      ids.clear();
+      encoder->append(text, ids);
+      ASSERT_EQ(ids, whole->encode(text)) << text;
+    }
+  };
+  const auto file = [](const char* name) {
+    return nlohmann::json::parse(read_text(hugging_face(name).tokenizer_model));
+  };
+  expect_equal(file("wordpiece"));
+  expect_equal(file("split-bert"));
+  // As Llama-2 has it. The file has merges that reach into the next word.
+  nlohmann::json llama2 = file("bpe-byte-fallback");
+  const auto model = hf::make_model(llama2["model"]);
+  EXPECT_FALSE(hf::TextCuts(llama2["normalizer"], nullptr, *model, {}).may_cut("the cat"));
+  nlohmann::json merges = nlohmann::json::array();
+  for (const nlohmann::json& merge : llama2["model"]["merges"]) {
+    if (keeps_to_words(merge[0].get<std::string>() + merge[1].get<std::string>())) {
+      merges.push_back(merge);
+    }
+  }
+  llama2["model"]["merges"] = merges;
+  expect_equal(llama2);
+  // As T5 has it.
+  nlohmann::json t5 = file("unigram");
+  t5["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "WhitespaceSplit"}},
+        {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}}}}};
+  t5["normalizer"] = nullptr;
+  expect_equal(t5);
+  const std::string trained = read_text(sentence_piece(true));
+  const std::string charsmap(read_sentence_piece_settings(trained).charsmap);
+  t5["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", base64_of(charsmap)}};
+  expect_equal(t5);
 }
 
 TEST_F(RandomText, Tik) {

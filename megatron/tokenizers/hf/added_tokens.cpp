@@ -8,11 +8,9 @@
 namespace megatron::hf {
 namespace {
 
-// The code point that ends before `end`. REQUIRES: end > 0, valid UTF-8.
+// REQUIRES: end > 0.
 CodePoint last_before(std::string_view text, size_t end) {
-  size_t begin = end - 1;
-  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0u) == 0x80u) --begin;
-  return decode_utf8(text.data() + begin, text.data() + end);
+  return last_code_point(text.data(), text.data() + end);
 }
 
 CodePoint first_at(std::string_view text, size_t begin) {

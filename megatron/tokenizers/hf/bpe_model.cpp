@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/core/error.h"
+#include "megatron/tokenizers/blank_words.h"
 #include "megatron/tokenizers/unicode.h"
 
 namespace megatron::hf {
@@ -83,8 +84,14 @@ BpeModel::BpeModel(const Json& json)
   }
   const std::string unknown = text_or_empty(json, "unk_token");
   if (!unknown.empty()) unknown_id_ = vocabulary_.id_of(unknown);
-  merges_ =
-      BpeMerges(merges_of(json, vocabulary_, continuing_prefix_.size()), MergeOrder::kOneByOne);
+  const std::vector<BpeMerge> merges = merges_of(json, vocabulary_, continuing_prefix_.size());
+  merges_ = BpeMerges(merges, MergeOrder::kOneByOne);
+  // An unknown character waits for the next known one, which a mark of a blank must be.
+  keeps_to_words_ = continuing_prefix_.empty() && end_suffix_.empty() && !ignores_merges_ &&
+                    vocabulary_.id_of(kBlankMark) &&
+                    std::all_of(merges.begin(), merges.end(), [&](const BpeMerge& merge) {
+                      return megatron::keeps_to_words(*vocabulary_.piece(merge.result));
+                    });
 }
 
 bool BpeModel::append_bytes(std::string_view character, std::vector<int32_t>& ids) const {

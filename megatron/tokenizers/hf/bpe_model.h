@@ -20,6 +20,7 @@ class BpeModel final : public Model {
   }
   const std::string* piece(int32_t id) const override { return vocabulary_.piece(id); }
   int64_t size() const override { return vocabulary_.size(); }
+  bool keeps_to_words() const override { return keeps_to_words_; }
 
  private:
   // The ids of the characters, before any merge.
@@ -34,6 +35,7 @@ class BpeModel final : public Model {
   bool fuses_unknown_ = false;
   bool falls_back_to_bytes_ = false;
   bool ignores_merges_ = false;  // of a word that is a piece
+  bool keeps_to_words_ = false;
   std::array<std::optional<int32_t>, 256> byte_ids_;
 };
 

@@ -68,12 +68,18 @@ void HfTokenizer::build(const HfFiles& files) {
   if (options_.include_special_tokens) surroundings_ = make_surroundings(part("post_processor"));
   removes_extra_blanks_ = files.removes_extra_blanks;
   add_all_tokens(files);
+  std::vector<AddedToken> normalized;
   for (const AddedToken& token : added_) {
-    std::string content = token.content;
-    if (token.normalized) normalizer_(content);
-    if (content != token.content) normal_texts_[token.id] = content;
-    (token.normalized ? normalized_tokens_ : raw_tokens_).add(token, content);
+    if (!token.normalized) {
+      raw_tokens_.add(token, token.content);
+      continue;
+    }
+    AddedToken& normal = normalized.emplace_back(token);
+    normalizer_(normal.content);
+    if (normal.content != token.content) normal_texts_[token.id] = normal.content;
+    normalized_tokens_.add(normal, normal.content);
   }
+  cuts_ = TextCuts(part("normalizer"), part("pre_tokenizer"), *model_, normalized);
   find_special_ids(files);
 }
 
@@ -157,7 +163,8 @@ void HfTokenizer::find_special_ids(const HfFiles& files) {
 
 class HfTokenizer::TextEncoder final : public Encoder {
  public:
-  explicit TextEncoder(const HfTokenizer& tokenizer) : tokenizer_(tokenizer), batch_(cache_) {}
+  explicit TextEncoder(const HfTokenizer& tokenizer)
+      : tokenizer_(tokenizer), parts_batch_(parts_cache_), batch_(cache_) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
     std::string valid;
@@ -177,10 +184,24 @@ class HfTokenizer::TextEncoder final : public Encoder {
 
  private:
   void append_raw(std::string_view text, bool is_first, std::vector<int32_t>& ids) {
+    const TextCuts& cuts = tokenizer_.cuts_;
+    if (!cuts.may_cut(text)) return append_part(text, is_first, ids);
+    const char* const end = text.data() + text.size();
+    const auto encode = [&](std::string_view part, std::vector<int32_t>& own) {
+      append_part(part, false, own);
+    };
+    cuts.cut(text, [&](std::string_view part) {
+      parts_batch_.add(part, end - part.data());
+      if (parts_batch_.is_full()) parts_batch_.drain(ids, encode);
+    });
+    parts_batch_.drain(ids, encode);
+  }
+
+  void append_part(std::string_view text, bool is_first, std::vector<int32_t>& ids) {
     normal_ = text;
     tokenizer_.normalizer_(normal_);
-    tokenizer_.normalized_tokens_.split(normal_, parts_);
-    for (const TokenFinder::Segment& part : parts_) {
+    tokenizer_.normalized_tokens_.split(normal_, segments_);
+    for (const TokenFinder::Segment& part : segments_) {
       if (part.id >= 0) {
         ids.push_back(part.id);
         continue;
@@ -204,11 +225,13 @@ class HfTokenizer::TextEncoder final : public Encoder {
   }
 
   const HfTokenizer& tokenizer_;
-  WordCache cache_;
+  WordCache parts_cache_;  // of parts as they come
+  WordBatch parts_batch_;
+  WordCache cache_;  // of words as the model gets them
   WordBatch batch_;
   std::string normal_;
   std::vector<TokenFinder::Segment> raw_;
-  std::vector<TokenFinder::Segment> parts_;
+  std::vector<TokenFinder::Segment> segments_;
   Pieces pieces_;
 };
 

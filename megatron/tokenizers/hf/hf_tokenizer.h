@@ -10,6 +10,7 @@
 #include "megatron/tokenizers/hf/normalizer.h"
 #include "megatron/tokenizers/hf/post_processor.h"
 #include "megatron/tokenizers/hf/pre_tokenizer.h"
+#include "megatron/tokenizers/hf/text_cuts.h"
 #include "megatron/tokenizers/hf/vocabulary.h"
 #include "megatron/tokenizers/tokenizer.h"
 
@@ -72,6 +73,7 @@ class HfTokenizer final : public Tokenizer {
   std::map<int32_t, std::string> normal_texts_;  // of added tokens, where it differs
   TokenFinder raw_tokens_;
   TokenFinder normalized_tokens_;
+  TextCuts cuts_;
   int64_t vocab_size_ = 0;
   std::map<SpecialToken, int32_t> special_ids_;
   std::vector<int32_t> sentinels_;

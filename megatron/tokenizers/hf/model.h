@@ -21,6 +21,9 @@ class Model {
   virtual const std::string* piece(int32_t id) const = 0;
   // Number of pieces; ids may be larger.
   virtual int64_t size() const = 0;
+  // Whether a text in which U+2581 stands for blanks may be cut before each run of them, as no
+  // piece has any behind another character: the parts have the same ids.
+  virtual bool keeps_to_words() const { return false; }
 };
 
 // The "model" of a tokenizer.json: BPE, Unigram, WordPiece or WordLevel. Throws FormatError.
