@@ -4,7 +4,13 @@
 #include <ostream>
 #include <vector>
 
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
 #include "megatron/core/error.h"
+#include "megatron/kernels/cpu/few_rows.h"
+#include "megatron/kernels/cpu/gemm.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -116,7 +122,7 @@ TEST(MatmulTest, OddSizes) {
 // Generation: a token or a few, with their own path.
 TEST(MatmulTest, FewRows) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-    for (const int64_t m : {1, 3, 4}) {
+    for (const int64_t m : {1, 3, 8, 11}) {
       check({.m = m,
              .n = 43,
              .k = 37,
@@ -125,6 +131,56 @@ TEST(MatmulTest, FewRows) {
              .transpose_b = Transpose::kYes,
              .has_bias = true,
              .beta = 1});
+    }
+  }
+}
+
+template <class F>
+void with_threads(int threads, const F& f) {
+#if defined(_OPENMP)
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(threads);
+  f();
+  omp_set_num_threads(before);
+#else
+  (void)threads;
+  f();
+#endif
+}
+
+// Bits of a product with a few rows: those of the blocked product, whatever the number of threads.
+void check_bits_of_few_rows(const MatmulCase& p) {
+  const Tensor a = random_normal({p.m, p.k}, {.seed = 1, .dtype = p.in});
+  const Tensor b = random_normal({p.n, p.k}, {.seed = 2, .dtype = p.in});
+  const Tensor bias = random_normal({p.n}, {.seed = 3, .dtype = p.in});
+  const Tensor before = random_normal({p.m, p.n}, {.seed = 4, .dtype = p.out});
+  Tensor want = copied(before);
+  const ConstView added = p.has_bias ? bias.view() : ConstView{};
+  kernels::cpu::gemm(want.view(), a.view(), Transpose::kNo, b.view(), Transpose::kYes, added,
+                     p.beta, Stream{});
+  for (const int threads : {1, 2, 3}) {
+    with_threads(threads, [&] {
+      Tensor c = copied(before);
+      kernels::cpu::few_rows_matmul(c.view(), a.view(), b.view(), added, p.beta, Stream{});
+      expect_identical(c, want, testing::PrintToString(p));
+    });
+  }
+}
+
+TEST(MatmulTest, FewRowsHaveTheBitsOfTheBlockedProduct) {
+  for (const DType in : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const DType out : {in, DType::kFloat32}) {
+      for (const int64_t m : {1, 2, 7, 8, 9, 16}) {
+        for (const int64_t n : {1, 15, 16, 17, 90}) {
+          for (const int64_t k : {1, 5, 33, 801}) {
+            check_bits_of_few_rows({.m = m, .n = n, .k = k, .in = in, .out = out});
+          }
+        }
+        check_bits_of_few_rows(
+            {.m = m, .n = 50, .k = 400, .in = in, .out = out, .has_bias = true, .beta = 1});
+        check_bits_of_few_rows(
+            {.m = m, .n = 70, .k = 400, .in = in, .out = out, .has_bias = true, .beta = 0.5f});
+      }
     }
   }
 }

@@ -12,7 +12,7 @@ namespace {
 
 // Blocks: a panel of b passes through the first-level cache once for each block of a, which stays
 // in the second-level cache (0.8 MB); a block of b is packed once for kRowsPerPass rows.
-constexpr int64_t kDepth = 384;              // terms of the sum per pass
+constexpr int64_t kDepth = kGemmDepth;       // terms of the sum per pass
 constexpr int64_t kRows = 36 * kTileRows;    // rows of a block of a
 constexpr int64_t kRowsPerPass = 4 * kRows;  // rows of c for one packed block of b
 constexpr int64_t kCols = 32 * kTileCols;    // columns of a block of b
@@ -166,55 +166,6 @@ void multiply_part(const Part& part, C* c, int64_t n, const Matrix<T>& a, const 
   }
 }
 
-// A few rows times rows of b (generation, token by token): every element of b is used about once,
-// so it is read in place, as dot products.
-constexpr int64_t kMaxDotRows = 4;
-
-// Products of one row of a with kDots rows of b, which share loads of a.
-template <int64_t kDots, class T>
-void dot_products(float* sums, const float* a, const T* b, int64_t k) {
-  simd::Vec lanes[kDots]{};
-  for (int64_t l = 0; l < k; l += simd::kLanes) {
-    const int64_t width = std::min(simd::kLanes, k - l);
-    const simd::Vec left = simd::load_first(a + l, width);
-    for (int64_t j = 0; j < kDots; ++j) {
-      lanes[j] = simd::fma(left, simd::load_first(b + j * k + l, width), lanes[j]);
-    }
-  }
-  for (int64_t j = 0; j < kDots; ++j) {
-    sums[j] = 0;
-    for (int64_t lane = 0; lane < simd::kLanes; ++lane) sums[j] += lanes[j][lane];
-  }
-}
-
-// c [m, n] from fp32 a [m, k] and b [n, k].
-template <class T, class C>
-void multiply_few_rows(C* c, const float* a, const T* b, int64_t m, int64_t n, int64_t k,
-                       const float* bias, float beta) {
-  constexpr int64_t kDots = 4;
-  const int64_t grain = kMinFlopsPerThread / (2 * m * k) + 1;
-  parallel_for(n, grain, [=](int64_t begin, int64_t end) {
-    for (int64_t col = begin; col < end; col += kDots) {
-      const int64_t count = std::min(kDots, end - col);
-      for (int64_t i = 0; i < m; ++i) {
-        float sums[kDots];
-        if (count == kDots) {
-          dot_products<kDots>(sums, a + i * k, b + col * k, k);
-        } else {
-          for (int64_t j = 0; j < count; ++j) {
-            dot_products<1>(sums + j, a + i * k, b + (col + j) * k, k);
-          }
-        }
-        for (int64_t j = 0; j < count; ++j) {
-          C& out = c[i * n + col + j];
-          const float old = beta == 0 ? 0 : beta * static_cast<float>(out);
-          out = C(old + sums[j] + (bias == nullptr ? 0 : bias[col + j]));
-        }
-      }
-    }
-  });
-}
-
 // A grid of threads over c, shaped to minimise packing.
 struct Grid {
   int64_t rows = 1;
@@ -260,13 +211,10 @@ void gemm(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpo
   const int64_t m = c.size(0);
   const int64_t n = c.size(1);
   const int64_t k = a.size(transpose_a == Transpose::kNo ? 1 : 0);
-  const bool has_few_rows =
-      m <= kMaxDotRows && transpose_a == Transpose::kNo && transpose_b == Transpose::kYes;
-  const Grid grid = has_few_rows ? Grid{0, 0} : grid_for(m, n, k);
+  const Grid grid = grid_for(m, n, k);
   const int64_t threads = grid.rows * grid.cols;
   const int64_t floats_per_thread = floats_of_thread(c.dtype);
   const Workspace scratch(threads * floats_per_thread * 4, stream);
-  const Workspace few_rows((has_few_rows ? m * k : 0) * 4, stream);
   const Workspace bias_row((bias.data == nullptr ? 0 : columns_of_panels(n)) * 4, stream);
 
   dispatch_floating(a.dtype, "matmul", [&]<class T>() {
@@ -276,11 +224,7 @@ void gemm(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Transpo
     if (start != nullptr) {
       std::fill(std::copy_n(bias.as<T>(), n, start), start + columns_of_panels(n), 0.0f);
     }
-    if (has_few_rows) pack_rows(few_rows.as<float>(), k, left.data, k, m, k);
     const auto multiply = [&]<class C>(C* out) {
-      if (has_few_rows) {
-        return multiply_few_rows(out, few_rows.as<float>(), right.data, m, n, k, start, beta);
-      }
       parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const int64_t row = i / grid.cols;

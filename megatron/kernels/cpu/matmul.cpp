@@ -1,5 +1,6 @@
 #include "megatron/kernels/matmul.h"
 
+#include "megatron/kernels/cpu/few_rows.h"
 #include "megatron/kernels/cpu/gemm.h"
 #include "megatron/kernels/cpu/onednn_matmul.h"
 
@@ -31,6 +32,9 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
   const int64_t k = a.size(transpose_a == Transpose::kNo ? 1 : 0);
   if (m == 0 || n == 0) return;
   if (k == 0) return add_nothing(c, bias, beta);
+  if (m <= kMaxFewRows && transpose_a == Transpose::kNo && transpose_b == Transpose::kYes) {
+    return few_rows_matmul(c, a, b, bias, beta, stream);
+  }
   if (a.dtype == DType::kBFloat16 && has_fast_bf16_products()) {
     return onednn_matmul(c, a, transpose_a, b, transpose_b, bias, beta, stream);
   }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "megatron/core/half.h"
 
@@ -102,6 +103,106 @@ void store_first(T* p, int64_t n, Vec v) {
   if (n == kLanes) return store(p, v);
   for (int64_t i = 0; i < n; ++i) p[i] = T(v[i]);
 }
+
+// One pointer a lane: kLanes rows of a matrix.
+template <class T>
+using Rows = std::array<const T*, static_cast<size_t>(kLanes)>;
+// 16 bytes of each row, column by column.
+template <class T>
+using Columns = std::array<Vec, 16 / sizeof(T)>;
+
+// 16 bytes of each row from rows[first] on, every fourth row.
+template <class T>
+Vec load_pieces(const Rows<T>& rows, size_t first, int64_t at) {
+#if defined(__AVX2__)
+  const auto piece = [&](size_t row) {
+    return _mm_loadu_ps(reinterpret_cast<const float*>(rows[row] + at));
+  };
+#endif
+#if MG_AVX512
+  __m512 pieces = _mm512_castps128_ps512(piece(first));
+  pieces = _mm512_insertf32x4(pieces, piece(first + 4), 1);
+  pieces = _mm512_insertf32x4(pieces, piece(first + 8), 2);
+  return Vec(_mm512_insertf32x4(pieces, piece(first + 12), 3));
+#elif defined(__AVX2__)
+  return Vec(_mm256_set_m128(piece(first + 4), piece(first)));
+#else
+  Vec pieces;
+  for (size_t i = 0; i < static_cast<size_t>(kLanes); i += 4) {
+    std::memcpy(reinterpret_cast<float*>(&pieces) + i, rows[first + i] + at, 16);
+  }
+  return pieces;
+#endif
+}
+
+// The first (kHalf = 0) or last two words of each four lanes of a and b in turn, kUnit words at a
+// time.
+template <size_t kHalf, size_t kUnit, size_t... kLane>
+Vec interleaved(Vec a, Vec b, std::index_sequence<kLane...>) {
+  return __builtin_shufflevector(a, b,
+                                 (kLane / 4 * 4 + 2 * kHalf + kLane % 4 / (2 * kUnit) * kUnit +
+                                  kLane % kUnit + kLane / kUnit % 2 * kLanes)...);
+}
+template <size_t kHalf, size_t kUnit>
+Vec interleaved(Vec a, Vec b) {
+  return interleaved<kHalf, kUnit>(a, b, std::make_index_sequence<static_cast<size_t>(kLanes)>());
+}
+
+// Words of 32 bits: word j of rows[lane] + at becomes lane `lane` of result[j].
+template <class T>
+Columns<float> load_words(const Rows<T>& rows, int64_t at) {
+  const Vec row0 = load_pieces(rows, 0, at);
+  const Vec row1 = load_pieces(rows, 1, at);
+  const Vec row2 = load_pieces(rows, 2, at);
+  const Vec row3 = load_pieces(rows, 3, at);
+  const Vec low01 = interleaved<0, 1>(row0, row1);
+  const Vec high01 = interleaved<1, 1>(row0, row1);
+  const Vec low23 = interleaved<0, 1>(row2, row3);
+  const Vec high23 = interleaved<1, 1>(row2, row3);
+  return {interleaved<0, 2>(low01, low23), interleaved<1, 2>(low01, low23),
+          interleaved<0, 2>(high01, high23), interleaved<1, 2>(high01, high23)};
+}
+
+// Element j of rows[lane] + at becomes lane `lane` of result[j].
+template <class T>
+Columns<T> load_columns(const Rows<T>& rows, int64_t at) {
+  Columns<T> columns;
+  for (size_t j = 0; j < columns.size(); ++j) {
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      columns[j][lane] = static_cast<float>(rows[lane][at + static_cast<int64_t>(j)]);
+    }
+  }
+  return columns;
+}
+
+inline Columns<float> load_columns(const Rows<float>& rows, int64_t at) {
+  return load_words(rows, at);
+}
+
+#if MG_AVX512
+inline Columns<BFloat16> load_columns(const Rows<BFloat16>& rows, int64_t at) {
+  const Columns<float> pairs = load_words(rows, at);
+  Columns<BFloat16> columns;
+  for (size_t j = 0; j < pairs.size(); ++j) {
+    const __m512i bits = _mm512_castps_si512(__m512(pairs[j]));
+    columns[2 * j] = Vec(_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
+    columns[2 * j + 1] = Vec(_mm512_castsi512_ps(
+        _mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u)))));
+  }
+  return columns;
+}
+
+inline Columns<Float16> load_columns(const Rows<Float16>& rows, int64_t at) {
+  const Columns<float> pairs = load_words(rows, at);
+  Columns<Float16> columns;
+  for (size_t j = 0; j < pairs.size(); ++j) {
+    const __m512i bits = _mm512_castps_si512(__m512(pairs[j]));
+    columns[2 * j] = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)));
+    columns[2 * j + 1] = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16))));
+  }
+  return columns;
+}
+#endif
 
 // Swaps rows and columns of a kLanes x kLanes block.
 inline void transpose(std::array<Vec, kLanes>& rows) {

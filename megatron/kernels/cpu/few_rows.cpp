@@ -1,0 +1,186 @@
+#include "megatron/kernels/cpu/few_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "megatron/core/parallel_for.h"
+#include "megatron/kernels/cpu/gemm.h"
+#include "megatron/kernels/cpu/simd.h"
+#include "megatron/kernels/cpu/tile_product.h"
+#include "megatron/kernels/cpu/workspace.h"
+
+// A lane of a vector is a column of c, so that a sum runs over k as in the blocked product. One
+// core reads memory fastest as several streams in different pages: the columns of a thread are
+// kLanes runs, and lane j is in run j.
+namespace megatron::kernels::cpu {
+namespace {
+
+using simd::kLanes;
+using simd::Vec;
+
+constexpr int64_t kMinFlopsPerThread = 1'000'000;
+// Rows whose sums are in registers at once; the next ones find this part of b in the cache.
+constexpr int64_t kRowsAtOnce = 8;
+constexpr int64_t kLineBytes = 64;
+// How far ahead of its use a line of b is requested: where its row ends, the next row of the run
+// begins.
+constexpr int64_t kBytesAhead = 1024;
+
+// sums[i] += a(i, l) * b(lane, l) for l in [begin, end), one after the other.
+//   a  fp32 rows, `stride` apart
+template <int64_t kRows, class T>
+void add_products(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>& b, int64_t begin,
+                  int64_t end) {
+  constexpr int64_t kStep = 16 / sizeof(T);  // elements of a piece of a row
+  constexpr int64_t kLine = kLineBytes / sizeof(T);
+  Vec local[kRows];
+  std::copy_n(sums, kRows, local);
+  const auto add = [&](const auto& columns, int64_t l) {
+#pragma GCC unroll 8
+    for (size_t j = 0; j < columns.size(); ++j) {
+#pragma GCC unroll 8
+      for (int64_t i = 0; i < kRows; ++i) {
+        const Vec left = simd::broadcast(a[i * stride + l + static_cast<int64_t>(j)]);
+        local[i] = simd::fma(left, columns[j], local[i]);
+      }
+    }
+  };
+  int64_t l = begin;
+  for (; l + kLine <= end; l += kLine) {
+#pragma GCC unroll 4
+    for (int64_t at = 0; at < kLine; at += kStep) {
+#pragma GCC unroll 4
+      for (int64_t j = at / kStep * kLanes / 4; j < (at / kStep + 1) * kLanes / 4; ++j) {
+        const auto* line = reinterpret_cast<const char*>(b[static_cast<size_t>(j)] + l);
+        __builtin_prefetch(line + kBytesAhead);
+      }
+      add(simd::load_columns(b, l + at), l + at);
+    }
+  }
+  for (; l < end; ++l) {
+    std::array<Vec, 1> column;
+    for (size_t j = 0; j < b.size(); ++j) column[0][j] = static_cast<float>(b[j][l]);
+    add(column, l);
+  }
+  std::copy_n(local, kRows, sums);
+}
+
+template <class T>
+using AddProducts = void (*)(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>& b,
+                             int64_t begin, int64_t end);
+
+// add_products for 1 .. kRowsAtOnce rows, chosen at run time.
+template <class T>
+AddProducts<T> add_products_of(int64_t rows) {
+  static constexpr auto kProducts = []<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    return std::array<AddProducts<T>, sizeof...(kIndex)>{
+        &add_products<static_cast<int64_t>(kIndex) + 1, T>...};
+  }
+  (std::make_index_sequence<static_cast<size_t>(kRowsAtOnce)>());
+  return kProducts[static_cast<size_t>(rows - 1)];
+}
+
+// totals[i] = or += start + the products of row i of a with the rows of b, in the order of gemm().
+template <class T>
+void multiply_lanes(Vec* totals, bool accumulate, Vec start, const float* a, const simd::Rows<T>& b,
+                    int64_t m, int64_t k) {
+  for (int64_t first = 0; first < k; first += kGemmDepth) {
+    const int64_t last = std::min(k, first + kGemmDepth);
+    for (int64_t row = 0; row < m; row += kRowsAtOnce) {
+      const int64_t count = std::min(kRowsAtOnce, m - row);
+      Vec sums[kRowsAtOnce];
+      std::fill_n(sums, count, first == 0 ? start : Vec{});
+      add_products_of<T>(count)(sums, a + row * k, k, b, first, last);
+      for (int64_t i = 0; i < count; ++i) {
+        totals[row + i] = first == 0 && !accumulate ? sums[i] : totals[row + i] + sums[i];
+      }
+    }
+  }
+}
+
+template <class T>
+struct Operands {
+  const float* a;
+  const T* b;
+  const T* bias;  // or null
+  int64_t m, n, k;
+  float beta;
+};
+
+// The columns of c that the lanes compute: the first `count` ones, each another.
+struct Columns {
+  std::array<int64_t, static_cast<size_t>(kLanes)> at;
+  size_t count;
+};
+
+template <class C>
+Vec load_scaled(const C* row, const Columns& columns, float beta) {
+  Vec values{};
+  for (size_t j = 0; j < columns.count; ++j) {
+    values[j] = beta * static_cast<float>(row[columns.at[j]]);
+  }
+  return values;
+}
+
+template <class C>
+void store_rounded(C* row, const Columns& columns, Vec values) {
+  C rounded[kLanes];
+  simd::store(rounded, values);
+  for (size_t j = 0; j < columns.count; ++j) row[columns.at[j]] = rounded[j];
+}
+
+// Columns [begin, end) of c.
+template <class T, class C>
+void multiply_columns(C* c, const Operands<T>& x, int64_t begin, int64_t end) {
+  // Lanes an odd number of rows apart have different places in the caches, unless rows are long.
+  const int64_t run = (end - begin + kLanes - 1) / kLanes | 1;
+  for (int64_t first = begin; first < std::min(end, begin + run); ++first) {
+    Columns columns;
+    columns.count = static_cast<size_t>(std::min(kLanes, (end - 1 - first) / run + 1));
+    simd::Rows<T> rows;
+    Vec start{};
+    for (size_t j = 0; j < rows.size(); ++j) {
+      // Lanes beyond the end compute the last column once more, for nothing.
+      columns.at[j] = j < columns.count ? first + static_cast<int64_t>(j) * run : end - 1;
+      rows[j] = x.b + columns.at[j] * x.k;
+      if (x.bias != nullptr) start[j] = static_cast<float>(x.bias[columns.at[j]]);
+    }
+    Vec totals[kMaxFewRows];
+    if (x.beta != 0) {
+      for (int64_t i = 0; i < x.m; ++i) totals[i] = load_scaled(c + i * x.n, columns, x.beta);
+    }
+    multiply_lanes(totals, x.beta != 0, start, x.a, rows, x.m, x.k);
+    for (int64_t i = 0; i < x.m; ++i) store_rounded(c + i * x.n, columns, totals[i]);
+  }
+}
+
+}  // namespace
+
+void few_rows_matmul(TensorView c, ConstView a, ConstView b, ConstView bias, float beta,
+                     Stream stream) {
+  const int64_t m = c.size(0);
+  const int64_t n = c.size(1);
+  const int64_t k = a.size(1);
+  const int64_t grain = kMinFlopsPerThread / (2 * m * k) + 1;
+  const bool is_wide = a.dtype == DType::kFloat32;
+  const Workspace widened(is_wide ? 0 : m * k * 4, stream);
+  dispatch_floating(b.dtype, "matmul", [&]<class T>() {
+    if (!is_wide) pack_rows(widened.as<float>(), k, a.as<T>(), k, m, k);
+    const float* const left = is_wide ? a.as<float>() : widened.as<float>();
+    const T* const added = bias.data == nullptr ? nullptr : bias.as<T>();
+    const Operands<T> operands{left, b.as<T>(), added, m, n, k, beta};
+    const auto multiply = [&]<class C>(C* out) {
+      parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+        multiply_columns(out, operands, begin, end);
+      });
+    };
+    if (c.dtype == DType::kFloat32) {  // NOLINT(bugprone-branch-clone): T may be a 16-bit type
+      multiply(c.as<float>());
+    } else {
+      multiply(c.as<T>());
+    }
+  });
+}
+
+}  // namespace megatron::kernels::cpu
