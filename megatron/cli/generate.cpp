@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/json_lines.h"
@@ -121,10 +122,6 @@ std::vector<std::string> problems(const GenerateFlags& flags) {
   return found;
 }
 
-const TransformerConfig& config_of(const LoadedModel& loaded) {
-  return loaded.kind == ModelKind::kT5 ? loaded.t5->config() : loaded.model->config();
-}
-
 std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const LoadedModel& gpt) {
   std::vector<std::vector<int32_t>> prompts;
   const auto encoded = [&](const std::string& text) {
@@ -140,7 +137,7 @@ std::vector<std::vector<int32_t>> read_prompts(const GenerateFlags& flags, const
       if (prompts.back().empty()) {
         throw ConfigError("the prompt has no tokens; remove the line or give it some text");
       }
-      check_ids(prompts.back(), config_of(gpt).counted_vocab_size());
+      check_ids(prompts.back(), gpt.inference().config().counted_vocab_size());
     });
   });
   return prompts;
@@ -184,9 +181,9 @@ void expect_t5_flags(const GenerateFlags& flags) {
   refuse(is_sample_run(flags.samples), "a flag of samples");
 }
 
-// The ids behind the start; the end is no text.
+// What the decoder of a T5 wrote behind its start; the end is no text.
 void print_decoded(const GenerateFlags& flags, const LoadedModel& t5, size_t prompt_tokens,
-                   Generation row, std::optional<double> score = {}) {
+                   Generation row, std::optional<double> score) {
   row.tokens.erase(row.tokens.begin());
   row.prompt_length = 0;
   const std::vector<int32_t> ids = row.tokens;
@@ -202,40 +199,60 @@ void print_decoded(const GenerateFlags& flags, const LoadedModel& t5, size_t pro
   print_line(object.dump());
 }
 
-// The encoder reads the prompts, and the decoder writes texts of its own.
-void generate_with_t5(const GenerateFlags& flags, const LoadedModel& t5, const Request& base,
-                      const comm::Group& world) {
-  json request;
-  if (world.rank() == 0) {
-    request["prompts"] = read_prompts(flags, t5);
-    request["start"] = t5.required_decoder_start();
-    request["vocab_size"] = t5.vocab_size;
-    request["stop_tokens"] = json::array();
-    if (t5.decoder_end && !flags.ignore_eod) request["stop_tokens"].push_back(*t5.decoder_end);
+void print_result(const GenerateFlags& flags, const LoadedModel& loaded, const Request& request,
+                  Generation row, std::optional<double> score = {}) {
+  if (loaded.kind == ModelKind::kT5) {
+    print_decoded(flags, loaded, request.text.size(), std::move(row), score);
+  } else {
+    print_generation(flags, loaded, std::move(row), score);
   }
-  request = shared(request, world);
-  std::vector<T5Request> requests;
-  for (const json& prompt : request.at("prompts")) {
-    requests.push_back({prompt.get<std::vector<int32_t>>(), base});
-    Request& decoding = requests.back().decoding;
-    decoding.prompt = {request.at("start").get<int32_t>()};
-    decoding.row = static_cast<int64_t>(requests.size()) - 1;
-    decoding.vocab_size = request.at("vocab_size");
-    decoding.stop_tokens = request.at("stop_tokens").get<std::vector<int32_t>>();
+}
+
+// What rank 0 reads, for all ranks.
+json read_request(const GenerateFlags& flags, const LoadedModel& loaded) {
+  json request = {{"vocab_size", loaded.vocab_size}, {"stop_tokens", json::array()}};
+  request["prompts"] = is_sample_run(flags.samples)
+                           ? sample_prompts(flags.samples, loaded.required_tokenizer(),
+                                            max_positions(loaded.inference().config()))
+                           : read_prompts(flags, loaded);
+  std::optional<int32_t> end;
+  if (loaded.kind == ModelKind::kT5) {
+    request["start"] = loaded.required_decoder_start();
+    end = loaded.decoder_end;
+  } else if (loaded.tokenizer != nullptr) {
+    end = loaded.tokenizer->special_id(SpecialToken::kEod);
   }
-  if (flags.num_beams > 0) {
-    for (T5Request& one : requests) {
-      one.decoding.beams = BeamOptions{flags.num_beams, flags.length_penalty};
-      const Hypothesis best = search_beams(t5.t5_inference(), one).front();
-      if (world.rank() != 0) continue;
-      print_decoded(flags, t5, one.text.size(), {best.tokens, 1, best.is_stopped}, best.score);
+  if (end && !flags.ignore_eod) request["stop_tokens"].push_back(*end);
+  return request;
+}
+
+// A request for each prompt, which the encoder of a T5 reads and a GPT continues.
+std::vector<Request> requests_of(const GenerateFlags& flags, const json& read, int64_t positions) {
+  Request base;
+  base.max_new_tokens = flags.max_new_tokens == kNotGiven ? kNewTokens : flags.max_new_tokens;
+  base.sampling = flags.sampling;
+  if (flags.greedy) base.sampling.top_k = 1;
+  base.seed = static_cast<uint64_t>(flags.seed);
+  base.return_log_probabilities = flags.logprobs;
+  base.vocab_size = read.at("vocab_size");
+  base.stop_tokens = read.at("stop_tokens").get<std::vector<int32_t>>();
+  if (flags.num_beams > 0) base.beams = BeamOptions{flags.num_beams, flags.length_penalty};
+  std::vector<Request> requests;
+  for (const json& prompt : read.at("prompts")) {
+    Request& one = requests.emplace_back(base);
+    one.prompt = prompt.get<std::vector<int32_t>>();
+    if (read.contains("start")) {
+      one.text = std::exchange(one.prompt, {read.at("start").get<int32_t>()});
     }
-    return;
+    one.row = static_cast<int64_t>(requests.size()) - 1;
+    const int64_t rest = positions - static_cast<int64_t>(one.prompt.size());
+    if (is_sample_run(flags.samples)) {
+      one.max_new_tokens = num_new_tokens(flags.samples, one.prompt.size(), positions);
+    } else if (flags.max_new_tokens == kNotGiven && rest > 0) {
+      one.max_new_tokens = std::min(kNewTokens, rest);
+    }
   }
-  const std::vector<Generation> rows = generate(t5.t5_inference(), requests);
-  for (size_t i = 0; i < rows.size() && world.rank() == 0; ++i) {
-    print_decoded(flags, t5, requests[i].text.size(), rows[i]);
-  }
+  return requests;
 }
 
 }  // namespace
@@ -249,66 +266,29 @@ int generate_text(std::span<const std::string> words, const comm::Group& world) 
                                  .problems = [&] { return problems(flags); }};
   if (!parse_common_flags(table, command, words, world)) return 0;
 
-  const LoadedModel gpt = load_model(flags.model, world, kUsable);
-  Request base;
-  base.max_new_tokens = flags.max_new_tokens == kNotGiven ? kNewTokens : flags.max_new_tokens;
-  base.sampling = flags.sampling;
-  if (flags.greedy) base.sampling.top_k = 1;
-  base.seed = static_cast<uint64_t>(flags.seed);
-  base.return_log_probabilities = flags.logprobs;
-  if (gpt.kind == ModelKind::kT5) {
-    in_common([&] { expect_t5_flags(flags); });
-    generate_with_t5(flags, gpt, base, world);
-    return 0;
-  }
-  json request;
-  if (world.rank() == 0) {
-    request["prompts"] = is_sample_run(flags.samples)
-                             ? sample_prompts(flags.samples, gpt.required_tokenizer(),
-                                              max_positions(gpt.model->config()))
-                             : read_prompts(flags, gpt);
-    request["vocab_size"] = gpt.vocab_size;
-    request["stop_tokens"] = json::array();
-    if (gpt.tokenizer != nullptr && !flags.ignore_eod) {
-      const auto eod = gpt.tokenizer->special_id(SpecialToken::kEod);
-      if (eod) request["stop_tokens"].push_back(*eod);
-    }
-  }
-  request = shared(request, world);
-  const auto prompts = request.at("prompts").get<std::vector<std::vector<int32_t>>>();
-  base.vocab_size = request.at("vocab_size");
-  base.stop_tokens = request.at("stop_tokens").get<std::vector<int32_t>>();
-  std::vector<Request> requests;
-  for (const std::vector<int32_t>& prompt : prompts) {
-    requests.push_back(base);
-    requests.back().prompt = prompt;
-    requests.back().row = static_cast<int64_t>(requests.size()) - 1;
-    const int64_t positions = max_positions(gpt.model->config());
-    const int64_t rest = positions - static_cast<int64_t>(prompt.size());
-    if (is_sample_run(flags.samples)) {
-      requests.back().max_new_tokens = num_new_tokens(flags.samples, prompt.size(), positions);
-    } else if (flags.max_new_tokens == kNotGiven && rest > 0) {
-      requests.back().max_new_tokens = std::min(kNewTokens, rest);
-    }
-  }
+  const LoadedModel loaded = load_model(flags.model, world, kUsable);
+  if (loaded.kind == ModelKind::kT5) in_common([&] { expect_t5_flags(flags); });
+  json read;
+  if (world.rank() == 0) read = read_request(flags, loaded);
+  const int64_t positions = max_positions(loaded.inference().config());
+  const std::vector<Request> requests = requests_of(flags, shared(read, world), positions);
   if (flags.num_beams > 0) {
-    for (Request& one : requests) {
-      one.beams = BeamOptions{flags.num_beams, flags.length_penalty};
-      const Hypothesis best = search_beams(gpt.inference(), one).front();
+    for (const Request& one : requests) {
+      const Hypothesis best = search_beams(loaded.inference(), one).front();
       const auto length = static_cast<int64_t>(one.prompt.size());
       if (world.rank() == 0) {
-        print_generation(flags, gpt, {best.tokens, length, best.is_stopped}, best.score);
+        print_result(flags, loaded, one, {best.tokens, length, best.is_stopped}, best.score);
       }
     }
     return 0;
   }
-  const std::vector<Generation> rows = generate(gpt.inference(), requests);
+  const std::vector<Generation> rows = generate(loaded.inference(), requests);
   if (world.rank() != 0) return 0;
   if (is_sample_run(flags.samples)) {
-    write_samples(flags.samples, *gpt.tokenizer, rows, max_positions(gpt.model->config()));
+    write_samples(flags.samples, *loaded.tokenizer, rows, positions);
     return 0;
   }
-  for (const Generation& row : rows) print_generation(flags, gpt, row);
+  for (size_t i = 0; i < rows.size(); ++i) print_result(flags, loaded, requests[i], rows[i]);
   return 0;
 }
 

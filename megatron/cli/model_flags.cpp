@@ -28,6 +28,9 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
                      "Layers of the first stage.");
   table.add_optional("--decoder-last-pipeline-num-layers",
                      flags.parallel.decoder_last_pipeline_num_layers, "Layers of the last stage.");
+  table.add_optional("--pipeline-model-parallel-split-rank",
+                     flags.parallel.pipeline_model_parallel_split_rank,
+                     "The first stage of a T5's decoder; the stages before it have its encoder.");
   table.add("--context-parallel-size", flags.parallel.context_parallel_size,
             "Only 1: generation does not divide sequences.");
   table.add_entry("--sequence-parallel", FlagType::kSwitch, flags.without_effect, false,

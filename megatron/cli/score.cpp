@@ -9,6 +9,7 @@
 #include "megatron/core/log.h"
 #include "megatron/inference/bert.h"
 #include "megatron/inference/generate.h"
+#include "megatron/inference/t5.h"
 
 namespace megatron::cli {
 namespace {
@@ -104,8 +105,8 @@ void score_with_t5(const std::string& file, const LoadedModel& loaded, const com
   each_request(file, world, read, [&](const json& request) {
     const T5Texts texts = {.ids = request.at("ids").get<IdRows>(),
                            .attention_mask = request.at("attention_mask").get<IdRows>()};
-    const double loss = t5_loss(loaded.t5_inference(), texts, request.at("labels").get<IdRows>(),
-                                request.at("start"));
+    const double loss =
+        t5_loss(loaded.inference(), texts, request.at("labels").get<IdRows>(), request.at("start"));
     print_line(json{{"loss", loss}}.dump());
   });
 }

@@ -50,7 +50,7 @@ Variable pass(const BertInference& model, const BertInput& input) {
   const Variable x = received_activations(model.parallel, chunk.config(), ids.size(1), ids.size(0),
                                           chunk.stream());
   Variable y = chunk.forward(input, x, random);
-  send_activations(model.parallel, y);
+  send_to_next(model.parallel, y);
   return y;
 }
 

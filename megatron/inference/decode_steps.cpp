@@ -31,7 +31,7 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
       cache_(cache),
       max_rows_(rounded_up(max_rows, kRowsAtOnce)),
       max_pages_(max_pages),
-      stream_(model.chunk.stream()),
+      stream_(model.stream()),
       pool_(allocator_of(stream_.device)) {
   inputs_ = zeros({max_rows_ * (kDrawWords + 2 + max_pages_)}, DType::kInt32, stream_);
   int64_t at = 0;
@@ -95,7 +95,7 @@ DecodeSteps::Kind& DecodeSteps::kind_of(int64_t rows, int64_t max_length) {
   kind.batch.lengths = lengths_.slice(0, rows);
   kind.batch.queries = queries_.slice(0, rows);
   kind.batch.max_length = longest;
-  const TransformerConfig& config = model_.chunk.config();
+  const TransformerConfig& config = model_.config();
   const int64_t bytes = kernels::paged_attention_workspace_bytes(
       rows, config.num_attention_heads, config.kv_channels, longest, stream_);
   if (bytes > 0) kind.batch.workspace = zeros({bytes}, DType::kUInt8, stream_);
@@ -146,7 +146,7 @@ void DecodeSteps::compute(Kind& kind) {
       model_,
       {.tokens = RowIds(kind.ids, Tensor()), .position_ids = RowIds(kind.positions, Tensor())},
       &cached);
-  const Tensor logits = model_.chunk.logits(hidden).data();
+  const Tensor logits = model_.logits(hidden).data();
   draw_tokens(drawn_, logits, draws_.slice(0, rows * kDrawWords));
 }
 

@@ -9,6 +9,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/inference/engine_parts.h"
+#include "megatron/inference/t5_stages.h"
 
 namespace megatron {
 namespace {
@@ -24,27 +25,35 @@ int64_t pages_of_cache(const TransformerConfig& config, const EngineOptions& opt
 Engine::Engine(const InferenceModel& model, const EngineOptions& options)
     : model_(model),
       options_(options),
-      pool_(pages_of_cache(model.chunk.config(), options), options.page_tokens),
-      cache_(model.chunk.config(), model.chunk.chunk(), model.parallel.tensor.size(),
-             pool_.num_pages(), options.page_tokens, model.chunk.stream()) {
+      pool_(pages_of_cache(model.config(), options), options.page_tokens),
+      cache_(model.config(), model.decoder_layers(), model.parallel.tensor.size(),
+             pool_.num_pages(), options.page_tokens, model.stream()) {
   // Then every text that runs gets its next token in every step.
   options_.max_step_tokens = std::max(options_.max_step_tokens, options_.max_rows);
+  const TransformerConfig& config = model_.config();
+  const int64_t cache_tokens = pool_.num_pages() * pool_.page_tokens();
+  const int64_t positions = std::min(max_positions(config), cache_tokens);
+  if (model_.t5 != nullptr) {
+    options_.reuse_prefixes = false;
+    if (options_.encoder_tokens == 0) options_.encoder_tokens = cache_tokens;
+    reads_singly_ = config.position_embedding_type == PositionEmbedding::kRelative;
+    distance_bias_ = model_.t5->distance_bias(positions);
+    return;
+  }
   if (model_.parallel.model.size() > 1) return;
-  const TransformerConfig& config = model_.chunk.config();
-  const int64_t positions =
-      std::min(max_positions(config), pool_.num_pages() * pool_.page_tokens());
   steps_.emplace(model_, cache_, options_.max_rows, pool_.pages_for(positions));
 }
 
 Engine::~Engine() = default;
 
 void Engine::check(const Request& request) const {
-  const TransformerConfig& config = model_.chunk.config();
+  const TransformerConfig& config = model_.config();
   if (request.prompt.empty()) throw ConfigError("a prompt has no tokens; give it some text");
   check_ids(request.prompt,
             request.vocab_size > 0 ? request.vocab_size : config.counted_vocab_size());
   const auto length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
   check_length(length, request.max_new_tokens, config);
+  check_text(request);
   const Group group(0, request);
   if (group.num_rows() > options_.max_rows) {
     throw ConfigError(
@@ -62,10 +71,11 @@ void Engine::check(const Request& request) const {
 
 RequestId Engine::submit(Request request) {
   check(request);
-  const int64_t known = model_.chunk.config().counted_vocab_size();
+  const int64_t known = model_.config().counted_vocab_size();
   if (request.vocab_size == 0) request.vocab_size = known;
   request.num_top = std::min(request.num_top, known);
-  counts_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
+  counts_.prompt_tokens +=
+      static_cast<int64_t>((model_.t5 != nullptr ? request.text : request.prompt).size());
   waiting_.push_back(std::make_unique<Group>(++last_id_, std::move(request)));
   return last_id_;
 }
@@ -174,7 +184,7 @@ void Engine::plan(Group& group, int64_t& budget, std::vector<Part>& parts) {
     part.row = &row;
     part.is_first = i == 0;
     part.begin = row.cached;
-    part.count = std::min(budget, group.num_inputs(row) - row.cached);
+    part.count = std::min(reads_singly_ ? 1 : budget, group.num_inputs(row) - row.cached);
     const int64_t end = part.begin + part.count;
     part.draws = end == static_cast<int64_t>(row.tokens.size());
     if (group.request.return_log_probabilities) {
@@ -195,6 +205,13 @@ bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
   int64_t rows = group.num_rows();
   for (const auto& other : running_) rows += other->num_rows();
   if (rows > options_.max_rows) return false;
+  std::shared_ptr<Text> text;
+  int64_t new_text = 0;
+  if (model_.t5 != nullptr) {
+    text = text_of(group.request);
+    if (text.use_count() == 1) new_text = static_cast<int64_t>(group.request.text.size());
+    if (!has_room_for_text(new_text)) return false;
+  }
 
   Row& row = group.rows.front();
   PagePool::Match known;
@@ -212,9 +229,11 @@ bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
   row.cached = reused * pool_.page_tokens();
   counts_.reused_tokens += row.cached;
   for (int64_t i = 0; i < needed; ++i) row.pages.push_back(pool_.allocate());
+  group.text = std::move(text);
   running_.push_back(std::move(waiting_.front()));
   waiting_.pop_front();
   plan(*running_.back(), budget, parts);
+  budget -= new_text;
   return true;
 }
 
@@ -250,6 +269,7 @@ bool Engine::preempt_youngest(const Group& but) {
   std::unique_ptr<Group> group = std::move(*place);
   running_.erase(std::next(place).base());
   for (Row& row : group->rows) release_pages(row);
+  group->text.reset();
   waiting_.push_front(std::move(group));
   ++counts_.preemptions;
   return is_other;
@@ -288,7 +308,7 @@ void Engine::launch(std::span<const Part> parts) {
 // Launches the step after the one that was launched, whose tokens only the device knows, unless
 // there may be other work or a text needs a page that another one has. Returns whether it did.
 bool Engine::launch_ahead() {
-  if (!options_.decodes_ahead.value_or(!model_.chunk.stream().is_cpu())) return false;
+  if (!options_.decodes_ahead.value_or(!model_.stream().is_cpu())) return false;
   const std::vector<RequestId>& before = launched_.back();
   if (running_.size() > before.size()) return false;  // some are still being read
   if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_rows) return false;
@@ -357,16 +377,23 @@ Tensor Engine::run(std::span<const Part> parts) {
     }
     rows.push_back({part.first_token, part.count, part.begin, part.row->pages});
   }
-  const TransformerConfig& config = model_.chunk.config();
+  const TransformerConfig& config = model_.config();
   CachedBatch cached{cache_, paged_batch(rows, pool_.page_tokens(),
                                          config.num_attention_heads / model_.parallel.tensor.size(),
-                                         config.kv_channels, model_.chunk.stream())};
-  const auto count = static_cast<int64_t>(tokens.size());
-  return run_stages(model_,
-                    {.tokens = tensor_of(tokens, {1, count}),
-                     .position_ids = tensor_of(positions, {1, count})},
-                    &cached)
-      .data();
+                                         config.kv_channels, model_.stream())};
+  const Shape shape = {1, static_cast<int64_t>(tokens.size())};
+  const RowIds ids = tensor_of(tokens, shape);
+  const RowIds position_ids = tensor_of(positions, shape);
+  if (model_.t5 == nullptr) {
+    return run_stages(model_, {.tokens = ids, .position_ids = position_ids}, &cached).data();
+  }
+  read_texts(parts);
+  for (const Part& part : parts) {
+    cached.memories.insert(cached.memories.end(), static_cast<size_t>(part.count),
+                           &part.group->text->memory);
+  }
+  const Variable hidden = run_cached_decoder(model_, ids, position_ids, distance_bias_, cached);
+  return hidden.defined() ? hidden.data() : Tensor();
 }
 
 // --- What its results do ---

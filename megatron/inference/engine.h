@@ -19,6 +19,8 @@ struct EngineOptions {
   int64_t max_step_tokens = 512;  // of one forward pass; longer prompts are read in several
   int64_t page_tokens = 16;
   int64_t cache_tokens = 0;  // of all texts together; 0: 4 texts as long as the model's positions
+  // Of the texts whose outputs of a T5's encoder are kept; 0: as many as the cache has.
+  int64_t encoder_tokens = 0;
   bool reuse_prefixes = true;
   // Whether a step is launched before the tokens of the one before are known: the host's work is
   // then hidden, and a text that stops costs one row of one step. Undefined: on a GPU.
@@ -42,13 +44,17 @@ struct EngineState {
 // far as max_step_tokens goes. Keys and values lie in pages; a text that needs a page when there is
 // none makes the youngest text wait again, which later reads its tokens anew.
 //
+// The encoder of a T5 reads the text of a request when it joins; the decoder's layers keep the keys
+// and values of its output until the request leaves, and requests with the same text share them.
+// What the decoder writes depends on that text, so pages of other texts are never taken over.
+//
 // What a request draws depends on its seed, its row and its tokens alone, whatever else runs. On a
 // GPU the last bits of logits depend on the number of rows of a product: there, tokens differ only
 // where logits nearly tie.
 //
 // A step whose rows all draw their next token on the device goes through DecodeSteps. Requests that
 // need the logits on the host do not: log-probabilities, penalties, logit_bias, never_after, beams,
-// and stop tokens that min_new_tokens forbids.
+// and stop tokens that min_new_tokens forbids. A T5 never goes through DecodeSteps.
 //
 // Every rank of the model makes the same calls and gets the same results. Each step has one gather
 // over the tensor-parallel ranks of the last stage and one broadcast.
@@ -57,8 +63,8 @@ class Engine {
   Engine(const InferenceModel& model, const EngineOptions& options);
   ~Engine();
 
-  // Throws ConfigError for an empty prompt, an id that is not in the vocabulary, or a length beyond
-  // the model's positions or the cache. Safe from any thread.
+  // Throws ConfigError for an empty prompt or text, an id that is not in the vocabulary, or a
+  // length beyond the model's positions or the cache. Safe from any thread.
   void check(const Request& request) const;
   // Throws as check(). The first request gets the number 1, the next one 2, and so on.
   RequestId submit(Request request);
@@ -72,11 +78,17 @@ class Engine {
   EngineState state() const;
 
  private:
+  struct Text;       // what an encoder has read
   struct Row;        // a text with its pages
   struct Group;      // the rows of a request
   struct Part;       // what a step does for a row
   struct Selection;  // what the rank that draws found for a part
   using Groups = std::deque<std::unique_ptr<Group>>;
+
+  void check_text(const Request& request) const;
+  std::shared_ptr<Text> text_of(const Request& request) const;
+  bool has_room_for_text(int64_t length) const;
+  void read_texts(std::span<const Part> parts);
 
   std::vector<Part> planned_parts();
   void plan(Group& group, int64_t& budget, std::vector<Part>& parts);
@@ -113,7 +125,9 @@ class Engine {
   EngineOptions options_;
   PagePool pool_;
   KvCache cache_;
-  Groups running_;  // in the order they came
+  bool reads_singly_ = false;  // a pass reads one token of a text: a distance bias needs it
+  Tensor distance_bias_;       // of a T5 with relative positions
+  Groups running_;             // in the order they came
   Groups waiting_;
   RequestId last_id_ = 0;
   EngineState counts_;

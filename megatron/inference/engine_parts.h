@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,6 +12,12 @@ namespace megatron {
 
 // In place of a token or beam: the logits are not numbers.
 inline constexpr double kNotDrawn = -1;
+
+// What the encoder of a T5 has read for the requests that have this text.
+struct Engine::Text {
+  EncoderMemory memory = {};
+  bool is_read = false;
+};
 
 struct Engine::Row {
   std::vector<int32_t> tokens = {};
@@ -58,6 +65,7 @@ struct Engine::Group {
 
   RequestId id;
   Request request;
+  std::shared_ptr<Text> text = {};  // of a T5, while the group runs
   std::vector<Row> rows;
   std::optional<BeamSearch> beams = {};
   int64_t num_forced = 0;  // log-probabilities of the prompt that are known

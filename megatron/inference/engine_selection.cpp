@@ -131,7 +131,7 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
   }
   logits = on_host(logits);
 
-  const int64_t known = model_.chunk.config().counted_vocab_size();
+  const int64_t known = model_.config().counted_vocab_size();
   size_t next_forced = 0;
   int64_t logits_row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -177,7 +177,7 @@ void Engine::select_beams(std::span<const Part> parts, const Tensor& logits, int
                           std::vector<double>& values) const {
   const BeamSearch& beams = *parts.front().group->beams;
   const Request& request = parts.front().group->request;
-  const int64_t known = model_.chunk.config().counted_vocab_size();
+  const int64_t known = model_.config().counted_vocab_size();
   const auto count = static_cast<size_t>(beams.num_candidates());
   const size_t end = values.size() + 3 * count;
   std::vector<std::span<const float>> rows;

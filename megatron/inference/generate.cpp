@@ -19,7 +19,9 @@ EngineOptions options_for(std::span<const Request> requests) {
   int64_t longest = 0;
   int64_t total = 0;
   int64_t rows = 0;
+  int64_t longest_text = 0;
   for (const Request& request : requests) {
+    longest_text = std::max(longest_text, static_cast<int64_t>(request.text.size()));
     const int64_t width = request.beams ? request.beams->width : 1;
     const int64_t length = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
     // One page more for the copies of a beam search.
@@ -31,6 +33,7 @@ EngineOptions options_for(std::span<const Request> requests) {
   options.max_rows =
       std::max(rows, std::min<int64_t>(kMaxRows, static_cast<int64_t>(requests.size())));
   options.cache_tokens = std::min(total, longest * options.max_rows);
+  options.encoder_tokens = longest_text * options.max_rows;
   return options;
 }
 
@@ -105,9 +108,9 @@ Score score(const InferenceModel& model, std::span<const int32_t> ids) {
   if (ids.size() < 2) {
     throw ConfigError("a text of fewer than two tokens has no likelihood; give a longer one");
   }
-  check_ids(ids, model.chunk.config().counted_vocab_size());
+  check_ids(ids, model.config().counted_vocab_size());
   const auto length = static_cast<int64_t>(ids.size()) - 1;
-  check_length(length, 0, model.chunk.config());
+  check_length(length, 0, model.config());
 
   const NoGrad no_grad;
   const std::vector<int64_t> inputs(ids.begin(), ids.end() - 1);
@@ -128,7 +131,7 @@ Score score(const InferenceModel& model, std::span<const int32_t> ids) {
 }
 
 Tensor next_token_logits(const InferenceModel& model, std::span<const int32_t> ids) {
-  const TransformerConfig& config = model.chunk.config();
+  const TransformerConfig& config = model.config();
   check_ids(ids, config.counted_vocab_size());
   const auto length = static_cast<int64_t>(ids.size());
   if (length == 0) throw ConfigError("a text without tokens has no logits; give a longer one");

@@ -29,8 +29,8 @@ struct Generation {
 // Called for every token drawn, row by row.
 using TokenSink = std::function<void(size_t row, int32_t token)>;
 
-// Continues every prompt, many at once (Engine). What a row draws depends on the seed, its number
-// and its own tokens alone. Throws ConfigError for an empty prompt, an id that is not in the
+// Continues every prompt of a GPT, many at once (Engine). What a row draws depends on the seed, its
+// number and its own tokens alone. Throws ConfigError for an empty prompt, an id that is not in the
 // vocabulary, or a length beyond the model's positions; Error where the model's probabilities are
 // not numbers.
 //
@@ -38,7 +38,7 @@ using TokenSink = std::function<void(size_t row, int32_t token)>;
 std::vector<Generation> generate(const InferenceModel& model,
                                  std::span<const std::vector<int32_t>> prompts,
                                  const GenerateOptions& options, const TokenSink& on_token = {});
-// The same for requests that differ in more than their prompts.
+// The same for requests that differ in more than their prompts, also of a T5.
 std::vector<Generation> generate(const InferenceModel& model, std::span<const Request> requests,
                                  const TokenSink& on_token = {});
 

@@ -6,9 +6,9 @@
 #include <limits>
 #include <utility>
 
-#include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/device/staging.h"
+#include "megatron/inference/stages.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/workspace.h"
 #include "megatron/parallel/tensor/mappings.h"
@@ -19,52 +19,42 @@ namespace {
 // Positions whose logits are in memory at once while scoring.
 constexpr int64_t kScoreChunk = 256;
 
-// The rank that draws, by its position in parallel.model.
-int drawing_rank(const InferenceModel& model) {
-  return model.parallel.tensor.size() * (model.parallel.pipeline.size() - 1);
-}
-
 // This rank's columns of the logits of positions [begin, begin + count) of hidden [s, b, h].
 Tensor own_logits(const InferenceModel& model, const Tensor& hidden, int64_t begin, int64_t count) {
-  return model.chunk.logits(Variable(hidden.slice(begin, count))).data();
+  return model.logits(Variable(hidden.slice(begin, count))).data();
 }
 
 }  // namespace
 
-bool draws(const InferenceModel& model) {
-  return model.parallel.is_last_stage() && model.parallel.tensor.rank() == 0;
+ModelChunk InferenceModel::decoder_layers() const {
+  if (t5 == nullptr) return gpt->chunk();
+  const T5Chunk& chunk = t5->chunk();
+  return {.first_layer = chunk.decoder.first_layer,
+          .num_layers = chunk.decoder.num_layers,
+          .has_embedding = chunk.embeds_decoder,
+          .has_head = chunk.has_head};
 }
 
-void share(const InferenceModel& model, Tensor& x) {
-  comm::broadcast(x.view(), drawing_rank(model), model.parallel.model, Stream{});
-}
+bool draws(const InferenceModel& model) { return is_head_rank(model.parallel); }
+
+void share(const InferenceModel& model, Tensor& x) { share_from_head(model.parallel, x); }
 
 void share(const InferenceModel& model, std::vector<double>& values) {
   if (model.parallel.model.size() == 1 || values.empty()) return;
-  comm::broadcast({values.data(), {static_cast<int64_t>(values.size())}, DType::kFloat64},
-                  drawing_rank(model), model.parallel.model, Stream{});
+  share_from_head(
+      model.parallel,
+      TensorView{values.data(), {static_cast<int64_t>(values.size())}, DType::kFloat64});
 }
 
 Variable run_stages(const InferenceModel& model, const GptInput& input, CachedBatch* cached) {
-  const GptModel& chunk = model.chunk;
-  const TransformerConfig& config = chunk.config();
-  const PipelineLinks& links = model.parallel.links;
+  invariant(model.gpt != nullptr, "tokens without a text of an encoder are read by a GPT");
+  const Shape& ids = input.tokens.ids.shape();
   RandomState random(0);
   random.set_training(false);
-  Variable x;
-  if (!model.parallel.is_first_stage()) {
-    Tensor received({input.tokens.ids.size(1), input.tokens.ids.size(0), config.hidden_size},
-                    config.fp32_residual_connection ? DType::kFloat32 : config.params_dtype,
-                    chunk.stream());
-    comm::recv(received.view(), 1 - links.from_previous.rank(), links.from_previous,
-               chunk.stream());
-    x = Variable(std::move(received));
-  }
-  Variable y = chunk.forward(input, x, random, cached);
-  if (!model.parallel.is_last_stage()) {
-    comm::send(std::as_const(y).data().view(), 1 - links.to_next.rank(), links.to_next,
-               chunk.stream());
-  }
+  const Variable x =
+      received_activations(model.parallel, model.config(), ids[1], ids[0], model.stream());
+  Variable y = model.gpt->forward(input, x, random, cached);
+  send_to_next(model.parallel, y);
   return y;
 }
 
@@ -115,10 +105,9 @@ Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidde
       targets.insert(targets.end(), all.begin() + begin, all.begin() + begin + count);
     }
     const Tensor logits = own_logits(model, hidden, begin, count);
-    const Tensor found =
-        log_probabilities(logits, tensor_of(targets, {b, count}),
-                          vocabulary_shard(logits.size(-1), model.parallel.tensor,
-                                           model.chunk.config().counted_vocab_size()));
+    const Tensor found = log_probabilities(logits, tensor_of(targets, {b, count}),
+                                           vocabulary_shard(logits.size(-1), model.parallel.tensor,
+                                                            model.config().counted_vocab_size()));
     if (!draws(model)) continue;
     Tensor part = result.slice(begin, count);
     copy_into(part, found.to(Stream{}));

@@ -2,17 +2,38 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "megatron/kernels/draw.h"
 #include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/t5/t5_model.h"
 
 namespace megatron {
 
-// A model and the ranks that share it, tensor and pipeline parallel; other groups are not used.
+// A GPT or a T5, and the ranks that share it, tensor and pipeline parallel; other groups are not
+// used.
 struct InferenceModel {
-  const GptModel& chunk;          // this rank's part
-  ParallelContext parallel = {};  // the default: one rank has all of it
+  // This rank's part of a model; by default one rank has all of it.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  InferenceModel(const GptModel& the_gpt, ParallelContext the_parallel = {})
+      : gpt(&the_gpt), parallel(std::move(the_parallel)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  InferenceModel(const T5Model& the_t5, ParallelContext the_parallel = {})
+      : t5(&the_t5), parallel(std::move(the_parallel)) {}
+
+  const TransformerConfig& config() const { return t5 != nullptr ? t5->config() : gpt->config(); }
+  Stream stream() const { return t5 != nullptr ? t5->stream() : gpt->stream(); }
+  // This rank's layers that read the tokens of the texts: of a T5 those of its decoder.
+  ModelChunk decoder_layers() const;
+  // This rank's columns of the logits.
+  Variable logits(const Variable& hidden) const {
+    return t5 != nullptr ? t5->logits(hidden) : gpt->logits(hidden);
+  }
+
+  const GptModel* gpt = nullptr;  // either a GPT ...
+  const T5Model* t5 = nullptr;    // ... or a T5
+  ParallelContext parallel;
 };
 
 // Whether this rank draws tokens: the first rank of the last stage.
@@ -22,8 +43,8 @@ bool draws(const InferenceModel& model);
 void share(const InferenceModel& model, Tensor& x);
 void share(const InferenceModel& model, std::vector<double>& values);
 
-// Runs tokens [b, s] through this rank's stage, between the neighbours': [s, b, h], which is the
-// whole model's on the last stage alone.
+// Runs tokens [b, s] of a GPT through this rank's stage, between the neighbours': [s, b, h], which
+// is the whole model's on the last stage alone.
 Variable run_stages(const InferenceModel& model, const GptInput& input, CachedBatch* cached);
 
 // Logits [r, 1, v] of hidden [r, 1, h] on the rank that draws. Undefined on the other ranks; those

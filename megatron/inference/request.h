@@ -11,6 +11,9 @@ namespace megatron {
 
 // A text to continue.
 struct Request {
+  // What the encoder of a T5 reads; its decoder continues the prompt, which is the token with which
+  // the decoder begins. Empty for a GPT.
+  std::vector<int32_t> text = {};
   std::vector<int32_t> prompt = {};
   int64_t max_new_tokens = 64;  // 0: the log-probabilities of the prompt alone
   SamplingOptions sampling = {};

@@ -9,15 +9,22 @@
 // stage, and the first rank of the last stage tells the others what came out.
 namespace megatron {
 
+// What the stage before sends; this stage is not the first one.
+Variable received_from_previous(const ParallelContext& parallel, const Shape& shape, DType dtype,
+                                Stream stream);
+// Sends x to the stage after; nothing on the last stage.
+void send_to_next(const ParallelContext& parallel, const Variable& x);
+
+// The dtype of activations between the layers of a stack.
+DType residual_dtype(const TransformerConfig& config);
 // The activations [s, b, h] of the stage before; undefined on the first stage.
 Variable received_activations(const ParallelContext& parallel, const TransformerConfig& config,
                               int64_t s, int64_t b, Stream stream);
-// Sends them to the stage after; nothing on the last stage.
-void send_activations(const ParallelContext& parallel, const Variable& activations);
 
 // The first rank of the last stage.
 bool is_head_rank(const ParallelContext& parallel);
 // Gives all ranks of the model the x of the head rank. x is on the host.
 void share_from_head(const ParallelContext& parallel, Tensor& x);
+void share_from_head(const ParallelContext& parallel, TensorView x);
 
 }  // namespace megatron

@@ -10,6 +10,7 @@
 #include "megatron/checkpoint/chunks.h"
 #include "megatron/comm/share_threads.h"
 #include "megatron/core/error.h"
+#include "megatron/core/log.h"
 #include "megatron/interchange/checkpoint_source.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
@@ -52,13 +53,9 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
   std::vector<std::string> wrong = problems(config);
   if (wrong.empty()) {
     for (std::string& problem : problems(transformer, tp)) wrong.push_back(std::move(problem));
-    if (transformer.kind == ModelKind::kT5 && pp > 1) {
-      wrong.push_back(
-          fmt::format("--pipeline-model-parallel-size {} is for training a T5; divide it by "
-                      "--tensor-model-parallel-size here",
-                      pp));
-    }
-    for (std::string& problem : pipeline_problems(config, transformer.num_layers)) {
+    for (std::string& problem : transformer.kind == ModelKind::kT5
+                                    ? t5_pipeline_problems(config, transformer)
+                                    : pipeline_problems(config, transformer.num_layers)) {
       wrong.push_back(std::move(problem));
     }
   }
@@ -200,13 +197,18 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;
   warn_of_device(choice.device, world);
+  if (config.kind != ModelKind::kT5 && parallel.pipeline_model_parallel_split_rank > 0) {
+    warn(fmt::format("--pipeline-model-parallel-split-rank has no effect with a {}: it is for T5",
+                     name_of(config.kind)));
+  }
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
   config = for_inference(config);
   if (config.kind == ModelKind::kT5) {
     set_decoder_ends(result, source.hf(), contents.args);
-    result.t5 = loaded<T5Model>(config, whole_t5(config), false, result, contents);
+    const T5Chunk chunk = t5_chunk(parallel, config, stage);
+    result.t5 = loaded<T5Model>(config, chunk, !chunk.is_whole(), result, contents);
     return result;
   }
   const ModelChunk chunk = model_chunks(parallel, config.num_layers, stage).front();

@@ -10,9 +10,9 @@
 #include "megatron/device/stream.h"
 #include "megatron/inference/bert.h"
 #include "megatron/inference/generate.h"
-#include "megatron/inference/t5.h"
 #include "megatron/models/bert/bert_model.h"
 #include "megatron/models/gpt/gpt_model.h"
+#include "megatron/models/t5/t5_model.h"
 #include "megatron/parallel/config.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/config.h"
@@ -50,10 +50,12 @@ struct LoadedModel {
   const Tokenizer& required_tokenizer() const;
   // Throws ConfigError unless it is known.
   int32_t required_decoder_start() const;
-  // REQUIRES: of that kind.
-  InferenceModel inference() const { return {*model, parallel}; }
+  // A GPT or a T5 that continues texts. REQUIRES: it is one of them.
+  InferenceModel inference() const {
+    return t5 != nullptr ? InferenceModel(*t5, parallel) : InferenceModel(*model, parallel);
+  }
+  // REQUIRES: it is a BERT.
   BertInference bert_inference() const { return {*bert, parallel}; }
-  T5Inference t5_inference() const { return {*t5, parallel}; }
 };
 
 inline constexpr ModelKind kGptAlone[] = {ModelKind::kGpt};

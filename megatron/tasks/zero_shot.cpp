@@ -35,7 +35,7 @@ Tensor columns(const Batch& batch, int64_t first, int64_t count) {
 void for_each_batch(const InferenceModel& model, std::span<const TextRow> rows,
                     const RowBatches& batches,
                     const std::function<void(const Batch&, const Tensor& hidden)>& f) {
-  const TransformerConfig& config = model.chunk.config();
+  const TransformerConfig& config = model.config();
   const NoGrad no_grad;
   const auto width = static_cast<size_t>(batches.rows_at_once);
   for (size_t begin = 0; begin < rows.size(); begin += width) {
@@ -104,7 +104,7 @@ int64_t num_rows_predicted(const InferenceModel& model, std::span<const TextRow>
       bool is_right = true;
       for (int64_t i = row.first_label; i < std::ssize(row.ids); ++i, ++at) {
         const auto known = logits.slice(at, 1).span<float>().first(
-            static_cast<size_t>(model.chunk.config().counted_vocab_size()));
+            static_cast<size_t>(model.config().counted_vocab_size()));
         const auto best = std::ranges::max_element(known);
         is_right = is_right && best - known.begin() == row.ids[static_cast<size_t>(i)];
       }

@@ -154,6 +154,10 @@ TEST_F(ParallelInferenceTest, TextIsPrintedOnce) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, alone.out);
   EXPECT_THAT(outcome.err, HasSubstr("--sequence-parallel has no effect in this command"));
+  Words staged = words;
+  staged.insert(staged.end(), {"--pipeline-model-parallel-split-rank", "1"});
+  EXPECT_THAT(run("generate", staged).err,
+              HasSubstr("--pipeline-model-parallel-split-rank has no effect with a GPT"));
 }
 
 TEST_F(ParallelInferenceTest, RefusesLayoutsThatDoNotFit) {

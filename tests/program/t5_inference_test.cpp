@@ -36,25 +36,50 @@ class T5InferenceTest : public InferenceTest {
     return answer("score", model, line).at("loss");
   }
 
-  // The ids that two tensor-parallel ranks generate.
-  static std::vector<Ids> ids_on_two(const std::filesystem::path& model,
-                                     const std::vector<Ids>& prompts, const Words& more) {
+  // Layouts of ranks that have a T5 of 3 + 3 layers together.
+  struct Layout {
+    int ranks;
+    Words words;
+  };
+  static std::vector<Layout> layouts() {
+    const Words tensor = {"--tensor-model-parallel-size", "2"};
+    const Words stages = {"--pipeline-model-parallel-size", "2",
+                          "--pipeline-model-parallel-split-rank", "1"};
+    Words both = tensor;
+    both.insert(both.end(), stages.begin(), stages.end());
+    return {
+        {2, tensor},
+        {2, stages},
+        {4, both},
+        {4, {"--pipeline-model-parallel-size", "4", "--pipeline-model-parallel-split-rank", "1"}},
+        {4, {"--pipeline-model-parallel-size", "4", "--pipeline-model-parallel-split-rank", "3"}}};
+  }
+  // What the ranks of a layout print.
+  static std::string printed_by(const Layout& layout, const std::string& command,
+                                const std::filesystem::path& model, const Words& more,
+                                const std::string& input) {
     Words words = {"--nproc-per-node",
-                   "2",
-                   "generate",
+                   std::to_string(layout.ranks),
+                   command,
                    "--load",
                    model.string(),
                    "--device",
-                   "cpu",
-                   "--json",
-                   "--prompt-file",
-                   "-",
-                   "--tensor-model-parallel-size",
-                   "2"};
+                   "cpu"};
+    words.insert(words.end(), layout.words.begin(), layout.words.end());
     words.insert(words.end(), more.begin(), more.end());
-    const Outcome outcome = run("launch", words, {.input = json_lines(prompts)});
+    const Outcome outcome = run("launch", words, {.input = input});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return ids_of(parsed_lines(outcome.out));
+    return outcome.out;
+  }
+  // Every layout generates the ids of `rows`.
+  static void expect_of_all_layouts(const std::filesystem::path& model,
+                                    const std::vector<Ids>& prompts, Words more,
+                                    const std::vector<json>& rows) {
+    more.insert(more.end(), {"--json", "--prompt-file", "-"});
+    for (const Layout& layout : layouts()) {
+      const std::string out = printed_by(layout, "generate", model, more, json_lines(prompts));
+      EXPECT_EQ(ids_of(parsed_lines(out)), ids_of(rows)) << layout.words.back();
+    }
   }
   static std::vector<Ids> ids_of(const std::vector<json>& rows) {
     std::vector<Ids> ids;
@@ -104,12 +129,10 @@ TEST_F(T5InferenceTest, ScoresAsTransformers) {
     EXPECT_NEAR(score_of(again, batch.line), batch.loss, 1e-5) << version;
     const Outcome shown = run("inspect-checkpoint", {"--load", again.string()});
     EXPECT_THAT(shown.out, HasSubstr("T5 (t5), format hf"));
-    const Outcome ranks = run("launch",
-                              {"--nproc-per-node", "2", "score", "--load", native.string(),
-                               "--tensor-model-parallel-size", "2", "--device", "cpu"},
-                              {.input = batch.line.dump() + "\n"});
-    ASSERT_EQ(ranks.exit_code, 0) << ranks.err;
-    EXPECT_NEAR(json::parse(ranks.out).at("loss").get<double>(), batch.loss, 1e-5) << version;
+    for (const Layout& layout : layouts()) {
+      const std::string out = printed_by(layout, "score", native, {}, batch.line.dump() + "\n");
+      EXPECT_NEAR(json::parse(out).at("loss").get<double>(), batch.loss, 1e-5) << version;
+    }
   }
 }
 
@@ -131,8 +154,14 @@ TEST_F(T5InferenceTest, GeneratesWhatItScores) {
       EXPECT_NEAR(loss, sum / static_cast<double>(ids.size()), 1e-5) << version << " row " << i;
       EXPECT_EQ(generate(model, {prompts[i]}, flags).at(0).at("ids"), rows[i].at("ids"));
     }
-    EXPECT_EQ(ids_on_two(model, prompts, {"--greedy", "--logprobs", "--max-new-tokens", "12"}),
-              ids_of(rows));
+    expect_of_all_layouts(model, prompts, {"--greedy", "--logprobs", "--max-new-tokens", "12"},
+                          rows);
+    const Words drawn = {"--top-p", "0.9", "--seed", "3", "--max-new-tokens", "12"};
+    expect_of_all_layouts(
+        model, prompts, drawn,
+        generate(
+            model, prompts,
+            Flags().with("--top-p", "0.9").with("--seed", "3").with("--max-new-tokens", "12")));
   }
 }
 
@@ -165,9 +194,8 @@ TEST_F(T5InferenceTest, SearchesBeams) {
         EXPECT_GE(all.at(i).at("score").get<double>(), few.at(i).at("score").get<double>() - 1e-5);
       }
     }
-    EXPECT_EQ(
-        ids_on_two(model, prompts, {"--ignore-eod", "--num-beams", "4", "--max-new-tokens", "20"}),
-        ids_of(four));
+    expect_of_all_layouts(model, prompts,
+                          {"--ignore-eod", "--num-beams", "4", "--max-new-tokens", "20"}, four);
   }
 }
 
@@ -187,7 +215,7 @@ TEST_F(T5InferenceTest, NamesWhatIsWrong) {
       run("launch", {"--nproc-per-node", "2", "score", "--load", hf_model("v1.1").string(),
                      "--device", "cpu", "--pipeline-model-parallel-size", "2"});
   EXPECT_EQ(stages.exit_code, 2);
-  EXPECT_THAT(stages.err, HasSubstr("--pipeline-model-parallel-size 2 is for training a T5"));
+  EXPECT_THAT(stages.err, HasSubstr("--pipeline-model-parallel-split-rank 0 must be at least 1"));
 }
 
 // Training starts from transformers' model: with a learning rate of 0 it stays what it is.

@@ -167,14 +167,16 @@ Variable T5Model::decode(const T5Input& input, const T5States& states, RandomSta
 }
 
 Variable T5Model::decode_cached(const RowIds& tokens, const RowIds& position_ids,
-                                const Tensor& distance_bias, CachedBatch& cached) const {
+                                const Variable& hidden, const Tensor& distance_bias,
+                                CachedBatch& cached) const {
   RandomState random(0);
   random.set_training(false);
   ForwardContext context;
   context.random = &random;
   context.cached = &cached;
   context.distance_bias = distance_bias;
-  return decoder_->forward(embed(tokens, position_ids, decoder_site_, random), context);
+  return decoder_->forward(
+      chunk_.embeds_decoder ? embed(tokens, position_ids, decoder_site_, random) : hidden, context);
 }
 
 Tensor T5Model::distance_bias(int64_t length) const {

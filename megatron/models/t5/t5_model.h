@@ -55,11 +55,12 @@ class T5Model final : public Module {
   Variable encode(const T5Input& input, const Variable& hidden, RandomState& random) const;
   Variable decode(const T5Input& input, const T5States& states, RandomState& random) const;
 
-  // For generation, of a whole model without gradient: the decoder's states [t, 1, h] of the tokens
-  // [1, t] of several texts. `distance_bias` is distance_bias() of the longest.
-  Variable decode_cached(const RowIds& tokens, const RowIds& position_ids,
+  // For generation, without gradient: the decoder's states [t, 1, h] of the tokens [1, t] of
+  // several texts. `hidden` are those of the chunk before; the one where the decoder begins gets
+  // none. `distance_bias` is distance_bias() of the longest.
+  Variable decode_cached(const RowIds& tokens, const RowIds& position_ids, const Variable& hidden,
                          const Tensor& distance_bias, CachedBatch& cached) const;
-  // Undefined without relative positions.
+  // Undefined without relative positions, and for a chunk without layers of the decoder.
   Tensor distance_bias(int64_t length) const;
 
   // The product that makes logits of the decoder's end, [sd, b, h].
