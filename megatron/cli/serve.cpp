@@ -25,6 +25,8 @@
 namespace megatron::cli {
 namespace {
 
+constexpr ModelKind kUsable[] = {ModelKind::kGpt, ModelKind::kT5};
+
 struct ServeFlags {
   ModelFlags model;
   serve::ServerOptions server;
@@ -77,7 +79,8 @@ FlagTable flags_of(ServeFlags& flags) {
             "Tokens of one forward pass; longer prompts are read in several.");
   table.add("--page-tokens", flags.service.engine.page_tokens, "Tokens of a page of the cache.");
   table.add("--cache-tokens", flags.service.engine.cache_tokens,
-            "Tokens that the cache holds; 0: four texts of the model's length.");
+            "Tokens that the cache holds, and tokens of the prompts that a T5's encoder keeps; 0: "
+            "four texts of the model's length.");
   table.add_switch("--no-prefix-reuse", flags.no_prefix_reuse,
                    "Read every prompt anew, although the cache has its beginning.");
   table.add("--max-queue", flags.service.max_queue, "Requests that may wait; others get 429.");
@@ -156,7 +159,8 @@ struct FrontEnd {
                .tokenizer = loaded.required_tokenizer(),
                .name = name_of_model(flags),
                .vocab_size = loaded.vocab_size,
-               .max_positions = max_positions(loaded.model->config()),
+               .max_positions = std::min(max_positions(service.model().config()),
+                                         service.state().pages * flags.service.engine.page_tokens),
                .chat_template = flags.chat_template == "auto"
                                     ? serve::chat_template_of(flags.model.load)
                                     : flags.chat_template,
@@ -164,7 +168,11 @@ struct FrontEnd {
                .max_tokens_to_oom = flags.max_tokens_to_oom,
                .strict_http_status = flags.strict_http_status,
                .pads_beams = flags.pads_beams,
-               .seed = static_cast<uint64_t>(flags.seed)},
+               .seed = static_cast<uint64_t>(flags.seed),
+               .decoder_start = loaded.kind == ModelKind::kT5
+                                    ? std::optional(loaded.required_decoder_start())
+                                    : std::nullopt,
+               .decoder_end = loaded.decoder_end},
         server(served, flags.server) {}
 
   serve::ServedModel served;
@@ -207,7 +215,7 @@ int serve_model(std::span<const std::string> words, const comm::Group& world) {
   }
 
   const ExitSignals signals;  // on every rank: rank 0 tells the others when to end
-  const LoadedModel loaded = load_model(flags.model, world);
+  const LoadedModel loaded = load_model(flags.model, world, kUsable);
   serve::Service service(loaded.inference(), world, flags.service);
   const std::unique_ptr<FrontEnd> front = started(flags, loaded, service, world);
   std::optional<StopOnSignal> watch;

@@ -209,6 +209,11 @@ Answer answer_of(ServedModel& model, const Fields& fields) {
 }  // namespace
 
 Answer megatron_api(ServedModel& model, const std::string& body, const std::string& content_type) {
+  if (model.has_encoder()) {
+    return message(400,
+                   "PUT /api continues prompts, which a T5 does not: its encoder reads them. Use "
+                   "POST /v1/completions");
+  }
   if (!is_json(content_type)) {
     return message(415,
                    "Did not attempt to load JSON data because the request Content-Type was not "

@@ -46,9 +46,10 @@ json optional_json(const std::optional<double>& value) { return value ? json(*va
 CompletionAnswer::CompletionAnswer(const ServedModel& model, const Completion& completion)
     : model_(model), completion_(completion), id_(new_id(completion.is_chat)), created_(now()) {
   for (size_t prompt = 0; prompt < completion.prompts.size(); ++prompt) {
+    std::span<const int32_t> before;
+    if (completion.continues_prompts()) before = completion.prompts[prompt];
     for (int64_t i = 0; i < completion.n; ++i) {
-      choices_.push_back(
-          {TextStream(model.tokenizer, completion.prompts[prompt], completion.stop_strings)});
+      choices_.push_back({TextStream(model.tokenizer, before, completion.stop_strings)});
       Choice& choice = choices_.back();
       if (!completion.echo) continue;
       choice.text = completion.prompt_texts[prompt];

@@ -76,7 +76,8 @@ bool are_ids(const json& list) {
 
 void add_text(const ServedModel& model, Completion& completion, const std::string& text) {
   std::vector<int32_t> ids = model.tokenizer.encode(text);
-  if (ids.empty() && model.eod()) ids = {*model.eod()};  // as at the beginning of a document
+  // As at the beginning of a document; the encoder of a T5 reads the end of a text.
+  if (ids.empty() && model.end_token()) ids = {*model.end_token()};
   completion.prompts.push_back(std::move(ids));
   completion.prompt_texts.push_back(text);
 }
@@ -207,8 +208,8 @@ void take_stops(const ServedModel& model, const json& request, Completion& compl
     if (!ids->is_array() || !are_ids(*ids)) refuse("stop_token_ids", "must be a list of token ids");
     completion.base.stop_tokens = ids->get<std::vector<int32_t>>();
   }
-  if (!bool_of(request, "ignore_eos") && model.eod()) {
-    completion.base.stop_tokens.push_back(*model.eod());
+  if (!bool_of(request, "ignore_eos") && model.end_token()) {
+    completion.base.stop_tokens.push_back(*model.end_token());
   }
 }
 
@@ -216,6 +217,7 @@ void take_length(const ServedModel& model, const json& request, Completion& comp
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   size_t longest = 0;
   for (const auto& prompt : completion.prompts) longest = std::max(longest, prompt.size());
+  if (!completion.continues_prompts()) longest = completion.base.prompt.size();
   const int64_t room = model.max_positions - static_cast<int64_t>(longest);
   const char* const name =
       given(request, "max_completion_tokens") != nullptr ? "max_completion_tokens" : "max_tokens";
@@ -297,6 +299,11 @@ Completion completion_of(ServedModel& model, const json& request, bool is_chat) 
     take_prompt(model, request, completion);
     completion.echo = bool_of(request, "echo");
   }
+  if (model.has_encoder()) {
+    completion.base.prompt = {*model.decoder_start};
+    if (completion.echo)
+      refuse("echo", "is not available for a T5: its texts do not continue the prompt");
+  }
   take_sampling(request, completion.base.sampling);
   take_logprobs(request, completion);
   take_stops(model, request, completion);
@@ -329,7 +336,7 @@ std::vector<Request> requests_of(const Completion& completion) {
   for (const auto& prompt : completion.prompts) {
     for (int64_t i = 0; i < completion.n; ++i) {
       requests.push_back(completion.base);
-      requests.back().prompt = prompt;
+      (completion.continues_prompts() ? requests.back().prompt : requests.back().text) = prompt;
       requests.back().row = static_cast<int64_t>(requests.size()) - 1;
     }
   }

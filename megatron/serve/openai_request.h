@@ -29,14 +29,18 @@ struct Completion {
   bool is_chat = false;
   std::vector<std::vector<int32_t>> prompts;  // of a chat one
   std::vector<std::string> prompt_texts;      // for echo
-  Request base;                               // of each choice but its prompt and row
-  int64_t n = 1;                              // choices of a prompt
+  // Of each choice but its row and its prompt. For a T5 it has the decoder's prompt, and the
+  // encoder reads those of the completion.
+  Request base;
+  int64_t n = 1;  // choices of a prompt
   std::vector<std::string> stop_strings;
   bool echo = false;
   bool logprobs = false;
   int64_t num_top = 0;
   bool stream = false;
   bool include_usage = false;
+
+  bool continues_prompts() const { return base.prompt.empty(); }
 };
 
 // Throws ApiError naming the field.

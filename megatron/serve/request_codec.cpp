@@ -6,7 +6,8 @@ using nlohmann::json;
 
 json encoded(const Request& request) {
   const SamplingOptions& sampling = request.sampling;
-  json value = {{"prompt", request.prompt},
+  json value = {{"text", request.text},
+                {"prompt", request.prompt},
                 {"max_new_tokens", request.max_new_tokens},
                 {"temperature", sampling.temperature},
                 {"top_k", sampling.top_k},
@@ -38,6 +39,7 @@ Request decoded(const json& value) {
   Request request;
   const auto take = [&](const char* key, auto& field) { value.at(key).get_to(field); };
   SamplingOptions& sampling = request.sampling;
+  take("text", request.text);
   take("prompt", request.prompt);
   take("max_new_tokens", request.max_new_tokens);
   take("temperature", sampling.temperature);

@@ -28,7 +28,14 @@ struct ServedModel {
   bool pads_beams = false;                    // /api: texts of beams end as Megatron-LM's
   uint64_t seed = 1234;                       // of requests without one, with their ordinal
   std::atomic<uint64_t> num_unseeded = 0;
+  // Of a T5, whose encoder reads the prompts: the tokens with which its decoder begins and, if that
+  // is known, ends.
+  std::optional<int32_t> decoder_start = {};
+  std::optional<int32_t> decoder_end = {};
 
+  bool has_encoder() const { return decoder_start.has_value(); }
+  // The token that ends a text of the model.
+  std::optional<int32_t> end_token() const { return has_encoder() ? decoder_end : eod(); }
   std::optional<int32_t> eod() const { return tokenizer.special_id(SpecialToken::kEod); }
   uint64_t next_seed();
 };

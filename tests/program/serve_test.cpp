@@ -88,6 +88,36 @@ TEST_F(ServeTest, RanksAnswerAsOne) {
   }
 }
 
+// A T5 writes what generate() lets it write, on one rank and on stages of tensor-parallel ranks.
+TEST_F(ServeTest, AT5AnswersOnAnyRanks) {
+  const Words t5 = {"--load",           golden("hf/t5-v1.0").string(),
+                    "--device",         "cpu",
+                    "--tokenizer-type", "NullTokenizer",
+                    "--vocab-size",     "130"};
+  const json want = json::parse(run("generate", with(t5, {"--prompt", "5 17 60 1", "--seed", "3",
+                                                          "--max-new-tokens", "6", "--json"}))
+                                    .out);
+  for (const int ranks : {1, 4}) {
+    const int port = free_port();
+    Words words = {"--nproc-per-node", std::to_string(ranks), "serve"};
+    words = with(with(words, t5), {"--port", std::to_string(port)});
+    if (ranks == 4) {
+      words = with(words, {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size",
+                           "2", "--pipeline-model-parallel-split-rank", "1"});
+    }
+    Running server("launch", words);
+    ASSERT_TRUE(server.wait_for("serving t5-v1.0"));
+    httplib::Client client("127.0.0.1", port);
+    const json body = {{"prompt", {5, 17, 60, 1}}, {"max_tokens", 6}, {"seed", 3}};
+    const httplib::Result answer = client.Post("/v1/completions", body.dump(), "application/json");
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->status, 200) << answer->body;
+    EXPECT_EQ(json::parse(answer->body)["choices"][0]["text"], want.at("text"));
+    server.send(SIGTERM);
+    EXPECT_EQ(server.finish().exit_code, 0);
+  }
+}
+
 // A rank that is lost takes the server with it. Clients get an answer that says so, and the job's
 // errors name the rank.
 TEST_F(ServeTest, AKilledRankIsNamedAndItsClientsAreTold) {

@@ -20,21 +20,12 @@ class OpenAiApiTest : public testing::Test {
     return json::parse(result->body);
   }
   json completed(const json& body) const { return posted("/v1/completions", body); }
-  // The JSON objects of a stream, which ends with [DONE].
   std::vector<json> streamed(const std::string& path, json body) const {
     body["stream"] = true;
     const httplib::Result result = server_.post(path, body);
     EXPECT_EQ(result->status, 200);
     EXPECT_EQ(result->get_header_value("Content-Type"), "text/event-stream");
-    std::vector<json> chunks;
-    std::string rest = result->body;
-    EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n")) << rest;
-    rest.erase(rest.size() - std::string("data: [DONE]\n\n").size());
-    for (size_t end = 0; (end = rest.find("\n\n")) != std::string::npos; rest.erase(0, end + 2)) {
-      EXPECT_TRUE(rest.starts_with("data: ")) << rest;
-      chunks.push_back(json::parse(rest.substr(6, end - 6)));
-    }
-    return chunks;
+    return chunks_of(result->body);
   }
   // The most probable continuation of a text, and its tokens.
   std::vector<int32_t> greedy_tokens(const std::string& text, int64_t count) const {

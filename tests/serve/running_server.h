@@ -41,17 +41,41 @@ inline std::unique_ptr<GptModel> tiny_model(const Tokenizer& tokenizer) {
   return model;
 }
 
-// A server of the tiny model on a free port of this machine, and an engine thread.
-struct RunningServer {
-  explicit RunningServer(ServerOptions server_options = {}, ServiceOptions service_options = {},
-                         const std::function<void(ServedModel&)>& change = nullptr)
-      : service({*model}, {}, service_options) {
+// A T5 with relative positions, otherwise as tiny_model().
+inline std::unique_ptr<T5Model> tiny_t5(const Tokenizer& tokenizer) {
+  TransformerConfig config;
+  config.kind = ModelKind::kT5;
+  config.num_layers = 2;
+  config.decoder_num_layers = 2;
+  config.hidden_size = 32;
+  config.num_attention_heads = 4;
+  config.seq_length = 64;
+  config.decoder_seq_length = 64;
+  config.position_embedding_type = PositionEmbedding::kRelative;
+  config.true_vocab_size = tokenizer.vocab_size();
+  config.padded_vocab_size = (tokenizer.vocab_size() + 15) / 16 * 16;
+  config.init_method_std = 0.2;
+  config.hidden_dropout = 0;
+  config.attention_dropout = 0;
+  auto model = std::make_unique<T5Model>(resolved(config), Stream{});
+  initialize(*model, 5);
+  return model;
+}
+
+// A server of a model on a free port of this machine, and an engine thread.
+template <class Model>
+struct ServerOf {
+  using MakeModel = std::unique_ptr<Model> (*)(const Tokenizer& tokenizer);
+
+  ServerOf(MakeModel make_model, ServerOptions server_options, ServiceOptions service_options,
+           const std::function<void(ServedModel&)>& change)
+      : model(make_model(*tokenizer)), service({*model}, {}, service_options) {
     if (change) change(served);
     server_options.port = 0;
     server = std::make_unique<Server>(served, server_options);
     engine = std::thread([this] { service.run(); });
   }
-  ~RunningServer() {
+  ~ServerOf() {
     service.stop(std::chrono::seconds(20));
     engine.join();
   }
@@ -74,7 +98,7 @@ struct RunningServer {
   }
 
   std::unique_ptr<Tokenizer> tokenizer = tiny_tokenizer();
-  std::unique_ptr<GptModel> model = tiny_model(*tokenizer);
+  std::unique_ptr<Model> model;
   Service service;
   ServedModel served{.service = service,
                      .tokenizer = *tokenizer,
@@ -85,5 +109,25 @@ struct RunningServer {
   std::unique_ptr<Server> server;
   std::thread engine;
 };
+
+// A server of the tiny GPT.
+struct RunningServer : ServerOf<GptModel> {
+  explicit RunningServer(ServerOptions server_options = {}, ServiceOptions service_options = {},
+                         const std::function<void(ServedModel&)>& change = nullptr)
+      : ServerOf(tiny_model, std::move(server_options), service_options, change) {}
+};
+
+// The objects of a stream, which ends with [DONE].
+inline std::vector<nlohmann::json> chunks_of(std::string stream) {
+  const std::string end_mark = "data: [DONE]\n\n";
+  EXPECT_TRUE(stream.ends_with(end_mark)) << stream;
+  if (stream.ends_with(end_mark)) stream.erase(stream.size() - end_mark.size());
+  std::vector<nlohmann::json> chunks;
+  for (size_t end = 0; (end = stream.find("\n\n")) != std::string::npos; stream.erase(0, end + 2)) {
+    EXPECT_TRUE(stream.starts_with("data: ")) << stream;
+    chunks.push_back(nlohmann::json::parse(stream.substr(6, end - 6)));
+  }
+  return chunks;
+}
 
 }  // namespace megatron::serve

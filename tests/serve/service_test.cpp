@@ -13,6 +13,7 @@ using namespace std::chrono_literals;
 
 TEST(RequestCodecTest, KeepsEveryField) {
   Request request;
+  request.text = {4, 4, 7};
   request.prompt = {1, 2, 3};
   request.max_new_tokens = 9;
   request.sampling = {.temperature = 0.1,
@@ -38,6 +39,7 @@ TEST(RequestCodecTest, KeepsEveryField) {
   const auto value = encoded(request);
   EXPECT_EQ(encoded(decoded(nlohmann::json::parse(value.dump()))), value);
   EXPECT_EQ(decoded(value).seed, request.seed);
+  EXPECT_EQ(decoded(value).text, request.text);
   EXPECT_EQ(decoded(value).beams->width, 3);
   const auto plain = encoded(Request());
   EXPECT_EQ(encoded(decoded(plain)), plain);
