@@ -6,6 +6,8 @@
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -13,7 +15,9 @@
 #include "megatron/device/allocator.h"
 #include "megatron/device/philox.h"
 #include "megatron/inference/engine.h"
+#include "megatron/models/t5/t5_chunk.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
+#include "megatron/run/common_error.h"
 #include "megatron/run/device_choice.h"
 
 namespace megatron::cli {
@@ -32,13 +36,17 @@ double quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
-Request random_request(const GenerationBenchFlags& flags, int64_t row, int64_t vocab_size) {
+// The encoder of a T5 reads the prompt, and its decoder begins with token 0.
+Request random_request(const GenerationBenchFlags& flags, int64_t row,
+                       const TransformerConfig& config) {
+  const int64_t vocab_size = config.counted_vocab_size();
   Request request;
   for (int64_t i = 0; i < flags.prompt_tokens; ++i) {
     const auto words =
         philox({static_cast<uint32_t>(i), static_cast<uint32_t>(row), 0, 0}, mixed_key(1, 0));
     request.prompt.push_back(static_cast<int32_t>(words[0] % static_cast<uint64_t>(vocab_size)));
   }
+  if (config.kind == ModelKind::kT5) request.text = std::exchange(request.prompt, {0});
   request.max_new_tokens = flags.new_tokens;
   request.sampling.top_k = flags.top_k;
   request.row = row;
@@ -53,12 +61,12 @@ struct Times {
   int64_t num_tokens = 0;
 };
 
-Times timed(Engine& engine, const GenerationBenchFlags& flags, int64_t vocab_size) {
+Times timed(Engine& engine, const GenerationBenchFlags& flags, const TransformerConfig& config) {
   Times times;
   std::map<RequestId, Clock::time_point> last;
   const Clock::time_point begin = Clock::now();
   for (int64_t row = 0; row < flags.requests; ++row) {
-    engine.submit(random_request(flags, row, vocab_size));
+    engine.submit(random_request(flags, row, config));
   }
   while (engine.has_work()) {
     const EngineState before = engine.state();
@@ -125,10 +133,20 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
   const ParallelContext parallel = make_parallel_context(world, args.parallel);
   const TransformerConfig& config = args.transformer;
-  const ModelChunk chunk =
-      model_chunks(args.parallel, config.num_layers, parallel.pipeline.rank()).front();
-  GptModel model(config, chunk, parallel.tensor, stream->get());
-  initialize(model, 1);
+  const int stage = parallel.pipeline.rank();
+  std::optional<T5Model> t5;
+  std::optional<GptModel> gpt;
+  if (config.kind == ModelKind::kT5) {
+    const std::vector<std::string> wrong = t5_pipeline_problems(args.parallel, config);
+    if (!wrong.empty()) throw CommonConfigError(wrong);
+    t5.emplace(config, t5_chunk(args.parallel, config, stage), parallel.tensor, stream->get());
+    initialize(*t5, 1);
+  } else {
+    gpt.emplace(config, model_chunks(args.parallel, config.num_layers, stage).front(),
+                parallel.tensor, stream->get());
+    initialize(*gpt, 1);
+  }
+  const InferenceModel model = t5 ? InferenceModel(*t5, parallel) : InferenceModel(*gpt, parallel);
 
   const int64_t length = flags.prompt_tokens + flags.new_tokens;
   EngineOptions options;
@@ -136,12 +154,13 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   options.max_step_tokens = flags.max_step_tokens;
   options.cache_tokens = flags.rows * (length + options.page_tokens);
   options.reuse_prefixes = false;
-  Engine engine({model, parallel}, options);
+  options.encoder_tokens = flags.rows * flags.prompt_tokens;
+  Engine engine(model, options);
   GenerationBenchFlags warmup = flags;
   warmup.requests = flags.rows;
   warmup.new_tokens = std::min<int64_t>(flags.new_tokens, 8);
-  timed(engine, warmup, config.counted_vocab_size());
-  const Times times = timed(engine, flags, config.counted_vocab_size());
+  timed(engine, warmup, config);
+  const Times times = timed(engine, flags, config);
 
   const double gap = quantile(times.gaps_ms, 0.5);
   nlohmann::ordered_json report;

@@ -49,7 +49,7 @@ FlagTable flags_of(GenerateFlags& flags) {
   FlagTable table;
   add_model_flags(table, flags.model);
   table.group("prompts");
-  table.add("--prompt", flags.prompts, "Texts to continue.").none();
+  table.add("--prompt", flags.prompts, "Texts to continue; the encoder of a T5 reads them.").none();
   table.add_optional(
       "--prompt-file", flags.prompt_file,
       "File with one prompt per line, or JSON lines {\"text\": ...} or {\"ids\": [...]}; "

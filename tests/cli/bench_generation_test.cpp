@@ -39,6 +39,18 @@ TEST(BenchGenerationTest, ReportsTimesAndRates) {
   EXPECT_GT(report.at("output_tokens_per_second"), 0);
 }
 
+TEST(BenchGenerationTest, TimesAT5) {
+  CapturedStdout captured_out;
+  std::vector<std::string> words = words_with({"--num-layers", "2", "--decoder-num-layers", "2",
+                                               "--hidden-size", "32", "--num-attention-heads", "4",
+                                               "--seq-length", "16", "--decoder-seq-length", "16"});
+  words[1] = "t5-large";
+  EXPECT_EQ(bench(words, {}), 0);
+  const auto report = nlohmann::json::parse(captured_out.text());
+  EXPECT_EQ(report.at("rows"), 3);
+  EXPECT_GT(report.at("output_tokens_per_second"), 0);
+}
+
 TEST(BenchGenerationTest, EachRunIsALineOfTheTable) {
   const TemporaryDirectory directory;
   const std::string table = (directory.path() / "runs.csv").string();

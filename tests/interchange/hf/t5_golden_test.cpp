@@ -1,9 +1,10 @@
-// The T5 model against transformers' T5ForConditionalGeneration: loss, logits, every gradient and
-// three AdamW steps (tests/golden/hf/README.md says how they were made).
+// The T5 model against transformers' T5ForConditionalGeneration: loss, logits, tokens, every
+// gradient and three AdamW steps (tests/golden/hf/README.md says how they were made).
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "megatron/inference/generate.h"
 #include "megatron/interchange/hf/config.h"
 #include "megatron/models/t5/t5_model.h"
 #include "tests/interchange/hf/golden_model.h"
@@ -83,6 +84,36 @@ TEST_P(T5GoldenTest, LossAndLogits) {
   const Tensor want = golden_->expected("logits");
   const Tensor logits = like_theirs((*golden_)->logits(hidden()).data().to(Stream{}), want);
   EXPECT_LE(deviation(logits, want).absolute, 1e-4);
+}
+
+// The text is read without its padding, and many requests run at once: one for each place, whose
+// prompt are the labels before it.
+TEST_P(T5GoldenTest, TheEngineDrawsTheMostProbableTokens) {
+  const Tensor want = golden_->expected("logits");  // [b, sd, v]
+  const Tensor texts = golden_->integers("input.input_ids");
+  const Tensor attends = golden_->integers("input.attention_mask");
+  std::vector<Request> requests;
+  for (int64_t row = 0; row < want.size(0); ++row) {
+    Request request;
+    request.max_new_tokens = 1;
+    request.sampling.top_k = 1;
+    for (int64_t i = row * texts.size(1); i < (row + 1) * texts.size(1); ++i) {
+      const auto at = static_cast<size_t>(i);
+      if (attends.span<int64_t>()[at] == 0) continue;
+      request.text.push_back(static_cast<int32_t>(texts.span<int64_t>()[at]));
+    }
+    for (int64_t i = row * want.size(1); i < (row + 1) * want.size(1); ++i) {
+      request.prompt.push_back(static_cast<int32_t>(
+          std::as_const(input_.decoder_tokens.ids).span<int64_t>()[static_cast<size_t>(i)]));
+      requests.push_back(request);
+    }
+  }
+  const std::vector<Generation> drawn = generate({**golden_}, requests);
+  const auto width = static_cast<size_t>(want.size(2));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto logits = want.span<float>().subspan(i * width, width);
+    EXPECT_EQ(drawn[i].tokens.back(), std::ranges::max_element(logits) - logits.begin()) << i;
+  }
 }
 
 // Buckets of distances that no pair of tokens has get no gradient at all.
