@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "megatron/data/json_line.h"
 #include "megatron/data/line_reader.h"
 #include "megatron/data/sentence_splitter.h"
+#include "megatron/data/turnstile.h"
 
 namespace megatron {
 namespace {
@@ -89,41 +89,6 @@ class Input {
   std::optional<LineReader> reader_;
   int64_t num_lines_ = 0;
   int64_t next_number_ = 0;
-};
-
-// Lets threads through one at a time, in the order of their numbers.
-class Turnstile {
- public:
-  // Calls f after all lower numbers. Returns false, without calling f, once a call has thrown.
-  template <class F>
-  bool pass(int64_t number, const F& f) {
-    std::unique_lock lock(mutex_);
-    turned_.wait(lock, [&] { return next_ == number || is_broken_; });
-    if (is_broken_) return false;
-    try {
-      f();
-    } catch (...) {
-      is_broken_ = true;
-      turned_.notify_all();
-      throw;
-    }
-    ++next_;
-    turned_.notify_all();
-    return true;
-  }
-
-  // Stops all waiting calls, because a number will never come.
-  void break_down() {
-    const std::lock_guard lock(mutex_);
-    is_broken_ = true;
-    turned_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable turned_;
-  int64_t next_ = 0;
-  bool is_broken_ = false;
 };
 
 class LineEncoder {
