@@ -35,9 +35,8 @@ std::string overview(std::span<const Command> commands) {
   return text + "\nmegatron <command> --help lists the flags of a command.";
 }
 
-// `typed` is a command or a script that one stands for.
-const Command& command_named(std::string_view typed, std::span<const Command> commands) {
-  std::string name = frontends::command_of_script(std::string(typed));
+const Command& command_named(const std::string& typed, std::span<const Command> commands) {
+  std::string name = typed;
   std::replace(name.begin(), name.end(), '_', '-');
   const Command* nearest = nullptr;
   for (const Command& command : commands) {
@@ -79,7 +78,10 @@ int run_command(std::span<const std::string> words, std::span<const Command> com
     print_line(version());
     return 0;
   }
-  return command_named(words[0], commands).run(words.subspan(1));
+  // A script stands for a command, and maybe for one of its tools.
+  std::vector<std::string> all = frontends::words_of_script(words[0]);
+  all.insert(all.end(), words.begin() + 1, words.end());
+  return command_named(all[0], commands).run(std::span(all).subspan(1));
 }
 
 // The reader of the output must learn that a part is missing, even if the command succeeded.

@@ -16,11 +16,11 @@
 namespace megatron::cli {
 namespace {
 
-// Runs the command as a process without ranks.
-int run_alone(const std::string& command, const std::vector<std::string>& flags) {
-  std::vector<std::string> words = {launch::own_program(), command};
+// Runs the command or script as a process without ranks.
+int run_alone(const std::string& script, const std::vector<std::string>& flags) {
+  std::vector<std::string> words = {launch::own_program(), script};
   words.insert(words.end(), flags.begin(), flags.end());
-  return launch::run_job({{.name = command, .speaker = "", .words = words, .environment = {}}})
+  return launch::run_job({{.name = script, .speaker = "", .words = words, .environment = {}}})
       .exit_code;
 }
 
@@ -31,12 +31,12 @@ int launch_processes(const ProcessLaunch& launch) {
   const bool wants_help = std::any_of(launch.words.begin(), launch.words.end(), [](const auto& w) {
     return w == "--help" || w == "-h" || w == "--help-all";
   });
-  if (wants_help) return run_alone(command, launch.words);
+  if (wants_help) return run_alone(launch.script, launch.words);
   if (!runs_on_ranks(command)) {
     if (launch.nproc_per_node * launch.nnodes > 1) {
       warn(fmt::format("{} does not run on several ranks: it runs in one process", command));
     }
-    return run_alone(command, launch.words);
+    return run_alone(launch.script, launch.words);
   }
   std::vector<std::string> problems;  // the command reads the flags again and reports them
   const TrainingArgs args = parsed_flags(launch.words, ModelKind::kGpt, problems);

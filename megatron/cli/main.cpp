@@ -4,6 +4,7 @@
 #include "megatron/cli/config.h"
 #include "megatron/cli/convert_checkpoint.h"
 #include "megatron/cli/convert_megatron_checkpoint.h"
+#include "megatron/cli/corpus.h"
 #include "megatron/cli/deepspeed.h"
 #include "megatron/cli/env.h"
 #include "megatron/cli/estimate_memory.h"
@@ -20,6 +21,7 @@
 int main(int argc, char** argv) {
   namespace cli = megatron::cli;
   const cli::Command commands[] = {
+      {"corpus", "clean, filter and de-duplicate text", cli::corpus},
       {"train-tokenizer", "learn a vocabulary from text", cli::train_tokenizer},
       {"preprocess-data", "turn text into a dataset of token ids", cli::preprocess_data},
       {"merge-datasets", "write several datasets as one", cli::merge_datasets},

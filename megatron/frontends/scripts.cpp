@@ -10,8 +10,9 @@ namespace megatron::frontends {
 namespace {
 
 struct Script {
-  std::string_view name;     // of the file; with a folder where the file's name says too little
-  std::string_view command;  // empty: there is none yet
+  std::string_view name;       // of the file; with a folder where the file's name says too little
+  std::string_view command;    // empty: there is none yet
+  std::string_view tool = {};  // the word behind the command, if it has several tools
 };
 
 constexpr Script kScripts[] = {
@@ -42,6 +43,15 @@ constexpr Script kScripts[] = {
     {"convert_megatron_gpt2_checkpoint.py", "convert-megatron-checkpoint"},
     {"convert_megatron_bert_checkpoint.py", "convert-megatron-checkpoint"},
     {"merge_mp_partitions.py", "merge-mp-partitions"},
+    {"blacklist_urls.py", "corpus", "blacklist-urls"},
+    {"cleanup_dataset.py", "corpus", "clean"},
+    {"cleanup_fix_dataset.py", "corpus", "fix"},
+    {"find_duplicates.py", "corpus", "find-duplicates"},
+    {"group_duplicate_url.py", "corpus", "group-duplicates"},
+    {"remove_group_duplicates.py", "corpus", "remove-duplicates"},
+    {"merge_jsons.py", "corpus", "merge"},
+    {"add_id.py", "corpus", "add-id"},
+    {"filter_ngrams.py", "corpus", "filter-ngrams"},
     {"tasks/main.py", "evaluate"},
     {"tasks/eval_harness/evaluate.py", ""},
 };
@@ -54,15 +64,18 @@ bool is_file(std::string_view path, std::string_view name) {
 
 }  // namespace
 
-std::string command_of_script(const std::string& script) {
-  if (!script.ends_with(".py")) return script;
+std::string command_of_script(const std::string& script) { return words_of_script(script).front(); }
+
+std::vector<std::string> words_of_script(const std::string& script) {
+  if (!script.ends_with(".py")) return {script};
   for (const Script& known : kScripts) {
     if (!is_file(script, known.name)) continue;
     if (known.command.empty()) {
       throw ConfigError(
           fmt::format("{} has no command here yet; --help lists the commands", script));
     }
-    return std::string(known.command);
+    if (known.tool.empty()) return {std::string(known.command)};
+    return {std::string(known.command), std::string(known.tool)};
   }
   throw ConfigError(fmt::format(
       "{} is a Python script that no command stands for; name a command, such as pretrain-gpt",

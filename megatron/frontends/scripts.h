@@ -11,6 +11,10 @@ namespace megatron::frontends {
 // is. Throws ConfigError for a script without a command.
 std::string command_of_script(const std::string& script);
 
+// The same with the words that follow the command: "find_duplicates.py" is {"corpus",
+// "find-duplicates"}.
+std::vector<std::string> words_of_script(const std::string& script);
+
 // Every command that a script stands for, once.
 std::vector<std::string> commands_of_scripts();
 

@@ -20,6 +20,14 @@ TEST(Scripts, StandForCommands) {
   EXPECT_EQ(command_of_script("pretrain_gpt"), "pretrain_gpt");
 }
 
+TEST(Scripts, MayStandForTheToolOfACommand) {
+  EXPECT_THAT(words_of_script("tools/openwebtext/find_duplicates.py"),
+              ElementsAre("corpus", "find-duplicates"));
+  EXPECT_EQ(command_of_script("group_duplicate_url.py"), "corpus");
+  EXPECT_THAT(words_of_script("pretrain_gpt.py"), ElementsAre("pretrain-gpt"));
+  EXPECT_THAT(words_of_script("corpus"), ElementsAre("corpus"));
+}
+
 TEST(Scripts, WithoutACommandAreRefused) {
   const auto message = [](const char* script) {
     return message_of<ConfigError>([&] { command_of_script(script); });

@@ -1,0 +1,47 @@
+#include "megatron/cli/corpus.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "megatron/cli/command.h"
+#include "megatron/cli/corpus_tool.h"
+#include "megatron/core/error.h"
+#include "megatron/core/log.h"
+
+namespace megatron::cli {
+namespace {
+
+// In the order in which a corpus is made.
+constexpr Command kTools[] = {
+    {"merge", "join files of JSON lines", merge_json_files},
+    {"find-duplicates", "find documents that are nearly equal", find_duplicates},
+    {"group-duplicates", "join pairs of duplicates to groups", group_duplicates},
+    {"remove-duplicates", "keep one document of each group", remove_duplicates},
+    {"add-id", "number the documents", add_ids},
+};
+
+std::string overview() {
+  size_t width = 0;
+  for (const Command& tool : kTools) width = std::max(width, tool.name.size());
+  std::string text = "usage: megatron corpus <tool> [flags]\n\ntools:\n";
+  for (const Command& tool : kTools) {
+    text += fmt::format("  {:<{}}  {}\n", tool.name, width, tool.summary);
+  }
+  return text + "\nmegatron corpus <tool> --help lists the flags of a tool.";
+}
+
+}  // namespace
+
+int corpus(std::span<const std::string> words) {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h") {
+    print_line(overview());
+    return 0;
+  }
+  const auto* const tool = std::ranges::find(kTools, words[0], &Command::name);
+  if (tool != std::end(kTools)) return tool->run(words.subspan(1));
+  throw ConfigError(
+      fmt::format("corpus: {} is not a tool; megatron corpus --help lists the tools", words[0]));
+}
+
+}  // namespace megatron::cli

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/corpus/lines.h"
+#include "megatron/settings/flag_table.h"
+
+// What the tools of `megatron corpus` share. A tool's usage is the text of --help above its flags.
+namespace megatron::cli {
+
+int find_duplicates(std::span<const std::string> words);
+int group_duplicates(std::span<const std::string> words);
+int remove_duplicates(std::span<const std::string> words);
+int merge_json_files(std::span<const std::string> words);
+int add_ids(std::span<const std::string> words);
+
+// --workers and --log-interval.
+struct CorpusRunFlags {
+  int64_t workers = 0;  // 0: all cores
+  int64_t log_interval = 10000;
+};
+void add_run_flags(FlagTable& flags, CorpusRunFlags& run);
+// Reports progress and bad lines on standard error. Throws ConfigError for values below 1.
+corpus::RunOptions run_options(const CorpusRunFlags& run);
+
+// The words before the first flag; removes them from `words`.
+std::vector<std::string> take_leading_words(std::span<const std::string>& words);
+// Throws ConfigError, which shows the usage, unless there are so many words.
+void expect_words(const std::vector<std::string>& leading, size_t least, size_t most,
+                  std::string_view usage);
+
+// Warns of bad lines, if there are any.
+void warn_of_bad_lines(int64_t bad_lines);
+// "wrote FILE: 10 of 12 lines", behind a warning of bad lines.
+void report_lines(const corpus::LineCounts& counts, const std::filesystem::path& output);
+
+}  // namespace megatron::cli

@@ -1,0 +1,92 @@
+#include "megatron/cli/corpus.h"
+
+#include <gmock/gmock.h>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "tests/support/captured_output.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron::cli {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class CorpusTest : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+  std::string write(const std::string& name, const std::string& content) const {
+    return folder_.write(name, content);
+  }
+  // Standard output and standard error of a tool.
+  static std::string run(const Words& words) {
+    CapturedStdout out;
+    CapturedStderr err;
+    EXPECT_EQ(corpus(words), 0);
+    const std::string text = out.text();
+    return text + err.text();
+  }
+  static std::string refusal(const Words& words) {
+    return message_of<ConfigError>([&] { corpus(words); });
+  }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+TEST_F(CorpusTest, TheStepsOfDeduplicationFitTogether) {
+  const std::string text =
+      "It was the best of times, it was the worst of times, it was the age of wisdom, it was the "
+      "age of foolishness, it was the epoch of belief, it was the epoch of incredulity, ";
+  write("a.json", R"({"url": "u1", "text": ")" + text + "\"}\nbroken\n");
+  write("b.json", R"({"url": "u2", "text": ")" + text + "said he.\"}\n" +
+                      R"({"url": "u3", "text": "Call me Ishmael. Some years ago."})");
+  const std::string folder = path("");
+  const std::string merged = run({"merge", "--json_path", folder, "--output_file", path("merged")});
+  EXPECT_THAT(merged, AllOf(HasSubstr("warning: " + path("a.json") + ":2: "),
+                            HasSubstr("; line left out"), HasSubstr("bad lines left out: 1"),
+                            HasSubstr("wrote " + path("merged") + ": 3 of 4 lines")));
+  EXPECT_THAT(
+      run({"find-duplicates", "--inputs", path("merged"), "url", "--output", path("pairs"),
+           "--log-interval", "2", "--workers", "2", "--jaccard-parallel", "--jaccard", "min"}),
+      AllOf(HasSubstr("Processed 2 lines ("), HasSubstr("3 documents")));
+  EXPECT_THAT(run({"group-duplicates", path("pairs"), path("groups"), "0.9"}),
+              HasSubstr("1 groups, 1 documents to remove"));
+  EXPECT_THAT(run({"remove-duplicates", path("groups"), path("merged"), path("unique")}),
+              AllOf(HasSubstr("2 of 3 lines"), HasSubstr("1 groups, 1 documents removed")));
+  run({"add-id", "--input-file", path("unique"), "--output-file", path("numbered"), "--id-prefix",
+       "owt"});
+  EXPECT_THAT(read_text(path("numbered")), HasSubstr(R"("url": "u3", )"));
+  EXPECT_THAT(read_text(path("numbered")), HasSubstr(R"("adlr_id": "owt-0000000002"})"));
+}
+
+TEST_F(CorpusTest, HelpNamesToolsAndFlags) {
+  EXPECT_THAT(run({}), AllOf(HasSubstr("usage: megatron corpus <tool>"), HasSubstr("add-id")));
+  EXPECT_EQ(run({"--help"}), run({}));
+  EXPECT_THAT(run({"find-duplicates", "--help"}), HasSubstr("--heuristic-iter"));
+  EXPECT_THAT(run({"remove-duplicates", "--help"}), HasSubstr("GROUPS DATA OUTPUT"));
+}
+
+TEST_F(CorpusTest, MistakesAreExplained) {
+  EXPECT_THAT(refusal({"polish"}), HasSubstr("corpus: polish is not a tool"));
+  EXPECT_THAT(refusal({"group-duplicates", "a"}),
+              HasSubstr("1 words stand before the flags; write megatron corpus group-duplicates "
+                        "PAIRS GROUPS [THRESHOLD] [flags]"));
+  EXPECT_THAT(refusal({"group-duplicates", "a", "b", "70"}),
+              HasSubstr("THRESHOLD 70 must be a number in [0, 1]"));
+  EXPECT_THAT(refusal({"find-duplicates", "--inputs", "a"}),
+              HasSubstr("give a key behind each file"));
+  EXPECT_THAT(refusal({"find-duplicates"}),
+              AllOf(HasSubstr("there are no documents"), HasSubstr("there is no output")));
+  EXPECT_THAT(refusal({"add-id"}),
+              AllOf(HasSubstr("--input-file is missing"), HasSubstr("--output-file is missing"),
+                    HasSubstr("--id-prefix is missing")));
+  EXPECT_THAT(refusal({"merge", "--workers", "-1", "--log-interval", "0"}),
+              AllOf(HasSubstr("--workers -1"), HasSubstr("--log-interval 0")));
+}
+
+}  // namespace
+}  // namespace megatron::cli
