@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <numeric>
 #include <set>
 #include <utility>
 
 #include "megatron/checkpoint/fp8_state.h"
 #include "megatron/core/error.h"
 #include "megatron/core/listed.h"
+#include "megatron/core/parallel_for.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/tensor/tensor.h"
 
@@ -133,6 +138,39 @@ void fill(const StoredTensor& tensor, const Region& region, const Tensor& target
   if (!is_in_place) {
     Tensor destination = target;
     copy_into(destination, y.to(target.stream()));
+  }
+}
+
+// Fills the targets, on the CPU with all threads: each takes the largest target that is left. If
+// several fail, throws the error of the first one in order.
+void fill_all(const StoredSection& stored, std::vector<const CheckpointTensor*> targets) {
+  const auto fill_one = [&](const CheckpointTensor& target) {
+    fill(stored.at(target.name), {target.offset, target.data.shape()}, target.data);
+  };
+  const bool is_on_cpu = std::ranges::all_of(
+      targets, [](const CheckpointTensor* target) { return target->data.stream().is_cpu(); });
+  if (!is_on_cpu) {
+    for (const CheckpointTensor* target : targets) fill_one(*target);
+    return;
+  }
+  std::vector<size_t> largest_first(targets.size());
+  std::iota(largest_first.begin(), largest_first.end(), size_t{0});
+  std::ranges::stable_sort(largest_first, std::greater<>(),
+                           [&](size_t i) { return targets[i]->data.bytes(); });
+  std::vector<std::exception_ptr> errors(targets.size());
+  std::atomic<size_t> next = 0;
+  parallel_for(num_threads(), 1, [&](int64_t, int64_t) {
+    for (size_t i = next++; i < targets.size(); i = next++) {
+      const size_t target = largest_first[i];
+      try {
+        fill_one(*targets[target]);
+      } catch (...) {
+        errors[target] = std::current_exception();
+      }
+    }
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
   }
 }
 
@@ -271,10 +309,11 @@ void read_section(const CheckpointContents& contents, std::string_view section,
                   std::span<const CheckpointTensor> targets, bool is_part) {
   const StoredSection& stored = section_of(contents, section);
   throw_if_any(contents.directory, problems_of(stored, targets, is_part));
+  std::vector<const CheckpointTensor*> filled;
   for (const CheckpointTensor& target : targets) {
-    if (may_stay(target, stored)) continue;
-    fill(stored.at(target.name), {target.offset, target.data.shape()}, target.data);
+    if (!may_stay(target, stored)) filled.push_back(&target);
   }
+  fill_all(stored, std::move(filled));
 }
 
 void load_checkpoint(const CheckpointContents& stored, CheckpointState& state,

@@ -24,7 +24,7 @@ inline constexpr const char* kWeightsSection = "weights";
 inline constexpr const char* kMainParamSection = "main_param";
 
 // A rectangle of a tensor, and a function that reads its elements: row-major, in the rectangle's
-// shape.
+// shape. Several threads may read pieces at once, the same one too.
 struct TensorPiece {
   Region region;
   std::function<FileElements()> read;

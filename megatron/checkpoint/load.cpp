@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
                   file.string(), what));
 }
 
-// The files of one checkpoint, mapped at first use and shared by the pieces.
+// The files of one checkpoint, mapped at first use and shared by the pieces. Thread safe.
 class NativeFiles {
  public:
   explicit NativeFiles(fs::path directory)
@@ -60,6 +61,7 @@ class NativeFiles {
 
  private:
   const SafetensorsFile& opened(const std::string& name) {
+    const std::lock_guard lock(mutex_);
     const auto known = files_.find(name);
     if (known != files_.end()) return known->second;
     const fs::path path = directory_ / name;
@@ -77,7 +79,8 @@ class NativeFiles {
 
   fs::path directory_;
   Manifest manifest_;
-  std::map<std::string, SafetensorsFile> files_;
+  std::mutex mutex_;
+  std::map<std::string, SafetensorsFile> files_;  // nodes stay where they are
 };
 
 }  // namespace

@@ -165,13 +165,18 @@ std::span<const std::byte> TorchFile::checked_storage(const PyTensor& tensor) co
     const ZipEntry* entry = archive_->find(folder_ + "data/" + tensor.storage);
     if (entry == nullptr) throw missing();
     bytes = entry->bytes;
-    if (!checked_.contains(tensor.storage)) {
+    const auto is_checked = [&] {
+      const std::lock_guard lock(checked_->mutex);
+      return checked_->names.contains(tensor.storage);
+    };
+    if (!is_checked()) {
       if (crc32(bytes) != entry->crc) {
         throw FormatError(
             fmt::format("{}: the bytes of {} do not have their checksum; the file is damaged",
                         path().string(), entry->name));
       }
-      checked_.insert(tensor.storage);
+      const std::lock_guard lock(checked_->mutex);
+      checked_->names.insert(tensor.storage);
     }
   } else {
     const auto found = stream_storages_.find(tensor.storage);

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -17,8 +18,8 @@
 namespace megatron {
 
 // A file mapped into memory. Opening reads only its pickle; elements of tensors are read in place,
-// and each storage is checked against its CRC-32 at first use (the older stream has none). Not
-// thread safe.
+// and each storage is checked against its CRC-32 at first use (the older stream has none). Several
+// threads may read elements.
 //
 // Throws IoError; FormatError with path and offset for anything malformed (pickle.h, zip.h) or
 // damaged; Unsupported for TorchScript archives, PyTorch 0.1's tar files and big-endian data.
@@ -45,7 +46,12 @@ class TorchFile {
   std::unique_ptr<ZipArchive> archive_;
   std::string folder_;  // prefix of the entries: "model_optim_rng/"
   std::map<std::string, std::span<const std::byte>> stream_storages_;  // of the older form
-  mutable std::set<std::string> checked_;  // storages with a verified checksum
+  // Storages with a verified checksum.
+  struct Checked {
+    std::mutex mutex;
+    std::set<std::string> names;
+  };
+  std::unique_ptr<Checked> checked_ = std::make_unique<Checked>();
 };
 
 // Does the file begin like one of torch.save? False if it cannot be read.

@@ -1,5 +1,6 @@
 #include "megatron/checkpoint/load.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +9,15 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <vector>
 
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "megatron/checkpoint/contents.h"
 #include "megatron/checkpoint/directory.h"
 #include "megatron/checkpoint/save.h"
 #include "megatron/core/error.h"
@@ -64,6 +72,60 @@ class LoadCheckpointTest : public testing::Test {
   TemporaryDirectory directory_;
   std::filesystem::path path_ = directory_.path() / "iter_0000020";
 };
+
+// A section of fp32 tensors t0, t1, .. of different sizes; reading those in `damaged` throws.
+CheckpointContents contents_with(const std::vector<Tensor>& tensors, const std::set<int>& damaged) {
+  CheckpointContents contents;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    StoredTensor stored{tensors[i].shape(), tensors[i].dtype(), {}};
+    stored.pieces.push_back({{{0}, tensors[i].shape()}, [i, damaged, tensor = tensors[i]] {
+                               if (damaged.contains(static_cast<int>(i))) {
+                                 throw FormatError(fmt::format("t{} is damaged", i));
+                               }
+                               return FileElements{tensor.view(), tensor};
+                             }});
+    contents.sections[kWeightsSection][fmt::format("t{}", i)] = stored;
+  }
+  return contents;
+}
+
+class ReadSectionTest : public testing::Test {
+ protected:
+  ReadSectionTest() {
+    for (int64_t i = 0; i < 12; ++i) {
+      tensors_.push_back(random_normal({7 * (i % 5) + 1}, {.seed = static_cast<uint64_t>(i)}));
+      targets_.push_back(whole_tensor(fmt::format("t{}", i),
+                                      zeros(tensors_.back().shape(), DType::kFloat32, Stream{})));
+    }
+#if defined(_OPENMP)
+    omp_set_num_threads(3);
+#endif
+  }
+  ~ReadSectionTest() override {
+#if defined(_OPENMP)
+    omp_set_num_threads(threads_);
+#endif
+  }
+
+#if defined(_OPENMP)
+  const int threads_ = omp_get_max_threads();
+#endif
+  std::vector<Tensor> tensors_;
+  std::vector<CheckpointTensor> targets_;
+};
+
+TEST_F(ReadSectionTest, ThreadsFillEveryTarget) {
+  read_section(contents_with(tensors_, {}), kWeightsSection, targets_);
+  for (size_t i = 0; i < tensors_.size(); ++i) expect_identical(targets_[i].data, tensors_[i]);
+}
+
+TEST_F(ReadSectionTest, ThrowsTheErrorOfTheFirstTarget) {
+  const CheckpointContents contents = contents_with(tensors_, {9, 4, 5});
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(message_of<FormatError>([&] { read_section(contents, kWeightsSection, targets_); }),
+              "t4 is damaged");
+  }
+}
 
 TEST_F(LoadCheckpointTest, ReadsWeightsAlone) {
   CheckpointState state = blank_state();

@@ -67,6 +67,20 @@ TEST_F(TorchFileTest, ReadsBackWhatWasWritten) {
   EXPECT_TRUE(is_torch_file(file.path()));
 }
 
+TEST_F(TorchFileTest, SeveralThreadsRead) {
+  const TorchFile file(write_sample());
+  std::vector<Tensor> found(4);
+  std::vector<std::thread> threads;
+  for (Tensor& mine : found) {
+    threads.emplace_back([&file, &mine] {
+      tensor_in(file, "bias");
+      mine = tensor_in(file, "weight");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Tensor& tensor : found) expect_identical(tensor, weight_);
+}
+
 TEST_F(TorchFileTest, WritesInParts) {
   TorchWriter writer(path("parts.pt"));
   writer.pickle().begin_dict();
