@@ -17,13 +17,6 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kDefaultVocabSize = 131072;
-constexpr const char* kV1 =
-    R"([^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
-constexpr const char* kV2 =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
 const std::vector<std::string>& required_specials() {
   static const std::vector<std::string> specials = {"<unk>", "<s>",   "</s>", "<mask>",
                                                     "<pad>", "<cls>", "<sep>"};
@@ -114,8 +107,12 @@ TikTokenizer::TikTokenizer(const std::string& model_file, Options options)
     : model_file_(model_file),
       options_(resolved(std::move(options))),
       tokens_(options_.special_tokens),
-      splitter_(options_.pattern == Pattern::kV1 ? kV1 : kV2),
       merges_({}) {
+  if (options_.pattern == Pattern::kV1) {
+    classes_.emplace();
+  } else {
+    cased_classes_.emplace();
+  }
   const int64_t num_special = options_.num_special_tokens;
   std::vector<std::string> ordinary = read_tokens(model_file, options_.vocab_size - num_special);
   merges_ = BpeMerges(merges_of(ordinary), MergeOrder::kOneByOne);
@@ -158,11 +155,18 @@ class TikTokenizer::WordEncoder final : public Encoder {
     const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
       encode_word(word, own);
     };
-    tokenizer_.splitter_.find_all(text, words_);
-    for (const Regex::Match& word : words_) {
-      batch_.add(text.substr(word.begin, word.end - word.begin),
-                 static_cast<int64_t>(text.size() - word.begin));
+    const char* const end = text.data() + text.size();
+    const auto add = [&](std::string_view word) {
+      batch_.add(word, end - word.data());
       if (batch_.is_full()) batch_.drain(ids, encode);
+    };
+    constexpr WordRules kRules = {.max_digits = 1, .has_contractions = false};
+    constexpr WordRules kCasedRules = {
+        .max_digits = 1, .has_contractions = false, .cuts_before_upper = true};
+    if (tokenizer_.classes_) {
+      llama3_split(text, kRules, *tokenizer_.classes_, add);
+    } else {
+      gpt4o_split(text, kCasedRules, *tokenizer_.cased_classes_, add);
     }
     batch_.drain(ids, encode);
   }
@@ -182,7 +186,6 @@ class TikTokenizer::WordEncoder final : public Encoder {
   const TikTokenizer& tokenizer_;
   WordCache cache_;
   WordBatch batch_;
-  std::vector<Regex::Match> words_;
 };
 
 std::unique_ptr<Encoder> TikTokenizer::make_encoder() const {

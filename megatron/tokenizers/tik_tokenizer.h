@@ -5,7 +5,7 @@
 
 #include "megatron/tokenizers/bpe_merges.h"
 #include "megatron/tokenizers/byte_trie.h"
-#include "megatron/tokenizers/regex.h"
+#include "megatron/tokenizers/gpt4o_split.h"
 #include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron {
@@ -52,7 +52,9 @@ class TikTokenizer final : public Tokenizer {
   std::unordered_map<std::string, int32_t> ids_;  // of tokens that are no special ones
   ByteTrie specials_;
   std::array<bool, 256> begins_special_{};  // by byte
-  Regex splitter_;
+  // By the pattern: one of them.
+  std::optional<CharClasses> classes_;
+  std::optional<CasedClasses> cased_classes_;
   BpeMerges merges_;
 };
 

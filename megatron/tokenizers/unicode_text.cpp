@@ -189,6 +189,25 @@ bool is_valid_utf8(std::string_view text) {
   return simdjson::validate_utf8(text.data(), text.size());
 }
 
+bool begins_nfc(char32_t value) {
+  struct Range {
+    char32_t first;
+    char32_t last;
+  };
+  constexpr std::array<Range, 9> kRanges = {{{0, 0x2FF},
+                                             {0x400, 0x481},
+                                             {0x2010, 0x2027},
+                                             {0x3001, 0x3029},
+                                             {0x3041, 0x3096},
+                                             {0x30A1, 0x30FA},
+                                             {0x4E00, 0x9FFF},
+                                             {0xAC00, 0xD7A3},
+                                             {0x1F300, 0x1F64F}}};
+  return std::any_of(kRanges.begin(), kRanges.end(), [&](const Range& range) {
+    return value >= range.first && value <= range.last;
+  });
+}
+
 std::u32string normalized(std::u32string_view text, NormalForm form) {
   const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;

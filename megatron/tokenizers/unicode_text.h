@@ -33,6 +33,9 @@ bool is_valid_utf8(std::string_view text);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 std::u32string normalized(std::u32string_view text, NormalForm form);
+// Whether NFC leaves the code point alone and never joins it with what stands before it, so that
+// the text from it on has a form of its own. True for the commonest ones only.
+bool begins_nfc(char32_t value);
 
 // Lower case of each code point by itself: U+0130 becomes two.
 std::u32string lower_case(std::u32string_view text);

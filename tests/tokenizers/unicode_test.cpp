@@ -4,6 +4,8 @@
 
 #include <map>
 
+#include "megatron/tokenizers/unicode_text.h"
+
 namespace megatron {
 namespace {
 
@@ -34,6 +36,20 @@ TEST(CharClasses, WhiteSpaceIsUnicodes) {
   }
   for (const char32_t c : {0x1Cu, 0x1Fu, 0x180Eu, 0x200Bu, 0xFEFFu}) {
     EXPECT_EQ(classes.of(c), CharClass::kOther) << static_cast<uint32_t>(c);
+  }
+}
+
+TEST(NormalForms, WhatBeginsNfcStaysAndJoinsNothingBeforeIt) {
+  for (char32_t value = 0; value < 0x110000; ++value) {
+    const std::u32string_view alone(&value, 1);
+    const std::u32string parts = normalized(alone, NormalForm::kNfd);
+    for (size_t i = 1; i < parts.size(); ++i)
+      ASSERT_FALSE(begins_nfc(parts[i])) << uint32_t{parts[i]};
+    if (!begins_nfc(value)) continue;
+    ASSERT_EQ(normalized(alone, NormalForm::kNfc), alone) << uint32_t{value};
+    // No mark, which would move before one of the highest class.
+    ASSERT_EQ(normalized(std::u32string{0x345, value}, NormalForm::kNfd)[0], 0x345u)
+        << uint32_t{value};
   }
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -37,10 +36,15 @@ class TokenFinder {
 
  private:
   bool stands_alone(std::string_view text, size_t begin, size_t end) const;
+  // The first place from `at` on where a token may begin, by its first two bytes; the size of the
+  // text if there is none.
+  size_t next_candidate(std::string_view text, size_t at) const;
+  bool may_begin(std::string_view text, size_t at) const;
 
   std::vector<AddedToken> tokens_;
-  ByteTrie trie_;                     // of places in tokens_
-  std::array<bool, 256> is_first_{};  // a token begins with the byte
+  ByteTrie trie_;  // of places in tokens_
+  std::vector<char> first_bytes_;
+  std::vector<bool> begins_;  // by the first two bytes; a token of one byte has all second ones
 };
 
 }  // namespace megatron::hf

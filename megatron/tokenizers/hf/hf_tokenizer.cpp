@@ -62,6 +62,7 @@ HfTokenizer::HfTokenizer(const std::string& path, Options options) : options_(st
 void HfTokenizer::build(const HfFiles& files) {
   const auto part = [&](const char* name) { return files.tokenizer.value(name, Json()); };
   normalizer_ = make_normalizer(part("normalizer"));
+  normalizes_ = !part("normalizer").is_null();
   pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"));
   model_ = make_model(files.tokenizer.at("model"));
   decoder_ = make_decoder(part("decoder"));
@@ -198,15 +199,18 @@ class HfTokenizer::TextEncoder final : public Encoder {
   }
 
   void append_part(std::string_view text, bool is_first, std::vector<int32_t>& ids) {
-    normal_ = text;
-    tokenizer_.normalizer_(normal_);
-    tokenizer_.normalized_tokens_.split(normal_, segments_);
+    if (tokenizer_.normalizes_) {
+      normal_ = text;
+      tokenizer_.normalizer_(normal_);
+      text = normal_;
+    }
+    tokenizer_.normalized_tokens_.split(text, segments_);
     for (const TokenFinder::Segment& part : segments_) {
       if (part.id >= 0) {
         ids.push_back(part.id);
         continue;
       }
-      pieces_.reset({part.text, is_first && part.text.data() == normal_.data()});
+      pieces_.reset({part.text, is_first && part.text.data() == text.data()});
       for (const PreTokenizerStep& step : tokenizer_.pre_tokenizer_.steps) step(pieces_);
       append_words(ids);
     }
@@ -218,8 +222,11 @@ class HfTokenizer::TextEncoder final : public Encoder {
       tokenizer_.model_->append(maps_bytes ? printable_from_bytes(word) : std::string(word), own);
     };
     for (const Piece& piece : pieces_.list()) {
-      batch_.add(piece.text, static_cast<int64_t>(piece.text.size()));
-      if (batch_.is_full()) batch_.drain(ids, encode);
+      const char* const end = piece.text.data() + piece.text.size();
+      tokenizer_.pre_tokenizer_.words.cut(piece.text, [&](std::string_view word) {
+        batch_.add(word, end - word.data());
+        if (batch_.is_full()) batch_.drain(ids, encode);
+      });
     }
     batch_.drain(ids, encode);
   }

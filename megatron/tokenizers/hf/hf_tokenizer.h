@@ -63,6 +63,7 @@ class HfTokenizer final : public Tokenizer {
   Options options_;
   std::string source_;
   Normalizer normalizer_;
+  bool normalizes_ = false;
   PreTokenizer pre_tokenizer_;
   std::unique_ptr<Model> model_;
   Surroundings surroundings_;

@@ -12,6 +12,7 @@
 #include "megatron/tokenizers/byte_map.h"
 #include "megatron/tokenizers/hf/charsmap.h"
 #include "megatron/tokenizers/hf/pattern.h"
+#include "megatron/tokenizers/unicode.h"
 #include "megatron/tokenizers/unicode_text.h"
 
 namespace megatron::hf {
@@ -28,6 +29,42 @@ Normalizer to_form(NormalForm form) {
   return [form](std::string& text) {
     if (!is_ascii(text)) text = to_utf8(normalized(code_points(text), form));
   };
+}
+
+// The first place from `p` on whose code point has no form of its own.
+const char* end_of_nfc(const char* p, const char* end) {
+  while (p < end) {
+    if (static_cast<uint8_t>(*p) < 0x80) {
+      ++p;
+      continue;
+    }
+    const CodePoint c = decode_utf8(p, end);
+    if (!begins_nfc(c.value)) break;
+    p += c.length;
+  }
+  return p;
+}
+
+// Most text is NFC already; the rest is changed in pieces that have a form of their own.
+void to_nfc(std::string& text) {
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const char* done = begin;
+  std::string result;
+  for (const char* p = end_of_nfc(begin, end); p < end; p = end_of_nfc(done, end)) {
+    const char* const start = p > begin ? p - last_code_point(begin, p).length : p;
+    result.append(done, start);
+    CodePoint c;
+    for (done = p; done < end; done += c.length) {
+      c = decode_utf8(done, end);
+      if (begins_nfc(c.value)) break;
+    }
+    const std::string_view piece(start, static_cast<size_t>(done - start));
+    result += to_utf8(normalized(code_points(piece), NormalForm::kNfc));
+  }
+  if (done == begin) return;
+  result.append(done, end);
+  text = std::move(result);
 }
 
 // Keeps the code points for which `keep` holds.
@@ -192,7 +229,7 @@ Normalizer make_normalizer(const Json& json) {
   const std::string type = json.at("type");
   if (type == "Sequence") return make_sequence(json);
   if (type == "BertNormalizer") return make_bert(json);
-  if (type == "NFC") return to_form(NormalForm::kNfc);
+  if (type == "NFC") return to_nfc;
   if (type == "NFD") return to_form(NormalForm::kNfd);
   if (type == "NFKC") return to_form(NormalForm::kNfkc);
   if (type == "NFKD") return to_form(NormalForm::kNfkd);

@@ -8,9 +8,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/tokenizers/byte_map.h"
-#include "megatron/tokenizers/gpt2_split.h"
 #include "megatron/tokenizers/hf/pattern.h"
-#include "megatron/tokenizers/llama3_split.h"
 #include "megatron/tokenizers/unicode_text.h"
 
 namespace megatron::hf {
@@ -86,35 +84,14 @@ PreTokenizerStep split(Finder find, Behavior behavior, bool invert = false) {
   };
 }
 
-PreTokenizerStep split_like_gpt2() {
-  return [classes = std::make_shared<const CharClasses>()](Pieces& pieces) {
-    pieces.split_each([&](const Piece& piece, const auto& add) {
-      gpt2_split(piece.text, *classes, [&](std::string_view word) {
-        add({word, piece.is_first && word.data() == piece.text.data()});
-      });
-    });
-  };
-}
-
-PreTokenizerStep split_like_llama3(int max_digits) {
-  return [classes = std::make_shared<const CharClasses>(), max_digits](Pieces& pieces) {
-    pieces.split_each([&](const Piece& piece, const auto& add) {
-      llama3_split(piece.text, *classes, max_digits, [&](std::string_view word) {
-        add({word, piece.is_first && word.data() == piece.text.data()});
-      });
-    });
-  };
-}
-
-// Patterns of well-known models have scanners of their own, which are faster.
+// Patterns of well-known models have scanners of their own.
 PreTokenizerStep make_split(const Json& json) {
   const Behavior behavior = behavior_of(json.at("behavior").get<std::string>());
   const bool invert = json.value("invert", false);
   const Json& pattern = json.at("pattern");
   const std::string regex = pattern.value("Regex", std::string());
   if (behavior == Behavior::kIsolated && !invert) {
-    if (regex == kLlama3Pattern) return split_like_llama3(3);
-    if (regex == kQwen2Pattern) return split_like_llama3(1);
+    if (const std::optional<WordSplit> words = WordSplit::of(regex)) return *words;
   }
   return split(make_finder(pattern), behavior, invert);
 }
@@ -205,7 +182,7 @@ void append_steps(const Json& json, std::vector<PreTokenizerStep>& steps);
 
 void append_byte_level(const Json& json, std::vector<PreTokenizerStep>& steps) {
   if (json.value("add_prefix_space", true)) steps.push_back(prefix_blank());
-  if (json.value("use_regex", true)) steps.push_back(split_like_gpt2());
+  if (json.value("use_regex", true)) steps.emplace_back(WordSplit::gpt2());
 }
 
 void append_type(const std::string& type, const Json& json, std::vector<PreTokenizerStep>& steps) {
@@ -275,6 +252,11 @@ PreTokenizer make_pre_tokenizer(const Json& json) {
   if (last != nullptr && last->at("type") == "ByteLevel") {
     result.steps.pop_back();  // bytes are mapped when a word is new
     result.maps_bytes = true;
+  }
+  if (result.steps.empty()) return result;
+  if (const WordSplit* const words = result.steps.back().target<WordSplit>()) {
+    result.words = *words;
+    result.steps.pop_back();
   }
   return result;
 }

@@ -1,51 +1,20 @@
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
-#include <string>
-#include <string_view>
 #include <vector>
 
+#include "megatron/tokenizers/hf/pieces.h"
+#include "megatron/tokenizers/hf/word_split.h"
+
 namespace megatron::hf {
-
-// A part of a text on its way to the model.
-struct Piece {
-  std::string_view text;
-  bool is_first = false;  // the whole text begins with it
-};
-
-// The parts of a text, in order, and the memory of those that are no longer part of it.
-class Pieces {
- public:
-  // One part: `text`, which must outlive the pieces.
-  void reset(Piece piece);
-  const std::vector<Piece>& list() const { return list_; }
-
-  // Replaces each piece by what split(piece, add) hands to add(piece); empty pieces vanish.
-  template <class Split>
-  void split_each(const Split& split) {
-    next_.clear();
-    const auto add = [&](Piece piece) {
-      if (!piece.text.empty()) next_.push_back(piece);
-    };
-    for (const Piece& piece : list_) split(piece, add);
-    std::swap(list_, next_);
-  }
-  // A view of a new text that lives as long as the pieces.
-  std::string_view keep(std::string text);
-
- private:
-  std::vector<Piece> list_;
-  std::vector<Piece> next_;
-  std::deque<std::string> texts_;
-};
 
 // One step that cuts or changes pieces. Thread safe.
 using PreTokenizerStep = std::function<void(Pieces&)>;
 
 struct PreTokenizer {
   std::vector<PreTokenizerStep> steps;
+  WordSplit words;  // of the pieces behind the last step
   // The model gets the bytes of words as printable characters (byte_map.h).
   bool maps_bytes = false;
 };
