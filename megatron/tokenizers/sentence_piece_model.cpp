@@ -28,8 +28,14 @@ SentencePieceModel::SentencePieceModel(const std::string& file)
   }
   const SentencePieceSettings settings = read_sentence_piece_settings(bytes);
   removes_extra_blanks_ = settings.removes_extra_blanks;
-  has_words_ = settings.is_bpe && settings.charsmap.empty() && settings.adds_dummy_prefix &&
+  const bool bpe_has_words = settings.is_bpe && settings.charsmap.empty();
+  // Blanks that rules make are removed where words meet.
+  const bool unigram_has_words = settings.is_unigram && !settings.has_user_pieces &&
+                                 !settings.falls_back_to_bytes && settings.removes_extra_blanks &&
+                                 rules_keep_to_words(settings.charsmap);
+  has_words_ = (bpe_has_words || unigram_has_words) && settings.adds_dummy_prefix &&
                settings.escapes_blanks && !settings.has_blanks_behind && pieces_keep_to_words();
+  if (has_words_ && settings.is_unigram) unigram_words_ = make_unigram_words();
 }
 
 bool SentencePieceModel::pieces_keep_to_words() const {
@@ -39,6 +45,23 @@ bool SentencePieceModel::pieces_keep_to_words() const {
     if (!keeps_to_words(piece(id)) || piece(id).find(' ') != std::string::npos) return false;
   }
   return true;
+}
+
+UnigramWords SentencePieceModel::make_unigram_words() const {
+  UnigramWords words(processor_->unk_id());
+  for (int32_t id = 0; id < num_pieces(); ++id) {
+    const bool has_meaning = processor_->IsControl(id) || processor_->IsUnknown(id);
+    if (has_meaning || processor_->IsUnused(id) || processor_->IsByte(id)) continue;
+    words.add_piece(piece(id), id, processor_->GetScore(id));
+  }
+  return words;
+}
+
+std::string SentencePieceModel::normalized(std::string_view word) const {
+  std::string text;
+  const sentencepiece::ImmutableSentencePieceText whole = processor_->EncodeAsImmutableProto(word);
+  for (const auto& piece : whole.pieces()) text += piece.piece();
+  return text;
 }
 
 bool SentencePieceModel::has_words(std::string_view text) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "megatron/tokenizers/blank_words.h"
+#include "megatron/tokenizers/unigram_words.h"
 
 namespace sentencepiece {
 class SentencePieceProcessor;
@@ -29,10 +30,15 @@ class SentencePieceModel {
   int32_t num_pieces() const;
   // Appends the ids of a text, without bos and eos.
   void encode(std::string_view text, std::vector<int32_t>& ids) const;
-  // Whether the ids of a text are those of its words, each encoded alone: pieces of a BPE model
-  // that keep to words, and no changes of characters. Then cut_words() gives the words.
+  // Whether a text may be taken word by word, as pieces and changes of characters keep to words.
+  // Then cut_words() gives the words. The ids of a BPE model are those of the words, each encoded
+  // alone; for those of a Unigram model, ask unigram_words().
   bool has_words(std::string_view text) const;
-  // Calls emit(word) for texts whose ids, one after the other, are those of the text.
+  // Null for a model that has no words or is no Unigram model.
+  const UnigramWords* unigram_words() const { return unigram_words_ ? &*unigram_words_ : nullptr; }
+  // A word with its characters changed and a mark of a blank before it. REQUIRES: unigram_words().
+  std::string normalized(std::string_view word) const;
+  // Calls emit(word) for the words of a text, in order.
   // REQUIRES: has_words(text).
   template <class Emit>
   void cut_words(std::string_view text, const Emit& emit) const;
@@ -48,11 +54,13 @@ class SentencePieceModel {
 
  private:
   bool pieces_keep_to_words() const;
+  UnigramWords make_unigram_words() const;
 
   std::string file_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
   bool has_words_ = false;
   bool removes_extra_blanks_ = false;
+  std::optional<UnigramWords> unigram_words_;
 };
 
 template <class Emit>

@@ -60,15 +60,30 @@ class Message {
   std::string_view bytes_;
 };
 
-constexpr uint64_t kTrainer = 2;  // fields of the model
+constexpr uint64_t kPiece = 1;  // fields of the model
+constexpr uint64_t kTrainer = 2;
 constexpr uint64_t kNormalizer = 3;
+
+void read_piece(Message piece, SentencePieceSettings& settings) {
+  constexpr uint64_t kType = 3;
+  constexpr uint64_t kUserDefined = 4;
+  while (piece.next()) {
+    if (piece.field() == kType) settings.has_user_pieces |= piece.number() == kUserDefined;
+  }
+}
 
 void read_trainer(Message trainer, SentencePieceSettings& settings) {
   constexpr uint64_t kModelType = 3;
   constexpr uint64_t kBlanksBehind = 24;
+  constexpr uint64_t kByteFallback = 35;
+  constexpr uint64_t kUnigram = 1;
   constexpr uint64_t kBpe = 2;
   while (trainer.next()) {
-    if (trainer.field() == kModelType) settings.is_bpe = trainer.number() == kBpe;
+    if (trainer.field() == kModelType) {
+      settings.is_unigram = trainer.number() == kUnigram;
+      settings.is_bpe = trainer.number() == kBpe;
+    }
+    if (trainer.field() == kByteFallback) settings.falls_back_to_bytes = trainer.number() != 0;
     if (trainer.field() == kBlanksBehind) settings.has_blanks_behind = trainer.number() != 0;
   }
 }
@@ -93,6 +108,7 @@ void read_normalizer(Message normalizer, SentencePieceSettings& settings) {
 SentencePieceSettings read_sentence_piece_settings(std::string_view model) {
   SentencePieceSettings settings;
   for (Message message(model); message.next();) {
+    if (message.field() == kPiece) read_piece(Message(message.bytes()), settings);
     if (message.field() == kTrainer) read_trainer(Message(message.bytes()), settings);
     if (message.field() == kNormalizer) read_normalizer(Message(message.bytes()), settings);
   }

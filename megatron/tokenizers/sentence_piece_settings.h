@@ -6,7 +6,10 @@ namespace megatron {
 
 // Settings of a SentencePiece model that the library does not tell.
 struct SentencePieceSettings {
+  bool is_unigram = true;
   bool is_bpe = false;
+  bool has_user_pieces = false;      // which go before all others
+  bool falls_back_to_bytes = false;  // an unknown character becomes pieces of its bytes
   std::string_view charsmap;  // rules by which characters are replaced first; a view of the file
   bool adds_dummy_prefix = true;  // a blank goes before the text
   bool removes_extra_blanks = true;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <bit>
+#include <cmath>
+
 #include "megatron/core/error.h"
 #include "megatron/tokenizers/word_cache.h"
 
@@ -84,6 +87,7 @@ class SentencePieceTokenizer::TextEncoder final : public Encoder {
   void encode_part(std::string_view text, std::vector<int32_t>& ids) {
     const SentencePieceModel& model = tokenizer_.model_;
     if (!model.has_words(text)) return model.encode(text, ids);
+    if (model.unigram_words() != nullptr) return encode_unigram(text, ids);
     const char* const end = text.data() + text.size();
     const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
       model.encode(word, own);
@@ -95,7 +99,40 @@ class SentencePieceTokenizer::TextEncoder final : public Encoder {
     batch_.drain(ids, encode);
   }
 
+  // The table holds, before the pieces of a word, the bits of the score up to which they hold.
+  void encode_unigram(std::string_view text, std::vector<int32_t>& ids) {
+    const SentencePieceModel& model = tokenizer_.model_;
+    const UnigramWords& words = *model.unigram_words();
+    const char* const end = text.data() + text.size();
+    float score = 0;  // of the text so far, as the library rounds it
+    const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
+      own.push_back(0);
+      const float limit = words.divide_exactly(model.normalized(word), own);
+      own[0] = std::bit_cast<int32_t>(limit);
+    };
+    const auto append = [&](std::string_view word, std::span<const int32_t> known) {
+      std::span<const int32_t> pieces = known.subspan(1);
+      if (!(std::abs(score) < std::bit_cast<float>(known[0]))) {
+        pieces_.clear();
+        words.divide(model.normalized(word), score, pieces_);
+        pieces = pieces_;
+      }
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        score += words.score(pieces[i]);
+        // A run of unknown characters is one piece.
+        const bool goes_on = pieces[i] == words.unknown_id() && i > 0 && pieces[i - 1] == pieces[i];
+        if (!goes_on) ids.push_back(pieces[i]);
+      }
+    };
+    model.cut_words(text, [&](std::string_view word) {
+      batch_.add(word, end - word.data());
+      if (batch_.is_full()) batch_.drain_into(encode, append);
+    });
+    batch_.drain_into(encode, append);
+  }
+
   const SentencePieceTokenizer& tokenizer_;
+  std::vector<int32_t> pieces_;  // of one word
   WordCache cache_;
   WordBatch batch_;
 };

@@ -156,6 +156,18 @@ class WordBatch {
     size_ = 0;
   }
 
+  // The same, but calls visit(word, ids) for each word instead.
+  template <class Encode, class Visit>
+  void drain_into(const Encode& encode, const Visit& visit) {
+    for (size_t i = 0; i < size_; ++i) {
+      const Entry& entry = entries_[i];
+      std::span<const int32_t> known;
+      if (!cache_.find(entry.word, entry.key, known)) known = encoded(entry, encode);
+      visit(entry.word, known);
+    }
+    size_ = 0;
+  }
+
  private:
   static constexpr size_t kMaxWords = 64;
 
@@ -166,14 +178,16 @@ class WordBatch {
   };
 
   template <class Encode>
+  std::span<const int32_t> encoded(const Entry& entry, const Encode& encode) {
+    fresh_.clear();
+    encode(entry.word, fresh_);
+    cache_.insert(entry.word, entry.key, fresh_);
+    return fresh_;
+  }
+  template <class Encode>
   void append_rare(const Entry& entry, std::vector<int32_t>& ids, const Encode& encode) {
     std::span<const int32_t> known;
-    if (!cache_.find(entry.word, entry.key, known)) {
-      fresh_.clear();
-      encode(entry.word, fresh_);
-      cache_.insert(entry.word, entry.key, fresh_);
-      known = fresh_;
-    }
+    if (!cache_.find(entry.word, entry.key, known)) known = encoded(entry, encode);
     ids.insert(ids.end(), known.begin(), known.end());
   }
 

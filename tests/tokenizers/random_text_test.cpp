@@ -11,6 +11,7 @@
 #include "megatron/tokenizers/bert_words.h"
 #include "megatron/tokenizers/blank_words.h"
 #include "megatron/tokenizers/hf/model.h"
+#include "megatron/tokenizers/hf/normalizer.h"
 #include "megatron/tokenizers/hf/text_cuts.h"
 #include "megatron/tokenizers/regex.h"
 #include "megatron/tokenizers/sentence_piece_model.h"
@@ -18,6 +19,7 @@
 #include "megatron/tokenizers/sentence_piece_trainer.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/tokenizers/unicode.h"
+#include "megatron/tokenizers/unicode_text.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tokenizers/base64_of.h"
@@ -162,6 +164,54 @@ TEST_F(RandomText, SentencePieceWordsEqualTheWholeText) {
   }
 }
 
+// The library rounds the score of a text so far, so a word may be divided in another way the later
+// it comes; texts are long, and words of one letter have many divisions of equal score.
+TEST_F(RandomText, SentencePieceUnigramWordsEqualTheWholeText) {
+  EXPECT_FALSE(SentencePieceModel(sentence_piece(true)).has_words("the cat"));  // pieces of bytes
+  SentencePieceModelTrainer trainer;
+  std::mt19937_64 random(31);
+  for (int line = 0; line < 300; ++line) {
+    std::string sentence = "the cat";
+    for (int i = 0; i < 40; ++i) sentence += "ehtnoacs  "[random() % 10];
+    trainer.add_text(sentence + "\n");
+  }
+  const std::string file = files_.write(
+      "words.model", trainer.train({.unigram = true, .vocab_size = 70, .byte_fallback = false}));
+  const SentencePieceModel model(file);
+  ASSERT_TRUE(model.has_words("the cat"));
+  ASSERT_NE(model.unigram_words(), nullptr);
+  const auto tokenizer =
+      make_tokenizer({.tokenizer_type = "GPTSentencePieceTokenizer", .tokenizer_model = file});
+  const std::unique_ptr<Encoder> encoder = tokenizer->make_encoder();
+  const std::vector<std::string> bits = {" the cat sat on the mat",
+                                         " tttt",
+                                         " \n ",
+                                         "  ",
+                                         "\t",
+                                         "\u00A8 \u0308",
+                                         " aaaaaaaaa ",
+                                         " ontheontheonthe",
+                                         "\x80 ",
+                                         " \xE4\xB8",
+                                         "\u3000",
+                                         "thethe dogdog ",
+                                         std::string(1, '\0')};
+  RandomTexts texts(29);
+  std::vector<int32_t> ids;
+  std::vector<int32_t> want;
+  for (int64_t i = 0; i < num_strings(); ++i) {
+    std::string text;
+    for (int64_t parts = i % 100 == 0 ? 500 : i % 7; parts > 0; --parts) {
+      text += texts.next() + bits[static_cast<size_t>(i + parts) % bits.size()];
+    }
+    ids.clear();
+    want.clear();
+    encoder->append(text, ids);
+    model.encode(text, want);
+    ASSERT_EQ(ids, want) << text;
+  }
+}
+
 TEST_F(RandomText, HuggingFace) {
   expect_sound(hugging_face("bpe-llama3"), Way::kThereAndBack);
   for (const char* name : {"bpe-byte-fallback", "bpe-prefix", "bpe-suffix", "unigram", "wordpiece",
@@ -237,6 +287,23 @@ TEST_F(RandomText, HuggingFacePartsEqualTheWholeText) {
   const std::string charsmap(read_sentence_piece_settings(trained).charsmap);
   t5["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", base64_of(charsmap)}};
   expect_equal(t5);
+}
+
+TEST(RandomTextNormalizer, NfcInPiecesIsNfcOfTheWhole) {
+  const hf::Normalizer normalizer = hf::make_normalizer({{"type", "NFC"}});
+  RandomTexts texts(23);
+  const std::u32string marks = U"\u0301\u0323\u0345\u3099\u11A8\u1161\uAC00\u304B\u2126\u0344e";
+  for (int64_t i = 0; i < num_strings(); ++i) {
+    std::string text = texts.next();
+    for (int64_t k = 0; k < i % 4; ++k) {
+      append_utf8(text, marks[static_cast<size_t>(i / 4 + k * 7) % marks.size()]);
+    }
+    text += texts.next();
+    const std::string want = to_utf8(normalized(code_points(text), NormalForm::kNfc));
+    const std::string given = text;
+    normalizer(text);
+    ASSERT_EQ(text, want) << given;
+  }
 }
 
 TEST_F(RandomText, Tik) {
