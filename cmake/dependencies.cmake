@@ -6,6 +6,8 @@ find_package(nlohmann_json REQUIRED)
 find_package(simdjson REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(LibLZMA REQUIRED)
+find_package(Snappy REQUIRED)
+find_package(zstd REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(yaml-cpp REQUIRED)
 # Only the C interface is used: newer versions of Open MPI lack the C++ library.

@@ -13,6 +13,7 @@ readonly needed=(
   libfmt-dev libspdlog-dev                 # text, log
   nlohmann-json3-dev libsimdjson-dev       # checkpoints; corpora
   zlib1g-dev liblzma-dev                   # compressed corpora
+  libsnappy-dev libzstd-dev                # Parquet files
   libopenmpi-dev openmpi-bin               # ranks that are processes
   libssl-dev                               # proofs that ranks belong to a job
   libyaml-cpp-dev                          # configuration files of Accelerate

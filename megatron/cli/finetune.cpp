@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <functional>
@@ -22,8 +23,10 @@
 #include "megatron/core/log.h"
 #include "megatron/data/python_json.h"
 #include "megatron/data/text_blocks.h"
+#include "megatron/data/text_files.h"
 #include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/hf/folder.h"
+#include "megatron/interchange/hf/hub_cache.h"
 #include "megatron/interchange/hf/peft_folder.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/models/gpt/finetune_task.h"
@@ -58,13 +61,27 @@ bool read_words(std::span<const std::string> words, FinetuneFlags& flags, Traini
   return true;
 }
 
-fs::path texts_of_dataset(const FinetuneFlags& flags) {
-  const fs::path folder = fs::path(flags.dataset_name) / flags.dataset_config_name;
-  if (fs::exists(folder)) return folder;
-  throw ConfigError(fmt::format(
-      "--dataset_name {}: is no folder, and data sets are not downloaded; write its texts as "
-      ".jsonl and give them with --train_file",
-      flags.dataset_name));
+// The files that the flags name: those of training, and those of evaluation if they have their own.
+DatasetFiles files_of(const FinetuneFlags& flags) {
+  DatasetFiles files;
+  if (flags.train_file.empty() && !flags.dataset_name.empty()) {
+    fs::path folder = dataset_path(flags.dataset_name, "--dataset_name", std::getenv);
+    if (!flags.dataset_config_name.empty()) {
+      folder /= flags.dataset_config_name;
+      if (!fs::exists(folder)) {
+        throw ConfigError(fmt::format("--dataset_config_name {}: there is no folder {}",
+                                      flags.dataset_config_name, folder.string()));
+      }
+    } else if (fs::exists(folder / "data")) {
+      folder /= "data";
+    }
+    files = dataset_files(folder);
+  } else {
+    files.train = text_files(flags.train_file);
+  }
+  if (!flags.validation_file.empty()) files.validation = text_files(flags.validation_file);
+  if (files.train.empty()) throw ConfigError("--train_file is required: the texts to train on");
+  return files;
 }
 
 // Reads the texts in blocks. Threads of one process share them.
@@ -76,26 +93,21 @@ std::shared_ptr<const FinetuneTask::Data> read_blocks(const FinetuneFlags& flags
     const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(args.tokenizer);
     const TextFileOptions options{.column = flags.text_column,
                                   .keeps_linebreaks = flags.keeps_linebreaks};
-    std::vector<std::string> train = flags.train_file;
-    if (train.empty() && !flags.dataset_name.empty()) train = {texts_of_dataset(flags).string()};
-    if (train.empty()) {
-      throw ConfigError("--train_file is required: the texts to train on");
-    }
-    const TokenizedTexts texts = tokenized_texts(text_files(train), options, *tokenizer);
+    const DatasetFiles files = files_of(flags);
+    const TokenizedTexts texts = tokenized_texts(files.train, options, *tokenizer);
     const int64_t block_size = args.transformer.seq_length;
     const auto blocks_of = [&](const TokenizedTexts& of, int64_t begin, int64_t end) {
       return std::make_shared<const TextBlocks>(text_blocks(of, begin, end, block_size));
     };
     auto data = std::make_shared<FinetuneTask::Data>();
     int64_t begin = 0;
-    if (flags.validation_file.empty()) {
+    if (files.validation.empty()) {
       // Compat: the percentage is rounded as in transformers' data sets.
       begin = std::llrint(static_cast<double>(flags.validation_split_percentage) *
                           static_cast<double>(texts.num_texts()) / 100.0);
       data->valid = blocks_of(texts, 0, begin);
     } else {
-      const TokenizedTexts valid =
-          tokenized_texts(text_files(flags.validation_file), options, *tokenizer);
+      const TokenizedTexts valid = tokenized_texts(files.validation, options, *tokenizer);
       data->valid = blocks_of(valid, 0, valid.num_texts());
     }
     data->train = blocks_of(texts, begin, texts.num_texts());

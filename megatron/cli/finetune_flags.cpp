@@ -18,7 +18,9 @@ void add_text_flags(FlagTable& table, FinetuneFlags& f) {
             "Texts to evaluate on; without it the first --validation_split_percentage of the "
             "training texts.");
   table.add_optional("--dataset_name", f.dataset_name,
-                     "A folder of texts, in place of --train_file.");
+                     "A folder of texts, or the name of a data set in the cache of Hugging Face's "
+                     "hub, in place of --train_file. Files have the split that their names begin "
+                     "with: train, validation, test.");
   table.add_optional("--dataset_config_name", f.dataset_config_name,
                      "A folder inside --dataset_name.");
   table.add("--validation_split_percentage", f.validation_split_percentage,

@@ -12,13 +12,14 @@
 #include "megatron/data/csv_reader.h"
 #include "megatron/data/json_line.h"
 #include "megatron/data/line_reader.h"
+#include "megatron/data/parquet/parquet_file.h"
 
 namespace megatron {
 namespace {
 
 namespace fs = std::filesystem;
 
-enum class Kind { kLines, kCsv, kJson };
+enum class Kind { kLines, kCsv, kJson, kParquet };
 
 // By the name, without a final .gz or .xz; none if it is no file of texts.
 std::optional<Kind> kind_of(fs::path file) {
@@ -27,6 +28,7 @@ std::optional<Kind> kind_of(fs::path file) {
   if (extension == ".txt" || extension == ".text") return Kind::kLines;
   if (extension == ".csv") return Kind::kCsv;
   if (extension == ".json" || extension == ".jsonl") return Kind::kJson;
+  if (extension == ".parquet") return Kind::kParquet;
   return std::nullopt;
 }
 
@@ -38,7 +40,8 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   std::sort(files.begin(), files.end());
   if (files.empty()) {
     throw ConfigError(fmt::format(
-        "{}: the folder has no .txt, .csv, .json or .jsonl file; name the folder of the texts",
+        "{}: the folder has no .txt, .csv, .json, .jsonl or .parquet file; name the folder of the "
+        "texts",
         folder.string()));
   }
   return files;
@@ -136,6 +139,13 @@ void read_json(LineReader& reader, const std::string& column, const Take& take) 
   if (!list.empty()) read_json_list(reader, list, column, take);
 }
 
+void read_parquet(const fs::path& file, const std::string& column, const Take& take) {
+  const ParquetFile parquet(file);
+  const std::vector<std::string> columns = parquet.columns();
+  const bool has_column = columns.empty() || std::ranges::find(columns, column) != columns.end();
+  parquet.read_texts(has_column ? column : columns.front(), take);
+}
+
 }  // namespace
 
 std::vector<fs::path> text_files(std::span<const std::string> words) {
@@ -147,24 +157,52 @@ std::vector<fs::path> text_files(std::span<const std::string> words) {
       for (fs::path& file : files_in(path)) files.push_back(std::move(file));
     } else if (kind_of(path)) {
       files.push_back(path);
-    } else if (path.extension() == ".parquet" || path.extension() == ".arrow") {
-      throw ConfigError(
-          fmt::format("{}: {} files are not read; write the texts as .jsonl, with pandas: "
-                      "read_parquet(FILE).to_json(\"texts.jsonl\", orient=\"records\", lines=True)",
-                      word, path.extension().string().substr(1)));
-    } else {
+    } else if (path.extension() == ".arrow") {
       throw ConfigError(fmt::format(
-          "{}: is no file of texts; give .txt, .csv, .json or .jsonl, or a folder of them", word));
+          "{}: .arrow files are not read; give the .parquet files of the data set, or write its "
+          "texts as .jsonl with the datasets package: load_from_disk(FOLDER).to_json(FILE)",
+          word));
+    } else {
+      throw ConfigError(
+          fmt::format("{}: is no file of texts; give .txt, .csv, .json, .jsonl or .parquet, or a "
+                      "folder of them",
+                      word));
     }
   }
   return files;
 }
 
+DatasetFiles dataset_files(const fs::path& folder) {
+  DatasetFiles files;
+  std::vector<fs::path> others;
+  for (fs::path& file : files_in(folder)) {
+    const std::string name = file.filename();
+    if (name.starts_with("train")) {
+      files.train.push_back(std::move(file));
+    } else if (name.starts_with("valid") || name.starts_with("dev")) {
+      files.validation.push_back(std::move(file));
+    } else if (!name.starts_with("test")) {
+      others.push_back(std::move(file));
+    }
+  }
+  if (files.train.empty()) files.train = std::move(others);
+  if (files.train.empty()) {
+    throw ConfigError(
+        fmt::format("{}: the data set has no files of a train split: train*.parquet "
+                    "or the like; give its files with --train_file",
+                    folder.string()));
+  }
+  return files;
+}
+
 void read_texts(const fs::path& file, const TextFileOptions& options, const Take& take) {
-  LineReader reader(file);
   const std::optional<Kind> kind = kind_of(file);
   invariant(kind.has_value(), "text_files() has chosen the file");
+  if (*kind == Kind::kParquet) return read_parquet(file, options.column, take);
+  LineReader reader(file);
   switch (*kind) {
+    case Kind::kParquet:
+      break;
     case Kind::kLines:
       return read_lines(reader, options.keeps_linebreaks, take);
     case Kind::kCsv:

@@ -81,8 +81,9 @@ TEST_F(TextFilesTest, OtherFilesAreRefused) {
   const auto refusal = [](const std::filesystem::path& path) {
     return [path] { text_files(std::vector{path.string()}); };
   };
-  EXPECT_THAT(refusal(written("a.parquet", "")),
-              ThrowsMessage<ConfigError>(HasSubstr("parquet files are not read; write the texts")));
+  EXPECT_THAT(
+      refusal(written("a.arrow", "")),
+      ThrowsMessage<ConfigError>(HasSubstr(".arrow files are not read; give the .parquet")));
   EXPECT_THAT(refusal(written("a.bin", "")),
               ThrowsMessage<ConfigError>(HasSubstr("a.bin: is no file of texts; give .txt")));
   EXPECT_THAT(refusal(directory_.path()),

@@ -19,6 +19,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/data/indexed_dataset.h"
+#include "megatron/data/parquet/parquet_file.h"
 #include "megatron/formats/pickle_writer.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/formats/sharded.h"
@@ -154,17 +155,30 @@ std::vector<Reader> readers(const fs::path& directory) {
     const IndexedDataset dataset(prefix.replace_extension());
     for (int64_t i = 0; i < dataset.num_sequences(); ++i) dataset.sequence(i);
   };
+  // Few bytes may stand for any number of equal texts.
+  const auto parquet = [](const fs::path& path) {
+    int64_t left = 100'000;
+    ParquetFile(path).read_texts("text", [&](std::string_view) {
+      if (--left < 0) throw FormatError("too many texts");
+    });
+  };
   const fs::path golden = fs::path(MG_SOURCE_DIR) / "tests/golden/megatron";
   fs::copy_file(golden / "data/corpus_text_document.bin", directory / "idx.bin");
   const std::string archive = sample_torch_file(directory / "sample.pt");
   const ZipArchive entries(std::as_bytes(std::span(archive)), "sample.pt");
   const auto bytes = entries.find("sample/data.pkl")->bytes;
   const std::string object(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<std::string> tables;
+  for (const char* const name : {"snappy", "zstd_v2", "gzip_plain", "none_required"}) {
+    tables.push_back(
+        read_text(golden.parent_path() / "parquet" / (std::string(name) + ".parquet")));
+  }
   return {{"pt", {archive, sample_stream()}, torch},
           {"pkl", {object}, pickle},
           {"weights", {sample_weights(directory / "sample.bin")}, weights},
           {"safetensors", {sample_safetensors(directory / "sample.safetensors")}, safetensors},
-          {"idx", {read_text(golden / "data/corpus_text_document.idx")}, index}};
+          {"idx", {read_text(golden / "data/corpus_text_document.idx")}, index},
+          {"parquet", tables, parquet}};
 }
 
 // Operations of pickles, and digits.

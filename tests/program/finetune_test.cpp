@@ -229,6 +229,31 @@ TEST_F(FinetuneTest, DownloadedModelsHaveNames) {
                                      "folder, and no model of that name in "));
 }
 
+// Parquet files in the hub's cache, by the name of the data set; the losses are those of the texts.
+TEST_F(FinetuneTest, DownloadedDataSetsHaveNames) {
+  const auto set = path("home") / "hub" / "datasets--tiny--texts";
+  std::filesystem::create_directories(set / "refs");
+  std::filesystem::create_directories(set / "snapshots" / "abc123");
+  std::ofstream(set / "refs" / "main") << "abc123";
+  std::filesystem::copy(golden("parquet/dataset"), set / "snapshots" / "abc123" / "plain");
+  const Flags flags = golden_finetuning("out")
+                          .without("--train_file")
+                          .without("--validation_file")
+                          .with("--dataset_name", "tiny/texts")
+                          .with("--dataset_config_name", "plain");
+  const RunOptions options{.environment = {{"HF_HOME", path("home").string()}}};
+  const Outcome outcome = run("finetune", flags.words(), options);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<double> losses = eval_losses_of(outcome.out);
+  const auto expected = reference().at("eval_losses").get<std::vector<double>>();
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-5);
+  const Outcome missing =
+      run("finetune", flags.with("--dataset_config_name", "other").words(), options);
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("--dataset_config_name other: there is no folder "));
+}
+
 TEST_F(FinetuneTest, IndexedData) {
   write_periodic_dataset(path("data"),
                          {5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61});
@@ -395,9 +420,10 @@ TEST_F(FinetuneTest, MistakesAreNamed) {
                                     "merges.txt); give its folder with --tokenizer_name")));
   EXPECT_THAT(errors(flags.with("--lr_scheduler_type", "polynomial")),
               ElementsAre(HasSubstr("--lr_scheduler_type polynomial is not available; use")));
-  EXPECT_THAT(errors(flags.with("--dataset_name", "wikitext").without("--train_file")),
-              ElementsAre(HasSubstr("--dataset_name wikitext: is no folder, and data sets are not "
-                                    "downloaded")));
+  EXPECT_THAT(
+      errors(flags.with("--dataset_name", "wikitext").without("--train_file")),
+      ElementsAre(HasSubstr("--dataset_name wikitext: there is no such file or folder, and no "
+                            "data set of that name in ")));
   EXPECT_THAT(errors(flags.with("--train_file", golden("finetune/reference.json").string())
                          .with("--text_column", "torch")),
               ElementsAre(HasSubstr("reference.json: line 1: ")));

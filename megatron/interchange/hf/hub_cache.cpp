@@ -22,32 +22,41 @@ fs::path hub_cache(const Variable& variable) {
   return (cache.empty() ? folder("HOME") / ".cache" : cache) / "huggingface" / "hub";
 }
 
-// "org/model" -> "models--org--model"
-std::string folder_of(std::string name) {
+// "model", "org/name" -> "models--org--name"
+std::string folder_of(const char* kind, std::string name) {
   for (size_t at = name.find('/'); at != std::string::npos; at = name.find('/', at)) {
     name.replace(at, 1, "--");
   }
-  return "models--" + name;
+  return fmt::format("{}s--{}", kind, name);
+}
+
+fs::path path_of(const char* kind, const char* what, const std::string& name, const char* flag,
+                 const Variable& variable) {
+  if (fs::exists(name)) return name;
+  const fs::path folder = hub_cache(variable) / folder_of(kind, name);
+  const fs::path reference = folder / "refs" / "main";
+  if (fs::exists(reference)) {
+    std::string revision = read_text(reference);
+    revision.erase(revision.find_last_not_of(" \r\n") + 1);
+    if (const fs::path snapshot = folder / "snapshots" / revision; fs::exists(snapshot)) {
+      return snapshot;
+    }
+  }
+  throw ConfigError(
+      fmt::format("{0} {1}: there is no such file or folder, and no {2} of that name in {3}; "
+                  "download the {2} there with Hugging Face's tools, or give the path of its "
+                  "folder",
+                  flag, name, what, hub_cache(variable).string()));
 }
 
 }  // namespace
 
 fs::path model_path(const std::string& name, const char* flag, const Variable& variable) {
-  if (fs::exists(name)) return name;
-  const fs::path model = hub_cache(variable) / folder_of(name);
-  const fs::path reference = model / "refs" / "main";
-  if (fs::exists(reference)) {
-    std::string revision = read_text(reference);
-    revision.erase(revision.find_last_not_of(" \r\n") + 1);
-    if (const fs::path snapshot = model / "snapshots" / revision; fs::exists(snapshot)) {
-      return snapshot;
-    }
-  }
-  throw ConfigError(
-      fmt::format("{} {}: there is no such file or folder, and no model of that name in {}; "
-                  "download the model there with Hugging Face's tools, or give the path of its "
-                  "folder",
-                  flag, name, hub_cache(variable).string()));
+  return path_of("model", "model", name, flag, variable);
+}
+
+fs::path dataset_path(const std::string& name, const char* flag, const Variable& variable) {
+  return path_of("dataset", "data set", name, flag, variable);
 }
 
 }  // namespace megatron

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/core/file.h"
+#include "megatron/data/parquet/column_pages.h"
+
+namespace megatron {
+
+// The columns of texts of an Apache Parquet file (format version 2, as pandas and Hugging Face's
+// data sets write it). Maps the file; a page is in memory at a time.
+class ParquetFile {
+ public:
+  // Throws IoError, and FormatError for files that are not Parquet's, or encrypted.
+  explicit ParquetFile(const std::filesystem::path& path);
+
+  int64_t num_rows() const { return num_rows_; }
+  // The names of the columns, those in structures and lists left out.
+  std::vector<std::string> columns() const;
+  // Gives the column's text in every row to `take`, in order. Throws ConfigError if there is no
+  // such column of texts, FormatError for rows without a text and for damaged or unknown pages.
+  void read_texts(const std::string& column,
+                  const std::function<void(std::string_view text)>& take) const;
+
+ private:
+  struct Column {
+    std::string name;
+    int64_t type = -1;
+    bool is_optional = false;
+    size_t leaf = 0;  // its number in each row group
+  };
+  struct Chunk {  // of a column in a row group
+    int64_t codec = 0;
+    int64_t num_values = 0;
+    int64_t begin = 0;
+    int64_t bytes = 0;
+  };
+
+  void read_description(std::string_view description);
+  ColumnPages pages_of(const Column& column, const Chunk& chunk) const;
+
+  MappedFile file_;
+  int64_t num_rows_ = 0;
+  std::vector<Column> columns_;
+  std::vector<std::vector<Chunk>> row_groups_;  // by leaf
+};
+
+}  // namespace megatron
