@@ -19,6 +19,7 @@ constexpr Command kTools[] = {
     {"group-duplicates", "join pairs of duplicates to groups", group_duplicates},
     {"remove-duplicates", "keep one document of each group", remove_duplicates},
     {"add-id", "number the documents", add_ids},
+    {"filter-ngrams", "cut out the texts of evaluation tasks", filter_ngrams},
 };
 
 std::string overview() {

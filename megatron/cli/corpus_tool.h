@@ -18,6 +18,7 @@ int group_duplicates(std::span<const std::string> words);
 int remove_duplicates(std::span<const std::string> words);
 int merge_json_files(std::span<const std::string> words);
 int add_ids(std::span<const std::string> words);
+int filter_ngrams(std::span<const std::string> words);
 
 // --workers and --log-interval.
 struct CorpusRunFlags {

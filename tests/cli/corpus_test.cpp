@@ -63,6 +63,21 @@ TEST_F(CorpusTest, TheStepsOfDeduplicationFitTogether) {
   EXPECT_THAT(read_text(path("numbered")), HasSubstr(R"("adlr_id": "owt-0000000002"})"));
 }
 
+TEST_F(CorpusTest, FilterNgramsReadsTheFilesOfItsTasks) {
+  const std::string words = "one two three four five six seven eight nine ten eleven twelve 13";
+  write("lambada", "{\"text\": \"" + words + "\"}\n");
+  write("mine", "{\"q\": \"" + words + " 14\"}\n");
+  write("data", "{\"body\": \"" + words + "\"}\n{\"body\": \"Another text.\"}\n");
+  EXPECT_THAT(run({"filter-ngrams", "--tasks", "lambada", "mine", "--lambada-path", path("lambada"),
+                   "--task-file", "mine=" + path("mine") + ":q", "--dedup-dataset", path("data"),
+                   "body", "--output", path("out"), "--num-threads", "2"}),
+              AllOf(HasSubstr("2 sequences of tasks, 0 of them too frequent"),
+                    HasSubstr("2 documents: 0 split, 1 ignored, 0 over the threshold, 0 trimmed"),
+                    HasSubstr("wrote " + path("out") + ": 1 lines")));
+  EXPECT_EQ(read_text(path("out")),
+            "{\"body\": \"Another text.\", \"split_id\": \"lambada-mine-0000000002-0000\"}\n");
+}
+
 TEST_F(CorpusTest, HelpNamesToolsAndFlags) {
   EXPECT_THAT(run({}), AllOf(HasSubstr("usage: megatron corpus <tool>"), HasSubstr("add-id")));
   EXPECT_EQ(run({"--help"}), run({}));
@@ -81,6 +96,10 @@ TEST_F(CorpusTest, MistakesAreExplained) {
               HasSubstr("give a key behind each file"));
   EXPECT_THAT(refusal({"find-duplicates"}),
               AllOf(HasSubstr("there are no documents"), HasSubstr("there is no output")));
+  EXPECT_THAT(refusal({"filter-ngrams", "--task-file", "squad"}),
+              HasSubstr("--task-file squad must be NAME=FILE or NAME=FILE:MEMBER"));
+  EXPECT_THAT(refusal({"filter-ngrams", "--dedup-dataset", "data"}),
+              HasSubstr("--dedup-dataset has 1 words; give a file and a key"));
   EXPECT_THAT(refusal({"add-id"}),
               AllOf(HasSubstr("--input-file is missing"), HasSubstr("--output-file is missing"),
                     HasSubstr("--id-prefix is missing")));
