@@ -29,8 +29,8 @@ install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)
 install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS megatron RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-# Libraries without a CMake package in Debian: MPI's C interface, oneDNN, those of the tokenizers,
-# the static protobuf, and that of the server.
+# Libraries without a CMake package, or with one that names absolute paths: MPI's C interface,
+# oneDNN, those of the tokenizers, of Parquet, the static protobuf, and that of the server.
 if(MPI_mpi_LIBRARY)
   set(mpi ${MPI_mpi_LIBRARY})
 else()
@@ -38,7 +38,7 @@ else()
 endif()
 list(JOIN mpi " " mpi)
 set(MG_INSTALLED_LIBRARIES "${mpi} ${DNNL_LIBRARY} ${UTF8PROC_LIBRARY} ${PCRE2_LIBRARY} \
-${SENTENCEPIECE_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} ${PROTOBUF_LITE_ARCHIVE} ${HTTPLIB_LIBRARY}")
+${SNAPPY_LIBRARY} ${ZSTD_LIBRARY} ${SENTENCEPIECE_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} ${PROTOBUF_LITE_ARCHIVE} ${HTTPLIB_LIBRARY}")
 
 configure_package_config_file(cmake/megatronConfig.cmake.in
   ${CMAKE_BINARY_DIR}/megatronConfig.cmake
