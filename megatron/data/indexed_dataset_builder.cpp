@@ -27,16 +27,28 @@ bool fits(Token token) {
   return static_cast<int64_t>(static_cast<Stored>(token)) == static_cast<int64_t>(token);
 }
 
-// Writes the tokens as numbers of type Stored; false if one of them does not fit.
+// Writes `count` tokens as numbers of type Stored; false if one of them does not fit.
 template <class Stored, class Token>
-bool narrow(std::span<const Token> tokens, std::byte* to) {
+bool narrow_some(const Token* tokens, size_t count, std::byte* to) {
   unsigned wrong = 0;
-  for (size_t i = 0; i < tokens.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const auto stored = static_cast<Stored>(tokens[i]);
     std::memcpy(to + i * sizeof(Stored), &stored, sizeof(Stored));
     wrong |= fits<Stored>(tokens[i]) ? 0u : 1u;
   }
   return wrong == 0;
+}
+
+// The same for all. The compiler uses vectors where it knows the number of tokens.
+template <class Stored, class Token>
+bool narrow(std::span<const Token> tokens, std::byte* to) {
+  constexpr size_t kBlock = 64;
+  bool fit = true;
+  size_t i = 0;
+  for (; i + kBlock <= tokens.size(); i += kBlock) {
+    fit &= narrow_some<Stored>(tokens.data() + i, kBlock, to + i * sizeof(Stored));
+  }
+  return narrow_some<Stored>(tokens.data() + i, tokens.size() - i, to + i * sizeof(Stored)) && fit;
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
@@ -20,7 +19,16 @@ constexpr std::string_view kEndOfText = "<|endoftext|>";
 // Ids index a table; far above every vocabulary in use, so that a typing error is found.
 constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 
-using Vocabulary = std::unordered_map<std::string, int32_t>;  // printable token -> id
+struct Vocabulary {
+  StringTable printable;     // tokens
+  std::vector<int32_t> ids;  // by place in printable
+
+  void set(std::string_view token, int32_t id) {
+    const size_t place = printable.insert(token);
+    if (place == ids.size()) ids.push_back(id);
+    ids[place] = id;
+  }
+};
 
 // One word on each line, as BERT's vocabularies are.
 bool is_word_list(std::string_view text) {
@@ -46,16 +54,16 @@ Vocabulary read_vocabulary(const std::string& path) {
         "{}: is not one JSON object token -> id; give the vocab.json of a GPT-2", path));
   }
   Vocabulary vocabulary;
-  vocabulary.reserve(object.size());
+  vocabulary.printable.reserve(object.size());
   for (const simdjson::dom::key_value_pair field : object) {
     int64_t id = 0;
     if (field.value.get_int64().get(id) != simdjson::SUCCESS || id < 0 || id > kMaxId) {
       throw FormatError(fmt::format("{}: the id of token \"{}\" must be an integer in [0, {}]",
                                     path, field.key, kMaxId));
     }
-    vocabulary.insert_or_assign(std::string(field.key), static_cast<int32_t>(id));
+    vocabulary.set(field.key, static_cast<int32_t>(id));
   }
-  if (!vocabulary.contains(std::string(kEndOfText))) {
+  if (!vocabulary.printable.find(kEndOfText)) {
     throw FormatError(fmt::format(
         "{}: token {} is missing; it must be there, as it ends each document", path, kEndOfText));
   }
@@ -113,7 +121,8 @@ std::vector<MergeLine> read_merges(const std::string& path, std::string_view tex
 // Without merges only single bytes can be produced.
 void expect_no_words(const std::string& vocab_file, const std::string& merge_file,
                      const Vocabulary& vocabulary) {
-  for (const auto& [printable, id] : vocabulary) {
+  for (size_t place = 0; place < vocabulary.printable.size(); ++place) {
+    const std::string_view printable = vocabulary.printable.key(place);
     if (printable == kEndOfText || bytes_from_printable(printable).value_or("").size() < 2)
       continue;
     throw FormatError(fmt::format(
@@ -132,28 +141,32 @@ struct Symbols {
 Symbols number_symbols(const std::string& vocab_file, const std::string& merge_file,
                        const Vocabulary& vocabulary, const std::vector<MergeLine>& lines) {
   Symbols symbols;
-  std::unordered_map<std::string, int32_t> numbers;
-  numbers.reserve(lines.size() * 2);
+  StringTable known = vocabulary.printable;
+  std::vector<int32_t> numbers(known.size(), -1);  // by place in `known`; -1: no symbol yet
   int64_t missing = 0;
   std::string first_missing;
-  const auto number_of = [&](std::string printable) {
-    const auto [entry, is_new] =
-        numbers.try_emplace(std::move(printable), static_cast<int32_t>(numbers.size()));
-    if (is_new) {
-      const auto id = vocabulary.find(entry->first);
-      if (id == vocabulary.end() && missing++ == 0) first_missing = entry->first;
-      symbols.ids.push_back(id == vocabulary.end() ? 0 : id->second);
-    }
-    return entry->second;
+  const auto number_of = [&](std::string_view printable) {
+    const size_t place = known.insert(printable);
+    if (place == numbers.size()) numbers.push_back(-1);
+    int32_t& number = numbers[place];
+    if (number >= 0) return number;
+    number = static_cast<int32_t>(symbols.ids.size());
+    const bool has_id = place < vocabulary.ids.size();
+    if (!has_id && missing++ == 0) first_missing = printable;
+    symbols.ids.push_back(has_id ? vocabulary.ids[place] : 0);
+    return number;
   };
   for (int byte = 0; byte < 256; ++byte) {
     number_of(printable_from_bytes(std::string(1, static_cast<char>(byte))));
   }
   symbols.merges.reserve(lines.size());
+  std::string joined;
   for (const MergeLine& line : lines) {
-    const int32_t left = number_of(std::string(line.left));
-    const int32_t right = number_of(std::string(line.right));
-    const int32_t result = number_of(std::string(line.left) + std::string(line.right));
+    const int32_t left = number_of(line.left);
+    const int32_t right = number_of(line.right);
+    joined.assign(line.left);
+    joined += line.right;
+    const int32_t result = number_of(joined);
     symbols.merges.push_back({left, right, result});
   }
   if (missing > 0) {
@@ -192,15 +205,17 @@ Gpt2BpeTokenizer::Gpt2BpeTokenizer(const std::string& vocab_file, const std::str
 Gpt2BpeTokenizer::Gpt2BpeTokenizer(Content content)
     : vocab_file_(std::move(content.vocab_file)),
       merge_file_(std::move(content.merge_file)),
-      eod_(content.vocabulary.at(std::string(kEndOfText))),
+      eod_(content.vocabulary.ids[*content.vocabulary.printable.find(kEndOfText)]),
       symbol_ids_(std::move(content.symbols.ids)),
       merges_(content.symbols.merges) {
-  ids_ = std::move(content.vocabulary);
-  for (const auto& [printable, id] : ids_) {
-    const auto index = static_cast<size_t>(id);
+  printable_ = std::move(content.vocabulary.printable);
+  ids_ = std::move(content.vocabulary.ids);
+  for (size_t place = 0; place < printable_.size(); ++place) {
+    const std::string_view printable = printable_.key(place);
+    const auto index = static_cast<size_t>(ids_[place]);
     if (index >= tokens_.size()) tokens_.resize(index + 1);
     std::optional<std::string> bytes = bytes_from_printable(printable);
-    tokens_[index] = {bytes.value_or(printable), true, bytes.has_value()};
+    tokens_[index] = {bytes.value_or(std::string(printable)), true, bytes.has_value()};
   }
 }
 
@@ -278,9 +293,9 @@ std::string Gpt2BpeTokenizer::piece(int32_t id) const {
 }
 
 std::optional<int32_t> Gpt2BpeTokenizer::id_of(std::string_view piece) const {
-  const auto found = ids_.find(std::string(piece));
-  if (found == ids_.end()) return std::nullopt;
-  return found->second;
+  const std::optional<size_t> place = printable_.find(piece);
+  if (!place) return std::nullopt;
+  return ids_[*place];
 }
 
 std::optional<int32_t> Gpt2BpeTokenizer::special_id(SpecialToken token) const {

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <filesystem>
-#include <unordered_map>
 
 #include "megatron/tokenizers/bpe_merges.h"
+#include "megatron/tokenizers/string_table.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/tokenizers/unicode.h"
 
@@ -33,7 +33,7 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override;
   std::string piece(int32_t id) const override;
   std::optional<int32_t> id_of(std::string_view piece) const override;
-  int64_t vocab_size() const override { return static_cast<int64_t>(ids_.size()); }
+  int64_t vocab_size() const override { return static_cast<int64_t>(printable_.size()); }
   std::optional<int32_t> special_id(SpecialToken token) const override;
   std::string_view type() const override { return "GPT2BPETokenizer"; }
   std::string source() const override { return vocab_file_; }
@@ -56,8 +56,9 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   std::string vocab_file_;
   std::string merge_file_;
   int32_t eod_;
-  std::vector<Token> tokens_;                     // by id
-  std::unordered_map<std::string, int32_t> ids_;  // of printable tokens
+  std::vector<Token> tokens_;        // by id
+  StringTable printable_;            // tokens as the vocabulary writes them
+  std::vector<int32_t> ids_;         // by place in printable_
   std::vector<int32_t> symbol_ids_;  // by symbol of merges_; the first 256 are the single bytes
   BpeMerges merges_;
   CharClasses classes_;
