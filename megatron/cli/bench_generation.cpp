@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/cli/model_flags.h"
 #include "megatron/core/error.h"
 #include "megatron/core/parallel_for.h"
 #include "megatron/device/allocator.h"
@@ -122,6 +123,7 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
   table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
   table.add("--max-step-tokens", flags.max_step_tokens,
             "Tokens of one forward pass; longer prompts are read in several.");
+  add_inference_weights(table, flags.weights);
 }
 
 nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
@@ -146,6 +148,9 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
                 parallel.tensor, stream->get());
     initialize(*gpt, 1);
   }
+  if (flags.weights == InferenceWeights::kInt8) {
+    keep_weights_in_int8(t5 ? static_cast<const Module&>(*t5) : *gpt, stream->get());
+  }
   const InferenceModel model = t5 ? InferenceModel(*t5, parallel) : InferenceModel(*gpt, parallel);
 
   const int64_t length = flags.prompt_tokens + flags.new_tokens;
@@ -166,6 +171,7 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   nlohmann::ordered_json report;
   report["system"] = "megatron.cpp";
   report["mode"] = name_of(config.params_dtype);
+  report["weights"] = flags.weights == InferenceWeights::kInt8 ? "int8" : "model";
   report["device"] = stream->get().device.str();
   report["threads"] = num_threads();
   report["ranks"] = world.size();

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "megatron/comm/group.h"
+#include "megatron/parallel/tensor/int8_linear.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
 
@@ -17,6 +18,7 @@ struct GenerationBenchFlags {
   int64_t new_tokens = 128;
   int64_t top_k = 1;
   int64_t max_step_tokens = 2048;
+  InferenceWeights weights = InferenceWeights::kModel;
 };
 void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags);
 

@@ -4,6 +4,13 @@
 
 namespace megatron::cli {
 
+void add_inference_weights(FlagTable& table, InferenceWeights& weights) {
+  table.add_choice("--inference-weights", weights,
+                   {{"model", InferenceWeights::kModel}, {"int8", InferenceWeights::kInt8}},
+                   "Weights of linear layers: as the model has them, or rounded to 8 bits with a "
+                   "scale for each row (CPU).");
+}
+
 void add_model_flags(FlagTable& table, ModelFlags& flags) {
   table.group("model");
   table.add_optional(
@@ -18,6 +25,7 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
       "--device", flags.device,
       {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
       "Device of the computation; auto: a GPU if there is one.");
+  add_inference_weights(table, flags.weights);
   table.group("parallel");
   table.add("--tensor-model-parallel-size", flags.parallel.tensor_model_parallel_size,
             "Ranks that share each layer, under megatron launch; may differ from training.");

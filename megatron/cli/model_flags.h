@@ -11,5 +11,6 @@ struct ModelFlags : ModelChoice {
   ArgMap without_effect;
 };
 void add_model_flags(FlagTable& table, ModelFlags& flags);
+void add_inference_weights(FlagTable& table, InferenceWeights& weights);
 
 }  // namespace megatron::cli

@@ -25,7 +25,8 @@ bool names_tokenizer(const TokenizerConfig& config) {
   return !config.vocab_file.empty() || !config.tokenizer_model.empty() || config.vocab_size > 0;
 }
 
-TransformerConfig for_inference(TransformerConfig config) {
+TransformerConfig for_inference(TransformerConfig config, InferenceWeights weights) {
+  if (weights == InferenceWeights::kInt8) config.fp8 = {};  // their products are others
   config.hidden_dropout = 0;
   config.attention_dropout = 0;
   return config;
@@ -106,7 +107,8 @@ namespace {
 // This rank's part of a model, with its weights.
 template <class Model, class Chunk>
 std::unique_ptr<Model> loaded(const TransformerConfig& config, const Chunk& chunk, bool is_part,
-                              const LoadedModel& site, CheckpointContents contents) {
+                              InferenceWeights weights, const LoadedModel& site,
+                              CheckpointContents contents) {
   auto made = std::make_unique<Model>(config, chunk, site.parallel.tensor, site.stream->get());
   const Model& model = *made;
   CheckpointState state;
@@ -115,6 +117,8 @@ std::unique_ptr<Model> loaded(const TransformerConfig& config, const Chunk& chun
     resize_vocabulary(contents, model.config().padded_vocab_size);
   }
   load_checkpoint(contents, state, {.optimizer = false, .is_part = is_part});
+  state.model.clear();  // it shares the weights
+  if (weights == InferenceWeights::kInt8) keep_weights_in_int8(model, site.stream->get());
   return made;
 }
 
@@ -204,19 +208,19 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
-  config = for_inference(config);
+  config = for_inference(config, choice.weights);
   if (config.kind == ModelKind::kT5) {
     set_decoder_ends(result, source.hf(), contents.args);
     const T5Chunk chunk = t5_chunk(parallel, config, stage);
-    result.t5 = loaded<T5Model>(config, chunk, !chunk.is_whole(), result, contents);
+    result.t5 = loaded<T5Model>(config, chunk, !chunk.is_whole(), choice.weights, result, contents);
     return result;
   }
   const ModelChunk chunk = model_chunks(parallel, config.num_layers, stage).front();
   const bool is_part = !(chunk == whole_model(config.num_layers));
   if (config.kind == ModelKind::kBert) {
-    result.bert = loaded<BertModel>(config, chunk, is_part, result, contents);
+    result.bert = loaded<BertModel>(config, chunk, is_part, choice.weights, result, contents);
   } else {
-    result.model = loaded<GptModel>(config, chunk, is_part, result, contents);
+    result.model = loaded<GptModel>(config, chunk, is_part, choice.weights, result, contents);
   }
   return result;
 }

@@ -14,6 +14,7 @@
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/models/t5/t5_model.h"
 #include "megatron/parallel/config.h"
+#include "megatron/parallel/tensor/int8_linear.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/config.h"
 
@@ -29,6 +30,7 @@ struct ModelChoice {
   int64_t num_threads = 0;         // of CPU kernels; 0: all that this process may use
   DeviceChoice device = DeviceChoice::kAuto;
   ParallelConfig parallel = {};  // layout of this process group; that of the training is no matter
+  InferenceWeights weights = InferenceWeights::kModel;
 };
 
 // A model that is ready to use, or this rank's part of it.

@@ -7,7 +7,7 @@
 #include "megatron/core/parallel_for.h"
 #include "megatron/kernels/cpu/gemm.h"
 #include "megatron/kernels/cpu/simd.h"
-#include "megatron/kernels/cpu/tile_product.h"
+#include "megatron/kernels/cpu/tiles.h"
 #include "megatron/kernels/cpu/workspace.h"
 
 // A lane of a vector is a column of c, so that a sum runs over k as in the blocked product. One
@@ -27,22 +27,28 @@ constexpr int64_t kLineBytes = 64;
 // begins.
 constexpr int64_t kBytesAhead = 1024;
 
-// sums[i] += a(i, l) * b(lane, l) for l in [begin, end), one after the other.
+// Sums of a column and row that run beside each other. int8 is so small that one, addition after
+// addition, would take longer than reading it.
+template <class T>
+constexpr size_t kChains = sizeof(T) == 1 ? 2 : 1;
+
+// sums[i] += a(i, l) * b(lane, l) for l in [begin, end), one after the other in each chain.
 //   a  fp32 rows, `stride` apart
 template <int64_t kRows, class T>
 void add_products(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>& b, int64_t begin,
                   int64_t end) {
   constexpr int64_t kStep = 16 / sizeof(T);  // elements of a piece of a row
   constexpr int64_t kLine = kLineBytes / sizeof(T);
-  Vec local[kRows];
-  std::copy_n(sums, kRows, local);
+  Vec local[kChains<T>][kRows]{};
+  std::copy_n(sums, kRows, local[0]);
   const auto add = [&](const auto& columns, int64_t l) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (size_t j = 0; j < columns.size(); ++j) {
 #pragma GCC unroll 8
       for (int64_t i = 0; i < kRows; ++i) {
         const Vec left = simd::broadcast(a[i * stride + l + static_cast<int64_t>(j)]);
-        local[i] = simd::fma(left, columns[j], local[i]);
+        Vec& sum = local[j % kChains<T>][i];
+        sum = simd::fma(left, columns[j], sum);
       }
     }
   };
@@ -63,7 +69,9 @@ void add_products(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>
     for (size_t j = 0; j < b.size(); ++j) column[0][j] = static_cast<float>(b[j][l]);
     add(column, l);
   }
-  std::copy_n(local, kRows, sums);
+  for (int64_t i = 0; i < kRows; ++i) {
+    sums[i] = kChains<T> == 1 ? local[0][i] : local[0][i] + local[kChains<T> - 1][i];
+  }
 }
 
 template <class T>
@@ -85,7 +93,7 @@ AddProducts<T> add_products_of(int64_t rows) {
 template <class T>
 void multiply_lanes(Vec* totals, bool accumulate, Vec start, const float* a, const simd::Rows<T>& b,
                     int64_t m, int64_t k) {
-  for (int64_t first = 0; first < k; first += kGemmDepth) {
+  for (int64_t first = 0; first == 0 || first < k; first += kGemmDepth) {
     const int64_t last = std::min(k, first + kGemmDepth);
     for (int64_t row = 0; row < m; row += kRowsAtOnce) {
       const int64_t count = std::min(kRowsAtOnce, m - row);
@@ -103,7 +111,8 @@ template <class T>
 struct Operands {
   const float* a;
   const T* b;
-  const T* bias;  // or null
+  const float* bias;    // or null
+  const float* scales;  // of columns; null: 1
   int64_t m, n, k;
   float beta;
 };
@@ -117,6 +126,7 @@ struct Columns {
 template <class C>
 Vec load_scaled(const C* row, const Columns& columns, float beta) {
   Vec values{};
+  if (beta == 0) return values;
   for (size_t j = 0; j < columns.count; ++j) {
     values[j] = beta * static_cast<float>(row[columns.at[j]]);
   }
@@ -139,48 +149,76 @@ void multiply_columns(C* c, const Operands<T>& x, int64_t begin, int64_t end) {
     Columns columns;
     columns.count = static_cast<size_t>(std::min(kLanes, (end - 1 - first) / run + 1));
     simd::Rows<T> rows;
-    Vec start{};
+    Vec bias{};
+    Vec scales{};
     for (size_t j = 0; j < rows.size(); ++j) {
       // Lanes beyond the end compute the last column once more, for nothing.
       columns.at[j] = j < columns.count ? first + static_cast<int64_t>(j) * run : end - 1;
       rows[j] = x.b + columns.at[j] * x.k;
-      if (x.bias != nullptr) start[j] = static_cast<float>(x.bias[columns.at[j]]);
+      if (x.bias != nullptr) bias[j] = x.bias[columns.at[j]];
+      if (x.scales != nullptr) scales[j] = x.scales[columns.at[j]];
     }
     Vec totals[kMaxFewRows];
-    if (x.beta != 0) {
-      for (int64_t i = 0; i < x.m; ++i) totals[i] = load_scaled(c + i * x.n, columns, x.beta);
+    for (int64_t i = 0; i < x.m; ++i) totals[i] = load_scaled(c + i * x.n, columns, x.beta);
+    const bool is_scaled = x.scales != nullptr;
+    multiply_lanes(totals, x.beta != 0, is_scaled ? Vec{} : bias, x.a, rows, x.m, x.k);
+    for (int64_t i = 0; i < x.m; ++i) {
+      const Vec sum = is_scaled ? simd::fma(totals[i], scales, bias) : totals[i];
+      store_rounded(c + i * x.n, columns, sum);
     }
-    multiply_lanes(totals, x.beta != 0, start, x.a, rows, x.m, x.k);
-    for (int64_t i = 0; i < x.m; ++i) store_rounded(c + i * x.n, columns, totals[i]);
   }
+}
+
+// fp32 elements of a floating-point view, copied if it has another dtype. A null view stays null.
+class Wide {
+ public:
+  Wide(ConstView x, Stream stream)
+      : scratch_(is_copied(x) ? x.numel() * 4 : 0, stream),
+        data_(is_copied(x) ? scratch_.as<float>() : static_cast<const float*>(x.data)) {
+    if (is_copied(x)) to_floats(scratch_.as<float>(), x.data, x.dtype, x.numel());
+  }
+  const float* data() const { return data_; }
+
+ private:
+  static bool is_copied(const ConstView& x) {
+    return x.data != nullptr && x.dtype != DType::kFloat32;
+  }
+  Workspace scratch_;
+  const float* data_;
+};
+
+template <class T, class C>
+void multiply(C* c, const Operands<T>& x) {
+  const int64_t grain = kMinFlopsPerThread / (2 * x.m * x.k + 1) + 1;
+  parallel_for(x.n, grain, [&](int64_t begin, int64_t end) { multiply_columns(c, x, begin, end); });
 }
 
 }  // namespace
 
 void few_rows_matmul(TensorView c, ConstView a, ConstView b, ConstView bias, float beta,
                      Stream stream) {
-  const int64_t m = c.size(0);
-  const int64_t n = c.size(1);
-  const int64_t k = a.size(1);
-  const int64_t grain = kMinFlopsPerThread / (2 * m * k) + 1;
-  const bool is_wide = a.dtype == DType::kFloat32;
-  const Workspace widened(is_wide ? 0 : m * k * 4, stream);
+  const Wide left(a, stream);
+  const Wide added(bias, stream);
   dispatch_floating(b.dtype, "matmul", [&]<class T>() {
-    if (!is_wide) pack_rows(widened.as<float>(), k, a.as<T>(), k, m, k);
-    const float* const left = is_wide ? a.as<float>() : widened.as<float>();
-    const T* const added = bias.data == nullptr ? nullptr : bias.as<T>();
-    const Operands<T> operands{left, b.as<T>(), added, m, n, k, beta};
-    const auto multiply = [&]<class C>(C* out) {
-      parallel_for(n, grain, [&](int64_t begin, int64_t end) {
-        multiply_columns(out, operands, begin, end);
-      });
-    };
+    const Operands<T> operands{left.data(), b.as<T>(), added.data(), nullptr,
+                               c.size(0),   c.size(1), a.size(1),    beta};
     if (c.dtype == DType::kFloat32) {  // NOLINT(bugprone-branch-clone): T may be a 16-bit type
-      multiply(c.as<float>());
+      multiply(c.as<float>(), operands);
     } else {
-      multiply(c.as<T>());
+      multiply(c.as<T>(), operands);
     }
   });
+}
+
+void few_rows_int8_matmul(TensorView c, ConstView a, ConstView numbers, ConstView scales,
+                          ConstView bias, Stream stream) {
+  const Wide left(a, stream);
+  const Wide added(bias, stream);
+  const Operands<int8_t> operands{left.data(),  numbers.as<int8_t>(),
+                                  added.data(), scales.as<float>(),
+                                  c.size(0),    c.size(1),
+                                  a.size(1),    0};
+  dispatch_floating(c.dtype, "int8_matmul", [&]<class C>() { multiply(c.as<C>(), operands); });
 }
 
 }  // namespace megatron::kernels::cpu

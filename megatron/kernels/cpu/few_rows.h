@@ -24,4 +24,13 @@ inline constexpr int64_t kMaxFewRows = 16;
 void few_rows_matmul(TensorView c, ConstView a, ConstView b, ConstView bias, float beta,
                      Stream stream);
 
+// c = a w^T + bias with w[j, l] = numbers[j, l] scales[j], as int8_matmul() defines it
+// (kernels/int8_matmul.h), for 1 <= m <= kMaxFewRows. n may be 0, and so may k.
+//
+//   c        [m, n]  out  dtype of a       a       [m, k]  in  fp32 | fp16 | bf16
+//   numbers  [n, k]  in   int8             scales  [n]     in  fp32
+//   bias     [n]     in   dtype of a; may be null
+void few_rows_int8_matmul(TensorView c, ConstView a, ConstView numbers, ConstView scales,
+                          ConstView bias, Stream stream);
+
 }  // namespace megatron::kernels::cpu

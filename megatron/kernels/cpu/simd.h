@@ -180,6 +180,19 @@ inline Columns<float> load_columns(const Rows<float>& rows, int64_t at) {
 }
 
 #if MG_AVX512
+inline Columns<int8_t> load_columns(const Rows<int8_t>& rows, int64_t at) {
+  const Columns<float> words = load_words(rows, at);
+  Columns<int8_t> columns;
+  for (size_t j = 0; j < words.size(); ++j) {
+    const __m512i bits = _mm512_castps_si512(__m512(words[j]));
+    for (unsigned byte = 0; byte < 4; ++byte) {
+      const __m512i number = _mm512_srai_epi32(_mm512_slli_epi32(bits, 24 - 8 * byte), 24);
+      columns[4 * j + byte] = Vec(_mm512_cvtepi32_ps(number));
+    }
+  }
+  return columns;
+}
+
 inline Columns<BFloat16> load_columns(const Rows<BFloat16>& rows, int64_t at) {
   const Columns<float> pairs = load_words(rows, at);
   Columns<BFloat16> columns;

@@ -12,6 +12,7 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/parallel/tensor/fp8_linear.h"
 #include "megatron/parallel/tensor/input_gradient.h"
+#include "megatron/parallel/tensor/int8_linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/pieces.h"
 
@@ -168,11 +169,18 @@ std::unique_ptr<Fp8Layer> fp8_layer(const LinearOptions& options, const Variable
   return std::make_unique<Fp8Layer>(options.fp8, weight, stream);
 }
 
+// Replaces the elements of a layer's weight, and so of the model's parameter, by int8.
+void round_weight(Int8Weight& rounded, Variable weight, ParameterRole role) {
+  if (role != ParameterRole::kMatrix || rounded.scales.defined()) return;
+  rounded = quantized_rows(weight.data());
+  weight.set_data(rounded.numbers);
+}
+
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
                                            const LinearOptions& options, const Placement& placement)
-    : tp_(tp) {
+    : tp_(tp), role_(options.role), int8_(std::make_unique<Int8Weight>()) {
   const int64_t parts = options.stacked_parts;
   const int64_t local = parts * divided(out / parts, tp.size(), "an output size of");
   ParameterInfo info{.role = options.role,
@@ -192,25 +200,31 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const Tensor
   add_child(kAdapter, *adapter_);
 }
 
-Variable ColumnParallelLinear::with_adapter(const Variable& y, const Variable& x) const {
+ColumnParallelLinear::~ColumnParallelLinear() = default;
+
+void ColumnParallelLinear::keep_weight_in_int8() const { round_weight(*int8_, weight_, role_); }
+
+bool ColumnParallelLinear::has_int8_weight() const { return int8_->scales.defined(); }
+
+Variable ColumnParallelLinear::product(const Variable& x, const Variable& bias) const {
+  if (has_int8_weight()) return int8_column_parallel_linear(x, *int8_, bias, tp_);
+  if (fp8_) return fp8_column_parallel_linear(x, {*fp8_, weight_, bias}, tp_);
+  return column_parallel_linear(x, weight_, bias, tp_);
+}
+
+Variable ColumnParallelLinear::forward(const Variable& x) const {
+  const Variable y = product(x, bias_);
   return adapter_ ? add(y, adapter_->forward(x)) : y;
 }
 
-ColumnParallelLinear::~ColumnParallelLinear() = default;
-
-Variable ColumnParallelLinear::forward(const Variable& x) const {
-  if (fp8_) return fp8_column_parallel_linear(x, {*fp8_, weight_, bias_}, tp_);
-  return with_adapter(column_parallel_linear(x, weight_, bias_, tp_), x);
-}
-
 Variable ColumnParallelLinear::forward_without_bias(const Variable& x) const {
-  if (fp8_) return fp8_column_parallel_linear(x, {*fp8_, weight_}, tp_);
-  return with_adapter(column_parallel_linear(x, weight_, Variable(), tp_), x);
+  const Variable y = product(x, Variable());
+  return adapter_ ? add(y, adapter_->forward(x)) : y;
 }
 
 RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
                                      const LinearOptions& options, const Placement& placement)
-    : tp_(tp) {
+    : tp_(tp), role_(options.role), int8_(std::make_unique<Int8Weight>()) {
   const int64_t local = divided(in, tp.size(), "an input size of");
   weight_ = add_parameter("weight", {out, local},
                           {.role = options.role, .init = options.init, .sharding = sharded(tp, 1)},
@@ -227,9 +241,14 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
 
 RowParallelLinear::~RowParallelLinear() = default;
 
+void RowParallelLinear::keep_weight_in_int8() const { round_weight(*int8_, weight_, role_); }
+
+bool RowParallelLinear::has_int8_weight() const { return int8_->scales.defined(); }
+
 Variable RowParallelLinear::forward_without_bias(const Variable& x) const {
-  if (fp8_) return fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_);
-  const Variable y = row_parallel_linear(x, weight_, tp_);
+  if (!has_int8_weight() && fp8_) return fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_);
+  const Variable y = has_int8_weight() ? int8_row_parallel_linear(x, *int8_, tp_)
+                                       : row_parallel_linear(x, weight_, tp_);
   return adapter_ ? add(y, adapter_->forward(x)) : y;
 }
 

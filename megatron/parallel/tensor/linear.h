@@ -27,10 +27,12 @@
 //
 // [1] with P also the product of dweight for the rank's own rows.
 //
-// With LinearOptions::fp8 the products of a layer are those of fp8_linear.h.
+// With LinearOptions::fp8 the products of a layer are those of fp8_linear.h. Inference may keep
+// weights in int8 (int8_linear.h).
 namespace megatron {
 
 class Fp8Layer;
+struct Int8Weight;
 
 struct LinearOptions {
   bool has_bias = true;
@@ -70,12 +72,19 @@ class ColumnParallelLinear final : public Module {
   // Null without FP8.
   const Fp8Layer* fp8() const { return fp8_.get(); }
 
+  // From now on the weight is in int8, unless it makes logits: for inference, without FP8. weight()
+  // then has the numbers alone.
+  void keep_weight_in_int8() const;
+  bool has_int8_weight() const;
+
  private:
-  Variable with_adapter(const Variable& y, const Variable& x) const;
+  Variable product(const Variable& x, const Variable& bias) const;
 
   TensorParallel tp_;
+  ParameterRole role_;
   Variable weight_;
   Variable bias_;
+  std::unique_ptr<Int8Weight> int8_;  // empty: the weight has the model's dtype
   std::unique_ptr<Fp8Layer> fp8_;
   std::optional<ColumnParallelLora> adapter_;
 };
@@ -100,10 +109,17 @@ class RowParallelLinear final : public Module {
   // Null without FP8.
   const Fp8Layer* fp8() const { return fp8_.get(); }
 
+  // From now on the weight is in int8, unless it makes logits: for inference, without FP8. weight()
+  // then has the numbers alone.
+  void keep_weight_in_int8() const;
+  bool has_int8_weight() const;
+
  private:
   TensorParallel tp_;
+  ParameterRole role_;
   Variable weight_;
   Variable bias_;
+  std::unique_ptr<Int8Weight> int8_;  // empty: the weight has the model's dtype
   std::unique_ptr<Fp8Layer> fp8_;
   std::optional<RowParallelLora> adapter_;
 };
