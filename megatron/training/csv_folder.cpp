@@ -1,8 +1,10 @@
 #include "megatron/training/csv_folder.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -27,10 +29,13 @@ std::string file_name_of(std::string name) {
 CsvFolder::CsvFolder(fs::path folder) : folder_(std::move(folder)) {
   std::error_code error;
   fs::create_directories(folder_, error);
+  const char* const attempt = error ? "create the directory" : "write";
+  if (!error && ::access(folder_.c_str(), W_OK | X_OK) != 0) {
+    error = {errno, std::generic_category()};
+  }
   if (!error) return;
-  throw IoError(fmt::format(
-      "{} {}: cannot create the directory: {}; choose a place in which this user may write", kFlag,
-      folder_.string(), error.message()));
+  throw IoError(fmt::format("{} {}: cannot {}: {}; choose a place in which this user may write",
+                            kFlag, folder_.string(), attempt, error.message()));
 }
 
 // The files of a run that goes on grow further. A file that cannot be opened costs its numbers, not

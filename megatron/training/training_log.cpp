@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
 #include "megatron/training/csv_folder.h"
@@ -51,28 +52,34 @@ TrainingLog::TrainingLog(const RunConfig& run, int64_t train_iters, const Progre
   if (config_.log_throughput && !peak_flops_) {
     line("MFU and HFU are left out: the peak rate of this device and dtype is unknown");
   }
-  open_trackers(run);
-  if (config_.tensorboard_dir.empty()) return;
-  tensorboard_.emplace(config_.tensorboard_dir);
-  for (const auto& [name, value] : run.settings) {
-    tensorboard_->add_text(name, text_of(value), first.iteration);
-  }
-  tensorboard_->add_hyperparameters(run.settings);
+  open_trackers(run, first.iteration);
 }
 
-void TrainingLog::open_trackers(const RunConfig& run) {
-  if (!config_.metrics_jsonl.empty()) {
-    trackers_.push_back(std::make_unique<MetricsFile>(config_.metrics_jsonl));
-  }
-  if (!config_.csv_dir.empty()) {
-    trackers_.push_back(std::make_unique<CsvFolder>(config_.csv_dir));
-  }
-  if (!config_.wandb_project.empty()) {
+// A tracker that cannot be opened costs its numbers, not the run.
+void TrainingLog::open_trackers(const RunConfig& run, int64_t iteration) {
+  const auto open = [](const std::string& named, const auto& make) {
+    if (named.empty()) return;
+    try {
+      make();
+    } catch (const IoError& error) {
+      warn(fmt::format("{}; the run continues without this tracker", error.what()));
+    }
+  };
+  open(config_.metrics_jsonl,
+       [&] { trackers_.push_back(std::make_unique<MetricsFile>(config_.metrics_jsonl)); });
+  open(config_.csv_dir, [&] { trackers_.push_back(std::make_unique<CsvFolder>(config_.csv_dir)); });
+  open(config_.wandb_project, [&] {
     trackers_.push_back(std::make_unique<WandbRun>(
         config_.wandb_save_dir, WandbRun::Description{.project = config_.wandb_project,
                                                       .name = config_.wandb_exp_name,
                                                       .settings = run.settings}));
+  });
+  open(config_.tensorboard_dir, [&] { tensorboard_.emplace(config_.tensorboard_dir); });
+  if (!tensorboard_) return;
+  for (const auto& [name, value] : run.settings) {
+    tensorboard_->add_text(name, text_of(value), iteration);
   }
+  tensorboard_->add_hyperparameters(run.settings);
 }
 
 void TrainingLog::track(int64_t iteration, const NamedValues& values) {

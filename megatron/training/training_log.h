@@ -44,7 +44,7 @@ class TrainingLog {
   bool is_kept() const { return is_kept_; }
 
   Timers& timers() { return timers_; }
-  // The writer of --tensorboard-dir, or null.
+  // The writer of --tensorboard-dir; null without one, or if it cannot be opened.
   TensorBoardWriter* tensorboard() { return tensorboard_ ? &*tensorboard_ : nullptr; }
 
   // Call after every iteration; `progress` includes it. Prints at --log-interval.
@@ -62,7 +62,7 @@ class TrainingLog {
  private:
   static constexpr const char* kInterval = "interval-time";
 
-  void open_trackers(const RunConfig& run);
+  void open_trackers(const RunConfig& run, int64_t iteration);
   void track(int64_t iteration, const NamedValues& values);
   void print_interval(const Progress& progress, const IterationResult& result);
   void write_tensorboard(const Progress& progress, const IterationResult& result);

@@ -1,6 +1,7 @@
 #include <sys/mount.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "tests/program/program_test.h"
 
@@ -12,6 +13,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 class DiskTest : public ProgramTest {
  protected:
@@ -70,14 +72,40 @@ TEST_F(DiskTest, FullDiskOnSave) {
 TEST_F(DiskTest, UnwritableDestinations) {
   std::ofstream(path("file")) << "not a directory";
   const fs::path bad = path("file") / "below";
-  for (const char* flag : {"--save", "--tensorboard-dir", "--metrics-jsonl", "--csv-dir"}) {
-    const Outcome outcome =
-        run("pretrain-gpt",
-            golden_flags().with(flag, bad.string()).with("--save-interval", "5").words());
-    EXPECT_EQ(outcome.exit_code, 2);
-    EXPECT_EQ(iterations_of(outcome.out).size(), 0u) << flag << " is found out too late";
-    EXPECT_THAT(errors_of(outcome), ElementsAre(AllOf(HasSubstr(bad.string()), HasSubstr(flag))));
+  const Outcome outcome =
+      run("pretrain-gpt",
+          golden_flags().with("--save", bad.string()).with("--save-interval", "5").words());
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(iterations_of(outcome.out).size(), 0u) << "it is found out too late";
+  EXPECT_THAT(errors_of(outcome), ElementsAre(AllOf(HasSubstr(bad.string()), HasSubstr("--save"))));
+}
+
+// One warning names the flag, the file, the reason and the remedy; the run trains on.
+TEST_F(DiskTest, UnwritableTrackersAreWarnings) {
+  std::ofstream(path("file")) << "not a directory";
+  const std::string bad = (path("file") / "below").string();
+  const Outcome outcome = train(golden_flags()
+                                    .with("--tensorboard-dir", bad)
+                                    .with("--log-timers-to-tensorboard")
+                                    .with("--metrics-jsonl", bad)
+                                    .with("--csv-dir", bad)
+                                    .with("--wandb-project", "p")
+                                    .with("--wandb-exp-name", "n")
+                                    .with("--wandb-save-dir", bad));
+  EXPECT_EQ(iterations_of(outcome.out).size(), 20u);
+  std::istringstream lines(outcome.err);
+  std::vector<std::string> warnings;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(bad) != std::string::npos) warnings.push_back(line);
   }
+  const auto names = [&](const char* flag) {
+    return AllOf(StartsWith(std::string("warning: ") + flag + " " + bad), HasSubstr("cannot "),
+                 HasSubstr("choose a place in which this user may write"),
+                 HasSubstr("the run continues without this tracker"));
+  };
+  EXPECT_THAT(warnings,
+              testing::UnorderedElementsAre(names("--tensorboard-dir"), names("--metrics-jsonl"),
+                                            names("--csv-dir"), names("--wandb-save-dir")));
 }
 
 // An index cache is a convenience: without it the run goes on.
