@@ -5,7 +5,8 @@
 
 namespace megatron::cli {
 
-// `megatron estimate-memory`: the memory of a model of transformers, as Accelerate tells it.
+// `megatron estimate-memory`: the memory of a model, as Accelerate tells it, and that of its
+// training on several ranks.
 int estimate_memory(std::span<const std::string> words);
 
 }  // namespace megatron::cli

@@ -2,6 +2,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
 
 #include "megatron/core/file.h"
 #include "tests/program/program_test.h"
@@ -119,6 +122,79 @@ TEST_F(FrontendsTest, EnvironmentAndMemoryAreTold) {
   const Outcome memory =
       run("accelerate", {"estimate-memory", path("config.json").string(), "--dtypes", "float16"});
   EXPECT_THAT(memory.out, testing::AllOf(HasSubstr("73.62 MB"), HasSubstr("ZeRO 3")));
+}
+
+// The words of the row that begins with `name`, in a table of estimate-memory.
+std::string row_of(const std::string& output, const std::string& name) {
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream cells(std::regex_replace(line, std::regex("│"), " "));
+    std::string row;
+    for (std::string word; cells >> word;) row += (row.empty() ? "" : " ") + word;
+    if (row.starts_with(name + " ")) return row;
+  }
+  return "no row " + name + " in:\n" + output;
+}
+
+TEST_F(FrontendsTest, MemoryOfAModelThatFlagsDescribe) {
+  const Words model = {"--num-layers",
+                       "12",
+                       "--hidden-size",
+                       "768",
+                       "--num-attention-heads",
+                       "12",
+                       "--bf16",
+                       "--seq-length",
+                       "256",
+                       "--micro-batch-size",
+                       "2",
+                       "--vocab-size",
+                       "50256",
+                       "--device",
+                       "cuda",
+                       "--tensor-model-parallel-size",
+                       "2"};
+  const Outcome outcome =
+      run("estimate-memory", joined(model, {"--data-parallel-size", "4", "--dtypes", "float32"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  // 50432 rows of words, 256 positions, 12 layers, and the last norm.
+  const int64_t layer = 12 * 768 * 768 + 13 * 768;
+  const int64_t parameters = (50432 + 256) * 768 + 12 * layer + 2 * 768;
+  EXPECT_THAT(outcome.out, HasSubstr("Training " + std::to_string(parameters) + " parameters"));
+  EXPECT_EQ(row_of(outcome.out, "float32"), "float32 147.75 MB 472.96 MB 1.85 GB");
+
+  // The rows are those of the plan of the same training.
+  const Outcome plan =
+      run("plan", joined(model, {"--world-size", "8", "--json", "--use-distributed-optimizer"}));
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const nlohmann::json stage = nlohmann::json::parse(plan.out)["stages"][0];
+  const double megabytes = stage["total_bytes"].get<double>() / (1 << 20);
+  std::istringstream cells(row_of(outcome.out, "ZeRO 1"));
+  Words row;
+  for (std::string word; cells >> word;) row.push_back(word);
+  ASSERT_GT(row.size(), 14u) << outcome.out;
+  EXPECT_EQ(Words(row.begin(), row.begin() + 5), (Words{"ZeRO", "1", "2", "1", "4"}));
+  const double unit = row[14] == "GB" ? 1024 : 1;
+  EXPECT_NEAR(std::stod(row[13]) * unit, megabytes, 0.006 * unit) << outcome.out;
+}
+
+TEST_F(FrontendsTest, MemoryOfOtherModelsAndOfCheckpoints) {
+  const Outcome t5 = run("estimate-memory", {golden("hf/t5-v1.1").string()});
+  EXPECT_EQ(t5.exit_code, 0) << t5.err;
+  EXPECT_THAT(row_of(t5.out, "ZeRO 0"), testing::StartsWith("ZeRO 0 1 1 1 "));
+  const std::string save = path("save").string();
+  train(golden_flags()
+            .with("--save", save)
+            .with("--save-interval", "1")
+            .with("--exit-interval", "1"));
+  const Outcome trained = run("estimate-memory", {save, "--pipeline-model-parallel-size", "2"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(row_of(trained.out, "ZeRO 1"), testing::StartsWith("ZeRO 1 1 2 1 "));
+  EXPECT_THAT(trained.out, HasSubstr("ZeRO 2: "));  // not with a pipeline
+  EXPECT_THAT(errors_of(run("estimate-memory", {})),
+              ElementsAre(HasSubstr("there is no model; name a config.json")));
+  EXPECT_THAT(errors_of(run("estimate-memory", {"--num-layers", "2"})),
+              testing::Contains(HasSubstr("--hidden-size")));
 }
 
 // The script of BigScience's document, with its flags and its file.

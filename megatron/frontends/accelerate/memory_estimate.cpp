@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <vector>
 
@@ -14,7 +13,6 @@ namespace megatron::frontends {
 namespace {
 
 using nlohmann::json;
-using Row = std::array<std::string, 4>;
 
 constexpr int64_t kFp32 = 4;
 
@@ -80,15 +78,6 @@ ModelSize llama_size(const Sizes& sizes) {
   return size_of(words, layer, sizes.at("num_hidden_layers"), h, frequencies, words * kFp32);
 }
 
-// "474.7 MB", as Python rounds.
-std::string bytes_text(double bytes) {
-  for (const char* const unit : {"bytes", "KB", "MB", "GB", "TB"}) {
-    if (bytes < 1024) return fmt::format("{} {}", python_repr(std::round(bytes * 100) / 100), unit);
-    bytes /= 1024;
-  }
-  return fmt::format("{} PB", python_repr(std::round(bytes * 100) / 100));
-}
-
 // Python's str.center.
 std::string centred(const std::string& text, size_t width) {
   if (text.size() >= width) return text;
@@ -103,35 +92,13 @@ std::string repeated(const char* text, size_t times) {
   return result;
 }
 
-std::string line(const std::array<size_t, 4>& widths, const char* left, const char* between,
+std::string line(const std::vector<size_t>& widths, const char* left, const char* between,
                  const char* right) {
   std::string text = left;
   for (size_t column = 0; column < widths.size(); ++column) {
     text += repeated("─", widths[column]) + (column + 1 < widths.size() ? between : right);
   }
   return text + "\n";
-}
-
-std::string boxed(const std::string& title, const std::vector<Row>& rows) {
-  std::array<size_t, 4> widths{};
-  size_t total = 3;
-  for (size_t column = 0; column < widths.size(); ++column) {
-    for (const Row& row : rows) widths[column] = std::max(widths[column], row[column].size());
-    total += widths[column];
-  }
-  if (title.size() + 2 > total) {  // the first column takes what the title needs
-    widths[0] += title.size() + 2 - total;
-    total = title.size() + 2;
-  }
-  std::string text = "┌" + repeated("─", total) + "┐\n│" + centred(title, total) + "│\n";
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (i < 2) text += line(widths, "├", i == 0 ? "┬" : "┼", "┤");
-    for (size_t column = 0; column < widths.size(); ++column) {
-      text += "│" + centred(rows[i][column], widths[column]);
-    }
-    text += "│\n";
-  }
-  return text + line(widths, "└", "┴", "┘");
 }
 
 }  // namespace
@@ -150,7 +117,8 @@ ModelSize model_size_of(const json& config, const std::string& source) {
 
 std::string memory_table(const std::string& name, const ModelSize& size,
                          std::span<const std::string> dtypes) {
-  std::vector<Row> rows = {{"dtype", "Largest Layer", "Total Size", "Training using Adam"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"dtype", "Largest Layer", "Total Size", "Training using Adam"}};
   for (const std::string& dtype : dtypes) {
     const int divisor = dtype == "float32"   ? 1
                         : dtype == "float16" ? 2
@@ -167,24 +135,38 @@ std::string memory_table(const std::string& name, const ModelSize& size,
     rows.push_back({dtype, bytes_text(static_cast<double>(size.largest_layer_bytes) / divisor),
                     bytes_text(total / divisor), training});
   }
-  return boxed(fmt::format("Memory Usage for loading `{}`", name), rows);
+  return boxed_table(fmt::format("Memory Usage for loading `{}`", name), rows);
 }
 
-std::string zero_table(int64_t parameters, int64_t data_parallel_size) {
-  const auto p = static_cast<double>(parameters);
-  const auto n = static_cast<double>(data_parallel_size);
-  const std::array<double, 4> bytes = {16 * p, (4 + 12 / n) * p, (2 + 14 / n) * p, 16 / n * p};
-  std::vector<Row> rows = {{"stage", "sharded over ranks", "bytes a parameter", "on each rank"}};
-  const std::array<const char*, 4> sharded = {"nothing", "optimizer state", "and gradients",
-                                              "and parameters"};
-  for (size_t stage = 0; stage < bytes.size(); ++stage) {
-    rows.push_back({fmt::format("ZeRO {}", stage), sharded[stage],
-                    fmt::format("{:.3g}", bytes[stage] / std::max(p, 1.0)),
-                    bytes_text(bytes[stage])});
+std::string bytes_text(double bytes) {
+  for (const char* const unit : {"bytes", "KB", "MB", "GB", "TB"}) {
+    if (bytes < 1024) return fmt::format("{} {}", python_repr(std::round(bytes * 100) / 100), unit);
+    bytes /= 1024;
   }
-  return boxed(fmt::format("Training in mixed precision with Adam, {} parameters on {} ranks",
-                           parameters, data_parallel_size),
-               rows);
+  return fmt::format("{} PB", python_repr(std::round(bytes * 100) / 100));
+}
+
+std::string boxed_table(const std::string& title,
+                        const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths(rows.front().size());
+  size_t total = widths.size() - 1;
+  for (size_t column = 0; column < widths.size(); ++column) {
+    for (const auto& row : rows) widths[column] = std::max(widths[column], row[column].size());
+    total += widths[column];
+  }
+  if (title.size() + 2 > total) {  // the first column takes what the title needs
+    widths[0] += title.size() + 2 - total;
+    total = title.size() + 2;
+  }
+  std::string text = "┌" + repeated("─", total) + "┐\n│" + centred(title, total) + "│\n";
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i < 2) text += line(widths, "├", i == 0 ? "┬" : "┼", "┤");
+    for (size_t column = 0; column < widths.size(); ++column) {
+      text += "│" + centred(rows[i][column], widths[column]);
+    }
+    text += "│\n";
+  }
+  return text + line(widths, "└", "┴", "┘");
 }
 
 }  // namespace megatron::frontends

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace megatron::frontends {
 
@@ -22,8 +23,11 @@ ModelSize model_size_of(const nlohmann::json& config, const std::string& source)
 std::string memory_table(const std::string& name, const ModelSize& size,
                          std::span<const std::string> dtypes);
 
-// Bytes of weights, gradients and Adam's state on each of N data-parallel ranks in mixed precision,
-// for the stages 0 to 3 of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, fig. 1).
-std::string zero_table(int64_t parameters, int64_t data_parallel_size);
+// A table in such a box. The first of `rows` are the names of the columns; all have as many.
+std::string boxed_table(const std::string& title,
+                        const std::vector<std::vector<std::string>>& rows);
+
+// "474.7 MB", as Python rounds.
+std::string bytes_text(double bytes);
 
 }  // namespace megatron::frontends
