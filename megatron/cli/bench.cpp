@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -64,8 +63,10 @@ FlagTable flags_of(BenchFlags& flags) {
   table.add_switch(
       "--breakdown", flags.breakdown,
       "Also time kinds of work and exposed communication, in as many more iterations, op by op.");
-  table.add_optional("--csv", flags.csv,
-                     "File that gets a line of the results; a new file also gets their names.");
+  table.add_optional(
+      "--csv", flags.csv,
+      "File that gets a line of the results; a new file also gets their names, and another "
+      "file must have them.");
   add_generation_flags(table, flags.generation);
   return table;
 }
@@ -300,16 +301,33 @@ std::array<std::string, 2> csv_lines(const nlohmann::ordered_json& report) {
   return lines;
 }
 
+// The first line of a file; empty if there is no such file.
+std::string first_line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Appends the values to a file that has these columns, or to a new one.
+void append_to_csv(const std::string& path, const nlohmann::ordered_json& report) {
+  const auto [names, values] = csv_lines(report);
+  const std::string there = first_line_of(path);
+  if (!there.empty() && there != names) {
+    throw ConfigError(fmt::format(
+        "--csv {}: has the columns {}, and this run has {}; nothing was added. Name another file",
+        path, there, names));
+  }
+  std::ofstream file(path, std::ios::app);
+  if (there.empty()) file << names << '\n';
+  file << values << std::endl;
+  if (!file) throw IoError(fmt::format("--csv {}: cannot be written", path));
+}
+
 void print_report(const BenchFlags& flags, const nlohmann::ordered_json& report,
                   const comm::Group& world) {
   print_line(report.dump());
-  if (flags.csv.empty() || world.rank() != 0) return;
-  const bool is_new = !std::filesystem::exists(flags.csv);
-  std::ofstream file(flags.csv, std::ios::app);
-  const auto [names, values] = csv_lines(report);
-  if (is_new) file << names << '\n';
-  file << values << std::endl;
-  if (!file) throw IoError(fmt::format("--csv {}: cannot be written", flags.csv));
+  if (!flags.csv.empty() && world.rank() == 0) append_to_csv(flags.csv, report);
 }
 
 }  // namespace

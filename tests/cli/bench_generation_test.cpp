@@ -72,6 +72,21 @@ TEST(BenchGenerationTest, EachRunIsALineOfTheTable) {
   }
 }
 
+TEST(BenchGenerationTest, ATableWithOtherColumnsIsLeftAlone) {
+  const TemporaryDirectory directory;
+  const std::string table = (directory.path() / "runs.csv").string();
+  const std::string before = "system,loss\n\"megatron.cpp\",2.5\n";
+  write_text_atomically(table, before);
+  testing::internal::CaptureStdout();
+  const std::string refusal = message_of<ConfigError>([&] {
+    bench(words_with({"--csv", table}), {});
+  });
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("output_tokens_per_second"));
+  EXPECT_THAT(refusal, HasSubstr("--csv " + table + ": has the columns system,loss, and this run"));
+  EXPECT_THAT(refusal, HasSubstr("Name another file"));
+  EXPECT_EQ(read_text(table), before);
+}
+
 TEST(BenchGenerationTest, NamesFlagsThatNoTextCanHave) {
   const auto refusal = [](const std::vector<std::string>& more) {
     return message_of<ConfigError>([&] { bench(words_with(more), {}); });
