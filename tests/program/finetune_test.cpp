@@ -7,6 +7,7 @@
 #include "megatron/core/file.h"
 #include "megatron/formats/json_file.h"
 #include "tests/program/program_test.h"
+#include "tests/program/terminal.h"
 
 // `megatron finetune`.
 namespace megatron::program {
@@ -97,6 +98,30 @@ TEST_F(FinetuneTest, EqualsAPlainPyTorchLoop) {
   EXPECT_THAT(outcome.out, HasSubstr("  Num examples = 72\n"));
   EXPECT_THAT(outcome.out, HasSubstr("  Num Epochs = 2\n"));
   EXPECT_THAT(outcome.out, HasSubstr("  Total optimization steps = 18\n"));
+}
+
+// A terminal has a bar below the lines: no line is written beside a bar, which is erased before.
+TEST_F(FinetuneTest, ATerminalShowsTheProgress) {
+  const Outcome outcome = run_on_terminal("finetune", golden_finetuning("out").words());
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out;
+  const std::string erase = "\r\x1b[K";
+  int bars = 0;
+  std::string lines;  // without the bars
+  for (size_t begin = 0; begin < outcome.out.size();) {
+    const size_t end = std::min(outcome.out.find(erase, begin), outcome.out.size());
+    const std::string part = outcome.out.substr(begin, end - begin);
+    begin = end + erase.size();
+    if (!part.starts_with("[#") && !part.starts_with("[-")) {
+      lines += part;
+      continue;
+    }
+    ++bars;
+    EXPECT_THAT(part, testing::MatchesRegex("\\[[#-]+\\] [0-9]+/18  loss [0-9.]+  [0-9]+ tokens/s  "
+                                            ".* left"));
+  }
+  EXPECT_GE(bars, 1) << "the first update is always drawn";
+  EXPECT_EQ(eval_losses_of(lines).size(), 2u) << "a line for each epoch";
+  EXPECT_THAT(lines, HasSubstr("Total optimization steps = 18"));
 }
 
 TEST_F(FinetuneTest, EqualsItOnFourRanks) {
