@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "megatron/cli/model_flags.h"
 #include "megatron/cli/planned_args.h"
 #include "megatron/cli/workloads.h"
 #include "megatron/comm/share_threads.h"
@@ -14,7 +15,9 @@
 #include "megatron/device/cuda.h"
 #include "megatron/device/stream.h"
 #include "megatron/frontends/deepspeed/apply_config.h"
+#include "megatron/models/model_specs.h"
 #include "megatron/models/plan/traffic.h"
+#include "megatron/parallel/tensor/int8_linear.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
@@ -30,6 +33,7 @@ struct PlanFlags {
   ModelKind kind = ModelKind::kGpt;
   int64_t world_size = 1;
   std::string gpu;
+  InferenceWeights weights = InferenceWeights::kModel;
   bool json = false;
 };
 
@@ -45,6 +49,7 @@ FlagTable flags_of(PlanFlags& flags) {
             "The GPU to plan for: " + gpu_names() +
                 ". Default: this machine's, or else h200, whose times were measured; times of "
                 "other GPUs are scaled by their peak rates.");
+  add_inference_weights(table, flags.weights);
   table.add_switch("--json", flags.json, "One JSON object instead of tables.");
   return table;
 }
@@ -61,6 +66,8 @@ struct Plan {
   int64_t num_microbatches = 1;
   int64_t batch = 1;
   double bubble = 0;  // fraction of an iteration
+  InferenceWeights weights = InferenceWeights::kModel;
+  int64_t inference_bytes = 0;  // of the parameters of all stages, for a tensor-parallel rank
 
   const TransformerConfig& model() const { return args.transformer; }
   size_t largest() const {
@@ -83,9 +90,12 @@ const GpuRoof& chosen_gpu(const std::string& flag) {
   return measured_gpu();
 }
 
-Plan plan_of(TrainingArgs args, const std::string& gpu) {
+Plan plan_of(TrainingArgs args, const std::string& gpu, InferenceWeights weights) {
   Plan plan;
   plan.args = std::move(args);
+  plan.weights = weights;
+  plan.inference_bytes = parameter_bytes(model_specs(plan.model()), weights,
+                                         plan.args.parallel.tensor_model_parallel_size);
   // A plan for GPUs needs none; auto means the device that training on this machine would use.
   const DeviceChoice choice = plan.args.training.device;
   const bool has_gpu =
@@ -165,6 +175,9 @@ void print_memory(const Plan& plan) {
                            gibibytes(row.bytes)));
   }
   print_line(fmt::format("  {:<53} {:>10.3f}", "total", gibibytes(memory.total_bytes())));
+  print_line(fmt::format("parameters for inference, all stages together{}: {:.3f} GiB",
+                         plan.weights == InferenceWeights::kInt8 ? ", in int8" : "",
+                         gibibytes(plan.inference_bytes)));
   if (plan.stages.size() == 1) return;
   print_line("\nstage   layers   parameters   in flight   total GiB   peak");
   for (size_t i = 0; i < plan.stages.size(); ++i) {
@@ -235,6 +248,7 @@ nlohmann::ordered_json json_of(const Plan& plan) {
     stage["exposed_bytes"] = bytes_of(plan.exposed[i]);
     report["stages"].push_back(std::move(stage));
   }
+  report["inference_parameter_bytes"] = plan.inference_bytes;
   report["flops_standard"] = standard_flops(plan.model(), plan.batch);
   report["flops_causal"] = causal_flops(plan.model(), plan.batch);
   report["bubble"] = plan.bubble;
@@ -278,7 +292,7 @@ int plan(std::span<const std::string> argv) {
   find_vocabulary(args);
   comm::use_threads(args.training.num_threads);
 
-  const Plan plan = plan_of(std::move(args), flags.gpu);
+  const Plan plan = plan_of(std::move(args), flags.gpu, flags.weights);
   if (flags.json) {
     print_line(json_of(plan).dump());
     return 0;

@@ -206,6 +206,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
                      name_of(config.kind)));
   }
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
+  in_common([&] { expect_device_for(choice.weights, result.stream->get()); });
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
   config = for_inference(config, choice.weights);

@@ -122,12 +122,14 @@ TEST(Int8LinearTest, MemoryIsThatOfTheFormula) {
   const int64_t before = parameters();
   const Layers layers;
   // Blocks of all these sizes are whole: nothing is rounded.
-  EXPECT_EQ(parameters() - before, parameter_bytes(layers, InferenceWeights::kModel));
-  const int64_t after = parameter_bytes(layers, InferenceWeights::kInt8);
+  EXPECT_EQ(parameters() - before, parameter_bytes(specs(layers), InferenceWeights::kModel));
+  const int64_t after = parameter_bytes(specs(layers), InferenceWeights::kInt8);
   EXPECT_EQ(after, 2 * kIn * kOut + 4 * (kOut + kIn)      // rounded weights, scales
                        + 4 * (kOut + kIn + kIn * kOut));  // biases, logits
   keep_weights_in_int8(layers, Stream{});
   EXPECT_EQ(parameters() - before, after);
+  // Two ranks: half of everything but the bias and the scales of the row-parallel layer.
+  EXPECT_EQ(2 * parameter_bytes(specs(Layers()), InferenceWeights::kInt8, 2), after + 8 * kIn);
 }
 
 TEST(Int8LinearTest, RefusesGpus) {

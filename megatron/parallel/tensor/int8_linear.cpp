@@ -41,34 +41,32 @@ Variable int8_row_parallel_linear(const Variable& x, const Int8Weight& weight,
   return Variable(std::move(y));
 }
 
+void expect_device_for(InferenceWeights weights, Stream stream) {
+  if (weights == InferenceWeights::kModel || stream.is_cpu()) return;
+  throw ConfigError(
+      "--inference-weights int8 is for the CPU: no kernel for GPUs multiplies weights in int8; "
+      "give --device cpu, or remove the flag");
+}
+
 void keep_weights_in_int8(const Module& model, Stream stream) {
-  if (!stream.is_cpu()) {
-    throw ConfigError(
-        "--inference-weights int8 is for the CPU: no kernel for GPUs multiplies weights in int8; "
-        "give --device cpu, or remove the flag");
-  }
+  expect_device_for(InferenceWeights::kInt8, stream);
   for (const auto* layer : modules_of<ColumnParallelLinear>(model)) layer->keep_weight_in_int8();
   for (const auto* layer : modules_of<RowParallelLinear>(model)) layer->keep_weight_in_int8();
   allocator_of(stream.device).empty_cache();
 }
 
-int64_t parameter_bytes(const Module& model, InferenceWeights weights) {
+int64_t parameter_bytes(std::span<const ParameterSpec> specs, InferenceWeights weights,
+                        int64_t tensor_parallel_size) {
   int64_t bytes = 0;
-  model.visit([&](const std::string&, const Parameter& parameter) {
-    bytes += parameter.shape.numel() * size_of(parameter.dtype);
-  });
-  if (weights == InferenceWeights::kModel) return bytes;
-  const auto add_saving = [&](const auto& layers) {
-    for (const Module* layer : layers) {
-      layer->visit([&](const std::string& name, const Parameter& parameter) {
-        if (name != "weight" || parameter.info.role != ParameterRole::kMatrix) return;
-        const int64_t numbers = parameter.shape.numel();
-        bytes += numbers + 4 * parameter.shape[0] - numbers * size_of(parameter.dtype);
-      });
-    }
-  };
-  add_saving(modules_of<ColumnParallelLinear>(model));
-  add_saving(modules_of<RowParallelLinear>(model));
+  for (const ParameterSpec& spec : specs) {
+    const ParameterInfo& info = spec.info;
+    const Shape local = info.sharding.on_rank(0, tensor_parallel_size).local(spec.shape);
+    // The matrices that ranks divide are those of column- and row-parallel layers.
+    const bool is_rounded = weights == InferenceWeights::kInt8 &&
+                            info.role == ParameterRole::kMatrix && info.sharding.is_divided() &&
+                            !info.is_adapter;
+    bytes += is_rounded ? local.numel() + 4 * local[0] : local.numel() * size_of(spec.dtype);
+  }
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "megatron/nn/module.h"
 #include "megatron/parallel/parallel_context.h"
@@ -29,12 +30,16 @@ Variable int8_column_parallel_linear(const Variable& x, const Int8Weight& weight
 Variable int8_row_parallel_linear(const Variable& x, const Int8Weight& weight,
                                   const TensorParallel& tp);
 
+// Throws ConfigError, naming the flag, unless such weights can be on the stream's device.
+void expect_device_for(InferenceWeights weights, Stream stream);
+
 // Rounds the weights of all column- and row-parallel layers of a model to 8 bits, layer by layer,
 // and gives the memory of the others back. Embeddings, norms, biases and the layer that makes
-// logits stay as they are. Throws ConfigError, naming the flag, unless the model is on the CPU.
+// logits stay as they are. Throws as expect_device_for().
 void keep_weights_in_int8(const Module& model, Stream stream);
 
-// The bytes of a rank's parameters afterwards, apart from the allocator's rounding.
-int64_t parameter_bytes(const Module& model, InferenceWeights weights);
+// The bytes of a rank's parameters, apart from the allocator's rounding.
+int64_t parameter_bytes(std::span<const ParameterSpec> specs, InferenceWeights weights,
+                        int64_t tensor_parallel_size = 1);
 
 }  // namespace megatron
