@@ -24,15 +24,20 @@ bool flag(const Json& json, const char* name) {
   return value.is_boolean() && value.get<bool>();
 }
 
-// A merge is "left right" or ["left", "right"].
-std::pair<std::string, std::string> parts_of(const Json& merge, size_t number) {
+struct MergeParts {
+  std::string_view left;
+  std::string_view right;
+};
+
+// A merge is "left right" or ["left", "right"]. Views into it.
+MergeParts parts_of(const Json& merge, size_t number) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+    return {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
   }
   if (merge.is_string()) {
-    const std::string text = merge;
+    const std::string_view text = merge.get_ref<const std::string&>();
     const size_t blank = text.find(' ');
-    if (blank != std::string::npos && text.find(' ', blank + 1) == std::string::npos) {
+    if (blank != std::string_view::npos && text.find(' ', blank + 1) == std::string_view::npos) {
       return {text.substr(0, blank), text.substr(blank + 1)};
     }
   }
@@ -42,16 +47,21 @@ std::pair<std::string, std::string> parts_of(const Json& merge, size_t number) {
 
 std::vector<BpeMerge> merges_of(const Json& json, const Vocabulary& vocabulary,
                                 size_t prefix_size) {
-  const Json list = json.value("merges", Json::array());
-  if (!list.is_array()) throw FormatError("the merges of the model must be an array");
+  const auto list = json.find("merges");
+  if (list == json.end()) return {};
+  if (!list->is_array()) throw FormatError("the merges of the model must be an array");
+  const auto id_of = [&](std::string_view piece, const char* use, size_t number) {
+    const std::optional<int32_t> id = vocabulary.id_of(piece);
+    return id ? *id : vocabulary.required_id(piece, fmt::format("{} of merge {}", use, number));
+  };
   std::vector<BpeMerge> merges;
-  merges.reserve(list.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    const auto [left, right] = parts_of(list[i], i);
-    const std::string use = fmt::format("part of merge {}", i);
-    const std::string result = left + right.substr(std::min(prefix_size, right.size()));
-    merges.push_back({vocabulary.required_id(left, use), vocabulary.required_id(right, use),
-                      vocabulary.required_id(result, fmt::format("result of merge {}", i))});
+  merges.reserve(list->size());
+  std::string result;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const auto [left, right] = parts_of((*list)[i], i);
+    result = left;
+    result += right.substr(std::min(prefix_size, right.size()));
+    merges.push_back({id_of(left, "part", i), id_of(right, "part", i), id_of(result, "result", i)});
   }
   return merges;
 }

@@ -17,6 +17,7 @@ constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
 Vocabulary::Vocabulary(const nlohmann::json& object) {
   if (!object.is_object())
     throw FormatError("the vocab of the model must be an object piece -> id");
+  table_.reserve(object.size());
   ids_.reserve(object.size());
   for (const auto& [piece, id] : object.items()) {
     if (!id.is_number_integer() || id < 0 || id > kMaxId) {
@@ -27,17 +28,19 @@ Vocabulary::Vocabulary(const nlohmann::json& object) {
   }
 }
 
-void Vocabulary::add(const std::string& piece, int32_t id) {
-  const auto entry = ids_.insert_or_assign(piece, id).first;
+void Vocabulary::add(std::string_view piece, int32_t id) {
+  const size_t place = table_.insert(piece);
+  if (place == ids_.size()) ids_.push_back(id);
+  ids_[place] = id;
   const auto index = static_cast<size_t>(id);
-  if (index >= pieces_.size()) pieces_.resize(index + 1, nullptr);
-  pieces_[index] = &entry->first;
+  if (index >= pieces_.size()) pieces_.resize(index + 1);
+  pieces_[index] = piece;
 }
 
 std::optional<int32_t> Vocabulary::id_of(std::string_view piece) const {
-  const auto found = ids_.find(piece);
-  if (found == ids_.end()) return std::nullopt;
-  return found->second;
+  const std::optional<size_t> place = table_.find(piece);
+  if (!place) return std::nullopt;
+  return ids_[*place];
 }
 
 int32_t Vocabulary::required_id(std::string_view piece, std::string_view use) const {
@@ -53,7 +56,7 @@ int32_t Vocabulary::required_id(std::string_view piece, std::string_view use) co
 
 const std::string* Vocabulary::piece(int32_t id) const {
   const auto index = static_cast<size_t>(id);
-  return id >= 0 && index < pieces_.size() ? pieces_[index] : nullptr;
+  return id >= 0 && index < pieces_.size() && pieces_[index] ? &*pieces_[index] : nullptr;
 }
 
 }  // namespace megatron::hf

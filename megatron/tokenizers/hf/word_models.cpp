@@ -30,7 +30,7 @@ WordPieceModel::WordPieceModel(const nlohmann::json& json)
       pieces_({.continuing_prefix = json.value("continuing_subword_prefix", std::string("##")),
                .unknown_id = unknown_id_of(json, vocabulary_),
                .max_characters = json.value("max_input_chars_per_word", int64_t{100})}) {
-  for (const auto& [piece, id] : vocabulary_.ids()) pieces_.add_piece(piece, id);
+  vocabulary_.for_each([&](std::string_view piece, int32_t id) { pieces_.add_piece(piece, id); });
 }
 
 WordLevelModel::WordLevelModel(const nlohmann::json& json)
