@@ -4,11 +4,17 @@
 # all give the same ids, then prints for each the MB/s of input by the clock and by CPU time (which
 # a busy machine distorts less), and the ratio to ours with as many threads. Ours is a whole
 # process, with its start and its files; gigatoken writes none and its start does not count.
-# Usage: bench/preprocess.sh corpus.jsonl vocab.json merges.txt [program] [loops]
+# Usage: bench/preprocess.sh corpus.jsonl {vocab.json merges.txt | tokenizer.json -} [program] [loops]
+# A tokenizer.json must have <|endoftext|> and ids of 16 bits; there are no loops for it.
 # Needs python3 with venv; installs its peers into build/venv-preprocess.
 set -euo pipefail
-[ $# -ge 3 ] || { sed -n '2,9s/^# //p' "$0" >&2; exit 2; }
-corpus=$(realpath "$1") vocab=$(realpath "$2") merges=$(realpath "$3")
+[ $# -ge 3 ] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
+corpus=$(realpath "$1") vocab=$(realpath "$2") merges=$3
+tokenizer=(--tokenizer-type HuggingFaceTokenizer --tokenizer-model "$vocab")
+if [ "$merges" != - ]; then
+  merges=$(realpath "$merges")
+  tokenizer=(--vocab-file "$vocab" --merge-file "$merges")
+fi
 cd "$(dirname "$0")/.."
 program=$(realpath "${4:-build/cpu/bin/megatron}")
 [ -x "$program" ] || { echo "$program is missing: run make build" >&2; exit 2; }
@@ -35,8 +41,7 @@ timed() {
 
 for workers in 1 2; do
   timed "megatron$workers" "$program" preprocess-data --input "$corpus" --append-eod \
-    --output-prefix "$work/megatron" --vocab-file "$vocab" --merge-file "$merges" \
-    --workers "$workers"
+    --output-prefix "$work/megatron" "${tokenizer[@]}" --workers "$workers"
   "$python" bench/preprocess_gigatoken.py "$workers" "$corpus" "$vocab" "$merges" \
     "$work/megatron_text_document.bin" >>"$work/times"
 done

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "megatron/core/error.h"
@@ -27,28 +29,38 @@ bool fits(Token token) {
   return static_cast<int64_t>(static_cast<Stored>(token)) == static_cast<int64_t>(token);
 }
 
-// Writes `count` tokens as numbers of type Stored; false if one of them does not fit.
+constexpr size_t kBlock = 64;
+
+// Writes kBlock tokens as integers of type Stored; false if one of them does not fit. The compiler
+// uses vectors, as it knows how many there are.
 template <class Stored, class Token>
-bool narrow_some(const Token* tokens, size_t count, std::byte* to) {
-  unsigned wrong = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const auto stored = static_cast<Stored>(tokens[i]);
-    std::memcpy(to + i * sizeof(Stored), &stored, sizeof(Stored));
-    wrong |= fits<Stored>(tokens[i]) ? 0u : 1u;
+bool narrow_block(const Token* tokens, std::byte* to) {
+  std::array<Stored, kBlock> stored;
+  Token wrong = 0;
+  for (size_t i = 0; i < kBlock; ++i) {
+    stored[i] = static_cast<Stored>(tokens[i]);
+    wrong |= static_cast<Token>(stored[i]) ^ tokens[i];
   }
+  std::memcpy(to, stored.data(), sizeof(stored));
   return wrong == 0;
 }
 
-// The same for all. The compiler uses vectors where it knows the number of tokens.
+// Writes the tokens as numbers of type Stored; false if one of them does not fit.
 template <class Stored, class Token>
 bool narrow(std::span<const Token> tokens, std::byte* to) {
-  constexpr size_t kBlock = 64;
   bool fit = true;
   size_t i = 0;
-  for (; i + kBlock <= tokens.size(); i += kBlock) {
-    fit &= narrow_some<Stored>(tokens.data() + i, kBlock, to + i * sizeof(Stored));
+  if constexpr (std::is_integral_v<Stored>) {
+    for (; i + kBlock <= tokens.size(); i += kBlock) {
+      fit &= narrow_block<Stored>(tokens.data() + i, to + i * sizeof(Stored));
+    }
   }
-  return narrow_some<Stored>(tokens.data() + i, tokens.size() - i, to + i * sizeof(Stored)) && fit;
+  for (; i < tokens.size(); ++i) {
+    const auto stored = static_cast<Stored>(tokens[i]);
+    std::memcpy(to + i * sizeof(Stored), &stored, sizeof(Stored));
+    fit &= fits<Stored>(tokens[i]);
+  }
+  return fit;
 }
 
 }  // namespace

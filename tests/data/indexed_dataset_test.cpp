@@ -186,6 +186,32 @@ TEST_F(IndexedDatasetTest, RejectsTokensThatDoNotFit) {
   EXPECT_THROW(builder.finalize(), Error);  // the document is not closed
 }
 
+TEST_F(IndexedDatasetTest, NarrowsLongSequencesAndFindsTheTokenThatDoesNotFit) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 200; ++i) tokens.push_back(i * 327);
+  {
+    IndexedDatasetBuilder builder(prefix("long"), {.dtype = TokenDtype::kUint16});
+    for (const size_t place : {0u, 63u, 64u, 127u, 150u, 199u}) {
+      for (const int32_t wrong : {65536, -1, 1 << 30}) {
+        std::vector<int32_t> some = tokens;
+        some[place] = wrong;
+        try {
+          builder.add_sequence(some);
+          ADD_FAILURE() << wrong << " at " << place;
+        } catch (const Error& error) {
+          EXPECT_THAT(error.what(), HasSubstr("token " + std::to_string(wrong) + " does not fit"));
+        }
+      }
+    }
+    builder.add_sequence(tokens);
+    builder.end_document();
+    builder.finalize();
+  }
+  const IndexedDataset dataset(prefix("long"));
+  ASSERT_EQ(dataset.num_sequences(), 1);
+  EXPECT_EQ(values(dataset.sequence(0)), std::vector<int64_t>(tokens.begin(), tokens.end()));
+}
+
 TEST_F(IndexedDatasetTest, RejectsRangesOutsideTheData) {
   const IndexedDataset dataset(write_small("small"));
   EXPECT_THROW(dataset.sequence(3), Error);
