@@ -14,7 +14,10 @@ namespace {
 
 // In the order in which a corpus is made.
 constexpr Command kTools[] = {
+    {"blacklist-urls", "select the URLs that are worth downloading", blacklist_urls},
     {"merge", "join files of JSON lines", merge_json_files},
+    {"clean", "repair texts, drop short and foreign ones", clean_documents},
+    {"fix", "repair or drop documents by chosen rules", fix_documents},
     {"find-duplicates", "find documents that are nearly equal", find_duplicates},
     {"group-duplicates", "join pairs of duplicates to groups", group_duplicates},
     {"remove-duplicates", "keep one document of each group", remove_duplicates},

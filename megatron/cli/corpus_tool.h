@@ -13,6 +13,9 @@
 // What the tools of `megatron corpus` share. A tool's usage is the text of --help above its flags.
 namespace megatron::cli {
 
+int blacklist_urls(std::span<const std::string> words);
+int clean_documents(std::span<const std::string> words);
+int fix_documents(std::span<const std::string> words);
 int find_duplicates(std::span<const std::string> words);
 int group_duplicates(std::span<const std::string> words);
 int remove_duplicates(std::span<const std::string> words);

@@ -2,42 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <system_error>
-
-#include "megatron/core/error.h"
 #include "megatron/corpus/json_object.h"
 
 namespace megatron::corpus {
-namespace {
-
-std::vector<std::filesystem::path> json_files_of(const std::filesystem::path& folder,
-                                                 const std::filesystem::path& output) {
-  std::error_code reason;
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, reason)) {
-    std::error_code missing;
-    const bool is_output = std::filesystem::equivalent(entry.path(), output, missing);
-    if (entry.path().extension() != ".json" || is_output || entry.is_directory()) continue;
-    files.push_back(entry.path());
-  }
-  if (reason) {
-    throw IoError(fmt::format("{}: cannot list the folder: {}; check the path", folder.string(),
-                              reason.message()));
-  }
-  if (files.empty()) {
-    throw ConfigError(
-        fmt::format("{}: the folder has no file *.json; check the path", folder.string()));
-  }
-  std::ranges::sort(files);
-  return files;
-}
-
-}  // namespace
-
 LineCounts merge_json_files(const std::filesystem::path& folder,
                             const std::filesystem::path& output, const RunOptions& options) {
-  return rewrite_lines(json_files_of(folder, output), output, options, [] {
+  return rewrite_lines(files_with_extension(folder, ".json", output), output, options, [] {
     return [object = JsonObject()](const Line& line) mutable {
       if (std::optional<std::string> problem = object.parse(line.text)) {
         return NewLine::bad(*problem);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <system_error>
 
 #include "megatron/core/error.h"
@@ -14,6 +15,29 @@ std::string about(const Line& line, std::string_view reason) {
 
 void report_bad(const RunOptions& options, const Line& line, std::string_view problem) {
   if (options.on_bad_line) options.on_bad_line(about(line, problem));
+}
+
+std::vector<std::filesystem::path> files_with_extension(const std::filesystem::path& folder,
+                                                        std::string_view extension,
+                                                        const std::filesystem::path& output) {
+  std::error_code reason;
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, reason)) {
+    std::error_code missing;  // the output need not exist
+    const bool is_output = std::filesystem::equivalent(entry.path(), output, missing);
+    if (entry.path().extension() != extension || is_output || entry.is_directory()) continue;
+    files.push_back(entry.path());
+  }
+  if (reason) {
+    throw IoError(fmt::format("{}: cannot list the folder: {}; check the path", folder.string(),
+                              reason.message()));
+  }
+  if (files.empty()) {
+    throw ConfigError(
+        fmt::format("{}: the folder has no file *{}; check the path", folder.string(), extension));
+  }
+  std::ranges::sort(files);
+  return files;
 }
 
 void expect_other_files(Paths inputs, Paths outputs) {

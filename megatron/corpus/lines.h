@@ -133,6 +133,12 @@ using LineWork = std::function<NewLine(const Line&)>;
 LineCounts rewrite_lines(Paths inputs, const std::filesystem::path& output,
                          const RunOptions& options, const std::function<LineWork()>& make_work);
 
+// The files of a folder whose names end with `extension`, by name, without the file `output`.
+// Throws IoError, and ConfigError if there are none.
+std::vector<std::filesystem::path> files_with_extension(const std::filesystem::path& folder,
+                                                        std::string_view extension,
+                                                        const std::filesystem::path& output);
+
 // Throws ConfigError if two of the paths are the same file, or an output has no name.
 void expect_other_files(Paths inputs, Paths outputs);
 

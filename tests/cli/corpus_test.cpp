@@ -6,6 +6,7 @@
 #include "megatron/core/file.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron::cli {
@@ -78,6 +79,25 @@ TEST_F(CorpusTest, FilterNgramsReadsTheFilesOfItsTasks) {
             "{\"body\": \"Another text.\", \"split_id\": \"lambada-mine-0000000002-0000\"}\n");
 }
 
+TEST_F(CorpusTest, UrlsAndTextsAreCleaned) {
+  write("urls.txt", "http://example.com/a\nhttp://example.com/a.zip\nhttp://youtu.be/b\n");
+  EXPECT_THAT(run({"blacklist-urls", path(""), path("good")}),
+              AllOf(HasSubstr("rejected: 1 by domain, 1 by extension, 0 short, 0 malformed, 0 "
+                              "repeated"),
+                    HasSubstr("wrote " + path("good") + ": 1 of 3 URLs")));
+  const std::string golden = source_path("tests/golden/megatron/data/");
+  const std::string data = write("data.json", "{\"text\": \"the  cat\"}\n");
+  EXPECT_THAT(run({"clean", data, path("clean.json"), "--vocab-file", golden + "vocab.json",
+                   "--merge-file", golden + "merges.txt"}),
+              AllOf(HasSubstr("wrote " + path("clean.json") + ": 0 of 1 lines"),
+                    HasSubstr("0 repaired; dropped: 0 not English, 1 short")));
+  EXPECT_THAT(
+      run({"fix", "--input-files", data, "--tasks", "general_cleaning", "--output-path", path("")}),
+      HasSubstr("1 of 1 documents kept; 0 under 512 characters"));
+  EXPECT_EQ(read_text(path("data_cleaned.json")), "{\"text\": \"the cat\"}\n");
+  EXPECT_EQ(read_text(path("data_filtered.json")), "");
+}
+
 TEST_F(CorpusTest, HelpNamesToolsAndFlags) {
   EXPECT_THAT(run({}), AllOf(HasSubstr("usage: megatron corpus <tool>"), HasSubstr("add-id")));
   EXPECT_EQ(run({"--help"}), run({}));
@@ -100,6 +120,9 @@ TEST_F(CorpusTest, MistakesAreExplained) {
               HasSubstr("--task-file squad must be NAME=FILE or NAME=FILE:MEMBER"));
   EXPECT_THAT(refusal({"filter-ngrams", "--dedup-dataset", "data"}),
               HasSubstr("--dedup-dataset has 1 words; give a file and a key"));
+  EXPECT_THAT(refusal({"fix"}),
+              AllOf(HasSubstr("--input-files is missing"), HasSubstr("--tasks is missing"),
+                    HasSubstr("--output-path is missing")));
   EXPECT_THAT(refusal({"add-id"}),
               AllOf(HasSubstr("--input-file is missing"), HasSubstr("--output-file is missing"),
                     HasSubstr("--id-prefix is missing")));
