@@ -104,10 +104,12 @@ CheckpointSource CheckpointSource::with_adapters(const std::filesystem::path& fo
   made.is_release = true;
   made.args["lora_rank"] = adapters.rank;
   made.args["lora_alpha"] = adapters.alpha;
+  made.args["lora_dropout"] = adapters.dropout;
   made.args["lora_target_modules"] = adapters.layers;
   if (o.hf) {
     o.hf->transformer.lora_rank = adapters.rank;
     o.hf->transformer.lora_alpha = adapters.alpha;
+    o.hf->transformer.lora_dropout = adapters.dropout;
     o.hf->transformer.lora_target_modules = adapters.layers;
   }
   o.contents = std::move(made);

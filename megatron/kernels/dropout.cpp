@@ -13,9 +13,9 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
   throw_built_without_cuda("bias_dropout_add");
 }
 
-void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream) {
-  if (stream.is_cpu()) return cpu::dropout_backward(dx, dy, key, stream);
-  if constexpr (kBuiltWithCuda) return cuda::dropout_backward(dx, dy, key, stream);
+void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream) {
+  if (stream.is_cpu()) return cpu::dropout(y, x, key, first_column, stream);
+  if constexpr (kBuiltWithCuda) return cuda::dropout(y, x, key, first_column, stream);
   throw_built_without_cuda("dropout");
 }
 

@@ -22,20 +22,25 @@ namespace megatron::kernels {
 void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
                               DropoutKey key, Stream stream);
 
-// dx = dropout(dy) with the mask of the forward pass. The gradient of residual is dy itself.
-//   dx [s, b, h] out, may alias dy if of its dtype    dy [s, b, h] in
-void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream);
+// y = dropout(x) for columns [first_column, first_column + h) of a tensor whose columns are spread
+// over ranks. The same call makes dx of dy. The gradient of a residual is dy itself.
+//
+//   y  [s, b, h]  out  may alias x if of its dtype
+//   x  [s, b, h]  in
+//
+// REQUIRES: first_column % 4 == 0.
+void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream);
 
 namespace cpu {
 void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
                               DropoutKey key, Stream stream);
-void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream);
+void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream);
 }  // namespace cpu
 
 namespace cuda {
 void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
                               DropoutKey key, Stream stream);
-void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream);
+void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -75,7 +75,7 @@ void residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past,
                         norm.weight, norm.weight_offset, out.norm_beta, workspace, stream);
   }
   if (dx_past.data != nullptr) add(out.dx, out.dx, dx_past, 1.0f, stream);
-  if (!out.dbranch.is_null()) dropout_backward(out.dbranch, out.dx, key, stream);
+  if (!out.dbranch.is_null()) dropout(out.dbranch, out.dx, key, 0, stream);
   if (!out.dbias.is_null()) {
     sum_rows(out.dbias, rows_of(out.dbranch.is_null() ? out.dx : out.dbranch), out.bias_beta,
              stream);

@@ -16,24 +16,24 @@ void expect_sequence(const Variable& x, const char* who) {
 }
 
 // The gradient of x in dropout(x): dy itself if nothing changes.
-Tensor undropped(const Tensor& dy, DType dtype, const DropoutKey& key) {
+Tensor undropped(const Tensor& dy, DType dtype, const DropoutKey& key, int64_t first_column = 0) {
   if (!key.is_active() && dy.dtype() == dtype) return dy;
   Tensor dx(dy.shape(), dtype, dy.stream());
-  kernels::dropout_backward(dx.view(), dy.view(), key, dx.stream());
+  kernels::dropout(dx.view(), dy.view(), key, first_column, dx.stream());
   return dx;
 }
 
 }  // namespace
 
-Variable dropout(const Variable& x, const DropoutKey& key) {
+Variable dropout(const Variable& x, const DropoutKey& key, int64_t first_column) {
   if (!key.is_active()) return x;
   const TraceRange range("dropout", x.stream());
   expect_sequence(x, "dropout");
+  invariant(first_column % 4 == 0, "dropout: the first column is a multiple of 4");
   Tensor y = empty_like(x.data());
-  kernels::bias_dropout_add_forward(y.view(), x.data().view(), ConstView{}, ConstView{}, key,
-                                    y.stream());
-  return record("dropout", y, {x}, [key](const Tensor& dy, const Wants&) -> Grads {
-    return {undropped(dy, dy.dtype(), key)};
+  kernels::dropout(y.view(), x.data().view(), key, first_column, y.stream());
+  return record("dropout", y, {x}, [key, first_column](const Tensor& dy, const Wants&) -> Grads {
+    return {undropped(dy, dy.dtype(), key, first_column)};
   });
 }
 

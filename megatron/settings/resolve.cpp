@@ -406,6 +406,8 @@ class Resolver {
     const OptimizerConfig& optimizer = args_.optimizer;
     warn_if(given("num_query_groups") && !c.group_query_attention,
             "--num-query-groups has no effect without --group-query-attention");
+    warn_if(given("lora_dropout") && c.lora_rank == 0,
+            "--lora-dropout has no effect without --lora-rank");
     warn_if(given("sequence_parallel") && !args_.parallel.sequence_parallel,
             "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
     overlap_in_vain();

@@ -143,7 +143,25 @@ TransformerConfig resolved(TransformerConfig config) {
 
 namespace {
 
-void adapters(const TransformerConfig& c, std::vector<std::string>& found) {
+// The random words of four columns are drawn together.
+void dropout_of_adapters(const TransformerConfig& c, int64_t tp, std::vector<std::string>& found) {
+  if (!(c.lora_dropout >= 0.0 && c.lora_dropout < 1.0)) {
+    found.push_back(fmt::format("--lora-dropout {} must be in [0, 1)", c.lora_dropout));
+  }
+  if (c.lora_dropout == 0.0 || tp <= 1) return;
+  const auto expect_fours = [&](const char* layer, const char* what, int64_t columns) {
+    if (lora_of(c, layer).rank == 0 || columns % (4 * tp) == 0) return;
+    found.push_back(
+        fmt::format("--lora-dropout {} needs {} {} to be a multiple of 4 * "
+                    "--tensor-model-parallel-size {}; use fewer ranks, or no adapter of {}",
+                    c.lora_dropout, what, columns, tp, layer));
+  };
+  expect_fours("linear_proj", "--num-attention-heads * --kv-channels",
+               c.num_attention_heads * c.kv_channels);
+  expect_fours("linear_fc2", "--ffn-hidden-size", c.ffn_hidden_size);
+}
+
+void adapters(const TransformerConfig& c, int64_t tp, std::vector<std::string>& found) {
   if (c.lora_rank < 0) {
     found.push_back(fmt::format("--lora-rank {} must be at least 0", c.lora_rank));
   }
@@ -155,6 +173,7 @@ void adapters(const TransformerConfig& c, std::vector<std::string>& found) {
   if (c.lora_alpha <= 0) {
     found.push_back(fmt::format("--lora-alpha {} must be greater than 0", c.lora_alpha));
   }
+  dropout_of_adapters(c, tp, found);
   if (c.lora_target_modules.empty()) {
     found.emplace_back("--lora-target-modules names no layer; use linear_qkv or all-linear");
   }
@@ -291,7 +310,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
       fits(c.decoder_seq_length, "--decoder-seq-length");
     }
   }
-  adapters(c, found);
+  adapters(c, tp, found);
   require(c.rotary_percent > 0.0 && c.rotary_percent <= 1.0,
           fmt::format("--rotary-percent {} must be above 0 and at most 1", c.rotary_percent));
   require(c.rotary_base > 0.0,

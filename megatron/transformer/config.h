@@ -121,6 +121,7 @@ struct TransformerConfig {
   // Low-rank adapters, which are trained while all other parameters stay (transformer/lora.h).
   int64_t lora_rank = 0;  // 0: none
   double lora_alpha = 8.0;
+  double lora_dropout = 0.0;  // of the inputs of adapters; probability in [0, 1)
   std::vector<std::string> lora_target_modules = {"linear_qkv"};
 
   // Initialization.

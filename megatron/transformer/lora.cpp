@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "megatron/parallel/context/sequence.h"
+
 namespace megatron {
 namespace {
 
@@ -45,6 +47,20 @@ LoraOptions lora_of(const TransformerConfig& config, std::string_view layer) {
             .scale = config.lora_alpha / static_cast<double>(config.lora_rank)};
   }
   return {};
+}
+
+LoraDropout::LoraDropout(const TransformerConfig& config, const std::string& layer)
+    : probability_(static_cast<float>(config.lora_dropout)),
+      site_(hash_of(layer + ".adapter.dropout")) {}
+
+DropoutKey LoraDropout::of_columns(const Variable& x, const TensorParallel& tp,
+                                   const ForwardContext& context) const {
+  return megatron::of_rows(context.random->dropout_key(site_, probability_), x.size(0), tp,
+                           context.context_parallel);
+}
+
+DropoutKey LoraDropout::of_rows(const Variable& x, const ForwardContext& context) const {
+  return of_columns(x, {}, context);
 }
 
 }  // namespace megatron

@@ -7,6 +7,7 @@
 
 #include "megatron/parallel/tensor/lora.h"
 #include "megatron/transformer/config.h"
+#include "megatron/transformer/forward_context.h"
 
 namespace megatron {
 
@@ -20,5 +21,22 @@ std::vector<std::string> lora_layers_of(std::string_view name);
 
 // The adapter of a layer; rank 0 if it has none.
 LoraOptions lora_of(const TransformerConfig& config, std::string_view layer);
+
+// The dropout of the input of a linear layer's adapter (--lora-dropout).
+class LoraDropout {
+ public:
+  // `layer` is the name of the linear layer in the model.
+  LoraDropout(const TransformerConfig& config, const std::string& layer);
+
+  // The key for x [s, b, in] of a column-parallel layer, [s/tp, b, in] with sequence parallelism.
+  DropoutKey of_columns(const Variable& x, const TensorParallel& tp,
+                        const ForwardContext& context) const;
+  // The key for x [s, b, in/tp] of a row-parallel layer.
+  DropoutKey of_rows(const Variable& x, const ForwardContext& context) const;
+
+ private:
+  float probability_;
+  uint64_t site_;
+};
 
 }  // namespace megatron

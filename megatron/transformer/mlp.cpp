@@ -4,11 +4,11 @@
 #include "megatron/parallel/tensor/fp8_linear.h"
 #include "megatron/parallel/tensor/gelu_mlp.h"
 #include "megatron/transformer/init.h"
-#include "megatron/transformer/lora.h"
 
 namespace megatron {
 
-Mlp::Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream stream)
+Mlp::Mlp(const TransformerConfig& config, const std::string& name, const TensorParallel& tp,
+         Stream stream)
     : tp_(tp),
       activation_(config.activation),
       linear_fc1_(config.hidden_size,
@@ -24,12 +24,14 @@ Mlp::Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream strea
                    .init = output_init(config),
                    .fp8 = config.fp8,
                    .lora = lora_of(config, "linear_fc2")},
-                  placement_of(config, tp, stream)) {
+                  placement_of(config, tp, stream)),
+      fc1_adapter_dropout_(config, name + ".linear_fc1"),
+      fc2_adapter_dropout_(config, name + ".linear_fc2") {
   add_child("linear_fc1", linear_fc1_);
   add_child("linear_fc2", linear_fc2_);
 }
 
-Branch Mlp::forward(const Variable& x) const {
+Branch Mlp::forward(const Variable& x, const ForwardContext& context) const {
   const Fp8Layer* const fp8 = linear_fc1_.fp8();
   if (fp8 != nullptr && fp8->has_fp8_wgrad()) {
     return {fp8_mlp(x, {*fp8, linear_fc1_.weight(), linear_fc1_.bias()}, activation_,
@@ -42,9 +44,11 @@ Branch Mlp::forward(const Variable& x) const {
     return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_),
             linear_fc2_.bias()};
   }
-  const Variable wide = linear_fc1_.forward_without_bias(x);  // [s, b, f/tp or 2f/tp]
+  const Variable wide = linear_fc1_.forward_without_bias(
+      x, fc1_adapter_dropout_.of_columns(x, tp_, context));  // [s, b, f/tp or 2f/tp]
   const Variable y = bias_activation(wide, linear_fc1_.bias(), activation_);  // [s, b, f/tp]
-  return {linear_fc2_.forward_without_bias(y), linear_fc2_.bias()};           // [s, b, h]
+  return {linear_fc2_.forward_without_bias(y, fc2_adapter_dropout_.of_rows(y, context)),
+          linear_fc2_.bias()};  // [s, b, h]
 }
 
 }  // namespace megatron

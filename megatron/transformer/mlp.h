@@ -1,8 +1,12 @@
 #pragma once
 
+#include <string>
+
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/transformer/branch.h"
 #include "megatron/transformer/config.h"
+#include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/lora.h"
 
 namespace megatron {
 
@@ -14,15 +18,19 @@ namespace megatron {
 // x and y [s/tp, b, h] with sequence parallelism.
 class Mlp final : public Module {
  public:
-  Mlp(const TransformerConfig& config, const TensorParallel& tp, Stream stream);
+  // `name` is that of this part in the model: "decoder.layers.3.mlp".
+  Mlp(const TransformerConfig& config, const std::string& name, const TensorParallel& tp,
+      Stream stream);
 
-  Branch forward(const Variable& x) const;
+  Branch forward(const Variable& x, const ForwardContext& context) const;
 
  private:
   TensorParallel tp_;
   Activation activation_;
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;
+  LoraDropout fc1_adapter_dropout_;
+  LoraDropout fc2_adapter_dropout_;
 };
 
 }  // namespace megatron

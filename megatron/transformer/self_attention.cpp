@@ -5,7 +5,6 @@
 #include "megatron/parallel/tensor/query_group.h"
 #include "megatron/transformer/init.h"
 #include "megatron/transformer/kv_cache.h"
-#include "megatron/transformer/lora.h"
 #include "megatron/transformer/norm_flags.h"
 
 namespace megatron {
@@ -34,7 +33,9 @@ SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack
                     .init = output_init(config),
                     .fp8 = config.fp8,
                     .lora = lora_of(config, "linear_proj")},
-                   placement_of(config, tp, stream)) {
+                   placement_of(config, tp, stream)),
+      qkv_adapter_dropout_(config, stack.layer_name(layer) + ".self_attention.linear_qkv"),
+      proj_adapter_dropout_(config, stack.layer_name(layer) + ".self_attention.linear_proj") {
   add_child("linear_qkv", linear_qkv_);
   add_child("linear_proj", linear_proj_);
   if (!config.qk_layernorm) return;
@@ -46,8 +47,8 @@ SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack
   add_child("k_layernorm", *k_layernorm_);
 }
 
-Variable SelfAttention::projected(const Variable& x) const {
-  Variable qkv = linear_qkv_.forward(x);
+Variable SelfAttention::projected(const Variable& x, const ForwardContext& context) const {
+  Variable qkv = linear_qkv_.forward(x, qkv_adapter_dropout_.of_columns(x, tp_, context));
   if (num_groups_ < tp_.size()) qkv = gather_query_group(qkv, num_heads_, num_groups_, tp_);
   if (!q_layernorm_) return qkv;
   Heads heads = split_heads(qkv, heads_.num_heads, heads_.num_groups);
@@ -57,7 +58,7 @@ Variable SelfAttention::projected(const Variable& x) const {
 }
 
 Branch SelfAttention::forward(const Variable& x, const ForwardContext& context) const {
-  Variable qkv = projected(x);  // [s, b, (n + 2g) d]
+  Variable qkv = projected(x, context);  // [s, b, (n + 2g) d]
   if (context.rotary_table.defined()) {
     qkv = rotary_inplace(qkv, heads_.num_heads, heads_.num_groups, context.rotary_table,
                          {.position_ids = context.position_ids}, rotary_pairs_);
@@ -65,7 +66,8 @@ Branch SelfAttention::forward(const Variable& x, const ForwardContext& context) 
   const Variable y = context.cached == nullptr
                          ? core_attention_.self(qkv, context)
                          : core_attention_.self_cached(qkv, layer_, context);  // [s, b, n d]
-  return {linear_proj_.forward_without_bias(y), linear_proj_.bias()};          // [s, b, h]
+  return {linear_proj_.forward_without_bias(y, proj_adapter_dropout_.of_rows(y, context)),
+          linear_proj_.bias()};  // [s, b, h]
 }
 
 }  // namespace megatron

@@ -9,6 +9,7 @@
 #include "megatron/transformer/config.h"
 #include "megatron/transformer/core_attention.h"
 #include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/lora.h"
 #include "megatron/transformer/stack.h"
 
 namespace megatron {
@@ -34,7 +35,7 @@ class SelfAttention final : public Module {
 
  private:
   // The fused projection of this rank's heads, not rotated.
-  Variable projected(const Variable& x) const;
+  Variable projected(const Variable& x, const ForwardContext& context) const;
 
   int64_t layer_;
   TensorParallel tp_;
@@ -45,6 +46,8 @@ class SelfAttention final : public Module {
   CoreAttention core_attention_;
   ColumnParallelLinear linear_qkv_;
   RowParallelLinear linear_proj_;
+  LoraDropout qkv_adapter_dropout_;
+  LoraDropout proj_adapter_dropout_;
   std::optional<Norm> q_layernorm_;
   std::optional<Norm> k_layernorm_;
 };

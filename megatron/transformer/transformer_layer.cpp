@@ -20,7 +20,7 @@ TransformerLayer::TransformerLayer(const TransformerConfig& config, const Stack&
       self_attention_(config, stack, layer, tp, stream),
       pre_mlp_layernorm_(config.hidden_size, norm_flags(config).kind, norm_flags(config).options,
                          placement_of(config, tp, stream)),
-      mlp_(config, tp, stream) {
+      mlp_(config, stack.layer_name(layer) + ".mlp", tp, stream) {
   add_child("input_layernorm", input_layernorm_);
   add_child("self_attention", self_attention_);
   if (stack.has_cross_attention) {
@@ -59,7 +59,7 @@ ResidualSum TransformerLayer::forward(const ResidualSum& x, const ForwardContext
   const NormedStream before_mlp =
       parallel_residual_ ? NormedStream{computed(x1), pre_mlp_layernorm_.forward(start.x)}
                          : pre_mlp_layernorm_.forward(x1);
-  return sum(mlp_.forward(before_mlp.y), residual(before_mlp), mlp_site_, context);
+  return sum(mlp_.forward(before_mlp.y, context), residual(before_mlp), mlp_site_, context);
 }
 
 }  // namespace megatron

@@ -1,6 +1,8 @@
 #include "megatron/ops/dropout.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "megatron/device/philox.h"
 #include "tests/ops/op_case.h"
@@ -120,6 +122,30 @@ TEST(DropoutTest, MaskDoesNotDependOnTheMicrobatchOrTheShard) {
   DropoutKey second = kKey;
   second.first_sample += 1;
   expect_identical(dropout(Variable(one), second).data(), want);
+}
+
+TEST(DropoutTest, MaskDoesNotDependOnTheColumnsOfARank) {
+  const Tensor x = full({4, 3, 12}, 1, DType::kFloat32, Stream{});
+  const Tensor dy = random_normal({4, 3, 12}, {.seed = 2});
+  const auto columns = [](const Tensor& of, int64_t first, int64_t count) {
+    Tensor part({4, 3, count}, DType::kFloat32, Stream{});
+    for (int64_t row = 0; row < 12; ++row) {
+      std::copy_n(of.span<float>().begin() + row * 12 + first, count,
+                  part.span<float>().begin() + row * count);
+    }
+    return part;
+  };
+  const Variable whole = Variable::leaf(x);
+  const Variable y = dropout(whole, kKey);
+  const Tensor want = copied(y.data());
+  backward(y, dy);
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 4}, {4, 8}}) {
+    const Variable part = Variable::leaf(columns(x, first, count));
+    const Variable of_part = dropout(part, kKey, first);
+    expect_identical(of_part.data(), columns(want, first, count));
+    backward(of_part, columns(dy, first, count));
+    expect_identical(part.grad(), columns(whole.grad(), first, count));
+  }
 }
 
 TEST(DropoutTest, FindsItsSamplesInMemory) {

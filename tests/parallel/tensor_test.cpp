@@ -3,8 +3,11 @@
 #include <string>
 
 #include "megatron/comm/threads.h"
+#include "megatron/ops/dropout.h"
+#include "megatron/ops/elementwise.h"
 #include "megatron/ops/embedding.h"
 #include "megatron/ops/linear.h"
+#include "megatron/parallel/context/sequence.h"
 #include "megatron/parallel/tensor/linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/vocabulary.h"
@@ -48,16 +51,20 @@ class TensorParallelTest : public testing::TestWithParam<Layout> {
 class TwoLayers final : public Module {
  public:
   explicit TwoLayers(const TensorParallel& tp, int64_t stacked_parts = 1,
-                     const LoraOptions& lora = {})
-      : column(8, 24, tp, {.init = Init::normal(1), .stacked_parts = stacked_parts, .lora = lora},
+                     const LoraOptions& lora = {}, int64_t width = 24)
+      : column(8, width, tp,
+               {.init = Init::normal(1), .stacked_parts = stacked_parts, .lora = lora},
                {DType::kFloat32, Stream{}, tp.sequence_parallel}),
-        row(24, 8, tp, {.init = Init::normal(1), .lora = lora},
+        row(width, 8, tp, {.init = Init::normal(1), .lora = lora},
             {DType::kFloat32, Stream{}, tp.sequence_parallel}) {
     add_child("column", column);
     add_child("row", row);
     initialize(*this, kSeed);
   }
-  Variable forward(const Variable& x) const { return row.forward_without_bias(column.forward(x)); }
+  Variable forward(const Variable& x, const DropoutKey& column_key = {},
+                   const DropoutKey& row_key = {}) const {
+    return row.forward_without_bias(column.forward(x, column_key), row_key);
+  }
   ColumnParallelLinear column;
   RowParallelLinear row;
 };
@@ -112,6 +119,49 @@ TEST_P(TensorParallelTest, AdaptersMatchOneRank) {
     expect_close(input.grad(), own_slice(want_x.grad(), tp), Tolerance{1e-5, 1e-4});
     expect_gradients(layers, whole, tp);
   });
+}
+
+// The mask of an element depends on its place in the whole input. The row-parallel layer shares its
+// columns, in fours.
+TEST_P(TensorParallelTest, DropoutOfAdaptersMatchesOneRank) {
+  const LoraOptions lora{.rank = 3, .scale = 0.5};
+  constexpr int64_t kWidth = 48;
+  const DropoutKey column_key{.key = 5, .first_sample = 7, .probability = 0.5f};
+  const DropoutKey row_key{.key = 6, .first_sample = 7, .probability = 0.5f};
+  const Tensor x = random_normal({12, 2, 8}, {.seed = 1});   // [s, b, h]
+  const Tensor dy = random_normal({12, 2, 8}, {.seed = 2});  // [s, b, h]
+  const TwoLayers whole({}, 1, lora, kWidth);
+  fill_adapters(whole);
+  const Variable want_x = Variable::leaf(x);
+  const Variable want_y = whole.forward(want_x, column_key, row_key);
+  backward(want_y, dy);
+
+  on_ranks([&](const TensorParallel& tp) {
+    const TwoLayers layers(tp, 1, lora, kWidth);
+    fill_adapters(layers);
+    const Variable input = Variable::leaf(own_slice(x, tp));
+    const Variable y = layers.forward(input, of_rows(column_key, input.size(0), tp, {}), row_key);
+    expect_close(y.data(), own_slice(want_y.data(), tp), Tolerance{1e-5, 1e-4});
+    backward(y, own_slice(dy, tp));
+    expect_close(input.grad(), own_slice(want_x.grad(), tp), Tolerance{1e-5, 1e-4});
+    expect_gradients(layers, whole, tp);
+  });
+}
+
+// PEFT's definition: the layer reads x, and A reads dropout(x).
+TEST(LoraTest, DropsTheInputOfAOnly) {
+  const TwoLayers layers({}, 1, {.rank = 3, .scale = 0.5});
+  const TwoLayers plain({});
+  fill_adapters(layers);
+  const DropoutKey key{.key = 5, .probability = 0.5f};
+  const Variable x(random_normal({5, 2, 8}, {.seed = 1}));
+  const auto adapter = [&](const Variable& input) {
+    return add(layers.column.forward(input), scale(plain.column.forward(input), -1));
+  };
+  const Variable want = add(plain.column.forward(x), adapter(dropout(x, key)));
+  expect_close(layers.column.forward(x, key).data(), want.data(), Tolerance{1e-5, 1e-5});
+  const Variable change = add(want, scale(layers.column.forward(x), -1));
+  EXPECT_GT(largest(change.data()), 0.1);
 }
 
 TEST(LoraTest, AddsTheProductOfItsFactors) {

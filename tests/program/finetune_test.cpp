@@ -411,8 +411,60 @@ TEST_F(LoraTest, ResumesWithTheSameBits) {
   expect_same_results(path("out"), path("straight"));
 }
 
+// The masks belong to the samples, whatever the layout is and whether a layer runs again.
+TEST_F(LoraTest, EveryLayoutDropsTheSameElements) {
+  const auto losses_of = [this](const std::string& output, const Flags& flags, int ranks) {
+    finetune(flags, ranks);
+    return column(metrics_of(path(output + ".jsonl")), "lm loss");
+  };
+  const auto dropped = [this](const std::string& output) {
+    return lora(output).with("--lora-dropout", "0.5");
+  };
+  const std::vector<double> losses = losses_of("one", dropped("one"), 1);
+  EXPECT_GT(std::abs(losses.back() - losses_of("none", lora("none"), 1).back()), 1e-3);
+  const Flags four = dropped("four")
+                         .with("--tensor-model-parallel-size", "2")
+                         .with("--pipeline-model-parallel-size", "2")
+                         .with("--decoder-first-pipeline-num-layers", "1")
+                         .with("--sequence-parallel");
+  expect_near(losses_of("four", four, 4), losses, 5e-6);
+  const Flags two = dropped("two").with("--per_device_train_batch_size", "2");
+  expect_near(losses_of("two", two, 2), losses, 5e-6);
+}
+
+TEST_F(LoraTest, RecomputationAndResumingDropTheSameElements) {
+  const auto dropped = [this](const std::string& output) {
+    return lora(output).with("--lora-dropout", "0.5").with("--merge_lora");
+  };
+  finetune(dropped("straight"));
+  finetune(dropped("again")
+               .with("--recompute-granularity", "full")
+               .with("--recompute-method", "uniform")
+               .with("--recompute-num-layers", "1"));
+  EXPECT_EQ(read_text(path("again") / "model.safetensors"),
+            read_text(path("straight") / "model.safetensors"));
+  const Flags flags = dropped("out").with("--checkpointing_steps", "epoch");
+  finetune(flags);
+  finetune(flags.with("--resume_from_checkpoint", (path("out") / "epoch_0").string()));
+  expect_same_results(path("out"), path("straight"));
+}
+
+// adapter_config.json has the dropout; the command line wins over it.
+TEST_F(LoraTest, TheDropoutTravelsWithTheAdapters) {
+  finetune(lora("out").with("--lora-dropout", "0.25"));
+  EXPECT_EQ(read_json(path("out") / "adapter_config.json")["lora_dropout"], 0.25);
+  const auto further = [this](const std::string& output) {
+    return golden_finetuning(output).with("--model_name_or_path", path("out").string());
+  };
+  finetune(further("same"));
+  EXPECT_EQ(read_json(path("same") / "adapter_config.json")["lora_dropout"], 0.25);
+  finetune(further("none").with("--lora-dropout", "0"));
+  EXPECT_EQ(read_json(path("none") / "adapter_config.json")["lora_dropout"], 0.0);
+}
+
 TEST_F(LoraTest, MistakesAreNamed) {
   const Outcome outcome = run("finetune", lora("out")
+                                              .with("--lora-dropout", "1")
                                               .with("--lora-target-modules", "wte")
                                               .with("--lora-alpha", "0")
                                               .with("--save-format", "hf")
@@ -420,6 +472,7 @@ TEST_F(LoraTest, MistakesAreNamed) {
   EXPECT_EQ(outcome.exit_code, 2);
   const std::vector<std::string> errors = errors_of(outcome);
   EXPECT_THAT(errors, testing::Contains("--lora-alpha 0 must be greater than 0"));
+  EXPECT_THAT(errors, testing::Contains("--lora-dropout 1 must be in [0, 1)"));
   EXPECT_THAT(errors, testing::Contains(HasSubstr("--lora-target-modules wte is no linear layer")));
   EXPECT_THAT(errors, testing::Contains(HasSubstr("--lora-rank needs --save-format native")));
 }

@@ -98,6 +98,7 @@ class Reader {
       result.rank = std::max(result.rank, adapters.rank(rank_));
     }
     result.alpha = scale() * static_cast<double>(result.rank);
+    result.dropout = settings_.value("lora_dropout", 0.0);
     std::set<std::string> layers;
     for (const LayerAdapters& adapters : found) {
       layers.insert(adapters.layer.substr(adapters.layer.rfind('.') + 1));

@@ -20,9 +20,11 @@ bool is_peft_folder(const std::filesystem::path& folder);
 std::string base_model_of(const std::filesystem::path& folder);
 
 struct PeftAdapters {
-  // --lora-rank, --lora-alpha and --lora-target-modules of a model with these adapters.
+  // --lora-rank, --lora-alpha, --lora-dropout and --lora-target-modules of a model with these
+  // adapters.
   int64_t rank = 0;
   double alpha = 0;
+  double dropout = 0;
   std::vector<std::string> layers;
   StoredSection weights;  // under our names, fp32
 };

@@ -18,10 +18,9 @@ void mask_factors(Tile& factors, const DropoutKey& key, int64_t position, int64_
   for (int64_t k = 0; k < n; ++k) factors.values[k] = words[k] < threshold ? scale : 0.0f;
 }
 
-}  // namespace
-
-void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
-                              DropoutKey key, Stream) {
+// bias_dropout_add_forward() with the words of columns that begin at first_column.
+void drop(TensorView y, ConstView x, ConstView bias, ConstView residual, const DropoutKey& key,
+          int64_t first_column) {
   constexpr const char* kWho = "bias_dropout_add";
   expect_shape(x.shape, y.shape, "bias_dropout_add: x");
   if (residual.data != nullptr) {
@@ -46,7 +45,7 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
       branch = sum.values;
     }
     if (key.is_active()) {
-      mask_factors(factors, key, row / batch, row % batch, at, n);
+      mask_factors(factors, key, row / batch, row % batch, first_column + at, n);
 #pragma omp simd
       for (int64_t k = 0; k < n; ++k) sum.values[k] = branch[k] * factors.values[k];
       branch = sum.values;
@@ -69,8 +68,15 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
   });
 }
 
-void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream) {
-  bias_dropout_add_forward(dx, dy, ConstView{}, ConstView{}, key, stream);
+}  // namespace
+
+void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
+                              DropoutKey key, Stream) {
+  drop(y, x, bias, residual, key, 0);
+}
+
+void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream) {
+  drop(y, x, ConstView{}, ConstView{}, key, first_column);
 }
 
 }  // namespace megatron::kernels::cpu

@@ -9,7 +9,7 @@ constexpr const char* kWho = "bias_dropout_add";
 // The rounded products and sums prevent contraction by the compiler, for the CPU's bits.
 __global__ void __launch_bounds__(kThreads)
     bias_dropout_add_kernel(Sink y, Source x, Source bias, Source residual, DropoutMask mask,
-                            int64_t rows, int64_t cols) {
+                            int64_t first_column, int64_t rows, int64_t cols) {
   const RowPack here(rows, cols);
   const int n = here.count;
   if (n <= 0) return;
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kVector; ++i) out.values[i] = __fadd_rn(out.values[i], b.values[i]);
   }
-  if (mask.is_active) apply(mask, here.row, here.column, out);
+  if (mask.is_active) apply(mask, here.row, first_column + here.column, out);
   if (!residual.is_null()) {
     const Floats from = residual.floats(raw_residual);
 #pragma unroll
@@ -31,10 +31,9 @@ __global__ void __launch_bounds__(kThreads)
   y.write(at, n, out);
 }
 
-}  // namespace
-
-void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
-                              DropoutKey key, Stream stream) {
+// bias_dropout_add_forward() with the words of columns that begin at first_column.
+void drop(TensorView y, ConstView x, ConstView bias, ConstView residual, const DropoutKey& key,
+          int64_t first_column, Stream stream) {
   expect_shape(x.shape, y.shape, "bias_dropout_add: x");
   if (residual.data != nullptr) {
     expect_shape(residual.shape, y.shape, "bias_dropout_add: residual");
@@ -48,12 +47,19 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
   const auto [grid, block] = row_grid(rows, cols, kWho);
   bias_dropout_add_kernel<<<grid, block, 0, native(stream)>>>(
       sink_of(y, cols, kWho), source_of(x, cols, kWho), source_of(bias, cols, kWho),
-      source_of(residual, cols, kWho), mask, rows, cols);
+      source_of(residual, cols, kWho), mask, first_column, rows, cols);
   MG_CUDA(cudaGetLastError());
 }
 
-void dropout_backward(TensorView dx, ConstView dy, DropoutKey key, Stream stream) {
-  bias_dropout_add_forward(dx, dy, ConstView{}, ConstView{}, key, stream);
+}  // namespace
+
+void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstView residual,
+                              DropoutKey key, Stream stream) {
+  drop(y, x, bias, residual, key, 0, stream);
+}
+
+void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream) {
+  drop(y, x, ConstView{}, ConstView{}, key, first_column, stream);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -212,14 +212,15 @@ Variable ColumnParallelLinear::product(const Variable& x, const Variable& bias) 
   return column_parallel_linear(x, weight_, bias, tp_);
 }
 
-Variable ColumnParallelLinear::forward(const Variable& x) const {
+Variable ColumnParallelLinear::forward(const Variable& x, const DropoutKey& adapter_dropout) const {
   const Variable y = product(x, bias_);
-  return adapter_ ? add(y, adapter_->forward(x)) : y;
+  return adapter_ ? add(y, adapter_->forward(x, adapter_dropout)) : y;
 }
 
-Variable ColumnParallelLinear::forward_without_bias(const Variable& x) const {
+Variable ColumnParallelLinear::forward_without_bias(const Variable& x,
+                                                    const DropoutKey& adapter_dropout) const {
   const Variable y = product(x, Variable());
-  return adapter_ ? add(y, adapter_->forward(x)) : y;
+  return adapter_ ? add(y, adapter_->forward(x, adapter_dropout)) : y;
 }
 
 RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
@@ -245,11 +246,12 @@ void RowParallelLinear::keep_weight_in_int8() const { round_weight(*int8_, weigh
 
 bool RowParallelLinear::has_int8_weight() const { return int8_->scales.defined(); }
 
-Variable RowParallelLinear::forward_without_bias(const Variable& x) const {
+Variable RowParallelLinear::forward_without_bias(const Variable& x,
+                                                 const DropoutKey& adapter_dropout) const {
   if (!has_int8_weight() && fp8_) return fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_);
   const Variable y = has_int8_weight() ? int8_row_parallel_linear(x, *int8_, tp_)
                                        : row_parallel_linear(x, weight_, tp_);
-  return adapter_ ? add(y, adapter_->forward(x)) : y;
+  return adapter_ ? add(y, adapter_->forward(x, adapter_dropout)) : y;
 }
 
 Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp) {

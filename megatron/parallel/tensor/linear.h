@@ -62,9 +62,10 @@ class ColumnParallelLinear final : public Module {
                        const LinearOptions& options, const Placement& placement);
   ~ColumnParallelLinear() override;
 
-  Variable forward(const Variable& x) const;
+  // `adapter_dropout` is of the adapter's input; it has no effect without an adapter.
+  Variable forward(const Variable& x, const DropoutKey& adapter_dropout = {}) const;
   // Without the bias, for callers that add it in a fused kernel.
-  Variable forward_without_bias(const Variable& x) const;
+  Variable forward_without_bias(const Variable& x, const DropoutKey& adapter_dropout = {}) const;
   // Undefined when there is none.
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
@@ -102,7 +103,7 @@ class RowParallelLinear final : public Module {
                     const Placement& placement);
   ~RowParallelLinear() override;
 
-  Variable forward_without_bias(const Variable& x) const;
+  Variable forward_without_bias(const Variable& x, const DropoutKey& adapter_dropout = {}) const;
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
   bool has_adapter() const { return adapter_.has_value(); }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "megatron/ops/dropout.h"
 #include "megatron/ops/elementwise.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/linear.h"
@@ -36,8 +37,9 @@ ColumnParallelLora::ColumnParallelLora(int64_t in, int64_t out, int64_t parts,
       b_(add_parameter(kLoraB, {out / tp.size(), options.rank}, info_of_b(divided_on(0, tp, parts)),
                        placement)) {}
 
-Variable ColumnParallelLora::forward(const Variable& x) const {
-  const Variable narrow = scale(linear(x, a_, Variable()), scale_);  // [s, b, rank]
+Variable ColumnParallelLora::forward(const Variable& x, const DropoutKey& dropout) const {
+  const Variable kept = megatron::dropout(x, dropout);
+  const Variable narrow = scale(linear(kept, a_, Variable()), scale_);  // [s, b, rank]
   return column_parallel_linear(narrow, b_, Variable(), tp_);
 }
 
@@ -49,8 +51,9 @@ RowParallelLora::RowParallelLora(int64_t in, int64_t out, const TensorParallel& 
                        placement)),
       b_(add_parameter(kLoraB, {out, options.rank}, info_of_b({}), placement)) {}
 
-Variable RowParallelLora::forward(const Variable& x) const {
-  const Variable narrow = scale(row_parallel_linear(x, a_, tp_), scale_);  // [s, b, rank]
+Variable RowParallelLora::forward(const Variable& x, const DropoutKey& dropout) const {
+  const Variable kept = megatron::dropout(x, dropout, tp_.rank() * x.size(-1));
+  const Variable narrow = scale(row_parallel_linear(kept, a_, tp_), scale_);  // [s, b, rank]
   return linear(narrow, b_, Variable());
 }
 

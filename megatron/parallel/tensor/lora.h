@@ -1,11 +1,13 @@
 #pragma once
 
+#include "megatron/device/random.h"
 #include "megatron/nn/module.h"
 #include "megatron/parallel/parallel_context.h"
 
 // Low-rank adapters of tensor-parallel linear layers (Hu et al. 2021, arXiv:2106.09685). They are
 // linear layers themselves, divided like the layer that they adapt. The first value of B is zero,
-// so that training begins with the unchanged model.
+// so that training begins with the unchanged model. `dropout` is of the input of A; its rows are
+// those of x, and its columns those of the whole input, whatever the ranks have.
 namespace megatron {
 
 struct LoraOptions {
@@ -29,7 +31,7 @@ class ColumnParallelLora final : public Module {
   ColumnParallelLora(int64_t in, int64_t out, int64_t parts, const TensorParallel& tp,
                      const LoraOptions& options, const Placement& placement);
 
-  Variable forward(const Variable& x) const;
+  Variable forward(const Variable& x, const DropoutKey& dropout) const;
 
  private:
   TensorParallel tp_;
@@ -45,12 +47,14 @@ class ColumnParallelLora final : public Module {
 //   A  [rank, in/tp]   this rank's columns
 //   B  [out, rank]     on every rank
 //   y  [s, b, out]     like that of the layer
+//
+// With dropout in/tp is a multiple of 4.
 class RowParallelLora final : public Module {
  public:
   RowParallelLora(int64_t in, int64_t out, const TensorParallel& tp, const LoraOptions& options,
                   const Placement& placement);
 
-  Variable forward(const Variable& x) const;
+  Variable forward(const Variable& x, const DropoutKey& dropout) const;
 
  private:
   TensorParallel tp_;

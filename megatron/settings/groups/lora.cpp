@@ -15,6 +15,11 @@ void add_lora_flags(FlagTable& flags, TrainingArgs& args) {
       .only_for({"GPT"})
       .from_checkpoint();
   flags
+      .add("--lora-dropout", c.lora_dropout,
+           "Dropout probability of the input of each adapter, in training.")
+      .only_for({"GPT"})
+      .from_checkpoint();
+  flags
       .add("--lora-target-modules", c.lora_target_modules,
            "Layers with adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2, their names in "
            "transformers (c_attn, q_proj, ...), or all-linear.")

@@ -146,6 +146,12 @@ TEST_F(PeftFolderTest, ScalesByTheRootOfTheRankIfAsked) {
                    kAlpha / std::sqrt(static_cast<double>(kRank)));
 }
 
+TEST_F(PeftFolderTest, HasADropout) {
+  EXPECT_EQ(read().dropout, 0);
+  settings_["lora_dropout"] = 0.25;
+  EXPECT_EQ(read().dropout, 0.25);
+}
+
 TEST_F(PeftFolderTest, RefusesOtherAdaptersByName) {
   const auto message = [&](const char* setting, const json& value) {
     const json kept = settings_;

@@ -33,7 +33,7 @@ TEST_P(DropoutCudaTest, HasTheBitsOfTheCpu) {
                        [&](std::vector<Tensor>& t, Stream stream) {
                          kernels::bias_dropout_add_forward(t[0].view(), t[2].view(), t[3].view(),
                                                            t[4].view(), key, stream);
-                         kernels::dropout_backward(t[1].view(), t[0].view(), key, stream);
+                         kernels::dropout(t[1].view(), t[0].view(), key, 12, stream);
                          // In place, without a bias, then without a residual.
                          kernels::bias_dropout_add_forward(t[4].view(), t[2].view(), ConstView{},
                                                            t[4].view(), key, stream);
@@ -60,7 +60,7 @@ TEST_P(DropoutCudaTest, FindsItsSamplesInMemory) {
                                       .first_sample = 3,
                                       .probability = 0.3f,
                                       .more_samples = std::as_const(t[2]).view().as<int64_t>()};
-                 kernels::dropout_backward(t[0].view(), t[1].view(), key, stream);
+                 kernels::dropout(t[0].view(), t[1].view(), key, 0, stream);
                },
                {.tolerance = kExact});
 }
