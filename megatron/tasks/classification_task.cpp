@@ -108,7 +108,7 @@ std::vector<const Module*> ClassificationTask::build_model(const ModelSite& site
       c, whole_model(c.num_layers), site.parallel.tensor, site.stream,
       BertHeads{.classifier = head_of(data_.kind), .num_classes = is_race ? 1 : classes()});
   const int64_t samples = config_.training.micro_batch_size;
-  const int64_t rows = samples * (is_race ? classes() : 1);
+  const int64_t rows = samples * sequences_per_sample();
   positions_ = prepared_ids(default_position_ids(rows, c.seq_length), c.max_position_embeddings,
                             "position id")
                    .to(site.stream);
@@ -293,16 +293,18 @@ void ClassificationTask::measure_and_predict(int64_t epoch, const std::string& f
   measure_sets(epoch, &folder);
 }
 
+int64_t ClassificationTask::sequences_per_sample() const {
+  return data_.kind == ClassificationTaskKind::kRace ? classes() : 1;
+}
+
 int64_t ClassificationTask::tokens_per_sample() const {
-  const bool is_race = data_.kind == ClassificationTaskKind::kRace;
-  return config_.transformer.seq_length * (is_race ? classes() : 1);
+  return config_.transformer.seq_length * sequences_per_sample();
 }
 
 double ClassificationTask::flops(int64_t batch_size) const {
-  const bool is_race = data_.kind == ClassificationTaskKind::kRace;
   TransformerConfig headless = config_.transformer;
   headless.padded_vocab_size = 0;
-  return standard_flops(headless, batch_size * (is_race ? classes() : 1));
+  return standard_flops(headless, batch_size * sequences_per_sample());
 }
 
 void ClassificationTask::close() {

@@ -49,6 +49,7 @@ class ClassificationTask final : public TrainTask {
   bool ends_epoch(const Progress& progress) const override;
   void epoch_ended(const Progress& progress) override;
   int64_t tokens_per_sample() const override;
+  int64_t sequences_per_sample() const override;
   double flops(int64_t batch_size) const override;
   void close() override;
   std::map<std::string, ArgMap> recorded() const override;

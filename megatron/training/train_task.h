@@ -100,6 +100,8 @@ class TrainTask {
   virtual void epoch_ended(const Progress& /*progress*/) {}
 
   virtual int64_t tokens_per_sample() const = 0;
+  // Rows of a batch that are one sample. Each draws dropout masks of its own.
+  virtual int64_t sequences_per_sample() const { return 1; }
   // Model FLOPs of an iteration: forward and backward, without recomputation.
   virtual double flops(int64_t batch_size) const = 0;
 

@@ -188,10 +188,12 @@ void Trainer::train_step() {
   if (state_.stream.is_cpu()) finish_step();
 }
 
-int64_t Trainer::first_sample_of(int64_t microbatch) const {
+int64_t Trainer::first_sequence_of(int64_t microbatch) const {
   const ParallelContext& parallel = state_.parallel;
-  return state_.progress.consumed_train_samples +
-         (microbatch * parallel.num_replicas() + parallel.replica()) * config_.micro_batch_size;
+  const int64_t sample =
+      state_.progress.consumed_train_samples +
+      (microbatch * parallel.num_replicas() + parallel.replica()) * config_.micro_batch_size;
+  return sample * task_.sequences_per_sample();
 }
 
 LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const Tensor& seed) {
@@ -205,7 +207,7 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
   const auto run_forward = [&](const PipelineStep& step, const Activations& activations) {
     const TimerScope timer(log_.timers(), "forward-compute", 2);
     const PoolScope scope(graph_ ? &graph_->pool() : nullptr);
-    state_.random.set_first_sample(first_sample_of(step.microbatch));
+    state_.random.set_first_sample(first_sequence_of(step.microbatch));
     const Microbatch batch = moved(task_.get_batch(split, step.chunk), state_.stream);
     return task_.forward_step(split, step.chunk, batch, activations);
   };
@@ -233,7 +235,7 @@ LossSums Trainer::train_through_graph(int64_t num_microbatches, const Tensor& se
     if (i + 1 == num_microbatches) state_.gradients.begin(1);
     const Microbatch batch = task_.get_batch(Split::kTrain, 0);
     losses.add(
-        graph_->run(batch, first_sample_of(i), seed,
+        graph_->run(batch, first_sequence_of(i), seed,
                     state_.gradients.is_quiet(i, num_microbatches) && state_.fp8.is_settled()));
   }
   return losses;

@@ -78,7 +78,7 @@ class Trainer {
   // The same for training, through graph_.
   LossSums train_through_graph(int64_t num_microbatches, const Tensor& seed);
   // Index of the first sample of this rank's microbatch in the current iteration.
-  int64_t first_sample_of(int64_t microbatch) const;
+  int64_t first_sequence_of(int64_t microbatch) const;
   // Maximum over all ranks; true if it is true on one.
   int highest_on_ranks(int number) const;
   bool on_any_rank(bool condition) const;

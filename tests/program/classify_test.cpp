@@ -207,6 +207,33 @@ TEST_F(ClassifyTest, TrainsMnliAndRace) {
   EXPECT_THAT(choice.out, HasSubstr("metrics for train-middle: correct / total = "));
 }
 
+// Each of the four sequences of a question has dropout masks of its own, in every layout.
+TEST_F(ClassifyTest, SequencesOfASampleHaveTheirOwnMasks) {
+  const std::filesystem::path race = path("RACE") / "train" / "middle";
+  std::filesystem::create_directories(race);
+  std::ofstream out(race / "1.txt");
+  for (const char* const article : {"the mill was painted .", "nobody knows the harbour ."}) {
+    out << "{\"article\": \"" << article << "\", \"questions\": [\"what was _ ?\", \"who knows\"], "
+        << R"("options": [["painted","moved","said","wrote"],["nobody","mill","a","b"]], )"
+        << R"("answers": ["A","A"]})"
+        << "\n";
+  }
+  out.close();
+  const Flags flags = qqp()
+                          .with("--task", "RACE")
+                          .with("--hidden-dropout", "0.5")
+                          .with("--epochs", "3")
+                          .with("--train-data", race.string())
+                          .with("--valid-data", race.string());
+  const auto one = losses_of(classified(flags.with("--micro-batch-size", "4")).out);
+  const auto two = losses_of(classified(flags.with("--micro-batch-size", "2"), 2).out);
+  ASSERT_EQ(one.size(), 3u);
+  ASSERT_EQ(two.size(), 3u);
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_NEAR(std::stod(two[i]), std::stod(one[i]), 1e-3) << i;
+  }
+}
+
 TEST_F(ClassifyTest, NamesWhatIsMissing) {
   const Outcome outcome = run("evaluate", {"--task", "MNLI"});
   EXPECT_EQ(outcome.exit_code, 2);
