@@ -44,9 +44,10 @@ struct EngineState {
 // far as max_step_tokens goes. Keys and values lie in pages; a text that needs a page when there is
 // none makes the youngest text wait again, which later reads its tokens anew.
 //
-// The encoder of a T5 reads the text of a request when it joins; the decoder's layers keep the keys
-// and values of its output until the request leaves, and requests with the same text share them.
-// What the decoder writes depends on that text, so pages of other texts are never taken over.
+// The encoder of a T5 reads the whole text of a request when it joins, with the texts of about its
+// length that join in the same step. The decoder's layers keep the keys and values of its output
+// until the request leaves, and requests with the same text share them. What the decoder writes
+// depends on that text, so pages of other texts are never taken over.
 //
 // What a request draws depends on its seed, its row and its tokens alone, whatever else runs. On a
 // GPU the last bits of logits depend on the number of rows of a product: there, tokens differ only
@@ -89,6 +90,7 @@ class Engine {
   std::shared_ptr<Text> text_of(const Request& request) const;
   bool has_room_for_text(int64_t length) const;
   void read_texts(std::span<const Part> parts);
+  void read_together(std::span<const Group* const> groups);
 
   std::vector<Part> planned_parts();
   void plan(Group& group, int64_t& budget, std::vector<Part>& parts);

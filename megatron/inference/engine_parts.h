@@ -84,6 +84,9 @@ struct Engine::Part {
   int64_t num_forced = 0;
 };
 
+// Rows `ids` of hidden [t, 1, h]: [ids, 1, h].
+Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids);
+
 // Whether the device can draw token `step` of a request: nothing else of the logits is asked for,
 // and no logit is changed.
 bool draws_on_device(const Request& request, int64_t step);

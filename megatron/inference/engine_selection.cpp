@@ -12,13 +12,6 @@ namespace {
 constexpr float kForbidden = -1e10f;  // Megatron-LM's
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Rows `ids` of hidden [t, 1, h]: [ids, 1, h].
-Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids) {
-  if (static_cast<int64_t>(ids.size()) == hidden.size(0)) return hidden;
-  const Variable table(hidden.reshape({hidden.size(0), hidden.size(2)}));
-  return embedding(table, tensor_of(ids, {1, static_cast<int64_t>(ids.size())})).data();
-}
-
 std::span<float> row_of(Tensor& logits, int64_t row, int64_t width) {
   return logits.span<float>().subspan(static_cast<size_t>(row * logits.size(-1)),
                                       static_cast<size_t>(width));
@@ -50,6 +43,12 @@ int64_t drawn_token(const Request& request, std::span<const int32_t> tokens,
 }
 
 }  // namespace
+
+Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids) {
+  if (static_cast<int64_t>(ids.size()) == hidden.size(0)) return hidden;
+  const Variable table(hidden.reshape({hidden.size(0), hidden.size(2)}));
+  return embedding(table, tensor_of(ids, {1, static_cast<int64_t>(ids.size())})).data();
+}
 
 bool draws_on_device(const Request& request, int64_t step) {
   const SamplingOptions& sampling = request.sampling;

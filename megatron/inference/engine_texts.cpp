@@ -1,13 +1,24 @@
 // The texts that the encoder of a T5 reads for the engine's requests.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
 #include <set>
+#include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/inference/engine_parts.h"
 #include "megatron/inference/t5_stages.h"
 
 namespace megatron {
+namespace {
+
+template <class Group>
+int64_t length_of(const Group& group) {
+  return static_cast<int64_t>(group.request.text.size());
+}
+
+}  // namespace
 
 void Engine::check_text(const Request& request) const {
   if (model_.t5 == nullptr) {
@@ -39,23 +50,51 @@ bool Engine::has_room_for_text(int64_t length) const {
   std::set<const Text*> kept;
   for (const auto& group : running_) {
     if (kept.insert(group->text.get()).second) {
-      length += static_cast<int64_t>(group->request.text.size());
+      length += length_of(*group);
     }
   }
   return length <= options_.encoder_tokens;
 }
 
-// The encoder reads the new texts of a step, each by itself: no text is padded, so that what it
-// makes of one does not depend on the others.
+// The encoder reads the new texts of a step, those of about the same length together.
 void Engine::read_texts(std::span<const Part> parts) {
+  std::vector<const Group*> fresh;
   for (const Part& part : parts) {
-    Text& text = *part.group->text;
-    if (text.is_read) continue;
-    const std::vector<int32_t>& ids = part.group->request.text;
-    const std::vector<int64_t> tokens(ids.begin(), ids.end());
-    text.memory.output = run_encoder(
-        model_, {.encoder_tokens = tensor_of(tokens, {1, static_cast<int64_t>(tokens.size())})});
-    text.is_read = true;
+    if (!std::exchange(part.group->text->is_read, true)) fresh.push_back(part.group);
+  }
+  std::ranges::stable_sort(fresh, std::greater(),
+                           [](const Group* group) { return length_of(*group); });
+  for (size_t begin = 0, end = 0; begin < fresh.size(); begin = end) {
+    const int64_t longest = length_of(*fresh[begin]);
+    while (end < fresh.size() && 4 * length_of(*fresh[end]) >= 3 * longest) ++end;
+    read_together(std::span(fresh).subspan(begin, end - begin));
+  }
+}
+
+// The first text is the longest; the others are padded.
+void Engine::read_together(std::span<const Group* const> groups) {
+  const auto b = static_cast<int64_t>(groups.size());
+  const int64_t longest = length_of(*groups.front());
+  std::vector<int64_t> tokens;
+  Tensor padding({b, longest}, DType::kBool, Stream{});
+  for (const Group* group : groups) {
+    const std::vector<int32_t>& text = group->request.text;
+    const auto row = padding.span<bool>().subspan(tokens.size(), static_cast<size_t>(longest));
+    tokens.insert(tokens.end(), text.begin(), text.end());
+    tokens.insert(tokens.end(), static_cast<size_t>(longest) - text.size(), 0);
+    std::ranges::fill(row.first(text.size()), false);
+    std::ranges::fill(row.subspan(text.size()), true);
+  }
+  T5Input input = {.encoder_tokens = tensor_of(tokens, {b, longest})};
+  if (length_of(*groups.back()) < longest) input.encoder_padding_mask = padding;
+  const Variable output = run_encoder(model_, input);
+  if (!output.defined()) return;  // a stage of the encoder
+  const Tensor rows = output.data().reshape({longest * b, 1, output.size(2)});
+  for (int64_t row = 0; row < b; ++row) {
+    const Group& group = *groups[static_cast<size_t>(row)];
+    std::vector<int64_t> ids;
+    for (int64_t i = 0; i < length_of(group); ++i) ids.push_back(i * b + row);
+    group.text->memory.output = Variable(rows_of(rows, ids));
   }
 }
 

@@ -120,6 +120,20 @@ TEST_P(T5GenerationTest, DrawsDependOnTheRequestAlone) {
   EXPECT_NE(together[0].tokens, together[3].tokens);
 }
 
+// The encoder pads texts that it reads together; the decoder does not see the padding.
+TEST_P(T5GenerationTest, TextsOfOtherLengthsAreReadTogether) {
+  std::vector<Request> requests;
+  for (const int32_t number : {7, 10, 8, 9, 1, 21}) requests.push_back(request(number, 6));
+  const std::vector<Generation> together = generate({*model_}, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Generation alone = generate({*model_}, {&requests[i], 1})[0];
+    EXPECT_EQ(together[i].tokens, alone.tokens);
+    for (size_t k = 0; k < alone.log_probabilities.size(); ++k) {
+      EXPECT_NEAR(together[i].log_probabilities[k], alone.log_probabilities[k], 1e-4);
+    }
+  }
+}
+
 TEST_P(T5GenerationTest, StopsAtTheEnd) {
   Request one = request(4);
   const std::vector<int32_t> all = generate({*model_}, {&one, 1})[0].tokens;

@@ -100,7 +100,7 @@ TEST_F(ServeTest, AT5AnswersOnAnyRanks) {
   for (const int ranks : {1, 4}) {
     const int port = free_port();
     Words words = {"--nproc-per-node", std::to_string(ranks), "serve"};
-    words = with(with(words, t5), {"--port", std::to_string(port)});
+    words = with(with(words, t5), {"--port", std::to_string(port), "--cache-tokens", "256"});
     if (ranks == 4) {
       words = with(words, {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size",
                            "2", "--pipeline-model-parallel-split-rank", "1"});
@@ -113,6 +113,9 @@ TEST_F(ServeTest, AT5AnswersOnAnyRanks) {
     ASSERT_TRUE(answer);
     EXPECT_EQ(answer->status, 200) << answer->body;
     EXPECT_EQ(json::parse(answer->body)["choices"][0]["text"], want.at("text"));
+    // Relative positions have no end, but the cache has.
+    const json models = json::parse(client.Get("/v1/models")->body);
+    EXPECT_EQ(models["data"][0]["max_model_len"], 256);
     server.send(SIGTERM);
     EXPECT_EQ(server.finish().exit_code, 0);
   }
