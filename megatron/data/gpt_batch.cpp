@@ -67,6 +67,20 @@ GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
   return batch;
 }
 
+GptBatch first_tokens(const GptBatch& batch, int64_t length) {
+  constexpr int64_t kFirst[] = {0};
+  const auto part = [&](const auto& rows) { return cut(rows, batch.seq_length, kFirst, length); };
+  return {.micro_batch_size = batch.micro_batch_size,
+          .seq_length = length,
+          .tokens = part(batch.tokens),
+          .labels = part(batch.labels),
+          .loss_mask = part(batch.loss_mask),
+          .position_ids = part(batch.position_ids),
+          .document_starts = part(batch.document_starts),
+          .loss_divisor = batch.loss_divisor,
+          .first_sample = batch.first_sample};
+}
+
 GptBatch chunks_of(const GptBatch& batch, std::span<const int64_t> chunks, int64_t num_chunks) {
   const int64_t s = batch.seq_length;
   const int64_t length = s / num_chunks;

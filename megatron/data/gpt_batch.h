@@ -36,6 +36,9 @@ struct GptBatch {
 GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
                         const GptSampleOptions& options);
 
+// The first `length` tokens of every sequence. REQUIRES: length <= seq_length.
+GptBatch first_tokens(const GptBatch& batch, int64_t length);
+
 // A context-parallel rank's part of a batch: some of the `num_chunks` equal chunks of every
 // sequence, one after the other. Positions are those of the whole sequence. Document starts are
 // [chunks, b, s / num_chunks], unlike in a whole batch. The loss divisor is chosen so that the mean

@@ -29,8 +29,11 @@ struct OptimizerConfig {
   std::optional<double> decoupled_lr;      // peak for embedding and output layer; none: lr
   std::optional<double> decoupled_min_lr;  // floor for them; none: min_lr
   LrDecayStyle lr_decay_style = LrDecayStyle::kLinear;
-  int64_t lr_decay_iters = 0;                // 0: train_iters
-  int64_t lr_decay_samples = 0;              // 0: train_samples
+  int64_t lr_decay_iters = 0;    // 0: train_iters
+  int64_t lr_decay_samples = 0;  // 0: train_samples
+  // --lr-decay-tokens: where lengths change, the rate falls with the tokens of the samples; no
+  // flag.
+  bool lr_decays_by_tokens = false;
   std::optional<double> lr_warmup_fraction;  // of the decay length, [0, 1]; replaces the next two
   int64_t lr_warmup_iters = 0;
   int64_t lr_warmup_samples = 0;

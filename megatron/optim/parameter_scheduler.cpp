@@ -104,7 +104,9 @@ double LearningRateSchedule::at(int64_t num_steps) const {
     return std::max(min_lr, rate);
   }
   const double range = max_lr - min_lr;
-  const double ratio = (k - warmup_steps) / (decay - warmup_steps);
+  const auto position = [&](double samples) { return tokens_of ? tokens_of(samples) : samples; };
+  const double begin = position(warmup_steps);
+  const double ratio = (position(k) - begin) / (position(decay) - begin);
   if (style == LrDecayStyle::kLinear) return min_lr + (1.0 - ratio) * range;
   if (style == LrDecayStyle::kCosine) return min_lr + falling_cosine(ratio) * range;
   const auto wsd = static_cast<double>(wsd_decay_steps);
@@ -217,6 +219,7 @@ ParameterScheduler make_parameter_scheduler(const OptimizerConfig& config,
   lr.style = config.lr_decay_style;
   lr.wsd_decay_steps = samples_of(config.lr_wsd_decay_iters, config.lr_wsd_decay_samples);
   lr.wsd_style = config.lr_wsd_decay_style;
+  lr.tokens_of = length.tokens_of;
 
   std::optional<LearningRateSchedule> decoupled;
   if (config.decoupled_lr) {

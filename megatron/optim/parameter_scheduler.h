@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -19,6 +20,9 @@ struct LearningRateSchedule {
   LrDecayStyle style = LrDecayStyle::kLinear;
   int64_t wsd_decay_steps = 0;  // kWsd: length of the final decay
   WsdDecayStyle wsd_style = WsdDecayStyle::kExponential;
+  // Tokens of the first samples. If it is there, kLinear and kCosine decay with tokens from the end
+  // of the warm-up to decay_steps; else with samples.
+  std::function<double(double samples)> tokens_of = {};
 
   // The rate of an update after `num_steps` samples: rises from warmup_init to max_lr, then falls
   // to min_lr at decay_steps and stays there; kConstant stays at max_lr.
@@ -89,6 +93,7 @@ struct TrainingLength {
   int64_t train_iters = 0;
   int64_t train_samples = 0;  // not 0: lengths are given in samples, not iterations
   int64_t global_batch_size = 1;
+  std::function<double(double samples)> tokens_of = {};  // LearningRateSchedule::tokens_of
 };
 
 // The schedules that the flags describe. If lengths are in iterations, they are multiplied by the

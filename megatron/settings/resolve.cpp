@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -7,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "megatron/optim/parameter_scheduler.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/pieces.h"
 #include "megatron/settings/training_args.h"
@@ -37,6 +39,7 @@ class Resolver {
     precision();
     batches();
     training_length();
+    curriculum();
     pipeline();
     positions();
     collect();
@@ -269,6 +272,30 @@ class Resolver {
                         "length less the warm-up",
                         unit, decay - warmup));
     require(training.skip_train || given("lr"), "--lr is required; for example --lr 1.5e-4");
+  }
+
+  void curriculum() {
+    const TrainingConfig& training = args_.training;
+    if (!training.curriculum.is_on()) return;
+    require(args_.transformer.kind == ModelKind::kGpt,
+            "curriculum_learning is for GPT only; remove it from the DeepSpeed configuration");
+    require(training.rampup_batch_size.empty(),
+            "curriculum_learning and --rampup-batch-size exclude each other; keep one");
+    require(!args_.transformer.fp8.is_on(),
+            "curriculum_learning and --fp8-format exclude each other; keep one");
+    const LrDecayStyle style = args_.optimizer.lr_decay_style;
+    require(
+        !args_.optimizer.lr_decays_by_tokens || style == LrDecayStyle::kLinear ||
+            style == LrDecayStyle::kCosine || style == LrDecayStyle::kConstant,
+        fmt::format("--lr-decay-style {} cannot decay by --lr-decay-tokens while lengths change; "
+                    "use linear or cosine",
+                    name_of(style)));
+    const ParallelConfig& parallel = args_.parallel;
+    const int64_t cp = std::max<int64_t>(parallel.context_parallel_size, 1);
+    const int64_t slices =
+        parallel.sequence_parallel ? cp * parallel.tensor_model_parallel_size : 1;
+    append(problems_, megatron::problems(training.curriculum, args_.transformer.seq_length,
+                                         std::lcm(slices, cp > 1 ? 2 * cp : 1)));
   }
 
   void pipeline() {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "megatron/training/curriculum.h"
+
 namespace megatron {
 
 enum class TimingLogOption { kMax, kMinMax, kAll };
@@ -30,6 +32,7 @@ struct TrainingConfig {
   // Length over all runs; exactly one of the two is set.
   int64_t train_iters = 0;
   int64_t train_samples = 0;
+  CurriculumConfig curriculum;              // of a DeepSpeed configuration
   std::vector<int64_t> iterations_to_skip;  // 1-based; their data is consumed but not trained on
 
   // Ending early.

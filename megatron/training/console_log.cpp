@@ -28,6 +28,9 @@ std::string text_of(const IterationLine& line) {
   const auto out = std::back_inserter(text);
   fmt::format_to(out, " iteration {:8d}/{:8d} |", line.iteration, line.train_iters);
   fmt::format_to(out, " consumed samples: {:12d} |", line.consumed_samples);
+  if (line.consumed_tokens) {
+    fmt::format_to(out, " consumed tokens: {:12d} |", *line.consumed_tokens);
+  }
   fmt::format_to(out, " elapsed time per iteration (ms): {:.1f} |", line.elapsed_ms);
   if (line.teraflops_per_device) {
     fmt::format_to(out, " throughput per GPU (TFLOP/s/GPU): {:.1f} |", *line.teraflops_per_device);
@@ -44,6 +47,9 @@ std::string text_of(const IterationLine& line) {
   if (line.num_zeros) fmt::format_to(out, " num zeros: {:.1f} |", *line.num_zeros);
   if (line.params_norm)
     fmt::format_to(out, " params norm: {:.3f} |", unsigned_nan(*line.params_norm));
+  if (line.curriculum_seqlen) {
+    fmt::format_to(out, " curriculum seqlen: {:5d} |", *line.curriculum_seqlen);
+  }
   fmt::format_to(out, " number of skipped iterations: {:3d} |", line.skipped_iterations);
   fmt::format_to(out, " number of nan iterations: {:3d} |", line.nan_iterations);
   return text;

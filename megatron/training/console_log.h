@@ -19,6 +19,7 @@ struct IterationLine {
   int64_t iteration = 0;
   int64_t train_iters = 0;
   int64_t consumed_samples = 0;
+  std::optional<int64_t> consumed_tokens = {};
   double elapsed_ms = 0;  // per iteration
   std::optional<double> teraflops_per_device;
   std::optional<double> mfu_percent;  // printed behind the throughput
@@ -30,6 +31,7 @@ struct IterationLine {
   std::optional<double> grad_norm;
   std::optional<double> num_zeros;
   std::optional<double> params_norm;
+  std::optional<int64_t> curriculum_seqlen = {};
   int64_t skipped_iterations = 0;
   int64_t nan_iterations = 0;
 };

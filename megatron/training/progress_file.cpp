@@ -41,18 +41,17 @@ ProgressFile::ProgressFile(std::filesystem::path path, int64_t world_size, const
   find_first_job();
 }
 
-void ProgressFile::saved_checkpoint(const Progress& now, int64_t tokens_per_sample) {
+void ProgressFile::saved_checkpoint(const Progress& now, int64_t consumed_tokens) {
   const auto teraflops = [&](double since_flops, Clock::time_point since) {
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
     return (now.floating_point_operations - since_flops) / (seconds * 1e12) /
            static_cast<double>(world_size_);
   };
-  const auto tokens = static_cast<double>(now.consumed_train_samples * tokens_per_sample);
   append(fmt::format(
       "Saved checkpoint\tIteration: {}\tJob throughput: {:.1f} TFLOP/s/GPU\tCumulative throughput: "
       "{:.1f} TFLOP/s/GPU\tFloating-point operations: {:.2e}\tTokens (in billions): {:.2f}",
       now.iteration, teraflops(job_flops_, job_started_), teraflops(first_flops_, first_started_),
-      now.floating_point_operations, tokens / 1e9));
+      now.floating_point_operations, static_cast<double>(consumed_tokens) / 1e9));
 }
 
 void ProgressFile::append(const std::string& fields) {

@@ -20,7 +20,7 @@ class ProgressFile {
 
   // Adds the line of a checkpoint: FLOP/s per device of this job, and since the first of the
   // consecutive jobs with the same number of devices.
-  void saved_checkpoint(const Progress& now, int64_t tokens_per_sample);
+  void saved_checkpoint(const Progress& now, int64_t consumed_tokens);
 
  private:
   using Clock = std::chrono::system_clock;

@@ -70,6 +70,11 @@ class TrainTask {
   // Lets get_batch() read this one of the split's groups; at first it reads the first.
   virtual void use_group(Split /*split*/, size_t /*group*/) {}
 
+  // Following microbatches have sequences of so many tokens: every iteration of a run with a
+  // curriculum begins with a call, and so does an evaluation. get_batch() shortens the sequences of
+  // training itself, as the curriculum says for the iteration of their samples.
+  virtual void use_sequence_length(int64_t /*length*/) {}
+
   // Reads a chunk's part of its next microbatch of the split, in the sampler's order, into host
   // memory, and checks everything that only the host can check. Throws the data's errors.
   virtual Microbatch get_batch(Split split, int64_t chunk) = 0;

@@ -46,6 +46,7 @@ Trainer::Trainer(const RunConfig& config, TrainTask& task, TrainingState& state,
   }
   const bool records = options.records_microbatches.value_or(
       !state.stream.is_cpu() && config_.cuda_graph && !why_no_graph(run_));
+  if (config_.curriculum.is_on()) curriculum_.emplace(config_.curriculum);
   if (records) graph_.emplace(task, state.random, state.stream);
 }
 
@@ -134,6 +135,10 @@ void Trainer::train_step() {
   next.num_microbatches = state_.microbatches.num_microbatches();
   IterationResult& result = next.known.result;
   result.global_batch_size = state_.microbatches.global_batch_size();
+  if (curriculum_) {
+    result.sequence_length = curriculum_->length_at(progress.iteration + 1);
+    task_.use_sequence_length(*result.sequence_length);
+  }
   result.tokens = result.global_batch_size * task_.tokens_per_sample();
   result.floating_point_operations = task_.flops(result.global_batch_size);
 
@@ -184,8 +189,14 @@ void Trainer::train_step() {
   progress.consumed_train_samples += result.global_batch_size;
   progress.floating_point_operations += result.floating_point_operations;
   next.known.progress = progress;
+  if (curriculum_) result.consumed_tokens = consumed_tokens(progress);
   queued_ = std::move(next);
   if (state_.stream.is_cpu()) finish_step();
+}
+
+int64_t Trainer::consumed_tokens(const Progress& progress) const {
+  return curriculum_ ? curriculum_->tokens_after(progress.iteration) * config_.global_batch_size
+                     : progress.consumed_train_samples * task_.tokens_per_sample();
 }
 
 int64_t Trainer::first_sequence_of(int64_t microbatch) const {
@@ -348,6 +359,7 @@ std::optional<NamedValues> Trainer::evaluate(Split split, bool is_verbose) {
   const TimerScope timer(log_.timers(), "evaluate", 0);
   state_.random.set_training(false);
   state_.fp8.quantize_weights();
+  if (curriculum_) task_.use_sequence_length(run_.transformer.seq_length);
 
   const int64_t num_microbatches = state_.microbatches.final_num_microbatches();
   const int64_t samples = state_.microbatches.schedule().final_batch_size();
@@ -416,7 +428,7 @@ void Trainer::finish_save(bool waits) {
 }
 
 void Trainer::note_saved(const Progress& progress) {
-  if (progress_file_) progress_file_->saved_checkpoint(progress, task_.tokens_per_sample());
+  if (progress_file_) progress_file_->saved_checkpoint(progress, consumed_tokens(progress));
   log_.line(saved_text(progress.iteration, run_.checkpoint.save));
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron/device/readback.h"
+#include "megatron/training/curriculum.h"
 #include "megatron/training/loss_sums.h"
 #include "megatron/training/microbatch_graph.h"
 #include "megatron/training/profile_window.h"
@@ -79,6 +80,8 @@ class Trainer {
   LossSums train_through_graph(int64_t num_microbatches, const Tensor& seed);
   // Index of the first sample of this rank's microbatch in the current iteration.
   int64_t first_sequence_of(int64_t microbatch) const;
+  // Tokens that training has read.
+  int64_t consumed_tokens(const Progress& progress) const;
   // Maximum over all ranks; true if it is true on one.
   int highest_on_ranks(int number) const;
   bool on_any_rank(bool condition) const;
@@ -114,9 +117,10 @@ class Trainer {
   ProfileWindow profile_;                      // --profile
   std::optional<ProgressFile> progress_file_;  // --log-progress
   std::optional<MicrobatchGraph> graph_;       // --cuda-graph
-  int64_t last_saved_ = -1;                    // iteration
-  int64_t last_evaluated_ = -1;                // iteration
-  std::optional<Progress> saving_;             // the state in a save under way
+  std::optional<Curriculum> curriculum_;
+  int64_t last_saved_ = -1;         // iteration
+  int64_t last_evaluated_ = -1;     // iteration
+  std::optional<Progress> saving_;  // the state in a save under way
 
   std::optional<QueuedIteration> queued_;
   std::optional<Readback> loss_sums_;

@@ -131,6 +131,8 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
   line.grad_norm = result.grad_norm;
   line.num_zeros = result.num_zeros;
   line.params_norm = result.params_norm;
+  line.consumed_tokens = result.consumed_tokens;
+  line.curriculum_seqlen = result.sequence_length;
   line.skipped_iterations = skipped_;
   line.nan_iterations = nan_;
   this->line(text_of(line));
@@ -149,6 +151,10 @@ void TrainingLog::print_interval(const Progress& progress, const IterationResult
     if (line.params_norm) values.emplace_back("params_norm", *line.params_norm);
     if (line.mfu_percent) values.emplace_back("mfu_percent", *line.mfu_percent);
     if (line.hfu_percent) values.emplace_back("hfu_percent", *line.hfu_percent);
+    if (result.sequence_length) {
+      values.emplace_back("curriculum_seqlen", static_cast<double>(*result.sequence_length));
+      values.emplace_back("consumed_train_tokens", static_cast<double>(*result.consumed_tokens));
+    }
     values.emplace_back("skipped_iterations", static_cast<double>(skipped_));
     values.emplace_back("nan_iterations", static_cast<double>(nan_));
     track(progress.iteration, values);
@@ -191,6 +197,10 @@ void TrainingLog::write_tensorboard(const Progress& progress, const IterationRes
   if (result.grad_norm) add("grad-norm", *result.grad_norm);
   if (result.num_zeros) add("num-zeros", *result.num_zeros);
   if (result.params_norm) add("params-norm", *result.params_norm);
+  if (result.sequence_length) {
+    tensorboard_->add_scalar("curriculum_seqlen", static_cast<double>(*result.sequence_length),
+                             progress.iteration);
+  }
   if (config_.log_timers_to_tensorboard) {
     write_timers(progress, static_cast<double>(advanced_ + skipped_));
   }

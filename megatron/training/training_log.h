@@ -29,6 +29,9 @@ struct IterationResult {
   std::optional<double> params_norm;
   int64_t global_batch_size = 0;
   int64_t tokens = 0;
+  // With a curriculum: the length of this iteration's sequences, and the tokens of all iterations.
+  std::optional<int64_t> sequence_length;
+  std::optional<int64_t> consumed_tokens;
   double floating_point_operations = 0;
 };
 

@@ -112,6 +112,22 @@ SumOverModel sum_over_model(const RunConfig& config, const ParallelContext& para
   };
 }
 
+TrainingLength length_of(const RunConfig& run) {
+  const TrainingConfig& config = run.training;
+  TrainingLength length{.train_iters = config.train_iters,
+                        .train_samples = config.train_samples,
+                        .global_batch_size = config.global_batch_size};
+  if (!run.optimizer.lr_decays_by_tokens || !config.curriculum.is_on()) return length;
+  length.tokens_of = [curriculum = Curriculum(config.curriculum),
+                      batch = config.global_batch_size](double samples) {
+    const auto whole = static_cast<int64_t>(samples / static_cast<double>(batch));
+    const double rest = samples - static_cast<double>(whole * batch);
+    return static_cast<double>(curriculum.tokens_after(whole) * batch) +
+           rest * static_cast<double>(curriculum.length_at(whole + 1));
+  };
+  return length;
+}
+
 }  // namespace
 
 TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const comm::Group& world,
@@ -128,10 +144,7 @@ TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const com
                  .overlap_grad_reduce = config.parallel.overlap_grad_reduce,
                  .overlap_param_gather = config.parallel.overlap_param_gather}),
       optimizer(parameters, config.optimizer, sum_over_model(config, parallel)),
-      scheduler(make_parameter_scheduler(config.optimizer,
-                                         {.train_iters = config.training.train_iters,
-                                          .train_samples = config.training.train_samples,
-                                          .global_batch_size = config.training.global_batch_size})),
+      scheduler(make_parameter_scheduler(config.optimizer, length_of(config))),
       microbatches(
           make_microbatch_calculator(config.training, config.parallel.data_parallel_size)) {}
 

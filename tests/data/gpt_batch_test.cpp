@@ -45,6 +45,23 @@ TEST(GptBatchTest, AppliesDocumentRulesToInputs) {
   EXPECT_THAT(batch.document_starts, ElementsAre(0, 0, 2, 2, 4, 0, 1, 1, 1, 1));
 }
 
+TEST(GptBatchTest, ShortensSequences) {
+  const GptSampleOptions all{
+      .eod = 0, .eod_mask_loss = true, .reset_position_ids = true, .reset_attention_mask = true};
+  GptBatch whole = make_gpt_batch(TwoSamples(), {{0, 1}, 42}, all);
+  whole.loss_divisor = 7;
+  const GptBatch batch = first_tokens(whole, 3);
+  EXPECT_EQ(batch.micro_batch_size, 2);
+  EXPECT_EQ(batch.seq_length, 3);
+  EXPECT_EQ(batch.first_sample, 42);
+  EXPECT_EQ(batch.loss_divisor, 7);
+  EXPECT_THAT(batch.tokens, ElementsAre(5, 0, 6, 0, 1, 2));
+  EXPECT_THAT(batch.labels, ElementsAre(0, 6, 0, 1, 2, 3));
+  EXPECT_THAT(batch.loss_mask, ElementsAre(1, 0, 1, 0, 1, 1));
+  EXPECT_THAT(batch.position_ids, ElementsAre(0, 1, 0, 0, 0, 1));
+  EXPECT_THAT(batch.document_starts, ElementsAre(0, 0, 2, 0, 1, 1));
+}
+
 TEST(GptBatchTest, CutsTheChunksOfARank) {
   const GptBatch batch{.micro_batch_size = 2,
                        .seq_length = 4,

@@ -110,12 +110,46 @@ TEST(DeepSpeedConfig, WhatIsMissingHereIsNamed) {
       {"steps_per_print", 10},
       {"no_such_key", 1}};
   const DeepSpeedConfig config = deepspeed_config_of(file, "ds.json", 1);
-  EXPECT_THAT(config.unavailable,
-              testing::UnorderedElementsAre(
-                  HasSubstr("zero_optimization.offload_optimizer.device nvme is not available yet"),
-                  HasSubstr("curriculum_learning is not available")));
+  EXPECT_THAT(
+      config.unavailable,
+      testing::UnorderedElementsAre(
+          HasSubstr("zero_optimization.offload_optimizer.device nvme is not available yet"),
+          HasSubstr(
+              "curriculum_learning with curriculum_type \"seqlen\" and schedule_type \"\" is")));
   EXPECT_THAT(config.without_effect, testing::ElementsAre("steps_per_print"));
   EXPECT_THAT(config.unknown, testing::ElementsAre("no_such_key"));
+}
+
+// The lengths that DeepSpeed's scheduler gives for this file.
+TEST(DeepSpeedConfig, ReadsACurriculum) {
+  const std::vector<json> lines = golden_lines("deepspeed/config.jsonl");
+  const json line = *std::find_if(lines.begin(), lines.end(), [](const json& each) {
+    return each["name"] == "curriculum_legacy";
+  });
+  const CurriculumConfig linear = read(line).curriculum;
+  EXPECT_THAT(problems(linear, 128, 1), testing::IsEmpty());
+  const Curriculum curriculum(linear);
+  std::vector<int64_t> lengths;
+  for (const int64_t iteration : {1, 2, 3, 10, 15, 29, 30, 31}) {
+    lengths.push_back(curriculum.length_at(iteration));
+  }
+  EXPECT_THAT(lengths, testing::ElementsAre(12, 16, 20, 48, 68, 124, 128, 128));
+
+  json file = line["config"];
+  json& part = file["curriculum_learning"];
+  part["schedule_type"] = "fixed_root";
+  part["schedule_config"]["root_degree"] = 2;
+  EXPECT_EQ(deepspeed_config_of(file, "ds.json", 1).curriculum.degree, 2);
+  part["schedule_type"] = "fixed_discrete";
+  part["schedule_config"] = {{"difficulty", {8, 64, 128}}, {"max_step", {5, 10}}};
+  const CurriculumConfig discrete = deepspeed_config_of(file, "ds.json", 1).curriculum;
+  EXPECT_THAT(discrete.lengths, testing::ElementsAre(8, 64, 128));
+  EXPECT_THAT(discrete.last_iterations, testing::ElementsAre(5, 10));
+  part["schedule_config"]["max_step"] = "5";
+  EXPECT_THAT(message(file), HasSubstr("curriculum_learning.schedule_config.max_step is \"5\"; it "
+                                       "must be a list of integers"));
+  part["enabled"] = false;
+  EXPECT_FALSE(deepspeed_config_of(file, "ds.json", 1).curriculum.is_on());
 }
 
 TEST(DeepSpeedConfig, AutoBatchesAreThoseOfTheFlags) {

@@ -143,6 +143,25 @@ TEST(DeepSpeedFlags, DecayInTokens) {
       ElementsAre(HasSubstr("--lr-decay-tokens 9 needs --train-samples or")));
 }
 
+// Two iterations of 8 tokens, then 16: 4 samples each.
+constexpr const char* kCurriculum = R"({
+  "train_batch_size": 4,
+  "curriculum_learning": {
+    "enabled": true, "curriculum_type": "seqlen", "min_difficulty": 8, "max_difficulty": 16,
+    "schedule_type": "fixed_discrete",
+    "schedule_config": {"difficulty": [8, 16], "max_step": [2]}
+  }
+})";
+
+TEST(DeepSpeedFlags, TokensOfACurriculumAreThoseOfShortSequences) {
+  const Applied got = applied(
+      kCurriculum, {"--seq-length", "16", "--train-tokens", "193", "--lr-decay-tokens", "128"});
+  EXPECT_THAT(got.problems, IsEmpty());
+  EXPECT_EQ(got.args.training.train_samples, 20);  // 2 * 32 + 2 * 64 tokens, and one iteration
+  EXPECT_EQ(got.args.optimizer.lr_decay_samples, 12);
+  EXPECT_TRUE(got.args.optimizer.lr_decays_by_tokens);
+}
+
 TEST(DeepSpeedFlags, RangesOfIterationsAreSkipped) {
   const Applied got = applied("", {"--skip-train-iteration-range", "3-4", "4-5", "9-9"});
   EXPECT_THAT(got.args.training.iterations_to_skip, ElementsAre(3, 4, 5, 9));

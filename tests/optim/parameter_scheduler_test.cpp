@@ -39,7 +39,7 @@ OptimizerConfig golden_config() {
   config.weight_decay = 0.1;
   return resolved(config);
 }
-constexpr TrainingLength kGoldenLength{
+const TrainingLength kGoldenLength{
     .train_iters = 20, .train_samples = 0, .global_batch_size = 8};
 
 // The log shows the rate of the next update.
@@ -66,6 +66,29 @@ TEST(ParameterSchedulerTest, LengthsInSamplesAndFractions) {
   EXPECT_EQ(scheduler.state().lr_decay_steps, 100);
   EXPECT_EQ(scheduler.state().lr_warmup_steps, 12.5);
   EXPECT_EQ(scheduler.state().weight_decay->steps, 100);
+}
+
+// Samples of one token up to the tenth, then of three.
+TEST(ParameterSchedulerTest, DecaysWithTokensWhereLengthsChange) {
+  OptimizerConfig config;
+  config.lr = 1;
+  config.lr_warmup_samples = 5;
+  config.lr_decay_samples = 20;
+  config.lr_decay_style = LrDecayStyle::kLinear;
+  const auto tokens_of = [](double samples) {
+    return samples <= 10 ? samples : 10 + 3 * (samples - 10);
+  };
+  const auto rate_at = [&](int64_t samples) {
+    ParameterScheduler scheduler = make_parameter_scheduler(
+        config, {.train_samples = 30, .global_batch_size = 1, .tokens_of = tokens_of});
+    scheduler.advance(samples);
+    return scheduler.rates().lr;
+  };
+  EXPECT_DOUBLE_EQ(rate_at(4), 0.8);  // the warm-up counts samples
+  EXPECT_DOUBLE_EQ(rate_at(10), 1 - 5.0 / 35);
+  EXPECT_DOUBLE_EQ(rate_at(15), 1 - 20.0 / 35);
+  EXPECT_DOUBLE_EQ(rate_at(20), 0);
+  EXPECT_DOUBLE_EQ(rate_at(21), 0);
 }
 
 TEST(ParameterSchedulerTest, DecoupledRatesHaveTheirOwnPeakAndFloor) {

@@ -55,6 +55,17 @@ TEST(IterationLineTest, PrintsOptionalFieldsInMegatronsOrder) {
       "| number of nan iterations:   0 |");
 }
 
+TEST(IterationLineTest, PrintsTheCurriculumInMegatronDeepSpeedsOrder) {
+  IterationLine line;
+  line.consumed_tokens = 4096;
+  line.params_norm = 2.5;
+  line.curriculum_seqlen = 64;
+  EXPECT_THAT(
+      text_of(line),
+      AllOf(HasSubstr("samples:            0 | consumed tokens:         4096 | elapsed"),
+            HasSubstr("params norm: 2.500 | curriculum seqlen:    64 | number of skipped")));
+}
+
 TEST(IterationLineTest, PrintsUtilizationBehindTheThroughput) {
   IterationLine line;
   line.mfu_percent = 41.26;

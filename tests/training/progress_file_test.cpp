@@ -26,7 +26,7 @@ TEST_F(ProgressFileTest, WritesMegatronsLines) {
   ProgressFile file(path_, 1, {});
   file.saved_checkpoint(
       {.iteration = 20, .consumed_train_samples = 1000000, .floating_point_operations = 1.5e15},
-      2048);
+      2'048'000'000);
   EXPECT_THAT(read_text(path_),
               MatchesRegex("....-..-.. ..:..:..\tJob ID: .*\t# GPUs: 1\tStarting job\n"
                            "....-..-.. ..:..:..\tJob ID: .*\t# GPUs: 1\tSaved checkpoint\t"

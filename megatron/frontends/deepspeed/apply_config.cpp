@@ -14,6 +14,7 @@
 #include "megatron/frontends/deepspeed/config.h"
 #include "megatron/frontends/override_settings.h"
 #include "megatron/parallel/replicas.h"
+#include "megatron/training/curriculum.h"
 
 namespace megatron::frontends {
 namespace {
@@ -56,6 +57,7 @@ class Applier {
     if (settings_.value("fp16") == ArgValue(true)) apply_loss_scale();
     apply_clipping();
     apply_zero();
+    args_.training.curriculum = config_.curriculum;
     for (const std::string& sentence : config_.unavailable) report(sentence);
     warn_of(config_.without_effect, "no effect here");
     warn_of(config_.unknown, "not settings of DeepSpeed");
@@ -140,23 +142,36 @@ class Applier {
   std::vector<std::string>& problems_;
 };
 
+// As few samples as hold these tokens; with a curriculum, those of whole iterations. Nothing if
+// that cannot be known because of another problem, which is reported elsewhere.
+std::optional<int64_t> samples_of(int64_t tokens, const TrainingArgs& args) {
+  const int64_t length = args.transformer.seq_length;
+  if (length < 1) return std::nullopt;
+  const auto rounded_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const CurriculumConfig& curriculum = args.training.curriculum;
+  if (!curriculum.is_on()) return rounded_up(tokens, length);
+  const int64_t batch = args.training.global_batch_size;
+  if (batch < 1 || !problems(curriculum, length, 1).empty()) return std::nullopt;
+  return Curriculum(curriculum).iterations_of(rounded_up(tokens, batch)) * batch;
+}
+
 // --train-tokens: as many samples as hold these tokens.
 void apply_length(TrainingArgs& args) {
   const std::optional<int64_t> tokens = train_tokens(args);
-  const int64_t length = args.transformer.seq_length;
-  if (!tokens || length < 1) return;  // a missing length is reported elsewhere
-  const int64_t samples = (*tokens + length - 1) / length;
+  const std::optional<int64_t> held = tokens ? samples_of(*tokens, args) : std::nullopt;
+  if (!held) return;
+  const int64_t samples = *held;
   const int64_t given = args.training.train_samples;
   args.training.train_samples = given > 0 ? std::min(given, samples) : samples;
   args.given.insert("train_samples");
 }
 
-// --lr-decay-tokens: as many samples as hold these tokens. Sequences have one length, so that the
-// rate is the same function of tokens as of samples.
+// --lr-decay-tokens: as many samples as hold these tokens. Where sequences have one length the rate
+// is the same function of tokens as of samples.
 void apply_decay(TrainingArgs& args, std::vector<std::string>& problems) {
   const std::optional<int64_t> tokens = lr_decay_tokens(args);
-  const int64_t length = args.transformer.seq_length;
-  if (!tokens || length < 1) return;  // a missing length is reported elsewhere
+  const std::optional<int64_t> samples = tokens ? samples_of(*tokens, args) : std::nullopt;
+  if (!samples) return;
   if (args.training.train_samples == 0) {
     problems.push_back(fmt::format(
         "--lr-decay-tokens {} needs --train-samples or --train-tokens; with --train-iters use "
@@ -164,7 +179,8 @@ void apply_decay(TrainingArgs& args, std::vector<std::string>& problems) {
         *tokens));
     return;
   }
-  args.optimizer.lr_decay_samples = (*tokens + length - 1) / length;
+  args.optimizer.lr_decay_samples = *samples;
+  args.optimizer.lr_decays_by_tokens = true;
   args.given.insert("lr_decay_samples");
 }
 
@@ -211,16 +227,16 @@ void apply_deepspeed_config(const nlohmann::json& file, const std::string& sourc
 void apply_deepspeed_flags(TrainingArgs& args, int64_t world_size,
                            std::vector<std::string>& problems) {
   apply_bigscience_flags(args, problems);
+  apply_skipped(args, problems);
+  if (const std::optional<std::string> path = deepspeed_config(args)) {
+    try {
+      apply_deepspeed_config(load_deepspeed_json(*path), *path, args, world_size, problems);
+    } catch (const Error& error) {
+      problems.emplace_back(error.what());
+    }
+  }
   apply_length(args);
   apply_decay(args, problems);
-  apply_skipped(args, problems);
-  const std::optional<std::string> path = deepspeed_config(args);
-  if (!path) return;
-  try {
-    apply_deepspeed_config(load_deepspeed_json(*path), *path, args, world_size, problems);
-  } catch (const Error& error) {
-    problems.emplace_back(error.what());
-  }
 }
 
 }  // namespace megatron::frontends

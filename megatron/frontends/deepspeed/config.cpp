@@ -58,7 +58,6 @@ constexpr const char* kUnavailable[] = {"amp",
                                         "progressive_layer_drop",
                                         "compression_training",
                                         "autotuning",
-                                        "curriculum_learning",
                                         "quantize_training"};
 
 // Of zero_optimization: how DeepSpeed buckets and moves what it shards.
@@ -99,6 +98,7 @@ class Reader {
     read_precision();
     read_zero();
     read_checkpoint();
+    read_curriculum();
     read_rest();
     read_batches();
     return std::move(config_);
@@ -303,6 +303,34 @@ class Reader {
           "convert-checkpoint");
     }
     for (const std::string& key : checkpoint.rest()) config_.without_effect.push_back(key);
+  }
+
+  void read_curriculum() {
+    ConfigSection section = top_.section("curriculum_learning");
+    if (!section.flag("enabled").value_or(false)) return;
+    const std::string metric = section.word("curriculum_type").value_or("seqlen");
+    const std::string schedule = section.word("schedule_type").value_or("");
+    const bool is_root = schedule == "fixed_linear" || schedule == "fixed_root";
+    if (metric != "seqlen" || (!is_root && schedule != "fixed_discrete")) {
+      config_.unavailable.push_back(fmt::format(
+          "curriculum_learning with curriculum_type \"{}\" and schedule_type \"{}\" is not "
+          "available; use seqlen, with fixed_linear, fixed_root or fixed_discrete",
+          metric, schedule));
+      return;
+    }
+    CurriculumConfig& c = config_.curriculum;
+    c.schedule = is_root ? CurriculumSchedule::kRoot : CurriculumSchedule::kDiscrete;
+    c.min_length = section.integer("min_difficulty", 1).value_or(0);
+    c.max_length = section.integer("max_difficulty", 1).value_or(0);
+    ConfigSection details = section.section("schedule_config");
+    if (is_root) {
+      c.num_iterations = details.integer("total_curriculum_step", 1).value_or(0);
+      c.length_step = details.integer("difficulty_step", 1).value_or(0);
+      if (schedule == "fixed_root") c.degree = details.number("root_degree").value_or(0);
+    } else {
+      c.lengths = details.integers("difficulty");
+      c.last_iterations = details.integers("max_step");
+    }
   }
 
   void read_rest() {

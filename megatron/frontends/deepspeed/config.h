@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "megatron/training/curriculum.h"
+
 namespace megatron::frontends {
 
 // fp16.* of a DeepSpeed configuration.
@@ -28,7 +30,8 @@ struct DeepSpeedConfig {
   DeepSpeedFp16 fp16;
   std::optional<bool> bf16 = false;  // none: "auto"
   int64_t zero_stage = 0;
-  bool offloads_optimizer = false;          // its state is in host memory
+  bool offloads_optimizer = false;  // its state is in host memory
+  CurriculumConfig curriculum;
   std::vector<std::string> without_effect;  // keys that only matter to DeepSpeed's engine
   std::vector<std::string> unknown;         // keys that DeepSpeed does not know, either
   std::vector<std::string> unavailable;     // what is asked for and missing here, a sentence each

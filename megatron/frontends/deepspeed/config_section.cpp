@@ -52,6 +52,17 @@ std::optional<int64_t> ConfigSection::integer(const std::string& key, int64_t le
   return std::nullopt;
 }
 
+std::vector<int64_t> ConfigSection::integers(const std::string& key) {
+  const json* const value = taken(key);
+  if (value == nullptr) return {};
+  const bool is_list =
+      value->is_array() && std::all_of(value->begin(), value->end(),
+                                       [](const json& item) { return item.is_number_integer(); });
+  if (is_list) return value->get<std::vector<int64_t>>();
+  refuse(key, "a list of integers");
+  return {};
+}
+
 std::optional<double> ConfigSection::number(const std::string& key, double least) {
   const json* const value = taken(key);
   if (value == nullptr) return std::nullopt;

@@ -25,6 +25,8 @@ class ConfigSection {
   std::optional<bool> flag(const std::string& key);
   // A number without a fraction, also written as 8.0 or "8".
   std::optional<int64_t> integer(const std::string& key, int64_t least = 0);
+  // A list of integers; empty if it is absent.
+  std::vector<int64_t> integers(const std::string& key);
   std::optional<double> number(const std::string& key, double least = 0);
   std::optional<std::string> word(const std::string& key,
                                   std::initializer_list<const char*> choices = {});

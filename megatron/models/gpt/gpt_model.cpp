@@ -132,10 +132,10 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
   return decoder_.forward(x, context);
 }
 
-ChunkBoundary GptModel::boundary(int64_t micro_batch_size) const {
+ChunkBoundary GptModel::boundary(int64_t micro_batch_size, int64_t seq_length) const {
   const int64_t slices = cp_.size() * (tp_.sequence_parallel ? tp_.size() : 1);
   const BoundaryTensor hidden{
-      .shape = {config_.seq_length / slices, micro_batch_size, config_.hidden_size},
+      .shape = {seq_length / slices, micro_batch_size, config_.hidden_size},
       .dtype = config_.fp32_residual_connection ? DType::kFloat32 : config_.params_dtype};
   ChunkBoundary boundary;
   if (!chunk_.has_embedding) boundary.in = {hidden};

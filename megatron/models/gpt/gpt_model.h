@@ -55,8 +55,12 @@ class GptModel final : public Module {
     return logits_of(vocabulary_product(hidden), tp_);
   }
 
-  // What this chunk receives from the one before and sends to the one after: hidden states.
-  ChunkBoundary boundary(int64_t micro_batch_size) const;
+  // What this chunk receives from the one before and sends to the one after: hidden states of
+  // sequences of that many tokens.
+  ChunkBoundary boundary(int64_t micro_batch_size, int64_t seq_length) const;
+  ChunkBoundary boundary(int64_t micro_batch_size) const {
+    return boundary(micro_batch_size, config_.seq_length);
+  }
 
   const TransformerConfig& config() const { return config_; }
   const ModelChunk& chunk() const { return chunk_; }

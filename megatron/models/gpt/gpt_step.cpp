@@ -37,7 +37,7 @@ bool GptStep::has_position_table() const {
 }
 
 bool GptStep::reads_positions() const {
-  return options_.resets_position_ids || model_.context_parallel().size() > 1;
+  return options_.reads_position_ids || model_.context_parallel().size() > 1;
 }
 
 bool GptStep::reads_data(bool has_document_starts) const {

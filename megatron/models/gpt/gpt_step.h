@@ -21,7 +21,7 @@ class GptStep {
  public:
   struct Options {
     int64_t micro_batch_size = 0;
-    bool resets_position_ids = false;  // positions differ from batch to batch
+    bool reads_position_ids = false;  // positions or lengths differ from batch to batch
   };
 
   // `model` and `random` must outlive it.

@@ -8,7 +8,12 @@
 namespace megatron {
 
 GptTask::GptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
-    : config_(config), tokenizer_(std::move(tokenizer)) {}
+    : config_(config),
+      tokenizer_(std::move(tokenizer)),
+      sequence_length_(config.transformer.seq_length) {
+  const CurriculumConfig& curriculum = config_.training.curriculum;
+  if (curriculum.is_on()) curriculum_.emplace(curriculum);
+}
 
 std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
   parallel_ = &site.parallel;
@@ -20,7 +25,7 @@ std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
     steps_.push_back(std::make_unique<const GptStep>(
         *models_.back(), site.random,
         GptStep::Options{.micro_batch_size = config_.training.micro_batch_size,
-                         .resets_position_ids = config_.data.reset_position_ids}));
+                         .reads_position_ids = config_.data.reset_position_ids || curriculum_}));
     chunks.push_back(models_.back().get());
   }
   return chunks;
@@ -29,7 +34,7 @@ std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
 std::vector<ChunkBoundary> GptTask::boundaries() const {
   std::vector<ChunkBoundary> all;
   for (const auto& model : models_) {
-    all.push_back(model->boundary(config_.training.micro_batch_size));
+    all.push_back(model->boundary(config_.training.micro_batch_size, sequence_length_));
   }
   return all;
 }
@@ -52,10 +57,11 @@ void GptTask::open_data(const Progress& progress) {
   loaders_.open(
       config_, *parallel_, model_name(), progress, reads_data,
       [this](const SampleCounts& sizes) { return open_datasets(sizes); },
-      [this, options](const SampleDataset& dataset, const SampleGroup& group, Split split,
-                      int64_t chunk) {
+      [this, options, progress](const SampleDataset& dataset, const SampleGroup& group, Split split,
+                                int64_t chunk) {
         GptBatch batch = make_gpt_batch(dataset, group, options);
         adjust_batch(batch, split);
+        if (split == Split::kTrain) shorten(batch, progress);
         return step(chunk).microbatch(batch, split == Split::kTrain);
       });
 }
@@ -67,6 +73,14 @@ void GptTask::close() {
 }
 
 void GptTask::adjust_batch(GptBatch&, Split) const {}
+
+void GptTask::shorten(GptBatch& batch, const Progress& begin) const {
+  if (!curriculum_) return;
+  const int64_t read = batch.first_sample - begin.consumed_train_samples;
+  const int64_t iteration = begin.iteration + 1 + read / config_.training.global_batch_size;
+  const int64_t length = curriculum_->length_at(iteration);
+  if (length < batch.seq_length) batch = first_tokens(batch, length);
+}
 
 MicrobatchOutput GptTask::forward_step(Split, int64_t chunk, const Microbatch& batch,
                                        std::span<const Variable> activations) {
@@ -87,7 +101,9 @@ MicrobatchOutput GptTask::loss(const GptModel& model, const Variable& hidden,
 }
 
 double GptTask::flops(int64_t batch_size) const {
-  return standard_flops(config_.transformer, batch_size);
+  TransformerConfig config = config_.transformer;
+  config.seq_length = sequence_length_;
+  return standard_flops(config, batch_size);
 }
 
 std::map<std::string, ArgMap> GptTask::recorded() const {

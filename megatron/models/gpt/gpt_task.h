@@ -2,12 +2,14 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "megatron/models/gpt/gpt_step.h"
 #include "megatron/tokenizers/tokenizer.h"
+#include "megatron/training/curriculum.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/split_loaders.h"
 #include "megatron/training/train_task.h"
@@ -32,7 +34,8 @@ class GptTask : public TrainTask {
   MicrobatchOutput forward_step(Split split, int64_t chunk, const Microbatch& batch,
                                 std::span<const Variable> activations) override;
   void use_loss_seed(const Tensor& seed) override { loss_seed_ = seed; }
-  int64_t tokens_per_sample() const override { return config_.transformer.seq_length; }
+  void use_sequence_length(int64_t length) override { sequence_length_ = length; }
+  int64_t tokens_per_sample() const override { return sequence_length_; }
   double flops(int64_t batch_size) const override;
   void close() override;
   std::map<std::string, ArgMap> recorded() const override;
@@ -54,11 +57,16 @@ class GptTask : public TrainTask {
   const GptStep& step(int64_t chunk) const { return *steps_[static_cast<size_t>(chunk)]; }
 
  private:
+  // Applies the curriculum to a training microbatch of a run that began at `begin`.
+  void shorten(GptBatch& batch, const Progress& begin) const;
+
   const RunConfig config_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const ParallelContext* parallel_ = nullptr;
   std::vector<std::unique_ptr<const GptModel>> models_;  // by chunk of this rank
   std::vector<std::unique_ptr<const GptStep>> steps_;    // by chunk
+  int64_t sequence_length_;                              // of the next microbatches
+  std::optional<const Curriculum> curriculum_;
   Tensor loss_seed_;
   SplitLoaders loaders_;  // its threads use steps_
 };
