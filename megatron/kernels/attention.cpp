@@ -98,6 +98,10 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
     expect_shape(settings.document_starts.shape, {q.b, q.s}, "attention: document_starts");
     expect_dtype(settings.document_starts.dtype, DType::kInt32, "attention: document_starts");
   }
+  if (settings.prefix_ends.data != nullptr) {
+    expect_shape(settings.prefix_ends.shape, {q.b, q.s}, "attention: prefix_ends");
+    expect_dtype(settings.prefix_ends.dtype, DType::kInt32, "attention: prefix_ends");
+  }
   if (settings.key_padding_mask.data != nullptr) {
     expect_shape(settings.key_padding_mask.shape, {q.b, k.s}, "attention: key_padding_mask");
     expect_dtype(settings.key_padding_mask.dtype, DType::kBool, "attention: key_padding_mask");
@@ -136,11 +140,21 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
   throw_built_without_cuda("attention");
 }
 
+namespace {
+
+void refuse_prefixes(const AttentionSettings& settings) {
+  if (settings.prefix_ends.data == nullptr) return;
+  throw Unsupported("attention: prefix_ends is not available on a GPU; use the CPU");
+}
+
+}  // namespace
+
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream) {
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
+  refuse_prefixes(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward(out, lse, q, k, v, settings, workspace, stream);
   }
@@ -160,6 +174,7 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
     return cpu::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                    stream);
   }
+  refuse_prefixes(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                     workspace, stream);

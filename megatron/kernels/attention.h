@@ -61,10 +61,12 @@ Kv<ConstHeadsView> split_kv(ConstView kv, int64_t heads);
 
 // The keys that a query sees, and the scores added to them. A key is seen if no mask hides it.
 struct AttentionSettings {
-  float scale = 1;               // factor of q . k
-  bool is_causal = false;        // query i sees keys 0 .. query_offset + i
-  int64_t query_offset = 0;      // position of query 0 among the keys (the length of a cache)
-  ConstView document_starts{};   // [b, sq] int32: query i sees no key before its document's start
+  float scale = 1;              // factor of q . k
+  bool is_causal = false;       // query i sees keys 0 .. query_offset + i
+  int64_t query_offset = 0;     // position of query 0 among the keys (the length of a cache)
+  ConstView document_starts{};  // [b, sq] int32: query i sees no key before its document's start
+  // [b, sq] int32: a causal query i sees the keys before prefix_ends[i], too. On the CPU only.
+  ConstView prefix_ends{};
   ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
   ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
   ConstView relative_bias{};     // [heads, sq, sk] fp32: added to the scores of every sample

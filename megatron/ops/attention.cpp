@@ -32,6 +32,7 @@ AttentionSettings attention_settings(const AttentionOptions& options, int64_t he
           .is_causal = options.is_causal,
           .query_offset = 0,
           .document_starts = view_or_none(options.document_starts),
+          .prefix_ends = view_or_none(options.prefix_ends),
           .key_padding_mask = view_or_none(options.key_padding_mask),
           .alibi_slopes = view_or_none(options.alibi_slopes),
           .relative_bias = {},

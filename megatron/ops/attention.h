@@ -17,6 +17,7 @@ struct AttentionOptions {
   float softmax_scale = 0;       // 0: 1 / sqrt(head size)
   bool is_causal = true;
   Tensor document_starts{};   // [b, sq] int32
+  Tensor prefix_ends{};       // [b, sq] int32
   Tensor key_padding_mask{};  // [b, sk] bool, true = hidden
   Tensor alibi_slopes{};      // [num_heads] fp32
   DropoutKey dropout{};

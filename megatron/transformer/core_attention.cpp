@@ -44,10 +44,11 @@ AttentionOptions CoreAttention::options(const ForwardContext& context) const {
 Variable CoreAttention::self(const Variable& qkv, const ForwardContext& context) const {
   AttentionOptions of_self = options(context);
   of_self.document_starts = context.document_starts;
+  of_self.prefix_ends = context.prefix_ends;
   of_self.key_padding_mask = context.key_padding_mask;
   if (context.context_parallel.size() == 1) return attention(qkv, of_self, context.relative_bias);
-  invariant(!context.relative_bias.defined(),
-            "a sequence that is spread over ranks has no relative position bias");
+  invariant(!context.relative_bias.defined() && !context.prefix_ends.defined(),
+            "a sequence that is spread over ranks has no relative position bias and no prefix");
   return context_parallel_attention(qkv, of_self, context.context_parallel);
 }
 

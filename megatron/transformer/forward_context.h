@@ -17,6 +17,7 @@ struct ForwardContext {
   Tensor rotary_table;               // [max s, rotary_dim / 2, 2] fp32, undefined without RoPE
   Tensor position_ids;               // [b, s] int64 for RoPE; undefined: consecutive
   Tensor document_starts;            // [b, s] int32: token i sees [start, i]; undefined: all before
+  Tensor prefix_ends;                // [b, s] int32: token i also sees [i, end); undefined: none
   Tensor key_padding_mask;           // [b, s] bool: true hides a token; undefined: none is hidden
   Variable relative_bias;            // [n/tp, s, s] fp32, added to the scores; undefined: none
   Tensor distance_bias;              // generation: [n/tp, L] fp32, the same by key's distance back

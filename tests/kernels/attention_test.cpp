@@ -68,7 +68,9 @@ Outputs run(const Problem& p, const Inputs& in) {
 
 bool sees(const AttentionSettings& settings, int64_t batch, int64_t sq, int64_t sk, int64_t i,
           int64_t j) {
-  if (settings.is_causal && j > settings.query_offset + i) return false;
+  const bool in_prefix = settings.prefix_ends.data != nullptr &&
+                         j < settings.prefix_ends.as<int32_t>()[batch * sq + i];
+  if (settings.is_causal && j > settings.query_offset + i && !in_prefix) return false;
   if (settings.document_starts.data != nullptr &&
       j < settings.document_starts.as<int32_t>()[batch * sq + i]) {
     return false;
@@ -294,6 +296,37 @@ TEST(AttentionTest, DocumentStarts) {
          .groups = 2,
          .d = 16,
          .settings = {.scale = 0.25f, .is_causal = true, .document_starts = documents.view()}});
+}
+
+// Two documents a row, each with a prefix that sees itself in both directions.
+TEST(AttentionTest, PrefixesOfDocuments) {
+  const int64_t s = 150;
+  std::vector<int32_t> starts;
+  std::vector<int32_t> ends;
+  for (int32_t batch = 0; batch < 2; ++batch) {
+    const int32_t boundary = batch == 0 ? 20 : 67;
+    for (int32_t i = 0; i < s; ++i) {
+      const int32_t start = i < boundary ? 0 : boundary;
+      const int32_t end = i < boundary ? boundary - 1 : boundary + 70;
+      starts.push_back(start);
+      ends.push_back(i < end ? end : 0);
+    }
+  }
+  const Tensor prefixes = tensor_of(ends, {2, s});
+  const Tensor documents = tensor_of(starts, {2, s});
+  Problem p{.name = "prefixes",
+            .sq = s,
+            .sk = s,
+            .b = 2,
+            .heads = 4,
+            .groups = 2,
+            .d = 16,
+            .settings = {.scale = 0.25f, .is_causal = true, .prefix_ends = prefixes.view()}};
+  check(p);
+  p.name = "prefixes of documents";
+  p.settings.document_starts = documents.view();
+  p.settings.dropout = {.key = 7, .first_sample = 5, .probability = 0.3f};
+  check(p);
 }
 
 Tensor padding(int64_t b, int64_t sk, const std::vector<int64_t>& lengths) {

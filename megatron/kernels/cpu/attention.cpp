@@ -46,12 +46,16 @@ Visibility visibility_of(const AttentionSettings& settings, int64_t batch, int64
   const int32_t* starts = settings.document_starts.data == nullptr
                               ? nullptr
                               : settings.document_starts.as<int32_t>() + batch * sq + query;
+  const int32_t* ends = settings.prefix_ends.data == nullptr
+                            ? nullptr
+                            : settings.prefix_ends.as<int32_t>() + batch * sq + query;
   int64_t first = sk;
   int64_t last = 0;
   for (int64_t i = 0; i < queries; ++i) {
     const int64_t position = settings.query_offset + query + i;
     seen.first[i] = starts == nullptr ? 0 : std::max<int64_t>(0, starts[i]);
-    seen.last[i] = settings.is_causal ? std::min(sk, position + 1) : sk;
+    const int64_t end = std::max<int64_t>(position + 1, ends == nullptr ? 0 : ends[i]);
+    seen.last[i] = settings.is_causal ? std::min(sk, end) : sk;
     if (seen.first[i] >= seen.last[i]) continue;
     first = std::min(first, seen.first[i]);
     last = std::max(last, seen.last[i]);
