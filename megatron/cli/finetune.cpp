@@ -58,6 +58,9 @@ bool read_words(std::span<const std::string> words, FinetuneFlags& flags, Traini
   for (std::string& problem : megatron::cli::problems(flags)) {
     problems.push_back(std::move(problem));
   }
+  if (args.data.prefix_lm) {
+    problems.emplace_back("--prefix-lm is for pretrain-gpt, not for finetune; remove it");
+  }
   return true;
 }
 

@@ -30,6 +30,10 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "pretrain-gpt");
        }},
+      {"pretrain-prefix-lm", "train a GPT whose prefixes are read in both directions",
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "pretrain-prefix-lm");
+       }},
       {"pretrain-bert", "train a BERT",
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "pretrain-bert");

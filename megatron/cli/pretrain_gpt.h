@@ -12,4 +12,8 @@ namespace megatron::cli {
 // rank of `world` calls it with the same words.
 int pretrain_gpt(std::span<const std::string> words, const comm::Group& world);
 
+// `megatron pretrain-prefix-lm`: Megatron-DeepSpeed's pretrain_prefix_lm.py, which is pretrain-gpt
+// with --prefix-lm.
+int pretrain_prefix_lm(std::span<const std::string> words, const comm::Group& world);
+
 }  // namespace megatron::cli

@@ -38,6 +38,7 @@ namespace megatron::cli {
 namespace {
 
 constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
+                                     {"pretrain-prefix-lm", pretrain_prefix_lm},
                                      {"pretrain-bert", pretrain_bert},
                                      {"pretrain-t5", pretrain_t5},
                                      {"bench", bench},

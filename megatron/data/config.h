@@ -24,6 +24,12 @@ struct DataConfig {
   bool reset_attention_mask = false;  // tokens do not see other documents
   bool eod_mask_loss = false;         // end-of-document tokens do not count in the loss
 
+  // The first tokens of each sequence, or of each document with reset_attention_mask, as many as
+  // drawn at random, see each other in both directions.
+  bool prefix_lm = false;
+  bool loss_on_targets_only = false;                       // prefix_lm: not on the prefixes
+  bool reweight_loss_based_on_position_frequency = false;  // prefix_lm: early tokens weigh more
+
   DataloaderType dataloader_type = DataloaderType::kSingle;
   bool data_sharding = true;    // cyclic order: each rank stays in its own part of the data
   int64_t num_workers = 2;      // threads that read ahead

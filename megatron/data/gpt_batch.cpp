@@ -77,6 +77,7 @@ GptBatch first_tokens(const GptBatch& batch, int64_t length) {
           .loss_mask = part(batch.loss_mask),
           .position_ids = part(batch.position_ids),
           .document_starts = part(batch.document_starts),
+          .prefix_ends = part(batch.prefix_ends),
           .loss_divisor = batch.loss_divisor,
           .first_sample = batch.first_sample};
 }

@@ -27,6 +27,8 @@ struct GptBatch {
   // [b, s] token i sees tokens [document_starts[i], i]; empty: all earlier ones
   // (reset_attention_mask is off).
   std::vector<int32_t> document_starts;
+  // [b, s] token i also sees tokens [i, prefix_ends[i]); empty: none of them.
+  std::vector<int32_t> prefix_ends = {};
   // Divides the sum of losses; 0: the sum of loss_mask. Parts of sequences have their own.
   float loss_divisor = 0;
   int64_t first_sample = 0;  // index of the first row in the global order of the run
@@ -43,7 +45,7 @@ GptBatch first_tokens(const GptBatch& batch, int64_t length);
 // sequence, one after the other. Positions are those of the whole sequence. Document starts are
 // [chunks, b, s / num_chunks], unlike in a whole batch. The loss divisor is chosen so that the mean
 // over ranks that together have all chunks is the mean over the whole batch.
-// REQUIRES: seq_length is a multiple of num_chunks.
+// REQUIRES: seq_length is a multiple of num_chunks, and the batch has no prefixes.
 GptBatch chunks_of(const GptBatch& batch, std::span<const int64_t> chunks, int64_t num_chunks);
 
 }  // namespace megatron

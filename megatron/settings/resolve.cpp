@@ -40,6 +40,7 @@ class Resolver {
     batches();
     training_length();
     curriculum();
+    prefixes();
     pipeline();
     positions();
     collect();
@@ -298,6 +299,16 @@ class Resolver {
                                          std::lcm(slices, cp > 1 ? 2 * cp : 1)));
   }
 
+  void prefixes() {
+    const DataConfig& data = args_.data;
+    if (!data.prefix_lm) return;
+    require(args_.transformer.kind == ModelKind::kGpt, "--prefix-lm is for GPT only; remove it");
+    require(args_.parallel.context_parallel_size <= 1,
+            "--prefix-lm and --context-parallel-size above 1 exclude each other; keep one");
+    require(!args_.training.curriculum.is_on(),
+            "--prefix-lm and curriculum_learning exclude each other; keep one");
+  }
+
   void pipeline() {
     ParallelConfig& parallel = args_.parallel;
     const int64_t layers = args_.transformer.num_layers;
@@ -464,6 +475,10 @@ class Resolver {
             "rope");
     warn_if(given("rope_scaling_factor") && !c.use_rope_scaling,
             "--rope-scaling-factor has no effect without --use-rope-scaling");
+    warn_if(!args_.data.prefix_lm && (args_.data.loss_on_targets_only ||
+                                      args_.data.reweight_loss_based_on_position_frequency),
+            "--loss-on-targets-only and --reweight-loss-based-on-position-frequency have no effect "
+            "without --prefix-lm");
     warn_if(given("split") && args_.data.data_path.empty() && args_.data.data_args_path.empty(),
             "--split has no effect without --data-path");
     warn_if(args_.checkpoint.async_save && (args_.checkpoint.save.empty() ||

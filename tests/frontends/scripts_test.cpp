@@ -14,6 +14,7 @@ using testing::HasSubstr;
 
 TEST(Scripts, StandForCommands) {
   EXPECT_EQ(command_of_script("pretrain_gpt.py"), "pretrain-gpt");
+  EXPECT_EQ(command_of_script("pretrain_prefix_lm.py"), "pretrain-prefix-lm");
   EXPECT_EQ(command_of_script("/opt/megatron/tools/preprocess_data.py"), "preprocess-data");
   EXPECT_EQ(command_of_script("tools/checkpoint/util.py"), "convert-checkpoint");
   EXPECT_EQ(command_of_script("pretrain-gpt"), "pretrain-gpt");

@@ -125,6 +125,7 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
   if (input.document_starts.defined()) {
     context.document_starts = input.document_starts.to(stream_);
   }
+  if (input.prefix_ends.defined()) context.prefix_ends = input.prefix_ends.to(stream_);
   context.context_parallel = cp_;
   context.cached = cached;
   if (input.position_ids.defined()) context.position_ids = input.position_ids.ids.to(stream_);

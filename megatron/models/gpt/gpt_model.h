@@ -19,6 +19,7 @@ struct GptInput {
   RowIds tokens = {};           // [b, s]
   RowIds position_ids = {};     // [b, s]; undefined: 0 .. s - 1
   Tensor document_starts = {};  // [b, s] int32: token i sees [start, i]; undefined: all before it
+  Tensor prefix_ends = {};      // [b, s] int32: token i also sees [i, end); undefined: none of them
 };
 // Under context parallelism s is the rank's part of the sequence (ContextParallel): position_ids
 // are not left out, and document_starts are [2, b, s / 2], by chunk.

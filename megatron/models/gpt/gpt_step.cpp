@@ -14,6 +14,7 @@ enum Part : size_t {
   kPositions,
   kPositionOrder,
   kDocumentStarts,
+  kPrefixEnds,
   kLabels,
   kLossMask,
   kLossDivisor,
@@ -40,8 +41,8 @@ bool GptStep::reads_positions() const {
   return options_.reads_position_ids || model_.context_parallel().size() > 1;
 }
 
-bool GptStep::reads_data(bool has_document_starts) const {
-  return model_.chunk().has_embedding || model_.chunk().has_head || has_document_starts ||
+bool GptStep::reads_data(bool has_attention_bounds) const {
+  return model_.chunk().has_embedding || model_.chunk().has_head || has_attention_bounds ||
          reads_positions();
 }
 
@@ -71,6 +72,7 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
   if (!batch.document_starts.empty()) {
     made[kDocumentStarts] = tensor_of(batch.document_starts, shape);
   }
+  if (!batch.prefix_ends.empty()) made[kPrefixEnds] = tensor_of(batch.prefix_ends, shape);
   if (model_.chunk().has_head) {
     made[kLabels] = tensor_of(batch.labels, shape);
     expect_labels(made[kLabels], config.counted_vocab_size());
@@ -87,7 +89,8 @@ Variable GptStep::forward(const Microbatch& batch, const Variable& activations) 
   if (!batch.empty()) {
     input = {.tokens = {batch[kTokens], batch[kTokenOrder]},
              .position_ids = {batch[kPositions], batch[kPositionOrder]},
-             .document_starts = batch[kDocumentStarts]};
+             .document_starts = batch[kDocumentStarts],
+             .prefix_ends = batch[kPrefixEnds]};
   }
   if (positions_.defined()) input.position_ids = positions_;
   return model_.forward(input, activations, random_);

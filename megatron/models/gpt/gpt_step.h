@@ -29,11 +29,11 @@ class GptStep {
 
   // Takes what the chunk needs from a batch of whole sequences, and of it the rank's part: the
   // first chunk tokens, the last one labels, every chunk the starts of documents if tokens see no
-  // other document. has_gradient: a backward pass follows. Throws ShapeError naming an id that the
-  // model has no row for. Thread safe.
+  // other document, and the ends of prefixes. has_gradient: a backward pass follows. Throws
+  // ShapeError naming an id that the model has no row for. Thread safe.
   Microbatch microbatch(const GptBatch& whole, bool has_gradient) const;
   // Is there anything to read?
-  bool reads_data(bool has_document_starts) const;
+  bool reads_data(bool has_attention_bounds) const;
 
   // The chunk's output for a microbatch() that is on the model's device: GptModel::forward().
   Variable forward(const Microbatch& batch, const Variable& activations) const;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "megatron/core/error.h"
+#include "megatron/data/prefix_lm.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/training/flops.h"
 
@@ -16,6 +18,9 @@ GptTask::GptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> token
 }
 
 std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
+  if (config_.data.prefix_lm && !site.stream.is_cpu()) {
+    throw Unsupported("--prefix-lm is not available on a GPU; train with --device cpu");
+  }
   parallel_ = &site.parallel;
   std::vector<const Module*> chunks;
   for (const ModelChunk& chunk : model_chunks(config_.parallel, config_.transformer.num_layers,
@@ -50,16 +55,22 @@ void GptTask::open_data(const Progress& progress) {
                                  .eod_mask_loss = data.eod_mask_loss,
                                  .reset_position_ids = data.reset_position_ids,
                                  .reset_attention_mask = data.reset_attention_mask};
+  const PrefixOptions prefixes{.eod = tokenizer_->eod(),
+                               .per_document = data.reset_attention_mask,
+                               .loss_on_targets_only = data.loss_on_targets_only,
+                               .reweight_loss = data.reweight_loss_based_on_position_frequency,
+                               .seed = static_cast<uint64_t>(config_.training.seed)};
   std::vector<bool> reads_data;
   for (const std::unique_ptr<const GptStep>& step : steps_) {
-    reads_data.push_back(step->reads_data(data.reset_attention_mask));
+    reads_data.push_back(step->reads_data(data.reset_attention_mask || data.prefix_lm));
   }
   loaders_.open(
       config_, *parallel_, model_name(), progress, reads_data,
       [this](const SampleCounts& sizes) { return open_datasets(sizes); },
-      [this, options, progress](const SampleDataset& dataset, const SampleGroup& group, Split split,
-                                int64_t chunk) {
+      [this, options, prefixes, progress](const SampleDataset& dataset, const SampleGroup& group,
+                                          Split split, int64_t chunk) {
         GptBatch batch = make_gpt_batch(dataset, group, options);
+        if (config_.data.prefix_lm) add_prefixes(batch, split, prefixes);
         adjust_batch(batch, split);
         if (split == Split::kTrain) shorten(batch, progress);
         return step(chunk).microbatch(batch, split == Split::kTrain);

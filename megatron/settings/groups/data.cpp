@@ -68,6 +68,23 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
                    "Tokens do not see other documents of their sample.");
   flags.add_switch("--eod-mask-loss", c.eod_mask_loss,
                    "End-of-document tokens do not count in the loss.");
+  flags
+      .add_switch("--prefix-lm", c.prefix_lm,
+                  "Tokens of a random prefix of each sequence, or of each document with "
+                  "--reset-attention-mask, see each other in both directions. On the CPU only.")
+      .only_for({"GPT"})
+      .is_listed = false;
+  flags
+      .add_switch("--loss-on-targets-only", c.loss_on_targets_only,
+                  "With --prefix-lm: tokens within prefixes do not count in the loss.")
+      .only_for({"GPT"})
+      .is_listed = false;
+  flags
+      .add_switch("--reweight-loss-based-on-position-frequency",
+                  c.reweight_loss_based_on_position_frequency,
+                  "With --prefix-lm: early tokens, which are seldom targets, weigh more.")
+      .only_for({"GPT"})
+      .is_listed = false;
 
   add_tokenizer_flags(flags, args.tokenizer);
 
