@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/run/device_choice.h"
+#include "megatron/run/emissions_report.h"
 #include "megatron/run/run_checkpoint.h"
 #include "megatron/training/console_log.h"
 #include "megatron/training/trainer.h"
@@ -32,6 +34,27 @@ std::shared_ptr<const SaveDirectory> prepared(std::shared_ptr<const SaveDirector
                                               const CheckpointConfig& c, const comm::Group& world) {
   if (directory != nullptr) return directory;
   return prepare_save_directory(c, c.save.empty() ? CheckpointSource() : source_of_load(c), world);
+}
+
+// The directory of Megatron-DeepSpeed's flag; empty if it is not given.
+std::string codecarbon_dir(const RunConfig& config) {
+  const auto found = config.settings.find("codecarbon_dir");
+  const std::string* const directory =
+      found != config.settings.end() ? std::get_if<std::string>(&found->second) : nullptr;
+  return directory != nullptr ? *directory : "";
+}
+
+// The report of a host, on its first rank; null if there is none.
+std::unique_ptr<const EmissionsReport> opened_report(const RunConfig& config,
+                                                     const comm::Group& world, Stream stream) {
+  const std::filesystem::path directory = codecarbon_dir(config);
+  const bool is_first = world.size() == 1 || world.transport().context().local_rank == 0;
+  if (directory.empty() || !is_first) return nullptr;
+  const std::string name =
+      world.rank() == 0 ? "emissions.csv" : fmt::format("emissions-{:03d}.csv", world.rank());
+  EnergyMeter::Options options;
+  options.has_gpus = !stream.is_cpu();
+  return std::make_unique<const EmissionsReport>(directory / name, options);
 }
 
 }  // namespace
@@ -103,6 +126,8 @@ void TrainingRun::train() {
   if (why && config_.training.cuda_graph && !state_->stream.is_cpu()) {
     print_line(fmt::format("microbatches run without a CUDA graph, because of {}", *why));
   }
+  const std::unique_ptr<const EmissionsReport> emissions =
+      opened_report(config_, world_, state_->stream);
   const Speaking on_last(world_.rank() == world_.size() - 1);
   Trainer(config_, task(), *state_, {.saver = saver_.get(), .started = started_}).run();
 }

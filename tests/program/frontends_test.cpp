@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -240,6 +241,9 @@ TEST_F(FrontendsTest, BigSciencesDeepSpeedScriptTrains) {
   const auto file = std::filesystem::directory_iterator(path("arguments"));
   EXPECT_THAT(file->path().filename().string(), testing::StartsWith("args_2"));
   EXPECT_THAT(read_text(file->path()), HasSubstr("\n  adam_beta1 ......"));
+  const std::string emissions = read_text(path("codecarbon") / "emissions.csv");
+  EXPECT_THAT(emissions, testing::StartsWith("timestamp,project_name,run_id,duration,"));
+  EXPECT_EQ(std::count(emissions.begin(), emissions.end(), '\n'), 2);
 }
 
 TEST_F(FrontendsTest, FaultsOfTorchrunsFlagsHaveSentences) {

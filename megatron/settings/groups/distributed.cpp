@@ -184,9 +184,13 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                            "--zero-allgather-bucket-size", "--valid-num-workers"}) {
     flags.add_later_entry(name, T::kInt, other, int64_t{0}, "For DeepSpeed's engine.");
   }
-  for (const char* name : {"--codecarbon-dir", "--log-level", "--log-level-replica"}) {
+  for (const char* name : {"--log-level", "--log-level-replica"}) {
     flags.add_later_entry(name, T::kText, other, none, "Of Megatron-DeepSpeed's reports.");
   }
+  flags
+      .add_later_entry("--codecarbon-dir", T::kText, other, none,
+                       "Directory for emissions.csv, a row with the energy of each run.")
+      .status = FlagStatus::kUsed;
   flags
       .add_later_entry("--log-path", T::kText, other, none,
                        "Directory for a file with the arguments, args_<time>.txt.")
@@ -195,9 +199,11 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                         "Where ZeRO 3 keeps parameters.", "offloading of parameters");
   // These entries, too, are applied before the flags are resolved.
   flags
-      .add_later_entry("--pp-partition-method", T::kText, other, "type:transformer",
-                       "Megatron-DeepSpeed's division of layers among stages: type:transformer, or "
-                       "type:transformer|embedding, which counts embedding and output as layers.")
+      .add_later_entry(
+          "--pp-partition-method", T::kText, other, "type:transformer",
+          "Megatron-DeepSpeed's division of layers among stages: type:transformer, "
+          "type:transformer|embedding, which counts embedding and output as layers, or "
+          "uniform, which counts all entries of its list.")
       .becomes("account_for_loss_in_pipeline_split")
       .status = FlagStatus::kUsed;
   flags
