@@ -59,11 +59,27 @@ TEST(BigScienceFlags, EmbeddingsCountInADivisionThatNamesThem) {
   EXPECT_FALSE(counts("type:transformer"));
   EXPECT_TRUE(counts("type:transformer|embedding"));
   EXPECT_TRUE(counts("type:Embedding|Transformer"));
-  for (const char* method : {"uniform", "parameters", "type:embedding", "type:("}) {
+  for (const char* method : {"parameters", "type:embedding", "type:("}) {
     EXPECT_THAT(applied({"--pp-partition-method", method}).problems,
                 ElementsAre(HasSubstr("is not available; use type:transformer")))
         << method;
   }
+}
+
+// Of 24 layers the list has 31 entries: 7, 7, 7 and 10, less 3 before and 4 behind the layers.
+TEST(BigScienceFlags, AUniformDivisionCountsTheWholeList) {
+  const auto with = [](const char* layers, const char* stages) {
+    return applied({"--pp-partition-method", "uniform", "--num-layers", layers,
+                    "--pipeline-model-parallel-size", stages});
+  };
+  const Applied got = with("24", "4");
+  EXPECT_THAT(got.problems, IsEmpty());
+  EXPECT_EQ(got.args.parallel.decoder_first_pipeline_num_layers, 4);
+  EXPECT_EQ(got.args.parallel.decoder_last_pipeline_num_layers, 6);
+  EXPECT_EQ(with("24", "1").args.parallel.decoder_first_pipeline_num_layers, 0);
+  EXPECT_THAT(with("4", "4").problems,
+              ElementsAre(HasSubstr("uniform leaves a stage without a layer of the transformer (4 "
+                                    "layers for 4 stages)")));
 }
 
 TEST(BigScienceFlags, GroupsMayBeInAFile) {

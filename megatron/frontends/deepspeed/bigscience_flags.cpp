@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iomanip>
 #include <optional>
@@ -57,11 +58,38 @@ void apply_saved_activations(TrainingArgs& args) {
       "--tensor-model-parallel-size above 1, without --sequence-parallel");
 }
 
+// "uniform": DeepSpeed's list of layers in parts of one size, and the rest for the last stage. The
+// list has three entries before the layers of the transformer (cast, embedding, transposition) and
+// four behind them (transposition, norm, output, cast).
+void apply_uniform_partition(TrainingArgs& args, std::vector<std::string>& problems) {
+  constexpr int64_t kBefore = 3;
+  constexpr int64_t kBehind = 4;
+  ParallelConfig& parallel = args.parallel;
+  const int64_t stages = parallel.pipeline_model_parallel_size;
+  const int64_t layers = std::max(args.transformer.num_layers, args.transformer.encoder_num_layers);
+  if (stages < 2 || layers < 1) return;
+  const int64_t part = (kBefore + layers + kBehind) / stages;
+  const int64_t first = part - kBefore;
+  const int64_t last = layers - first - (stages - 2) * part;
+  if (first < 1 || last < 1) {
+    problems.push_back(
+        fmt::format("--pp-partition-method uniform leaves a stage without a layer of the "
+                    "transformer ({} layers "
+                    "for {} stages); use type:transformer",
+                    layers, stages));
+    return;
+  }
+  parallel.decoder_first_pipeline_num_layers = first;
+  parallel.decoder_last_pipeline_num_layers = last;
+  args.given.insert({"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"});
+}
+
 // "type:REGEX": the layers whose class names match are divided evenly.
 void apply_partition(TrainingArgs& args, std::vector<std::string>& problems) {
   constexpr std::string_view kType = "type:";
   const std::optional<std::string> method = text_given(args, "pp_partition_method");
   if (!method) return;
+  if (*method == "uniform") return apply_uniform_partition(args, problems);
   bool counts_layers = false;
   bool counts_embeddings = false;
   if (method->starts_with(kType)) {
@@ -75,8 +103,8 @@ void apply_partition(TrainingArgs& args, std::vector<std::string>& problems) {
   if (!counts_layers) {
     problems.push_back(fmt::format(
         "--pp-partition-method {} is not available; use type:transformer, which divides the "
-        "layers, or type:transformer|embedding, which counts the embedding and the output as a "
-        "layer each",
+        "layers, type:transformer|embedding, which counts the embedding and the output as a layer "
+        "each, or uniform",
         *method));
     return;
   }
