@@ -39,8 +39,7 @@ OptimizerConfig golden_config() {
   config.weight_decay = 0.1;
   return resolved(config);
 }
-const TrainingLength kGoldenLength{
-    .train_iters = 20, .train_samples = 0, .global_batch_size = 8};
+const TrainingLength kGoldenLength{.train_iters = 20, .train_samples = 0, .global_batch_size = 8};
 
 // The log shows the rate of the next update.
 TEST(ParameterSchedulerTest, FollowsTheLearningRatesOfRealRuns) {
