@@ -82,18 +82,6 @@ std::vector<std::string> words_of_script(const std::string& script) {
       script));
 }
 
-std::vector<std::string> commands_of_scripts() {
-  std::vector<std::string> commands;
-  for (const Script& script : kScripts) {
-    const std::string command(script.command);
-    if (command.empty()) continue;
-    if (std::find(commands.begin(), commands.end(), command) == commands.end()) {
-      commands.push_back(command);
-    }
-  }
-  return commands;
-}
-
 std::vector<std::string> words_of_link(std::string_view path) {
   const size_t slash = path.rfind('/');
   const std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);

@@ -15,9 +15,6 @@ std::string command_of_script(const std::string& script);
 // "find-duplicates"}.
 std::vector<std::string> words_of_script(const std::string& script);
 
-// Every command that a script stands for, once.
-std::vector<std::string> commands_of_scripts();
-
 // The words that stand for the name of a link to the program: `accelerate-launch` is
 // {"accelerate", "launch"}, `torchrun` {"launch"}. Empty for any other name.
 std::vector<std::string> words_of_link(std::string_view path);
