@@ -26,8 +26,8 @@ constexpr double kJoulesPerKwh = 3.6e6;
 
 using Columns = std::vector<std::pair<std::string, std::string>>;
 
-std::string text_or_empty(const std::optional<double>& number, double factor) {
-  return number ? fmt::format("{}", *number * factor) : "";
+std::string text_or_empty(const std::optional<double>& number, double divisor) {
+  return number ? fmt::format("{}", *number / divisor) : "";
 }
 
 // A random UUID (RFC 9562, version 4).
@@ -76,10 +76,10 @@ Columns columns_of(const EmissionsRow& row) {
   const Energy& energy = row.energy;
   const double seconds = std::max(row.seconds, 1e-9);
   const auto watts = [&](const std::optional<double>& part) {
-    return text_or_empty(part, 1 / seconds);
+    return text_or_empty(part, seconds);
   };
   const auto kwh = [&](const std::optional<double>& part) {
-    return text_or_empty(part, 1 / kJoulesPerKwh);
+    return text_or_empty(part, kJoulesPerKwh);
   };
   return {
       {"timestamp", fmt::format("{:%Y-%m-%dT%H:%M:%S}", fmt::localtime(std::time(nullptr)))},

@@ -25,7 +25,7 @@ TEST_P(GatedMlpTest, IsAsDefined) {
   c.hidden_size = kHidden;
   c.ffn_hidden_size = kFfn;
   c.activation = GetParam().activation;
-  const Mlp mlp(c, {}, Stream{});
+  const Mlp mlp(c, "mlp", {}, Stream{});
   initialize(mlp, 4);
   const std::vector<NamedParameter> parameters = named_parameters(mlp);
   ASSERT_EQ(parameters.size(), 4U);
@@ -38,7 +38,10 @@ TEST_P(GatedMlpTest, IsAsDefined) {
   }
 
   const Tensor x = random_normal({3, 1, kHidden}, {.seed = 1});
-  const Branch got = mlp.forward(Variable(x));
+  RandomState random(1);
+  ForwardContext context;
+  context.random = &random;
+  const Branch got = mlp.forward(Variable(x), context);
   Tensor want({3, 1, kHidden}, DType::kFloat32, Stream{});
   for (int64_t row = 0; row < 3; ++row) {
     const auto wide = [&](int64_t i) {
