@@ -57,8 +57,9 @@ void add_products(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>
 #pragma GCC unroll 4
     for (int64_t at = 0; at < kLine; at += kStep) {
 #pragma GCC unroll 4
-      for (int64_t j = at / kStep * kLanes / 4; j < (at / kStep + 1) * kLanes / 4; ++j) {
-        const auto* line = reinterpret_cast<const char*>(b[static_cast<size_t>(j)] + l);
+      for (int64_t j = 0; j < kLanes / 4; ++j) {
+        const auto row = static_cast<size_t>(at / kStep * kLanes / 4 + j);
+        const auto* line = reinterpret_cast<const char*>(b[row] + l);
         __builtin_prefetch(line + kBytesAhead);
       }
       add(simd::load_columns(b, l + at), l + at);
