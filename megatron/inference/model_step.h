@@ -15,10 +15,10 @@ namespace megatron {
 // used.
 struct InferenceModel {
   // This rank's part of a model; by default one rank has all of it.
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): on one rank a model is all there is
   InferenceModel(const GptModel& the_gpt, ParallelContext the_parallel = {})
       : gpt(&the_gpt), parallel(std::move(the_parallel)) {}
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): on one rank a model is all there is
   InferenceModel(const T5Model& the_t5, ParallelContext the_parallel = {})
       : t5(&the_t5), parallel(std::move(the_parallel)) {}
 
