@@ -3,12 +3,13 @@
 # threads, and with "loops" the Python loops people have, on the same file in one go. Checks that
 # all give the same ids, then prints for each the MB/s of input by the clock and by CPU time (which
 # a busy machine distorts less), and the ratio to ours with as many threads. Ours is a whole
-# process, with its start and its files; gigatoken writes none and its start does not count.
+# process, with its start and its files. gigatoken's start does not count, and its own passes write
+# no files; the row "with files" adds what numpy takes to write the same .bin and .idx.
 # Usage: bench/preprocess.sh corpus.jsonl {vocab.json merges.txt | tokenizer.json -} [program] [loops]
 # A tokenizer.json must have <|endoftext|> and ids of 16 bits; there are no loops for it.
 # Needs python3 with venv; installs its peers into build/venv-preprocess.
 set -euo pipefail
-[ $# -ge 3 ] || { sed -n '2,10s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 3 ] || { sed -n '2,11s/^# //p' "$0" >&2; exit 2; }
 corpus=$(realpath "$1") vocab=$(realpath "$2") merges=$3
 tokenizer=(--tokenizer-type HuggingFaceTokenizer --tokenizer-model "$vocab")
 if [ "$merges" != - ]; then
@@ -40,10 +41,11 @@ timed() {
 }
 
 for workers in 1 2; do
+  rm -f "$work"/megatron_*  # nobody waits for the removal of old files
   timed "megatron$workers" "$program" preprocess-data --input "$corpus" --append-eod \
     --output-prefix "$work/megatron" "${tokenizer[@]}" --workers "$workers"
   "$python" bench/preprocess_gigatoken.py "$workers" "$corpus" "$vocab" "$merges" \
-    "$work/megatron_text_document.bin" >>"$work/times"
+    "$work/megatron_text_document" >>"$work/times"
 done
 for kind in python rust; do
   [ "$loops" = loops ] || break
@@ -56,8 +58,10 @@ awk -v bytes="$(stat -c %s "$corpus")" '
   BEGIN { names["megatron1"] = "preprocess-data, one worker"
           names["megatron2"] = "preprocess-data, two workers"
           names["gigatoken1-first"] = "gigatoken, one thread, first pass"
+          names["gigatoken1-files"] = "gigatoken, one thread, first, with files"
           names["gigatoken1-again"] = "gigatoken, one thread, third pass"
           names["gigatoken2-first"] = "gigatoken, two threads, first pass"
+          names["gigatoken2-files"] = "gigatoken, two threads, first, with files"
           names["gigatoken2-again"] = "gigatoken, two threads, third pass"
           names["python"] = "transformers GPT2Tokenizer (Python)"
           names["rust"] = "transformers GPT2TokenizerFast (Rust)" }

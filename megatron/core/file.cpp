@@ -19,7 +19,7 @@ namespace megatron {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
-constexpr int64_t kWriteBackBytes = int64_t{16} << 20;
+constexpr int64_t kWriteBackBytes = int64_t{4} << 20;
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
   const int reason = errno;

@@ -25,7 +25,7 @@ class AsciiBlock {
   uint64_t non_ascii() const;
   // Letters of both cases.
   uint64_t letters() const;
-  // The characters from `first` on, `count` of them. REQUIRES: all are ASCII.
+  // The bytes from `first` on, `count` of them.
   uint64_t range(char first, int count) const;
   uint64_t equal(char c) const;
 
@@ -120,6 +120,28 @@ inline uint64_t AsciiBlock::letters() const {
 // The bits [0, count). REQUIRES: 0 <= count <= 64.
 inline uint64_t low_bits(int64_t count) {
   return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+
+// The first bytes of the characters U+2010 to U+2027 that lie in the block as a whole: dashes,
+// quotes and dots, the commonest ones beyond ASCII in English text, each of three bytes.
+inline uint64_t firsts_of_signs(const AsciiBlock& block) {
+  return block.equal('\xE2') & block.equal('\x80') >> 1 & block.range('\x90', 24) >> 2;
+}
+
+// Calls emit(word) for the words from `begin` on that end at the bits of `ends` in a block of 64
+// bytes, in order; `begin` moves behind them. An emit with a function until() takes them all at
+// once. REQUIRES: no bit is at or before `begin`.
+template <class Emit>
+void emit_words(const char*& begin, const char* block, uint64_t ends, const Emit& emit) {
+  if constexpr (requires { emit.until(begin, block, ends); }) {
+    if (ends != 0) emit.until(begin, block, ends);
+  } else {
+    for (; ends != 0; ends &= ends - 1) {
+      const char* const end = block + std::countr_zero(ends);
+      emit(std::string_view(begin, static_cast<size_t>(end - begin)));
+      begin = end;
+    }
+  }
 }
 
 // Calls visit(const char*) for each byte of the text for which the answer find(AsciiBlock) has a

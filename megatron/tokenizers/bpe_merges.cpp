@@ -1,50 +1,102 @@
 #include "megatron/tokenizers/bpe_merges.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <queue>
 #include <tuple>
+#include <unordered_map>
+
+#include "megatron/core/error.h"
 
 namespace megatron {
 namespace {
 
-constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
-constexpr uint64_t kNoPair = ~uint64_t{0};  // symbols are not negative
+// A slot holds left, right and rank in this order, each of so many bits.
+constexpr int kBits = 21;
+constexpr int32_t kNoRank = (1 << kBits) - 1;
+constexpr uint64_t kNoPair = ~uint64_t{0};
+static_assert(BpeMerges::kMaxNumber == kNoRank - 1 && 3 * kBits < 64);
+// The slots of a cache line.
+constexpr size_t kLineSlots = 8;
+using Line = uint64_t __attribute__((vector_size(kLineSlots * sizeof(uint64_t))));
 // Up to here a scan over all pairs beats a heap.
 constexpr size_t kMaxScanned = 96;
 
 uint64_t pair_key(int32_t left, int32_t right) {
-  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+  return static_cast<uint64_t>(left) << 32 | static_cast<uint64_t>(right);
+}
+
+// REQUIRES: both are at most kMaxNumber.
+uint64_t small_pair_key(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(left) << kBits | static_cast<uint64_t>(right);
 }
 
 // Its upper bits count.
 uint64_t hash_of(uint64_t pair) { return pair * 0x9E3779B97F4A7C15u; }
 
+// The bits that all slots of a line have.
+uint64_t all_bits(const Line& line) {
+  using Half = uint64_t __attribute__((vector_size(sizeof(Line) / 2)));
+  std::array<Half, 2> halves;
+  std::memcpy(halves.data(), &line, sizeof(line));
+  const Half both = halves[0] & halves[1];
+  return (both[0] & both[1]) & (both[2] & both[3]);
+}
+
+void expect_small(int32_t number, size_t position) {
+  if (number <= BpeMerges::kMaxNumber) return;
+  throw FormatError(fmt::format(
+      "merge {} has a piece or a rank of number {}, the largest possible one is {}; use a smaller "
+      "vocabulary",
+      position, number, BpeMerges::kMaxNumber));
+}
+
+// Whether a merge never brings up a pair of its own rank or a lower one, as it is where a piece is
+// made before it is used. Then all merges of a round are those of as many rounds with one.
+bool makes_before_use(std::span<const BpeMerge> merges, std::span<const int32_t> ranks) {
+  std::unordered_map<int32_t, int32_t> first_use;
+  for (size_t i = 0; i < merges.size(); ++i) {
+    for (const int32_t part : {merges[i].left, merges[i].right}) {
+      const auto [use, is_new] = first_use.emplace(part, ranks[i]);
+      if (!is_new) use->second = std::min(use->second, ranks[i]);
+    }
+  }
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const auto use = first_use.find(merges[i].result);
+    if (use != first_use.end() && use->second <= ranks[i]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 BpeMerges::BpeMerges(std::span<const BpeMerge> merges, MergeOrder order) : order_(order) {
-  const size_t num_slots = std::bit_ceil(std::max<size_t>(merges.size() * 2, 16));
-  slots_.resize(num_slots, {kNoPair, kNoRank});
-  shift_ = 64 - std::countr_zero(num_slots);
-  hash_bits_.resize(num_slots * 8 / 64);
-  bit_shift_ = shift_ - 3;
+  const size_t num_lines = std::bit_ceil(merges.size() / 4 + 2);  // four slots a line, on average
+  slots_.resize(num_lines * kLineSlots, kNoPair);
+  shift_ = 64 - std::countr_zero(num_lines);
   results_.reserve(merges.size());
-  int32_t position = 0;
-  for (const BpeMerge& merge : merges) {
-    const uint64_t pair = pair_key(merge.left, merge.right);
-    const uint64_t hash = hash_of(pair);
-    size_t i = hash >> shift_;
-    while (slots_[i].pair != kNoPair && slots_[i].pair != pair) i = (i + 1) & (num_slots - 1);
-    const int32_t rank = merge.rank < 0 ? position : merge.rank;
-    slots_[i] = {pair, rank};
-    hash_bits_[(hash >> bit_shift_) / 64] |= uint64_t{1} << ((hash >> bit_shift_) % 64);
-    if (static_cast<size_t>(rank) >= results_.size())
+  std::vector<int32_t> ranks;
+  ranks.reserve(merges.size());
+  for (size_t position = 0; position < merges.size(); ++position) {
+    const BpeMerge& merge = merges[position];
+    ranks.push_back(merge.rank < 0 ? static_cast<int32_t>(position) : merge.rank);
+    const int32_t rank = ranks.back();
+    for (const int32_t number : {merge.left, merge.right, rank}) expect_small(number, position);
+    const uint64_t pair = small_pair_key(merge.left, merge.right);
+    size_t i = (hash_of(pair) >> shift_) * kLineSlots;
+    while (slots_[i] != kNoPair && slots_[i] >> kBits != pair) i = (i + 1) % slots_.size();
+    slots_[i] = pair << kBits | static_cast<uint64_t>(rank);
+    if (static_cast<size_t>(rank) >= results_.size()) {
       results_.resize(static_cast<size_t>(rank) + 1);
+    }
     results_[static_cast<size_t>(rank)] = merge.result;
-    ++position;
   }
+  if (makes_before_use(merges, ranks)) order_ = MergeOrder::kOneByOne;
   small_ranks_.reserve(256 * 256);
   for (int32_t left = 0; left < 256; ++left) {
     for (int32_t right = 0; right < 256; ++right) {
@@ -54,70 +106,86 @@ BpeMerges::BpeMerges(std::span<const BpeMerge> merges, MergeOrder order) : order
 }
 
 int32_t BpeMerges::listed_rank_of(int32_t left, int32_t right) const {
-  const uint64_t pair = pair_key(left, right);
-  const uint64_t hash = hash_of(pair);
-  const uint64_t bit = hash >> bit_shift_;
-  if ((hash_bits_[bit / 64] >> (bit % 64) & 1) == 0) return kNoRank;
-  size_t i = hash >> shift_;
-  while (slots_[i].pair != pair) {
-    if (slots_[i].pair == kNoPair) return kNoRank;
-    i = (i + 1) & (slots_.size() - 1);
+  const uint64_t pair = small_pair_key(left, right);
+  size_t first = (hash_of(pair) >> shift_) * kLineSlots;
+  while (true) {
+    // Looks at the whole line: which slot it is, and whether there is one, cannot be predicted.
+    Line line;
+    std::memcpy(&line, slots_.data() + first, sizeof(line));
+    const uint64_t found = all_bits(line | ~Line(line >> kBits == pair));
+    const bool is_full = line[kLineSlots - 1] != kNoPair;
+    if (!is_full || found != kNoPair) return static_cast<int32_t>(found & kNoRank);
+    first = (first + kLineSlots) % slots_.size();
   }
-  return slots_[i].rank;
 }
 
 void BpeMerges::apply(std::vector<int32_t>& symbols) const {
   if (symbols.size() < 2) return;
-  if (symbols.size() <= kMaxScanned) {
+  const bool is_small = std::all_of(symbols.begin(), symbols.end(),
+                                    [](int32_t symbol) { return symbol <= kMaxNumber; });
+  if (is_small && symbols.size() <= kMaxScanned) {
     apply_by_scanning(symbols);
   } else {
     apply_by_heap(symbols);
   }
 }
 
-void BpeMerges::apply_by_scanning(std::vector<int32_t>& symbols) const {
+void BpeMerges::apply_by_scanning(std::vector<int32_t>& word) const {
   // Places stay where they are; a list leads over those whose symbol was merged away. The pair of
   // a place is its symbol and the next one. One number holds rank and place of a pair, so that the
-  // least number is the leftmost pair of the lowest rank.
+  // least number is the leftmost pair of the lowest rank. Before the first and behind the last
+  // symbol is one that has no pairs, so that nothing depends on the place.
   constexpr int kPlaceBits = 8;
-  constexpr uint64_t kNoPairHere = ~uint64_t{0};
-  static_assert(kMaxScanned < size_t{1} << kPlaceBits);
-  const size_t size = symbols.size();
-  std::array<uint64_t, kMaxScanned> pairs;
-  std::array<uint8_t, kMaxScanned + 1> next;
-  std::array<uint8_t, kMaxScanned + 1> previous;
-  const auto look_up = [&](size_t place) {
-    const size_t right = next[place];
-    const int32_t rank = right < size ? rank_of(symbols[place], symbols[right]) : kNoRank;
-    pairs[place] =
-        rank == kNoRank ? kNoPairHere : (static_cast<uint64_t>(rank) << kPlaceBits) | place;
+  constexpr int32_t kNoSymbol = kMaxNumber + 1;
+  constexpr size_t kLanes = 16;  // of a vector
+  constexpr size_t kPlaces = kMaxScanned + kLanes;
+  static_assert(kPlaces <= size_t{1} << kPlaceBits && kBits + kPlaceBits < 32);
+  static_assert(kPlaces % kLanes == 0);
+  const size_t end = word.size() + 1;
+  std::array<int32_t, kPlaces> symbols;
+  std::array<uint32_t, kPlaces> pairs;
+  std::array<uint8_t, kPlaces> next;
+  std::array<uint8_t, kPlaces> previous;
+  const auto set_rank = [&](size_t place, int32_t rank) {
+    pairs[place] = static_cast<uint32_t>(rank) << kPlaceBits | static_cast<uint32_t>(place);
   };
-  for (size_t i = 0; i < size; ++i) {
+  std::fill_n(pairs.begin() + end / kLanes * kLanes, kLanes, ~uint32_t{0});
+  symbols[0] = kNoSymbol;
+  symbols[end] = kNoSymbol;
+  std::copy(word.begin(), word.end(), symbols.begin() + 1);
+  for (size_t i = 0; i < end; ++i) {
     next[i] = static_cast<uint8_t>(i + 1);
     previous[i + 1] = static_cast<uint8_t>(i);
-    look_up(i);
+    set_rank(i, i > 0 && i + 1 < end ? rank_of(symbols[i], symbols[i + 1]) : kNoRank);
   }
+  const auto look_up = [&](size_t place) {
+    const int32_t rank = listed_rank_of(symbols[place], symbols[next[place]]);
+    __builtin_prefetch(results_.data() + rank);
+    set_rank(place, rank);
+  };
   while (true) {
-    uint64_t least = pairs[0];
-    for (size_t i = 1; i < size; ++i) least = std::min(least, pairs[i]);
-    if (least == kNoPairHere) break;
-    const uint64_t rank = least >> kPlaceBits;
+    uint32_t least = ~uint32_t{0};
+    for (size_t group = 0; group < end; group += kLanes) {
+      for (size_t i = group; i < group + kLanes; ++i) least = std::min(least, pairs[i]);
+    }
+    const uint32_t rank = least >> kPlaceBits;
+    if (rank >= static_cast<uint32_t>(kNoRank)) break;
     const int32_t result = results_[rank];
-    for (size_t i = least & ((1u << kPlaceBits) - 1); i < size; i = next[i]) {
+    for (size_t i = least & ((1u << kPlaceBits) - 1); i < end; i = next[i]) {
       if (pairs[i] >> kPlaceBits != rank) continue;
       const size_t gone = next[i];
       symbols[i] = result;
-      pairs[gone] = kNoPairHere;
+      pairs[gone] = ~uint32_t{0};
       next[i] = next[gone];
       previous[next[i]] = static_cast<uint8_t>(i);
       look_up(i);
-      if (i > 0) look_up(previous[i]);
+      look_up(previous[i]);
       if (order_ == MergeOrder::kOneByOne) break;
     }
   }
   size_t kept = 0;
-  for (size_t i = 0; i < size; i = next[i]) symbols[kept++] = symbols[i];
-  symbols.resize(kept);
+  for (size_t i = 1; i < end; i = next[i]) word[kept++] = symbols[i];
+  word.resize(kept);
 }
 
 void BpeMerges::apply_by_heap(std::vector<int32_t>& symbols) const {
@@ -144,6 +212,7 @@ void BpeMerges::apply_by_heap(std::vector<int32_t>& symbols) const {
   const auto before = [&](int64_t i) -> int64_t& { return previous[static_cast<size_t>(i)]; };
   const auto consider = [&](int64_t i) {
     if (i < 0 || after(i) < 0) return;
+    if (std::max(symbol(i), symbol(after(i))) > kMaxNumber) return;
     const int32_t rank = rank_of(symbol(i), symbol(after(i)));
     if (rank != kNoRank) heap.push({rank, i, pair_key(symbol(i), symbol(after(i)))});
   };

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "megatron/core/cache_line_vector.h"
+
 namespace megatron {
 
 // The rule "left right -> result" over symbol numbers.
@@ -24,7 +26,10 @@ enum class MergeOrder {
 // sec. 3.2). Symbols are numbers >= 0 given by the caller. Immutable, so thread safe.
 class BpeMerges {
  public:
-  // A pair that is listed twice keeps its last rank.
+  static constexpr int32_t kMaxNumber = (1 << 21) - 2;
+
+  // A pair that is listed twice keeps its last rank. Throws FormatError if a part or a rank is
+  // above kMaxNumber.
   explicit BpeMerges(std::span<const BpeMerge> merges,
                      MergeOrder order = MergeOrder::kAllOfOnePair);
 
@@ -33,29 +38,21 @@ class BpeMerges {
   void apply(std::vector<int32_t>& symbols) const;
 
  private:
-  // kNoRank if the pair is not listed.
+  // kNoRank if the pair is not listed. REQUIRES: both are at most kMaxNumber + 1.
   int32_t rank_of(int32_t left, int32_t right) const {
     if (((left | right) & ~255) == 0) return small_ranks_[static_cast<size_t>(left * 256 + right)];
     return listed_rank_of(left, right);
   }
   int32_t listed_rank_of(int32_t left, int32_t right) const;
-  void apply_by_scanning(std::vector<int32_t>& symbols) const;
+  void apply_by_scanning(std::vector<int32_t>& word) const;
   void apply_by_heap(std::vector<int32_t>& symbols) const;
 
-  MergeOrder order_;
+  MergeOrder order_;  // one by one, if that is the same
   // Ranks of the pairs of symbols below 256, which are the single bytes: the first pairs of words.
   std::vector<int32_t> small_ranks_;
-  // Open addressing with linear probing.
-  struct Slot {
-    uint64_t pair;
-    int32_t rank;
-  };
-  std::vector<Slot> slots_;
-  int shift_ = 0;  // of a 64-bit hash, to a slot number
-  // Most looks find no pair. A bit for each hash, 16 bits a pair, tells most of them in a small
-  // part of the memory: where it is not set, no pair has that hash.
-  std::vector<uint64_t> hash_bits_;
-  int bit_shift_ = 0;             // of a 64-bit hash, to a bit
+  // Pairs with their ranks, 8 bytes each, in the line that their hash chooses or behind it.
+  CacheLineVector<uint64_t> slots_;
+  int shift_ = 0;                 // of a 64-bit hash, to a line
   std::vector<int32_t> results_;  // by rank
 };
 

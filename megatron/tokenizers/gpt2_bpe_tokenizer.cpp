@@ -231,15 +231,11 @@ class Gpt2BpeTokenizer::WordEncoder final : public Encoder {
   explicit WordEncoder(const Gpt2BpeTokenizer& tokenizer) : tokenizer_(tokenizer), batch_(cache_) {}
 
   void append(std::string_view text, std::vector<int32_t>& ids) override {
-    const char* const end = text.data() + text.size();
     const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
       encode_word(word, own);
     };
-    gpt2_split(text, tokenizer_.classes_, [&](std::string_view word) {
-      batch_.add(word, end - word.data());
-      if (batch_.is_full()) batch_.drain(ids, encode);
-    });
-    batch_.drain(ids, encode);
+    batch_.append(text, ids, encode,
+                  [&](const auto& emit) { gpt2_split(text, tokenizer_.classes_, emit); });
   }
 
  private:

@@ -82,17 +82,32 @@ inline const char* end_of_word(const char* p, const char* end, const CharClasses
   return p;
 }
 
-// The starts of words in the 64 bytes at `p`, which starts a word itself: one bit for each start
-// behind p. Finds none from the last but one ASCII byte on, as they depend on what follows.
-inline uint64_t starts_in_block(const char* p) {
+// What a block of 64 bytes says about the starts of words in it.
+struct BlockStarts {
+  uint64_t starts;  // one bit for each
+  // Bits from here on may be wrong, as they depend on what follows the bytes that are understood.
+  int64_t known;
+};
+
+// From how many bytes on behind the first one of a block starts are known, whatever comes before
+// the block: a contraction has up to three.
+inline constexpr int64_t kBefore = 4;
+
+// Understands ASCII and U+2010 to U+2027: dashes, quotes and dots, which are other characters.
+inline BlockStarts starts_in_block(const char* p) {
   const AsciiBlock block(p);
-  const int64_t num_ascii = std::countr_zero(block.non_ascii());
-  const uint64_t ascii = low_bits(num_ascii);
+  const uint64_t beyond_ascii = block.non_ascii();
+  uint64_t signs = 0;
+  if (beyond_ascii != 0) {
+    signs = firsts_of_signs(block);
+    signs |= signs << 1 | signs << 2;
+  }
+  const int64_t num_understood = std::countr_zero(beyond_ascii & ~signs);
   const uint64_t letters = block.letters();
   const uint64_t digits = block.range('0', 10);
   const uint64_t blanks = block.equal(' ');
   const uint64_t spaces = blanks | block.range('\t', 5);
-  const uint64_t others = ascii & ~(letters | digits | spaces);
+  const uint64_t others = ~(letters | digits | spaces);
   const auto firsts_of_runs = [](uint64_t set) { return set & ~(set << 1); };
 
   const uint64_t runs = firsts_of_runs(letters) | firsts_of_runs(digits) | firsts_of_runs(others);
@@ -103,12 +118,12 @@ inline uint64_t starts_in_block(const char* p) {
   uint64_t apostrophes = starts & block.equal('\'');
   for (; apostrophes != 0; apostrophes &= apostrophes - 1) {
     const int at = std::countr_zero(apostrophes);
-    const int64_t length = contraction_length(p + at, p + num_ascii);
+    const int64_t length = contraction_length(p + at, p + AsciiBlock::kBytes);
     if (length == 0) continue;
     starts &= ~(uint64_t{2} << at);
     starts |= length < 64 - at ? uint64_t{1} << (at + length) : 0;
   }
-  return starts & low_bits(std::max<int64_t>(num_ascii - 1, 0)) & ~uint64_t{1};
+  return {starts, num_understood - 1};
 }
 
 }  // namespace gpt2_split_detail
@@ -118,23 +133,22 @@ inline uint64_t starts_in_block(const char* p) {
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 // Bytes that are not UTF-8 count as symbols.
 template <class Emit>
-void gpt2_split(std::string_view text, const CharClasses& classes, Emit&& emit) {
+void gpt2_split(std::string_view text, const CharClasses& classes, const Emit& emit) {
   namespace detail = gpt2_split_detail;
-  const char* p = text.data();
-  const char* const end = p + text.size();
-  const auto emit_until = [&](const char* word_end) {
-    emit(std::string_view(p, static_cast<size_t>(word_end - p)));
-    p = word_end;
-  };
-  while (p < end) {
-    uint64_t starts = end - p >= AsciiBlock::kBytes ? detail::starts_in_block(p) : 0;
-    if (starts == 0) {
-      emit_until(detail::end_of_word(p, end, classes));
-      continue;
+  const char* word = text.data();
+  const char* const end = word + text.size();
+  while (word < end) {
+    // Blocks overlap, so that each is understood without the one before it.
+    const char* block = word;
+    for (int64_t from = 1; end - block >= AsciiBlock::kBytes; from = detail::kBefore) {
+      const auto [starts, known] = detail::starts_in_block(block);
+      if (known <= detail::kBefore) break;
+      emit_words(word, block, starts & low_bits(known) & ~low_bits(from), emit);
+      block += known - detail::kBefore;
     }
-    for (const char* const block = p; starts != 0; starts &= starts - 1) {
-      emit_until(block + std::countr_zero(starts));
-    }
+    const char* const word_end = detail::end_of_word(word, end, classes);
+    emit(std::string_view(word, static_cast<size_t>(word_end - word)));
+    word = word_end;
   }
 }
 

@@ -88,22 +88,16 @@ class SentencePieceTokenizer::TextEncoder final : public Encoder {
     const SentencePieceModel& model = tokenizer_.model_;
     if (!model.has_words(text)) return model.encode(text, ids);
     if (model.unigram_words() != nullptr) return encode_unigram(text, ids);
-    const char* const end = text.data() + text.size();
     const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
       model.encode(word, own);
     };
-    model.cut_words(text, [&](std::string_view word) {
-      batch_.add(word, end - word.data());
-      if (batch_.is_full()) batch_.drain(ids, encode);
-    });
-    batch_.drain(ids, encode);
+    batch_.append(text, ids, encode, [&](const auto& emit) { model.cut_words(text, emit); });
   }
 
   // The table holds, before the pieces of a word, the bits of the score up to which they hold.
   void encode_unigram(std::string_view text, std::vector<int32_t>& ids) {
     const SentencePieceModel& model = tokenizer_.model_;
     const UnigramWords& words = *model.unigram_words();
-    const char* const end = text.data() + text.size();
     float score = 0;  // of the text so far, as the library rounds it
     const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
       own.push_back(0);
@@ -124,11 +118,7 @@ class SentencePieceTokenizer::TextEncoder final : public Encoder {
         if (!goes_on) ids.push_back(pieces[i]);
       }
     };
-    model.cut_words(text, [&](std::string_view word) {
-      batch_.add(word, end - word.data());
-      if (batch_.is_full()) batch_.drain_into(encode, append);
-    });
-    batch_.drain_into(encode, append);
+    batch_.visit(text, encode, append, [&](const auto& emit) { model.cut_words(text, emit); });
   }
 
   const SentencePieceTokenizer& tokenizer_;

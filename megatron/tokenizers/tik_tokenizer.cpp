@@ -155,20 +155,16 @@ class TikTokenizer::WordEncoder final : public Encoder {
     const auto encode = [&](std::string_view word, std::vector<int32_t>& own) {
       encode_word(word, own);
     };
-    const char* const end = text.data() + text.size();
-    const auto add = [&](std::string_view word) {
-      batch_.add(word, end - word.data());
-      if (batch_.is_full()) batch_.drain(ids, encode);
-    };
     constexpr WordRules kRules = {.max_digits = 1, .has_contractions = false};
     constexpr WordRules kCasedRules = {
         .max_digits = 1, .has_contractions = false, .cuts_before_upper = true};
-    if (tokenizer_.classes_) {
-      llama3_split(text, kRules, *tokenizer_.classes_, add);
-    } else {
-      gpt4o_split(text, kCasedRules, *tokenizer_.cased_classes_, add);
-    }
-    batch_.drain(ids, encode);
+    batch_.append(text, ids, encode, [&](const auto& emit) {
+      if (tokenizer_.classes_) {
+        llama3_split(text, kRules, *tokenizer_.classes_, emit);
+      } else {
+        gpt4o_split(text, kCasedRules, *tokenizer_.cased_classes_, emit);
+      }
+    });
   }
 
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const {

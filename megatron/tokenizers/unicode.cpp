@@ -75,17 +75,23 @@ CodePoint last_code_point(const char* begin, const char* end) {
   return decode_utf8(p, end);
 }
 
-void append_utf8(std::string& text, char32_t value) {
+char* write_utf8(char* to, char32_t value) {
   if (value < 0x80) {
-    text += static_cast<char>(value);
-    return;
+    *to++ = static_cast<char>(value);
+    return to;
   }
   const int following = value < 0x800 ? 1 : value < 0x10000 ? 2 : 3;
   const char32_t lead = following == 1 ? 0xC0u : following == 2 ? 0xE0u : 0xF0u;
-  text += static_cast<char>(lead | (value >> (6 * following)));
+  *to++ = static_cast<char>(lead | (value >> (6 * following)));
   for (int i = following - 1; i >= 0; --i) {
-    text += static_cast<char>(0x80u | ((value >> (6 * i)) & 0x3Fu));
+    *to++ = static_cast<char>(0x80u | ((value >> (6 * i)) & 0x3Fu));
   }
+  return to;
+}
+
+void append_utf8(std::string& text, char32_t value) {
+  std::array<char, 4> bytes;
+  text.append(bytes.data(), static_cast<size_t>(write_utf8(bytes.data(), value) - bytes.data()));
 }
 
 std::string with_valid_utf8(std::string_view text) {

@@ -21,6 +21,9 @@ inline constexpr char32_t kReplacementCharacter = 0xFFFD;
 CodePoint decode_utf8(const char* p, const char* end);
 // The code point that ends at `end`. REQUIRES: begin < end, valid UTF-8.
 CodePoint last_code_point(const char* begin, const char* end);
+// Writes the UTF-8 bytes of a code point, at most four, and returns their end. REQUIRES: value <=
+// U+10FFFF and not a surrogate.
+char* write_utf8(char* to, char32_t value);
 // Appends the UTF-8 bytes of a code point. REQUIRES: value <= U+10FFFF and not a surrogate.
 void append_utf8(std::string& text, char32_t value);
 // The text with each maximal invalid subpart replaced by one U+FFFD, as Python's errors="replace".

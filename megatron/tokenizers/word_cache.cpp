@@ -14,11 +14,17 @@ WordKey WordKey::of_long(std::string_view word) {
   return {std::hash<std::string_view>()(word), word.size() | (kLong << 56)};
 }
 
+WordKey WordKey::of_copied(std::string_view word) {
+  std::array<char, 16> copy{};
+  std::copy(word.begin(), word.end(), copy.begin());
+  return of_short({copy.data(), word.size()}, 16);
+}
+
 WordCache::WordCache(int log2_slots) : most_log2_slots_(log2_slots) { clear(kFirstLog2Slots); }
 
 void WordCache::clear(int log2_slots) {
   shift_ = 64 - log2_slots;
-  slots_.assign((size_t{1} << log2_slots) + kWindow - 1, Slot());
+  slots_.assign((size_t{1} << log2_slots) + kWindow, Slot());
   num_words_ = 0;
   aside_ids_.clear();
   aside_bytes_.clear();
@@ -26,7 +32,7 @@ void WordCache::clear(int log2_slots) {
 
 bool WordCache::find(std::string_view word, const WordKey& key,
                      std::span<const int32_t>& ids) const {
-  const size_t first = key.hash() >> shift_;
+  const size_t first = first_slot(key.hash(), shift_);
   for (size_t i = first; i < first + kWindow && !slots_[i].is_free(); ++i) {
     const Slot& known = slots_[i];
     if (!(known.key == key)) continue;
@@ -61,7 +67,7 @@ void WordCache::insert(std::string_view word, const WordKey& key, std::span<cons
 }
 
 WordCache::Slot& WordCache::slot_for(const WordKey& key) {
-  const size_t first = key.hash() >> shift_;
+  const size_t first = first_slot(key.hash(), shift_);
   for (size_t i = first; i < first + kWindow; ++i) {
     if (!slots_[i].is_free()) continue;
     ++num_words_;
@@ -75,7 +81,7 @@ bool WordCache::may_grow() const { return 64 - shift_ < most_log2_slots_; }
 void WordCache::grow() {
   const auto old = std::move(slots_);
   --shift_;
-  slots_.assign((size_t{1} << (64 - shift_)) + kWindow - 1, Slot());
+  slots_.assign((size_t{1} << (64 - shift_)) + kWindow, Slot());
   num_words_ = 0;
   for (const Slot& word : old) {
     if (!word.is_free()) slot_for(word.key) = word;

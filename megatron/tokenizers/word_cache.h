@@ -8,7 +8,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "megatron/core/cache_line_vector.h"
+#include "megatron/tokenizers/ascii_block.h"
 
 namespace megatron {
 
@@ -48,23 +52,23 @@ struct WordKey {
     return bytes;
   }
   static WordKey of_short(std::string_view word, int64_t readable) {
-    const char* bytes = word.data();
-    std::array<char, 16> copy{};
-    if (readable < 16) bytes = std::copy(word.begin(), word.end(), copy.begin()) - word.size();
+    if (readable < 16) return of_copied(word);
     // Without branches, as lengths cannot be predicted.
+    const char* const bytes = word.data();
     const uint8_t* const mask = kMasks.data() + (16 - word.size());
     return {eight_bytes(bytes) & eight_bytes(mask),
             (eight_bytes(bytes + 8) & eight_bytes(mask + 8)) | (uint64_t{word.size()} << 56)};
   }
+  static WordKey of_copied(std::string_view word);
   static WordKey of_long(std::string_view word);
 };
 
 // Remembers the ids of words. Exact: a word is found only if all its bytes are equal. Bounded: a
 // cache that is full forgets words. One thread.
 //
-// One table of slots of 32 bytes, so that a slot never crosses a cache line. A word lies in the
-// first of kWindow slots, from the one that its hash chooses on, that was free. Up to three ids lie
-// in the slot; more ids, and the bytes of long words, lie in two side arrays.
+// One table of slots of 32 bytes, two in a cache line. A word lies in the first of kWindow slots,
+// from the line that its hash chooses on, that was free. Up to three ids lie in the slot; more ids,
+// and the bytes of long words, lie in two side arrays.
 class WordCache {
  public:
   static constexpr size_t kMaxInlineIds = 3;
@@ -80,16 +84,31 @@ class WordCache {
   // Starts small and grows to at most 2^log2_slots slots. REQUIRES: 5 < log2_slots < 32.
   explicit WordCache(int log2_slots = kDefaultLog2Slots);
 
-  // The slot of a word with its ids inline; null if the word is not there, or not so.
-  const Slot* find_inline(const WordKey& key, uint64_t hash) const {
-    const Slot* const first = &slots_[hash >> shift_];
-    for (const Slot* slot = first; slot < first + kWindow && !slot->is_free(); ++slot) {
-      if (slot->key == key) return slot->num_ids == kAside ? nullptr : slot;
+  // The table as it is until the next insert(), for many words: a copy of what leads to a slot can
+  // stay in registers.
+  class Reader {
+   public:
+    explicit Reader(const WordCache& cache) : slots_(cache.slots_.data()), shift_(cache.shift_) {}
+
+    // The slot of a word with its ids inline; null if the word is not there, or not so.
+    const Slot* find_inline(const WordKey& key, uint64_t hash) const {
+      const Slot* slot = slots_ + first_slot(hash, shift_);
+      const Slot* const end = slot + kWindow;
+      do {
+        // Without a branch, as nothing predicts which slot of a line it is.
+        const Slot* const candidate = slot + (slot[1].key == key ? 1 : 0);
+        if (candidate->key == key) return candidate->num_ids == kAside ? nullptr : candidate;
+        slot += kLineSlots;
+      } while (slot < end && !slot[-1].is_free());
+      return nullptr;
     }
-    return nullptr;
-  }
-  // Fetches what find_inline() reads first.
-  void prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[hash >> shift_]); }
+    // Fetches what find_inline() reads first.
+    void prefetch(uint64_t hash) const { __builtin_prefetch(slots_ + first_slot(hash, shift_)); }
+
+   private:
+    const Slot* slots_;
+    int shift_;
+  };
 
   // Whether the word is known. Its ids go to `ids`, good until the next insert().
   bool find(std::string_view word, const WordKey& key, std::span<const int32_t>& ids) const;
@@ -99,11 +118,14 @@ class WordCache {
  private:
   static constexpr int kDefaultLog2Slots = 19;  // 16 MB
   static constexpr size_t kWindow = 8;
+  static constexpr size_t kLineSlots = 2;
   static constexpr int32_t kAside = -1;
   // Longer words are not kept: a text rarely repeats them.
   static constexpr size_t kMaxBytes = 256;
   static constexpr size_t kMaxAside = size_t{1} << 21;  // of ids, and of bytes
 
+  // The first of a line.
+  static size_t first_slot(uint64_t hash, int shift) { return hash >> shift & ~(kLineSlots - 1); }
   void clear(int log2_slots);
   // The slot for a new word: a free one, or that of a word to be forgotten.
   Slot& slot_for(const WordKey& key);
@@ -114,85 +136,161 @@ class WordCache {
   int shift_ = 0;  // of a 64-bit hash, to a slot
   size_t num_words_ = 0;
   size_t next_victim_ = 0;
-  std::vector<Slot> slots_;  // kWindow - 1 more than the hash chooses from
+  CacheLineVector<Slot> slots_;  // kWindow more than the hash chooses from
   std::vector<int32_t> aside_ids_;
   std::string aside_bytes_;
 };
 
 // Words on their way through a WordCache, in order. The table of a cache is larger than the fast
-// memory of a core; a batch fetches the lines of all its words at once and waits once.
+// memory of a core; a batch asks for the lines of all its words at once and waits once.
 class WordBatch {
  public:
   explicit WordBatch(WordCache& cache) : cache_(cache) {}
 
-  bool is_full() const { return size_ == kMaxWords; }
+  // Appends the ids of the words of `text`: cut(emit) calls emit(word) for each, in order.
+  // encode(word, ids) appends the ids of a word that the cache does not know, to ids that are empty
+  // before. REQUIRES: the words lie in `text`.
+  template <class Encode, class Cut>
+  void append(std::string_view text, std::vector<int32_t>& ids, const Encode& encode,
+              const Cut& cut) {
+    cut(emit_for(text, ids, encode));
+    drain(ids, encode);
+  }
+  // Such an emit, for texts that share a batch; drain() follows the last. It takes the words of a
+  // block at once, see emit_words().
+  template <class Encode>
+  auto emit_for(std::string_view text, std::vector<int32_t>& ids, const Encode& encode) {
+    return make_emit(text, [this, &ids, &encode] { drain(ids, encode); });
+  }
+  // As append(), but calls take(word, ids) for each word.
+  template <class Encode, class Take, class Cut>
+  void visit(std::string_view text, const Encode& encode, const Take& take, const Cut& cut) {
+    const auto pass_on = [&] { drain_into(encode, take); };
+    cut(make_emit(text, pass_on));
+    pass_on();
+  }
+
+  bool is_full() const { return size_ > kMaxWords - AsciiBlock::kBytes; }
   // REQUIRES: not full; the word is not empty, at least `readable` bytes from word.data() on may be
   // read, and they stay until drain().
   void add(std::string_view word, int64_t readable) {
-    const WordKey key = WordKey::of(word, readable);
-    const uint64_t hash = key.hash();
-    cache_.prefetch(hash);
-    entries_[size_++] = {word, key, hash};
+    words_[size_++] = {word.data(), static_cast<int64_t>(word.size()), readable};
   }
-  // Appends the ids of all words and empties the batch. encode(word, ids) appends the ids of a word
-  // that the cache does not know, to ids that are empty before.
+  // Appends the ids of all words and empties the batch.
   template <class Encode>
   void drain(std::vector<int32_t>& ids, const Encode& encode) {
     constexpr size_t kInline = WordCache::kMaxInlineIds;
-    std::array<int32_t, kMaxWords * kInline> known_ids;
+    // Room for the ids of words with more, too, unless there are many.
+    std::array<int32_t, kMaxWords * kInline + 256> known_ids;
     size_t used = 0;
-    for (size_t i = 0; i < size_; ++i) {
-      const Entry& entry = entries_[i];
-      if (const WordCache::Slot* const known = cache_.find_inline(entry.key, entry.hash)) {
+    const size_t count = look_ahead();
+    WordCache::Reader reader(cache_);
+    for (size_t i = 0; i < count; ++i) {
+      const Look& look = looks_[i];
+      if (const WordCache::Slot* const known = reader.find_inline(look.key, look.hash)) {
         std::memcpy(known_ids.data() + used, known->ids.data(), kInline * sizeof(int32_t));
         used += static_cast<size_t>(known->num_ids);
         continue;
       }
-      ids.insert(ids.end(), known_ids.begin(), known_ids.begin() + used);
-      used = 0;
-      append_rare(entry, ids, encode);
+      const std::span<const int32_t> rare = ids_of(i, encode);
+      if (used + rare.size() + (count - i) * kInline > known_ids.size()) {
+        ids.insert(ids.end(), known_ids.begin(), known_ids.begin() + used);
+        ids.insert(ids.end(), rare.begin(), rare.end());
+        used = 0;
+      } else {
+        std::copy(rare.begin(), rare.end(), known_ids.begin() + used);
+        used += rare.size();
+      }
+      reader = WordCache::Reader(cache_);
     }
     ids.insert(ids.end(), known_ids.begin(), known_ids.begin() + used);
-    size_ = 0;
-  }
-
-  // The same, but calls visit(word, ids) for each word instead.
-  template <class Encode, class Visit>
-  void drain_into(const Encode& encode, const Visit& visit) {
-    for (size_t i = 0; i < size_; ++i) {
-      const Entry& entry = entries_[i];
-      std::span<const int32_t> known;
-      if (!cache_.find(entry.word, entry.key, known)) known = encoded(entry, encode);
-      visit(entry.word, known);
-    }
-    size_ = 0;
   }
 
  private:
-  static constexpr size_t kMaxWords = 64;
+  static constexpr size_t kMaxWords = 192;
 
-  struct Entry {
-    std::string_view word;
+  struct Word {
+    const char* data;
+    int64_t size;
+    int64_t readable;
+
+    std::string_view text() const { return {data, static_cast<size_t>(size)}; }
+  };
+  struct Look {
     WordKey key;
     uint64_t hash;
   };
 
-  template <class Encode>
-  std::span<const int32_t> encoded(const Entry& entry, const Encode& encode) {
-    fresh_.clear();
-    encode(entry.word, fresh_);
-    cache_.insert(entry.word, entry.key, fresh_);
-    return fresh_;
+  // Hands words to a batch.
+  template <class Drain>
+  struct Emit {
+    WordBatch& batch;
+    const char* end;  // of the text
+    Drain drain;
+
+    void operator()(std::string_view word) const {
+      batch.add(word, end - word.data());
+      if (batch.is_full()) drain();
+    }
+    void until(const char*& begin, const char* block, uint64_t ends) const {
+      batch.add_until(begin, block, ends, end);
+      if (batch.is_full()) drain();
+    }
+  };
+
+  template <class Drain>
+  Emit<Drain> make_emit(std::string_view text, Drain drain_all) {
+    return {*this, text.data() + text.size(), drain_all};
+  }
+  void add_until(const char*& begin, const char* block, uint64_t ends, const char* text_end) {
+    const auto count = static_cast<size_t>(std::popcount(ends));
+    Word* const words = words_.data() + size_;
+    const char* word = begin;
+    // Eight at once, of which some may not count: how many there are cannot be predicted.
+    for (size_t done = 0; done < count; done += 8) {
+#pragma GCC unroll 8
+      for (size_t i = done; i < done + 8; ++i) {
+        const char* const word_end = block + std::countr_zero(ends);
+        words[i] = {word, word_end - word, text_end - word};
+        word = word_end;
+        ends &= ends - 1;
+      }
+    }
+    size_ += count;
+    begin = words_[size_ - 1].data + words_[size_ - 1].size;
+  }
+  // Asks for the lines of all words, and returns how many these are. The batch is empty for the
+  // next words, also if one of these cannot be encoded.
+  size_t look_ahead() {
+    const size_t count = std::exchange(size_, 0);
+    const WordCache::Reader reader(cache_);
+    for (size_t i = 0; i < count; ++i) {
+      const WordKey key = WordKey::of(words_[i].text(), words_[i].readable);
+      const uint64_t hash = key.hash();
+      reader.prefetch(hash);
+      looks_[i] = {key, hash};
+    }
+    return count;
   }
   template <class Encode>
-  void append_rare(const Entry& entry, std::vector<int32_t>& ids, const Encode& encode) {
+  std::span<const int32_t> ids_of(size_t i, const Encode& encode) {
+    const std::string_view word = words_[i].text();
     std::span<const int32_t> known;
-    if (!cache_.find(entry.word, entry.key, known)) known = encoded(entry, encode);
-    ids.insert(ids.end(), known.begin(), known.end());
+    if (cache_.find(word, looks_[i].key, known)) return known;
+    fresh_.clear();
+    encode(word, fresh_);
+    cache_.insert(word, looks_[i].key, fresh_);
+    return fresh_;
+  }
+  template <class Encode, class Take>
+  void drain_into(const Encode& encode, const Take& take) {
+    const size_t count = look_ahead();
+    for (size_t i = 0; i < count; ++i) take(words_[i].text(), ids_of(i, encode));
   }
 
   WordCache& cache_;
-  std::array<Entry, kMaxWords> entries_;
+  std::array<Word, kMaxWords + 8> words_;  // 8 that do not count
+  std::array<Look, kMaxWords> looks_;
   size_t size_ = 0;
   std::vector<int32_t> fresh_;
 };

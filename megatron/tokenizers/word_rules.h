@@ -70,19 +70,22 @@ inline uint64_t with_contractions(uint64_t starts, uint64_t apostrophes, const c
 }
 
 // The starts of words in the 64 bytes at `p`, which starts a word itself: one bit for each start
-// behind p. Leaves out those that depend on what follows the block or its first byte beyond ASCII,
-// and all if they depend on more than a few neighbours.
+// behind p. Understands ASCII and the signs of firsts_of_signs(). Leaves out the starts that depend
+// on what follows, and all if they depend on more than a few neighbours.
 inline uint64_t starts_in_block(const char* p, const WordRules& rules) {
   const AsciiBlock block(p);
-  const int64_t num_ascii = std::countr_zero(block.non_ascii());
-  if (num_ascii < 3) return 0;
-  const uint64_t ascii = low_bits(num_ascii);
+  const uint64_t beyond_ascii = block.non_ascii();
+  const uint64_t long_signs = beyond_ascii != 0 ? firsts_of_signs(block) : 0;
+  const uint64_t understood = ~beyond_ascii | long_signs | long_signs << 1 | long_signs << 2;
+  const int64_t num_understood = std::countr_one(understood);
+  if (num_understood < 3) return 0;
+  const uint64_t all = low_bits(num_understood);
   const uint64_t letters = block.letters();
   const uint64_t digits = block.range('0', 10);
   const uint64_t blanks = block.equal(' ');
-  const uint64_t newlines = ascii & (block.equal('\n') | block.equal('\r'));
-  const uint64_t white = ascii & (blanks | block.range('\t', 5));
-  const uint64_t others = ascii & ~(letters | digits | white);
+  const uint64_t newlines = all & (block.equal('\n') | block.equal('\r'));
+  const uint64_t white = all & (blanks | block.range('\t', 5));
+  const uint64_t others = all & ~(letters | digits | white);
 
   // An addition to the first bit of a run carries through the run.
   const uint64_t behind_others = newlines & ~(newlines + ((others << 1) & newlines));
@@ -93,8 +96,9 @@ inline uint64_t starts_in_block(const char* p, const WordRules& rules) {
 
   const uint64_t lasts_of_gaps = gaps & ~(white >> 1);
   const uint64_t signs = firsts_of_runs(others) & ~(blanks << 1);
+  const uint64_t ends_of_signs = (signs & ~long_signs) | (signs & long_signs) << 2;
   uint64_t starts = firsts_of_runs(spaces) | gaps_behind_newlines | lasts_of_gaps | signs |
-                    (firsts_of_runs(letters) & ~((gaps | signs) << 1)) |
+                    (firsts_of_runs(letters) & ~((gaps | ends_of_signs) << 1)) |
                     starts_of_numbers(digits, rules.max_digits);
   uint64_t apostrophes = rules.has_contractions ? signs & block.equal('\'') : 0;
   if (rules.cuts_before_upper) {
@@ -103,10 +107,12 @@ inline uint64_t starts_in_block(const char* p, const WordRules& rules) {
     starts |= capitals & ((letters & ~capitals) << 1);
     apostrophes &= letters << 1;
   }
-  starts = with_contractions(starts, apostrophes, p, num_ascii, rules.cuts_before_upper);
+  starts = with_contractions(starts, apostrophes, p, num_understood, rules.cuts_before_upper);
 
-  uint64_t known = low_bits(num_ascii - 2);
-  if ((spaces >> (num_ascii - 1) & 1) != 0) known &= std::bit_floor(firsts_of_runs(spaces)) * 2 - 1;
+  uint64_t known = low_bits(num_understood - 2);
+  if ((spaces >> (num_understood - 1) & 1) != 0) {
+    known &= std::bit_floor(firsts_of_runs(spaces)) * 2 - 1;
+  }
   return starts & known & ~uint64_t{1};
 }
 
@@ -117,16 +123,15 @@ void cut_words(std::string_view text, const WordRules& rules, const EndOfWord& e
                const Emit& emit) {
   const char* p = text.data();
   const char* const end = p + text.size();
-  const auto emit_until = [&](const char* word_end) {
+  while (p < end) {
+    const uint64_t starts = end - p >= AsciiBlock::kBytes ? starts_in_block(p, rules) : 0;
+    if (starts != 0) {
+      emit_words(p, p, starts, emit);
+      continue;
+    }
+    const char* const word_end = end_of_word(p);
     emit(std::string_view(p, static_cast<size_t>(word_end - p)));
     p = word_end;
-  };
-  while (p < end) {
-    uint64_t starts = end - p >= AsciiBlock::kBytes ? starts_in_block(p, rules) : 0;
-    if (starts == 0) emit_until(end_of_word(p));
-    for (const char* const block = p; starts != 0; starts &= starts - 1) {
-      emit_until(block + std::countr_zero(starts));
-    }
   }
 }
 

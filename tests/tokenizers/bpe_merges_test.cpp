@@ -5,6 +5,10 @@
 #include <map>
 #include <random>
 
+#include "megatron/core/error.h"
+#include "tests/support/message_of.h"
+#include "tests/support/rounds.h"
+
 namespace megatron {
 namespace {
 
@@ -56,7 +60,7 @@ std::vector<BpeMerge> random_merges(std::mt19937& random, std::vector<std::strin
 
 TEST(BpeMerges, EqualsTheDefinitionOnShortAndLongWords) {
   std::mt19937 random(3);
-  for (int round = 0; round < 300; ++round) {
+  for (int64_t round = 0; round < rounds(300); ++round) {
     std::vector<std::string> strings;
     const std::vector<BpeMerge> merges = random_merges(random, strings);
     for (const MergeOrder order : {MergeOrder::kAllOfOnePair, MergeOrder::kOneByOne}) {
@@ -84,6 +88,30 @@ TEST(BpeMerges, WithoutMergesNothingChanges) {
   std::vector<int32_t> word(200, 7);
   BpeMerges({}).apply(word);
   EXPECT_EQ(word, std::vector<int32_t>(200, 7));
+}
+
+// Numbers above those of merges stay as they are, whatever pair their bits might look like.
+TEST(BpeMerges, LeavesLargeNumbersAlone) {
+  constexpr int32_t kLarge = 1 << 21;
+  const std::vector<BpeMerge> list = {{5, 7, 8}, {4, 7, 9}};
+  const BpeMerges merges(list);
+  for (const size_t length : {size_t{2}, size_t{300}}) {
+    std::vector<int32_t> symbols(length, kLarge + 7);
+    symbols[0] = 4;
+    const std::vector<int32_t> before = symbols;
+    merges.apply(symbols);
+    EXPECT_EQ(symbols, before);
+  }
+}
+
+TEST(BpeMerges, RefusesLargeNumbersInMerges) {
+  constexpr int32_t kLarge = BpeMerges::kMaxNumber + 1;
+  const std::vector<BpeMerge> of_symbol = {{0, 1, 2}, {0, kLarge, 3}};
+  const std::vector<BpeMerge> of_rank = {{0, 1, 2, kLarge}};
+  EXPECT_THAT(message_of<FormatError>([&] { BpeMerges{of_symbol}; }),
+              testing::HasSubstr("merge 1 has a piece or a rank of number 2097151"));
+  EXPECT_THAT(message_of<FormatError>([&] { BpeMerges{of_rank}; }),
+              testing::HasSubstr("merge 0 has a piece or a rank of number 2097151"));
 }
 
 }  // namespace

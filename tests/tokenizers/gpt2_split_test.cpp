@@ -2,11 +2,11 @@
 
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <memory>
 #include <random>
 
 #include "megatron/tokenizers/unicode_text.h"
+#include "tests/support/rounds.h"
 
 namespace megatron {
 namespace {
@@ -65,10 +65,7 @@ std::vector<std::u32string> plain_split(const std::u32string& t, const CharClass
 }
 
 // MG_FUZZ_STRINGS sets the number of texts.
-int64_t num_texts() {
-  const char* const count = std::getenv("MG_FUZZ_STRINGS");
-  return count != nullptr ? std::atoll(count) : 40000;
-}
+int64_t num_texts() { return random_texts(40000); }
 
 void expect_plain_words(const std::u32string& text, const CharClasses& classes) {
   std::string bytes;
@@ -106,7 +103,9 @@ TEST(Gpt2Split, EqualsThePlainRulesOnRandomText) {
 TEST(Gpt2Split, EqualsThePlainRulesOnLongRandomText) {
   const std::u32string ascii =
       U"aZbstmdrevl'''    \t\n\v\r09-.,!@[`{/:\u001C\u007F" + std::u32string(1, U'\0');
-  const std::u32string others = U"\u00A0\u0085\u3000\u00E9\u4E2D\u0660\u0301\U0001F600";
+  const std::u32string others =
+      U"\u00A0\u0085\u3000\u00E9\u4E2D\u0660\u0301\U0001F600"
+      U"\u2009\u200F\u2010\u2013\u2019\u201C\u2027\u2028\u2110\u3010";
   const CharClasses classes;
   std::mt19937 random(11);
   for (int64_t round = 0; round < num_texts() / 4; ++round) {
@@ -127,7 +126,8 @@ TEST(Gpt2Split, EqualsThePlainRulesOnLongRandomText) {
 
 TEST(Gpt2Split, WordsOfEveryLengthAtEveryPlaceOfABlock) {
   const CharClasses classes;
-  for (const char* word : {"a", "'s", "'ll", "'l", " ", "  ", "\n", "7", "!", " 's", "\xC3\xA9"}) {
+  for (const char* word : {"a", "'s", "'ll", "'l", " ", "  ", "\n", "7", "!", " 's", "\xC3\xA9",
+                           "\xE2\x80\x99", "\xE2\x80\x99s", " \xE2\x80\x9C", "\xE2\x80\xA8"}) {
     for (size_t before = 0; before < 140; ++before) {
       for (const char letter : {'x', ' ', '.', '\n'}) {
         const std::string text = std::string(before, letter) + word + std::string(70, 'q');

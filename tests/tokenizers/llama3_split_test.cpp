@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <memory>
 #include <random>
 
 #include "megatron/tokenizers/gpt4o_split.h"
 #include "megatron/tokenizers/regex.h"
+#include "tests/support/rounds.h"
 #include "tests/tokenizers/random_texts.h"
 
 namespace megatron {
@@ -56,10 +56,7 @@ std::vector<std::string> matches_of(const Regex& regex, std::string_view text) {
 }
 
 // MG_FUZZ_STRINGS sets the number of texts.
-int64_t num_texts() {
-  const char* const count = std::getenv("MG_FUZZ_STRINGS");
-  return count != nullptr ? std::atoll(count) : 4000;
-}
+int64_t num_texts() { return random_texts(4000); }
 
 // Each text is what next_text() gives.
 template <class NextText>
@@ -106,7 +103,8 @@ TEST(Llama3Split, IsThePatternOnLongTexts) {
       U"aZbstmdrevlSTMDREVL''''//      \t\n\n\v\r0199-.,!@[`{:\u001C\u007F" +
       std::u32string(1, U'\0');
   const std::u32string others =
-      U"\u00A0\u0085\u3000\u00E9\u00C9\u4E2D\u0660\u0301\U0001F600\u017F\u01C5\u02B0";
+      U"\u00A0\u0085\u3000\u00E9\u00C9\u4E2D\u0660\u0301\U0001F600\u017F\u01C5\u02B0"
+      U"\u2009\u200F\u2010\u2013\u2019\u2019\u201C\u2027\u2028\u2110\u3010";
   std::mt19937 random(11);
   expect_patterns(num_texts(), [&] {
     std::string text;
@@ -127,8 +125,10 @@ TEST(Llama3Split, IsThePatternOnLongTexts) {
 
 TEST(Llama3Split, WordsOfEveryLengthAtEveryPlaceOfABlock) {
   const std::vector<std::string> words = {
-      "a",      "'s", "'ll", "'l",    " ",   "  ",      "\n",   "7",     "1234", "!",  " 's",
-      "\u00E9", "!a", "aB",  "\n \n", "!\n", "'\u017F", "/\n/", " \n x", "'s'",  "\t!"};
+      "a",        "'s",       "'ll",      "'l",        " ",       "  ",     "\n",      "7",
+      "1234",     "!",        " 's",      "\u00E9",    "!a",      "aB",     "\n \n",   "!\n",
+      "'\u017F",  "/\n/",     " \n x",    "'s'",       "\t!",     "\u2019", "\u2019s", " \u2019s",
+      "!\u2019s", "\u2019!s", "\u2019\n", "\t\u201Cs", "a\u2019S"};
   size_t at = 0;
   const std::string letters = "x .\n";
   expect_patterns(static_cast<int64_t>(words.size() * 140 * letters.size()), [&] {

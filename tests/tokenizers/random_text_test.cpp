@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -20,6 +19,7 @@
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/tokenizers/unicode.h"
 #include "megatron/tokenizers/unicode_text.h"
+#include "tests/support/rounds.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tokenizers/base64_of.h"
@@ -28,10 +28,7 @@
 namespace megatron {
 namespace {
 
-int64_t num_strings() {
-  const char* const count = std::getenv("MG_FUZZ_STRINGS");
-  return count != nullptr ? std::atoll(count) : 2000;
-}
+int64_t num_strings() { return random_texts(2000); }
 
 class RandomText : public testing::Test {
  protected:
@@ -328,7 +325,7 @@ TEST_F(RandomText, BytesThatAreNoUtf8) {
   const auto tokenizer = make_tokenizer(hugging_face("bpe-llama3"));
   const auto gpt2 = make_tokenizer({.tokenizer_type = "GPT2BPETokenizer",
                                     .tokenizer_model = source_path("tests/golden/megatron/data")});
-  for (int i = 0; i < 500; ++i) {
+  for (int64_t i = 0; i < rounds(500); ++i) {
     std::string bytes;
     for (uint64_t count = random() % 40; count > 0; --count) {
       bytes += static_cast<char>(random() % 256);

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <random>
 
+#include "tests/support/rounds.h"
+
 namespace megatron {
 namespace {
 
@@ -58,7 +60,7 @@ TEST(UnigramWords, EqualDivisionsHoldBehindNoText) {
 TEST(UnigramWords, AnExactDivisionHoldsUpToItsLimit) {
   std::mt19937 random(5);
   int64_t num_held = 0;
-  for (int round = 0; round < 300; ++round) {
+  for (int64_t round = 0; round < rounds(300); ++round) {
     UnigramWords words(0);
     int32_t id = 1;
     for (const char* piece : {"a", "b", "aa", "ab", "ba", "bb", "aab", "abb", "bab", "abab"}) {
@@ -78,7 +80,7 @@ TEST(UnigramWords, AnExactDivisionHoldsUpToItsLimit) {
       ASSERT_EQ(divided(words, word, before), exact) << word << " behind " << before;
     }
   }
-  EXPECT_GT(num_held, 3000);
+  EXPECT_GT(num_held, rounds(3000));
 }
 
 // The compiled form of one rule; see hf/charsmap.h.

@@ -5,6 +5,8 @@
 #include <map>
 #include <random>
 
+#include "tests/support/rounds.h"
+
 namespace megatron {
 namespace {
 
@@ -39,7 +41,7 @@ TEST(WordCache, GivesTheIdsOfTheVeryWord) {
     std::mt19937 random(3);
     WordCache cache(log2_slots);
     std::vector<std::string> known;
-    for (int round = 0; round < 3000; ++round) {
+    for (int64_t round = 0; round < rounds(3000); ++round) {
       std::vector<std::string> words;
       std::vector<int32_t> want;
       for (int i = 0; i < 100; ++i) {

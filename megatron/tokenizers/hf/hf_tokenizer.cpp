@@ -187,15 +187,10 @@ class HfTokenizer::TextEncoder final : public Encoder {
   void append_raw(std::string_view text, bool is_first, std::vector<int32_t>& ids) {
     const TextCuts& cuts = tokenizer_.cuts_;
     if (!cuts.may_cut(text)) return append_part(text, is_first, ids);
-    const char* const end = text.data() + text.size();
     const auto encode = [&](std::string_view part, std::vector<int32_t>& own) {
       append_part(part, false, own);
     };
-    cuts.cut(text, [&](std::string_view part) {
-      parts_batch_.add(part, end - part.data());
-      if (parts_batch_.is_full()) parts_batch_.drain(ids, encode);
-    });
-    parts_batch_.drain(ids, encode);
+    parts_batch_.append(text, ids, encode, [&](const auto& emit) { cuts.cut(text, emit); });
   }
 
   void append_part(std::string_view text, bool is_first, std::vector<int32_t>& ids) {
@@ -222,11 +217,7 @@ class HfTokenizer::TextEncoder final : public Encoder {
       tokenizer_.model_->append(maps_bytes ? printable_from_bytes(word) : std::string(word), own);
     };
     for (const Piece& piece : pieces_.list()) {
-      const char* const end = piece.text.data() + piece.text.size();
-      tokenizer_.pre_tokenizer_.words.cut(piece.text, [&](std::string_view word) {
-        batch_.add(word, end - word.data());
-        if (batch_.is_full()) batch_.drain(ids, encode);
-      });
+      tokenizer_.pre_tokenizer_.words.cut(piece.text, batch_.emit_for(piece.text, ids, encode));
     }
     batch_.drain(ids, encode);
   }
