@@ -25,15 +25,36 @@ void add_text_flags(FlagTable& table, FinetuneFlags& f) {
                      "A folder inside --dataset_name.");
   table.add("--validation_split_percentage", f.validation_split_percentage,
             "Percentage of the training texts for evaluation, if no file is given for that.");
-  table.add_optional("--block_size", f.block_size,
+  table.add_optional("--block_size,--max_length,--max_seq_length", f.block_size,
                      "Tokens of a training sample; as many as the model has positions, at most "
-                     "1024, if not given.");
+                     "1024, or 128 with --num_labels, if not given.");
   table.add("--text_column", f.text_column,
             "Column of a .csv, or key of a .json, with the text; the first one if there is none of "
             "that name.");
   table.add_switch("--megatron_dataset_flag", f.megatron_dataset_flag,
                    "Train on indexed data (--data-path, --split) instead of texts, for "
                    "--max_train_steps or --train-iters.");
+  table.add_optional("--num_labels", f.num_labels,
+                     "Train a BERT to classify: outputs of its head, 1 for labels that are "
+                     "numbers. Without it, and without such a head in the model, a BERT learns "
+                     "masked words.");
+  table.add_optional("--text_pair_column", f.text_pair_column,
+                     "Column of the second of two texts to classify; sentence2 if the first is "
+                     "sentence1.");
+  table.add_optional("--label_column", f.label_column,
+                     "Column of the labels: numbers or names of classes, numbers with --num_labels "
+                     "1, or lists of zeros and ones; `label` if not given.");
+  table.add_optional("--mlm_probability", f.mlm_probability,
+                     "Share of the tokens that are masked for a BERT: --mask-prob.");
+  table.add_optional("--summary_column", f.summary_column,
+                     "Column of the texts that a T5 learns to write for those of --text_column; "
+                     "`summary` if not given.");
+  table.add_optional("--source_prefix", f.source_prefix,
+                     "What precedes each text that a T5 reads: \"summarize: \".");
+  table.add_optional("--max_source_length", f.max_source_length,
+                     "Tokens of a text that a T5 reads, with its end; 1024 if not given.");
+  table.add_optional("--max_target_length", f.max_target_length,
+                     "Tokens of a text that a T5 writes, with its end; 128 if not given.");
   table.add_off("--no_keep_linebreaks", f.keeps_linebreaks, "Drop the line ends of .txt files.");
 }
 
@@ -106,7 +127,7 @@ FlagTable finetune_flag_table(FinetuneFlags& flags) {
   return table;
 }
 
-std::vector<std::string> problems(const FinetuneFlags& f) {
+std::vector<std::string> problems(const FinetuneFlags& f, ModelKind kind) {
   std::vector<std::string> found;
   const auto require = [&](bool holds, std::string problem) {
     if (!holds) found.push_back(std::move(problem));
@@ -121,6 +142,24 @@ std::vector<std::string> problems(const FinetuneFlags& f) {
       !f.model_name_or_path.empty() || !f.config_name.empty() || !f.resume_from_checkpoint.empty(),
       "--model_name_or_path or --config_name is required: the folder of a model, or its "
       "config.json");
+  const auto only_for = [&](bool is_given, const char* flag, ModelKind reader) {
+    require(!is_given || kind == reader,
+            fmt::format("{} is for a {}, and the model is a {}; remove it", flag, name_of(reader),
+                        name_of(kind)));
+  };
+  only_for(f.num_labels != 0, "--num_labels", ModelKind::kBert);
+  only_for(!f.text_pair_column.empty(), "--text_pair_column", ModelKind::kBert);
+  only_for(!f.label_column.empty(), "--label_column", ModelKind::kBert);
+  only_for(f.mlm_probability.has_value(), "--mlm_probability", ModelKind::kBert);
+  only_for(!f.summary_column.empty(), "--summary_column", ModelKind::kT5);
+  only_for(!f.source_prefix.empty(), "--source_prefix", ModelKind::kT5);
+  only_for(f.max_source_length != 0, "--max_source_length", ModelKind::kT5);
+  only_for(f.max_target_length != 0, "--max_target_length", ModelKind::kT5);
+  require(kind != ModelKind::kT5 || f.block_size == 0,
+          "--block_size has no meaning for a T5; give --max_source_length and --max_target_length");
+  at_least("--num_labels", f.num_labels, 0);
+  at_least("--max_source_length", f.max_source_length, 0);
+  at_least("--max_target_length", f.max_target_length, 0);
   at_least("--block_size", f.block_size, 0);
   at_least("--num_train_epochs", f.num_train_epochs, 1);
   at_least("--max_train_steps", f.max_train_steps, 0);

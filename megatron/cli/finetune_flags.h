@@ -1,15 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "megatron/settings/flag_table.h"
+#include "megatron/transformer/config.h"
 
 namespace megatron::cli {
 
-// The flags of `megatron finetune` that transformers' example scripts for language models have.
-// Beside them the command takes all flags of pretrain-gpt.
+// The flags of `megatron finetune` that transformers' example scripts have: those for language
+// models (run_clm, run_mlm), for classification (run_glue) and for summaries (run_summarization).
+// Beside them the command takes all flags of the training command of its model.
 struct FinetuneFlags {
   // Texts.
   std::vector<std::string> train_file;
@@ -19,6 +22,16 @@ struct FinetuneFlags {
   int64_t validation_split_percentage = 5;
   int64_t block_size = 0;  // 0: that of the model, at most 1024
   std::string text_column = "text";
+  // Of a BERT.
+  int64_t num_labels = 0;        // 0: those of the model, or masked words if it has none
+  std::string text_pair_column;  // empty: sentence2, if the text's is sentence1
+  std::string label_column;      // empty: label
+  std::optional<double> mlm_probability;
+  // Of a T5.
+  std::string summary_column;  // empty: summary
+  std::string source_prefix;
+  int64_t max_source_length = 0;  // 0: that of the model, at most 1024
+  int64_t max_target_length = 0;  // 0: 128
   bool keeps_linebreaks = true;
   bool megatron_dataset_flag = false;
 
@@ -52,7 +65,7 @@ struct FinetuneFlags {
 // The rows of the flags, bound to `flags`, which must outlive the table.
 FlagTable finetune_flag_table(FinetuneFlags& flags);
 
-// Everything wrong with the values, one sentence each.
-std::vector<std::string> problems(const FinetuneFlags& flags);
+// Everything wrong with the values for such a model, one sentence each.
+std::vector<std::string> problems(const FinetuneFlags& flags, ModelKind kind);
 
 }  // namespace megatron::cli

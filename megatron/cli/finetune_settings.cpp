@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
@@ -15,7 +16,7 @@
 #include "megatron/frontends/override_settings.h"
 #include "megatron/interchange/hf/hub_cache.h"
 #include "megatron/interchange/source_settings.h"
-#include "megatron/models/gpt/finetune_task.h"
+#include "megatron/models/epoch_report.h"
 #include "megatron/optim/parameter_scheduler.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 
@@ -71,7 +72,45 @@ Origin origin_of_config(const FinetuneFlags& flags, TrainingArgs& args) {
   settings.erase("padded_vocab_size");
   settings.erase("seq_length");
   use_checkpoint_args(args, settings);
-  return {std::move(settings), fs::is_directory(path) ? path : path.parent_path()};
+  return {.settings = std::move(settings),
+          .folder = fs::is_directory(path) ? path : path.parent_path(),
+          .class_names = model.class_names};
+}
+
+// What --load is to be: the checkpoints to resume from, or the model; empty: neither.
+std::string named_source(const FinetuneFlags& flags) {
+  if (!flags.resume_from_checkpoint.empty()) {
+    return resume_point(flags.resume_from_checkpoint).checkpoints.string();
+  }
+  if (flags.model_name_or_path.empty()) return "";
+  return named_model(flags.model_name_or_path, "--model_name_or_path").string();
+}
+
+}  // namespace
+
+ModelKind named_kind(const FinetuneFlags& flags) {
+  const std::string source = named_source(flags);
+  if (!source.empty()) return find_source(source, 0, true).kind();
+  if (flags.config_name.empty()) return ModelKind::kGpt;
+  return read_hf_config(named_model(flags.config_name, "--config_name")).transformer.kind;
+}
+
+namespace {
+
+// The ids of special tokens that a config.json states; those of the model that a resumed training
+// began with, if the flags still name it.
+ArgMap special_ids(const FinetuneFlags& flags, const ArgMap& settings) {
+  const std::string& model =
+      flags.model_name_or_path.empty() ? flags.config_name : flags.model_name_or_path;
+  ArgMap stated = settings;
+  if (!flags.resume_from_checkpoint.empty() && !model.empty()) {
+    const fs::path path = named_model(model, "--model_name_or_path");
+    if (fs::exists(fs::is_directory(path) ? path / "config.json" : path)) {
+      stated = settings_of(read_hf_config(path));
+    }
+  }
+  std::erase_if(stated, [](const auto& entry) { return !entry.first.ends_with("_token_id"); });
+  return stated;
 }
 
 }  // namespace
@@ -83,16 +122,19 @@ Origin choose_model(const FinetuneFlags& flags, TrainingArgs& args) {
   if (!resumes && !flags.config_name.empty()) {
     origin = origin_of_config(flags, args);
   } else if (resumes || !flags.model_name_or_path.empty()) {
-    checkpoint.load = resumes
-                          ? resume_point(flags.resume_from_checkpoint).checkpoints.string()
-                          : named_model(flags.model_name_or_path, "--model_name_or_path").string();
+    checkpoint.load = named_source(flags);
     checkpoint.use_checkpoint_args = true;
     const CheckpointSource source = find_source(checkpoint.load, checkpoint.ckpt_step, true);
     origin = {source.args(), source.directory(), source.hf() != nullptr};
+    if (origin.is_hf) origin.class_names = source.hf()->class_names;
     checkpoint.finetune = !resumes && !origin.is_hf;
   }
+  origin.special_ids = special_ids(flags, origin.settings);
   OverrideSettings settings(args);
-  for (const char* dest : {"hidden_dropout", "attention_dropout", "max_position_embeddings"}) {
+  std::vector<const char*> taken = {"hidden_dropout", "attention_dropout",
+                                    "max_position_embeddings"};
+  if (args.transformer.kind == ModelKind::kT5) taken.push_back("position_embedding_type");
+  for (const char* dest : taken) {
     const auto found = origin.settings.find(dest);
     if (found != origin.settings.end()) set_default(settings, args, dest, found->second, dest);
   }
@@ -129,19 +171,59 @@ namespace {
 
 int64_t positions_of(const TrainingArgs& args) { return args.transformer.max_position_embeddings; }
 
-// Tokens of a sample.
-int64_t chosen_block_size(const FinetuneFlags& flags, const TrainingArgs& args) {
-  constexpr int64_t kMost = 1024;
-  const int64_t positions = positions_of(args);
-  const int64_t wanted = flags.block_size > 0 ? flags.block_size : kMost;
-  if (positions > 0 && wanted > positions) {
-    if (flags.block_size > 0) {
-      warn(fmt::format("--block_size {} is lowered to {}, the positions of the model", wanted,
-                       positions));
-    }
-    return positions;
+// Tokens of a sample: `given` by the flag, or `most` if it is 0, but not more than the model has
+// positions.
+int64_t chosen_length(const char* flag, int64_t given, int64_t most, const TrainingArgs& args) {
+  const PositionEmbedding kind = args.transformer.position_embedding_type;
+  const int64_t positions = kind == PositionEmbedding::kRelative ? 0 : positions_of(args);
+  const int64_t wanted = given > 0 ? given : most;
+  if (positions == 0 || wanted <= positions) return wanted;
+  if (given > 0) {
+    warn(
+        fmt::format("{} {} is lowered to {}, the positions of the model", flag, wanted, positions));
   }
-  return wanted;
+  return positions;
+}
+
+// Tokens of samples, by the kind of the model. Compat: the defaults of transformers' scripts.
+void apply_sequence_lengths(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args) {
+  constexpr int64_t kOfTexts = 1024;
+  constexpr int64_t kOfClasses = 128;
+  constexpr int64_t kOfSummaries = 128;
+  OverrideSettings settings(args);
+  if (args.transformer.kind == ModelKind::kT5) {
+    if (!args.given.contains("seq_length")) {
+      set_default(settings, args, "encoder_seq_length",
+                  chosen_length("--max_source_length", flags.max_source_length, kOfTexts, args),
+                  "--max_source_length");
+    }
+    set_default(settings, args, "decoder_seq_length",
+                chosen_length("--max_target_length", flags.max_target_length, kOfSummaries, args),
+                "--max_target_length");
+    return;
+  }
+  const int64_t most = is_classifier ? kOfClasses : kOfTexts;
+  set_default(settings, args, "seq_length",
+              chosen_length("--block_size", flags.block_size, most, args), "--block_size");
+  if (positions_of(args) == 0) {
+    set_default(settings, args, "max_position_embeddings", args.transformer.seq_length,
+                "--block_size");
+  }
+}
+
+// What only a BERT or a T5 has.
+void apply_kind(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args) {
+  if (args.transformer.kind == ModelKind::kGpt) return;
+  OverrideSettings settings(args);
+  if (flags.mlm_probability) {
+    set_default(settings, args, "mask_prob", *flags.mlm_probability, "--mlm_probability");
+  }
+  const bool is_bert = args.transformer.kind == ModelKind::kBert;
+  if (is_bert && !flags.megatron_dataset_flag) {  // the order of sentences is not learned
+    settings.set("bert_binary_head", false, "finetune");
+  }
+  // The samples get their special tokens when they are put together.
+  if (!is_bert || is_classifier) args.tokenizer.tokenizer_hf_include_special_tokens = false;
 }
 
 LrDecayStyle decay_style_of(const std::string& type, int64_t warmup_steps) {
@@ -197,15 +279,13 @@ void apply_trackers(const FinetuneFlags& flags, TrainingArgs& args) {
 
 }  // namespace
 
-void apply_flags(const FinetuneFlags& flags, TrainingArgs& args) {
+void apply_flags(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args) {
   OverrideSettings settings(args);
   const auto set = [&](const char* dest, const ArgValue& value, const char* source) {
     set_default(settings, args, dest, value, source);
   };
-  set("seq_length", chosen_block_size(flags, args), "--block_size");
-  if (positions_of(args) == 0) {
-    set("max_position_embeddings", args.transformer.seq_length, "--block_size");
-  }
+  apply_sequence_lengths(flags, is_classifier, args);
+  apply_kind(flags, is_classifier, args);
   set("micro_batch_size", flags.per_device_train_batch_size, "--per_device_train_batch_size");
   set("lr", flags.learning_rate, "--learning_rate");
   set("weight_decay", 0.0, "finetune");
@@ -222,9 +302,9 @@ void apply_flags(const FinetuneFlags& flags, TrainingArgs& args) {
 
 namespace {
 
-Lengths lengths_of(const FinetuneFlags& flags, int64_t num_blocks, int64_t global_batch_size) {
+Lengths lengths_of(const FinetuneFlags& flags, int64_t num_samples, int64_t global_batch_size) {
   Lengths lengths;
-  lengths.epoch_iters = epoch_iterations(num_blocks, global_batch_size);
+  lengths.epoch_iters = epoch_iterations(num_samples, global_batch_size);
   lengths.train_iters = flags.max_train_steps > 0 ? flags.max_train_steps
                                                   : flags.num_train_epochs * lengths.epoch_iters;
   lengths.epochs = (lengths.train_iters + lengths.epoch_iters - 1) / lengths.epoch_iters;
@@ -260,16 +340,16 @@ void apply_checkpoints(const FinetuneFlags& flags, const Lengths& lengths, Train
 
 }  // namespace
 
-Lengths apply_blocks(const FinetuneFlags& flags, int64_t train_blocks, int64_t valid_blocks,
-                     int64_t replicas, TrainingArgs& args) {
+Lengths apply_samples(const FinetuneFlags& flags, int64_t num_train, int64_t num_valid,
+                      int64_t replicas, TrainingArgs& args) {
   apply_batch(flags, replicas, args);
   TrainingConfig& training = args.training;
   const int64_t batch = std::max<int64_t>(training.global_batch_size, 1);
-  const Lengths lengths = lengths_of(flags, train_blocks, batch);
+  const Lengths lengths = lengths_of(flags, num_train, batch);
   OverrideSettings settings(args);
   settings.set("train_iters", lengths.train_iters, "--max_train_steps");
   settings.set("eval_interval", lengths.epoch_iters, "the length of an epoch");
-  settings.set("eval_iters", epoch_iterations(valid_blocks, batch), "the validation texts");
+  settings.set("eval_iters", epoch_iterations(num_valid, batch), "the validation texts");
   training.repeats_last_evaluation = false;
   apply_checkpoints(flags, lengths, args);
   return lengths;

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "megatron/cli/finetune_flags.h"
 #include "megatron/core/arg_map.h"
@@ -18,7 +20,13 @@ struct Origin {
   ArgMap settings;               // of the model, or of the run that saved it
   std::filesystem::path folder;  // which may have the tokenizer
   bool is_hf = true;
+  ArgMap special_ids = {};                    // pad_token_id, ..., as config.json states them
+  std::vector<std::string> class_names = {};  // of a model with a head for classes
 };
+
+// The kind of the model that the flags name; a GPT if they name none. Throws what choose_model()
+// throws.
+ModelKind named_kind(const FinetuneFlags& flags);
 
 // Chooses the weights, the architecture and the dropout. Throws ConfigError, IoError, FormatError.
 Origin choose_model(const FinetuneFlags& flags, TrainingArgs& args);
@@ -27,8 +35,9 @@ Origin choose_model(const FinetuneFlags& flags, TrainingArgs& args);
 // ConfigError if there is none.
 void choose_tokenizer(const FinetuneFlags& flags, const Origin& origin, TrainingArgs& args);
 
-// The settings that do not depend on the data. Throws ConfigError.
-void apply_flags(const FinetuneFlags& flags, TrainingArgs& args);
+// The settings that do not depend on the data. `is_classifier`: a BERT learns labels. Throws
+// ConfigError.
+void apply_flags(const FinetuneFlags& flags, bool is_classifier, TrainingArgs& args);
 
 // The length of the training, in iterations.
 struct Lengths {
@@ -37,9 +46,9 @@ struct Lengths {
   int64_t epochs = 0;
 };
 
-// The settings that depend on the data, in blocks. `replicas` ranks have the whole model each.
-Lengths apply_blocks(const FinetuneFlags& flags, int64_t train_blocks, int64_t valid_blocks,
-                     int64_t replicas, TrainingArgs& args);
+// The settings that depend on the numbers of samples. `replicas` ranks have the whole model each.
+Lengths apply_samples(const FinetuneFlags& flags, int64_t num_train, int64_t num_valid,
+                      int64_t replicas, TrainingArgs& args);
 // The same for indexed data (--megatron_dataset_flag), which have no epochs.
 Lengths apply_indexed_data(const FinetuneFlags& flags, int64_t replicas, TrainingArgs& args);
 

@@ -4,14 +4,18 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
+#include "megatron/tokenizers/ascii_block.h"
 #include "megatron/tokenizers/unicode.h"
 
 namespace megatron {
 namespace {
 
 static_assert(JsonLineParser::kPadding >= simdjson::SIMDJSON_PADDING);
+static_assert(JsonLineParser::kPadding >= AsciiBlock::kBytes);
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
@@ -28,6 +32,26 @@ bool is_surrogate(char32_t c) { return c >= 0xD800 && c <= 0xDFFF; }
 struct Problem {
   std::string text;
 };
+
+// What a letter means behind a backslash; 0: nothing.
+constexpr std::array<char, 256> kEscapes = [] {
+  std::array<char, 256> escapes{};
+  constexpr std::string_view kNames = "\"\\/bfnrt";
+  constexpr std::string_view kValues = "\"\\/\b\f\n\r\t";
+  for (size_t i = 0; i < kNames.size(); ++i) escapes[static_cast<uint8_t>(kNames[i])] = kValues[i];
+  return escapes;
+}();
+
+// The values of hexadecimal digits; -1: it is none.
+constexpr std::array<int8_t, 256> kHexDigits = [] {
+  std::array<int8_t, 256> digits{};
+  for (int8_t& digit : digits) digit = -1;
+  for (int8_t i = 0; i < 16; ++i) {
+    digits[static_cast<uint8_t>("0123456789abcdef"[i])] = i;
+    digits[static_cast<uint8_t>("0123456789ABCDEF"[i])] = i;
+  }
+  return digits;
+}();
 
 // The value of one key.
 struct Value {
@@ -263,11 +287,7 @@ class PythonJsonParser {
   char32_t parse_hex() {
     char32_t value = 0;
     for (int i = 0; i < 4; ++i, ++p_) {
-      const char c = p_ < end_ ? *p_ : ' ';
-      const int digit = c >= '0' && c <= '9'   ? c - '0'
-                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                               : -1;
+      const int digit = p_ < end_ ? kHexDigits[static_cast<uint8_t>(*p_)] : -1;
       if (digit < 0) fail("\\u must be followed by four hexadecimal digits");
       value = value * 16 + static_cast<char32_t>(digit);
     }
@@ -312,15 +332,13 @@ class PythonJsonParser {
         text += c;
         continue;
       }
-      constexpr std::string_view kNames = "\"\\/bfnrt";
-      constexpr std::string_view kValues = "\"\\/\b\f\n\r\t";
       if (p_ == end_) fail("the line ends inside a text; its closing quote is missing");
-      const size_t escape = kNames.find(*p_);
+      const char escape = kEscapes[static_cast<uint8_t>(*p_)];
       if (*p_ == 'u') {
         ++p_;
         parse_unicode_escape(text, lone_surrogate);
-      } else if (escape != std::string_view::npos) {
-        text += kValues[escape];
+      } else if (escape != '\0') {
+        text += escape;
         ++p_;
       } else {
         --p_;
@@ -337,10 +355,110 @@ class PythonJsonParser {
   const std::vector<std::string>& keys_;
 };
 
+// Reads the commonest lines in one pass: an object whose values are texts. What it does not take is
+// left to the other parsers, and so are all errors; bytes beyond ASCII are not checked.
+class FlatObject {
+ public:
+  // REQUIRES: kPadding bytes behind `line` are readable, and line.size() + kPadding ones at `to`
+  // are writable.
+  FlatObject(std::string_view line, char* to)
+      : p_(line.data()), end_(line.data() + line.size()), to_(to) {}
+
+  // Calls take(key, text) for the members, in order; false if this is another line. The texts lie
+  // at `to`.
+  template <class Take>
+  bool parse(const Take& take) {
+    if (!skip('{')) return false;
+    do {
+      std::string_view key;
+      std::string_view text;
+      if (!parse_text(key) || !skip(':') || !parse_text(text)) return false;
+      take(key, text);
+    } while (skip(','));
+    return skip('}') && (skip_blanks(), p_ == end_);
+  }
+  bool is_ascii() const { return beyond_ascii_ == 0; }
+
+ private:
+  void skip_blanks() {
+    while (p_ < end_ && (*p_ == ' ' || *p_ == '\t' || *p_ == '\n' || *p_ == '\r')) ++p_;
+  }
+  bool skip(char c) {
+    skip_blanks();
+    if (p_ == end_ || *p_ != c) return false;
+    ++p_;
+    return true;
+  }
+
+  bool parse_text(std::string_view& text) {
+    if (!skip('"')) return false;
+    const char* const begin = to_;
+    while (p_ < end_) {
+      const AsciiBlock block(p_);
+      const uint64_t stops = block.equal('"') | block.equal('\\') | block.range('\0', 0x20);
+      std::memcpy(to_, p_, AsciiBlock::kBytes);
+      beyond_ascii_ |= block.non_ascii();
+      const int plain = std::countr_zero(stops);  // 64 if all are
+      p_ += plain;
+      to_ += plain;
+      if (stops == 0) continue;
+      if (p_ >= end_) return false;
+      if (*p_ == '"') {
+        ++p_;
+        text = {begin, static_cast<size_t>(to_ - begin)};
+        return true;
+      }
+      if (*p_ != '\\' || !parse_escape()) return false;
+    }
+    return false;
+  }
+
+  // An escape is longer than what it stands for.
+  bool parse_escape() {
+    if (end_ - p_ < 2) return false;
+    if (p_[1] == 'u') return parse_unicode_escape();
+    const char meant = kEscapes[static_cast<uint8_t>(p_[1])];
+    if (meant == '\0') return false;
+    p_ += 2;
+    *to_++ = meant;
+    return true;
+  }
+  bool parse_unicode_escape() {
+    int32_t c = parse_hex();
+    if (c >= 0xD800 && c <= 0xDBFF) {
+      const int32_t low = parse_hex();
+      if (low < 0xDC00 || low > 0xDFFF) return false;
+      c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+    }
+    if (c < 0 || is_surrogate(static_cast<char32_t>(c))) return false;
+    to_ = write_utf8(to_, static_cast<char32_t>(c));
+    return true;
+  }
+  // The four digits of a \u at p_, or -1.
+  int32_t parse_hex() {
+    if (end_ - p_ < 6 || p_[0] != '\\' || p_[1] != 'u') return -1;
+    int32_t value = 0;
+    for (int i = 2; i < 6; ++i) {
+      const int32_t digit = kHexDigits[static_cast<uint8_t>(p_[i])];
+      if (digit < 0) return -1;
+      value = value * 16 + digit;
+    }
+    p_ += 6;
+    return value;
+  }
+
+  const char* p_;
+  const char* end_;
+  char* to_;
+  uint64_t beyond_ascii_ = 0;
+};
+
 }  // namespace
 
 struct JsonLineParser::Fast {
   simdjson::dom::parser parser;
+  std::vector<char> flat_texts;
+  int lines_that_are_not_flat = 0;  // so many that follow are not tried
 };
 
 JsonLineParser::JsonLineParser(std::vector<std::string> keys)
@@ -353,7 +471,7 @@ JsonLineParser::~JsonLineParser() = default;
 
 std::optional<std::string> JsonLineParser::parse(std::string_view line) {
   for (std::vector<std::string_view>& texts : texts_) texts.clear();
-  if (parse_fast(line)) return std::nullopt;
+  if (parse_flat(line) || parse_fast(line)) return std::nullopt;
   try {
     std::vector<Value> values = PythonJsonParser(line, keys_).parse();
     for (size_t key = 0; key < keys_.size(); ++key) {
@@ -378,6 +496,31 @@ std::optional<std::string> JsonLineParser::parse(std::string_view line) {
     return problem.text;
   }
   return std::nullopt;
+}
+
+bool JsonLineParser::parse_flat(std::string_view line) {
+  if (fast_->lines_that_are_not_flat > 0) {
+    --fast_->lines_that_are_not_flat;
+    return false;
+  }
+  if (fast_->flat_texts.size() < line.size() + kPadding) {
+    fast_->flat_texts.resize(2 * line.size() + kPadding);
+  }
+  FlatObject object(line, fast_->flat_texts.data());
+  const bool is_flat = object.parse([&](std::string_view key, std::string_view text) {
+    for (size_t wanted = 0; wanted < keys_.size(); ++wanted) {
+      if (key == keys_[wanted]) texts_[wanted].assign(1, text);
+    }
+  });
+  const auto has_text = [](const std::vector<std::string_view>& texts) { return !texts.empty(); };
+  if (is_flat && std::all_of(texts_.begin(), texts_.end(), has_text) &&
+      (object.is_ascii() || simdjson::validate_utf8(line))) {
+    return true;
+  }
+  for (std::vector<std::string_view>& texts : texts_) texts.clear();
+  constexpr int kPause = 100;
+  fast_->lines_that_are_not_flat = kPause;  // they mostly look like this one
+  return false;
 }
 
 bool JsonLineParser::parse_fast(std::string_view line) {

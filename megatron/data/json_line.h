@@ -32,6 +32,8 @@ class JsonLineParser {
  private:
   struct Fast;
 
+  // False if the line needs the next parser.
+  bool parse_flat(std::string_view line);
   // False if the line needs the slow parser, which also reports problems.
   bool parse_fast(std::string_view line);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "megatron/core/error.h"
@@ -30,6 +31,14 @@ TokenizedTexts tokenized_texts(std::span<const std::filesystem::path> files,
     });
   }
   return texts;
+}
+
+std::shared_ptr<const TextBlocks> numbered_blocks(int64_t n) {
+  auto blocks = std::make_shared<TextBlocks>();
+  blocks->block_size = 1;
+  blocks->ids.resize(static_cast<size_t>(n));
+  std::iota(blocks->ids.begin(), blocks->ids.end(), 0);
+  return blocks;
 }
 
 TextBlocks text_blocks(const TokenizedTexts& texts, int64_t begin, int64_t end,

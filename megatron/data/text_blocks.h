@@ -19,6 +19,11 @@ struct TokenizedTexts {
   std::vector<int64_t> ends;  // of each text in `ids`
 
   int64_t num_texts() const { return static_cast<int64_t>(ends.size()); }
+  std::span<const int32_t> text(int64_t i) const {
+    const int64_t begin = i == 0 ? 0 : ends[static_cast<size_t>(i - 1)];
+    return std::span(ids).subspan(static_cast<size_t>(begin),
+                                  static_cast<size_t>(ends[static_cast<size_t>(i)] - begin));
+  }
 };
 
 // The texts of the files, each with the special tokens that the tokenizer adds.
@@ -31,6 +36,15 @@ struct TextBlocks {
   std::vector<int32_t> ids;
 
   int64_t num_blocks() const { return static_cast<int64_t>(ids.size()) / block_size; }
+};
+
+// Blocks of one id each, 0 .. n - 1: an EpochDataset of them gives the order of n other samples.
+std::shared_ptr<const TextBlocks> numbered_blocks(int64_t n);
+
+// What a model is fine-tuned on.
+struct BlockSplits {
+  std::shared_ptr<const TextBlocks> train;
+  std::shared_ptr<const TextBlocks> valid;  // null: no evaluation
 };
 
 // Texts [begin, end) in blocks: the ids of each group of 1000 texts are cut into blocks, and what

@@ -244,16 +244,25 @@ std::string_view name_of(ClassificationTaskKind kind) {
   throw InternalError("name_of: unknown classification task");
 }
 
-int64_t num_classes_of(ClassificationTaskKind kind) {
+ClassificationProblem problem_of(ClassificationTaskKind kind) {
+  constexpr int64_t kMnliClasses = 3;
+  constexpr int64_t kQqpClasses = 2;
+  ClassificationProblem problem = {
+      .name = std::string(name_of(kind)), .head = "classification_head", .logged = "lm loss"};
   switch (kind) {
     case ClassificationTaskKind::kMnli:
-      return 3;
+      problem.num_labels = kMnliClasses;
+      return problem;
     case ClassificationTaskKind::kQqp:
-      return 2;
+      problem.num_labels = kQqpClasses;
+      return problem;
     case ClassificationTaskKind::kRace:
-      return kAnswers;
+      problem.head = "multichoice_head";
+      problem.num_labels = kAnswers;
+      problem.pairs_of_sample = kAnswers;
+      return problem;
   }
-  throw InternalError("num_classes_of: unknown classification task");
+  throw InternalError("problem_of: unknown classification task");
 }
 
 std::string clean_text(std::string_view text) {
@@ -286,41 +295,62 @@ std::vector<ClassificationText> classification_texts(ClassificationTaskKind kind
   throw InternalError("classification_texts: unknown task");
 }
 
-EncodedPair encoded_pair(const std::vector<int32_t>& a, const std::vector<int32_t>& b,
-                         int64_t seq_length, const PairIds& ids) {
-  EncodedPair pair;
-  const auto add = [&](int64_t id, int64_t type) {
-    pair.tokens.push_back(id);
-    pair.types.push_back(type);
-  };
-  add(ids.cls, 0);
-  for (const int32_t id : a) add(id, 0);
-  add(ids.sep, 0);
-  for (const int32_t id : b) add(id, 1);
-  const auto room = static_cast<size_t>(seq_length) - 1;  // the last [SEP] is always there
+PairIds pair_ids_of(const Tokenizer& tokenizer) {
+  return {.cls = tokenizer.required_id(SpecialToken::kCls),
+          .sep = tokenizer.required_id(SpecialToken::kSep),
+          .pad = tokenizer.required_id(SpecialToken::kPad)};
+}
+
+namespace {
+
+// Cuts a sequence so that a last [SEP] fits, which it appends, and pads it.
+void finish(EncodedPair& pair, int64_t sep_type, int64_t seq_length, const PairIds& ids) {
+  const auto room = static_cast<size_t>(seq_length) - 1;
   if (pair.tokens.size() > room) {
     pair.tokens.resize(room);
     pair.types.resize(room);
   }
-  add(ids.sep, 1);
+  pair.tokens.push_back(ids.sep);
+  pair.types.push_back(sep_type);
   pair.length = std::ssize(pair.tokens);
   pair.tokens.resize(static_cast<size_t>(seq_length), ids.pad);
   // Compat: Megatron-LM core_r0.5.0 pads the types with the id of [PAD], which is 0 for BERT; the
   // model has two types.
   pair.types.resize(static_cast<size_t>(seq_length), 0);
+}
+
+void add_ids(EncodedPair& pair, const std::vector<int32_t>& ids, int64_t type) {
+  pair.tokens.insert(pair.tokens.end(), ids.begin(), ids.end());
+  pair.types.insert(pair.types.end(), ids.size(), type);
+}
+
+}  // namespace
+
+EncodedPair encoded_pair(const std::vector<int32_t>& a, const std::vector<int32_t>& b,
+                         int64_t seq_length, const PairIds& ids) {
+  EncodedPair pair = {.tokens = {ids.cls}, .types = {0}};
+  add_ids(pair, a, 0);
+  pair.tokens.push_back(ids.sep);
+  pair.types.push_back(0);
+  add_ids(pair, b, 1);
+  finish(pair, 1, seq_length, ids);
   return pair;
+}
+
+EncodedPair encoded_text(const std::vector<int32_t>& a, int64_t seq_length, const PairIds& ids) {
+  EncodedPair text = {.tokens = {ids.cls}, .types = {0}};
+  add_ids(text, a, 0);
+  finish(text, 0, seq_length, ids);
+  return text;
 }
 
 ClassificationSet read_classification_set(ClassificationTaskKind kind,
                                           const std::vector<std::string>& paths, int64_t seq_length,
                                           const Tokenizer& tokenizer) {
-  const PairIds ids = {.cls = tokenizer.required_id(SpecialToken::kCls),
-                       .sep = tokenizer.required_id(SpecialToken::kSep),
-                       .pad = tokenizer.required_id(SpecialToken::kPad)};
+  const PairIds ids = pair_ids_of(tokenizer);
   const bool is_race = kind == ClassificationTaskKind::kRace;
   ClassificationSet set;
   if (!paths.empty()) set.name = set_name_of(kind, paths.front());
-  if (is_race) set.pairs_of_sample = kAnswers;
   set.seq_length = seq_length;
   std::string last_text;  // an article belongs to many pairs
   std::vector<int32_t> last_ids;

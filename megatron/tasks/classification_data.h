@@ -49,21 +49,41 @@ struct EncodedPair {
 };
 EncodedPair encoded_pair(const std::vector<int32_t>& a, const std::vector<int32_t>& b,
                          int64_t seq_length, const PairIds& ids);
+// [CLS] A [SEP] [PAD] ..., cut before its [SEP]; all types are 0.
+EncodedPair encoded_text(const std::vector<int32_t>& a, int64_t seq_length, const PairIds& ids);
+// Throws ConfigError if the tokenizer has not all of them.
+PairIds pair_ids_of(const Tokenizer& tokenizer);
+
+// What the outputs of a head are compared with.
+enum class LabelKind {
+  kClass,  // one of num_labels classes: cross-entropy
+  kMarks,  // each output is right or wrong by itself: binary cross-entropy
+  kValue,  // a number, for a head with one output: the squared error
+};
+
+// What a classifier learns.
+struct ClassificationProblem {
+  std::string name;             // "MNLI", for log lines
+  std::string head;             // "classification_head": the module's name
+  std::string logged;           // "lm loss": the loss's name in the log
+  int64_t num_labels = 0;       // outputs for a sample
+  int64_t pairs_of_sample = 1;  // sequences: 4 for RACE, each with an output of its own
+  LabelKind labels = LabelKind::kClass;
+};
+
+ClassificationProblem problem_of(ClassificationTaskKind kind);
 
 // Samples as the model reads them.
 struct ClassificationSet {
-  std::string name;             // "dev-matched", for log lines
-  int64_t pairs_of_sample = 1;  // sequences: 4 for RACE
+  std::string name;  // "dev-matched", for log lines
   int64_t seq_length = 0;
   std::vector<int64_t> uids;
-  std::vector<int64_t> labels;
+  std::vector<int64_t> labels;     // kClass: one a sample; kMarks: num_labels zeros and ones
+  std::vector<float> values;       // kValue: one a sample
   std::vector<EncodedPair> pairs;  // of sample i from i * pairs_of_sample
 
-  int64_t num_samples() const { return static_cast<int64_t>(labels.size()); }
+  int64_t num_samples() const { return static_cast<int64_t>(uids.size()); }
 };
-
-// Classes of a task: the outputs of its head are compared with each other.
-int64_t num_classes_of(ClassificationTaskKind kind);
 
 // The samples of several paths, joined. Throws what classification_texts() throws, and ConfigError
 // if the tokenizer has no [CLS], [SEP] or [PAD].

@@ -18,6 +18,7 @@
 #include "megatron/core/log.h"
 #include "megatron/ops/cross_entropy.h"
 #include "megatron/ops/elementwise.h"
+#include "megatron/ops/label_losses.h"
 #include "megatron/training/flops.h"
 
 namespace megatron {
@@ -32,7 +33,6 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     if (!holds) problems.push_back(problem);
   };
   const ParallelConfig& parallel = config.parallel;
-  const TrainingConfig& training = config.training;
   require(parallel.pipeline_model_parallel_size == 1,
           fmt::format("--pipeline-model-parallel-size {} is not available for this task; divide "
                       "the model by --tensor-model-parallel-size",
@@ -42,24 +42,9 @@ std::vector<std::string> problems_of(const RunConfig& config) {
                       parallel.context_parallel_size));
   require(config.transformer.position_embedding_type == PositionEmbedding::kLearnedAbsolute,
           "BERT has learned positions only; remove --position-embedding-type");
-  require(training.rampup_batch_size.empty(),
+  require(config.training.rampup_batch_size.empty(),
           "--rampup-batch-size is not available for this task; remove it");
-  const int64_t batch = training.micro_batch_size * parallel.data_parallel_size;
-  require(training.global_batch_size == batch,
-          fmt::format(
-              "--global-batch-size {} must be --micro-batch-size {} x data parallel size {} "
-              "for this task; remove it",
-              training.global_batch_size, training.micro_batch_size, parallel.data_parallel_size));
   return problems;
-}
-
-// The numbers 0 .. n - 1 as blocks of one id, which an EpochDataset orders.
-std::shared_ptr<const TextBlocks> numbers_below(int64_t n) {
-  auto blocks = std::make_shared<TextBlocks>();
-  blocks->block_size = 1;
-  blocks->ids.resize(static_cast<size_t>(n));
-  std::iota(blocks->ids.begin(), blocks->ids.end(), 0);
-  return blocks;
 }
 
 std::vector<double> softmax(std::span<const float> scores) {
@@ -69,6 +54,52 @@ std::vector<double> softmax(std::span<const float> scores) {
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   for (double& value : values) value /= sum;
   return values;
+}
+
+// The labels of samples, on the host: [b, 1] classes, [b n, 1] zeros and ones, or [b] numbers.
+Tensor labels_of(const ClassificationProblem& problem, const ClassificationSet& set,
+                 std::span<const int64_t> samples) {
+  const int64_t b = std::ssize(samples);
+  if (problem.labels == LabelKind::kValue) {
+    std::vector<float> values;
+    for (const int64_t sample : samples) values.push_back(set.values[static_cast<size_t>(sample)]);
+    return tensor_of(values, {b});
+  }
+  const bool are_marks = problem.labels == LabelKind::kMarks;
+  const int64_t n = are_marks ? problem.num_labels : 1;
+  std::vector<int64_t> ids;
+  for (const int64_t sample : samples) {
+    const auto begin = set.labels.begin() + sample * n;
+    ids.insert(ids.end(), begin, begin + n);
+  }
+  const Tensor labels = tensor_of(ids, {b * n, 1});
+  expect_labels(labels, are_marks ? 2 : problem.num_labels);
+  return labels;
+}
+
+// log(1 + e^x) without overflow.
+double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+
+// The loss of a sample from its scores, on the host.
+double sample_loss(const ClassificationProblem& problem, const ClassificationSet& set,
+                   size_t sample, std::span<const float> scores) {
+  switch (problem.labels) {
+    case LabelKind::kClass:
+      return -std::log(softmax(scores)[static_cast<size_t>(set.labels[sample])]);
+    case LabelKind::kMarks: {
+      double sum = 0;
+      for (size_t i = 0; i < scores.size(); ++i) {
+        const auto mark = static_cast<double>(set.labels[sample * scores.size() + i]);
+        sum += softplus(scores[i]) - scores[i] * mark;
+      }
+      return sum / static_cast<double>(scores.size());
+    }
+    case LabelKind::kValue: {
+      const double difference = static_cast<double>(scores[0]) - set.values[sample];
+      return difference * difference;
+    }
+  }
+  throw InternalError("sample_loss: unknown kind of labels");
 }
 
 std::string prediction_line(int64_t uid, int64_t label, std::span<const float> scores) {
@@ -87,8 +118,8 @@ int64_t epoch_iterations(const ClassificationSet& set, int64_t global_batch_size
   return (set.num_samples() + more) / global_batch_size;
 }
 
-std::string ClassificationTask::head_of(ClassificationTaskKind kind) {
-  return kind == ClassificationTaskKind::kRace ? "multichoice_head" : "classification_head";
+BertHeads ClassificationTask::heads_of(const ClassificationProblem& problem) {
+  return {.classifier = problem.head, .num_classes = problem.num_labels / problem.pairs_of_sample};
 }
 
 ClassificationTask::ClassificationTask(const RunConfig& config,
@@ -103,10 +134,8 @@ std::vector<const Module*> ClassificationTask::build_model(const ModelSite& site
   parallel_ = &site.parallel;
   random_ = &site.random;
   const TransformerConfig& c = config_.transformer;
-  const bool is_race = data_.kind == ClassificationTaskKind::kRace;
-  model_ = std::make_unique<const BertModel>(
-      c, whole_model(c.num_layers), site.parallel.tensor, site.stream,
-      BertHeads{.classifier = head_of(data_.kind), .num_classes = is_race ? 1 : classes()});
+  model_ = std::make_unique<const BertModel>(c, whole_model(c.num_layers), site.parallel.tensor,
+                                             site.stream, heads_of(data_.problem));
   const int64_t samples = config_.training.micro_batch_size;
   const int64_t rows = samples * sequences_per_sample();
   positions_ = prepared_ids(default_position_ids(rows, c.seq_length), c.max_position_embeddings,
@@ -122,7 +151,7 @@ void ClassificationTask::open_data(const Progress& progress) {
                           bool is_training) -> std::shared_ptr<const SampleDataset> {
     if (set == nullptr || num_samples == 0) return nullptr;
     return std::make_shared<EpochDataset>(
-        numbers_below(set->num_samples()),
+        numbered_blocks(set->num_samples()),
         EpochDataset::Options{.num_samples = num_samples,
                               .batch_size = batch,
                               .drops_last = is_training && !options_.keep_last,
@@ -151,18 +180,15 @@ void ClassificationTask::open_data(const Progress& progress) {
 Microbatch ClassificationTask::microbatch(const ClassificationSet& set,
                                           std::span<const int64_t> samples,
                                           bool has_gradient) const {
-  const int64_t rows = std::ssize(samples) * set.pairs_of_sample;
+  const int64_t rows = std::ssize(samples) * sequences_per_sample();
   const int64_t s = set.seq_length;
   Tensor tokens({rows, s}, DType::kInt64, Stream{});
   Tensor types({rows, s}, DType::kInt64, Stream{});
   Tensor padding({rows, s}, DType::kBool, Stream{});
-  Tensor labels({std::ssize(samples), 1}, DType::kInt64, Stream{});
   int64_t row = 0;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    labels.span<int64_t>()[i] = set.labels[static_cast<size_t>(samples[i])];
-    for (int64_t p = 0; p < set.pairs_of_sample; ++p, ++row) {
-      const EncodedPair& pair =
-          set.pairs[static_cast<size_t>(samples[i] * set.pairs_of_sample + p)];
+  for (const int64_t sample : samples) {
+    for (int64_t p = 0; p < sequences_per_sample(); ++p, ++row) {
+      const EncodedPair& pair = set.pairs[static_cast<size_t>(sample * sequences_per_sample() + p)];
       std::copy(pair.tokens.begin(), pair.tokens.end(), tokens.span<int64_t>().begin() + row * s);
       std::copy(pair.types.begin(), pair.types.end(), types.span<int64_t>().begin() + row * s);
       for (int64_t k = 0; k < s; ++k) {
@@ -182,8 +208,7 @@ Microbatch ClassificationTask::microbatch(const ClassificationSet& set,
     add_ids(kTypes, kTypeOrder, types, config_.transformer.tokentypes(), "token type");
   }
   made[kPaddingMask] = padding;
-  expect_labels(labels, classes());
-  made[kLabels] = labels;
+  made[kLabels] = labels_of(data_.problem, set, samples);
   return made;
 }
 
@@ -195,17 +220,27 @@ Variable ClassificationTask::scores(const Microbatch& batch) const {
                            .token_types = {batch[kTypes], batch[kTypeOrder]},
                            .padding_mask = batch[kPaddingMask]};
   const Variable logits = model_->class_logits(model_->forward(input, {}, *random_), *random_);
-  return reshape(logits, {batch[kLabels].size(0), classes()});
+  return reshape(logits, {batch[kTokens].size(0) / sequences_per_sample(), classes()});
+}
+
+Variable ClassificationTask::loss_of(const Variable& scores, const Tensor& labels) const {
+  const int64_t b = scores.size(0);
+  switch (data_.problem.labels) {
+    case LabelKind::kClass:  // one position of b samples
+      return masked_mean(cross_entropy(reshape(scores, {1, b, classes()}), labels),
+                         sample_weights_);
+    case LabelKind::kMarks:
+      return binary_cross_entropy(scores, labels);
+    case LabelKind::kValue:
+      return mean_squared_error(scores, labels);
+  }
+  throw InternalError("loss_of: unknown kind of labels");
 }
 
 MicrobatchOutput ClassificationTask::forward_step(Split, int64_t, const Microbatch& batch,
                                                   std::span<const Variable>) {
-  const Variable all = scores(batch);  // [b, classes]
-  const int64_t b = all.size(0);
-  // One position of b samples.
-  const Variable losses = cross_entropy(reshape(all, {1, b, classes()}), batch[kLabels]);
-  const Variable loss = masked_mean(losses, sample_weights_);
-  return {.losses = {loss}, .logged = {{"lm loss", loss.data()}}};
+  const Variable loss = loss_of(scores(batch), batch[kLabels]);
+  return {.losses = {loss}, .logged = {{data_.problem.logged, loss.data()}}};
 }
 
 bool ClassificationTask::ends_epoch(const Progress& progress) const {
@@ -222,12 +257,12 @@ void ClassificationTask::epoch_ended(const Progress& progress) {
 }
 
 // Each sample of the set counts once, whatever the ranks.
-int64_t ClassificationTask::num_correct(const ClassificationSet& set,
-                                        std::string* predictions) const {
+ClassificationTask::Totals ClassificationTask::own_totals(const ClassificationSet& set,
+                                                          std::string* predictions) const {
   const int64_t replicas = parallel_->num_replicas();
   const int64_t first = set.num_samples() * parallel_->replica() / replicas;
   const int64_t end = set.num_samples() * (parallel_->replica() + 1) / replicas;
-  int64_t correct = 0;
+  Totals totals;
   for (int64_t begin = first; begin < end; begin += config_.training.micro_batch_size) {
     std::vector<int64_t> samples(
         static_cast<size_t>(std::min(config_.training.micro_batch_size, end - begin)));
@@ -241,12 +276,30 @@ int64_t ClassificationTask::num_correct(const ClassificationSet& set,
       const std::span<const float> row = all.span<float>().subspan(
           i * static_cast<size_t>(classes()), static_cast<size_t>(classes()));
       const auto sample = static_cast<size_t>(samples[i]);
+      totals.loss += sample_loss(data_.problem, set, sample, row);
+      if (data_.problem.labels != LabelKind::kClass) continue;
       const int64_t label = set.labels[sample];
-      if (std::max_element(row.begin(), row.end()) - row.begin() == label) correct += 1;
+      if (std::max_element(row.begin(), row.end()) - row.begin() == label) totals.correct += 1;
       if (predictions != nullptr) *predictions += prediction_line(set.uids[sample], label, row);
     }
   }
-  return correct;
+  return totals;
+}
+
+ClassificationTask::Totals ClassificationTask::totals_of(const ClassificationSet& set) {
+  const NoGrad no_grad;
+  const bool was_training = random_->is_training();
+  random_->set_training(false);
+  const Totals own = own_totals(set, nullptr);
+  random_->set_training(was_training);
+  const comm::Group& ranks = parallel_->data;
+  std::vector<double> losses(static_cast<size_t>(ranks.size()));
+  comm::all_gather({losses.data(), {ranks.size()}, DType::kFloat64},
+                   {&own.loss, {1}, DType::kFloat64}, ranks, Stream{});
+  Totals totals = {.correct = own.correct,
+                   .loss = std::accumulate(losses.begin(), losses.end(), 0.0)};
+  comm::all_reduce({&totals.correct, {1}, DType::kInt64}, comm::Reduce::kSum, ranks, Stream{});
+  return totals;
 }
 
 void ClassificationTask::measure_sets(int64_t epoch, const std::string* folder) {
@@ -260,7 +313,7 @@ void ClassificationTask::measure_sets(int64_t epoch, const std::string* folder) 
   for (const auto& set : data_.measured) {
     const Clock::time_point started = Clock::now();
     std::string lines;
-    int64_t correct = num_correct(*set, folder == nullptr ? nullptr : &lines);
+    int64_t correct = own_totals(*set, folder == nullptr ? nullptr : &lines).correct;
     comm::all_reduce({&correct, {1}, DType::kInt64}, comm::Reduce::kSum, parallel_->data, Stream{});
     const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
     print_line(fmt::format(
@@ -291,10 +344,6 @@ void ClassificationTask::measure_and_predict(int64_t epoch, const std::string& f
     throw ConfigError("predictions need one data-parallel rank; start fewer ranks");
   }
   measure_sets(epoch, &folder);
-}
-
-int64_t ClassificationTask::sequences_per_sample() const {
-  return data_.kind == ClassificationTaskKind::kRace ? classes() : 1;
 }
 
 int64_t ClassificationTask::tokens_per_sample() const {

@@ -21,10 +21,10 @@ namespace megatron {
 // Megatron-LM's tasks/main.py. After each epoch it prints the accuracy on each validation set.
 //
 // A sample of RACE is four sequences, one for each answer; the head gives each a score.
-class ClassificationTask final : public TrainTask {
+class ClassificationTask : public TrainTask {
  public:
   struct Data {
-    ClassificationTaskKind kind = ClassificationTaskKind::kMnli;
+    ClassificationProblem problem;
     std::shared_ptr<const ClassificationSet> train;  // null: evaluation only
     // For the loss during training: all validation sets as one; null: none.
     std::shared_ptr<const ClassificationSet> valid;
@@ -38,7 +38,7 @@ class ClassificationTask final : public TrainTask {
   ClassificationTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Data data,
                      const Options& options);
 
-  std::string_view model_name() const override { return name_of(data_.kind); }
+  std::string_view model_name() const override { return data_.problem.name; }
   std::vector<const Module*> build_model(const ModelSite& site) override;
   std::vector<ChunkBoundary> boundaries() const override { return {ChunkBoundary{}}; }
   void open_data(const Progress& progress) override;
@@ -49,7 +49,7 @@ class ClassificationTask final : public TrainTask {
   bool ends_epoch(const Progress& progress) const override;
   void epoch_ended(const Progress& progress) override;
   int64_t tokens_per_sample() const override;
-  int64_t sequences_per_sample() const override;
+  int64_t sequences_per_sample() const override { return data_.problem.pairs_of_sample; }
   double flops(int64_t batch_size) const override;
   void close() override;
   std::map<std::string, ArgMap> recorded() const override;
@@ -61,8 +61,20 @@ class ClassificationTask final : public TrainTask {
   // sample's uid, label and the probabilities of the classes.
   void measure_and_predict(int64_t epoch, const std::string& folder);
 
-  // The name of the head: "classification_head", "multichoice_head".
-  static std::string head_of(ClassificationTaskKind kind);
+  // The BERT that the task trains.
+  static BertHeads heads_of(const ClassificationProblem& problem);
+
+ protected:
+  // The sums over the samples of a set.
+  struct Totals {
+    int64_t correct = 0;  // samples whose highest score is that of their class
+    double loss = 0;
+  };
+  // Of all ranks, each sample once, without dropout. Every rank calls it.
+  Totals totals_of(const ClassificationSet& set);
+
+  const RunConfig& config() const { return config_; }
+  const Data& data() const { return data_; }
 
  private:
   // Samples of a set, by their numbers, on the host.
@@ -70,10 +82,11 @@ class ClassificationTask final : public TrainTask {
                         bool has_gradient) const;
   // [samples, classes]
   Variable scores(const Microbatch& batch) const;
-  // Correct predictions of this rank's samples. Appends lines to `predictions` if it is not null.
-  int64_t num_correct(const ClassificationSet& set, std::string* predictions) const;
+  Variable loss_of(const Variable& scores, const Tensor& labels) const;
+  // Of this rank's samples. Appends lines to `predictions` if it is not null.
+  Totals own_totals(const ClassificationSet& set, std::string* predictions) const;
   void measure_sets(int64_t epoch, const std::string* folder);
-  int64_t classes() const { return num_classes_of(data_.kind); }
+  int64_t classes() const { return data_.problem.num_labels; }
 
   const RunConfig config_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
@@ -87,7 +100,7 @@ class ClassificationTask final : public TrainTask {
   SplitLoaders loaders_;
 };
 
-// Iterations of an epoch; 0 if the samples fill no batch.
+// Iterations of an epoch of a set; 0 if the samples fill no batch.
 int64_t epoch_iterations(const ClassificationSet& set, int64_t global_batch_size, bool keep_last);
 
 }  // namespace megatron

@@ -4,8 +4,10 @@
 
 #include <fstream>
 #include <map>
+#include <random>
 #include <sstream>
 
+#include "tests/support/rounds.h"
 #include "tests/support/shared_data.h"
 
 namespace megatron {
@@ -120,6 +122,54 @@ TEST(JsonLine, ProblemsSayWhereAndWhy) {
 
 TEST(JsonLine, ALoneSurrogateElsewhereDoesNoHarm) {
   EXPECT_EQ(parse(R"({"title": "\ud83d", "text": "x"})"), "x|");
+}
+
+// Lines like the ones before go straight to the parser that took these.
+TEST(JsonLine, TheLinesBeforeMakeNoDifference) {
+  const std::vector<std::string> parts = {"{",
+                                          "}",
+                                          "\"text\"",
+                                          "\"t\\u0065xt\"",
+                                          "\"id\"",
+                                          ":",
+                                          ",",
+                                          " ",
+                                          "\"a\"",
+                                          "\"",
+                                          "\\",
+                                          "\\n",
+                                          "\\\"",
+                                          "\\x",
+                                          "\\u00e9",
+                                          "\\u2",
+                                          "\\ud83d",
+                                          "\\ud83d\\ude00",
+                                          "\\ude00",
+                                          "\xC3\xA9",
+                                          "\xC3",
+                                          "\t",
+                                          "1",
+                                          "null",
+                                          "[\"b\"]",
+                                          "{\"c\": 2}",
+                                          std::string(70, 'd'),
+                                          "\xEF\xBB\xBF"};
+  std::mt19937 random(5);
+  int good = 0;
+  for (int64_t round = 0; round < rounds(5000); ++round) {
+    std::string value;
+    for (auto count = random() % 5; count > 0; --count) value += parts[random() % parts.size()];
+    std::string line = random() % 4 == 0 ? value : "{\"text\": \"" + value + "\"}";
+    if (random() % 4 == 0)
+      line.insert(std::min<size_t>(1, line.size()),
+                  "\"id\": " + parts[random() % parts.size()] + ", ");
+    JsonLineParser nested({"text"});
+    parse(nested, R"({"text": "", "other": [{}]})");
+    const std::string want = parse(nested, line);
+    ASSERT_EQ(parse(line), want) << line;
+    good += want.starts_with("bad: ") ? 0 : 1;
+  }
+  EXPECT_GT(good, rounds(1000));
 }
 
 TEST(JsonLine, ReadsSeveralKeys) {

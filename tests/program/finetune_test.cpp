@@ -6,7 +6,7 @@
 
 #include "megatron/core/file.h"
 #include "megatron/formats/json_file.h"
-#include "tests/program/program_test.h"
+#include "tests/program/finetuning.h"
 #include "tests/program/terminal.h"
 
 // `megatron finetune`.
@@ -16,76 +16,28 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class FinetuneTest : public ProgramTest {
+class FinetuneTest : public FinetuningTest {
  protected:
   // The run of tests/golden/finetune.
   Flags golden_finetuning(const std::string& output) const {
-    return Flags()
+    return finetuning(output)
         .with("--model_name_or_path", golden("hf/gpt2").string())
         .with("--train_file", golden("finetune/train.txt").string())
         .with("--validation_file", golden("finetune/valid.txt").string())
         .with("--no_keep_linebreaks")
         .with("--tokenizer-type", "NullTokenizer")
         .with("--vocab-size", "130")
-        .with("--block_size", "16")
-        .with("--per_device_train_batch_size", "4")
-        .with("--gradient_accumulation_steps", "2")
-        .with("--num_train_epochs", "2")
-        .with("--learning_rate", "1e-3")
-        .with("--num_warmup_steps", "2")
-        .with("--weight_decay", "0.1")
-        .with("--seed", "42")
-        .with("--hidden-dropout", "0")
-        .with("--attention-dropout", "0")
-        .with("--log-interval", "1")
-        .with("--output_dir", path(output).string())
-        .with("--metrics-jsonl", path(output + ".jsonl").string())
-        .with("--device", "cpu")
-        .with("--num-threads", "1");
+        .with("--block_size", "16");
   }
   static nlohmann::json reference() { return read_json(golden("finetune/reference.json")); }
 
-  static Outcome finetune(const Flags& flags, int ranks = 1) {
-    Words words = flags.words();
-    if (ranks > 1) {
-      words.insert(words.begin(), {"--nproc-per-node", std::to_string(ranks), "finetune"});
-    }
-    Outcome outcome = run(ranks > 1 ? "launch" : "finetune", words);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
-    return outcome;
-  }
-  // The numbers of "epoch 0: perplexity: 12.5 eval_loss: 2.5".
   static std::vector<double> eval_losses_of(const std::string& output) {
-    std::vector<double> losses;
-    std::istringstream lines(output);
-    const std::string mark = "eval_loss: ";
-    for (std::string line; std::getline(lines, line);) {
-      const size_t at = line.find(mark);
-      if (line.starts_with("epoch ") && at != std::string::npos) {
-        losses.push_back(std::stod(line.substr(at + mark.size())));
-      }
-    }
-    return losses;
-  }
-  static std::vector<double> column(const std::vector<Metrics>& metrics, const std::string& name) {
-    std::vector<double> values;
-    for (const Metrics& line : metrics) {
-      if (const auto found = line.find(name); found != line.end()) values.push_back(found->second);
-    }
-    return values;
-  }
-  static void expect_near(const std::vector<double>& got, const nlohmann::json& want,
-                          double tolerance) {
-    ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_NEAR(got[i], want[i].get<double>(), tolerance) << i;
-    }
+    return epochs_of(output, "eval_loss: ");
   }
   void expect_reference(const std::string& output, const Outcome& outcome) const {
     const nlohmann::json want = reference();
-    const std::vector<Metrics> metrics = metrics_of(path(output + ".jsonl"));
-    expect_near(column(metrics, "lm loss"), want["losses"], 1e-5);
-    expect_near(column(metrics, "grad_norm"), want["grad_norms"], 1e-4);
+    expect_near(column(output, "lm loss"), want["losses"], 1e-5);
+    expect_near(column(output, "grad_norm"), want["grad_norms"], 1e-4);
     expect_near(eval_losses_of(outcome.out), want["eval_losses"], 1e-5);
     const nlohmann::json results = read_json(path(output) / "all_results.json");
     EXPECT_NEAR(results["perplexity"].get<double>(), want["perplexity"].get<double>(), 1e-3);
@@ -310,9 +262,8 @@ class LoraTest : public FinetuneTest {
 TEST_F(LoraTest, EqualsPeft) {
   const Outcome outcome = finetune(lora("out"));
   const nlohmann::json want = read_json(golden("finetune/lora.json"));
-  const std::vector<Metrics> metrics = metrics_of(path("out.jsonl"));
-  expect_near(column(metrics, "lm loss"), want["losses"], 1e-5);
-  expect_near(column(metrics, "grad_norm"), want["grad_norms"], 1e-4);
+  expect_near(column("out", "lm loss"), want["losses"], 1e-5);
+  expect_near(column("out", "grad_norm"), want["grad_norms"], 1e-4);
   expect_near(eval_losses_of(outcome.out), want["eval_losses"], 1e-5);
   EXPECT_TRUE(std::filesystem::exists(path("out") / "adapter_model.safetensors"));
   const nlohmann::json config = read_json(path("out") / "adapter_config.json");
@@ -325,7 +276,7 @@ TEST_F(LoraTest, EqualsPeft) {
 // Every layout, with recomputation, trains the same adapters.
 TEST_F(LoraTest, EveryLayoutTrainsTheSame) {
   finetune(lora("one"));
-  const std::vector<double> losses = column(metrics_of(path("one.jsonl")), "lm loss");
+  const std::vector<double> losses = column("one", "lm loss");
   const Flags flags = lora("four")
                           .with("--tensor-model-parallel-size", "2")
                           .with("--pipeline-model-parallel-size", "2")
@@ -335,7 +286,7 @@ TEST_F(LoraTest, EveryLayoutTrainsTheSame) {
                           .with("--recompute-method", "uniform")
                           .with("--recompute-num-layers", "1");
   finetune(flags, 4);
-  expect_near(column(metrics_of(path("four.jsonl")), "lm loss"), losses, 5e-6);
+  expect_near(column("four", "lm loss"), losses, 5e-6);
   finetune(lora("two").with("--use-distributed-optimizer"), 2);
 }
 
@@ -389,8 +340,8 @@ TEST_F(LoraTest, AFolderOfPeftIsAModel) {
   EXPECT_EQ(answer_of(path("out")), answer_of(path("out") / "checkpoints"));
 
   finetune(golden_finetuning("further").with("--model_name_or_path", path("out").string()));
-  const std::vector<double> first = column(metrics_of(path("out.jsonl")), "lm loss");
-  const std::vector<double> second = column(metrics_of(path("further.jsonl")), "lm loss");
+  const std::vector<double> first = column("out", "lm loss");
+  const std::vector<double> second = column("further", "lm loss");
   EXPECT_LT(second.front(), first.front()) << "it goes on from the trained adapters";
   EXPECT_LT(second.back(), first.back());
   const nlohmann::json config = read_json(path("further") / "adapter_config.json");
@@ -415,7 +366,7 @@ TEST_F(LoraTest, ResumesWithTheSameBits) {
 TEST_F(LoraTest, EveryLayoutDropsTheSameElements) {
   const auto losses_of = [this](const std::string& output, const Flags& flags, int ranks) {
     finetune(flags, ranks);
-    return column(metrics_of(path(output + ".jsonl")), "lm loss");
+    return column(output, "lm loss");
   };
   const auto dropped = [this](const std::string& output) {
     return lora(output).with("--lora-dropout", "0.5");

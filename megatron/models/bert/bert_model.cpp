@@ -170,9 +170,10 @@ Variable BertModel::class_logits(const Variable& hidden, RandomState& random) co
   return classifier_->forward(reshape(kept, {b, config_.hidden_size}));  // [b, num_classes]
 }
 
-std::vector<ParameterSpec> bert_specs(const TransformerConfig& config, const ModelChunk& chunk) {
+std::vector<ParameterSpec> bert_specs(const TransformerConfig& config, const ModelChunk& chunk,
+                                      BertHeads heads) {
   const DescribeOnly describe_only;
-  return specs(BertModel(config, chunk, {}, Stream{}));
+  return specs(BertModel(config, chunk, {}, Stream{}, std::move(heads)));
 }
 
 std::vector<ParameterSpec> bert_specs(const TransformerConfig& config) {
@@ -184,6 +185,7 @@ BertLosses bert_losses(const BertModel& model, const Variable& hidden, const Ber
   losses.lm = vocabulary_loss(model.vocabulary_product(hidden),
                               {.labels = targets.labels,
                                .loss_mask = targets.loss_mask,
+                               .divisor = targets.divisor,
                                .num_labels = model.config().counted_vocab_size()},
                               model.tensor_parallel(), targets.seed);
   if (!model.config().bert_binary_head) return losses;

@@ -112,7 +112,8 @@ class BertModel final : public Module {
 
 // The parameters of a BERT, or of a chunk of it, in the order of the model and without memory.
 std::vector<ParameterSpec> bert_specs(const TransformerConfig& config);
-std::vector<ParameterSpec> bert_specs(const TransformerConfig& config, const ModelChunk& chunk);
+std::vector<ParameterSpec> bert_specs(const TransformerConfig& config, const ModelChunk& chunk,
+                                      BertHeads heads = {});
 
 // The training losses, fp32 []: the same on every tensor-parallel rank. Their sum is minimised.
 struct BertLosses {
@@ -127,6 +128,7 @@ struct BertTargets {
   Tensor is_random;       // [b] int64, 1: the parts are exchanged
   Tensor sample_weights;  // [b, 1] fp32: ones
   Tensor seed = {};       // [] fp32: the gradient that training starts with (vocabulary_loss())
+  Tensor divisor = {};    // [] fp32, of the tokens' losses; undefined: the tokens that count
 };
 // `hidden` is from the chunk with the head.
 BertLosses bert_losses(const BertModel& model, const Variable& hidden, const BertTargets& targets);

@@ -25,6 +25,7 @@ enum Part : size_t {
   kLabels,
   kLossMask,
   kIsRandom,
+  kLossDivisor,
   kNumParts
 };
 
@@ -183,6 +184,7 @@ Microbatch BertTask::microbatch(const Samples& samples, int64_t chunk, bool has_
     made[kLabels] = samples.labels;
     made[kLossMask] = samples.loss_mask;
     made[kIsRandom] = samples.is_random;
+    made[kLossDivisor] = samples.loss_divisor;
   }
   return made;
 }
@@ -197,9 +199,9 @@ MicrobatchOutput BertTask::forward_step(Split, int64_t chunk, const Microbatch& 
   const Variable hidden =
       model.forward(input, activations.empty() ? Variable() : activations[0], *random_);
   if (!model.chunk().has_head) return {.activations = {hidden}};
-  const BertLosses losses = bert_losses(
-      model, hidden,
-      {batch[kLabels], batch[kLossMask], batch[kIsRandom], sample_weights_, loss_seed_});
+  const BertLosses losses = bert_losses(model, hidden,
+                                        {batch[kLabels], batch[kLossMask], batch[kIsRandom],
+                                         sample_weights_, loss_seed_, batch[kLossDivisor]});
   MicrobatchOutput output = {.losses = {losses.lm}, .logged = {{"lm loss", losses.lm.data()}}};
   if (losses.sop.defined()) {
     output.losses.push_back(losses.sop);

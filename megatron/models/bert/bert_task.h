@@ -43,19 +43,23 @@ class BertTask : public TrainTask {
  protected:
   // The samples of a microbatch, on the host.
   struct Samples {
-    Tensor tokens;        // [b, s] int64
-    Tensor types;         // [b, s] int64
-    Tensor padding_mask;  // [b, s] bool
-    Tensor labels;        // [b, s] int64
-    Tensor loss_mask;     // [b, s] fp32
-    Tensor is_random;     // [b] int64
+    Tensor tokens;             // [b, s] int64
+    Tensor types;              // [b, s] int64
+    Tensor padding_mask;       // [b, s] bool
+    Tensor labels;             // [b, s] int64
+    Tensor loss_mask;          // [b, s] fp32
+    Tensor is_random;          // [b] int64; undefined without the binary head
+    Tensor loss_divisor = {};  // [] fp32; undefined: the tokens that count
   };
   // The part of it that a chunk of the model needs. has_gradient: a backward pass follows.
   Microbatch microbatch(const Samples& samples, int64_t chunk, bool has_gradient) const;
 
   const RunConfig& config() const { return config_; }
+  // REQUIRES: the task has a tokenizer.
+  const MaskingVocabulary& vocabulary() const { return *vocabulary_; }
   // Known once the model is built.
   const ParallelContext& parallel() const { return *parallel_; }
+  size_t num_chunks() const { return models_.size(); }
 
  private:
   Samples read(const SampleDataset& dataset, const SampleGroup& group) const;

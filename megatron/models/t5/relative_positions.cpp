@@ -33,15 +33,14 @@ Variable RelativePositions::forward(int64_t length) const {
   const Tensor rows = length <= length_
                           ? rows_.slice(length_ - length + 1, count)
                           : relative_rows(1 - length, count, buckets_).to(rows_.stream());
-  return relative_bias(table_.weight, rows, length);
+  return relative_bias(table_.weight, rows);
 }
 
 Tensor RelativePositions::by_distance(int64_t length) const {
   const NoGrad no_grad;
   Tensor rows = relative_rows(1 - length, length, buckets_);
   std::ranges::reverse(rows.span<int64_t>());
-  const Tensor bias = relative_bias(table_.weight, rows.to(rows_.stream()), 1).data();
-  return bias.reshape({bias.size(0), length});
+  return relative_bias(table_.weight, rows.to(rows_.stream())).data();
 }
 
 }  // namespace megatron

@@ -22,7 +22,8 @@ class RelativePositions final : public Module {
   RelativePositions(const TransformerConfig& config, const TensorParallel& tp, Stream stream,
                     const Options& options);
 
-  // The bias of the tokens of a sequence with each other: [n/tp, length, length] fp32.
+  // The bias of the tokens of a sequence with each other, by distance from 1 - length on:
+  // [n/tp, 2 length - 1] fp32.
   Variable forward(int64_t length) const;
   // The bias of a token with the keys 0, 1, ... before it: [n/tp, length] fp32, without gradient.
   Tensor by_distance(int64_t length) const;

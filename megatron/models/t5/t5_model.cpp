@@ -209,11 +209,12 @@ std::vector<ParameterSpec> t5_specs(const TransformerConfig& config) {
 }
 
 Variable t5_loss(const T5Model& model, const Variable& hidden, const Tensor& labels,
-                 const Tensor& loss_mask, const Tensor& seed) {
+                 const Tensor& loss_mask, const Tensor& seed, const Tensor& divisor) {
   const TransformerConfig& config = model.config();
   return vocabulary_loss(model.vocabulary_product(hidden),
                          {.labels = labels,
                           .loss_mask = loss_mask,
+                          .divisor = divisor,
                           .num_labels = config.counted_vocab_size(),
                           .label_smoothing = static_cast<float>(config.label_smoothing)},
                          model.tensor_parallel(), seed);

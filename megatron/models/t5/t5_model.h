@@ -55,6 +55,11 @@ class T5Model final : public Module {
   Variable encode(const T5Input& input, const Variable& hidden, RandomState& random) const;
   Variable decode(const T5Input& input, const T5States& states, RandomState& random) const;
 
+  // For generation: the decoder's layers keep their keys and values of the encoder's output.
+  //   encoded [se, b, h]   slots [se b] int32 (CrossAttention::keep)
+  void keep_encoder_output(const Variable& encoded, KvCache& cache, const Tensor& slots) const {
+    decoder_->keep_encoder_output(encoded, cache, slots);
+  }
   // For generation, without gradient: the decoder's states [t, 1, h] of the tokens [1, t] of
   // several texts. `hidden` are those of the chunk before; the one where the decoder begins gets
   // none. `distance_bias` is distance_bias() of the longest.
@@ -120,8 +125,8 @@ std::vector<ParameterSpec> t5_specs(const TransformerConfig& config, const T5Chu
 // tensor-parallel rank.
 //   hidden     of the decoder, from the chunk with the head
 //   labels     [b, sd] int64 (see cross_entropy)    loss_mask [b, sd] fp32
-//   seed       as for vocabulary_loss()
+//   seed       as for vocabulary_loss()             divisor   likewise
 Variable t5_loss(const T5Model& model, const Variable& hidden, const Tensor& labels,
-                 const Tensor& loss_mask, const Tensor& seed = {});
+                 const Tensor& loss_mask, const Tensor& seed = {}, const Tensor& divisor = {});
 
 }  // namespace megatron

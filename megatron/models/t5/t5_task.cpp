@@ -25,6 +25,7 @@ enum Part : size_t {
   kEncoderPadding,
   kLabels,
   kLossMask,
+  kLossDivisor,
   kNumParts
 };
 
@@ -208,6 +209,7 @@ Microbatch T5Task::microbatch(const Samples& samples, bool has_gradient) const {
     expect_labels(samples.labels, rows);
     made[kLabels] = samples.labels;
     made[kLossMask] = samples.loss_mask;
+    made[kLossDivisor] = samples.loss_divisor;
   }
   return made;
 }
@@ -227,8 +229,8 @@ MicrobatchOutput T5Task::forward_step(Split, int64_t, const Microbatch& batch,
     if (!after.decoder.defined()) return {.activations = {after.encoder}};
     return {.activations = {after.encoder, after.decoder}};
   }
-  const Variable loss =
-      t5_loss(*model_, after.decoder, batch[kLabels], batch[kLossMask], loss_seed_);
+  const Variable loss = t5_loss(*model_, after.decoder, batch[kLabels], batch[kLossMask],
+                                loss_seed_, batch[kLossDivisor]);
   return {.losses = {loss}, .logged = {{"lm loss", loss.data()}}};
 }
 

@@ -47,6 +47,7 @@ class T5Task : public TrainTask {
     Tensor decoder_tokens;        // [b, sd] int64
     Tensor labels;                // [b, sd] int64
     Tensor loss_mask;             // [b, sd] fp32
+    Tensor loss_divisor = {};     // [] fp32; undefined: the tokens that count
   };
   // The part of it that this stage needs. has_gradient: a backward pass follows.
   Microbatch microbatch(const Samples& samples, bool has_gradient) const;

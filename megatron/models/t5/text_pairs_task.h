@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "megatron/data/text_blocks.h"
+#include "megatron/models/epoch_report.h"
+#include "megatron/models/t5/t5_task.h"
+
+namespace megatron {
+
+// Texts with the texts that a model is to write for them: sources.text(i) and targets.text(i),
+// without special tokens.
+struct TextPairs {
+  TokenizedTexts sources;
+  TokenizedTexts targets;
+
+  int64_t num_pairs() const { return targets.num_texts(); }
+};
+
+// Writing a text for a text, in epochs: what `megatron finetune` trains of a T5. Encoder and labels
+// are cut so that the end token fits; the decoder reads the labels one step later. The loss is that
+// of transformers: the mean over the labels of a microbatch.
+class TextPairsTask final : public T5Task {
+ public:
+  struct Data {
+    std::shared_ptr<const TextPairs> train;
+    std::shared_ptr<const TextPairs> valid;  // null: no evaluation
+  };
+  struct Ids {
+    int64_t pad = 0;
+    int64_t eos = 0;
+    int64_t start = 0;  // what the decoder begins with
+  };
+
+  // `config` is resolved: eval_iters batches hold the validation pairs, and eval_interval is the
+  // number of iterations of an epoch.
+  TextPairsTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer, Data data,
+                const Ids& ids);
+
+  void open_data(const Progress& progress) override;
+  bool has_split(Split split) const override { return loaders_.has_split(split); }
+  std::vector<std::string> groups(Split split) const override { return loaders_.groups(split); }
+  void use_group(Split split, size_t group) override { loaders_.use_group(split, group); }
+  Microbatch get_batch(Split split, int64_t chunk) override { return loaders_.next(split, chunk); }
+  void evaluated(Split split, const Progress& progress, const NamedValues& losses) override;
+  void close() override;
+  std::map<std::string, ArgMap> recorded() const override;
+
+  // exp of the last evaluation's loss; none before.
+  std::optional<double> perplexity() const { return report_.perplexity(); }
+
+ private:
+  // Labels of a pair, with its end token.
+  int64_t num_labels(const TextPairs& pairs, int64_t pair) const;
+  int64_t num_labels(const TextPairs& pairs) const;
+  Samples samples(const SampleDataset& order, const SampleGroup& group, Split split) const;
+
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  const Data data_;
+  const Ids ids_;
+  int64_t num_valid_labels_ = 0;
+  EpochReport report_;
+  SplitLoaders loaders_;
+};
+
+}  // namespace megatron
