@@ -3,10 +3,30 @@
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
+namespace {
+
+// Throws unless `main` is fp32, or the remainder of a bf16 model.
+void expect_main(TensorView model, TensorView main, const char* who) {
+  if (main.dtype == DType::kFloat32) return;
+  expect_dtype(main.dtype, DType::kInt16, who);
+  expect_dtype(model.dtype, DType::kBFloat16, who);
+  expect_shape(model.shape, main.shape, who);
+}
+
+void expect_joined(ConstView main, ConstView model, ConstView remainder, const char* who) {
+  expect_dtype(main.dtype, DType::kFloat32, who);
+  expect_dtype(model.dtype, DType::kBFloat16, who);
+  expect_dtype(remainder.dtype, DType::kInt16, who);
+  expect_shape(model.shape, main.shape, who);
+  expect_shape(remainder.shape, main.shape, who);
+}
+
+}  // namespace
 
 void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream stream) {
+  expect_main(model, main, "adam: main");
   if (stream.is_cpu()) {
     return cpu::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, state, stream);
   }
@@ -19,6 +39,7 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
                   const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream) {
+  expect_main(model, main, "sgd_momentum: main");
   if (stream.is_cpu()) {
     return cpu::sgd_momentum(model, main, momentum_buffer, grad, ranges, numbers, state, stream);
   }
@@ -26,6 +47,34 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
     return cuda::sgd_momentum(model, main, momentum_buffer, grad, ranges, numbers, state, stream);
   }
   throw_built_without_cuda("sgd_momentum");
+}
+
+void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream) {
+  expect_joined(main, model, remainder, "join_main_params");
+  if (stream.is_cpu()) return cpu::join_main_params(main, model, remainder, stream);
+  if constexpr (kBuiltWithCuda) return cuda::join_main_params(main, model, remainder, stream);
+  throw_built_without_cuda("join_main_params");
+}
+
+void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream) {
+  expect_joined(main, model, remainder, "split_main_params");
+  if (stream.is_cpu()) return cpu::split_main_params(remainder, main, model, stream);
+  if constexpr (kBuiltWithCuda) return cuda::split_main_params(remainder, main, model, stream);
+  throw_built_without_cuda("split_main_params");
+}
+
+void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream) {
+  expect_shape(codes.shape, moment.shape, "decode_moment");
+  if (stream.is_cpu()) return cpu::decode_moment(moment, codes, code, stream);
+  if constexpr (kBuiltWithCuda) return cuda::decode_moment(moment, codes, code, stream);
+  throw_built_without_cuda("decode_moment");
+}
+
+void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream) {
+  expect_shape(moment.shape, codes.shape, "encode_moment");
+  if (stream.is_cpu()) return cpu::encode_moment(codes, moment, code, stream);
+  if constexpr (kBuiltWithCuda) return cuda::encode_moment(codes, moment, code, stream);
+  throw_built_without_cuda("encode_moment");
 }
 
 Shape measure_scratch_shape(int64_t n, int64_t num_groups) {

@@ -4,6 +4,7 @@
 
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
+#include "megatron/kernels/moment_code.h"
 #include "megatron/kernels/optimizer_step.h"
 
 // Optimizer updates over flat buffers. One pass handles every element of every parameter: a step
@@ -28,6 +29,7 @@ struct AdamNumbers {
   double weight_decay = 0.0;
   double bias_correction1 = 1.0;  // 1 - beta1^step
   double bias_correction2 = 1.0;  // 1 - beta2^step
+  double fp16_scale = 1.0;        // of moments in fp16, the same in all groups (moment_code.h)
 };
 
 struct SgdNumbers {
@@ -44,9 +46,10 @@ struct SgdNumbers {
 //   w -= lr (m / bias_correction1 / (sqrt(v / bias_correction2) + eps) + weight_decay w)
 //
 //   model       [n]  out  fp32 | fp16 | bf16: w rounded once; null if main is the model's own
-//   main        [n]  io   fp32: w
-//   exp_avg     [n]  io   fp32: m
-//   exp_avg_sq  [n]  io   fp32: v
+//   main        [n]  io   fp32: w; or int16: what w has beyond a bf16 `model` (main_param.h), which
+//                         then is input, too
+//   exp_avg     [n]  io   fp32 | bf16: m, rounded once; fp16: its code
+//   exp_avg_sq  [n]  io   fp32 | bf16: v, rounded once; fp16: its code
 //   grad        [n]  in   fp32 | fp16 | bf16
 //   state       [kStepStateBytes]  in  a StepState: grad_scale, and is_skipped, which leaves all
 //                                      buffers unchanged
@@ -61,13 +64,25 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
 //   g = grad_scale * grad + weight_decay w;   buf = momentum buf + g;   w -= lr buf
 //
 //   model            [n]  out  as for adam
-//   main             [n]  io   fp32: w
+//   main             [n]  io   as for adam
 //   momentum_buffer  [n]  io   fp32; zeros before the first step
 //   grad             [n]  in   fp32 | fp16 | bf16
 //   state            as for adam
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
                   const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream);
+
+// The fp32 main parameters of bf16 ones, and back (main_param.h).
+//   main       [n]  fp32     model  [n]  bf16     remainder  [n]  int16
+// join_main_params writes main; split_main_params writes the remainder that comes nearest to main.
+void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream);
+void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream);
+
+// The moments that fp16 codes stand for, and back (moment_code.h).
+//   moment  [n]  fp32     codes  [n]  fp16
+// decode_moment writes `moment`; encode_moment writes `codes`.
+void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream);
+void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream);
 
 // For every group: the sum of squares and the number of zeros among its elements of x.
 //   y        [groups, 2]  out  fp64; the sum is finite if and only if every element is
@@ -95,6 +110,10 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
                   const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream);
+void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream);
+void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream);
+void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream);
+void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream);
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
                        Stream stream);
 void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);
@@ -107,6 +126,10 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
                   const GroupRanges& ranges, std::span<const SgdNumbers> numbers, ConstView state,
                   Stream stream);
+void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream);
+void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream);
+void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream);
+void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream);
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
                        Stream stream);
 void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);

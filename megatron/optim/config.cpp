@@ -5,6 +5,48 @@
 #include <fmt/format.h>
 
 namespace megatron {
+namespace {
+
+// The types of --use-precision-aware-optimizer that are not available.
+std::vector<std::string> problems_of_types(const OptimizerConfig& c) {
+  std::vector<std::string> found;
+  const std::pair<const char*, DType> types[] = {{"--main-grads-dtype", c.main_grads_dtype},
+                                                 {"--main-params-dtype", c.main_params_dtype},
+                                                 {"--exp-avg-dtype", c.exp_avg_dtype},
+                                                 {"--exp-avg-sq-dtype", c.exp_avg_sq_dtype}};
+  for (const auto& [flag, dtype] : types) {
+    if (dtype == DType::kFloat32) continue;
+    if (!c.use_precision_aware_optimizer) {
+      found.push_back(
+          fmt::format("{} needs --use-precision-aware-optimizer; add it or remove {}", flag, flag));
+    }
+  }
+  if (c.main_params_dtype != DType::kFloat32) {
+    found.emplace_back(
+        "--main-params-dtype fp16 is not available; use fp32, which takes 2 bytes a parameter with "
+        "--bf16, too");
+  }
+  for (const auto& [flag, dtype] : {types[2], types[3]}) {
+    if (dtype == DType::kFloat8E4M3) {
+      found.push_back(fmt::format("{} fp8 is not available; use bf16 or fp16", flag));
+    }
+    if (dtype == DType::kFloat16 && c.clip_grad == 0.0) {
+      found.push_back(fmt::format(
+          "{} fp16 needs a --clip-grad above 0, which bounds moments; set it or use bf16", flag));
+    }
+  }
+  if (c.main_grads_dtype != DType::kFloat32 && !c.bf16) {
+    found.emplace_back("--main-grads-dtype bf16 needs --bf16; add it or use fp32");
+  }
+  return found;
+}
+
+}  // namespace
+
+bool keeps_remainders(const OptimizerConfig& config, DType params_dtype) {
+  return config.use_precision_aware_optimizer && params_dtype == DType::kBFloat16 &&
+         config.main_params_dtype == DType::kFloat32 && !config.optimizer_cpu_offload;
+}
 
 OptimizerConfig resolved(OptimizerConfig config) {
   if (config.fp16) config.params_dtype = DType::kFloat16;
@@ -22,11 +64,21 @@ std::vector<std::string> problems(const OptimizerConfig& c) {
     if (!holds) found.push_back(std::move(problem));
   };
   require(!(c.fp16 && c.bf16), "--fp16 and --bf16 exclude each other; remove one of them");
+  for (std::string& problem : problems_of_types(c)) found.push_back(std::move(problem));
   require(c.adam_beta1 >= 0.0 && c.adam_beta1 < 1.0,
           fmt::format("--adam-beta1 {} must be in [0, 1)", c.adam_beta1));
   require(c.adam_beta2 >= 0.0 && c.adam_beta2 < 1.0,
           fmt::format("--adam-beta2 {} must be in [0, 1)", c.adam_beta2));
   require(c.adam_eps > 0.0, fmt::format("--adam-eps {} must be greater than 0", c.adam_eps));
+  require(c.muon_momentum >= 0.0 && c.muon_momentum < 1.0,
+          fmt::format("--muon-momentum {} must be in [0, 1)", c.muon_momentum));
+  require(c.muon_num_ns_steps >= 1,
+          fmt::format("--muon-num-ns-steps {} must be at least 1", c.muon_num_ns_steps));
+  require(c.muon_extra_scale_factor > 0.0,
+          fmt::format("--muon-extra-scale-factor {} must be greater than 0",
+                      c.muon_extra_scale_factor));
+  require(c.optimizer != OptimizerKind::kMuon || !c.optimizer_cpu_offload,
+          "--optimizer muon and --optimizer-cpu-offload exclude each other; keep one");
   require(c.clip_grad >= 0.0,
           fmt::format("--clip-grad {} must be at least 0; 0 switches clipping off", c.clip_grad));
 

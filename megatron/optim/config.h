@@ -9,7 +9,10 @@
 
 namespace megatron {
 
-enum class OptimizerKind { kAdam, kSgd };
+enum class OptimizerKind { kAdam, kSgd, kMuon };
+enum class MuonScaleMode { kSpectral, kUnitRmsNorm, kShapeScaling };
+enum class MuonPrecision { kLow, kMedium, kHigh };
+enum class MuonTpMode { kBlockwise, kDuplicated, kDistributed };
 enum class LrDecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd };
 enum class WsdDecayStyle { kExponential, kLinear, kCosine, kMinusSqrt };
 enum class WeightDecayIncrStyle { kConstant, kLinear, kCosine };
@@ -21,6 +24,15 @@ struct OptimizerConfig {
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
   double sgd_momentum = 0.9;
+  // Muon (optim/muon.h) of the matrices of layers; all other parameters have Adam.
+  double muon_momentum = 0.95;
+  bool muon_split_qkv = true;  // queries, keys and values are orthogonal by themselves
+  bool muon_use_nesterov = false;
+  MuonScaleMode muon_scale_mode = MuonScaleMode::kSpectral;
+  MuonPrecision muon_fp32_matmul_prec = MuonPrecision::kMedium;  // fp32 if high, else bf16
+  int64_t muon_num_ns_steps = 5;
+  MuonTpMode muon_tp_mode = MuonTpMode::kBlockwise;
+  double muon_extra_scale_factor = 1.0;
   double clip_grad = 1.0;  // limit of the global L2 norm; 0: no clipping, no norm
 
   // Learning rate. Lengths are in iterations or samples, like the training length.
@@ -62,12 +74,23 @@ struct OptimizerConfig {
 
   bool optimizer_cpu_offload = false;  // the optimizer's state is in host memory
 
+  // The types of the optimizer's tensors; without it all are fp32. Arithmetic is in fp32.
+  bool use_precision_aware_optimizer = false;
+  DType main_grads_dtype = DType::kFloat32;   // or bf16: gradients are summed in it
+  DType main_params_dtype = DType::kFloat32;  // see keeps_remainders()
+  DType exp_avg_dtype = DType::kFloat32;      // or bf16
+  DType exp_avg_sq_dtype = DType::kFloat32;   // or bf16
+
   bool log_num_zeros_in_grad = false;
   bool check_for_nan_in_loss_and_grad = true;
 };
 
 // Sets params_dtype from fp16 and bf16, and the weight decay bounds of a constant schedule. Pure.
 OptimizerConfig resolved(OptimizerConfig config);
+
+// Are the fp32 main parameters of parameters of this dtype kept as the 16 bits that bf16 lacks
+// (kernels/main_param.h)? Host memory has no parameters to add them to.
+bool keeps_remainders(const OptimizerConfig& config, DType params_dtype);
 
 // Everything wrong with a resolved config, one sentence each; empty if it is valid.
 std::vector<std::string> problems(const OptimizerConfig& config);

@@ -30,6 +30,7 @@ void DividedGradients::begin() {
   summing_.reset();
   for (Bucket& bucket : buckets_) {
     bucket.num_expected = 0;
+    bucket.has_sum = false;
     if (!bucket.whole.has_memory()) continue;  // else an iteration that failed left it
     bucket.summing.wait();
     bucket.is_filling = false;
@@ -72,8 +73,9 @@ void DividedGradients::start(size_t index) {
   settle();  // so that two whole buckets exist at most, besides those of tied parameters
   Bucket& bucket = buckets_[index];
   bucket.is_filling = false;
-  bucket.summing = comm::start_reduce_scatter(own_part(bucket).view(), bucket.whole.view(),
-                                              comm::Reduce::kSum, data_, bucket.whole.stream());
+  Tensor sum = bucket.has_sum ? own_part(bucket) : bucket.share;
+  bucket.summing = comm::start_reduce_scatter(sum.view(), bucket.whole.view(), comm::Reduce::kSum,
+                                              data_, bucket.whole.stream());
   summing_ = index;
   arm(bucket);
 }
@@ -83,7 +85,8 @@ void DividedGradients::settle() {
   Bucket& bucket = buckets_[*std::exchange(summing_, std::nullopt)];
   bucket.whole.before_access(nullptr);
   bucket.summing.wait();
-  add_inplace(bucket.share, own_part(bucket));
+  if (bucket.has_sum) add_inplace(bucket.share, own_part(bucket));
+  bucket.has_sum = true;
   bucket.whole.drop_memory();
   arm(bucket);
 }

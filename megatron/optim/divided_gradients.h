@@ -12,8 +12,9 @@ namespace megatron {
 
 // ZeRO stage 2 (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 5.2): a rank keeps the gradients of
 // its share. The memory of a whole bucket exists from the first gradient of a microbatch until the
-// last one; then the ranks sum the bucket, and each adds its share of the sum to `grads`. One
-// bucket is summed beside the backward passes that fill the next one.
+// last one; then the ranks sum the bucket, and each adds its share of the sum to `grads`, where the
+// first sum of an iteration is made in place. One bucket is summed beside the backward passes that
+// fill the next one.
 //
 // Which gradient of a microbatch is the last one follows from the ops of its forward pass. If some
 // of them never go backward, finish() sums the bucket.
@@ -41,6 +42,7 @@ class DividedGradients {
     Tensor share;              // [n / ranks], the sum over ranks and microbatches
     int64_t num_expected = 0;  // gradients that will come
     bool is_filling = false;   // has memory, and nobody sums it yet
+    bool has_sum = false;      // `share` holds sums of this iteration
     comm::Pending summing;
   };
 

@@ -35,7 +35,6 @@ void DividedParameters::op_done(size_t index) {
   if (!has_moved_) return;
   has_moved_ = false;
   while (num_present_ > kKept) release_oldest();
-  gather_ahead();
 }
 
 void DividedParameters::drop() {
@@ -73,6 +72,7 @@ void DividedParameters::arrive(size_t index) {
   has_moved_ = true;
   followed_[last_] = index;
   last_ = {last_.second, index};
+  gather_ahead();  // before the op that uses this bucket is queued, so that both run at once
 }
 
 void DividedParameters::release(Bucket& bucket) {

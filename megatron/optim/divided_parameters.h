@@ -13,9 +13,9 @@ namespace megatron {
 
 // ZeRO stage 3 (Rajbhandari et al. 2020, arXiv:1910.02054, sec. 5.3): a rank keeps its share of the
 // parameters. The first access to a bucket gathers it, in forward passes, recomputed ones and
-// backward passes. After an op the buckets that were not used for the longest time are dropped, but
-// for two: an op may use parameters of two buckets. Then the bucket that came next the last time is
-// gathered ahead.
+// backward passes. When it has arrived, the bucket that came next the last time is gathered ahead,
+// beside the op. After an op the buckets that were not used for the longest time are dropped, but
+// for two: an op may use parameters of two buckets.
 //
 // All ranks run the same ops, so they gather in the same order.
 class DividedParameters {

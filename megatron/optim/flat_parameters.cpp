@@ -12,15 +12,19 @@
 namespace megatron {
 namespace {
 
-FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter& parameter) {
+FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter& parameter,
+                      bool separates_matrices) {
   const DType dtype = parameter.variable.dtype();
+  const bool is_matrix = separates_matrices && parameter.is_layer_matrix;
   const auto found = std::find_if(buffers.begin(), buffers.end(), [&](const FlatBuffer& b) {
-    return b.dtype == dtype && b.has_partial_gradients == parameter.has_partial_gradients;
+    return b.dtype == dtype && b.has_partial_gradients == parameter.has_partial_gradients &&
+           b.has_matrices == is_matrix;
   });
   if (found != buffers.end()) return *found;
   FlatBuffer& buffer = buffers.emplace_back();
   buffer.dtype = dtype;
   buffer.has_partial_gradients = parameter.has_partial_gradients;
+  buffer.has_matrices = is_matrix;
   return buffer;
 }
 
@@ -145,10 +149,16 @@ std::vector<OptimizedParameter> optimized_parameters(const Module& module,
     parameter.is_tied = named.info.is_tied;
     parameter.sharding = named.info.sharding;
     parameter.has_partial_gradients = named.info.has_partial_gradients;
+    parameter.is_layer_matrix = is_layer_matrix(named.info);
+    parameter.row_parts = named.info.row_parts;
     const bool is_replica = named.info.sharding.is_whole() && tensor_parallel_rank > 0;
     parameter.counts_in_norm = !named.info.is_copy && !is_replica;
   }
   return parameters;
+}
+
+bool is_layer_matrix(const ParameterInfo& info) {
+  return info.role == ParameterRole::kMatrix && !info.is_embedding_or_output;
 }
 
 bool is_decayed(ParameterRole role) {
@@ -193,7 +203,7 @@ FlatParameters::FlatParameters(std::vector<OptimizedParameter> parameters,
   std::erase_if(parameters_,
                 [](const OptimizedParameter& p) { return !p.variable.requires_grad(); });
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    buffer_of(buffers_, parameters_[i]).parameters.push_back(i);
+    buffer_of(buffers_, parameters_[i], options.separates_matrices).parameters.push_back(i);
   }
   for (FlatBuffer& buffer : buffers_) take_over(buffer, parameters_, options);
 }

@@ -22,8 +22,10 @@ struct OptimizedParameter {
   // replicas on tensor-parallel ranks above 0, and copies of tied weights.
   bool counts_in_norm = true;
   bool is_tied = false;  // gradients are summed with another pipeline stage's; has its own bucket
-  bool has_partial_gradients = false;  // tensor-parallel ranks have to sum them
-  Sharding sharding = {};              // this rank's part of the whole tensor
+  bool has_partial_gradients = false;   // tensor-parallel ranks have to sum them
+  Sharding sharding = {};               // this rank's part of the whole tensor
+  bool is_layer_matrix = false;         // neither embedding nor output layer: Muon may update it
+  std::vector<int64_t> row_parts = {};  // see ParameterInfo
 };
 
 // The trainable parameters of a module on this tensor-parallel rank, from their ParameterInfo. The
@@ -33,6 +35,9 @@ std::vector<OptimizedParameter> optimized_parameters(const Module& module,
 
 // Biases and norms have no weight decay; all others have, including embeddings and position tables.
 bool is_decayed(ParameterRole role);
+
+// Is it the weight of a linear layer other than the output layer?
+bool is_layer_matrix(const ParameterInfo& info);
 
 struct FlatParametersOptions {
   FlatLayoutOptions layout = {};
@@ -46,6 +51,7 @@ struct FlatParametersOptions {
   // parameters.
   bool divides_gradients = false;
   bool divides_parameters = false;
+  bool separates_matrices = false;  // matrices of layers have buffers of their own, for Muon
   // Fills a parameter that was without memory (nn/deferred_memory.h); null: its elements are
   // undefined.
   std::function<void(const OptimizedParameter& parameter, Tensor data)> first_value = nullptr;
@@ -55,6 +61,7 @@ struct FlatParametersOptions {
 struct FlatBuffer {
   DType dtype = DType::kFloat32;
   bool has_partial_gradients = false;  // see OptimizedParameter
+  bool has_matrices = false;           // of layers, and nothing else
   FlatLayout layout;                   // places are parallel to `parameters`
   std::vector<size_t> parameters;      // positions in FlatParameters::parameters(), rising
   Tensor params;                       // [numel], dtype; padding is zero and stays so
@@ -70,9 +77,9 @@ struct FlatBuffer {
 // This rank's share number `share` of a flat tensor of the buffer, &FlatBuffer::params or grads.
 Tensor share_of(const FlatBuffer& buffer, Tensor FlatBuffer::*flat, size_t share);
 
-// Moves parameters into flat buffers, one per dtype and kind of gradient, and gives them main
-// gradients there. After that the variables are views of the buffers, and reductions, clipping and
-// updates work on whole buffers. Constants (without gradient) are not moved.
+// Moves parameters into flat buffers, one per dtype and kind of gradient (and of matrix), and gives
+// them main gradients there. After that the variables are views of the buffers, and reductions,
+// clipping and updates work on whole buffers. Constants (without gradient) are not moved.
 class FlatParameters {
  public:
   // In the order of registration.

@@ -49,6 +49,17 @@ double learning_rate(const ParameterGroup& group, const UpdateRates& rates) {
   return (group.has_decoupled_lr ? rates.decoupled_lr : rates.lr) * group.lr_mult;
 }
 
+bool is_code(const Tensor& moment) { return moment.defined() && moment.dtype() == DType::kFloat16; }
+
+// Codes of moments in fp16: clipping bounds gradients, so 2^15 is beyond all (moment_code.h).
+double fp16_scale(const OptimizerConfig& config) {
+  return config.clip_grad > 0.0 ? std::exp2(15 - std::ceil(std::log2(config.clip_grad))) : 1.0;
+}
+
+kernels::MomentCode code_of(const OptimizerConfig& config, bool is_second) {
+  return {.scale = static_cast<float>(fp16_scale(config)), .is_root = is_second};
+}
+
 // The values of the group's next update.
 kernels::AdamNumbers adam_numbers(const ParameterGroup& group, const UpdateRates& rates,
                                   const OptimizerConfig& config) {
@@ -59,7 +70,8 @@ kernels::AdamNumbers adam_numbers(const ParameterGroup& group, const UpdateRates
           .eps = config.adam_eps,
           .weight_decay = rates.weight_decay * group.wd_mult,
           .bias_correction1 = 1.0 - std::pow(config.adam_beta1, step),
-          .bias_correction2 = 1.0 - std::pow(config.adam_beta2, step)};
+          .bias_correction2 = 1.0 - std::pow(config.adam_beta2, step),
+          .fp16_scale = fp16_scale(config)};
 }
 
 kernels::SgdNumbers sgd_numbers(const ParameterGroup& group, const UpdateRates& rates,
@@ -146,6 +158,27 @@ Tensor Optimizer::share_of(Tensor FlatBuffer::*flat, const ShareState& state) co
       .slice(state.span.begin - buffer.shares[state.share].begin, state.span.size());
 }
 
+Tensor Optimizer::joined_main(const ShareState& state, int64_t begin, int64_t size) const {
+  const MemoryScope scope(MemoryCategory::kWorkspace);
+  const Tensor params = share_of(&FlatBuffer::params, state).slice(begin, size);
+  Tensor main({size}, DType::kFloat32, state_stream_);
+  kernels::join_main_params(main.view(), params.view(), state.remainder.slice(begin, size).view(),
+                            state_stream_);
+  return main;
+}
+
+Tensor Optimizer::decoded_moment(const Tensor& codes, bool is_second) const {
+  const MemoryScope scope(MemoryCategory::kWorkspace);
+  Tensor moment(codes.shape(), DType::kFloat32, state_stream_);
+  kernels::decode_moment(moment.view(), codes.view(), code_of(config_, is_second), state_stream_);
+  return moment;
+}
+
+bool Optimizer::has_adam(const FlatBuffer& buffer) const {
+  return config_.optimizer == OptimizerKind::kAdam ||
+         (config_.optimizer == OptimizerKind::kMuon && !buffer.has_matrices);
+}
+
 bool Optimizer::has_main_copy(const ShareState& state) const {
   return parameters_.buffers()[state.buffer].dtype != DType::kFloat32 ||
          config_.optimizer_cpu_offload;
@@ -156,18 +189,26 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
   const MemoryScope scope(MemoryCategory::kOptimizer);
   const FlatBuffer& buffer = parameters_.buffers()[index];
   // full() uses all threads: host memory may be many gigabytes.
-  const auto make_zeros = [&] { return full({span.size()}, 0, DType::kFloat32, state_stream_); };
+  const auto make_zeros = [&](DType dtype) { return full({span.size()}, 0, dtype, state_stream_); };
   ShareState state;
   state.buffer = index;
   state.share = share;
   state.span = span;
   const Tensor params = share_of(&FlatBuffer::params, state);
-  state.main = has_main_copy(state) ? cast(params, DType::kFloat32).to(state_stream_) : params;
-  if (config_.optimizer == OptimizerKind::kAdam) {
-    state.exp_avg = make_zeros();
-    state.exp_avg_sq = make_zeros();
+  if (keeps_remainders(config_, buffer.dtype)) {
+    state.remainder = zeros({span.size()}, DType::kInt16, state_stream_);
   } else {
-    state.momentum_buffer = make_zeros();
+    state.main = has_main_copy(state) ? cast(params, DType::kFloat32).to(state_stream_) : params;
+  }
+  if (has_adam(buffer)) {
+    state.exp_avg = make_zeros(config_.exp_avg_dtype);
+    state.exp_avg_sq = make_zeros(config_.exp_avg_sq_dtype);
+  } else {
+    state.momentum_buffer = make_zeros(DType::kFloat32);
+    if (config_.optimizer == OptimizerKind::kMuon) {
+      state.matrices =
+          muon_matrices(buffer, parameters_.parameters(), config_.muon_split_qkv, stream_);
+    }
   }
 
   const std::vector<OptimizedParameter>& all = parameters_.parameters();
@@ -290,6 +331,10 @@ void Optimizer::queue_update(const UpdateRates& rates) {
   for (ShareState& state : states_) {
     Tensor params = share_of(&FlatBuffer::params, state);
     const Tensor grads = share_of(&FlatBuffer::grads, state);
+    if (!state.matrices.empty()) {
+      update_matrices(state, params, grads, rates);
+      continue;
+    }
     update(state, has_main_copy(state) ? params.view() : TensorView{}, grads.view(), state_.view(),
            rates, stream_);
   }
@@ -311,19 +356,39 @@ void Optimizer::update_on_host(const UpdateRates& rates) {
   });
 }
 
+void Optimizer::update_matrices(const ShareState& state, Tensor params, const Tensor& grads,
+                                const UpdateRates& rates) {
+  const std::vector<int32_t> group_of =
+      group_of_parameter(groups_, parameters_.parameters().size());
+  for (const MuonMatrix& matrix : state.matrices) {
+    const ParameterGroup& group = groups_[static_cast<size_t>(group_of[matrix.parameter])];
+    const auto in = [&](const Tensor& flat) {
+      return flat.slice(matrix.span.begin, matrix.span.size());
+    };
+    update_matrix(matrix,
+                  {.model = has_main_copy(state) ? in(params).view() : TensorView{},
+                   .main = in(state.main).view(),
+                   .momentum = in(state.momentum_buffer).view(),
+                   .grad = in(grads).view()},
+                  learning_rate(group, rates), rates.weight_decay * group.wd_mult, config_,
+                  state_.view(), stream_);
+  }
+}
+
 void Optimizer::update(ShareState& state, TensorView model, ConstView grad, ConstView decision,
                        const UpdateRates& rates, Stream stream) {
   const kernels::GroupRanges ranges = ranges_in(state.update);
-  if (config_.optimizer == OptimizerKind::kAdam) {
+  const TensorView main = state.remainder.defined() ? state.remainder.view() : state.main.view();
+  if (has_adam(parameters_.buffers()[state.buffer])) {
     const auto numbers = numbers_of<kernels::AdamNumbers>(
         groups_, [&](const ParameterGroup& g) { return adam_numbers(g, rates, config_); });
-    kernels::adam(model, state.main.view(), state.exp_avg.view(), state.exp_avg_sq.view(), grad,
-                  ranges, numbers, decision, stream);
+    kernels::adam(model, main, state.exp_avg.view(), state.exp_avg_sq.view(), grad, ranges, numbers,
+                  decision, stream);
   } else {
     const auto numbers = numbers_of<kernels::SgdNumbers>(
         groups_, [&](const ParameterGroup& g) { return sgd_numbers(g, rates, config_); });
-    kernels::sgd_momentum(model, state.main.view(), state.momentum_buffer.view(), grad, ranges,
-                          numbers, decision, stream);
+    kernels::sgd_momentum(model, main, state.momentum_buffer.view(), grad, ranges, numbers,
+                          decision, stream);
   }
 }
 
@@ -336,14 +401,32 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
   for (const ShareState& state : states_) {
     const FlatBuffer& buffer = parameters_.buffers()[state.buffer];
     for (const FlatPart& part : parts_in(buffer, state.span)) {
-      const auto show = [&](std::string_view name, const Tensor& flat) {
+      const int64_t size = part.part.size();
+      const auto show = [&](std::string_view name, const Tensor& elements) {
         visit(parameters_.parameters()[buffer.parameters[part.parameter]], name, part.part,
-              flat.slice(part.begin, part.part.size()));
+              elements);
       };
-      if (buffer.dtype != DType::kFloat32) show("main_param", state.main);
-      if (state.exp_avg.defined()) show("exp_avg", state.exp_avg);
-      if (state.exp_avg_sq.defined()) show("exp_avg_sq", state.exp_avg_sq);
-      if (state.momentum_buffer.defined()) show("momentum_buffer", state.momentum_buffer);
+      const auto show_part = [&](std::string_view name, const Tensor& flat) {
+        if (flat.defined()) show(name, flat.slice(part.begin, size));
+      };
+      const auto show_moment = [&](std::string_view name, const Tensor& moment,
+                                   const Tensor& loaded, bool is_second) {
+        if (loaded.defined() || !is_code(moment)) {
+          show_part(name, loaded.defined() ? loaded : moment);
+        } else {
+          show(name, decoded_moment(moment.slice(part.begin, size), is_second));
+        }
+      };
+      if (state.loaded_main.defined()) {
+        show_part("main_param", state.loaded_main);
+      } else if (state.remainder.defined()) {
+        show("main_param", joined_main(state, part.begin, size));
+      } else if (buffer.dtype != DType::kFloat32) {
+        show_part("main_param", state.main);
+      }
+      show_moment("exp_avg", state.exp_avg, state.loaded_exp_avg, false);
+      show_moment("exp_avg_sq", state.exp_avg_sq, state.loaded_exp_avg_sq, true);
+      show_part("momentum_buffer", state.momentum_buffer);
     }
   }
 }
@@ -354,6 +437,29 @@ OptimizerScalars Optimizer::scalars() const {
   for (const ParameterGroup& group : groups_) scalars.group_steps.push_back(group.step);
   if (scaler_) scalars.loss_scaler = scaler_->state();
   return scalars;
+}
+
+void Optimizer::prepare_load() {
+  for (ShareState& state : states_) {
+    if (state.remainder.defined()) state.loaded_main = joined_main(state, 0, state.span.size());
+    if (is_code(state.exp_avg)) state.loaded_exp_avg = decoded_moment(state.exp_avg, false);
+    if (is_code(state.exp_avg_sq)) state.loaded_exp_avg_sq = decoded_moment(state.exp_avg_sq, true);
+  }
+}
+
+void Optimizer::keep_loaded(ShareState& state) {
+  if (state.loaded_main.defined()) {
+    const Tensor params = share_of(&FlatBuffer::params, state);
+    kernels::split_main_params(state.remainder.view(), state.loaded_main.view(), params.view(),
+                               state_stream_);
+  }
+  const auto encode = [&](Tensor& codes, const Tensor& loaded, bool is_second) {
+    if (!loaded.defined()) return;
+    kernels::encode_moment(codes.view(), loaded.view(), code_of(config_, is_second), state_stream_);
+  };
+  encode(state.exp_avg, state.loaded_exp_avg, false);
+  encode(state.exp_avg_sq, state.loaded_exp_avg_sq, true);
+  state.loaded_main = state.loaded_exp_avg = state.loaded_exp_avg_sq = Tensor();
 }
 
 void Optimizer::load(const OptimizerScalars& scalars) {
@@ -367,6 +473,7 @@ void Optimizer::load(const OptimizerScalars& scalars) {
   for (size_t i = 0; i < groups_.size(); ++i) groups_[i].step = scalars.group_steps[i];
   if (scaler_ && scalars.loss_scaler) scaler_->load(*scalars.loss_scaler);
   upload_state();
+  for (ShareState& state : states_) keep_loaded(state);
   if (!host_) return;
   for (ShareState& state : states_) {  // checkpoints of an fp32 model have one copy
     if (parameters_.buffers()[state.buffer].dtype != DType::kFloat32) continue;
@@ -376,7 +483,11 @@ void Optimizer::load(const OptimizerScalars& scalars) {
 
 void Optimizer::reload_main_params() {
   for (ShareState& state : states_) {
-    if (has_main_copy(state)) copy_into(state.main, share_of(&FlatBuffer::params, state));
+    if (state.remainder.defined()) {
+      zero_bytes(state.remainder.view().data, state.remainder.bytes(), state_stream_);
+    } else if (has_main_copy(state)) {
+      copy_into(state.main, share_of(&FlatBuffer::params, state));
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/host_update.h"
 #include "megatron/optim/loss_scaler.h"
+#include "megatron/optim/muon.h"
 #include "megatron/optim/parameter_scheduler.h"
 
 namespace megatron {
@@ -57,8 +58,10 @@ struct OptimizerScalars {
 
 // Visits the state of one parameter, or the part that this rank updates, under the names of
 // Megatron's checkpoints: main_param (16-bit models only), exp_avg and exp_avg_sq, or
-// momentum_buffer. `part` is the range of the parameter's elements in row-major order; `tensor`
-// [part.size()] is fp32 and shares the optimizer's memory: saving reads it, loading writes it.
+// momentum_buffer (SGD, and Muon's matrices). `part` is the range of the parameter's elements in
+// row-major order; `tensor` [part.size()] is fp32, or bf16 if moments are, and shares the
+// optimizer's memory: saving reads it, loading writes it. Remainders of main parameters and moments
+// in fp16 show as fp32 copies, which loading writes after prepare_load().
 using StateVisitor = std::function<void(const OptimizedParameter& parameter, std::string_view state,
                                         const FlatSpan& part, Tensor tensor)>;
 
@@ -66,8 +69,9 @@ using StateVisitor = std::function<void(const OptimizedParameter& parameter, std
 // the stream's work. Empty if this rank has the whole model.
 using SumOverModel = std::function<void(TensorView numbers, Stream stream)>;
 
-// Keeps fp32 main parameters and the state of Adam or SGD for every parameter, and turns the main
-// gradients of an iteration into one update.
+// Keeps fp32 main parameters and the state of Adam, SGD or Muon for every parameter, and turns the
+// main gradients of an iteration into one update. With use_precision_aware_optimizer moments may
+// have 16 bits, and the main parameters of bf16 ones are kept as the 16 bits that those lack.
 //
 // The numbers that decide about an update (norm, overflow, clip coefficient, loss scale) stay on
 // the device, so that the host can queue the next iteration while this one runs. The host reads
@@ -110,31 +114,47 @@ class Optimizer {
   void visit_state(const StateVisitor& visit) const;
   // The scalars after the last finished step. REQUIRES: no step is queued.
   OptimizerScalars scalars() const;
+  // Loading: prepare_load(), the tensors that visit_state() shows, and load(). Until then
+  // remainders are whole fp32 main parameters. The model's parameters are loaded before.
+  void prepare_load();
   // Throws ConfigError if the number of groups differs.
   void load(const OptimizerScalars& scalars);
   // Call after loading the model's weights without the optimizer's state.
   void reload_main_params();
 
  private:
-  // The state of one share of a FlatBuffer, or of a piece of it if the host computes. fp32 except
-  // for the tables of ranges.
+  // The state of one share of a FlatBuffer, or of a piece of it if the host computes.
   struct ShareState {
     size_t buffer = 0;  // position in FlatParameters::buffers()
     size_t share = 0;   // position in FlatBuffer::shares
     FlatSpan span;      // of the buffer
-    Tensor main;        // the parameters themselves if they are fp32 and on the same side
+    Tensor main;        // fp32; the parameters themselves if they are fp32 and on the same side
+    Tensor remainder;   // or int16 instead of `main`: what it has beyond bf16 parameters
     Tensor exp_avg;
     Tensor exp_avg_sq;
     Tensor momentum_buffer;
+    std::vector<MuonMatrix> matrices;  // of Muon, which updates one after the other
+    // From prepare_load() to load(): in fp32 what has another form.
+    Tensor loaded_main;
+    Tensor loaded_exp_avg;
+    Tensor loaded_exp_avg_sq;
     RangeTables update;     // ranges by parameter group
     RangeTables norm;       // ranges by their role in the norm
     RangeTables parameter;  // ranges by position in FlatParameters::parameters()
   };
 
   ShareState make_state(size_t buffer, size_t share, const FlatSpan& span) const;
-  // Is `main` a copy, which an update rounds, or copies, into the model?
+  // Is the buffer's state that of Adam?
+  bool has_adam(const FlatBuffer& buffer) const;
+  // Are main parameters a copy, which an update rounds, or copies, into the model?
   bool has_main_copy(const ShareState& state) const;
   Tensor share_of(Tensor FlatBuffer::*flat, const ShareState& state) const;
+  // Elements [begin, begin + size) of a share's remainders, joined with the parameters.
+  Tensor joined_main(const ShareState& state, int64_t begin, int64_t size) const;
+  // The first or second moment that codes in fp16 stand for.
+  Tensor decoded_moment(const Tensor& codes, bool is_second) const;
+  // Ends prepare_load(): the loaded tensors become remainders and codes.
+  void keep_loaded(ShareState& state);
   // Sums of one flat tensor per buffer over the ranks of the model, [kernels::kNumStepSums].
   Tensor sums_of(Tensor FlatBuffer::*flat, const Tensor& losses) const;
   // Is a gradient that is not finite an error? It is if no scaler could have caused it.
@@ -144,6 +164,8 @@ class Optimizer {
   void queue_update(const UpdateRates& rates);
   // Waits for the decision, and updates on the host.
   void update_on_host(const UpdateRates& rates);
+  void update_matrices(const ShareState& state, Tensor params, const Tensor& grads,
+                       const UpdateRates& rates);
   void update(ShareState& state, TensorView model, ConstView grad, ConstView decision,
               const UpdateRates& rates, Stream stream);
   [[noreturn]] void throw_not_finite(int64_t first) const;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "megatron/frontends/deepspeed/partition.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron::frontends {
@@ -59,7 +60,7 @@ TEST(BigScienceFlags, EmbeddingsCountInADivisionThatNamesThem) {
   EXPECT_FALSE(counts("type:transformer"));
   EXPECT_TRUE(counts("type:transformer|embedding"));
   EXPECT_TRUE(counts("type:Embedding|Transformer"));
-  for (const char* method : {"parameters", "type:embedding", "type:("}) {
+  for (const char* method : {"profile", "type:embedding", "type:("}) {
     EXPECT_THAT(applied({"--pp-partition-method", method}).problems,
                 ElementsAre(HasSubstr("is not available; use type:transformer")))
         << method;
@@ -80,6 +81,68 @@ TEST(BigScienceFlags, AUniformDivisionCountsTheWholeList) {
   EXPECT_THAT(with("4", "4").problems,
               ElementsAre(HasSubstr("uniform leaves a stage without a layer of the transformer (4 "
                                     "layers for 4 stages)")));
+}
+
+// The numbers are those of DeepSpeed 0.8.3's partition_balanced(), for Megatron-DeepSpeed's list.
+TEST(BigScienceFlags, ADivisionByParameters) {
+  struct Case {
+    const char* layers;
+    const char* hidden;
+    const char* rows;
+    const char* positions;
+    const char* stages;
+    const char* tensor_ranks;
+    int64_t first;
+    int64_t last;
+  };
+  const auto with = [](const Case& c, const Words& more = {}) {
+    Words words = {"--pp-partition-method",
+                   "parameters",
+                   "--num-layers",
+                   c.layers,
+                   "--hidden-size",
+                   c.hidden,
+                   "--num-attention-heads",
+                   "8",
+                   "--padded-vocab-size",
+                   c.rows,
+                   "--max-position-embeddings",
+                   c.positions,
+                   "--seq-length",
+                   c.positions,
+                   "--pipeline-model-parallel-size",
+                   c.stages,
+                   "--tensor-model-parallel-size",
+                   c.tensor_ranks};
+    words.insert(words.end(), more.begin(), more.end());
+    return applied(words);
+  };
+  for (const Case& c : {Case{"24", "1024", "50304", "1024", "4", "1", 4, 4},
+                        Case{"24", "1024", "50304", "1024", "4", "8", 4, 4},
+                        Case{"12", "64", "1024", "64", "2", "1", 6, 6},
+                        Case{"40", "1024", "50304", "1024", "8", "1", 2, 2},
+                        Case{"30", "2048", "50304", "2048", "4", "2", 6, 6}}) {
+    const Applied got = with(c);
+    EXPECT_THAT(got.problems, IsEmpty());
+    EXPECT_EQ(got.args.parallel.decoder_first_pipeline_num_layers, c.first) << c.layers;
+    EXPECT_EQ(got.args.parallel.decoder_last_pipeline_num_layers, c.last) << c.layers;
+  }
+  EXPECT_THAT(with({"8", "512", "50304", "512", "8", "1", 0, 0}).problems,
+              ElementsAre(HasSubstr("parameters leaves a stage without a layer of the transformer "
+                                    "(8 layers for 8 stages); use type:transformer")));
+  EXPECT_EQ(with({"24", "1024", "50304", "1024", "1", "1", 0, 0})
+                .args.parallel.decoder_first_pipeline_num_layers,
+            0);
+  EXPECT_THAT(
+      applied({"--pp-partition-method", "parameters", "--pipeline-model-parallel-size", "2"})
+          .problems,
+      ElementsAre(HasSubstr("must be given; use type:transformer")));
+}
+
+TEST(BigScienceFlags, BalancedPartsAreFilledFromTheLeft) {
+  EXPECT_THAT(balanced_parts(std::vector<int64_t>{0, 5, 0, 2, 2, 2, 2, 0, 1, 5, 0}, 3),
+              ElementsAre(4, 5, 2));
+  EXPECT_THAT(balanced_parts(std::vector<int64_t>{0, 9, 1, 1, 0}, 3), ElementsAre(2, 3, 0));
 }
 
 TEST(BigScienceFlags, GroupsMayBeInAFile) {

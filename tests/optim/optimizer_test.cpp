@@ -197,6 +197,123 @@ TEST(OptimizerTest, HalfPrecisionModelFollowsItsMainParameters) {
   }
 }
 
+OptimizerConfig precision_aware(DType moments) {
+  OptimizerConfig config = config_of(DType::kBFloat16);
+  config.bf16 = true;
+  config.use_precision_aware_optimizer = true;
+  config.exp_avg_dtype = config.exp_avg_sq_dtype = moments;
+  return config;
+}
+
+// The optimizer's tensors and the parameters, by state and name.
+using Snapshot = std::map<std::pair<std::string, std::string>, Tensor>;
+Snapshot snapshot_of(const Optimizer& optimizer, const std::vector<OptimizedParameter>& model) {
+  Snapshot all;
+  optimizer.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
+                            const FlatSpan&, const Tensor& tensor) {
+    all[{std::string(state), parameter.name}] = copied(tensor);
+  });
+  for (const OptimizedParameter& p : model) all[{"weights", p.name}] = copied(p.variable.data());
+  return all;
+}
+
+void expect_same_bits(const Snapshot& got, const Snapshot& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [key, tensor] : want) {
+    expect_identical(got.at(key), tensor, key.first + " of " + key.second);
+  }
+}
+
+// As load_run() does: weights, the optimizer's tensors with a conversion of types, and scalars.
+void load_into(Optimizer& optimizer, const std::vector<OptimizedParameter>& model,
+               const Snapshot& saved, const OptimizerScalars& scalars) {
+  for (const OptimizedParameter& p : model) {
+    Tensor target = p.variable.data();
+    copy_into(target, saved.at({"weights", p.name}));
+  }
+  optimizer.prepare_load();
+  optimizer.visit_state([&](const OptimizedParameter& parameter, std::string_view state,
+                            const FlatSpan&, Tensor tensor) {
+    copy_into(tensor, saved.at({std::string(state), parameter.name}));
+  });
+  optimizer.load(scalars);
+}
+
+TEST(OptimizerTest, RemaindersHaveTheBitsOfFp32MainParameters) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd}) {
+    std::vector<Snapshot> results;
+    for (const bool is_aware : {false, true}) {
+      const auto model = small_model(DType::kBFloat16);
+      FlatParameters flat(model, {.accumulate_allreduce_grads_in_fp32 = true});
+      OptimizerConfig config = precision_aware(DType::kFloat32);
+      config.optimizer = kind;
+      config.use_precision_aware_optimizer = is_aware;
+      Optimizer optimizer(flat, config);
+      for (uint64_t k = 0; k < 20; ++k) {
+        set_grads(model, 10 * k);
+        EXPECT_TRUE(optimizer.step(kRates).ok);
+      }
+      results.push_back(snapshot_of(optimizer, model));
+    }
+    EXPECT_EQ(results[0].at({"main_param", "norm.weight"}).dtype(), DType::kFloat32);
+    expect_same_bits(results[1], results[0]);
+  }
+}
+
+// The second of two steps follows a save and a load, into the same types and into others.
+TEST(OptimizerTest, StateOfOneTypeGoesOnInAnother) {
+  const std::vector<OptimizerConfig> configs = {
+      config_of(DType::kBFloat16), precision_aware(DType::kFloat32),
+      precision_aware(DType::kBFloat16), precision_aware(DType::kFloat16)};
+  for (size_t from = 0; from < configs.size(); ++from) {
+    for (size_t to = 0; to < configs.size(); ++to) {
+      const auto model = small_model(DType::kBFloat16);
+      FlatParameters flat(model, {});
+      Optimizer optimizer(flat, configs[from]);
+      set_grads(model, 1);
+      optimizer.step(kRates);
+      const auto other = small_model(DType::kBFloat16);
+      FlatParameters other_flat(other, {});
+      Optimizer resumed(other_flat, configs[to]);
+      load_into(resumed, other, snapshot_of(optimizer, model), optimizer.scalars());
+      set_grads(model, 2);
+      set_grads(other, 2);
+      optimizer.step(kRates);
+      resumed.step(kRates);
+      const Snapshot want = snapshot_of(optimizer, model);
+      const Snapshot got = snapshot_of(resumed, other);
+      const bool are_fp32 = from < 2 && to < 2;
+      if (from == to || are_fp32) {
+        expect_same_bits(got, want);
+      } else {
+        for (const auto& [key, tensor] : want) {
+          // A moment with 8 bits moves a parameter by lr times 2^-7 at most.
+          const Tolerance tolerance = key.first == "main_param"
+                                          ? Tolerance{.relative = 0, .absolute = 8e-5}
+                                          : tolerance_of(DType::kBFloat16);
+          expect_close(got.at(key), tensor, tolerance, key.first);
+        }
+      }
+    }
+  }
+}
+
+TEST(OptimizerTest, WeightsLoadedAloneDropTheRemainders) {
+  const auto model = small_model(DType::kBFloat16);
+  FlatParameters flat(model, {});
+  Optimizer optimizer(flat, precision_aware(DType::kFloat32));
+  set_grads(model, 1);
+  optimizer.step(kRates);
+  optimizer.reload_main_params();
+  optimizer.visit_state([](const OptimizedParameter& parameter, std::string_view state,
+                           const FlatSpan& part, const Tensor& tensor) {
+    if (state != "main_param") return;
+    expect_identical(tensor,
+                     cast(parameter.variable.data().reshape({part.size()}), DType::kFloat32),
+                     parameter.name);
+  });
+}
+
 TEST(OptimizerTest, OverflowSkipsTheStepAndHalvesTheScale) {
   const auto model = small_model(DType::kFloat16);
   FlatParameters flat(model, {});

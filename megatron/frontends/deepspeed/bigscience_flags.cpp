@@ -12,6 +12,8 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/frontends/deepspeed/partition.h"
+#include "megatron/tokenizers/tokenizer.h"
 
 namespace megatron::frontends {
 namespace {
@@ -58,30 +60,67 @@ void apply_saved_activations(TrainingArgs& args) {
       "--tensor-model-parallel-size above 1, without --sequence-parallel");
 }
 
-// "uniform": DeepSpeed's list of layers in parts of one size, and the rest for the last stage. The
-// list has three entries before the layers of the transformer (cast, embedding, transposition) and
-// four behind them (transposition, norm, output, cast).
-void apply_uniform_partition(TrainingArgs& args, std::vector<std::string>& problems) {
-  constexpr int64_t kBefore = 3;
-  constexpr int64_t kBehind = 4;
-  ParallelConfig& parallel = args.parallel;
-  const int64_t stages = parallel.pipeline_model_parallel_size;
-  const int64_t layers = std::max(args.transformer.num_layers, args.transformer.encoder_num_layers);
-  if (stages < 2 || layers < 1) return;
-  const int64_t part = (kBefore + layers + kBehind) / stages;
-  const int64_t first = part - kBefore;
-  const int64_t last = layers - first - (stages - 2) * part;
-  if (first < 1 || last < 1) {
+// Gives the stages so many layers of the transformer each.
+void divide(const std::string& method, const std::vector<int64_t>& layers, TrainingArgs& args,
+            std::vector<std::string>& problems) {
+  const bool has_empty = std::ranges::any_of(layers, [](int64_t count) { return count < 1; });
+  if (has_empty) {
     problems.push_back(
-        fmt::format("--pp-partition-method uniform leaves a stage without a layer of the "
-                    "transformer ({} layers "
-                    "for {} stages); use type:transformer",
-                    layers, stages));
+        fmt::format("--pp-partition-method {} leaves a stage without a layer of the transformer "
+                    "({} layers for {} stages); use type:transformer",
+                    method, args.transformer.num_layers, layers.size()));
     return;
   }
-  parallel.decoder_first_pipeline_num_layers = first;
-  parallel.decoder_last_pipeline_num_layers = last;
+  ParallelConfig& parallel = args.parallel;
+  parallel.decoder_first_pipeline_num_layers = layers.front();
+  parallel.decoder_last_pipeline_num_layers = layers.back();
   args.given.insert({"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"});
+}
+
+// "uniform": DeepSpeed's list of layers in parts of one size, and the rest for the last stage.
+void apply_uniform_partition(TrainingArgs& args, std::vector<std::string>& problems) {
+  const int64_t stages = args.parallel.pipeline_model_parallel_size;
+  const int64_t layers = std::max(args.transformer.num_layers, args.transformer.encoder_num_layers);
+  if (stages < 2 || layers < 1) return;
+  const int64_t entries = kEntriesBefore + layers + kEntriesBehind;
+  std::vector<int64_t> parts(static_cast<size_t>(stages), entries / stages);
+  parts.back() += entries % stages;
+  divide("uniform", layers_of_parts(parts, layers), args, problems);
+}
+
+// The rows of the word embeddings, as the run will have them. Throws what make_tokenizer() throws.
+int64_t vocabulary_rows(const TrainingArgs& args) {
+  const TransformerConfig& c = args.transformer;
+  for (const int64_t given : {c.pad_vocab_size_to, c.padded_vocab_size}) {
+    if (given > 0) return given;
+  }
+  return padded_vocab_size(make_tokenizer(args.tokenizer)->vocab_size(),
+                           c.make_vocab_size_divisible_by,
+                           args.parallel.tensor_model_parallel_size);
+}
+
+// "parameters": DeepSpeed's list of layers in parts with about as many parameters each.
+void apply_parameters_partition(TrainingArgs& args, std::vector<std::string>& problems) {
+  const ParallelConfig& parallel = args.parallel;
+  if (parallel.pipeline_model_parallel_size < 2) return;
+  TransformerConfig config = args.transformer;
+  if (config.kind != ModelKind::kGpt || config.num_layers < 1 || config.hidden_size < 1 ||
+      config.num_attention_heads < 1 || parallel.tensor_model_parallel_size < 1) {
+    problems.emplace_back(
+        "--pp-partition-method parameters counts those of a GPT, whose --num-layers, "
+        "--hidden-size and --num-attention-heads must be given; use type:transformer");
+    return;
+  }
+  try {
+    config.padded_vocab_size = vocabulary_rows(args);
+    config = resolved(config);
+    const std::vector<int64_t> weights = entry_weights(config, parallel.tensor_model_parallel_size);
+    const std::vector<int64_t> parts =
+        balanced_parts(weights, parallel.pipeline_model_parallel_size);
+    divide("parameters", layers_of_parts(parts, config.num_layers), args, problems);
+  } catch (const Error& error) {
+    problems.emplace_back(error.what());
+  }
 }
 
 // "type:REGEX": the layers whose class names match are divided evenly.
@@ -90,6 +129,7 @@ void apply_partition(TrainingArgs& args, std::vector<std::string>& problems) {
   const std::optional<std::string> method = text_given(args, "pp_partition_method");
   if (!method) return;
   if (*method == "uniform") return apply_uniform_partition(args, problems);
+  if (*method == "parameters") return apply_parameters_partition(args, problems);
   bool counts_layers = false;
   bool counts_embeddings = false;
   if (method->starts_with(kType)) {
@@ -104,7 +144,7 @@ void apply_partition(TrainingArgs& args, std::vector<std::string>& problems) {
     problems.push_back(fmt::format(
         "--pp-partition-method {} is not available; use type:transformer, which divides the "
         "layers, type:transformer|embedding, which counts the embedding and the output as a layer "
-        "each, or uniform",
+        "each, uniform or parameters",
         *method));
     return;
   }

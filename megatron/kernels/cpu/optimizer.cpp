@@ -1,10 +1,12 @@
 #include "megatron/kernels/optimizer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <type_traits>
 
 #include "megatron/core/parallel_for.h"
+#include "megatron/kernels/main_param.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -65,24 +67,66 @@ const float* in_fp32(const T* x, int64_t count, float* scratch) {
   }
 }
 
+// Elements [begin, begin + count) of a moment in fp32 while an update changes them: x itself, or a
+// copy in `scratch` [kBlock], which store_block() rounds into x.
+float* load_block(TensorView x, int64_t begin, int64_t count, const MomentCode& code,
+                  float* scratch) {
+  if (x.dtype == DType::kFloat32) return x.as<float>() + begin;
+  if (x.dtype == DType::kBFloat16) {
+    convert(scratch, x.as<BFloat16>() + begin, count);
+    return scratch;
+  }
+  convert(scratch, x.as<Float16>() + begin, count);
+  for (int64_t i = 0; i < count; ++i) scratch[i] = decoded(scratch[i], code);
+  return scratch;
+}
+
+// `values` is what load_block() returned; changed if it was the copy.
+void store_block(TensorView x, int64_t begin, int64_t count, const MomentCode& code,
+                 float* values) {
+  if (x.dtype == DType::kFloat32) return;
+  if (x.dtype == DType::kBFloat16) return convert(x.as<BFloat16>() + begin, values, count);
+  for (int64_t i = 0; i < count; ++i) values[i] = encoded(values[i], code);
+  convert(x.as<Float16>() + begin, values, count);
+}
+
+void join(float* __restrict w, const BFloat16* __restrict p, const int16_t* __restrict r,
+          int64_t n) {
+  for (int64_t i = 0; i < n; ++i) w[i] = std::bit_cast<float>(joined(p[i].bits, r[i]));
+}
+
+void split(int16_t* __restrict r, const float* __restrict w, const BFloat16* __restrict p,
+           int64_t n) {
+  for (int64_t i = 0; i < n; ++i) r[i] = remainder_of(std::bit_cast<uint32_t>(w[i]), p[i].bits);
+}
+
 // Calls update(w, g, begin, count, group); w and g are fp32 pointers at the block's first element.
-// 16-bit gradients are converted before, and the updated w is rounded into the model's copy after.
+// What has 16 bits is converted before; the updated w is rounded into the model's copy after.
 template <class F>
 void update_blocks(const char* who, TensorView model, TensorView main, ConstView grad,
                    const GroupRanges& ranges, const F& update) {
   expect_shape(grad.shape, main.shape, who);
   if (!model.is_null()) expect_shape(model.shape, main.shape, who);
-  float* w = main.as<float>();
+  float* whole = main.dtype == DType::kFloat32 ? main.as<float>() : nullptr;
+  int16_t* remainder = whole == nullptr ? main.as<int16_t>() : nullptr;
   dispatch_floating(grad.dtype, who, [&]<class G>() {
     dispatch_floating(model.is_null() ? DType::kFloat32 : model.dtype, who, [&]<class P>() {
       const G* g = grad.as<G>();
       P* out = model.is_null() ? nullptr : model.as<P>();
       parallel_for(main.numel(), kGrain, [&](int64_t first, int64_t last) {
-        float scratch[kBlock];
+        float g_scratch[kBlock];
+        float w_scratch[kBlock];
         for_each_block(ranges, first, last, [&](int64_t begin, int64_t end, size_t group) {
           const int64_t count = end - begin;
-          update(w + begin, in_fp32(g + begin, count, scratch), begin, count, group);
-          if (out != nullptr) convert(out + begin, w + begin, count);
+          float* w = whole != nullptr ? whole + begin : w_scratch;
+          if constexpr (std::is_same_v<P, BFloat16>) {
+            if (remainder != nullptr) join(w, out + begin, remainder + begin, count);
+          }
+          update(w, in_fp32(g + begin, count, g_scratch), begin, count, group);
+          if (out != nullptr) convert(out + begin, w, count);
+          if constexpr (std::is_same_v<P, BFloat16>) {
+            if (remainder != nullptr) split(remainder + begin, w, out + begin, count);
+          }
         });
       });
     });
@@ -137,12 +181,19 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
   if (step.is_skipped != 0) return;
   expect_shape(exp_avg.shape, main.shape, "adam: exp_avg");
   expect_shape(exp_avg_sq.shape, main.shape, "adam: exp_avg_sq");
-  float* m = exp_avg.as<float>();
-  float* v = exp_avg_sq.as<float>();
   const auto scale = static_cast<float>(step.grad_scale);
   update_blocks("adam", model, main, grad, ranges,
                 [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
-                  adam_block(w, m + begin, v + begin, g, count, numbers[group], scale);
+                  float m_scratch[kBlock];
+                  float v_scratch[kBlock];
+                  const auto scale16 = static_cast<float>(numbers[group].fp16_scale);
+                  const MomentCode first = {.scale = scale16};
+                  const MomentCode second = {.scale = scale16, .is_root = true};
+                  float* m = load_block(exp_avg, begin, count, first, m_scratch);
+                  float* v = load_block(exp_avg_sq, begin, count, second, v_scratch);
+                  adam_block(w, m, v, g, count, numbers[group], scale);
+                  store_block(exp_avg, begin, count, first, m);
+                  store_block(exp_avg_sq, begin, count, second, v);
                 });
 }
 
@@ -158,6 +209,40 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                 [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
                   sgd_block(w, buffer + begin, g, count, numbers[group], scale);
                 });
+}
+
+void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream) {
+  float* w = main.as<float>();
+  const auto* p = model.as<BFloat16>();
+  const auto* r = remainder.as<int16_t>();
+  parallel_for(main.numel(), kGrain, [&](int64_t first, int64_t last) {
+    join(w + first, p + first, r + first, last - first);
+  });
+}
+
+void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream) {
+  auto* r = remainder.as<int16_t>();
+  const float* w = main.as<float>();
+  const auto* p = model.as<BFloat16>();
+  parallel_for(main.numel(), kGrain, [&](int64_t first, int64_t last) {
+    split(r + first, w + first, p + first, last - first);
+  });
+}
+
+void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream) {
+  float* y = moment.as<float>();
+  const auto* x = codes.as<Float16>();
+  parallel_for(moment.numel(), kGrain, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) y[i] = decoded(x[i], code);
+  });
+}
+
+void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream) {
+  auto* y = codes.as<Float16>();
+  const float* x = moment.as<float>();
+  parallel_for(codes.numel(), kGrain, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) y[i] = Float16(encoded(x[i], code));
+  });
 }
 
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,

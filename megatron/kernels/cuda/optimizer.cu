@@ -4,11 +4,12 @@
 #include <string>
 
 #include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/main_param.h"
 
 namespace megatron::kernels::cuda {
 namespace {
 
-// Elements of a thread: one 16-byte access of the fp32 state.
+// Elements of a thread: one 16-byte access of fp32 state.
 constexpr int kStateVector = 4;
 // Groups whose values are passed as a kernel argument.
 constexpr size_t kMaxGroups = 64;
@@ -63,7 +64,7 @@ SgdFloats floats_of(const SgdNumbers& numbers) {
           static_cast<float>(numbers.weight_decay)};
 }
 
-// The state of one element and its update. A rule has kBuffers fp32 buffers besides the weight.
+// The state of one element and its update. A rule has kBuffers buffers besides the weight.
 struct AdamRule {
   using Floats = AdamFloats;
   static constexpr int kBuffers = 2;
@@ -88,11 +89,34 @@ struct SgdRule {
   }
 };
 
+// w[i] of bf16 parameters and their remainders.   REQUIRES: as for load()
+template <int N>
+__device__ __forceinline__ void load_joined(float (&w)[N], const BFloat16* p, const int16_t* r) {
+  const auto high = *reinterpret_cast<const Pack<BFloat16, N>*>(p);
+  const auto low = *reinterpret_cast<const Pack<int16_t, N>*>(r);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    w[i] = __uint_as_float(joined(high.elements[i].bits, low.elements[i]));
+  }
+}
+
+// The remainders of w over p.   REQUIRES: as for load()
+template <int N>
+__device__ __forceinline__ void store_remainders(int16_t* r, const float (&w)[N],
+                                                 const BFloat16 (&p)[N]) {
+  Pack<int16_t, N> low;
+#pragma unroll
+  for (int i = 0; i < N; ++i) low.elements[i] = remainder_of(__float_as_uint(w[i]), p[i].bits);
+  *reinterpret_cast<Pack<int16_t, N>*>(r) = low;
+}
+
 template <class Rule>
 struct Update {
-  AnyOutput model;  // data is null if main is the model's own
-  float* main;
-  float* buffers[Rule::kBuffers];
+  AnyOutput model;     // data is null if main is the model's own
+  float* main;         // null: see remainder
+  int16_t* remainder;  // of the main parameters over a bf16 model
+  AnyOutput buffers[Rule::kBuffers];
+  MomentCode codes[Rule::kBuffers];  // of buffers in fp16
   AnyInput grad;
   Ranges ranges;
   const StepState* step;
@@ -100,12 +124,34 @@ struct Update {
 };
 
 template <class Rule, int N>
+__device__ __forceinline__ void load_main(float (&w)[N], const Update<Rule>& u, int64_t at) {
+  if (u.main != nullptr) {
+    load(w, u.main + at);
+  } else {
+    load_joined(w, static_cast<const BFloat16*>(u.model.data) + at, u.remainder + at);
+  }
+}
+
+template <class Rule, int N>
+__device__ __forceinline__ void store_main(const Update<Rule>& u, int64_t at, const float (&w)[N]) {
+  if (u.model.data != nullptr) u.model.write(at, w);
+  if (u.main != nullptr) {
+    store(u.main + at, w);
+    return;
+  }
+  BFloat16 p[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) p[i] = from_float<BFloat16>(w[i]);
+  store_remainders(u.remainder + at, w, p);
+}
+
+template <class Rule, int N>
 __device__ void update_elements(const Update<Rule>& u, float grad_scale, int64_t at) {
   float w[N], g[N], state[Rule::kBuffers][N];
-  load(w, u.main + at);
+  load_main(w, u, at);
   u.grad.read(g, at);
 #pragma unroll
-  for (int b = 0; b < Rule::kBuffers; ++b) load(state[b], u.buffers[b] + at);
+  for (int b = 0; b < Rule::kBuffers; ++b) u.buffers[b].read(state[b], at);
 
   int64_t range = range_at(u.ranges, at);
   int64_t end = u.ranges.ends[range];
@@ -118,16 +164,21 @@ __device__ void update_elements(const Update<Rule>& u, float grad_scale, int64_t
     }
     float of_element[Rule::kBuffers];
 #pragma unroll
-    for (int b = 0; b < Rule::kBuffers; ++b) of_element[b] = state[b][i];
+    for (int b = 0; b < Rule::kBuffers; ++b) {
+      const bool is_code = u.buffers[b].dtype == DType::kFloat16;
+      of_element[b] = is_code ? decoded(state[b][i], u.codes[b]) : state[b][i];
+    }
     Rule::update(w[i], of_element, grad_scale * g[i], numbers);
 #pragma unroll
-    for (int b = 0; b < Rule::kBuffers; ++b) state[b][i] = of_element[b];
+    for (int b = 0; b < Rule::kBuffers; ++b) {
+      const bool is_code = u.buffers[b].dtype == DType::kFloat16;
+      state[b][i] = is_code ? encoded(of_element[b], u.codes[b]) : of_element[b];
+    }
   }
 
-  store(u.main + at, w);
+  store_main(u, at, w);
 #pragma unroll
-  for (int b = 0; b < Rule::kBuffers; ++b) store(u.buffers[b] + at, state[b]);
-  if (u.model.data != nullptr) u.model.write(at, w);
+  for (int b = 0; b < Rule::kBuffers; ++b) u.buffers[b].write(at, state[b]);
 }
 
 template <class Rule, int N>
@@ -158,7 +209,11 @@ Update<Rule> update_of(TensorView model, TensorView main, ConstView grad, const 
   }
   Update<Rule> u{};
   if (!model.is_null()) u.model = any_output(model, who);
-  u.main = main.as<float>();
+  if (main.dtype == DType::kFloat32) {
+    u.main = main.as<float>();
+  } else {
+    u.remainder = main.as<int16_t>();
+  }
   u.grad = any_input(grad, who);
   u.ranges = ranges_in(ranges);
   u.step = reinterpret_cast<const StepState*>(state.as<uint8_t>());
@@ -169,9 +224,10 @@ Update<Rule> update_of(TensorView model, TensorView main, ConstView grad, const 
 template <class Rule>
 void run(const Update<Rule>& u, int64_t n, Stream stream) {
   if (n == 0) return;
-  const bool aligned =
-      is_aligned(u.model.data) && is_aligned(u.main) && is_aligned(u.grad.data) &&
-      std::all_of(u.buffers, u.buffers + Rule::kBuffers, [](float* p) { return is_aligned(p); });
+  const bool aligned = is_aligned(u.model.data) && is_aligned(u.main) && is_aligned(u.remainder) &&
+                       is_aligned(u.grad.data) &&
+                       std::all_of(u.buffers, u.buffers + Rule::kBuffers,
+                                   [](const AnyOutput& buffer) { return is_aligned(buffer.data); });
   if (aligned) {
     update_kernel<Rule, kStateVector>
         <<<blocks_for(n, kThreads * kStateVector), kThreads, 0, native(stream)>>>(u, n);
@@ -180,6 +236,63 @@ void run(const Update<Rule>& u, int64_t n, Stream stream) {
   }
   MG_CUDA(cudaGetLastError());
 }
+
+struct JoinMainParams {
+  float* main;
+  const BFloat16* model;
+  const int16_t* remainder;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float w[N];
+    load_joined(w, model + at, remainder + at);
+    store(main + at, w);
+  }
+};
+
+struct SplitMainParams {
+  int16_t* remainder;
+  const float* main;
+  const BFloat16* model;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float w[N];
+    load(w, main + at);
+    const auto pack = *reinterpret_cast<const Pack<BFloat16, N>*>(model + at);
+    store_remainders(remainder + at, w, pack.elements);
+  }
+};
+
+struct DecodeMoment {
+  float* y;
+  const Float16* x;
+  MomentCode code;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float values[N];
+    load(values, x + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = decoded(values[i], code);
+    store(y + at, values);
+  }
+};
+
+struct EncodeMoment {
+  Float16* y;
+  const float* x;
+  MomentCode code;
+
+  template <int N>
+  __device__ void run(int64_t at) const {
+    float values[N];
+    load(values, x + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = encoded(values[i], code);
+    store(y + at, values);
+  }
+};
 
 struct Measure {
   double squares;
@@ -283,8 +396,11 @@ void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_
   expect_shape(exp_avg.shape, main.shape, "adam: exp_avg");
   expect_shape(exp_avg_sq.shape, main.shape, "adam: exp_avg_sq");
   auto u = update_of<AdamRule>(model, main, grad, ranges, numbers, state, "adam");
-  u.buffers[0] = exp_avg.as<float>();
-  u.buffers[1] = exp_avg_sq.as<float>();
+  u.buffers[0] = any_output(exp_avg, "adam: exp_avg");
+  u.buffers[1] = any_output(exp_avg_sq, "adam: exp_avg_sq");
+  const auto scale = numbers.empty() ? 1.0f : static_cast<float>(numbers[0].fp16_scale);
+  u.codes[0] = {.scale = scale};
+  u.codes[1] = {.scale = scale, .is_root = true};
   run(u, main.numel(), stream);
 }
 
@@ -293,8 +409,30 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                   Stream stream) {
   expect_shape(momentum_buffer.shape, main.shape, "sgd_momentum: momentum_buffer");
   auto u = update_of<SgdRule>(model, main, grad, ranges, numbers, state, "sgd_momentum");
-  u.buffers[0] = momentum_buffer.as<float>();
+  u.buffers[0] = any_output(momentum_buffer, "sgd_momentum: momentum_buffer");
   run(u, main.numel(), stream);
+}
+
+void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream) {
+  const JoinMainParams f = {main.as<float>(), model.as<BFloat16>(), remainder.as<int16_t>()};
+  const bool aligned = is_aligned(f.main) && is_aligned(f.model) && is_aligned(f.remainder);
+  for_each_element(main.numel(), aligned, f, stream);
+}
+
+void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream) {
+  const SplitMainParams f = {remainder.as<int16_t>(), main.as<float>(), model.as<BFloat16>()};
+  const bool aligned = is_aligned(f.main) && is_aligned(f.model) && is_aligned(f.remainder);
+  for_each_element(main.numel(), aligned, f, stream);
+}
+
+void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream) {
+  const DecodeMoment f = {moment.as<float>(), codes.as<Float16>(), code};
+  for_each_element(moment.numel(), is_aligned(f.y) && is_aligned(f.x), f, stream);
+}
+
+void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream) {
+  const EncodeMoment f = {codes.as<Float16>(), moment.as<float>(), code};
+  for_each_element(codes.numel(), is_aligned(f.y) && is_aligned(f.x), f, stream);
 }
 
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,

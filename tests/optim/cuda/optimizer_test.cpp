@@ -21,7 +21,9 @@ struct Training {
   Optimizer optimizer;
 
   Training(const OptimizerConfig& config, Stream stream)
-      : parameters(model(config.params_dtype, stream), {}), optimizer(parameters, config) {}
+      : parameters(model(config.params_dtype, stream),
+                   {.separates_matrices = config.optimizer == OptimizerKind::kMuon}),
+        optimizer(parameters, config) {}
 
   static std::vector<OptimizedParameter> model(DType dtype, Stream stream) {
     std::vector<OptimizedParameter> all;
@@ -30,7 +32,8 @@ struct Training {
       p.name = name;
       const RandomOptions options{.seed = all.size(), .dtype = its_dtype};
       p.variable = Variable::leaf(random_normal(shape, options).to(stream));
-      p.has_weight_decay = shape.rank() > 1;
+      p.has_weight_decay = p.is_layer_matrix = shape.rank() > 1;
+      if (p.is_layer_matrix) p.row_parts = {40, 10, 10};
     };
     add("linear.weight", {300, 500}, dtype);
     add("linear.bias", {301}, dtype);
@@ -59,11 +62,21 @@ class CudaOptimizerTest : public testing::TestWithParam<OptimizerKind> {
 };
 
 TEST_P(CudaOptimizerTest, FollowsTheCpu) {
-  for (const auto& [dtype, is_offloaded] : {std::pair{DType::kFloat32, false},
-                                            {DType::kBFloat16, false},
-                                            {DType::kFloat32, true},
-                                            {DType::kBFloat16, true}}) {
+  struct Case {
+    DType dtype;
+    bool is_offloaded;
+    DType moments = DType::kFloat32;
+    bool is_precision_aware = false;
+  };
+  for (const auto& [dtype, is_offloaded, moments, is_precision_aware] :
+       {Case{DType::kFloat32, false}, Case{DType::kBFloat16, false}, Case{DType::kFloat32, true},
+        Case{DType::kBFloat16, true}, Case{DType::kBFloat16, false, DType::kFloat32, true},
+        Case{DType::kBFloat16, false, DType::kBFloat16, true},
+        Case{DType::kBFloat16, true, DType::kBFloat16, true},
+        Case{DType::kBFloat16, false, DType::kFloat16, true}}) {
     OptimizerConfig config;
+    config.use_precision_aware_optimizer = is_precision_aware;
+    config.exp_avg_dtype = config.exp_avg_sq_dtype = moments;
     config.optimizer = GetParam();
     config.params_dtype = dtype;
     config.log_num_zeros_in_grad = true;
@@ -90,6 +103,33 @@ TEST_P(CudaOptimizerTest, FollowsTheCpu) {
     }
   }
 }
+
+class CudaMuonTest : public CudaOptimizerTest {};
+
+// Steps of the iteration multiply small differences of products; a step of the test is 1e-2.
+TEST_P(CudaMuonTest, FollowsTheCpu) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    OptimizerConfig config;
+    config.optimizer = GetParam();
+    config.params_dtype = dtype;
+    config.muon_fp32_matmul_prec = MuonPrecision::kHigh;
+    Training want(config, Stream{});
+    Training got(config, stream());
+    for (uint64_t step = 1; step <= 3; ++step) {
+      want.set_grads(10 * step);
+      got.set_grads(10 * step);
+      want.optimizer.step(kRates);
+      got.optimizer.step(kRates);
+    }
+    const Tensor& want_data = want.parameters.parameters()[0].variable.data();
+    const Tolerance tolerance =
+        dtype == DType::kFloat32 ? Tolerance{.relative = 0, .absolute = 1e-4} : tolerance_of(dtype);
+    expect_close(got.parameters.parameters()[0].variable.data().to(Stream{}), want_data, tolerance,
+                 "linear.weight");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Muon, CudaMuonTest, testing::Values(OptimizerKind::kMuon));
 
 TEST_P(CudaOptimizerTest, NamesTheFirstGradientThatIsNotFinite) {
   OptimizerConfig config;
