@@ -51,6 +51,7 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
   for (auto& readback : readbacks_) {
     readback = std::make_unique<Readback>(drawn_.bytes(), stream_.device);
   }
+  if (TextStep::takes(model, cache)) text_step_.emplace(model, cache);
   if (!stream_.is_cpu()) pool_.keep();
 }
 
@@ -141,13 +142,19 @@ void DecodeSteps::compute(Kind& kind) {
   kernels::decode_inputs(
       kind.ids.view(), kind.positions.view(), std::as_const(tokens_).slice(0, rows).view(),
       std::as_const(lengths_).slice(0, rows).view(), std::as_const(drawn_).view(), stream_);
+  const auto draw = [&](const Tensor& logits) {
+    draw_tokens(drawn_, logits, draws_.slice(0, rows * kDrawWords));
+  };
+  if (rows == 1 && text_step_) {
+    return draw(text_step_->logits(kind.ids, kind.positions, kind.batch.pages, kind.batch.lengths,
+                                   kind.batch.max_length));
+  }
   CachedBatch cached{cache_, kind.batch};
   const Variable hidden = run_stages(
       model_,
       {.tokens = RowIds(kind.ids, Tensor()), .position_ids = RowIds(kind.positions, Tensor())},
       &cached);
-  const Tensor logits = model_.logits(hidden).data();
-  draw_tokens(drawn_, logits, draws_.slice(0, rows * kDrawWords));
+  draw(model_.logits(hidden).data());
 }
 
 }  // namespace megatron

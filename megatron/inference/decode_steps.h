@@ -13,6 +13,7 @@
 #include "megatron/device/readback.h"
 #include "megatron/device/work_graph.h"
 #include "megatron/inference/model_step.h"
+#include "megatron/inference/text_step.h"
 #include "megatron/kernels/draw.h"
 
 namespace megatron {
@@ -31,7 +32,7 @@ inline int32_t drawn_by(int64_t row) { return static_cast<int32_t>(-1 - row); }
 // stay on the device, where the next step finds them, so that it can be launched before the host
 // has read them. On a GPU a step is the launch of a CUDA graph, one for each number of rows (padded
 // with rows that do nothing) and each longest length (rounded up); a graph is recorded the second
-// time it is needed.
+// time it is needed. A step of one text is one kernel where there is one for the model (TextStep).
 //
 // For a model on one rank.
 class DecodeSteps {
@@ -71,6 +72,7 @@ class DecodeSteps {
   KvCache& cache_;
   int64_t max_rows_, max_pages_;
   Stream stream_;
+  std::optional<TextStep> text_step_;
   MemoryPool pool_;  // outlives the graphs
 
   // What a step reads: for each row a Draw, its token, its length, and its pages.

@@ -36,6 +36,11 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
   if (model_.t5 != nullptr) {
     options_.reuse_prefixes = false;
     if (options_.encoder_tokens == 0) options_.encoder_tokens = cache_tokens;
+    // The last page of a text may be in part empty.
+    text_pool_.emplace(pool_.pages_for(options_.encoder_tokens) + options_.max_rows,
+                       options_.page_tokens);
+    text_cache_.emplace(config, model_.decoder_layers(), model_.parallel.tensor.size(),
+                        text_pool_->num_pages(), options_.page_tokens, model_.stream());
     reads_singly_ = config.position_embedding_type == PositionEmbedding::kRelative;
     distance_bias_ = model_.t5->distance_bias(positions);
     return;
@@ -378,9 +383,12 @@ Tensor Engine::run(std::span<const Part> parts) {
     rows.push_back({part.first_token, part.count, part.begin, part.row->pages});
   }
   const TransformerConfig& config = model_.config();
-  CachedBatch cached{cache_, paged_batch(rows, pool_.page_tokens(),
-                                         config.num_attention_heads / model_.parallel.tensor.size(),
-                                         config.kv_channels, model_.stream())};
+  const auto batch_of = [&](std::span<const PagedRow> of_rows) {
+    return paged_batch(of_rows, pool_.page_tokens(),
+                       config.num_attention_heads / model_.parallel.tensor.size(),
+                       config.kv_channels, model_.stream());
+  };
+  CachedBatch cached{cache_, batch_of(rows)};
   const Shape shape = {1, static_cast<int64_t>(tokens.size())};
   const RowIds ids = tensor_of(tokens, shape);
   const RowIds position_ids = tensor_of(positions, shape);
@@ -388,10 +396,15 @@ Tensor Engine::run(std::span<const Part> parts) {
     return run_stages(model_, {.tokens = ids, .position_ids = position_ids}, &cached).data();
   }
   read_texts(parts);
+  std::vector<PagedRow> text_rows;
   for (const Part& part : parts) {
-    cached.memories.insert(cached.memories.end(), static_cast<size_t>(part.count),
-                           &part.group->text->memory);
+    const auto length = static_cast<int64_t>(part.group->request.text.size());
+    for (int64_t i = 0; i < part.count; ++i) {
+      text_rows.push_back({part.first_token + i, 1, length - 1, part.group->text->pages});
+    }
   }
+  cached.encoder_cache = &*text_cache_;
+  cached.encoder_rows = batch_of(text_rows);
   const Variable hidden = run_cached_decoder(model_, ids, position_ids, distance_bias_, cached);
   return hidden.defined() ? hidden.data() : Tensor();
 }

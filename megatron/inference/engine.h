@@ -87,7 +87,7 @@ class Engine {
   using Groups = std::deque<std::unique_ptr<Group>>;
 
   void check_text(const Request& request) const;
-  std::shared_ptr<Text> text_of(const Request& request) const;
+  std::shared_ptr<Text> text_of(const Request& request);
   bool has_room_for_text(int64_t length) const;
   void read_texts(std::span<const Part> parts);
   void read_together(std::span<const Group* const> groups);
@@ -127,6 +127,9 @@ class Engine {
   EngineOptions options_;
   PagePool pool_;
   KvCache cache_;
+  // The same for the texts that a T5's encoder has read.
+  std::optional<PagePool> text_pool_;
+  std::optional<KvCache> text_cache_;
   bool reads_singly_ = false;  // a pass reads one token of a text: a distance bias needs it
   Tensor distance_bias_;       // of a T5 with relative positions
   Groups running_;             // in the order they came

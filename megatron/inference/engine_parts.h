@@ -13,9 +13,18 @@ namespace megatron {
 // In place of a token or beam: the logits are not numbers.
 inline constexpr double kNotDrawn = -1;
 
-// What the encoder of a T5 has read for the requests that have this text.
+// What the encoder of a T5 has read for the requests that have this text: pages with the keys and
+// values of the decoder's layers.
 struct Engine::Text {
-  EncoderMemory memory = {};
+  explicit Text(PagePool& the_pool) : pool(the_pool) {}
+  ~Text() {
+    for (const int32_t page : pages) pool.release(page);
+  }
+  Text(const Text&) = delete;
+  Text& operator=(const Text&) = delete;
+
+  PagePool& pool;
+  std::vector<int32_t> pages = {};
   bool is_read = false;
 };
 

@@ -38,11 +38,11 @@ void Engine::check_text(const Request& request) const {
 }
 
 // The text of a request that joins: that of one that runs, if it is the same.
-std::shared_ptr<Engine::Text> Engine::text_of(const Request& request) const {
+std::shared_ptr<Engine::Text> Engine::text_of(const Request& request) {
   for (const auto& group : running_) {
     if (group->request.text == request.text) return group->text;
   }
-  return std::make_shared<Text>();
+  return std::make_shared<Text>(*text_pool_);
 }
 
 // Whether the texts that are kept leave room for one of `length` tokens.
@@ -87,15 +87,21 @@ void Engine::read_together(std::span<const Group* const> groups) {
   }
   T5Input input = {.encoder_tokens = tensor_of(tokens, {b, longest})};
   if (length_of(*groups.back()) < longest) input.encoder_padding_mask = padding;
-  const Variable output = run_encoder(model_, input);
-  if (!output.defined()) return;  // a stage of the encoder
-  const Tensor rows = output.data().reshape({longest * b, 1, output.size(2)});
+  std::vector<int32_t> slots(static_cast<size_t>(longest * b), -1);
   for (int64_t row = 0; row < b; ++row) {
     const Group& group = *groups[static_cast<size_t>(row)];
-    std::vector<int64_t> ids;
-    for (int64_t i = 0; i < length_of(group); ++i) ids.push_back(i * b + row);
-    group.text->memory.output = Variable(rows_of(rows, ids));
+    std::vector<int32_t>& pages = group.text->pages;
+    const int64_t page_tokens = text_pool_->page_tokens();
+    for (int64_t i = 0; i < length_of(group); ++i) {
+      if (i % page_tokens == 0) pages.push_back(text_pool_->allocate());
+      slots[static_cast<size_t>(i * b + row)] =
+          static_cast<int32_t>(pages.back() * page_tokens + i % page_tokens);
+    }
   }
+  const Variable output = run_encoder(model_, input);
+  if (!output.defined()) return;  // a stage of the encoder
+  model_.t5->keep_encoder_output(output, *text_cache_,
+                                 tensor_of(slots, {longest * b}).to(model_.stream()));
 }
 
 }  // namespace megatron

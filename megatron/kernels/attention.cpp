@@ -111,7 +111,8 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
     expect_dtype(settings.alibi_slopes.dtype, DType::kFloat32, "attention: alibi_slopes");
   }
   if (settings.relative_bias.data != nullptr) {
-    expect_shape(settings.relative_bias.shape, {q.heads, q.s, k.s}, "attention: relative_bias");
+    expect_shape(settings.relative_bias.shape, {q.heads, std::max<int64_t>(q.s + k.s - 1, 0)},
+                 "attention: relative_bias");
     expect_dtype(settings.relative_bias.dtype, DType::kFloat32, "attention: relative_bias");
   }
 }
@@ -140,21 +141,11 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
   throw_built_without_cuda("attention");
 }
 
-namespace {
-
-void refuse_prefixes(const AttentionSettings& settings) {
-  if (settings.prefix_ends.data == nullptr) return;
-  throw Unsupported("attention: prefix_ends is not available on a GPU; use the CPU");
-}
-
-}  // namespace
-
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream) {
   expect_attention_inputs(q, k, v, settings);
   if (stream.is_cpu()) return cpu::attention_forward(out, lse, q, k, v, settings, stream);
-  refuse_prefixes(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_forward(out, lse, q, k, v, settings, workspace, stream);
   }
@@ -174,7 +165,6 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
     return cpu::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                    stream);
   }
-  refuse_prefixes(settings);
   if constexpr (kBuiltWithCuda) {
     return cuda::attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                     workspace, stream);
@@ -182,13 +172,17 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
   throw_built_without_cuda("attention");
 }
 
-cuda::BackwardBytes::BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t d) {
+cuda::BackwardBytes::BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t sk, int64_t d,
+                                   bool has_relative_bias) {
   const auto whole = [](int64_t n, int64_t unit) { return (n + unit - 1) / unit; };
   // The first tile may begin before the first query.
   const int64_t tiles = b * heads * whole(sq + kDropoutQueries - 1, kBackwardQueries);
   const int64_t channels = d <= 64 ? 64 : d <= 96 ? 96 : 128;
   sums = tiles * kBackwardQueries * channels * 4;
   statistics = b * heads * sq * 8;
+  // The distances of a tile of keys to all queries.
+  const int64_t distances = sq + kBackwardKeys - 1;
+  bias_sums = has_relative_bias ? b * heads * whole(sk, kBackwardKeys) * distances * 4 : 0;
   counters = (1 + tiles) * 4;
 }
 

@@ -65,11 +65,13 @@ struct AttentionSettings {
   bool is_causal = false;       // query i sees keys 0 .. query_offset + i
   int64_t query_offset = 0;     // position of query 0 among the keys (the length of a cache)
   ConstView document_starts{};  // [b, sq] int32: query i sees no key before its document's start
-  // [b, sq] int32: a causal query i sees the keys before prefix_ends[i], too. On the CPU only.
+  // [b, sq] int32: a causal query i sees the keys before prefix_ends[i], too
   ConstView prefix_ends{};
   ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
   ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
-  ConstView relative_bias{};     // [heads, sq, sk] fp32: added to the scores of every sample
+  // [heads, sq + sk - 1] fp32: relative_bias[head, key - query + sq - 1] is added to the scores of
+  // every sample
+  ConstView relative_bias{};
   // Drops probabilities (kernels/attention_dropout.h) of head first_head + h of sequences of
   // dropout_length positions, or of sq if that is 0; query i is at position query_offset + i.
   DropoutKey dropout{};
@@ -98,8 +100,9 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
 // every run on the CPU, and on a deterministic stream on a GPU.
 //
 //   dq, dk, dv       out  shapes and dtype of q, k, v
-//   drelative_bias   out  [heads, sq, sk] fp32, summed over samples in order; null if the settings
-//                         have no bias or its gradient is not wanted
+//   drelative_bias   out  [heads, sq + sk - 1] fp32, summed over samples and pairs in an order that
+//                         the shape alone decides; null if the settings have no bias or its
+//                         gradient is not wanted
 //   dout, out, q, k, v, lse, settings  in  as in the forward pass
 //   workspace        scratch, attention_backward_workspace_bytes() of the same arguments
 void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView drelative_bias,
@@ -157,11 +160,13 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            const AttentionSettings& settings, Stream stream);
 // Scratch memory of the own backward kernels on tensor cores, in bytes.
 struct BackwardBytes {
-  BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t d);
-  int64_t total() const { return sums + statistics + counters; }
-  int64_t sums, statistics, counters;
+  BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t sk, int64_t d,
+                bool has_relative_bias);
+  int64_t total() const { return sums + statistics + bias_sums + counters; }
+  int64_t sums, statistics, bias_sums, counters;
 };
 inline constexpr int64_t kBackwardQueries = 64;  // queries of a tile
+inline constexpr int64_t kBackwardKeys = 128;    // keys of a tile
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -47,14 +47,25 @@ void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHea
                      ConstHeadsView k, ConstHeadsView v, const PageTable& table,
                      const PagedSettings& settings, TensorView workspace, Stream stream) {
   expect_shape({out.s, out.b, out.heads, out.d}, {q.s, 1, q.heads, q.d}, "paged_attention: out");
-  expect_shape({k.s, k.b, k.d}, {q.s, 1, q.d}, "paged_attention: k");
   expect_dtype(out.dtype, q.dtype, "paged_attention: out");
-  expect_dtype(k.dtype, q.dtype, "paged_attention: k");
-  expect_pages(keys, values, k, v);
+  const bool has_new_tokens = k.data != nullptr;
+  if (has_new_tokens) {
+    expect_shape({k.s, k.b, k.d}, {q.s, 1, q.d}, "paged_attention: k");
+    expect_dtype(k.dtype, q.dtype, "paged_attention: k");
+    expect_pages(keys, values, k, v);
+  } else {
+    expect_shape(keys.shape, {keys.size(0), keys.size(1), keys.size(2), q.d},
+                 "paged_attention: keys");
+    expect_shape(values.shape, keys.shape, "paged_attention: values");
+    expect_dtype(keys.dtype, q.dtype, "paged_attention: keys");
+    expect_dtype(values.dtype, q.dtype, "paged_attention: values");
+  }
   expect_table(table);
   if (stream.is_cpu()) {
-    const std::vector<int32_t> slots = new_slots(table, k.s, keys.size(1));
-    cpu::put_into_pages(keys, values, k, v, {slots.data(), {k.s}, DType::kInt32}, stream);
+    if (has_new_tokens) {
+      const std::vector<int32_t> slots = new_slots(table, k.s, keys.size(1));
+      cpu::put_into_pages(keys, values, k, v, {slots.data(), {k.s}, DType::kInt32}, stream);
+    }
     return cpu::paged_attention(out, q, keys, values, table, settings, stream);
   }
   if constexpr (kBuiltWithCuda) {

@@ -8,8 +8,8 @@ namespace megatron::kernels {
 // Rows of a batch whose keys and values lie in pages. Arrays are on the stream's device.
 struct PageTable {
   ConstView pages;     // [rows, max pages] int32: the pages of a row, in the order of its tokens
-  ConstView lengths;   // [rows] int32: tokens of a row, the new one included; 0: no such row
-  ConstView queries;   // [rows] int32: the token of q, k, v and out that is the row's new one
+  ConstView lengths;   // [rows] int32: tokens of a row, a new one included; 0: no such row
+  ConstView queries;   // [rows] int32: the token of q, k, v and out that is the row's
   int64_t max_length;  // no row is longer
 };
 
@@ -21,13 +21,14 @@ struct PagedSettings {
 };
 
 // Puts the key and the value of each row's new token into its pages and attends to all tokens of
-// the row: out = softmax(scale * q k^T + bias) v.
+// the row: out = softmax(scale * q k^T + bias) v. Without k and v there is no new token: several
+// rows may then have the same pages.
 //
 //   out     [t, 1, heads]               out  dtype of q; tokens that no row names stay
 //   keys    [pages, tokens, groups, d]  i/o  dtype of q; head h reads group h / (heads / groups)
 //   values  [pages, tokens, groups, d]  i/o  as keys
 //   q       [t, 1, heads]               in   fp32 | fp16 | bf16
-//   k, v    [t, 1, groups]              in   dtype of q
+//   k, v    [t, 1, groups]              in   dtype of q; null without new tokens
 //   table                               in   REQUIRES: pages exist, each row has enough, and no two
 //                                            rows put a token into the same page
 //   workspace                           i/o  paged_attention_workspace_bytes() bytes, zero before

@@ -5,16 +5,16 @@
 
 namespace megatron::kernels {
 
-// bias[head, query, key] = table[buckets[key - query + sq - 1], head]: what attention adds to its
-// scores for the distance between two tokens.
+// bias[head, i] = table[buckets[i], head]: what attention adds to its scores for distance i between
+// two tokens.
 //
-//   bias     [heads, sq, sk]       out  fp32
+//   bias     [heads, distances]    out  fp32
 //   table    [num buckets, heads]  in   fp32
-//   buckets  [sq + sk - 1]         in   int64, each a row of the table; by distance, rising
+//   buckets  [distances]           in   int64, each a row of the table
 void relative_bias_forward(TensorView bias, ConstView table, ConstView buckets, Stream stream);
 
-// dtable[bucket, head] = sum of dbias[head, query, key] over the pairs in the bucket, in fp64 and
-// in an order that the shape alone decides.
+// dtable[bucket, head] = sum of dbias[head, i] over the distances in the bucket, in fp64 and in an
+// order that the shape alone decides.
 void relative_bias_backward(TensorView dtable, ConstView dbias, ConstView buckets, Stream stream);
 
 namespace cpu {

@@ -52,7 +52,7 @@ Outputs run(const Problem& p, const Inputs& in) {
             empty_like(in.q), empty_like(in.k),
             empty_like(in.v), Tensor()};
   const bool has_bias = p.settings.relative_bias.data != nullptr;
-  if (has_bias) y.dbias = Tensor({p.heads, p.sq, p.sk}, DType::kFloat32, Stream{});
+  if (has_bias) y.dbias = Tensor(p.settings.relative_bias.shape, DType::kFloat32, Stream{});
   const auto q = kernels::heads_of(in.q.view(), p.heads);
   const auto k = kernels::heads_of(in.k.view(), p.groups);
   const auto v = kernels::heads_of(in.v.view(), p.groups);
@@ -100,6 +100,11 @@ double dropout_factor(const AttentionSettings& settings, int64_t batch, int64_t 
   return bits < threshold ? dropout.scale() : 0;
 }
 
+int64_t num_distances(const Problem& p) { return std::max<int64_t>(p.sq + p.sk - 1, 0); }
+int64_t place_of_bias(const Problem& p, int64_t head, int64_t i, int64_t j) {
+  return head * num_distances(p) + j - i + p.sq - 1;
+}
+
 // The definition, with a row of scores at a time, in fp64.
 Outputs reference(const Problem& p, const Inputs& in) {
   const auto zero = [](const Tensor& x) {
@@ -107,7 +112,7 @@ Outputs reference(const Problem& p, const Inputs& in) {
   };
   std::vector<double> out = zero(in.q), dq = zero(in.q), dk = zero(in.k), dv = zero(in.v);
   std::vector<double> lse(static_cast<size_t>(p.b * p.heads * p.sq));
-  std::vector<double> dbias(static_cast<size_t>(p.heads * p.sq * p.sk));
+  std::vector<double> dbias(static_cast<size_t>(p.heads * num_distances(p)));
   std::vector<double> score(static_cast<size_t>(p.sk));
   const std::vector<double> q = elements(in.q), k = elements(in.k), v = elements(in.v);
   const std::vector<double> dout = elements(in.dout);
@@ -128,7 +133,7 @@ Outputs reference(const Problem& p, const Inputs& in) {
           score[static_cast<size_t>(j)] = settings.scale * dot + slope * static_cast<double>(j);
           if (settings.relative_bias.data != nullptr) {
             score[static_cast<size_t>(j)] +=
-                settings.relative_bias.as<float>()[(head * p.sq + i) * p.sk + j];
+                settings.relative_bias.as<float>()[place_of_bias(p, head, i, j)];
           }
           if (!sees(settings, batch, p.sq, p.sk, i, j)) {
             score[static_cast<size_t>(j)] = -std::numeric_limits<double>::infinity();
@@ -159,7 +164,7 @@ Outputs reference(const Problem& p, const Inputs& in) {
           }
           dp *= dropout_factor(settings, batch, p.sq, head, i, j);
           const double dscore = score[static_cast<size_t>(j)] / sum * (dp - delta);
-          dbias[static_cast<size_t>((head * p.sq + i) * p.sk + j)] += dscore;
+          dbias[static_cast<size_t>(place_of_bias(p, head, i, j))] += dscore;
           const double ds = dscore * settings.scale;
           for (int64_t c = 0; c < p.d; ++c) {
             dq[static_cast<size_t>(at_q + c)] += ds * at(k, at_k(j) + c);
@@ -171,7 +176,7 @@ Outputs reference(const Problem& p, const Inputs& in) {
   }
   return {tensor_of(out, in.q.shape()), tensor_of(lse, {p.b, p.heads, p.sq}),
           tensor_of(dq, in.q.shape()),  tensor_of(dk, in.k.shape()),
-          tensor_of(dv, in.v.shape()),  tensor_of(dbias, {p.heads, p.sq, p.sk})};
+          tensor_of(dv, in.v.shape()),  tensor_of(dbias, {p.heads, num_distances(p)})};
 }
 
 void check(const Problem& p) {
@@ -196,7 +201,9 @@ void check(const Problem& p) {
   expect_close(got.dk, want.dk, values, p.name + ": dk");
   expect_close(got.dv, want.dv, values, p.name + ": dv");
   if (!got.dbias.defined()) return;
-  expect_close(got.dbias, want.dbias, values.for_terms(p.b), p.name + ": dbias");  // over samples
+  // Over samples and the pairs of a distance.
+  expect_close(got.dbias, want.dbias, values.for_terms(p.b * std::min(p.sq, p.sk)),
+               p.name + ": dbias");
 }
 
 TEST(AttentionTest, SizesAroundTiles) {
@@ -370,7 +377,7 @@ TEST(AttentionTest, Alibi) {
 }
 
 TEST(AttentionTest, RelativeBias) {
-  const Tensor bias = random_normal({4, 70, 90}, {.seed = 8});
+  const Tensor bias = random_normal({4, 70 + 90 - 1}, {.seed = 8});
   const Tensor mask = padding(3, 90, {90, 41, 3});
   Problem p{.name = "relative bias",
             .sq = 70,
@@ -525,7 +532,7 @@ TEST(AttentionTest, EmptyExtents) {
 
 #if defined(_OPENMP)
 TEST(AttentionTest, DoesNotDependOnTheNumberOfThreads) {
-  const Tensor bias = random_normal({4, 300, 300}, {.seed = 8});
+  const Tensor bias = random_normal({4, 599}, {.seed = 8});
   const Problem p{.name = "threads",
                   .sq = 300,
                   .sk = 300,
@@ -567,11 +574,11 @@ TEST(AttentionTest, RefusesWhatDoesNotFit) {
       "attention: head size 257 is above 256; lower --kv-channels");
   const auto three = kernels::heads_of(x.view(), 3);
   const auto two = kernels::heads_of(Tensor({4, 1, 16}, DType::kFloat32, Stream{}).view(), 2);
-  const Tensor bias({3, 4, 5}, DType::kFloat32, Stream{});
+  const Tensor bias({3, 4, 4}, DType::kFloat32, Stream{});
   EXPECT_EQ(message_of<ShapeError>([&] {
               kernels::expect_attention_inputs(three, three, three, {.relative_bias = bias.view()});
             }),
-            "attention: relative_bias has shape [3, 4, 5], expected [3, 4, 4]");
+            "attention: relative_bias has shape [3, 4, 4], expected [3, 7]");
   EXPECT_EQ(message_of<ShapeError>([&] { kernels::expect_attention_inputs(three, two, two, {}); }),
             "attention: 3 query heads do not divide evenly over 2 key heads");
 }

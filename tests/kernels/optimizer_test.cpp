@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "megatron/kernels/main_param.h"
 #include "megatron/tensor/tensor.h"
 #include "tests/support/tensors.h"
 
@@ -127,6 +129,83 @@ TEST_P(AdamTest, DoesNotDependOnTheNumberOfThreads) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, AdamTest,
                          testing::Values(DType::kFloat32, DType::kFloat16, DType::kBFloat16));
 
+constexpr kernels::MomentCode kCodes[] = {{.scale = 4.0f}, {.scale = 4.0f, .is_root = true}};
+
+// fp16: codes.
+Tensor as_moment(const Tensor& fp32, DType dtype, bool is_second) {
+  if (dtype != DType::kFloat16) return cast(fp32, dtype);
+  Tensor codes(fp32.shape(), dtype, Stream{});
+  kernels::encode_moment(codes.view(), fp32.view(), kCodes[is_second ? 1 : 0], Stream{});
+  return codes;
+}
+Tensor as_fp32(const Tensor& moment, bool is_second) {
+  if (moment.dtype() != DType::kFloat16) return cast(moment, DType::kFloat32);
+  Tensor fp32(moment.shape(), DType::kFloat32, Stream{});
+  kernels::decode_moment(fp32.view(), moment.view(), kCodes[is_second ? 1 : 0], Stream{});
+  return fp32;
+}
+
+// Moments of 16 bits are read, the update is that of fp32, and its results are rounded once.
+TEST_P(AdamTest, RoundsMomentsOnceAndComputesInFp32) {
+  const Ranges ranges;
+  auto numbers = two_groups();
+  for (kernels::AdamNumbers& group : numbers) group.fp16_scale = 4.0;
+  State narrow(DType::kBFloat16);
+  narrow.exp_avg = as_moment(narrow.exp_avg, GetParam(), false);
+  narrow.exp_avg_sq = as_moment(narrow.exp_avg_sq, GetParam(), true);
+  State wide(DType::kBFloat16);
+  wide.exp_avg = as_fp32(narrow.exp_avg, false);
+  wide.exp_avg_sq = as_fp32(narrow.exp_avg_sq, true);
+  for (State* state : {&narrow, &wide}) {
+    kernels::adam({}, state->main.view(), state->exp_avg.view(), state->exp_avg_sq.view(),
+                  state->grad.view(), ranges.view(), numbers, decision(0.7).view(), Stream{});
+  }
+  expect_identical(narrow.main, wide.main, "main");
+  expect_identical(narrow.exp_avg, as_moment(wide.exp_avg, GetParam(), false), "exp_avg");
+  expect_identical(narrow.exp_avg_sq, as_moment(wide.exp_avg_sq, GetParam(), true), "exp_avg_sq");
+}
+
+TEST(MomentCodeTest, EveryCodeComesBack) {
+  for (const float scale : {0x1p-3f, 1.0f, 0x1p15f, 0x1p20f}) {
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      Float16 code;
+      code.bits = static_cast<uint16_t>(bits);
+      const float x = code;
+      if (!std::isfinite(x)) continue;
+      const kernels::MomentCode first = {.scale = scale};
+      ASSERT_EQ(Float16(kernels::encoded(kernels::decoded(x, first), first)).bits, code.bits);
+      if (std::signbit(x)) continue;
+      const kernels::MomentCode second = {.scale = scale, .is_root = true};
+      ASSERT_EQ(Float16(kernels::encoded(kernels::decoded(x, second), second)).bits, code.bits);
+    }
+  }
+  EXPECT_EQ(kernels::encoded(1e9f, {.scale = 1.0f}), 65504.0f);
+  EXPECT_EQ(kernels::encoded(-1e9f, {.scale = 1.0f}), -65504.0f);
+}
+
+// Without gradients a second moment v becomes beta2 v. The largest beta2 with which every v falls
+// is about 0.996 in bf16 and 0.999 in fp16.
+TEST(MomentCodeTest, ASecondMomentFallsIfBeta2IsSmallEnough) {
+  const kernels::MomentCode root = {.scale = 1.0f, .is_root = true};
+  const auto share_that_falls = [&](bool is_fp16, double beta2) {
+    int64_t falls = 0;
+    const int64_t mantissas = is_fp16 ? 1024 : 128;
+    for (int64_t i = 0; i < mantissas; ++i) {
+      const float x = 1.0f + static_cast<float>(i) / static_cast<float>(mantissas);
+      const float v = is_fp16 ? kernels::decoded(x, root) : x;
+      const float less = static_cast<float>(beta2) * v;
+      const float kept = is_fp16 ? Float16(kernels::encoded(less, root)) : BFloat16(less);
+      falls += kept < x ? 1 : 0;
+    }
+    return static_cast<double>(falls) / static_cast<double>(mantissas);
+  };
+  EXPECT_EQ(share_that_falls(false, 0.9959), 1);
+  EXPECT_LT(share_that_falls(false, 0.9965), 1);
+  EXPECT_EQ(share_that_falls(false, 0.999), 0);
+  EXPECT_EQ(share_that_falls(true, 0.999), 1);
+  EXPECT_LT(share_that_falls(true, 0.9992), 1);
+}
+
 // With a constant gradient the unbiased moments are g and g^2 at every step, so with
 // u = g / (|g| + eps) and a = 1 - lr wd:   w_k = a^k w_0 - lr u (1 - a^k) / (1 - a).
 TEST(AdamTest, MatchesTheClosedFormForAConstantGradient) {
@@ -185,6 +264,95 @@ TEST(SgdTest, KeepsMomentumAndAddsWeightDecayToTheGradient) {
   EXPECT_EQ(element(buffer, 0), 0.5 * 2.25 + 2.0 - 0.25 * 0.125);
   EXPECT_EQ(element(buffer, 1), -6.0);
   EXPECT_EQ(element(model, 1), 7.0);
+}
+
+// What a bf16 parameter and a remainder of 16 bits make of an fp32 number.
+uint32_t kept(uint32_t w) {
+  const uint16_t p = BFloat16(std::bit_cast<float>(w)).bits;
+  return kernels::joined(p, kernels::remainder_of(w, p));
+}
+
+// All upper halves with the lower halves around every change of the rounding, and some upper halves
+// (zero, subnormal, 1, the largest numbers, infinity, NaN; even and odd) with all lower halves.
+std::vector<uint32_t> edge_cases() {
+  std::vector<uint32_t> cases;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    for (const uint32_t low : {0x0000u, 0x0001u, 0x7ffeu, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      cases.push_back(high << 16 | low);
+    }
+  }
+  for (const uint32_t high : {0x0000u, 0x8000u, 0x0001u, 0x007fu, 0x0080u, 0x3f80u, 0x3f81u,
+                              0xbf80u, 0x7f7eu, 0x7f7fu, 0xff7fu, 0x7f80u, 0xff80u, 0x7fc0u}) {
+    for (uint32_t low = 0; low < 0x10000; ++low) cases.push_back(high << 16 | low);
+  }
+  return cases;
+}
+
+TEST(MainParamTest, SixteenBitsMoreThanBf16AreExactButForOneTie) {
+  int64_t nudged = 0;
+  for (const uint32_t w : edge_cases()) {
+    const uint32_t got = kept(w);
+    if (std::isnan(std::bit_cast<float>(w))) {
+      ASSERT_TRUE(std::isnan(std::bit_cast<float>(got))) << std::hex << w;
+      continue;
+    }
+    const bool is_tie_above_even = (w & 0x1ffffu) == 0x8000u;
+    ASSERT_EQ(got, is_tie_above_even ? w - 1 : w) << std::hex << w;
+    nudged += is_tie_above_even ? 1 : 0;
+    const uint16_t parameter = BFloat16(std::bit_cast<float>(w)).bits;
+    ASSERT_EQ(BFloat16(std::bit_cast<float>(got)).bits, parameter) << std::hex << w;
+    ASSERT_EQ(kept(got), got) << std::hex << w;
+  }
+  EXPECT_GT(nudged, 32'000);
+}
+
+// Adam and SGD give the bits of fp32 main parameters, which change at that tie alone.
+TEST(MainParamTest, UpdatesHaveTheBitsOfFp32MainParameters) {
+  const Ranges ranges;
+  for (const bool is_adam : {true, false}) {
+    State whole(DType::kFloat32);
+    State split(DType::kFloat32);
+    Tensor model = cast(whole.main, DType::kBFloat16);
+    whole.main = cast(model, DType::kFloat32);
+    Tensor same = copied(model);
+    Tensor remainder = zeros({kSize}, DType::kInt16, Stream{});
+    Tensor joined({kSize}, DType::kFloat32, Stream{});
+    for (uint64_t step = 1; step <= 3; ++step) {
+      const Tensor grad = random_normal({kSize}, {.seed = 50 + step, .stddev = 1e-2f});
+      const auto update = [&](TensorView parameters, TensorView main, State& state) {
+        if (is_adam) {
+          kernels::adam(parameters, main, state.exp_avg.view(), state.exp_avg_sq.view(),
+                        grad.view(), ranges.view(), two_groups(), decision(1.0).view(), Stream{});
+        } else {
+          const std::vector<kernels::SgdNumbers> numbers = {
+              {.lr = 1e-3, .momentum = 0.9, .weight_decay = 0.1}, {.lr = 1e-4, .momentum = 0.5}};
+          kernels::sgd_momentum(parameters, main, state.exp_avg.view(), grad.view(), ranges.view(),
+                                numbers, decision(1.0).view(), Stream{});
+        }
+      };
+      update(same.view(), whole.main.view(), whole);
+      update(model.view(), remainder.view(), split);
+      expect_identical(model, same, "model");
+      kernels::join_main_params(joined.view(), model.view(), remainder.view(), Stream{});
+      for (float& w : whole.main.span<float>()) {
+        w = std::bit_cast<float>(kept(std::bit_cast<uint32_t>(w)));
+      }
+      expect_identical(joined, whole.main, "main");
+      Tensor again = zeros({kSize}, DType::kInt16, Stream{});
+      kernels::split_main_params(again.view(), joined.view(), model.view(), Stream{});
+      expect_identical(again, remainder, "remainder");
+    }
+  }
+}
+
+TEST(MainParamTest, RemaindersNeedABf16Model) {
+  State state(DType::kFloat32);
+  Tensor remainder = zeros({kSize}, DType::kInt16, Stream{});
+  Tensor model = cast(state.main, DType::kFloat16);
+  EXPECT_THROW(kernels::adam(model.view(), remainder.view(), state.exp_avg.view(),
+                             state.exp_avg_sq.view(), state.grad.view(), Ranges().view(),
+                             two_groups(), decision(1.0).view(), Stream{}),
+               DtypeError);
 }
 
 class SquaresAndZerosTest : public testing::TestWithParam<DType> {};

@@ -22,10 +22,13 @@ class PagedAttentionTest : public testing::Test {
   const kernels::Qkv<kernels::ConstHeadsView> heads_ =
       kernels::split_qkv(qkv_.view(), kHeads, kGroups);
 
+  bool has_new_tokens_ = true;
+
   Tensor attended(const kernels::PagedSettings& settings) {
     Tensor y = zeros({2, 1, kHeads * kSize}, DType::kFloat32, Stream{});
     kernels::paged_attention(kernels::heads_of(y.view(), kHeads), keys_.view(), values_.view(),
-                             heads_.q, heads_.k, heads_.v,
+                             heads_.q, has_new_tokens_ ? heads_.k : kernels::ConstHeadsView{},
+                             has_new_tokens_ ? heads_.v : kernels::ConstHeadsView{},
                              {{pages_.data(), {3, kMost}, DType::kInt32},
                               {lengths_.data(), {3}, DType::kInt32},
                               {queries_.data(), {3}, DType::kInt32},
@@ -51,7 +54,7 @@ TEST_F(PagedAttentionTest, AttendsAsOverAdjacentTokens) {
   const Tensor slopes = random_normal({kHeads}, {.seed = 4});
   const Tensor bias = random_normal({kHeads, kDistances}, {.seed = 5});
   // The bias of token 9 by key: distances of 5 and more have none.
-  Tensor by_key = zeros({kHeads, 1, 10}, DType::kFloat32, Stream{});
+  Tensor by_key = zeros({kHeads, 10}, DType::kFloat32, Stream{});
   for (int64_t head = 0; head < kHeads; ++head) {
     for (int64_t distance = 0; distance < kDistances; ++distance) {
       by_key.span<float>()[static_cast<size_t>(head * 10 + 9 - distance)] =
@@ -77,6 +80,17 @@ TEST_F(PagedAttentionTest, AttendsAsOverAdjacentTokens) {
                               .relative_bias = by_key.view()},
                              {}, Stream{});
   expect_close(got.slice(1, 1), want, Tolerance{1e-5, 1e-5});
+}
+
+// Without new tokens the pages stay, and a row attends to what is in them.
+TEST_F(PagedAttentionTest, AttendsToPagesAlone) {
+  const Tensor with_new_tokens = attended({.scale = 0.3f});
+  const Tensor keys = copied(keys_);
+  const Tensor values = copied(values_);
+  has_new_tokens_ = false;
+  expect_identical(attended({.scale = 0.3f}), with_new_tokens);
+  expect_identical(keys_, keys);
+  expect_identical(values_, values);
 }
 
 TEST_F(PagedAttentionTest, PutsTheNewTokenIntoItsPage) {

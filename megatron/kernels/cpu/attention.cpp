@@ -71,12 +71,12 @@ Visibility visibility_of(const AttentionSettings& settings, int64_t batch, int64
 // Rows of a tile of n keys are processed in whole vectors: hidden scores fill the last one.
 int64_t whole_vectors(int64_t n) { return (n + simd::kLanes - 1) / simd::kLanes * simd::kLanes; }
 
-// The row of a relative bias for a query, or of its gradient; null without a bias.
+// The relative bias of one of sq queries, or its gradient, by key; null without a bias.
 template <class View>
-auto* bias_row(const View& bias, int64_t head, int64_t query) {
+auto* bias_row(const View& bias, int64_t head, int64_t query, int64_t sq) {
   using Element = std::conditional_t<std::is_same_v<View, TensorView>, float, const float>;
   if (bias.data == nullptr) return static_cast<Element*>(nullptr);
-  return static_cast<Element*>(bias.data) + (head * bias.size(1) + query) * bias.size(2);
+  return static_cast<Element*>(bias.data) + head * bias.size(1) + sq - 1 - query;
 }
 
 // Adds the position biases to one row of scores for keys [key, key + n). Hides the keys that query
@@ -255,7 +255,8 @@ void forward_tile(ForwardTile& tile, const ForwardTask& task, int64_t head, int6
                             d * kTileCols, queries, n, d, false);
     for (int64_t i = 0; i < queries; ++i) {
       float* row = tile.scores + i * kScoreStride;
-      finish_scores(row, seen, i, key, n, slope, bias_row(settings.relative_bias, head, query + i));
+      finish_scores(row, seen, i, key, n, slope,
+                    bias_row(settings.relative_bias, head, query + i, task.q.s));
       accumulate_row(tile, i, n, channels);
       if (!settings.dropout.is_active()) continue;
       float factors[kKeys];
@@ -322,7 +323,8 @@ struct BackwardRows {
   int64_t batch;
   float slope;
   int64_t head;
-  int64_t query;              // the tile's first one
+  int64_t query;  // the tile's first one
+  int64_t sq;
   TensorView drelative_bias;  // may be null
 };
 
@@ -333,7 +335,7 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
   float* p = tile.p + i * kScoreStride;
   float* ds = tile.ds + i * kScoreStride;
   finish_scores(p, rows.seen, i, key, n, rows.slope,
-                bias_row(rows.settings.relative_bias, rows.head, rows.query + i));
+                bias_row(rows.settings.relative_bias, rows.head, rows.query + i, rows.sq));
   const float lse = rows.lse[i];
   const float delta = tile.delta[i];
 #pragma omp simd
@@ -357,7 +359,7 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
 // bias.
 void add_bias_gradient(const BackwardTile& tile, const BackwardRows& rows, int64_t i, int64_t key,
                        int64_t n) {
-  float* const sum = bias_row(rows.drelative_bias, rows.head, rows.query + i);
+  float* const sum = bias_row(rows.drelative_bias, rows.head, rows.query + i, rows.sq);
   if (sum == nullptr) return;
   const float* const ds = tile.ds + i * kScoreStride;
 #pragma omp simd
@@ -399,6 +401,7 @@ void backward_head(float* dk, float* dv, float* scratch, const HeadsView& dq,
                                          : settings.alibi_slopes.as<float>()[head],
                             .head = head,
                             .query = query,
+                            .sq = q.s,
                             .drelative_bias = drelative_bias};
     pack_queries(tile.q, head_data<T>(q, batch, head) + query * q.stride_s, q.stride_s, queries, d,
                  settings.scale);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "megatron/core/parallel_for.h"
+#include "megatron/kernels/cpu/few_rows_products.h"
 #include "megatron/kernels/cpu/gemm.h"
 #include "megatron/kernels/cpu/simd.h"
 #include "megatron/kernels/cpu/tiles.h"
@@ -20,75 +20,6 @@ using simd::kLanes;
 using simd::Vec;
 
 constexpr int64_t kMinFlopsPerThread = 1'000'000;
-// Rows whose sums are in registers at once; the next ones find this part of b in the cache.
-constexpr int64_t kRowsAtOnce = 8;
-constexpr int64_t kLineBytes = 64;
-// How far ahead of its use a line of b is requested: where its row ends, the next row of the run
-// begins.
-constexpr int64_t kBytesAhead = 1024;
-
-// Sums of a column and row that run beside each other. int8 is so small that one, addition after
-// addition, would take longer than reading it.
-template <class T>
-constexpr size_t kChains = sizeof(T) == 1 ? 2 : 1;
-
-// sums[i] += a(i, l) * b(lane, l) for l in [begin, end), one after the other in each chain.
-//   a  fp32 rows, `stride` apart
-template <int64_t kRows, class T>
-void add_products(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>& b, int64_t begin,
-                  int64_t end) {
-  constexpr int64_t kStep = 16 / sizeof(T);  // elements of a piece of a row
-  constexpr int64_t kLine = kLineBytes / sizeof(T);
-  Vec local[kChains<T>][kRows]{};
-  std::copy_n(sums, kRows, local[0]);
-  const auto add = [&](const auto& columns, int64_t l) {
-#pragma GCC unroll 16
-    for (size_t j = 0; j < columns.size(); ++j) {
-#pragma GCC unroll 8
-      for (int64_t i = 0; i < kRows; ++i) {
-        const Vec left = simd::broadcast(a[i * stride + l + static_cast<int64_t>(j)]);
-        Vec& sum = local[j % kChains<T>][i];
-        sum = simd::fma(left, columns[j], sum);
-      }
-    }
-  };
-  int64_t l = begin;
-  for (; l + kLine <= end; l += kLine) {
-#pragma GCC unroll 4
-    for (int64_t at = 0; at < kLine; at += kStep) {
-#pragma GCC unroll 4
-      for (int64_t j = 0; j < kLanes / 4; ++j) {
-        const auto row = static_cast<size_t>(at / kStep * kLanes / 4 + j);
-        const auto* line = reinterpret_cast<const char*>(b[row] + l);
-        __builtin_prefetch(line + kBytesAhead);
-      }
-      add(simd::load_columns(b, l + at), l + at);
-    }
-  }
-  for (; l < end; ++l) {
-    std::array<Vec, 1> column;
-    for (size_t j = 0; j < b.size(); ++j) column[0][j] = static_cast<float>(b[j][l]);
-    add(column, l);
-  }
-  for (int64_t i = 0; i < kRows; ++i) {
-    sums[i] = kChains<T> == 1 ? local[0][i] : local[0][i] + local[kChains<T> - 1][i];
-  }
-}
-
-template <class T>
-using AddProducts = void (*)(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>& b,
-                             int64_t begin, int64_t end);
-
-// add_products for 1 .. kRowsAtOnce rows, chosen at run time.
-template <class T>
-AddProducts<T> add_products_of(int64_t rows) {
-  static constexpr auto kProducts = []<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    return std::array<AddProducts<T>, sizeof...(kIndex)>{
-        &add_products<static_cast<int64_t>(kIndex) + 1, T>...};
-  }
-  (std::make_index_sequence<static_cast<size_t>(kRowsAtOnce)>());
-  return kProducts[static_cast<size_t>(rows - 1)];
-}
 
 // totals[i] = or += start + the products of row i of a with the rows of b, in the order of gemm().
 template <class T>

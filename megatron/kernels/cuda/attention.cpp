@@ -36,9 +36,11 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                            const AttentionSettings& settings, Stream stream) {
   return cudnn_backward_workspace_bytes(dq, dk, dv, dout, out, lse, q, k, v, settings, stream)
-      .value_or(tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, stream.device)
-                    ? BackwardBytes(q.b, q.heads, q.s, q.d).total()
-                    : math_attention_delta_bytes(q));
+      .value_or(
+          tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, stream.device)
+              ? BackwardBytes(q.b, q.heads, q.s, k.s, q.d, settings.relative_bias.data != nullptr)
+                    .total()
+              : math_attention_delta_bytes(q));
 }
 
 void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,

@@ -47,9 +47,10 @@ struct Problem {
   bool is_causal;
   int query_offset;
   const int32_t* document_starts;
+  const int32_t* prefix_ends;
   const bool* hidden;
   const float* slopes;
-  const float* relative_bias;  // [heads, sq, sk]
+  const float* relative_bias;  // [heads, sq + sk - 1]
   int64_t first_head;
   int64_t dropout_rows_of_head;
   DropoutKey dropout;
@@ -59,14 +60,14 @@ struct Problem {
   bool has_dropout;
 
   __device__ float slope(int head) const { return slopes == nullptr ? 0.0f : slopes[head]; }
-  // The relative bias of a head and a query, by key. REQUIRES: there is one, and such a query.
-  __device__ const float* bias_row(int head, int64_t query) const {
-    return relative_bias + (int64_t{head} * sq + query) * sk;
+  // The relative bias of a head by distance, key - query. REQUIRES: there is one.
+  __device__ const float* bias_by_distance(int head) const {
+    return relative_bias + int64_t{head} * (sq + sk - 1) + sq - 1;
   }
   // The terms that the score of a query and a key, which exist, has beside their product.
   __device__ float bias(int head, float slope, int64_t query, int64_t key) const {
     const float alibi = slope * static_cast<float>(key);
-    return relative_bias == nullptr ? alibi : alibi + bias_row(head, query)[key];
+    return relative_bias == nullptr ? alibi : alibi + bias_by_distance(head)[key - query];
   }
   template <class Index>
   __device__ Index first_key(int64_t batch, Index query) const {
@@ -74,10 +75,19 @@ struct Problem {
     const int32_t start = document_starts[batch * sq + query];
     return start > 0 ? start : 0;
   }
+  // One past the last key that a query sees without a prefix ...
   template <class Index>
-  __device__ Index last_key(Index query) const {  // one past the last
+  __device__ Index last_key(Index query) const {
     const Index last = query_offset + query + 1;
     return is_causal && last < sk ? last : sk;
+  }
+  // ... and with its prefix.
+  template <class Index>
+  __device__ Index last_key(int64_t batch, Index query) const {
+    const Index last = last_key(query);
+    if (prefix_ends == nullptr || query < 0 || query >= sq) return last;
+    const Index end = prefix_ends[batch * sq + query];
+    return end < last ? last : end < sk ? end : sk;
   }
   __device__ bool is_hidden(int64_t batch, int64_t key) const {
     return hidden != nullptr && hidden[batch * sk + key];
@@ -110,6 +120,7 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
       .is_causal = s.is_causal,
       .query_offset = static_cast<int>(s.query_offset),
       .document_starts = static_cast<const int32_t*>(s.document_starts.data),
+      .prefix_ends = static_cast<const int32_t*>(s.prefix_ends.data),
       .hidden = static_cast<const bool*>(s.key_padding_mask.data),
       .slopes = static_cast<const float*>(s.alibi_slopes.data),
       .relative_bias = static_cast<const float*>(s.relative_bias.data),

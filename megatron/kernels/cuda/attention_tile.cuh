@@ -126,13 +126,25 @@ struct Seen {
 };
 
 // The keys that queries [query, query + kQueries) see; at least one query is inside. Every lane
-// gets the same result.
-template <int kQueries>
+// gets the same result. Only kIsGeneral kernels know prefixes and relative biases: they cost the
+// others registers.
+template <int kQueries, bool kIsGeneral>
 __device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int query, int lane) {
   const int begin = max(query, 0);
   const int end = min(query + kQueries, p.sq);
   Seen seen{
       .first = 0, .last = p.last_key(end - 1), .whole_first = 0, .whole_last = p.last_key(begin)};
+  if (kIsGeneral && p.prefix_ends != nullptr) {
+    seen.last = 0;
+    seen.whole_last = p.sk;
+    for (int i = begin + lane; i < end; i += kWarp) {
+      const int last = p.last_key(batch, i);
+      seen.last = max(seen.last, last);
+      seen.whole_last = min(seen.whole_last, last);
+    }
+    seen.last = warp_max(seen.last);
+    seen.whole_last = -warp_max(-seen.whole_last);
+  }
   if (p.document_starts == nullptr) return seen;
   seen.first = p.sk;
   for (int i = begin + lane; i < end; i += kWarp) {
@@ -145,18 +157,16 @@ __device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int que
   return seen;
 }
 
-// Do scores have a term for the key beside the product, or a scale that is not positive?
-__device__ __forceinline__ bool has_bias(const Problem& p) {
-  return p.slopes != nullptr || p.scale <= 0;
-}
-
 // The keys that one query sees, without regard to hidden ones; none if there is no such query.
+template <bool kIsGeneral>
 struct Span {
   int first, last;
 
   __device__ Span(const Problem& p, int64_t batch, int query)
-      : first(p.first_key(batch, query)),
-        last(query >= 0 && query < p.sq ? p.last_key(query) : 0) {}
+      : first(p.first_key(batch, query)), last(0) {
+    if (query < 0 || query >= p.sq) return;
+    last = kIsGeneral ? p.last_key(batch, query) : p.last_key(query);
+  }
   __device__ bool has(int key) const { return key >= first && key < last; }
 };
 
@@ -183,15 +193,54 @@ struct HiddenKeys {
   __device__ __forceinline__ bool has(int w, int i) const { return (words[w] >> i & 1) != 0; }
 };
 
+// The relative bias of a tile of queries and a tile of keys in shared memory: element
+// key - query + kQueries - 1 is that of a key and a query, counted from the tiles' first ones.
+template <int kQueries, int kKeys>
+struct BiasWindow {
+  static constexpr int kFloats = kQueries + kKeys;
+
+  // Starts copying; zero where there are no such two.
+  template <int kBlock>
+  static __device__ __forceinline__ void copy(float* to, const Problem& p, int head, int query,
+                                              int key) {
+    if (p.relative_bias == nullptr) return;
+    const float* const bias = p.bias_by_distance(head);
+    for (int i = static_cast<int>(threadIdx.x); i < kFloats; i += kBlock) {
+      const int distance = i - kQueries + 1 + key - query;
+      const bool is_inside = distance > -p.sq && distance < p.sk;
+      copy_async_4(to + i, bias + (is_inside ? distance : 0), is_inside);
+    }
+  }
+};
+
 // Adds position biases to products, whose rows are queries, and hides keys. Returns the remaining,
-// positive, factor of base-2 scores.
-template <class Shape, bool kIsRelative>
+// positive, factor of base-2 scores. `bias` is that of the lane's first row and column in a window.
+template <class Shape, bool kIsGeneral>
 __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kKeyTiles][4],
                                              const Problem& p, const Seen& seen, int64_t batch,
-                                             int head, float slope, int query, int key,
-                                             const Lane& at) {
+                                             int head, float slope, const float* bias, int query,
+                                             int key, const Lane& at) {
   float factor = p.scale * kLog2E;
-  if (kIsRelative || has_bias(p)) {
+  if (kIsGeneral && p.relative_bias != nullptr) {
+    // Scores on a diagonal of tiles share their bias.
+    constexpr int kRowTiles = 2 * Shape::kUnits;
+#pragma unroll
+    for (int diagonal = 1 - kRowTiles; diagonal < Shape::kKeyTiles; ++diagonal) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float shared = kLog2E * bias[diagonal * 8 + c];
+#pragma unroll
+        for (int row = 0; row < kRowTiles; ++row) {
+          const int t = diagonal + row;
+          if (t < 0 || t >= Shape::kKeyTiles) continue;
+          float& score = x[row / 2][t][row % 2 * 2 + c];
+          score = fmaf(score, factor, shared);
+        }
+      }
+    }
+    factor = 1;
+  }
+  if (p.slopes != nullptr || factor <= 0) {
 #pragma unroll
     for (int t = 0; t < Shape::kKeyTiles; ++t) {
 #pragma unroll
@@ -203,25 +252,6 @@ __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kK
         }
       }
     }
-    if constexpr (kIsRelative) {
-#pragma unroll
-      for (int u = 0; u < Shape::kUnits; ++u) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int own_query = query + u * kUnit + at.row + h * 8;
-          if (own_query < 0 || own_query >= p.sq) continue;
-          const float* const bias = p.bias_row(head, own_query) + key + at.column;
-#pragma unroll
-          for (int t = 0; t < Shape::kKeyTiles; ++t) {
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              if (key + t * 8 + at.column + c >= p.sk) continue;
-              x[u][t][2 * h + c] = fmaf(kLog2E, bias[t * 8 + c], x[u][t][2 * h + c]);
-            }
-          }
-        }
-      }
-    }
     factor = 1;
   }
   if (!seen.has_all(key, Shape::kKeys)) {
@@ -229,7 +259,7 @@ __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kK
     for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Span span(p, batch, query + u * kUnit + at.row + h * 8);
+        const Span<kIsGeneral> span(p, batch, query + u * kUnit + at.row + h * 8);
 #pragma unroll
         for (int t = 0; t < Shape::kKeyTiles; ++t) {
 #pragma unroll

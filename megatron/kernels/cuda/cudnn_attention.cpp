@@ -144,9 +144,9 @@ bool has_usual_mask(const ConstHeadsView& q, const ConstHeadsView& k,
 bool takes(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& settings) {
   return (q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16) && q.d % 8 == 0 && q.b > 0 &&
          q.s > 0 && k.s > 0 && settings.document_starts.data == nullptr &&
-         settings.key_padding_mask.data == nullptr && settings.alibi_slopes.data == nullptr &&
-         settings.relative_bias.data == nullptr && has_usual_mask(q, k, settings) &&
-         !settings.dropout.is_active();
+         settings.prefix_ends.data == nullptr && settings.key_padding_mask.data == nullptr &&
+         settings.alibi_slopes.data == nullptr && settings.relative_bias.data == nullptr &&
+         has_usual_mask(q, k, settings) && !settings.dropout.is_active();
 }
 
 Key key_of(const Tensors& tensors, const ConstHeadsView& q, const ConstHeadsView& k,

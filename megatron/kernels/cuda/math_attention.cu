@@ -42,8 +42,15 @@ struct QueryBlock {
     }
     return warp_min(first) / kTile * kTile;
   }
-  __device__ int64_t last_key(const Problem& p) const {
-    return p.last_key(smaller(query + kTile, p.sq) - 1);
+  __device__ int64_t last_key(const Problem& p, int lane) const {
+    if (p.prefix_ends == nullptr) return p.last_key(smaller(query + kTile, p.sq) - 1);
+    int64_t last = 0;
+#pragma unroll
+    for (int i = 0; i < kTile; i += kWarp) {
+      const int64_t own = query + i + lane;
+      if (own < p.sq) last = larger(last, p.last_key(batch, own));
+    }
+    return warp_max(last);
   }
 };
 
@@ -164,7 +171,7 @@ __global__ void __launch_bounds__(kThreads)
     total[r] = 0;
   }
   q_tile.load(q, block.batch, block.head, block.query, p.sq, p.d, p.scale);
-  const int64_t last_key = block.last_key(p);
+  const int64_t last_key = block.last_key(p, lane);
   for (int64_t key = block.first_tile(p, lane); key < last_key; key += kTile) {
     __syncthreads();  // all threads have read the tiles
     k_tile.load(k, block.batch, block.group, key, p.sk, p.d, 1.0f);
@@ -180,7 +187,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t query = first_query + r;
       const bool is_seen = !is_hidden && query < p.sq &&
                            own_key >= p.first_key(block.batch, query) &&
-                           own_key < p.last_key(query);
+                           own_key < p.last_key(block.batch, query);
       const float score =
           is_seen ? weights[r] + p.bias(block.head, slope, query, own_key) : -infinity();
       const float now_largest = larger(largest[r], warp_max(score));  // the same on every lane
@@ -234,8 +241,8 @@ __device__ void differentiate(float (&dscores)[kRows], const float (&scores)[kRo
   for (int r = 0; r < kRows; ++r) {
     const int64_t query = rows.first_query + r;
     const bool is_query = query < p.sq;
-    const bool is_seen =
-        is_query && !is_hidden && key >= p.first_key(rows.batch, query) && key < p.last_key(query);
+    const bool is_seen = is_query && !is_hidden && key >= p.first_key(rows.batch, query) &&
+                         key < p.last_key(rows.batch, query);
     const float probability =
         is_seen ? expf(scores[r] + p.bias(rows.head, rows.slope, query, key) - rows.lse[r]) : 0.0f;
     if (p.has_dropout && is_query) {
@@ -284,7 +291,7 @@ __global__ void __launch_bounds__(kThreads)
     if (lane == 0) delta[at] = rows.delta[r];
   }
 
-  const int64_t last_key = block.last_key(p);
+  const int64_t last_key = block.last_key(p, lane);
   for (int64_t key = block.first_tile(p, lane); key < last_key; key += kTile) {
     float scores[kRows];
     float dscores[kRows];
@@ -336,8 +343,8 @@ __global__ void __launch_bounds__(kThreads)
 
   float dk_sums[kRows][kChannels / 32] = {};
   float dv_sums[kRows][kChannels / 32] = {};
-  // Under a causal mask, earlier queries do not see the tile.
-  const int64_t seen_from = p.is_causal ? tile_key - p.query_offset : 0;
+  // Under a causal mask, earlier queries do not see the tile, unless it is in their prefix.
+  const int64_t seen_from = p.is_causal && p.prefix_ends == nullptr ? tile_key - p.query_offset : 0;
   const int64_t first_tile = seen_from > 0 ? seen_from / kTile * kTile : 0;
   for (int head = group * heads_per_group; head < (group + 1) * heads_per_group; ++head) {
     const float slope = p.slope(head);
@@ -345,8 +352,10 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t query = tile_query + lane;
       const bool is_query = query < p.sq;
       const int64_t query_first_key = is_query ? p.first_key(batch, query) : p.sk;
-      const int64_t query_last_key = is_query ? p.last_key(query) : 0;
-      if (warp_min(query_first_key) >= tile_key + kTile) continue;  // the same in every warp
+      const int64_t query_last_key = is_query ? p.last_key(batch, query) : 0;
+      // The same in every warp.
+      if (warp_min(query_first_key) >= tile_key + kTile) continue;
+      if (p.prefix_ends != nullptr && warp_max(query_last_key) <= tile_key) continue;
       float probabilities[kRows];
       float dscores[kRows];
       __syncthreads();  // all threads have read the tiles
@@ -391,8 +400,9 @@ __global__ void __launch_bounds__(kThreads)
   store_rows<T, kChannels>(dv, batch, group, first_key, p.sk, p.d, dv_sums, ones, lane);
 }
 
-// The gradient of the relative bias for a tile of queries and a tile of keys of one head: the sum
-// over samples, in order.
+// The gradient of the relative bias. A block has the tiles of a head that are equally far from the
+// diagonal: it sums each place of a tile over samples and tiles, then the diagonals of the sums.
+// A distance lies in two such bands. It begins as zero, so the order of the two does not matter.
 template <class T, int kChannels>
 __global__ void __launch_bounds__(kThreads)
     backward_bias_kernel(float* drelative_bias, const float* delta, Heads<const T> dout,
@@ -407,44 +417,52 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t query_tiles = (p.sq + kTile - 1) / kTile;
   const int head = static_cast<int>(blockIdx.x % p.heads);
   const int group = head / (p.heads / p.groups);
-  const int64_t tile_query = blockIdx.x / p.heads % query_tiles * kTile;
-  const int64_t tile_key = blockIdx.x / p.heads / query_tiles * kTile;
-  const int64_t first_query = tile_query + first_row;
+  const int64_t band = (blockIdx.x / p.heads - query_tiles + 1) * kTile;  // tile_key - tile_query
 
   float sums[kRows] = {};
-  ScoreRows rows{0, first_query, head, p.slope(head), {}, {}};
   for (int64_t batch = 0; batch < p.b; ++batch) {
-    const auto products = [&](float(&to)[kRows], const Heads<const T>& left,
-                              const Heads<const T>& right, float factor) {
-      __syncthreads();  // all threads have read the tiles
-      of_queries.load(left, batch, head, tile_query, p.sq, p.d, factor);
-      of_keys.load(right, batch, group, tile_key, p.sk, p.d, 1.0f);
-      __syncthreads();
-      row_products(to, of_queries, first_row, of_keys, lane);
-    };
-    float scores[kRows];
-    float dscores[kRows];
-    products(scores, q, k, p.scale);
-    products(dscores, dout, v, 1.0f);
-    rows.batch = batch;
+    for (int64_t tile_query = band < 0 ? -band : 0; tile_query < p.sq; tile_query += kTile) {
+      const int64_t tile_key = tile_query + band;
+      if (tile_key >= p.sk) break;
+      const auto products = [&](float(&to)[kRows], const Heads<const T>& left,
+                                const Heads<const T>& right, float factor) {
+        __syncthreads();  // all threads have read the tiles
+        of_queries.load(left, batch, head, tile_query, p.sq, p.d, factor);
+        of_keys.load(right, batch, group, tile_key, p.sk, p.d, 1.0f);
+        __syncthreads();
+        row_products(to, of_queries, first_row, of_keys, lane);
+      };
+      float scores[kRows];
+      float dscores[kRows];
+      products(scores, q, k, p.scale);
+      products(dscores, dout, v, 1.0f);
+      ScoreRows rows{batch, tile_query + first_row, head, p.slope(head), {}, {}};
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (first_query + r >= p.sq) break;
-      const int64_t at = (batch * p.heads + head) * p.sq + first_query + r;
-      rows.lse[r] = lse[at];
-      rows.delta[r] = delta[at];
+      for (int r = 0; r < kRows; ++r) {
+        if (rows.first_query + r >= p.sq) break;
+        const int64_t at = (batch * p.heads + head) * p.sq + rows.first_query + r;
+        rows.lse[r] = lse[at];
+        rows.delta[r] = delta[at];
+      }
+      differentiate(dscores, scores, p, rows, tile_key + lane);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sums[r] += dscores[r];
     }
-    differentiate(dscores, scores, p, rows, tile_key + lane);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) sums[r] += dscores[r];
   }
-  if (tile_key + lane >= p.sk) return;
+  __syncthreads();  // all threads have read the tiles
+  constexpr int kStride = kTile + 1;
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t query = first_query + r;
-    if (query >= p.sq) break;
-    drelative_bias[(int64_t{head} * p.sq + query) * p.sk + tile_key + lane] = sums[r];
+  for (int r = 0; r < kRows; ++r) memory[(first_row + r) * kStride + lane] = sums[r];
+  __syncthreads();
+  const int distance = static_cast<int>(threadIdx.x) - kTile + 1;  // of column to row
+  const int64_t place = band + distance + p.sq - 1;
+  if (distance >= kTile || place < 0 || place >= p.sq + p.sk - 1) return;
+  float sum = 0;
+  for (int row = 0; row < kTile; ++row) {
+    const int column = row + distance;
+    if (column >= 0 && column < kTile) sum += memory[row * kStride + column];
   }
+  atomicAdd(drelative_bias + int64_t{head} * (p.sq + p.sk - 1) + place, sum);
 }
 
 // --- Launching ---
@@ -509,8 +527,8 @@ void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorVie
                              const AttentionSettings& settings, float* delta, Stream stream) {
   const int64_t query_blocks = num_tiles_of(q.s) * q.b * q.heads;
   const int64_t key_blocks = num_tiles_of(k.s) * k.b * k.heads;
-  const int64_t bias_blocks =
-      drelative_bias.is_null() ? 0 : num_tiles_of(q.s) * num_tiles_of(k.s) * q.heads;
+  const int64_t bands = num_tiles_of(q.s) + num_tiles_of(k.s) - 1;
+  const int64_t bias_blocks = drelative_bias.is_null() ? 0 : bands * q.heads;
   const Problem problem = problem_of(q, k, settings);
   dispatch(q, [&]<class T, int kChannels>() {
     const auto q_heads = heads_on_device<const T>(q);
@@ -532,6 +550,8 @@ void math_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorVie
       }
     });
     if (bias_blocks > 0) {
+      MG_CUDA(cudaMemsetAsync(drelative_bias.data, 0, static_cast<size_t>(drelative_bias.bytes()),
+                              native(stream)));
       launch<kChannels>(backward_bias_kernel<T, kChannels>, bias_blocks, 2, stream,
                         drelative_bias.as<float>(), static_cast<const float*>(delta), dout_heads,
                         lse.as<float>(), q_heads, k_heads, v_heads, problem);

@@ -64,6 +64,11 @@ __device__ __forceinline__ void copy_async_8(void* to, const void* from, bool is
                "l"(__cvta_generic_to_global(from)), "r"(is_inside ? 8 : 0)
                : "memory");
 }
+__device__ __forceinline__ void copy_async_4(void* to, const void* from, bool is_inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)),
+               "l"(__cvta_generic_to_global(from)), "r"(is_inside ? 4 : 0)
+               : "memory");
+}
 // Waits for all copies of this thread; a barrier then shows them to the other threads.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");

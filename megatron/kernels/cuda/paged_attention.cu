@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   const int part = at.part;
   const int length = p.lengths[row];
   const int last = length - 1;
+  const int stored = p.num_stored(length);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int channel = lane % kLanes * kVector;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int key = first_key + i * kKeysAtOnce;
-      if (key >= last || !has_channels) continue;
+      if (key >= stored || !has_channels) continue;
       keys[i] = load_pack(p.place(p.keys, row, group, key) + channel);
       values[i] = load_pack(p.place(p.values, row, group, key) + channel);
     }
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   if (part * kPagedKeys >= length) return;
 
   const int token = p.queries[row];
-  if (last / kPagedKeys == part) {
+  if (stored < length && last / kPagedKeys == part) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (first_key + i * kKeysAtOnce != last || !has_channels) continue;
@@ -196,7 +197,8 @@ void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHea
                      const PagedSettings& settings, TensorView workspace, Stream stream) {
   const int64_t rows = table.lengths.numel();
   if (rows == 0 || table.max_length == 0) return;
-  expect_whole_packs({out, q, k, v});
+  expect_whole_packs({out, q});
+  if (k.data != nullptr) expect_whole_packs({k, v});
   const int64_t parts = (table.max_length + kPagedKeys - 1) / kPagedKeys;
   const ConstView bias = settings.distance_bias;
   auto* const counters = static_cast<int*>(workspace.data);
@@ -214,7 +216,7 @@ void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHea
         .max_pages = static_cast<int>(table.pages.size(1)),
         .page_tokens = static_cast<int>(keys.size(1)),
         .heads = static_cast<int>(q.heads),
-        .groups = static_cast<int>(k.heads),
+        .groups = static_cast<int>(keys.size(2)),
         .chunks = 1,
         .d = static_cast<int>(q.d),
         .scale = settings.scale,

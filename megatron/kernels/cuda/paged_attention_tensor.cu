@@ -70,6 +70,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) tensor_paged_kernel(const Paged
   const Lane lane;
   const int length = p.lengths[at.row];
   const int last = length - 1;
+  const int stored = p.num_stored(length);
+  const bool has_new_key = stored < length;
   const int first_key = at.part * kPagedKeys + lane.warp * kKeysOfWarp;
   auto* const keys = reinterpret_cast<T*>(memory) + lane.warp * 2 * KeyTile::kElements;
   T* const values = keys + KeyTile::kElements;
@@ -87,8 +89,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) tensor_paged_kernel(const Paged
       const int channel = n % kPacks * kVector;
       const int64_t from =
           (int64_t{__shfl_sync(kFullMask, slot, key)} * p.groups + at.group) * p.d + channel;
-      if (first_key + key == last) continue;
-      const bool is_inside = first_key + key < last && channel < p.d;
+      if (has_new_key && first_key + key == last) continue;
+      const bool is_inside = first_key + key < stored && channel < p.d;
       const int to = key * KeyTile::kStride + channel;
       copy_async_16(keys + to, is_inside ? p.keys + from : p.keys, is_inside);
       copy_async_16(values + to, is_inside ? p.values + from : p.values, is_inside);
@@ -100,7 +102,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) tensor_paged_kernel(const Paged
 
   const int token = p.queries[at.row];
   const int new_key = last - first_key;  // of the warp's keys
-  if (new_key >= 0 && new_key < kKeysOfWarp && lane.lane < kPacks) {
+  if (has_new_key && new_key >= 0 && new_key < kKeysOfWarp && lane.lane < kPacks) {
     const int channel = lane.lane * kVector;
     uint4 key{}, value{};
     if (channel < p.d) {

@@ -35,6 +35,8 @@ struct PagedProblem {
     const int64_t slot = int64_t{page} * page_tokens + token % page_tokens;
     return store + (slot * groups + group) * d;
   }
+  // How many of a row's tokens are in its pages: all but a new one.
+  __device__ int num_stored(int length) const { return k.data == nullptr ? length : length - 1; }
   // Added to the score of a key for the last of `length` tokens.
   __device__ float bias(int head, int key, int length) const {
     float sum = slopes == nullptr ? 0.0f : slopes[head] * static_cast<float>(key);

@@ -28,12 +28,5 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorV
                                ConstHeadsView dout, ConstHeadsView out, ConstView lse,
                                ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                const AttentionSettings& settings, void* workspace, Stream stream);
-// Its part that computes the gradient of the relative bias.
-//   statistics [b, heads, sq, 2]: log2 of the sum of powers of two, and the sum of dout * out over
-//   channels, over the factor of kept probabilities
-void tensor_attention_bias_gradient(TensorView drelative_bias, ConstHeadsView dout,
-                                    ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
-                                    const AttentionSettings& settings, const float* statistics,
-                                    Stream stream);
 
 }  // namespace megatron::kernels::cuda

@@ -33,10 +33,12 @@ struct BackwardShape {
   static constexpr int kBlock = kWarps * kWarp;  // threads
   static constexpr int kWarpKeys = kUnits * kUnit;
   static constexpr int kKeys = kWarps * kWarpKeys;
-  static constexpr int kSteps = kChannels / kUnit;     // of a product over channels
-  static constexpr int kChannelTiles = kChannels / 8;  // columns of a product
-  static constexpr int kChunkTiles = kChunk / 8;       // the same
-  static constexpr int kChunkSteps = kChunk / kUnit;   // of a product over a chunk
+  static constexpr int kSteps = kChannels / kUnit;                 // of a product over channels
+  static constexpr int kChannelTiles = kChannels / 8;              // columns of a product
+  static constexpr int kChunkTiles = kChunk / 8;                   // the same
+  static constexpr int kChunkSteps = kChunk / kUnit;               // of a product over a chunk
+  static constexpr int kDiagonals = 2 * kUnits + kChunkTiles - 1;  // of a warp's scores of a chunk
+  static_assert(kKeys == kBackwardKeys);
 
   // A warp's part of a tile of dq: half of the channels of some queries.
   static constexpr int kSumUnits = kQueries / kUnit / (kWarps / 2);
@@ -48,17 +50,23 @@ struct BackwardShape {
   using QueryTile = Rows<T, kQueries, kChannels>;
   template <class T>
   using ScoreTile = Rows<T, kKeys, kQueries>;  // transposed
-  template <class T>
+  using Window = BiasWindow<kQueries, kKeys>;
+  static constexpr int kWarpSums = kQueries + kWarpKeys;  // of gradients, by distance
+  template <class T, bool kIsGeneral>
   static constexpr int kBytes = static_cast<int>(
       (2 * KeyTile<T>::kElements + 4 * QueryTile<T>::kElements + ScoreTile<T>::kElements) *
           sizeof(T) +
-      2 * kQueries * sizeof(float2) + 16);
+      2 * kQueries * sizeof(float2) + 16 +
+      (kIsGeneral ? (2 * Window::kFloats + kWarps * kWarpSums) * sizeof(float) : 0));
 };
 
 // Pointers into the workspace.
 struct Scratch {
   float4* sums;        // of dq, by tile of queries, warp, product and lane
   float2* statistics;  // [b, heads, sq]: log2 of the sum of powers of two, D / factor
+  // [b, heads, tiles of keys, sq + kKeys - 1]: gradients of scores, over the factor of kept
+  // probabilities, by key - query + sq - 1 - the tile's first key; null if they are not wanted
+  float* bias_sums;
   int* ticket;
   int* counters;  // [b, heads, tiles]: how many tiles of keys have added to dq
   int tiles;      // of queries of a head
@@ -84,7 +92,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t batch = pair / p.heads;
   const int head = static_cast<int>(pair % p.heads);
   const int first_query = tile * kQueries - queries_before_first(p);
-  const Seen seen = seen_by<kQueries>(p, batch, first_query, static_cast<int>(threadIdx.x) % kWarp);
+  const int warp_lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Seen seen = seen_by<kQueries, true>(p, batch, first_query, warp_lane);
   const Adders adders(seen, keys);
   const bool has_keys = adders.first < adders.last;
   if (threadIdx.x == 0) {
@@ -145,6 +154,7 @@ struct Visit {
   __device__ Visit(int first_head, int tiles)
       : head(first_head), tile(tiles), seen{}, adders(seen, 1) {}
 
+  template <bool kIsGeneral>
   __device__ void advance(const Problem& p, const Work& work, int keys, int tiles, int end_head,
                           int lane) {
     do {
@@ -153,7 +163,8 @@ struct Visit {
         ++head;
       }
       if (head >= end_head) return;
-      seen = seen_by<kQueries>(p, work.batch, tile * kQueries - queries_before_first(p), lane);
+      seen = seen_by<kQueries, kIsGeneral>(p, work.batch, tile * kQueries - queries_before_first(p),
+                                           lane);
       adders = Adders(seen, keys);
     } while (!adders.has(work.tile));
   }
@@ -162,6 +173,9 @@ struct Visit {
 // A warp's part of a tile of scores: the products of its keys, as rows, and a chunk of queries.
 template <class Shape>
 using Scores = float[Shape::kUnits][Shape::kChunkTiles][4];
+// A lane's sums over a part, by even and odd column and by diagonal of 8 x 8 tiles.
+template <class Shape>
+using Diagonals = float[2][Shape::kDiagonals];
 
 // x += rows of a tile of keys times rows of a chunk of queries, transposed.
 template <class T, class Shape>
@@ -180,13 +194,36 @@ __device__ __forceinline__ void multiply_rows(Scores<Shape>& x, const T* key_lan
 }
 
 // Adds position biases to products and hides keys. Returns the remaining factor of base-2 scores.
-template <class Shape, bool kIsRelative>
+// `bias` is that of the lane's first row and column in a window.
+template <class Shape, bool kIsGeneral>
 __device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem& p,
                                                 const Seen& seen, const HiddenKeys<1>& hidden,
-                                                int64_t batch, int head, float slope, int query,
-                                                int key, const Lane& at) {
+                                                int64_t batch, float slope, const float* bias,
+                                                int query, int key, const Lane& at) {
   float factor = p.scale * kLog2E;
-  if (kIsRelative || has_bias(p)) {
+  // A query that does not exist has no sum that bounds its scores.
+  bool may_be_large = p.slopes != nullptr || factor <= 0;
+  if (kIsGeneral && p.relative_bias != nullptr) {
+    may_be_large |= query < 0 || query + Shape::kChunk > p.sq;
+    // Scores on a diagonal of tiles share their bias.
+#pragma unroll
+    for (int i = 0; i < Shape::kDiagonals; ++i) {
+      const int diagonal = i + 1 - Shape::kChunkTiles;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float shared = kLog2E * bias[diagonal * 8 - c];
+#pragma unroll
+        for (int t = 0; t < Shape::kChunkTiles; ++t) {
+          const int row = diagonal + t;
+          if (row < 0 || row >= 2 * Shape::kUnits) continue;
+          float& score = x[row / 2][t][row % 2 * 2 + c];
+          score = fmaf(score, factor, shared);
+        }
+      }
+    }
+    factor = 1;
+  }
+  if (p.slopes != nullptr || factor <= 0) {
 #pragma unroll
     for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
@@ -198,33 +235,14 @@ __device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem&
         }
       }
     }
-    if constexpr (kIsRelative) {
-#pragma unroll
-      for (int t = 0; t < Shape::kChunkTiles; ++t) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int own_query = query + t * 8 + at.column + c;
-          if (own_query < 0 || own_query >= p.sq) continue;
-          const float* const bias = p.bias_row(head, own_query) + key + at.row;
-#pragma unroll
-          for (int u = 0; u < Shape::kUnits; ++u) {
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-              if (key + u * kUnit + at.row + h * 8 >= p.sk) continue;
-              x[u][t][2 * h + c] = fmaf(kLog2E, bias[u * kUnit + h * 8], x[u][t][2 * h + c]);
-            }
-          }
-        }
-      }
-    }
     factor = 1;
   }
-  if (kIsRelative || has_bias(p) || !seen.has_all(key, Shape::kWarpKeys)) {
+  if (may_be_large || !seen.has_all(key, Shape::kWarpKeys)) {
 #pragma unroll
     for (int t = 0; t < Shape::kChunkTiles; ++t) {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const Span span(p, batch, query + t * 8 + at.column + c);
+        const Span<kIsGeneral> span(p, batch, query + t * 8 + at.column + c);
 #pragma unroll
         for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
@@ -251,13 +269,14 @@ __device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem&
 }
 
 // Turns scores and gradients dp of kept probabilities into kept probabilities p and gradients ds of
-// scores, rounded: the left factors of products over the chunk's queries.
-template <class T, class Shape, bool kHasDropout>
+// scores, rounded: the left factors of products over the chunk's queries. Adds the gradients of
+// each diagonal of tiles and column to `diagonals`.
+template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
 __device__ __forceinline__ void differentiate(
     uint32_t (&kept)[Shape::kUnits][Shape::kChunkSteps][4],
-    uint32_t (&ds)[Shape::kUnits][Shape::kChunkSteps][4], const Scores<Shape>& x,
-    const Scores<Shape>& dp, float factor, const float2* statistics, const DropoutHead& dropout,
-    int position, int key, const Lane& at) {
+    uint32_t (&ds)[Shape::kUnits][Shape::kChunkSteps][4], Diagonals<Shape>& diagonals,
+    const Scores<Shape>& x, const Scores<Shape>& dp, float factor, const float2* statistics,
+    const DropoutHead& dropout, int position, int key, const Lane& at) {
 #pragma unroll
   for (int t = 0; t < Shape::kChunkTiles; ++t) {
     // Of both queries: log of the sum, D, the same of the next query.
@@ -290,6 +309,9 @@ __device__ __forceinline__ void differentiate(
           own = is_kept ? own : 0.0f;
         }
         gradient[i] = p[i] * (own - deltas[i % 2]);
+        if constexpr (kIsGeneral) {
+          diagonals[i % 2][2 * u + i / 2 - t + Shape::kChunkTiles - 1] += gradient[i];
+        }
         p[i] = is_kept ? p[i] : 0.0f;
       }
 #pragma unroll
@@ -298,6 +320,37 @@ __device__ __forceinline__ void differentiate(
         ds[u][t / 2][t % 2 * 2 + h] = pack_two<T>(gradient[2 * h], gradient[2 * h + 1]);
       }
     }
+  }
+}
+
+// Adds the gradients of a warp's scores of a chunk, which begins at query `begin` of the tile, to
+// the warp's sums: element kQueries + key - query, counted from the warp's and the tile's first
+// ones.
+//
+// A lane's sum of diagonal D belongs to distance 8 D + row - column (- 1 if odd), so to residue
+// (row - column) mod 8 of block D, or of D - 1 if row < column. Lanes of a residue differ in their
+// column: they add up in two steps, and each then has the sums of all blocks.
+template <class Shape>
+__device__ __forceinline__ void add_diagonals(float* sums, const Diagonals<Shape>& diagonals,
+                                              int begin, const Lane& at) {
+  constexpr int kBlocks = Shape::kDiagonals + 1;
+  const auto lane_of = [](int row, int column) { return row % 8 * 4 + column / 2; };
+  const int odd = lane_of(at.row + 1, at.column);
+  const int near = lane_of(at.row - at.column + (at.column ^ 2) + 8, at.column ^ 2);
+  const int far = lane_of(at.row - at.column + (at.column ^ 4) + 8, at.column ^ 4);
+  float* const own = sums + kQueries - Shape::kChunk - begin + (at.row - at.column + 8) % 8;
+  __syncwarp();  // the last chunk's sums are added
+#pragma unroll
+  for (int block = 0; block < kBlocks; ++block) {
+    const auto of_column = [&](int c) {
+      const float same = block > 0 ? diagonals[c][block > 0 ? block - 1 : 0] : 0.0f;
+      const float next = block < kBlocks - 1 ? diagonals[c][block < kBlocks - 1 ? block : 0] : 0.0f;
+      return at.row >= at.column + c ? same : next;
+    };
+    float sum = of_column(0) + __shfl_sync(kFullMask, of_column(1), odd);
+    sum += __shfl_sync(kFullMask, sum, near);
+    sum += __shfl_sync(kFullMask, sum, far);
+    if (block % 4 == at.column / 2) own[block * 8] += sum;
   }
 }
 
@@ -316,6 +369,23 @@ __device__ __forceinline__ void add_queries(
       for (int i = 0; i < 4; ++i) a[u][i] = left[u][step][i];
     }
     add_by_rows<T>(sums, a, query_lane + step * kUnit * kStride);
+  }
+}
+
+// Adds the sums of all warps for a tile of queries to a block's row of Scratch::bias_sums. No other
+// block adds to the row, and barriers order this block's additions.
+template <class Shape>
+__device__ __forceinline__ void add_tile(float* row, const float* sums, const Problem& p,
+                                         int tile_query) {
+  for (int i = static_cast<int>(threadIdx.x); i < kQueries + Shape::kKeys; i += Shape::kBlock) {
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < Shape::kWarps; ++warp) {
+      const int own = i - warp * Shape::kWarpKeys;
+      if (own >= 0 && own < Shape::kWarpSums) sum += sums[warp * Shape::kWarpSums + own];
+    }
+    const int place = i - kQueries - tile_query + p.sq - 1;
+    if (place >= 0 && place < p.sq + Shape::kKeys - 1) atomicAdd(row + place, sum);
   }
 }
 
@@ -341,12 +411,13 @@ __device__ void store_keys(const Heads<T>& to, const Work& work, const Problem& 
   }
 }
 
-template <class T, class Shape, bool kHasDropout, bool kIsRelative>
+template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     tensor_backward_kernel(Heads<T> dq, Heads<T> dk, Heads<T> dv, Heads<const T> dout,
                            Heads<const T> q, Heads<const T> k, Heads<const T> v, Scratch scratch,
                            Problem p) {
   extern __shared__ __align__(128) unsigned char memory[];
+  const Lane at;
   using KeyTile = typename Shape::template KeyTile<T>;
   using QueryTile = typename Shape::template QueryTile<T>;
   using ScoreTile = typename Shape::template ScoreTile<T>;
@@ -357,7 +428,11 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   T* const ds_tile = dout_tiles + 2 * QueryTile::kElements;
   auto* const statistics = reinterpret_cast<float2*>(ds_tile + ScoreTile::kElements);
   auto* const own_ticket = reinterpret_cast<int*>(statistics + 2 * kQueries);
-  const Lane at;
+  using Window = typename Shape::Window;
+  auto* const windows = reinterpret_cast<float*>(own_ticket + 4);
+  float* const bias_sums = windows + 2 * Window::kFloats;
+  float* const warp_sums = bias_sums + at.warp * Shape::kWarpSums;
+  const bool has_bias_sums = kIsGeneral && scratch.bias_sums != nullptr;
 
   if (threadIdx.x == 0) *own_ticket = atomicAdd(scratch.ticket, 1);
   __syncthreads();
@@ -378,6 +453,10 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     QueryTile::template copy<Shape::kBlock>(dout_tiles + stage * QueryTile::kElements,
                                             HeadRows<T>(dout, work.batch, visit.head, p.sq, p.d),
                                             query);
+    if constexpr (kIsGeneral) {
+      Window::template copy<Shape::kBlock>(windows + stage * Window::kFloats, p, visit.head, query,
+                                           tile_key);
+    }
     const int own = query + static_cast<int>(threadIdx.x);
     if (threadIdx.x >= kQueries) return;
     // Without a query its row and statistics are zeros, which makes all gradients zero.
@@ -388,7 +467,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   };
 
   Visit visit(end_head - heads_per_group, scratch.tiles);
-  visit.advance(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
+  visit.advance<kIsGeneral>(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
   KeyTile::template copy<Shape::kBlock>(k_tile, HeadRows<T>(k, work.batch, work.group, p.sk, p.d),
                                         tile_key);
   KeyTile::template copy<Shape::kBlock>(v_tile, HeadRows<T>(v, work.batch, work.group, p.sk, p.d),
@@ -402,7 +481,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   int released = 0;
   while (visit.head < end_head) {
     Visit next = visit;
-    next.advance(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
+    next.advance<kIsGeneral>(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
     wait_for_copies();
     __syncthreads();  // this tile has arrived; the last one is read and its dq added
     if (threadIdx.x == 0 && to_release != nullptr) store_release(to_release, released);
@@ -413,13 +492,19 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     const float slope = p.slope(visit.head);
     const T* const q_tile = q_tiles + stage * QueryTile::kElements;
     const T* const dout_tile = dout_tiles + stage * QueryTile::kElements;
+    const float* const bias = windows + stage * Window::kFloats + kQueries - 1 +
+                              at.warp * Shape::kWarpKeys + at.row - at.column;
+    if (has_bias_sums) {
+      for (int i = at.lane; i < Shape::kWarpSums; i += kWarp) warp_sums[i] = 0;
+    }
     T* const ds_lane = ds_tile + (at.warp * Shape::kWarpKeys + at.row) * ScoreTile::kStride;
 #pragma unroll 1
     for (int begin = 0; begin < kQueries; begin += Shape::kChunk) {
       const int query = tile_query + begin;
       Scores<Shape> x = {};
       uint32_t ds[Shape::kUnits][Shape::kChunkSteps][4] = {};
-      const int last = p.last_key(query + Shape::kChunk - 1);
+      const bool has_prefixes = kIsGeneral && p.prefix_ends != nullptr;
+      const int last = has_prefixes ? visit.seen.last : p.last_key(query + Shape::kChunk - 1);
       if (warp_key < last && warp_key + Shape::kWarpKeys > visit.seen.first) {
         const int first_row = at.warp * Shape::kWarpKeys * KeyTile::kStride;
         multiply_rows<T, Shape>(
@@ -432,17 +517,20 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
         const Seen chunk{.first = 0,
                          .last = last,
                          .whole_first = visit.seen.whole_first,
-                         .whole_last = p.last_key(query)};
-        const float factor = finish_columns<Shape, kIsRelative>(
-            x, p, chunk, hidden, work.batch, visit.head, slope, query, warp_key, at);
+                         .whole_last = has_prefixes ? max(visit.seen.whole_last, p.last_key(query))
+                                                    : p.last_key(query)};
+        const float factor = finish_columns<Shape, kIsGeneral>(
+            x, p, chunk, hidden, work.batch, slope, bias - begin, query, warp_key, at);
         uint32_t kept[Shape::kUnits][Shape::kChunkSteps][4];
-        differentiate<T, Shape, kHasDropout>(kept, ds, x, dp, factor,
-                                             statistics + stage * kQueries + begin, dropout,
-                                             p.query_offset + query, warp_key, at);
+        Diagonals<Shape> diagonals = {};
+        differentiate<T, Shape, kHasDropout, kIsGeneral>(
+            kept, ds, diagonals, x, dp, factor, statistics + stage * kQueries + begin, dropout,
+            p.query_offset + query, warp_key, at);
         add_queries<T, Shape>(dv_sums, kept,
                               dout_tile + begin * QueryTile::kStride + QueryTile::of_rows(at.lane));
         add_queries<T, Shape>(dk_sums, ds,
                               q_tile + begin * QueryTile::kStride + QueryTile::of_rows(at.lane));
+        if (has_bias_sums) add_diagonals<Shape>(warp_sums, diagonals, begin, at);
       }
 #pragma unroll
       for (int u = 0; u < Shape::kUnits; ++u) {
@@ -458,7 +546,8 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     }
 
     // Waits until the tile of keys before this one has added to the tile of dq.
-    const int64_t query_tile = (work.batch * p.heads + visit.head) * scratch.tiles + visit.tile;
+    const int64_t pair = work.batch * p.heads + visit.head;
+    const int64_t query_tile = pair * scratch.tiles + visit.tile;
     int* const counter = scratch.counters + query_tile;
     const int before = work.tile - visit.adders.first;
     const bool is_last = work.tile + 1 == visit.adders.last;
@@ -467,6 +556,10 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       }
     }
     __syncthreads();  // also for the gradients of scores
+    if (has_bias_sums) {
+      add_tile<Shape>(scratch.bias_sums + (pair * tiles + work.tile) * (p.sq + Shape::kKeys - 1),
+                      bias_sums, p, tile_query);
+    }
     to_release = is_last ? nullptr : counter;
     released = before + 1;
 
@@ -536,6 +629,29 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   store_keys<T, Shape>(dv, work, p, dv_sums, p.kept, warp_key, at);
 }
 
+// --- After: the gradient of the relative bias ---
+
+// A thread for a head and a distance: adds the sums of samples and of tiles of keys, in order.
+__global__ void __launch_bounds__(kThreads)
+    bias_gradient_kernel(float* drelative_bias, const float* sums, Problem p, int tiles) {
+  const int distances = p.sq + p.sk - 1;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= int64_t{p.heads} * distances) return;
+  constexpr int kKeys = kBackwardKeys;
+  const int64_t head = at / distances;
+  const int distance = static_cast<int>(at % distances);
+  const int row = p.sq + kKeys - 1;
+  float sum = 0;
+  for (int64_t batch = 0; batch < p.b; ++batch) {
+    const float* const own = sums + (batch * p.heads + head) * tiles * row;
+    for (int tile = max(distance - p.sq + 1, 0) / kKeys; tile * kKeys <= distance && tile < tiles;
+         ++tile) {
+      sum += own[int64_t{tile} * row + distance - tile * kKeys];
+    }
+  }
+  drelative_bias[at] = sum * p.kept;
+}
+
 // --- Launching ---
 
 // Calls f.operator()<Shape>() for heads of d channels.
@@ -553,7 +669,7 @@ struct Arguments {
   ConstHeadsView q, k, v;
 };
 
-template <class T, class Shape, bool kHasDropout, bool kIsRelative>
+template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
 void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, Stream stream) {
   const int64_t pairs = a.q.b * a.q.heads;
   backward_statistics_kernel<<<static_cast<unsigned>(pairs * scratch.tiles), kThreads, 0,
@@ -563,8 +679,8 @@ void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, 
   MG_CUDA(cudaGetLastError());
   const int64_t blocks = (a.k.s + Shape::kKeys - 1) / Shape::kKeys * a.k.b * a.k.heads;
   if (blocks == 0) return;
-  constexpr int kBytes = Shape::template kBytes<T>;
-  const auto kernel = tensor_backward_kernel<T, Shape, kHasDropout, kIsRelative>;
+  constexpr int kBytes = Shape::template kBytes<T, kIsGeneral>;
+  const auto kernel = tensor_backward_kernel<T, Shape, kHasDropout, kIsGeneral>;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, stream.device);
   kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
       heads_on_device<T>(a.dq), heads_on_device<T>(a.dk), heads_on_device<T>(a.dv),
@@ -577,7 +693,7 @@ void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, 
 
 int tensor_backward_shared_bytes(int64_t d) {
   int bytes = 0;
-  for_shape(d, [&]<class Shape>() { bytes = Shape::template kBytes<BFloat16>; });
+  for_shape(d, [&]<class Shape>() { bytes = Shape::template kBytes<BFloat16, true>; });
   return bytes;
 }
 
@@ -585,22 +701,29 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorV
                                ConstHeadsView dout, ConstHeadsView out, ConstView lse,
                                ConstHeadsView q, ConstHeadsView k, ConstHeadsView v,
                                const AttentionSettings& settings, void* workspace, Stream stream) {
-  const BackwardBytes bytes(q.b, q.heads, q.s, q.d);
+  const bool has_bias_gradient = !drelative_bias.is_null() && drelative_bias.numel() > 0;
+  const BackwardBytes bytes(q.b, q.heads, q.s, k.s, q.d, settings.relative_bias.data != nullptr);
   auto* const memory = static_cast<unsigned char*>(workspace);
   const int64_t rows =
       q.s + (settings.dropout.is_active() ? settings.query_offset % kDropoutQueries : 0);
-  const Scratch scratch{
-      .sums = reinterpret_cast<float4*>(memory),
-      .statistics = reinterpret_cast<float2*>(memory + bytes.sums),
-      .ticket = reinterpret_cast<int*>(memory + bytes.sums + bytes.statistics),
-      .counters = reinterpret_cast<int*>(memory + bytes.sums + bytes.statistics) + 1,
-      .tiles = static_cast<int>((rows + kQueries - 1) / kQueries)};
+  auto* const bias_sums = reinterpret_cast<float*>(memory + bytes.sums + bytes.statistics);
+  auto* const ticket =
+      reinterpret_cast<int*>(memory + bytes.sums + bytes.statistics + bytes.bias_sums);
+  const Scratch scratch{.sums = reinterpret_cast<float4*>(memory),
+                        .statistics = reinterpret_cast<float2*>(memory + bytes.sums),
+                        .bias_sums = has_bias_gradient ? bias_sums : nullptr,
+                        .ticket = ticket,
+                        .counters = ticket + 1,
+                        .tiles = static_cast<int>((rows + kQueries - 1) / kQueries)};
+  if (has_bias_gradient) {
+    MG_CUDA(cudaMemsetAsync(bias_sums, 0, static_cast<size_t>(bytes.bias_sums), native(stream)));
+  }
   const Arguments arguments{dq, dk, dv, dout, out, lse, q, k, v};
   const Problem problem = problem_of(q, k, settings);
+  const bool is_general = problem.relative_bias != nullptr || problem.prefix_ends != nullptr;
   const auto with_dropout = [&]<class T, class Shape, bool kHasDropout>() {
-    problem.relative_bias == nullptr
-        ? launch<T, Shape, kHasDropout, false>(arguments, problem, scratch, stream)
-        : launch<T, Shape, kHasDropout, true>(arguments, problem, scratch, stream);
+    is_general ? launch<T, Shape, kHasDropout, true>(arguments, problem, scratch, stream)
+               : launch<T, Shape, kHasDropout, false>(arguments, problem, scratch, stream);
   };
   const auto with_shape = [&]<class T, class Shape>() {
     problem.has_dropout ? with_dropout.template operator()<T, Shape, true>()
@@ -611,9 +734,12 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorV
   };
   if (q.b > 0 && q.dtype == DType::kBFloat16) with_type.template operator()<BFloat16>();
   if (q.b > 0 && q.dtype == DType::kFloat16) with_type.template operator()<Float16>();
-  if (drelative_bias.is_null()) return;
-  tensor_attention_bias_gradient(drelative_bias, dout, q, k, v, settings,
-                                 reinterpret_cast<const float*>(scratch.statistics), stream);
+  if (!has_bias_gradient) return;
+  const int64_t key_tiles = (k.s + kBackwardKeys - 1) / kBackwardKeys;
+  const int64_t blocks = (drelative_bias.numel() + kThreads - 1) / kThreads;
+  bias_gradient_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, native(stream)>>>(
+      drelative_bias.as<float>(), bias_sums, problem, static_cast<int>(key_tiles));
+  MG_CUDA(cudaGetLastError());
 }
 
 }  // namespace megatron::kernels::cuda

@@ -30,9 +30,11 @@ struct ForwardShape {
   using QueryTile = Rows<T, kQueries, kChannels>;
   template <class T>
   using KeyTile = Rows<T, kKeys, kChannels>;
-  template <class T>
+  using Window = BiasWindow<kQueries, kKeys>;
+  template <class T, bool kIsGeneral>
   static constexpr int kBytes =
-      static_cast<int>((QueryTile<T>::kElements + 4 * KeyTile<T>::kElements) * sizeof(T));
+      static_cast<int>((QueryTile<T>::kElements + 4 * KeyTile<T>::kElements) * sizeof(T) +
+                       (kIsGeneral ? 2 * Window::kFloats * sizeof(float) : 0));
 };
 
 // The maximum and the sum over the four lanes of a row.
@@ -126,7 +128,7 @@ __device__ __forceinline__ void drop(float (&x)[Shape::kUnits][Shape::kKeyTiles]
   }
 }
 
-template <class T, class Shape, bool kHasDropout, bool kIsRelative>
+template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
 __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     tensor_forward_kernel(Heads<T> out, float* lse, Heads<const T> q, Heads<const T> k,
                           Heads<const T> v, Problem p) {
@@ -136,6 +138,8 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   auto* const q_tile = reinterpret_cast<T*>(memory);
   T* const k_tiles = q_tile + QueryTile::kElements;
   T* const v_tiles = k_tiles + 2 * KeyTile::kElements;
+  using Window = typename Shape::Window;
+  auto* const windows = reinterpret_cast<float*>(v_tiles + 2 * KeyTile::kElements);
   const Lane at;
 
   // The last tiles come first, because they are the longest under a causal mask.
@@ -146,7 +150,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   const int group = head / (p.heads / p.groups);
   const int tile = static_cast<int>(gridDim.x / pairs - 1 - blockIdx.x / pairs);
   const int first_query = tile * Shape::kQueries - queries_before_first(p);
-  const Seen seen = seen_by<Shape::kQueries>(p, batch, first_query, at.lane);
+  const Seen seen = seen_by<Shape::kQueries, kIsGeneral>(p, batch, first_query, at.lane);
   const HeadRows<T> k_rows(k, batch, group, p.sk, p.d);
   const HeadRows<T> v_rows(v, batch, group, p.sk, p.d);
 
@@ -155,15 +159,21 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
                                           first_query);
   KeyTile::template copy<Shape::kBlock>(k_tiles, k_rows, first_key);
   KeyTile::template copy<Shape::kBlock>(v_tiles, v_rows, first_key);
+  if constexpr (kIsGeneral) {
+    Window::template copy<Shape::kBlock>(windows, p, head, first_query, first_key);
+  }
 
   const int query = first_query + at.warp * Shape::kWarpQueries;  // the warp's first
   const bool has_queries = query < p.sq;
-  const Seen own = has_queries ? seen_by<Shape::kWarpQueries>(p, batch, query, at.lane) : Seen{};
+  const Seen own =
+      has_queries ? seen_by<Shape::kWarpQueries, kIsGeneral>(p, batch, query, at.lane) : Seen{};
   const float slope = p.slope(head);
   const DropoutHead dropout(p, batch, head);
   const int position = p.query_offset + query;
   const T* const q_lane =
       q_tile + at.warp * Shape::kWarpQueries * QueryTile::kStride + QueryTile::of_rows(at.lane);
+
+  const int bias_lane = Shape::kQueries - 1 - at.warp * Shape::kWarpQueries - at.row + at.column;
 
   QueryRows<Shape> rows;
   int stage = 0;
@@ -171,12 +181,17 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     wait_for_copies();
     __syncthreads();  // this tile has arrived, and the last one is read
     const int place = stage * KeyTile::kElements;
+    const float* const bias = windows + stage * Window::kFloats + bias_lane;
     stage ^= 1;
     if (key + Shape::kKeys < seen.last) {
       KeyTile::template copy<Shape::kBlock>(k_tiles + stage * KeyTile::kElements, k_rows,
                                             key + Shape::kKeys);
       KeyTile::template copy<Shape::kBlock>(v_tiles + stage * KeyTile::kElements, v_rows,
                                             key + Shape::kKeys);
+      if constexpr (kIsGeneral) {
+        Window::template copy<Shape::kBlock>(windows + stage * Window::kFloats, p, head,
+                                             first_query, key + Shape::kKeys);
+      }
     }
     if (key >= own.last || key + Shape::kKeys <= own.first) continue;
 
@@ -193,7 +208,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     }
 
     rows.exponentiate(
-        x, finish_rows<Shape, kIsRelative>(x, p, own, batch, head, slope, query, key, at));
+        x, finish_rows<Shape, kIsGeneral>(x, p, own, batch, head, slope, bias, query, key, at));
 
     const T* const v_lane = v_tiles + place + KeyTile::of_rows(at.lane);
 #pragma unroll
@@ -241,14 +256,14 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   }
 }
 
-template <class T, class Shape, bool kHasDropout, bool kIsRelative>
+template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
 void launch(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q,
             const ConstHeadsView& k, const ConstHeadsView& v, const AttentionSettings& settings,
             Stream stream) {
   const int64_t rows = q.s + (kHasDropout ? settings.query_offset % kDropoutQueries : 0);
   const int64_t blocks = (rows + Shape::kQueries - 1) / Shape::kQueries * q.b * q.heads;
-  constexpr int kBytes = Shape::template kBytes<T>;
-  const auto kernel = tensor_forward_kernel<T, Shape, kHasDropout, kIsRelative>;
+  constexpr int kBytes = Shape::template kBytes<T, kIsGeneral>;
+  const auto kernel = tensor_forward_kernel<T, Shape, kHasDropout, kIsGeneral>;
   static_assert(kBytes <= kLeastSharedBytes);
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes, stream.device);
   kernel<<<static_cast<unsigned>(blocks), Shape::kBlock, kBytes, native(stream)>>>(
@@ -263,10 +278,11 @@ void launch(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q
 void tensor_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                               ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
   if (q.s == 0 || q.b == 0) return;
+  const bool is_general =
+      settings.relative_bias.data != nullptr || settings.prefix_ends.data != nullptr;
   const auto with_dropout = [&]<class T, class Shape, bool kHasDropout>() {
-    settings.relative_bias.data == nullptr
-        ? launch<T, Shape, kHasDropout, false>(out, lse, q, k, v, settings, stream)
-        : launch<T, Shape, kHasDropout, true>(out, lse, q, k, v, settings, stream);
+    is_general ? launch<T, Shape, kHasDropout, true>(out, lse, q, k, v, settings, stream)
+               : launch<T, Shape, kHasDropout, false>(out, lse, q, k, v, settings, stream);
   };
   const auto with_shape = [&]<class T, class Shape>() {
     settings.dropout.is_active() ? with_dropout.template operator()<T, Shape, true>()

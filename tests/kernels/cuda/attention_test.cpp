@@ -36,9 +36,10 @@ struct Problem {
   int64_t dropout_length = 0;
   int64_t first_head = 0;
   bool is_deterministic = false;
-  Tensor document_starts{}, key_padding_mask{}, alibi_slopes{}, relative_bias{};  // on the CPU
-  Tensor more_samples{};  // [1] int64 on the CPU, of dropout
-  int64_t nan_key = -1;   // whose channels are NaN, where keys are not fused with queries
+  Tensor document_starts{}, prefix_ends{}, key_padding_mask{};  // on the CPU
+  Tensor alibi_slopes{}, relative_bias{};                       // on the CPU
+  Tensor more_samples{};                                        // [1] int64 on the CPU, of dropout
+  int64_t nan_key = -1;  // whose channels are NaN, where keys are not fused with queries
 };
 
 std::string text_of(const Problem& p) {
@@ -102,6 +103,7 @@ struct OnDevice {
   OnDevice(const Problem& p, Stream stream) {
     const auto moved = [&](const Tensor& x) { return x.defined() ? x.to(stream) : Tensor(); };
     starts = moved(p.document_starts);
+    ends = moved(p.prefix_ends);
     mask = moved(p.key_padding_mask);
     slopes = moved(p.alibi_slopes);
     relative_bias = moved(p.relative_bias);
@@ -111,6 +113,7 @@ struct OnDevice {
                 .is_causal = p.is_causal,
                 .query_offset = p.query_offset,
                 .document_starts = view(starts),
+                .prefix_ends = view(ends),
                 .key_padding_mask = view(mask),
                 .alibi_slopes = view(slopes),
                 .relative_bias = view(relative_bias),
@@ -121,7 +124,7 @@ struct OnDevice {
       settings.dropout.more_samples = std::as_const(more_samples).view().as<int64_t>();
     }
   }
-  Tensor starts, mask, slopes, relative_bias, more_samples;
+  Tensor starts, ends, mask, slopes, relative_bias, more_samples;
   AttentionSettings settings;
 };
 
@@ -178,6 +181,8 @@ void expect_results(const Problem& p, const Buffers& got, const Buffers& want,
   const auto terms = std::max({p.sq * p.heads / p.groups, p.sk, p.d, int64_t{1}});
   Tolerance sums = tolerance_of(DType::kFloat32).for_terms(terms);
   sums.absolute = 2e-6 * std::sqrt(static_cast<double>(terms));
+  // A score is rounded once more when its bias is added.
+  if (p.relative_bias.defined()) sums = sums.for_terms(2);
   Tolerance values = sums;
   Tolerance logs = sums;
   if (p.dtype != DType::kFloat32) {
@@ -189,7 +194,12 @@ void expect_results(const Problem& p, const Buffers& got, const Buffers& want,
   expect_close(got.lse, want.lse, logs, what + "lse");
   expect_close(got.out, want.out, values, what + "out");
   expect_close(got.dq, want.dq, values, what + (p.is_fused ? "dqkv" : "dq"));
-  if (want.dbias.defined()) expect_close(got.dbias, want.dbias, values, what + "drelative_bias");
+  if (want.dbias.defined()) {
+    // Over samples and the pairs of a distance, too.
+    const int64_t pairs = p.b * std::min(p.sq, p.sk);
+    const Tolerance of_bias = (p.dtype == DType::kFloat32 ? sums : values).for_terms(pairs);
+    expect_close(got.dbias, want.dbias, of_bias, what + "drelative_bias");
+  }
   if (p.is_fused) return;
   expect_close(got.dk, want.dk, values, what + "dk");
   expect_close(got.dv, want.dv, values, what + "dv");
@@ -367,6 +377,79 @@ TEST_F(AttentionCudaTest, DocumentStarts) {
   }
 }
 
+// Every sample has a prefix of its own, which may end anywhere in a tile, at the end, or beyond.
+Tensor prefixes(const std::vector<int32_t>& of_samples, int64_t s) {
+  std::vector<int32_t> ends;
+  for (const int32_t end : of_samples) {
+    for (int32_t i = 0; i < s; ++i) ends.push_back(i < end ? end : 0);
+  }
+  return tensor_of(ends, {static_cast<int64_t>(of_samples.size()), s});
+}
+
+TEST_F(AttentionCudaTest, Prefixes) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const int32_t s : {1, 16, 33, 64, 65, 130, 300}) {
+      Problem p = self_attention("prefixes", s, 4, 2, 2, 16);
+      p.prefix_ends = prefixes({0, s / 2 + 1, s, s + 50}, s);
+      p.dtype = dtype;
+      EXPECT_FALSE(is_served_by_cudnn(p));
+      check(p);
+    }
+    for (const int64_t d : {64, 96, 128}) {
+      Problem p = self_attention("prefixes, dropout", 210, 3, 4, 2, d);
+      p.prefix_ends = prefixes({7, 64, 177}, 210);
+      p.dropout = {.key = 0x123456789abcdef, .first_sample = 5, .probability = 0.3f};
+      p.dtype = dtype;
+      check(p);
+      p.name = "prefixes, dropout, relative bias, ALiBi";
+      p.relative_bias = random_normal({4, 419}, {.seed = 6});
+      p.alibi_slopes = tensor_of(std::vector<float>{0.5f, 0.125f, 0.25f, 0.0f}, {4});
+      check(p);
+    }
+    Problem after{.name = "prefixes after a cache",
+                  .sq = 60,
+                  .sk = 137,
+                  .b = 2,
+                  .heads = 2,
+                  .groups = 2,
+                  .d = 32,
+                  .is_causal = true,
+                  .query_offset = 70,
+                  .is_fused = false,
+                  .dtype = dtype,
+                  .prefix_ends = prefixes({90, 137}, 60)};
+    after.dropout = {.key = 3, .first_sample = 1, .probability = 0.2f};
+    check(after);
+    after.name = "prefixes that no mask can widen";
+    after.is_causal = false;
+    check(after);
+  }
+}
+
+// Two documents a row, each with a prefix.
+TEST_F(AttentionCudaTest, PrefixesOfDocuments) {
+  const int64_t s = 310;
+  std::vector<int32_t> starts;
+  std::vector<int32_t> ends;
+  for (int32_t batch = 0; batch < 2; ++batch) {
+    const int32_t boundary = batch == 0 ? 20 : 140;
+    for (int32_t i = 0; i < s; ++i) {
+      const int32_t end = i < boundary ? boundary - 1 : boundary + 150;
+      starts.push_back(i < boundary ? 0 : boundary);
+      ends.push_back(i < end ? end : 0);
+    }
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    Problem p = self_attention("prefixes of documents", s, 2, 4, 2, 64);
+    p.prefix_ends = tensor_of(ends, {2, s});
+    p.document_starts = tensor_of(starts, {2, s});
+    p.dtype = dtype;
+    check(p);
+    p.dropout = {.key = 7, .first_sample = 5, .probability = 0.3f};
+    check(p);
+  }
+}
+
 TEST_F(AttentionCudaTest, KeyPaddingUpToEveryKey) {
   const int64_t sk = 80;
   const std::vector<int64_t> lengths = {80, 33, 0};
@@ -397,11 +480,11 @@ TEST_F(AttentionCudaTest, Alibi) {
 // Sizes around the tiles of both kernels; with every other setting.
 TEST_F(AttentionCudaTest, RelativeBias) {
   const auto biased = [](Problem p, uint64_t seed) {
-    p.relative_bias = random_normal({p.heads, p.sq, p.sk}, {.seed = seed});
+    p.relative_bias = random_normal({p.heads, p.sq + p.sk - 1}, {.seed = seed});
     return p;
   };
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-    for (const int64_t s : {1, 16, 33, 64, 65, 130}) {
+    for (const int64_t s : {1, 16, 33, 64, 65, 130, 257}) {
       for (const bool is_causal : {false, true}) {
         Problem p = biased(self_attention("relative bias", s, 3, 2, 2, 16, is_causal), 5);
         p.dtype = dtype;
@@ -442,7 +525,7 @@ TEST_F(AttentionCudaTest, RelativeBias) {
 TEST_F(AttentionCudaTest, RelativeBiasIsBitEqualInEveryRun) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     Problem p = self_attention("relative bias", 200, 4, 4, 4, 64, false);
-    p.relative_bias = random_normal({4, 200, 200}, {.seed = 1});
+    p.relative_bias = random_normal({4, 399}, {.seed = 1});
     p.dtype = dtype;
     const Buffers first = run(p, stream(), Path::kChosen);
     const Buffers second = run(p, stream(), Path::kChosen);
@@ -549,8 +632,19 @@ TEST_F(AttentionCudaTest, TensorCoresServeTraining) {
       p.document_starts = zeros({3, s}, DType::kInt32, Stream{});
       p.dropout = {.key = 1, .first_sample = 7, .probability = probability};
       EXPECT_FALSE(is_served_by_cudnn(p));
-      expect_results(p, run(p, stream(), Path::kChosen), run(p, stream(), Path::kMath),
-                     "tensor cores against plain kernels", 2);
+      const auto compare = [&] {
+        expect_results(p, run(p, stream(), Path::kChosen), run(p, stream(), Path::kMath),
+                       "tensor cores against plain kernels", 2);
+      };
+      compare();
+      p.name = "training with prefixes";
+      p.prefix_ends = prefixes({1, 700, static_cast<int32_t>(s)}, s);
+      compare();
+      p.name = "training with a relative bias";
+      p.prefix_ends = p.document_starts = Tensor();
+      p.is_causal = false;
+      p.relative_bias = random_normal({heads, 2 * s - 1}, {.seed = 3});
+      compare();
     }
   }
 }
@@ -562,12 +656,17 @@ TEST_F(AttentionCudaTest, DeterministicGradientsHaveTheSameBits) {
       p.dtype = dtype;
       p.is_deterministic = true;
       p.dropout = {.key = 1, .probability = probability};
-      const Buffers first = run(p, stream(), Path::kChosen);
-      for (int i = 0; i < 4; ++i) {
-        const Buffers again = run(p, stream(), Path::kChosen);
-        expect_identical(again.out, first.out, text_of(p) + ": out");
-        expect_identical(again.dq, first.dq, text_of(p) + ": dqkv");
-      }
+      const auto repeat = [&] {
+        const Buffers first = run(p, stream(), Path::kChosen);
+        for (int i = 0; i < 4; ++i) {
+          const Buffers again = run(p, stream(), Path::kChosen);
+          expect_identical(again.out, first.out, text_of(p) + ": out");
+          expect_identical(again.dq, first.dq, text_of(p) + ": dqkv");
+        }
+      };
+      repeat();
+      p.prefix_ends = prefixes({100, 300}, 512);
+      repeat();
     }
   }
 }

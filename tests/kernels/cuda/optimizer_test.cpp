@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kSize = 200'003;
 
 using OptimizerCudaTest = CudaDtypeTest;
+class MainParamCudaTest : public CudaTest {};
 
 // Ranges that begin inside vectors, span chunks, and hold one element; three groups. Both tables.
 std::vector<Tensor> tables() {
@@ -61,6 +62,75 @@ TEST_P(OptimizerCudaTest, Adam) {
                                    decision(0.37).to(stream).view(), stream);
                    },
                    {.tolerance = tolerance, .misaligned_by = misaligned_by});
+    }
+  }
+}
+
+// Both devices agree about moments, but may differ by an ulp, which a rounding to 16 bits can
+// widen.
+TEST_P(OptimizerCudaTest, AdamWithMomentsOfAllTypes) {
+  const std::vector<kernels::AdamNumbers> numbers = {
+      {.lr = 1e-2, .weight_decay = 0.1, .bias_correction1 = 0.1, .bias_correction2 = 0.001},
+      {.lr = 3e-2, .beta1 = 0.8, .eps = 1e-6, .bias_correction1 = 0.2, .bias_correction2 = 0.3},
+      {.lr = 0.0}};
+  for (const int64_t misaligned_by : {0, 1}) {
+    std::vector<Tensor> t = tables();
+    t.push_back(random_normal({kSize}, {.seed = 1}));
+    t.push_back(random_normal({kSize}, {.seed = 2, .dtype = GetParam()}));
+    t.push_back(cast(squares({kSize}, 3), GetParam()));
+    t.push_back(random_normal({kSize}, {.seed = 4, .dtype = DType::kBFloat16}));
+    const Tolerance tolerance =
+        GetParam() == DType::kFloat32 ? kUpdateTolerance : tolerance_of(GetParam());
+    expect_twins(t,
+                 [&](std::vector<Tensor>& x, Stream stream) {
+                   kernels::adam({}, x[2].view(), x[3].view(), x[4].view(), x[5].view(),
+                                 ranges_in(x), numbers, decision(0.37).to(stream).view(), stream);
+                 },
+                 {.tolerance = tolerance, .misaligned_by = misaligned_by});
+  }
+}
+
+// A step with a rate of 0 and one that changes the weights exactly: fp32 arithmetic that no device
+// rounds otherwise, so that parameters and remainders agree bit for bit.
+TEST_F(MainParamCudaTest, RemaindersFollowTheCpu) {
+  const std::vector<kernels::SgdNumbers> numbers = {{.lr = 1.0}, {.lr = 0.0}, {.lr = 0.5}};
+  Tensor bits({kSize}, DType::kInt16, Stream{});
+  for (int64_t i = 0; i < kSize; ++i) {
+    bits.span<int16_t>()[static_cast<size_t>(i)] = static_cast<int16_t>(i * 7 - 32768);
+  }
+  for (const int64_t misaligned_by : {0, 1}) {
+    std::vector<Tensor> t = tables();
+    t.push_back(random_normal({kSize}, {.seed = 1, .dtype = DType::kBFloat16}));
+    t.push_back(bits);
+    t.push_back(zeros({kSize}, DType::kFloat32, Stream{}));
+    t.push_back(random_normal({kSize}, {.seed = 4, .stddev = 1e-3f}));
+    t.push_back(zeros({kSize}, DType::kFloat32, Stream{}));
+    t.push_back(zeros({kSize}, DType::kInt16, Stream{}));
+    expect_twins(
+        t,
+        [&](std::vector<Tensor>& x, Stream stream) {
+          kernels::sgd_momentum(x[2].view(), x[3].view(), x[4].view(), x[5].view(), ranges_in(x),
+                                numbers, decision(1.0).to(stream).view(), stream);
+          kernels::join_main_params(x[6].view(), x[2].view(), x[3].view(), stream);
+          kernels::split_main_params(x[7].view(), x[6].view(), x[2].view(), stream);
+        },
+        {.tolerance = Tolerance{.relative = 0, .absolute = 0}, .misaligned_by = misaligned_by});
+  }
+}
+
+TEST_F(MainParamCudaTest, CodesOfMomentsFollowTheCpu) {
+  for (const bool is_second : {false, true}) {
+    const kernels::MomentCode code = {.scale = 0x1p15f, .is_root = is_second};
+    for (const int64_t misaligned_by : {0, 1}) {
+      std::vector<Tensor> t = {squares({kSize}, 1), zeros({kSize}, DType::kFloat16, Stream{}),
+                               zeros({kSize}, DType::kFloat32, Stream{})};
+      expect_twins(
+          t,
+          [&](std::vector<Tensor>& x, Stream stream) {
+            kernels::encode_moment(x[1].view(), x[0].view(), code, stream);
+            kernels::decode_moment(x[2].view(), x[1].view(), code, stream);
+          },
+          {.tolerance = Tolerance{.relative = 0, .absolute = 0}, .misaligned_by = misaligned_by});
     }
   }
 }

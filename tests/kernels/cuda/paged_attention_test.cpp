@@ -1,6 +1,7 @@
 #include "megatron/kernels/paged_attention.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/cuda/twin.h"
@@ -41,7 +42,8 @@ Tensor pages_of(const Case& c, int64_t most) {
 
 TEST_P(PagedAttentionCudaTest, AttendsToPages) {
   for (const Case& c : kCases) {
-    for (const bool has_bias : {false, true}) {
+    for (const auto& [has_bias, has_new_tokens] :
+         {std::pair{false, true}, {true, true}, {false, false}, {true, false}}) {
       const auto rows = static_cast<int64_t>(c.lengths.size());
       const int64_t longest = *std::max_element(c.lengths.begin(), c.lengths.end());
       const int64_t most = (longest + c.page_tokens - 1) / c.page_tokens;
@@ -61,11 +63,12 @@ TEST_P(PagedAttentionCudaTest, AttendsToPages) {
           random_normal({c.heads}, {.seed = 4, .stddev = 0.01f}),
           random_normal({c.heads, 40}, {.seed = 5})};
       expect_twins(tensors,
-                   [&](std::vector<Tensor>& t, Stream stream) {
-                     const auto qkv =
-                         kernels::split_qkv(std::as_const(t[3]).view(), c.heads, c.groups);
+                   [&, with_bias = has_bias, with_new_tokens = has_new_tokens](
+                       std::vector<Tensor>& t, Stream stream) {
+                     auto qkv = kernels::split_qkv(std::as_const(t[3]).view(), c.heads, c.groups);
+                     if (!with_new_tokens) qkv.k = qkv.v = {};
                      kernels::PagedSettings settings{.scale = 0.2f};
-                     if (has_bias) {
+                     if (with_bias) {
                        settings.alibi_slopes = t[7].view();
                        settings.distance_bias = t[8].view();
                      }

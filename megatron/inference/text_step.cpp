@@ -1,0 +1,110 @@
+#include "megatron/inference/text_step.h"
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/device/staging.h"
+
+namespace megatron {
+namespace {
+
+kernels::DecodeTextShape shape_of(const TransformerConfig& c, int64_t page_tokens) {
+  return {.dtype = c.params_dtype,
+          .layers = c.num_layers,
+          .hidden = c.hidden_size,
+          .ffn = c.ffn_hidden_size,
+          .heads = c.num_attention_heads,
+          .groups = c.num_query_groups,
+          .d = c.kv_channels,
+          .vocabulary = c.padded_vocab_size,
+          .activation = c.activation,
+          .is_rms_norm = c.normalization == Normalization::kRmsNorm,
+          .one_plus_weight = c.apply_layernorm_1p,
+          .epsilon = static_cast<float>(c.norm_epsilon),
+          .scale = c.softmax_scale > 0 ? static_cast<float>(c.softmax_scale)
+                                       : 1 / std::sqrt(static_cast<float>(c.kv_channels)),
+          .page_tokens = page_tokens};
+}
+
+// Are the layers those that kernels::decode_text computes?
+bool has_plain_layers(const TransformerConfig& c) {
+  return c.position_embedding_type != PositionEmbedding::kAlibi &&
+         c.position_embedding_type != PositionEmbedding::kRelative && !c.qk_layernorm &&
+         !c.parallel_residual && !c.apply_residual_connection_post_layernorm &&
+         !c.fp32_residual_connection && !c.fp8.is_on() && c.lora_rank == 0;
+}
+
+}  // namespace
+
+bool TextStep::takes(const InferenceModel& model, const KvCache& cache) {
+  return model.gpt != nullptr && model.parallel.model.size() == 1 &&
+         has_plain_layers(model.config()) &&
+         kernels::has_decode_text(shape_of(model.config(), cache.page_tokens()),
+                                  model.stream().device);
+}
+
+TextStep::TextStep(const InferenceModel& model, KvCache& cache) : model_(model) {
+  const TransformerConfig& config = model.config();
+  std::map<std::string, const void*> parameters;
+  for (const NamedParameter& parameter : named_parameters(*model.gpt)) {
+    parameters[parameter.name] = std::as_const(parameter.variable).data().view().data;
+  }
+  const auto find = [&](const std::string& name) -> const void* {
+    const auto found = parameters.find(name);
+    return found == parameters.end() ? nullptr : found->second;
+  };
+  std::vector<kernels::DecodeTextLayer> layers;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const std::string layer = "decoder.layers." + std::to_string(i) + ".";
+    PagedStore& store = cache.layer(i);
+    layers.push_back({.input_norm_weight = find(layer + "input_layernorm.weight"),
+                      .input_norm_bias = find(layer + "input_layernorm.bias"),
+                      .qkv_weight = find(layer + "self_attention.linear_qkv.weight"),
+                      .qkv_bias = find(layer + "self_attention.linear_qkv.bias"),
+                      .proj_weight = find(layer + "self_attention.linear_proj.weight"),
+                      .proj_bias = find(layer + "self_attention.linear_proj.bias"),
+                      .mlp_norm_weight = find(layer + "pre_mlp_layernorm.weight"),
+                      .mlp_norm_bias = find(layer + "pre_mlp_layernorm.bias"),
+                      .fc1_weight = find(layer + "mlp.linear_fc1.weight"),
+                      .fc1_bias = find(layer + "mlp.linear_fc1.bias"),
+                      .fc2_weight = find(layer + "mlp.linear_fc2.weight"),
+                      .fc2_bias = find(layer + "mlp.linear_fc2.bias"),
+                      .keys = store.keys.view().data,
+                      .values = store.values.view().data});
+  }
+  const Stream stream = model.stream();
+  const auto bytes = static_cast<int64_t>(layers.size() * sizeof(kernels::DecodeTextLayer));
+  layers_ = Tensor({bytes}, DType::kUInt8, stream);
+  upload_bytes(layers_.view().data, layers.data(), bytes, stream);
+  text_ = {.shape = shape_of(config, cache.page_tokens()),
+           .layers = std::as_const(layers_).view(),
+           .final_norm_weight = find("decoder.final_layernorm.weight"),
+           .final_norm_bias = find("decoder.final_layernorm.bias"),
+           .head_weight = config.untie_embeddings_and_output_weights
+                              ? find("output_layer.weight")
+                              : find("embedding.word_embeddings.weight"),
+           .rotary_pairs = config.rotary_interleaved ? kernels::RotaryPairs::kInterleaved
+                                                     : kernels::RotaryPairs::kHalves};
+  const Tensor& table = model.gpt->rotary_angles();
+  if (table.defined()) text_.rotary_table = table.view();
+  workspace_ = zeros({kernels::decode_text_workspace_bytes(text_.shape)}, DType::kUInt8, stream);
+}
+
+Tensor TextStep::logits(const Tensor& ids, const Tensor& positions, const Tensor& pages,
+                        const Tensor& length, int64_t max_length) {
+  RandomState random(0);
+  random.set_training(false);
+  const Variable x = model_.gpt->embed(
+      {.tokens = RowIds(ids, Tensor()), .position_ids = RowIds(positions, Tensor())}, random);
+  Tensor logits({1, 1, text_.shape.vocabulary}, text_.shape.dtype, model_.stream());
+  kernels::decode_text(logits.reshape({text_.shape.vocabulary}).view(),
+                       x.data().reshape({text_.shape.hidden}).view(), text_, pages.view(),
+                       length.view(), max_length, workspace_.view(), model_.stream());
+  return logits;
+}
+
+}  // namespace megatron
