@@ -13,6 +13,7 @@
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/interchange/model_kind.h"
 #include "megatron/parallel/replicas.h"
 #include "megatron/run/common_error.h"
 #include "megatron/run/run_checkpoint.h"
@@ -105,7 +106,7 @@ std::shared_ptr<const ClassificationTask::Data> read_data(const ClassifyFlags& f
           read_classification_set(flags.kind(), paths, args.transformer.seq_length, *tokenizer));
     };
     auto data = std::make_shared<ClassificationTask::Data>();
-    data->kind = flags.kind();
+    data->problem = problem_of(flags.kind());
     if (flags.epochs > 0) {
       data->train = read(flags.train_data);
       print_line(
@@ -134,6 +135,12 @@ void apply_data(const ClassifyFlags& flags, const ClassificationTask::Data& data
     return;
   }
   const int64_t batch = training.micro_batch_size * replicas;
+  if (args.given.contains("global_batch_size") && training.global_batch_size != batch) {
+    throw ConfigError(fmt::format(
+        "--global-batch-size {} must be --micro-batch-size {} x data parallel size {} for this "
+        "task; remove it",
+        training.global_batch_size, training.micro_batch_size, replicas));
+  }
   const int64_t length = epoch_iterations(*data.train, batch, flags.keep_last);
   if (length == 0) {
     throw ConfigError(fmt::format(
@@ -152,13 +159,15 @@ void apply_data(const ClassifyFlags& flags, const ClassificationTask::Data& data
 void load_pretrained(const ClassifyFlags& flags, const RunConfig& config, TrainingRun& run) {
   const CheckpointSource source = find_source(flags.pretrained_checkpoint, 0, true);
   print_line(fmt::format(" loading the pretrained model of {}", source.directory().string()));
-  const std::string head = ClassificationTask::head_of(flags.kind()) + ".";
-  const StoredSection& weights = source.contents(config.settings).sections.at(kWeightsSection);
+  const std::string head = problem_of(flags.kind()).head + ".";
+  expect_kind(source, ModelKind::kBert);
+  const CheckpointContents& contents = source.contents(config.settings);
+  const StoredSection& weights = contents.sections.at(kWeightsSection);
   const bool has_head = weights.contains(head + "weight");
   if (!has_head) {
     warn(fmt::format("the checkpoint has no {}weight: the head starts from random values", head));
   }
-  load_weights(config, run.state(), source,
+  load_weights(config, run.state(), contents,
                [&](std::string_view name) { return !has_head && name.starts_with(head); });
 }
 

@@ -131,7 +131,10 @@ bool read_training_words(FlagTable& own, const char* usage, ModelKind model,
   args = parsed_flags(rest, model, problems);
   if (args.wants_help) {
     print_line(fmt::format("usage: {}\n{}\nAll flags of `megatron pretrain-{} --help`, too.", usage,
-                           own.help(), model == ModelKind::kBert ? "bert" : "gpt"));
+                           own.help(),
+                           model == ModelKind::kBert ? "bert"
+                           : model == ModelKind::kT5 ? "t5"
+                                                     : "gpt"));
     return false;
   }
   problems.insert(problems.end(), parsed.problems.begin(), parsed.problems.end());

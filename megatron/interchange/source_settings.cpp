@@ -115,7 +115,8 @@ void take_architecture(TrainingArgs& args, const CheckpointSource& source) {
     // Which tokenizer, and how many rows pad its vocabulary, is for the run to say.
     stored.erase("tokenizer_type");
     stored.erase("padded_vocab_size");
-    if (args.transformer.seq_length > 0) stored.erase("seq_length");
+    const TransformerConfig& c = args.transformer;
+    if (c.seq_length > 0 || c.encoder_seq_length > 0) stored.erase("seq_length");
   }
   use_checkpoint_args(args, stored);
 }

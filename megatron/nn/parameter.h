@@ -81,6 +81,8 @@ struct ParameterInfo {
   bool has_partial_gradients = false;  // see Placement
   bool is_embedding_or_output = false;
   bool is_adapter = false;  // trained while all parameters that are none are constants (LoRA)
+  // A matrix whose rows are groups of so many rows each: queries, keys and values. Empty: one part.
+  std::vector<int64_t> row_parts = {};
 };
 
 // A parameter of a model, without elements.

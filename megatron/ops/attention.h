@@ -27,7 +27,9 @@ struct AttentionOptions {
 // Self attention on a fused projection, which holds for each group its query heads, key and value.
 //
 //   qkv            [s, b, (n + 2 g) d]  fp32 | fp16 | bf16
-//   relative_bias  [n, s, s]            fp32, added to the scores; undefined: none
+//   relative_bias  [n, 2s - 1]          fp32, added to the scores by distance, from that of the
+//   last
+//                                       token to the first on; undefined: none
 //   y              [s, b, n d]          dtype of qkv
 //
 // Saves qkv, relative_bias, y and fp32 log-sum-exp [b, n, s], so recomputing attention alone saves

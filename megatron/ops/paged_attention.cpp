@@ -63,6 +63,21 @@ Tensor gathered(const Tensor& store, const Tensor& pages, int64_t length) {
   return whole.reshape({pages.size(1) * store.size(1), 1, width}).slice(0, length);
 }
 
+// Attends the rows of one token; k and v are null if all their tokens are in pages.
+void attend_single_rows(Tensor& y, const kernels::Qkv<kernels::ConstHeadsView>& heads,
+                        PagedStore& store, const PagedBatch& batch,
+                        const PagedAttentionOptions& options) {
+  Tensor workspace = batch.workspace;
+  kernels::paged_attention(
+      kernels::heads_of(y.view(), options.num_heads), store.keys.view(), store.values.view(),
+      heads.q, heads.k, heads.v,
+      {batch.pages.view(), batch.lengths.view(), batch.queries.view(), batch.max_length},
+      {.scale = scale_of(options, heads.q.d),
+       .alibi_slopes = view_or_none(options.alibi_slopes),
+       .distance_bias = view_or_none(options.distance_bias)},
+      workspace.defined() ? workspace.view() : TensorView{}, y.stream());
+}
+
 void attend_stretch(Tensor& y, const Tensor& qkv, const PagedStore& store,
                     const PagedBatch::Stretch& stretch, const PagedAttentionOptions& options) {
   invariant(!options.distance_bias.defined(), "a row of several tokens has no distance bias");
@@ -123,22 +138,31 @@ Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& b
   const int64_t n = options.num_heads;
   const auto heads = kernels::split_qkv(qkv.view(), n, options.num_query_groups);
   Tensor y({qkv.size(0), 1, n * heads.q.d}, qkv.dtype(), qkv.stream());
-  if (batch.lengths.defined()) {
-    Tensor workspace = batch.workspace;
-    kernels::paged_attention(
-        kernels::heads_of(y.view(), n), store.keys.view(), store.values.view(), heads.q, heads.k,
-        heads.v, {batch.pages.view(), batch.lengths.view(), batch.queries.view(), batch.max_length},
-        {.scale = scale_of(options, heads.q.d),
-         .alibi_slopes = view_or_none(options.alibi_slopes),
-         .distance_bias = view_or_none(options.distance_bias)},
-        workspace.defined() ? workspace.view() : TensorView{}, y.stream());
-  }
+  if (batch.lengths.defined()) attend_single_rows(y, heads, store, batch, options);
   if (batch.stretches.empty()) return y;
   kernels::put_into_pages(store.keys.view(), store.values.view(), heads.k, heads.v,
                           batch.slots.view(), y.stream());
   for (const PagedBatch::Stretch& stretch : batch.stretches) {
     attend_stretch(y, qkv, store, stretch, options);
   }
+  return y;
+}
+
+void put_into_pages(const Tensor& kv, int64_t num_heads, PagedStore& store, const Tensor& slots) {
+  const Tensor rows = kv.reshape({kv.size(0) * kv.size(1), 1, kv.size(2)});
+  const auto heads = kernels::split_kv(rows.view(), num_heads);
+  kernels::put_into_pages(store.keys.view(), store.values.view(), heads.k, heads.v, slots.view(),
+                          kv.stream());
+}
+
+Tensor paged_cross_attention(const Tensor& q, PagedStore& store, const PagedBatch& batch,
+                             const PagedAttentionOptions& options) {
+  const TraceRange range("paged_cross_attention", q.stream());
+  invariant(batch.stretches.empty(), "each row of cross-attention has one token");
+  Tensor y = empty_like(q);
+  if (!batch.lengths.defined()) return y;
+  attend_single_rows(y, {kernels::heads_of(q.view(), options.num_heads), {}, {}}, store, batch,
+                     options);
   return y;
 }
 

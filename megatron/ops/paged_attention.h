@@ -61,4 +61,15 @@ struct PagedAttentionOptions {
 Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& batch,
                        const PagedAttentionOptions& options);
 
+// Puts keys and values into pages: the tokens of kv [.., .., n 2 d], per head its key, then its
+// value (ops/attention.h), at slots [tokens] int32 (kernels::put_into_pages).
+void put_into_pages(const Tensor& kv, int64_t num_heads, PagedStore& store, const Tensor& slots);
+
+// Tokens attend to the tokens of a text that is in pages already. Each row of the batch is one
+// token; the last token before it is that of the text. No gradient, one kernel for all rows.
+//   q [t, 1, n d]   -> [t, 1, n d]
+// REQUIRES: the pages were filled by earlier passes (kernels::paged_attention).
+Tensor paged_cross_attention(const Tensor& q, PagedStore& store, const PagedBatch& batch,
+                             const PagedAttentionOptions& options);
+
 }  // namespace megatron

@@ -37,10 +37,9 @@ Tensor relative_rows(int64_t first_distance, int64_t count, const RelativeBucket
   return rows;
 }
 
-Variable relative_bias(const Variable& table, const Tensor& rows, int64_t num_queries) {
-  const int64_t num_keys = rows.numel() - num_queries + 1;
+Variable relative_bias(const Variable& table, const Tensor& rows) {
   const Variable in_fp32 = cast(table, DType::kFloat32);
-  Tensor bias({table.size(1), num_queries, num_keys}, DType::kFloat32, table.stream());
+  Tensor bias({table.size(1), rows.numel()}, DType::kFloat32, table.stream());
   kernels::relative_bias_forward(bias.view(), in_fp32.data().view(), rows.view(), bias.stream());
   return record("relative_bias", bias, {in_fp32},
                 [rows, shape = table.shape()](const Tensor& dbias, const Wants&) -> Grads {

@@ -20,13 +20,11 @@ int64_t relative_bucket(int64_t distance, const RelativeBuckets& buckets);
 // The rows of the distances first_distance, first_distance + 1, ...: [count] int64 on the CPU.
 Tensor relative_rows(int64_t first_distance, int64_t count, const RelativeBuckets& buckets);
 
-// bias[head, query, key] = table[rows[key - query + num_queries - 1], head]: what attention adds to
-// its scores.
+// bias[head, i] = table[rows[i], head]: what attention adds to its scores, by distance.
 //
-//   table  [num_buckets, n]               fp32 | fp16 | bf16
-//   rows   [num_queries + num_keys - 1]   int64, on the table's device: those of all distances,
-//                                         from that of the last query to the first key on
-//   bias   [n, num_queries, num_keys]     fp32
-Variable relative_bias(const Variable& table, const Tensor& rows, int64_t num_queries);
+//   table  [num_buckets, n]  fp32 | fp16 | bf16
+//   rows   [distances]       int64, on the table's device
+//   bias   [n, distances]    fp32
+Variable relative_bias(const Variable& table, const Tensor& rows);
 
 }  // namespace megatron

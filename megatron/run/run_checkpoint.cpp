@@ -319,6 +319,7 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
     expect_to_continue(config, contents, source.directory());
   }
   const bool with_optimizer = !c.finetune && !c.no_load_optim && contents.has_optimizer();
+  if (with_optimizer) run.optimizer.prepare_load();
   CheckpointState state = state_of(config, run, with_optimizer, Use::kLoad);
   if ((c.finetune || is_hf) && !has_adapters(contents)) {  // new ones keep their first values
     std::erase_if(state.model, [](const CheckpointTensor& t) { return is_adapter(t.name); });
@@ -349,12 +350,11 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
                          run.progress.iteration));
 }
 
-void load_weights(const RunConfig& config, TrainingState& run, const CheckpointSource& source,
+void load_weights(const RunConfig& config, TrainingState& run, const CheckpointContents& contents,
                   const std::function<bool(std::string_view)>& is_new) {
-  expect_kind(source, config.transformer.kind);
   CheckpointState state = state_of(config, run, false, Use::kLoad);
   std::erase_if(state.model, [&](const CheckpointTensor& tensor) { return is_new(tensor.name); });
-  load_checkpoint(source.contents(config.settings), state, {.optimizer = false, .is_part = true});
+  load_checkpoint(contents, state, {.optimizer = false, .is_part = true});
   run.optimizer.reload_main_params();
 }
 

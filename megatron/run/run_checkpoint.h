@@ -25,10 +25,10 @@ std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const Training
 // the source, FormatError for tensors that do not fit.
 void load_run(const RunConfig& config, TrainingState& run, const CheckpointSource& source);
 
-// Fills the model with the weights of the source, which may have further ones: those of other
-// heads. Parameters for which `is_new` holds keep their values. Throws FormatError for tensors that
-// are missing or do not fit.
-void load_weights(const RunConfig& config, TrainingState& run, const CheckpointSource& source,
+// Fills the model with the weights of a checkpoint of its kind, which may have further ones: those
+// of other heads. Parameters for which `is_new` holds keep their values. Throws FormatError for
+// tensors that are missing or do not fit.
+void load_weights(const RunConfig& config, TrainingState& run, const CheckpointContents& contents,
                   const std::function<bool(std::string_view)>& is_new);
 
 }  // namespace megatron

@@ -223,8 +223,11 @@ class Resolver {
     }
     optimizer = megatron::resolved(optimizer);
     args_.transformer.params_dtype = args_.optimizer.params_dtype;
+    const bool has_bf16_grads = optimizer.main_grads_dtype == DType::kBFloat16;
+    exclude(has_bf16_grads && parallel.accumulate_allreduce_grads_in_fp32,
+            "--main-grads-dtype bf16", "--accumulate-allreduce-grads-in-fp32");
     if (args_.optimizer.bf16 && !parallel.accumulate_allreduce_grads_in_fp32 &&
-        !parallel.grad_reduce_in_bf16) {
+        !parallel.grad_reduce_in_bf16 && !has_bf16_grads) {
       parallel.accumulate_allreduce_grads_in_fp32 = true;
       args_.notes.emplace_back(
           "accumulate and all-reduce gradients in fp32 for bfloat16 data type.");
@@ -412,9 +415,26 @@ class Resolver {
     if (given("lr") || args_.training.skip_train) {
       append(problems_, megatron::problems(args_.optimizer));
     }
+    require(
+        !args_.optimizer.use_precision_aware_optimizer || args_.parallel.use_distributed_optimizer,
+        "--use-precision-aware-optimizer needs --use-distributed-optimizer; add it or remove "
+        "--use-precision-aware-optimizer");
+    muon();
     append(problems_, megatron::problems(args_.checkpoint));
     append(problems_, megatron::problems(args_.data));
     tokenizer();
+  }
+
+  void muon() {
+    const OptimizerConfig& c = args_.optimizer;
+    if (c.optimizer != OptimizerKind::kMuon) return;
+    // A share of a flat buffer is no matrix.
+    exclude(args_.parallel.use_distributed_optimizer, "--optimizer muon",
+            "--use-distributed-optimizer");
+    require(
+        c.muon_tp_mode == MuonTpMode::kBlockwise || args_.parallel.tensor_model_parallel_size == 1,
+        "--muon-tp-mode duplicated and distributed are not available with "
+        "--tensor-model-parallel-size above 1; use blockwise");
   }
 
   void tokenizer() {
@@ -451,6 +471,7 @@ class Resolver {
     overlap_in_vain();
     zero_in_vain();
     fp8_in_vain();
+    optimizer_types_in_vain();
     warn_if(given("loss_scale") && !optimizer.fp16 && !optimizer.bf16 &&
                 !args_.parallel.use_distributed_optimizer,
             "--loss-scale has no effect with fp32 parameters without --use-distributed-optimizer");
@@ -466,8 +487,22 @@ class Resolver {
     warn_if(optimizer.optimizer == OptimizerKind::kSgd &&
                 (given("adam_beta1") || given("adam_beta2") || given("adam_eps")),
             "--adam-beta1, --adam-beta2 and --adam-eps have no effect with --optimizer sgd");
-    warn_if(optimizer.optimizer == OptimizerKind::kAdam && given("sgd_momentum"),
-            "--sgd-momentum has no effect with --optimizer adam");
+    warn_if(optimizer.optimizer != OptimizerKind::kSgd && given("sgd_momentum"),
+            "--sgd-momentum has no effect without --optimizer sgd");
+    const bool is_muon_given =
+        std::any_of(args_.given.begin(), args_.given.end(),
+                    [](const std::string& dest) { return dest.starts_with("muon_"); });
+    warn_if(optimizer.optimizer != OptimizerKind::kMuon && is_muon_given,
+            "--muon-... has no effect without --optimizer muon");
+    const SaveFormat format = args_.checkpoint.save_format;
+    const bool is_megatrons =
+        format == SaveFormat::kMegatron || format == SaveFormat::kMegatronCore;
+    warn_if(!args_.checkpoint.save.empty() && is_megatrons && !args_.checkpoint.no_save_optim &&
+                optimizer.optimizer != OptimizerKind::kAdam,
+            "--save-format megatron and megatron-core hold the state of --optimizer adam alone: no "
+            "run can go on with that of this one; use native");
+    warn_if(given("muon_tp_mode") && args_.parallel.tensor_model_parallel_size == 1,
+            "--muon-tp-mode has no effect with --tensor-model-parallel-size 1");
     warn_if(c.position_embedding_type != PositionEmbedding::kRope &&
                 (given("rotary_percent") || given("rotary_base") || given("rotary_interleaved") ||
                  given("rotary_seq_len_interpolation_factor") || given("use_rope_scaling")),
@@ -511,6 +546,35 @@ class Resolver {
             "--save is empty: this run saves nothing");
     warn_if(given("load") && args_.checkpoint.load.empty(),
             "--load is empty: this run starts from random weights");
+  }
+
+  void optimizer_types_in_vain() {
+    const OptimizerConfig& c = args_.optimizer;
+    const auto warn_if = [&](bool holds, std::string text) {
+      if (holds) args_.warnings.push_back(std::move(text));
+    };
+    const bool is_adam = c.optimizer == OptimizerKind::kAdam;
+    const bool has_16_bit_moments =
+        is_adam && (c.exp_avg_dtype != DType::kFloat32 || c.exp_avg_sq_dtype != DType::kFloat32);
+    warn_if(c.use_precision_aware_optimizer && !keeps_remainders(c, c.params_dtype) &&
+                !has_16_bit_moments && c.main_grads_dtype == DType::kFloat32,
+            c.bf16 ? "--use-precision-aware-optimizer has no effect: --optimizer-cpu-offload keeps "
+                     "main parameters in fp32"
+                   : "--use-precision-aware-optimizer has no effect without --bf16 and with all "
+                     "types fp32");
+    warn_if(!is_adam && (given("exp_avg_dtype") || given("exp_avg_sq_dtype")),
+            "--exp-avg-dtype and --exp-avg-sq-dtype have no effect with --optimizer sgd");
+    // A rounding that a step of 1 - beta2 cannot leave: half of the last place, in fp16 of the
+    // root.
+    const bool is_bf16 = c.exp_avg_sq_dtype == DType::kBFloat16;
+    const bool is_stuck = (is_bf16 && c.adam_beta2 >= 0.996) ||
+                          (c.exp_avg_sq_dtype == DType::kFloat16 && c.adam_beta2 > 0.999);
+    warn_if(is_adam && is_stuck,
+            fmt::format("--exp-avg-sq-dtype {} with --adam-beta2 {}: the second moment cannot "
+                        "fall, because so small changes are rounded away; use --adam-beta2 {}, or "
+                        "--exp-avg-sq-dtype {}",
+                        is_bf16 ? "bf16" : "fp16", c.adam_beta2, is_bf16 ? 0.99 : 0.999,
+                        is_bf16 && c.adam_beta2 <= 0.999 ? "fp16" : "fp32"));
   }
 
   void overlap_in_vain() {

@@ -82,6 +82,7 @@ FlatParametersOptions flat_options(const RunConfig& run, const ParallelContext& 
                   static_cast<uint64_t>(seed));
     };
   }
+  options.separates_matrices = run.optimizer.optimizer == OptimizerKind::kMuon;
   options.divides_gradients = config.zero_stage >= 2;
   options.divides_parameters = config.zero_stage >= 3;
   // 0: one bucket if nothing overlaps.

@@ -74,14 +74,13 @@ Variable CoreAttention::self_cached(const Variable& qkv, int64_t layer,
                                    .distance_bias = context.distance_bias}));
 }
 
-void CoreAttention::cross_cached(Tensor& y, const Tensor& q, const Tensor& kv) const {
-  const int64_t n = heads_.num_heads;
-  const auto of_encoder = kernels::split_kv(kv.view(), n);
-  kernels::AttentionSettings settings;
-  settings.scale = softmax_scale_;
-  attention_without_gradient(kernels::heads_of(y.view(), n), TensorView{},
-                             kernels::heads_of(q.view(), n), of_encoder.k, of_encoder.v, settings,
-                             y.stream());
+Variable CoreAttention::cross_cached(const Variable& q, int64_t layer,
+                                     const CachedBatch& cached) const {
+  return Variable(paged_cross_attention(q.data(), cached.encoder_cache->layer(layer),
+                                        cached.encoder_rows,
+                                        {.num_heads = heads_.num_heads,
+                                         .num_query_groups = heads_.num_heads,
+                                         .softmax_scale = softmax_scale_}));
 }
 
 }  // namespace megatron

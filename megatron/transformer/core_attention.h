@@ -39,9 +39,9 @@ class CoreAttention {
   // Tokens attend to the encoder's output. g is n.
   //   q [s, b, n d]   kv [se, b, n 2 d], per head its key, then its value   -> [s, b, n d]
   Variable cross(const Variable& q, const Variable& kv, const ForwardContext& context) const;
-  // The same for tokens of one text whose encoder's keys and values are known; no gradient.
-  //   q [t, 1, n d]   kv [se, 1, n 2 d]   y [t, 1, n d], written
-  void cross_cached(Tensor& y, const Tensor& q, const Tensor& kv) const;
+  // The same for generation: each token attends to what the cache has of its text.
+  //   q [t, 1, n d] -> [t, 1, n d]
+  Variable cross_cached(const Variable& q, int64_t layer, const CachedBatch& cached) const;
 
  private:
   AttentionOptions options(const ForwardContext& context) const;

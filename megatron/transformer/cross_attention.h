@@ -5,6 +5,7 @@
 #include "megatron/transformer/config.h"
 #include "megatron/transformer/core_attention.h"
 #include "megatron/transformer/forward_context.h"
+#include "megatron/transformer/kv_cache.h"
 #include "megatron/transformer/stack.h"
 
 namespace megatron {
@@ -25,12 +26,13 @@ class CrossAttention final : public Module {
                  const TensorParallel& tp, Stream stream);
 
   Branch forward(const Variable& x, const ForwardContext& context) const;
+  // For generation: puts keys and values of the encoder's output into this layer's pages.
+  //   output [se, b, h]   slots [se b] int32, -1 for padding (kernels::put_into_pages)
+  void keep(const Variable& output, KvCache& cache, const Tensor& slots) const;
 
  private:
-  // Each token of generation attends to its own text.   q [t, 1, n d / tp] -> as q
-  Variable cached(const Variable& q, const CachedBatch& batch) const;
-
   int64_t layer_;
+  int64_t num_heads_;  // of this rank
   CoreAttention core_attention_;
   ColumnParallelLinear linear_q_;
   ColumnParallelLinear linear_kv_;

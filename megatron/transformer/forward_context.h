@@ -13,16 +13,16 @@ struct CachedBatch;
 // What all layers of a stack share in one forward pass of one microbatch. Recomputed regions keep
 // copies.
 struct ForwardContext {
-  RandomState* random = nullptr;     // dropout keys; never null
-  Tensor rotary_table;               // [max s, rotary_dim / 2, 2] fp32, undefined without RoPE
-  Tensor position_ids;               // [b, s] int64 for RoPE; undefined: consecutive
-  Tensor document_starts;            // [b, s] int32: token i sees [start, i]; undefined: all before
-  Tensor prefix_ends;                // [b, s] int32: token i also sees [i, end); undefined: none
-  Tensor key_padding_mask;           // [b, s] bool: true hides a token; undefined: none is hidden
-  Variable relative_bias;            // [n/tp, s, s] fp32, added to the scores; undefined: none
-  Tensor distance_bias;              // generation: [n/tp, L] fp32, the same by key's distance back
-  Variable encoder_output;           // [se, b, h], [se/tp, b, h] with sequence parallelism
-  Tensor encoder_padding_mask;       // [b, se] bool: as key_padding_mask, for cross-attention
+  RandomState* random = nullptr;  // dropout keys; never null
+  Tensor rotary_table;            // [max s, rotary_dim / 2, 2] fp32, undefined without RoPE
+  Tensor position_ids;            // [b, s] int64 for RoPE; undefined: consecutive
+  Tensor document_starts;         // [b, s] int32: token i sees [start, i]; undefined: all before
+  Tensor prefix_ends;             // [b, s] int32: token i also sees [i, end); undefined: none
+  Tensor key_padding_mask;        // [b, s] bool: true hides a token; undefined: none is hidden
+  Variable relative_bias;       // [n/tp, 2s - 1] fp32, added to scores by distance; undefined: none
+  Tensor distance_bias;         // generation: [n/tp, L] fp32, the same by key's distance back
+  Variable encoder_output;      // [se, b, h], [se/tp, b, h] with sequence parallelism
+  Tensor encoder_padding_mask;  // [b, se] bool: as key_padding_mask, for cross-attention
   ContextParallel context_parallel;  // s is this rank's part; document_starts are [2, b, s / 2]
   CachedBatch* cached = nullptr;     // generation: s are tokens of several texts, b is 1
 };

@@ -31,27 +31,13 @@ class KvCache {
   std::vector<PagedStore> layers_;
 };
 
-// An encoder's output for a text, and what the layers of a decoder read of it: their keys and
-// values are computed once.
-struct EncoderMemory {
-  Variable output = {};                  // [se, 1, h]
-  std::vector<Tensor> keys_values = {};  // by layer: [se, 1, 2 n d / tp]; undefined before its use
-
-  // Those of a layer, which compute() makes of the output.
-  template <class F>
-  const Tensor& of_layer(int64_t layer, const F& compute) {
-    const auto at = static_cast<size_t>(layer);
-    if (keys_values.size() <= at) keys_values.resize(at + 1);
-    if (!keys_values[at].defined()) keys_values[at] = compute(output);
-    return keys_values[at];
-  }
-};
-
-// What a forward pass of generation does to the cache: the rows of its tokens.
+// What a forward pass of generation does to the cache: the rows of its tokens. Behind an encoder
+// each token also has the keys and values of its text, in the pages of a second cache.
 struct CachedBatch {
   KvCache& cache;
   PagedBatch rows = {};
-  std::vector<EncoderMemory*> memories = {};  // by token: of its text; empty without an encoder
+  KvCache* encoder_cache = nullptr;
+  PagedBatch encoder_rows = {};  // a row of one token for each token
 };
 
 }  // namespace megatron

@@ -146,9 +146,11 @@ int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, co
       int64_t bytes = m.is_deterministic
                           ? m.micro_batch_size * heads * tiled(queries) * tiled(keys) * 2
                           : m.micro_batch_size * heads * queries * c.kv_channels * 4;
-      if (c.attention_dropout > 0) {
-        bytes =
-            kernels::cuda::BackwardBytes(m.micro_batch_size, heads, queries, c.kv_channels).total();
+      const bool has_relative_bias = c.position_embedding_type == PositionEmbedding::kRelative;
+      if (c.attention_dropout > 0 || has_relative_bias) {
+        bytes = kernels::cuda::BackwardBytes(m.micro_batch_size, heads, queries, keys,
+                                             c.kv_channels, has_relative_bias)
+                    .total();
       }
       gradients += m.block(bytes / 2, DType::kBFloat16);
     }

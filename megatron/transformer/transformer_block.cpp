@@ -72,6 +72,11 @@ Variable TransformerBlock::forward(const Variable& x, const ForwardContext& cont
   return final_layernorm_ ? final_layernorm_->forward(y).y : computed(y);
 }
 
+void TransformerBlock::keep_encoder_output(const Variable& output, KvCache& cache,
+                                           const Tensor& slots) const {
+  for (const auto& layer : layers_) layer->keep_encoder_output(output, cache, slots);
+}
+
 ResidualSum TransformerBlock::run(ResidualSum x, int64_t begin, int64_t end,
                                   const ForwardContext& context) const {
   for (int64_t layer = begin; layer < end; ++layer) {

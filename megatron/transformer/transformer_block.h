@@ -18,6 +18,8 @@ class TransformerBlock final : public Module {
   // x [s, b, h] -> [s, b, h] ([s/tp, b, h] with sequence parallelism), in params_dtype after the
   // final norm. Recomputes as the config says, in grad mode.
   Variable forward(const Variable& x, const ForwardContext& context) const;
+  // CrossAttention::keep() of all layers.
+  void keep_encoder_output(const Variable& output, KvCache& cache, const Tensor& slots) const;
 
  private:
   // Layers [begin, end) one after the other, or as one recomputed region.

@@ -30,6 +30,10 @@ class TransformerLayer final : public Module {
                    const TensorParallel& tp, Stream stream);
 
   ResidualSum forward(const ResidualSum& x, const ForwardContext& context) const;
+  // CrossAttention::keep(). REQUIRES: the layer has cross-attention.
+  void keep_encoder_output(const Variable& output, KvCache& cache, const Tensor& slots) const {
+    cross_attention_->keep(output, cache, slots);
+  }
 
  private:
   // residual + dropout(branch.y + branch.bias).

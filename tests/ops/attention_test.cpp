@@ -64,22 +64,22 @@ TEST(AttentionOpTest, RelativeBias) {
   Tensor hidden({2, 5}, DType::kBool, Stream{});
   for (int64_t i = 0; i < 10; ++i) hidden.view().as<bool>()[i] = i == 9;
   for (const bool is_causal : {false, true}) {
-    check({.name = "attention",
-           .inputs = {random_normal({5, 2, 6 * 3}, {.seed = 1}),
-                      random_normal({2, 5, 5}, {.seed = 2})},
-           .op =
-               [=](const auto& in) {
-                 return attention(in[0],
-                                  {.num_heads = 2,
-                                   .num_query_groups = 2,
-                                   .is_causal = is_causal,
-                                   .key_padding_mask = hidden,
-                                   .dropout = {.key = 5, .first_sample = 1, .probability = 0.2f}},
-                                  in[1]);
-               },
-           // As above: the rounding of the saved output enters each gradient of a score.
-           .terms = 64,
-           .fp32_inputs = {1}});
+    check(
+        {.name = "attention",
+         .inputs = {random_normal({5, 2, 6 * 3}, {.seed = 1}), random_normal({2, 9}, {.seed = 2})},
+         .op =
+             [=](const auto& in) {
+               return attention(in[0],
+                                {.num_heads = 2,
+                                 .num_query_groups = 2,
+                                 .is_causal = is_causal,
+                                 .key_padding_mask = hidden,
+                                 .dropout = {.key = 5, .first_sample = 1, .probability = 0.2f}},
+                                in[1]);
+             },
+         // As above: the rounding of the saved output enters each gradient of a score.
+         .terms = 64,
+         .fp32_inputs = {1}});
   }
 }
 

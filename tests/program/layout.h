@@ -57,17 +57,11 @@ inline Flags layout_model(const Flags& golden, bool is_llama_style) {
   return is_llama_style ? llama_style(gpt).with("--num-query-groups", "4") : gpt;
 }
 
-// A few very different layouts; all up to eight ranks if MG_ALL_LAYOUTS is in the environment.
-inline std::vector<Layout> layouts() {
-  if (std::getenv("MG_ALL_LAYOUTS") == nullptr) {
-    return {{.tp = 2},
-            {.tp = 4, .sequence_parallel = true},
-            {.pp = 2},
-            {.pp = 2, .layers_a_chunk = 1},
-            {.pp = 4, .layers_a_chunk = 1},
-            {.dp = 2, .distributed_optimizer = true, .overlap = true},
-            {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}};
-  }
+// Tests try all layouts in place of a few.
+inline bool wants_all_layouts() { return std::getenv("MG_ALL_LAYOUTS") != nullptr; }
+
+// All layouts of up to eight ranks without context parallelism.
+inline std::vector<Layout> all_layouts() {
   std::vector<Layout> all;
   for (const int tp : {1, 2, 4}) {
     for (const int pp : {1, 2, 4}) {
@@ -86,6 +80,18 @@ inline std::vector<Layout> layouts() {
     }
   }
   return all;
+}
+
+// A few very different layouts, or all.
+inline std::vector<Layout> layouts() {
+  if (wants_all_layouts()) return all_layouts();
+  return {{.tp = 2},
+          {.tp = 4, .sequence_parallel = true},
+          {.pp = 2},
+          {.pp = 2, .layers_a_chunk = 1},
+          {.pp = 4, .layers_a_chunk = 1},
+          {.dp = 2, .distributed_optimizer = true, .overlap = true},
+          {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true}};
 }
 
 }  // namespace megatron::program

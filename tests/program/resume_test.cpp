@@ -39,6 +39,12 @@ Flags with_blend(const Flags& flags) {
   return flags.with("--data-path", "0.3", prefix, "0.7", prefix);
 }
 
+Flags precision_aware(const Flags& flags) {
+  return flags.with("--bf16")
+      .with("--use-distributed-optimizer")
+      .with("--use-precision-aware-optimizer");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Runs, ResumeTest,
     testing::Values(
@@ -59,6 +65,30 @@ INSTANTIATE_TEST_SUITE_P(
         ResumeCase{"sgd", [](const Flags& f) { return f.with("--optimizer", "sgd"); }},
         ResumeCase{"sgd_bf16",
                    [](const Flags& f) { return f.with("--optimizer", "sgd").with("--bf16"); }, 5},
+        ResumeCase{"remainders", [](const Flags& f) { return precision_aware(f); }},
+        ResumeCase{"types_of_16_bits",
+                   [](const Flags& f) {
+                     return precision_aware(with_dropout(f))
+                         .with("--main-grads-dtype", "bf16")
+                         .with("--exp-avg-dtype", "bf16")
+                         .with("--exp-avg-sq-dtype", "bf16");
+                   },
+                   7},
+        ResumeCase{"moments_of_fp16",
+                   [](const Flags& f) {
+                     return precision_aware(f)
+                         .with("--exp-avg-dtype", "fp16")
+                         .with("--exp-avg-sq-dtype", "fp16");
+                   },
+                   3},
+        ResumeCase{"muon", [](const Flags& f) { return f.with("--optimizer", "muon"); }, 4},
+        ResumeCase{"muon_bf16_llama",
+                   [](const Flags& f) {
+                     return llama_style(f)
+                         .with("--optimizer", "muon")
+                         .with("--muon-use-nesterov")
+                         .with("--bf16");
+                   }},
         ResumeCase{"blend", with_blend},
         ResumeCase{"llama", [](const Flags& f) { return llama_style(f); }},
         ResumeCase{"llama_bf16_dropout",
@@ -135,6 +165,58 @@ TEST_F(SaveTest, WithoutOptimizerSavesWeightsAlone) {
   EXPECT_THAT(refused.err, testing::HasSubstr("--no-load-optim"));
   const Outcome outcome = train(loading.with("--no-load-optim"));
   EXPECT_EQ(iterations_of(outcome.out).front().text("consumed samples"), "88");
+}
+
+// Checkpoints do not depend on the types of the run that saved them. Between fp32 main parameters
+// and remainders no bit is lost; a moment that was rounded once costs little.
+TEST_F(SaveTest, ARunGoesOnWithOtherTypesOfTheOptimizer) {
+  const Flags plain = golden_flags().with("--bf16").with("--use-distributed-optimizer");
+  const Flags remainders = precision_aware(golden_flags());
+  const Flags moments =
+      remainders.with("--exp-avg-dtype", "bf16").with("--exp-avg-sq-dtype", "bf16");
+  const auto losses = [](const Outcome& outcome) {
+    std::vector<double> all;
+    for (const IterationText& line : iterations_of(outcome.out)) {
+      all.push_back(line.number("lm loss"));
+    }
+    return all;
+  };
+  const std::vector<double> want = losses(train(plain));
+  ASSERT_EQ(want.size(), 20u);
+  const Flags codes = remainders.with("--exp-avg-dtype", "fp16").with("--exp-avg-sq-dtype", "fp16");
+  const std::vector<Flags> types = {plain, remainders, moments, codes};
+  for (const Flags& saving : types) {
+    const std::string folder = path("types").string();
+    const Flags saves = saving.with("--save", folder).with("--save-interval", "10");
+    const std::vector<double> begun = losses(train(saves.with("--exit-interval", "10")));
+    for (const Flags& loading : types) {
+      std::vector<double> all = begun;
+      for (const double loss : losses(train(loading.with("--load", folder)))) all.push_back(loss);
+      ASSERT_EQ(all.size(), want.size());
+      const bool is_exact = &saving < &types[2] && &loading < &types[2];
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_NEAR(all[i], want[i], is_exact ? 0 : 5e-3 * want[i]) << i;
+      }
+    }
+    std::filesystem::remove_all(folder);
+  }
+}
+
+// Megatron-LM's files hold fp32, which has every number of 16 bits.
+TEST_F(SaveTest, MegatronsFilesKeepTheBitsOfOtherTypesOfTheOptimizer) {
+  const Flags flags = precision_aware(golden_flags())
+                          .with("--exp-avg-dtype", "bf16")
+                          .with("--exp-avg-sq-dtype", "bf16")
+                          .with("--save-interval", "10");
+  const Outcome straight = train(flags);
+  train(flags.with("--save", path("m").string())
+            .with("--save-format", "megatron")
+            .with("--exit-interval", "10"));
+  const std::vector<IterationText> want = iterations_of(straight.out);
+  const std::vector<IterationText> got =
+      iterations_of(train(flags.with("--load", path("m").string())).out);
+  ASSERT_EQ(got.size(), 10u);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].line, want[10 + i].line);
 }
 
 TEST_F(SaveTest, FinetuneBeginsAtIteration0WithTheWeights) {

@@ -59,8 +59,24 @@ TEST_F(T5Test, Learns) {
   EXPECT_LT(metrics[19].at("lm loss"), metrics.front().at("lm loss") - 0.3);
 }
 
+// Every layout without interleaved stages, and each stage at which the decoder can begin.
+std::vector<SplitLayout> all_split_layouts() {
+  std::vector<SplitLayout> all;
+  for (const Layout& layout : all_layouts()) {
+    if (layout.layers_a_chunk > 0) continue;
+    if (layout.pp == 1) all.push_back({layout, 0});
+    for (int split = 1; split < layout.pp; ++split) all.push_back({layout, split});
+  }
+  return all;
+}
+
 // With three stages the middle one hands the encoder's output on; with four each stack is cut.
 TEST_F(T5Test, EveryLayoutTrainsAsOneRank) {
+  if (wants_all_layouts()) {
+    expect_layouts(t5().with("--num-layers", "6").with("--decoder-num-layers", "6"),
+                   all_split_layouts());
+    return;
+  }
   expect_layouts(
       t5(),
       {{{.tp = 2}},

@@ -73,6 +73,37 @@ TEST_F(ZeroTest, OffloadAndStagesOfOneRankKeepTheBits) {
             trained(plain, divided, "kept_third"));
 }
 
+// Main parameters as 16 bits more than bf16 are those in fp32, whoever has which share of them.
+TEST_F(ZeroTest, RemaindersOfMainParametersKeepTheBitsInEveryStage) {
+  const Flags plain = model(false).with("--bf16").with("--eval-iters", "0");
+  const std::vector<Layout> layouts = {{.distributed_optimizer = true},
+                                       {.dp = 2, .distributed_optimizer = true, .overlap = true},
+                                       {.dp = 2, .zero_stage = 2},
+                                       {.tp = 2, .dp = 2, .zero_stage = 3},
+                                       {.pp = 2, .dp = 2, .distributed_optimizer = true}};
+  for (const Layout& layout : layouts) {
+    const std::string name = name_of(layout);
+    const std::vector<Metrics> want = trained(plain, layout, name);
+    const Flags aware = plain.with("--use-precision-aware-optimizer");
+    EXPECT_EQ(trained(aware, layout, "aware_" + name), want) << name;
+    const std::vector<Metrics> wide =
+        trained(plain.with("--adam-beta2", "0.95"), layout, "wide_" + name);
+    for (const char* const moments : {"bf16", "fp16"}) {
+      const std::vector<Metrics> narrow = trained(aware.with("--main-grads-dtype", "bf16")
+                                                      .with("--exp-avg-dtype", moments)
+                                                      .with("--exp-avg-sq-dtype", moments)
+                                                      .with("--adam-beta2", "0.95"),
+                                                  layout, moments + name);
+      ASSERT_EQ(narrow.size(), wide.size());
+      EXPECT_NE(narrow, wide) << name;
+      for (size_t i = 0; i < wide.size(); ++i) {
+        const double loss = wide[i].at("lm loss");
+        EXPECT_NEAR(narrow[i].at("lm loss"), loss, 5e-3 * loss) << moments << name << i;
+      }
+    }
+  }
+}
+
 TEST_F(ZeroTest, AFileOfDeepSpeedDividesAsTheFlags) {
   const Layout layout{.dp = 2, .zero_stage = 3};
   const std::vector<Metrics> want =

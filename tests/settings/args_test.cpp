@@ -411,6 +411,10 @@ TEST(ResolveTest, Bf16SumsGradientsInFp32UnlessToldOtherwise) {
   EXPECT_FALSE(parsed("--bf16 --grad-reduce-in-bf16").parallel.accumulate_allreduce_grads_in_fp32);
   EXPECT_EQ(parsed("--bf16").transformer.params_dtype, DType::kBFloat16);
   EXPECT_FALSE(parsed("--fp16").parallel.accumulate_allreduce_grads_in_fp32);
+  const std::string aware = "--bf16 --zero-stage 1 --use-precision-aware-optimizer";
+  EXPECT_TRUE(parsed(aware).parallel.accumulate_allreduce_grads_in_fp32);
+  EXPECT_FALSE(
+      parsed(aware + " --main-grads-dtype bf16").parallel.accumulate_allreduce_grads_in_fp32);
 }
 
 TEST(ResolveTest, NotesAreMegatronsLines) {
@@ -440,8 +444,19 @@ TEST(ResolveTest, SettingsOfTheOtherKindOfScaleOrOptimizerAreWarnings) {
   EXPECT_THAT(parsed("--fp16 --initial-loss-scale 128").warnings, IsEmpty());
   EXPECT_THAT(parsed("--optimizer sgd --adam-eps 1e-6").warnings,
               ElementsAre(HasSubstr("have no effect with --optimizer sgd")));
+  const std::string saving = "--save s --save-interval 5 --save-format megatron --optimizer ";
+  EXPECT_THAT(parsed(saving + "muon").warnings,
+              ElementsAre(HasSubstr("hold the state of --optimizer adam alone")));
+  EXPECT_THAT(parsed(saving + "sgd").warnings,
+              ElementsAre(HasSubstr("hold the state of --optimizer adam alone")));
+  EXPECT_THAT(parsed(saving + "adam").warnings, IsEmpty());
+  EXPECT_THAT(parsed("--muon-use-nesterov").warnings,
+              ElementsAre("--muon-... has no effect without --optimizer muon"));
+  EXPECT_THAT(parsed("--optimizer muon --muon-use-nesterov").warnings, IsEmpty());
+  EXPECT_THAT(parsed("--optimizer muon --muon-tp-mode duplicated").warnings,
+              ElementsAre("--muon-tp-mode has no effect with --tensor-model-parallel-size 1"));
   EXPECT_THAT(parsed("--sgd-momentum 0.5").warnings,
-              ElementsAre("--sgd-momentum has no effect with --optimizer adam"));
+              ElementsAre("--sgd-momentum has no effect without --optimizer sgd"));
 }
 
 // A checkpoint that names "vocab.json" could be used from one directory only.
@@ -505,6 +520,32 @@ TEST(ResolveTest, AnOverlapThatAStageOfZeroHasAnywayIsAWarning) {
               ElementsAre(sums, gathers));
   EXPECT_THAT(warnings_of("--zero-stage 2 --overlap-param-gather"), IsEmpty());
   EXPECT_THAT(warnings_of("--zero-stage 1 --overlap-grad-reduce"), IsEmpty());
+}
+
+TEST(ResolveTest, TypesOfTheOptimizerWithoutEffectOrUseAreAWarning) {
+  const auto warnings_of = [](const std::string& flags) {
+    return parsed("--zero-stage 1 --use-precision-aware-optimizer " + flags).warnings;
+  };
+  EXPECT_THAT(warnings_of(""),
+              ElementsAre("--use-precision-aware-optimizer has no effect without --bf16 and with "
+                          "all types fp32"));
+  EXPECT_THAT(warnings_of("--bf16 --optimizer-cpu-offload"),
+              ElementsAre("--use-precision-aware-optimizer has no effect: --optimizer-cpu-offload "
+                          "keeps main parameters in fp32"));
+  EXPECT_THAT(warnings_of("--bf16"), IsEmpty());
+  EXPECT_THAT(warnings_of("--bf16 --optimizer-cpu-offload --exp-avg-dtype bf16"), IsEmpty());
+  EXPECT_THAT(warnings_of("--bf16 --optimizer sgd --exp-avg-dtype bf16"),
+              ElementsAre("--exp-avg-dtype and --exp-avg-sq-dtype have no effect with --optimizer "
+                          "sgd"));
+  const std::string second = "--bf16 --exp-avg-sq-dtype ";
+  EXPECT_THAT(warnings_of(second + "bf16 --adam-beta2 0.996"),
+              ElementsAre("--exp-avg-sq-dtype bf16 with --adam-beta2 0.996: the second moment "
+                          "cannot fall, because so small changes are rounded away; use "
+                          "--adam-beta2 0.99, or --exp-avg-sq-dtype fp16"));
+  EXPECT_THAT(warnings_of(second + "bf16 --adam-beta2 0.99"), IsEmpty());
+  EXPECT_THAT(warnings_of(second + "fp16 --adam-beta2 0.9995"),
+              ElementsAre(HasSubstr("use --adam-beta2 0.999, or --exp-avg-sq-dtype fp32")));
+  EXPECT_THAT(warnings_of(second + "fp16"), IsEmpty());
 }
 
 TEST(ResolveTest, VirtualStagesComeFromEitherFlag) {

@@ -58,6 +58,8 @@ double element(const Tensor& x, int64_t i) {
       return static_cast<double>(x.span<int64_t>()[at]);
     case DType::kInt32:
       return x.span<int32_t>()[at];
+    case DType::kInt16:
+      return x.span<int16_t>()[at];
     case DType::kUInt8:
       return x.span<uint8_t>()[at];
     default:

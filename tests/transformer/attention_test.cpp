@@ -177,5 +177,46 @@ TEST(CrossAttentionTest, SeesWhatTheEncoderShows) {
   }
 }
 
+// Texts in pages: each token attends to its own, as it would without pages and padding.
+TEST(CrossAttentionTest, ReadsTheTextOfEachTokenFromPages) {
+  const TransformerConfig c = tiny_config();
+  const CrossAttention attention(c, kCrossDecoder, 0, {}, Stream{});
+  initialize(attention, 2);
+  const NoGrad no_grad;
+  RandomState random(1);
+  const Tensor encoder = random_hidden(kEncoderLength, 32, 2);
+  const Tensor x = random_hidden(4, 32, 1);
+  const std::vector<int64_t> lengths = {10, kEncoderLength};
+  ForwardContext context;
+  context.random = &random;
+  context.encoder_output = Variable(encoder);
+  context.encoder_padding_mask = padding_mask(lengths, kEncoderLength);
+  const Tensor want = attention.forward(Variable(x), context).y.data();  // [4, 2, h]
+
+  constexpr int64_t kPageTokens = 4;
+  const std::vector<std::vector<int32_t>> pages = {{5, 2, 7}, {1, 0, 6, 4}};
+  std::vector<int32_t> slots;
+  for (int64_t i = 0; i < kEncoderLength; ++i) {
+    for (size_t text = 0; text < 2; ++text) {
+      const auto place = static_cast<size_t>(i / kPageTokens);
+      slots.push_back(i < lengths[text]
+                          ? static_cast<int32_t>(pages[text][place] * kPageTokens + i % kPageTokens)
+                          : -1);
+    }
+  }
+  KvCache cache(c, whole_model(1), 1, 8, kPageTokens, Stream{});
+  attention.keep(Variable(encoder), cache, tensor_of(slots, {2 * kEncoderLength}));
+  std::vector<PagedRow> rows;
+  for (int64_t token = 0; token < 8; ++token) {  // token i of text j is 2 i + j
+    const auto text = static_cast<size_t>(token % 2);
+    rows.push_back({token, 1, lengths[text] - 1, pages[text]});
+  }
+  CachedBatch cached{
+      cache, {}, &cache, paged_batch(rows, kPageTokens, c.num_attention_heads, c.kv_channels, {})};
+  context.cached = &cached;
+  const Tensor got = attention.forward(Variable(x.reshape({8, 1, 32})), context).y.data();
+  expect_close(got, want.reshape({8, 1, 32}), Tolerance{1e-5, 1e-5});
+}
+
 }  // namespace
 }  // namespace megatron

@@ -76,7 +76,7 @@ struct Pass {
     }
     if (variant.has_relative_bias) {
       const int64_t heads = 4 / tp.size();
-      const Tensor bias = random_normal({4, kLength, kLength}, {.seed = 3});
+      const Tensor bias = random_normal({4, 2 * kLength - 1}, {.seed = 3});
       relative_bias = Variable::leaf(copied(bias.slice(heads * tp.rank(), heads)));
       context.relative_bias = relative_bias;
     }

@@ -60,8 +60,7 @@ TEST(TransformerLayerTest, NormedQueriesAndKeysHaveTheRightGradients) {
 }
 
 TEST(TransformerLayerTest, EncoderWithPaddingAndRelativeBiasHasTheRightGradients) {
-  check_layer(small_layer(), kEncoder,
-              {random_hidden(5, 8, 1), random_normal({2, 5, 5}, {.seed = 2})},
+  check_layer(small_layer(), kEncoder, {random_hidden(5, 8, 1), random_normal({2, 9}, {.seed = 2})},
               [](ForwardContext& context, const std::vector<Variable>& in) {
                 context.key_padding_mask = padding_mask({5, 3}, 5);
                 context.relative_bias = in[1];

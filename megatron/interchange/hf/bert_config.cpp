@@ -1,5 +1,10 @@
 #include "megatron/interchange/hf/bert_config.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
 #include "megatron/core/log.h"
 
 namespace megatron {
@@ -12,17 +17,51 @@ constexpr const char* kHeadActivation = "lm_head_act";
 // Has the model a pooler and a binary head?
 bool has_binary_head(const HfFields& fields) {
   for (const std::string& name : fields.texts("architectures")) {
-    if (name.ends_with("BertForMaskedLM")) return false;
+    if (name.ends_with("BertForMaskedLM") || name.ends_with(kHfClassifier)) return false;
     if (!name.ends_with("BertForPreTraining")) {
       fields.unsupported("architectures",
-                         "a BERT is read with its LM head, from a model that was saved as "
-                         "ForPreTraining or ForMaskedLM");
+                         "a BERT is read with its heads, from a model that was saved as "
+                         "ForPreTraining, ForMaskedLM or ForSequenceClassification");
     }
   }
   return true;
 }
 
 }  // namespace
+
+std::vector<std::string> hf_default_class_names(int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < count; ++i) names.push_back(fmt::format("LABEL_{}", i));
+  return names;
+}
+
+std::vector<std::string> hf_class_names(const HfFields& fields) {
+  const std::vector<std::string> architectures = fields.texts("architectures");
+  const bool is_classifier = std::ranges::any_of(
+      architectures, [](const std::string& name) { return name.ends_with(kHfClassifier); });
+  if (!is_classifier) return {};
+  constexpr int64_t kDefaultClasses = 2;  // transformers leaves them out
+  std::vector<std::string> names =
+      hf_default_class_names(fields.size("num_labels", kDefaultClasses));
+  const std::optional<HfFields> named = fields.object("id2label");
+  if (!named) return names;
+  names.clear();
+  for (int64_t i = 0; named->has(std::to_string(i).c_str()); ++i) {
+    names.push_back(named->text(std::to_string(i).c_str(), ""));
+  }
+  if (names.empty()) fields.unsupported("id2label", "the classes must be numbered from 0");
+  return names;
+}
+
+nlohmann::json hf_class_fields(const std::vector<std::string>& names) {
+  nlohmann::json by_id = nlohmann::json::object();
+  nlohmann::json by_name = nlohmann::json::object();
+  for (size_t i = 0; i < names.size(); ++i) {
+    by_id[std::to_string(i)] = names[i];
+    by_name[names[i]] = i;
+  }
+  return {{"id2label", by_id}, {"label2id", by_name}};
+}
 
 void read_hf_bert(const HfFields& fields, TransformerConfig& config) {
   config.num_layers = fields.size("num_hidden_layers");

@@ -42,6 +42,8 @@ constexpr NameRule kShared[] = {
     {"pooler.dense.bias", {"bert.pooler.dense.bias"}},
     {"binary_head.weight", {"cls.seq_relationship.weight"}},
     {"binary_head.bias", {"cls.seq_relationship.bias"}},
+    {"classification_head.weight", {"classifier.weight"}},
+    {"classification_head.bias", {"classifier.bias"}},
 };
 
 // MegatronBert has its norms before the modules, Bert behind them.

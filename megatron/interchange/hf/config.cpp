@@ -56,10 +56,10 @@ const FamilyName& row_of(HfFamily family) {
 std::string architecture_of(const HfModel& model) {
   std::string name = row_of(model.family).architecture;
   constexpr std::string_view kBothHeads = "ForPreTraining";
-  if (name.ends_with(kBothHeads) && !model.transformer.bert_binary_head) {
-    name.replace(name.size() - kBothHeads.size(), kBothHeads.size(), "ForMaskedLM");
-  }
-  return name;
+  if (!name.ends_with(kBothHeads)) return name;
+  name.resize(name.size() - kBothHeads.size());
+  if (!model.class_names.empty()) return name + std::string(kHfClassifier);
+  return name + (model.transformer.bert_binary_head ? "ForPreTraining" : "ForMaskedLM");
 }
 
 HfFamily family_of(const HfFields& fields) {
@@ -405,6 +405,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
       read_hf_t5(fields, config);
       break;
   }
+  if (config.kind == ModelKind::kBert) model.class_names = hf_class_names(fields);
   model.vocab_size = fields.size("vocab_size");
   model.bos_token_id = fields.token("bos_token_id");
   model.eos_token_id = fields.token("eos_token_id");
@@ -450,6 +451,7 @@ std::string hf_config_text(const HfModel& model) {
     fields["decoder_start_token_id"] =
         model.decoder_start_token_id.value_or(model.pad_token_id.value_or(kPublished));
   }
+  if (!model.class_names.empty()) fields.update(hf_class_fields(model.class_names));
   fields["use_cache"] = true;
   return fields.dump(2) + "\n";
 }

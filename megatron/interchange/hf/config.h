@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "megatron/transformer/config.h"
 
@@ -24,6 +25,9 @@ struct HfModel {
   // padded_vocab_size the vocabulary until the caller pads it.
   TransformerConfig transformer;
   int64_t vocab_size = 0;
+  // The names of the classes of a BERT with a head for them (ForSequenceClassification), in place
+  // of its LM head; empty: the LM head.
+  std::vector<std::string> class_names;
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;
   std::optional<int64_t> pad_token_id;

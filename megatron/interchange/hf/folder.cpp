@@ -12,7 +12,6 @@
 #include "megatron/core/file.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/hf/names.h"
-#include "megatron/models/model_specs.h"
 
 namespace megatron {
 namespace {
@@ -96,8 +95,12 @@ void write_model(const fs::path& directory, const CheckpointContents& contents,
   model.vocab_size = options.vocab_size > 0 ? options.vocab_size : words.shape[0];
   copy_tokenizer(directory, contents.args, options.tokenizer);
   set_special_tokens(model, directory, contents.args);
+  model.class_names = options.class_names;
+  if (!model.class_names.empty()) {  // it has no LM head
+    model.transformer.head_activation = model.transformer.activation;
+  }
   save_hf_model(
-      directory, model, model_tensors(model.transformer), options.max_shard_bytes,
+      directory, model, hf_tensors(model), options.max_shard_bytes,
       [&](const TensorSpec& spec) {
         const auto stored = weights.find(spec.name);
         if (stored != weights.end()) return whole_elements(stored->second);

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "megatron/checkpoint/contents.h"
 #include "megatron/formats/sharded.h"
@@ -16,7 +18,8 @@ struct HfFolderOptions {
   int64_t vocab_size = 0;  // rows that are not padding; 0: all
   int64_t max_shard_bytes = kMaxShardBytes;
   WeightsFormat format = WeightsFormat::kSafetensors;
-  std::filesystem::path tokenizer = {};  // a directory whose tokenizer files are copied
+  std::vector<std::string> class_names = {};  // of a BERT with a classification head
+  std::filesystem::path tokenizer = {};       // a directory whose tokenizer files are copied
 };
 
 // Writes a Hugging Face model into a directory: config.json, the weights, and the tokenizer's files

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "megatron/core/file.h"
 #include "megatron/interchange/hf/bert_names.h"
 #include "megatron/interchange/hf/t5_names.h"
+#include "megatron/models/bert/bert_model.h"
 #include "megatron/models/model_specs.h"
 
 namespace megatron {
@@ -173,6 +175,18 @@ NameTable hf_names(HfFamily family, const TransformerConfig& config) {
   return table;
 }
 
+std::vector<TensorSpec> hf_tensors(const HfModel& model) {
+  if (model.class_names.empty()) return model_tensors(model.transformer);
+  const BertHeads heads = {.classifier = "classification_head",
+                           .num_classes = std::ssize(model.class_names)};
+  std::vector<TensorSpec> tensors;
+  for (const ParameterSpec& spec :
+       bert_specs(model.transformer, whole_model(model.transformer.num_layers), heads)) {
+    tensors.push_back({spec.name, spec.dtype, spec.shape});
+  }
+  return tensors;
+}
+
 StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
                               const NameTable& table, std::span<const TensorSpec> ours,
                               const LayoutSizes& sizes) {
@@ -188,8 +202,24 @@ StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
   return weights;
 }
 
-CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory,
-                                      const HfModel& model) {
+namespace {
+
+// The pooler of a file that has one.
+void add_pooler(const ShardedWeights& file, const HfModel& model, std::vector<TensorSpec>& ours) {
+  constexpr const char* kOurs = "pooler.dense.weight";
+  const bool has_one =
+      std::ranges::any_of(ours, [](const TensorSpec& spec) { return spec.name == kOurs; });
+  if (has_one || file.find("bert.pooler.dense.weight") == nullptr) return;
+  const int64_t h = model.transformer.hidden_size;
+  const DType dtype = model.transformer.params_dtype;
+  ours.push_back({kOurs, dtype, {h, h}});
+  ours.push_back({"pooler.dense.bias", dtype, {h}});
+}
+
+}  // namespace
+
+CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, const HfModel& model,
+                                      HfPooler pooler) {
   const auto file = std::make_shared<const ShardedWeights>(directory);
   const auto count = static_cast<int64_t>(file->tensors().size());
   if (model.transformer.num_layers > count) {  // before a list of its parameters is made
@@ -198,9 +228,10 @@ CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory,
   }
   CheckpointContents contents;
   contents.directory = directory;
+  std::vector<TensorSpec> ours = hf_tensors(model);
+  if (pooler == HfPooler::kIfThere) add_pooler(*file, model, ours);
   contents.sections[kWeightsSection] =
-      open_hf_weights(file, hf_names(model.family, model.transformer),
-                      model_tensors(model.transformer), sizes_of(model));
+      open_hf_weights(file, hf_names(model.family, model.transformer), ours, sizes_of(model));
   return contents;
 }
 

@@ -15,6 +15,8 @@
 namespace megatron {
 
 NameTable hf_names(HfFamily family, const TransformerConfig& config);
+// Our parameters of the model.
+std::vector<TensorSpec> hf_tensors(const HfModel& model);
 
 // The weights of a folder or file under our names, to be read on demand. Throws FormatError that
 // lists missing, unexpected and mis-shaped tensors.
@@ -22,9 +24,14 @@ StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
                               const NameTable& table, std::span<const TensorSpec> ours,
                               const LayoutSizes& sizes);
 
+// The pooler of a BERT: the layer between the first token and the heads of the whole text. Files
+// may hold it beside the LM head alone.
+enum class HfPooler { kIfUsed, kIfThere };
+
 // The weights as contents of a checkpoint, without settings, to be read on demand. Throws IoError;
 // FormatError when the configuration does not fit the tensors of the files.
-CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, const HfModel& model);
+CheckpointContents open_hf_checkpoint(const std::filesystem::path& directory, const HfModel& model,
+                                      HfPooler pooler = HfPooler::kIfUsed);
 
 // Writes config.json and the weights into an existing directory; rows of padding are left out.
 // `source` gives our parameters.

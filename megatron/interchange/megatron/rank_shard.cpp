@@ -68,7 +68,9 @@ std::array<std::vector<const RankShard::Parameter*>, 2> RankShard::groups() cons
 }
 
 bool RankShard::has_optimizer() const {
-  return layout_.with_optimizer && contents_.sections.contains("exp_avg");
+  // Muon has the moments of some parameters only.
+  return layout_.with_optimizer && contents_.sections.contains("exp_avg") &&
+         !contents_.sections.contains("momentum_buffer");
 }
 
 // Gradients of bf16 are always summed in fp32.

@@ -1,13 +1,7 @@
 #include "megatron/models/gpt/finetune_task.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 #include <utility>
-
-#include "megatron/core/log.h"
-#include "megatron/data/python_json.h"
 
 namespace megatron {
 
@@ -52,17 +46,7 @@ void FinetuneTask::adjust_batch(GptBatch& batch, Split split) const {
 }
 
 void FinetuneTask::evaluated(Split split, const Progress& progress, const NamedValues& losses) {
-  if (split != Split::kValid || losses.empty()) return;
-  const double loss = losses.front().second;
-  perplexity_ = std::exp(loss);
-  const int64_t epoch = (std::max<int64_t>(progress.iteration, 1) - 1) /
-                        std::max<int64_t>(config().training.eval_interval, 1);
-  print_line(fmt::format("epoch {}: perplexity: {} eval_loss: {}", epoch, python_repr(*perplexity_),
-                         python_repr(loss)));
-}
-
-int64_t epoch_iterations(int64_t num_blocks, int64_t global_batch_size) {
-  return (num_blocks + global_batch_size - 1) / global_batch_size;
+  report_.evaluated(split, config().training, progress, losses);
 }
 
 }  // namespace megatron

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "megatron/data/text_blocks.h"
+#include "megatron/models/epoch_report.h"
 #include "megatron/models/gpt/gpt_task.h"
 
 namespace megatron {
@@ -13,10 +14,7 @@ namespace megatron {
 // predicts. Derive from it to change the loss.
 class FinetuneTask : public GptTask {
  public:
-  struct Data {
-    std::shared_ptr<const TextBlocks> train;
-    std::shared_ptr<const TextBlocks> valid;  // null: no evaluation
-  };
+  using Data = BlockSplits;
 
   // `config` is resolved: seq_length is the length of a block, eval_iters batches hold the
   // validation blocks, and eval_interval is the number of iterations of an epoch.
@@ -25,7 +23,7 @@ class FinetuneTask : public GptTask {
   // Prints "epoch 0: perplexity: 12.5 eval_loss: 2.5".
   void evaluated(Split split, const Progress& progress, const NamedValues& losses) override;
   // exp of the last evaluation's loss; none before.
-  std::optional<double> perplexity() const { return perplexity_; }
+  std::optional<double> perplexity() const { return report_.perplexity(); }
 
  protected:
   SplitDatasets open_datasets(const SampleCounts& sizes) const override;
@@ -33,10 +31,7 @@ class FinetuneTask : public GptTask {
 
  private:
   const Data data_;
-  std::optional<double> perplexity_;
+  EpochReport report_;
 };
-
-// Iterations of an epoch of `num_blocks` blocks.
-int64_t epoch_iterations(int64_t num_blocks, int64_t global_batch_size);
 
 }  // namespace megatron

@@ -44,7 +44,10 @@ class GptModel final : public Module {
   // rows: each sees the tokens of its own row, in the cache and here.
   Variable forward(const GptInput& input, const Variable& activations, RandomState& random,
                    CachedBatch* cached = nullptr) const;
-  // The same for the whole model.
+  // What forward() begins with on the first chunk: the embedding of the tokens, [s, b, h] or
+  // [s/tp, b, h].
+  Variable embed(const GptInput& input, RandomState& random) const;
+  // The same as forward() for the whole model.
   Variable hidden_states(const GptInput& input, RandomState& random) const {
     return forward(input, Variable(), random);
   }
@@ -67,12 +70,12 @@ class GptModel final : public Module {
   const ModelChunk& chunk() const { return chunk_; }
   const TensorParallel& tensor_parallel() const { return tp_; }
   const ContextParallel& context_parallel() const { return cp_; }
+  // kernels/rotary.h; undefined without rotary positions.
+  const Tensor& rotary_angles() const { return rotary_table_; }
   // Where the parameters are and the work is done.
   Stream stream() const { return stream_; }
 
  private:
-  Variable embed(const GptInput& input, RandomState& random) const;
-
   TransformerConfig config_;
   ModelChunk chunk_;
   TensorParallel tp_;

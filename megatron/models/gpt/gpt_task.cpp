@@ -18,9 +18,6 @@ GptTask::GptTask(const RunConfig& config, std::shared_ptr<const Tokenizer> token
 }
 
 std::vector<const Module*> GptTask::build_model(const ModelSite& site) {
-  if (config_.data.prefix_lm && !site.stream.is_cpu()) {
-    throw Unsupported("--prefix-lm is not available on a GPU; train with --device cpu");
-  }
   parallel_ = &site.parallel;
   std::vector<const Module*> chunks;
   for (const ModelChunk& chunk : model_chunks(config_.parallel, config_.transformer.num_layers,

@@ -9,6 +9,7 @@
 #include "megatron/models/plan/planned_stage.h"
 #include "megatron/models/t5/t5_chunk.h"
 #include "megatron/models/t5/t5_model.h"
+#include "megatron/optim/flat_parameters.h"
 
 namespace megatron {
 
@@ -79,6 +80,28 @@ std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage, 
     items.insert(items.end(), after.begin(), after.end());
   }
   return items;
+}
+
+int64_t num_matrix_elements(const PlannedTraining& t, int64_t stage) {
+  int64_t sum = 0;
+  const auto add = [&](const ParameterSpec& spec, int64_t count) {
+    if (t.transformer.lora_rank > 0 && !spec.info.is_adapter) return;
+    if (is_layer_matrix(spec.info)) sum += count * flat_item(t, spec).numel;
+  };
+  if (t.transformer.kind == ModelKind::kT5) {
+    for (const ParameterSpec& spec :
+         t5_specs(t.transformer, t5_chunk(t.parallel, t.transformer, stage))) {
+      add(spec, 1);
+    }
+    return sum;
+  }
+  for (const ModelChunk& chunk :
+       model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
+    for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
+      add(spec, count);
+    }
+  }
+  return sum;
 }
 
 FlatLayout stage_layout(const PlannedTraining& t, std::span<const FlatItem> items) {

@@ -32,6 +32,8 @@ bool divides_parameters(const PlannedTraining& t);
 // are trained, or the others.
 std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage,
                                        bool are_trained = true);
+// How many of them are elements of the matrices of layers, which --optimizer muon updates.
+int64_t num_matrix_elements(const PlannedTraining& t, int64_t stage);
 FlatLayout stage_layout(const PlannedTraining& t, std::span<const FlatItem> items);
 
 // Elements of the `count` largest buckets, but for bucket `except`.

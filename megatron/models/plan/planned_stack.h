@@ -42,7 +42,7 @@ struct PlannedStack {
   int64_t relative_bias() const {
     if (config().position_embedding_type != PositionEmbedding::kRelative) return 0;
     const int64_t heads = config().num_attention_heads / sizes.tp;
-    return block(heads * config().seq_length * config().seq_length, DType::kFloat32);
+    return block(heads * (2 * config().seq_length - 1), DType::kFloat32);
   }
 
   int64_t kept_by(const LayerRegion& region) const {

@@ -44,12 +44,11 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
     if (bytes > 0) memory.rows.push_back({category, std::move(what), bytes});
   };
   const int64_t shard = (numel + shards - 1) / shards;
-  const auto fp32_shard = [&] { return sizes.block(shard, DType::kFloat32); };
   add(MemoryCategory::kParameters, "parameters",
       sizes.block(divides_parameters(t) ? shard : numel, c.params_dtype));
-  if (divides_parameters(t)) {  // in use, used before, and gathered ahead
+  if (divides_parameters(t)) {  // two used before, one in use, one gathered ahead
     add(MemoryCategory::kParameters, "gathered parameters",
-        sizes.block(largest_buckets(layout, 3), c.params_dtype));
+        sizes.block(largest_buckets(layout, 4), c.params_dtype));
   }
   add(MemoryCategory::kParameters, "parameters that are not trained",
       sizes.block(num_constants, c.params_dtype));
@@ -63,13 +62,24 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   // With offload, the host of a GPU has the state.
   const bool is_offloaded = t.optimizer.optimizer_cpu_offload;
   if (!is_offloaded || t.device == DeviceType::kCpu) {
-    if (is_16_bit || is_offloaded) {
-      add(MemoryCategory::kOptimizer, "fp32 main parameters", fp32_shard());
+    const OptimizerConfig& o = t.optimizer;
+    if (keeps_remainders(o, c.params_dtype)) {
+      add(MemoryCategory::kOptimizer, "main parameters beyond bf16",
+          sizes.block(shard, DType::kInt16));
+    } else if (is_16_bit || is_offloaded) {
+      add(MemoryCategory::kOptimizer, "fp32 main parameters", sizes.block(shard, DType::kFloat32));
     }
-    if (t.optimizer.optimizer == OptimizerKind::kAdam) {
-      add(MemoryCategory::kOptimizer, "Adam's two moments", 2 * fp32_shard());
-    } else {
-      add(MemoryCategory::kOptimizer, "momentum", fp32_shard());
+    int64_t with_momentum = 0;  // the others have Adam's moments
+    if (o.optimizer == OptimizerKind::kSgd) with_momentum = shard;
+    if (o.optimizer == OptimizerKind::kMuon) with_momentum = num_matrix_elements(t, stage);
+    const int64_t with_moments = shard - with_momentum;
+    if (with_moments > 0) {
+      add(MemoryCategory::kOptimizer, "Adam's two moments",
+          sizes.block(with_moments, o.exp_avg_dtype) +
+              sizes.block(with_moments, o.exp_avg_sq_dtype));
+    }
+    if (with_momentum > 0) {
+      add(MemoryCategory::kOptimizer, "momentum", sizes.block(with_momentum, DType::kFloat32));
     }
   }
 

@@ -186,11 +186,13 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const Tensor
   ParameterInfo info{.role = options.role,
                      .init = options.init,
                      .sharding = sharded(tp, 0, parts),
-                     .has_vocabulary_rows = options.has_vocabulary_rows};
+                     .has_vocabulary_rows = options.has_vocabulary_rows,
+                     .row_parts = options.row_parts};
   weight_ = add_parameter("weight", {local, in}, info, placement);
   if (options.has_bias) {
     info.role = ParameterRole::kBias;
     info.init = Init::zeros();
+    info.row_parts.clear();
     bias_ = add_parameter("bias", {local}, info, placement);
   }
   fp8_ = fp8_layer(options, weight_, placement.stream);

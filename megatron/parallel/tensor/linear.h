@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "megatron/nn/fp8_config.h"
 #include "megatron/nn/module.h"
@@ -41,8 +42,9 @@ struct LinearOptions {
   bool has_vocabulary_rows = false;             // the output features are logits, one a token id
   // Parts of a column-parallel layer's output features: 2 for a gate stacked on what it multiplies.
   int64_t stacked_parts = 1;
-  Fp8Config fp8 = {};     // not with an adapter
-  LoraOptions lora = {};  // an adapter, whose output is added
+  std::vector<int64_t> row_parts = {};  // see ParameterInfo, of a column-parallel layer
+  Fp8Config fp8 = {};                   // not with an adapter
+  LoraOptions lora = {};                // an adapter, whose output is added
 };
 
 // y = x weight^T + bias, each rank some columns of y.

@@ -202,8 +202,8 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       .add_later_entry(
           "--pp-partition-method", T::kText, other, "type:transformer",
           "Megatron-DeepSpeed's division of layers among stages: type:transformer, "
-          "type:transformer|embedding, which counts embedding and output as layers, or "
-          "uniform, which counts all entries of its list.")
+          "type:transformer|embedding, which counts embedding and output as layers, "
+          "uniform, which counts all entries of its list, or parameters, which counts theirs.")
       .becomes("account_for_loss_in_pipeline_split")
       .status = FlagStatus::kUsed;
   flags

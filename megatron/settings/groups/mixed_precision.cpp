@@ -1,6 +1,38 @@
 #include "megatron/settings/groups/groups.h"
 
 namespace megatron {
+namespace {
+
+void add_optimizer_types(FlagTable& flags, TrainingArgs& args) {
+  OptimizerConfig& c = args.optimizer;
+  const auto listed_if_given = [](Flag& flag) -> Flag& {
+    flag.is_listed = false;
+    return flag;
+  };
+  listed_if_given(flags.add_switch(
+      "--use-precision-aware-optimizer", c.use_precision_aware_optimizer,
+      "Keep the fp32 main parameters of bf16 ones as the 16 bits that those lack, and the "
+      "optimizer's other tensors in the types below; needs --use-distributed-optimizer."));
+  listed_if_given(flags.add_choice("--main-grads-dtype", c.main_grads_dtype,
+                                   {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
+                                   "Type of gradients, in which they are summed."))
+      .becomes("accumulate_allreduce_grads_in_fp32");
+  listed_if_given(flags.add_choice("--main-params-dtype", c.main_params_dtype,
+                                   {{"fp32", DType::kFloat32}, {"fp16", DType::kFloat16}},
+                                   "Type of main parameters; fp16 is not available."));
+  const std::initializer_list<std::pair<const char*, DType>> moments = {
+      {"fp32", DType::kFloat32},
+      {"fp16", DType::kFloat16},
+      {"bf16", DType::kBFloat16},
+      {"fp8", DType::kFloat8E4M3}};
+  listed_if_given(flags.add_choice("--exp-avg-dtype", c.exp_avg_dtype, moments,
+                                   "Type of Adam's first moment; fp8 is not available."));
+  listed_if_given(flags.add_choice("--exp-avg-sq-dtype", c.exp_avg_sq_dtype, moments,
+                                   "Type of Adam's second moment; bf16 is for --adam-beta2 below "
+                                   "0.996, fp16 for up to 0.999; fp8 is not available."));
+}
+
+}  // namespace
 
 void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
   using T = FlagType;
@@ -49,13 +81,7 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags.add_later_entry("--no-query-key-layer-scaling", T::kSwitch, other, false,
                         "Already off without --apply-query-key-layer-scaling.");
-  flags.add_later_entry("--use-precision-aware-optimizer", T::kSwitch, other, false,
-                        "Optimizer state in other types.", "optimizer state in other types");
-  const char* state_types = "optimizer state in other types";
-  for (const char* name :
-       {"--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"}) {
-    flags.add_later_entry(name, T::kText, other, "fp32", "Type of optimizer state.", state_types);
-  }
+  add_optimizer_types(flags, args);
   Fp8Config& fp8 = transformer.fp8;
   flags.add_choice("--fp8-format -> fp8", fp8.format,
                    {{"e4m3", Fp8Format::kE4M3}, {"hybrid", Fp8Format::kHybrid}},

@@ -52,14 +52,22 @@ struct State {
   double theirs_shared;
   double ours_all;
   double ours_shared;
+  bool is_precision_aware = false;  // with moments of this type:
+  DType moments = DType::kFloat32;
 };
 // 2 or 4 bytes of a parameter and 2 or 4 of its gradient on every rank; shared are the fp32 copy
 // (of 16-bit parameters, 4) and Adam's two moments (8). Of 16-bit gradients Megatron-LM makes an
-// fp32 copy (4 more, shared), where ours are read by the update as they are.
-constexpr State kStates[] = {{"fp16", DType::kFloat16, false, 4, 16, 4, 12},
-                             {"fp16_fp32_grads", DType::kFloat16, true, 6, 12, 6, 12},
-                             {"bf16", DType::kBFloat16, true, 6, 12, 6, 12},
-                             {"fp32", DType::kFloat32, true, 8, 8, 8, 8}};
+// fp32 copy (4 more, shared), where ours are read by the update as they are. With
+// --use-precision-aware-optimizer the fp32 copy of bf16 parameters takes 2 bytes, and a moment of
+// bf16 2; "theirs" are then the bytes of TransformerEngine's FusedAdam with the same types.
+constexpr State kStates[] = {
+    {"fp16", DType::kFloat16, false, 4, 16, 4, 12},
+    {"fp16_fp32_grads", DType::kFloat16, true, 6, 12, 6, 12},
+    {"bf16", DType::kBFloat16, true, 6, 12, 6, 12},
+    {"fp32", DType::kFloat32, true, 8, 8, 8, 8},
+    {"bf16_remainders", DType::kBFloat16, true, 6, 10, 6, 10, true},
+    {"bf16_moments", DType::kBFloat16, true, 6, 6, 6, 6, true, DType::kBFloat16},
+    {"bf16_all", DType::kBFloat16, false, 4, 6, 4, 6, true, DType::kBFloat16}};
 void PrintTo(const State& state, std::ostream* out) { *out << state.name; }
 
 OptimizerConfig adam_of(const State& state) {
@@ -68,6 +76,8 @@ OptimizerConfig adam_of(const State& state) {
   adam.params_dtype = state.dtype;
   adam.fp16 = state.dtype == DType::kFloat16;
   adam.bf16 = state.dtype == DType::kBFloat16;
+  adam.use_precision_aware_optimizer = state.is_precision_aware;
+  adam.exp_avg_dtype = adam.exp_avg_sq_dtype = state.moments;
   return resolved(adam);
 }
 
@@ -170,6 +180,34 @@ INSTANTIATE_TEST_SUITE_P(DataParallelSizes, StateBytesTest,
                                   std::to_string(std::get<1>(param.param));
                          });
 
+// Muon keeps one number for an element of a layer's matrix, and Adam's two for all others.
+TEST(MuonBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
+  const TransformerConfig config = config_of(DType::kBFloat16, 2);
+  OptimizerConfig muon;
+  muon.optimizer = OptimizerKind::kMuon;
+  muon.bf16 = true;
+  muon = resolved(muon);
+  ParallelConfig alone;
+  alone.accumulate_allreduce_grads_in_fp32 = true;
+  alone = resolved(alone);
+  comm::run_ranks(1, [&](const comm::Group& world) {
+    TrainingRank rank(world, config, muon,
+                      {.accumulate_allreduce_grads_in_fp32 = true, .separates_matrices = true});
+    rank.train_an_iteration();
+    const auto h = static_cast<double>(config.hidden_size);
+    const double in_matrices = 2 * 12 * h * h;  // h x 3h, h x h, h x 4h and 4h x h in each layer
+    const double formula =
+        2 + 4 + 4 + 8 - 4 * in_matrices / rank.num_parameters();  // bytes of a parameter
+    EXPECT_NEAR(rank.kept() / rank.num_parameters(), formula, 0.05 * formula);
+    const RankMemory plan = rank_memory(
+        {.transformer = config, .parallel = alone, .optimizer = muon, .micro_batch_size = 1}, 0);
+    const auto planned = static_cast<double>(plan.bytes(MemoryCategory::kParameters) +
+                                             plan.bytes(MemoryCategory::kGradients) +
+                                             plan.bytes(MemoryCategory::kOptimizer));
+    EXPECT_NEAR(rank.kept(), planned, 0.05 * planned);
+  });
+}
+
 // ZeRO stages 2 and 3: what is divided, and the buckets that exist as a whole.
 class DividedBytesTest : public testing::TestWithParam<std::tuple<State, int, int>> {};
 
@@ -198,8 +236,7 @@ TEST_P(DividedBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
     const double parameter = static_cast<double>(size_of(state.dtype));
     const double gradient = state.has_fp32_grads ? 4 : parameter;
     // Rajbhandari et al. 2020, figure 1.
-    const double divided =
-        (stage == 3 ? parameter : 0) + gradient + (state.dtype == DType::kFloat32 ? 8 : 12);
+    const double divided = (stage == 3 ? parameter : 0) + gradient + state.ours_shared;
     const double whole = stage == 3 ? 0 : parameter;
     const double formula = whole + divided / ranks;
     EXPECT_NEAR(rank.kept() / rank.num_parameters(), formula, 0.05 * formula);

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+namespace megatron {
+
+// How often a test repeats what it does with random data: `usual` times, a tenth of them under a
+// sanitizer, which makes it ten times as slow or more.
+inline int64_t rounds(int64_t usual) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return std::max<int64_t>(usual / 10, 1);
+#else
+  return usual;
+#endif
+}
+
+// The same for random texts, of which MG_FUZZ_STRINGS in the environment sets another number.
+inline int64_t random_texts(int64_t usual) {
+  const char* const count = std::getenv("MG_FUZZ_STRINGS");
+  return count != nullptr ? std::atoll(count) : rounds(usual);
+}
+
+}  // namespace megatron
