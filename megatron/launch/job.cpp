@@ -134,6 +134,7 @@ class Job {
   void judge(const Child& child, int status);
   // Prints what was not printed before; the first is the reason of the outcome.
   void report(const Child& child, const std::vector<std::string>& errors);
+  void name_the_silent() const;
   void fail(int exit_code);
   void send(int signal) const;
 
@@ -246,6 +247,18 @@ void Job::report(const Child& child, const std::vector<std::string>& errors) {
   }
 }
 
+// A rank that hangs does not hear that another has failed. The one that gave up waiting may have
+// waited for a third one, which waited for the hanging one, too.
+void Job::name_the_silent() const {
+  for (const Child& child : children_) {
+    if (child.has_ended) continue;
+    warn(fmt::format(
+        "{} on {} (process {}) did not end within {} s of the failure and is killed; if a rank "
+        "hung, it is this one",
+        child.process->name, host_name(), child.pid, kGrace.count()));
+  }
+}
+
 void Job::fail(int exit_code) {
   if (!failed_at_) failed_at_ = Clock::now();
   if (outcome_.exit_code == 0) outcome_.exit_code = exit_code;
@@ -305,6 +318,7 @@ JobOutcome Job::run(const std::function<bool()>& has_failed_elsewhere) {
     if (!is_killing_ && ((failed_at_ && now - *failed_at_ > kGrace) ||
                          (failed_elsewhere_at_ && now - *failed_elsewhere_at_ > kGraceElsewhere))) {
       is_killing_ = true;
+      if (!failed_elsewhere_at_) name_the_silent();
       send(SIGKILL);
     }
   }
