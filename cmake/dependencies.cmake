@@ -39,8 +39,30 @@ add_library(mg_dnnl INTERFACE IMPORTED)
 target_include_directories(mg_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE})
 target_link_libraries(mg_dnnl INTERFACE ${DNNL_LIBRARY})
 
-if(MG_OPENMP)
+if(MG_OPENMP OR MG_RETRO)
   find_package(OpenMP REQUIRED)
+endif()
+
+# FAISS is a static library, which leaves BLAS, LAPACK and OpenMP to its users. HDF5 is not linked but
+# loaded at first use (data/hdf5_file.cpp): it needs 35 further libraries.
+if(MG_RETRO)
+  find_path(FAISS_INCLUDE faiss/IndexIVF.h)
+  find_library(FAISS_LIBRARY faiss)
+  find_library(LAPACK_LIBRARY lapack)
+  find_library(BLAS_LIBRARY blas)
+  find_path(HDF5_INCLUDE hdf5.h PATH_SUFFIXES hdf5/serial)
+  find_library(HDF5_LIBRARY NAMES hdf5_serial hdf5)
+  if(NOT FAISS_INCLUDE OR NOT FAISS_LIBRARY OR NOT LAPACK_LIBRARY OR NOT BLAS_LIBRARY OR NOT HDF5_INCLUDE
+     OR NOT HDF5_LIBRARY)
+    message(FATAL_ERROR "MG_RETRO is on but FAISS or HDF5 was not found: run scripts/bootstrap.sh, or "
+      "configure with -DMG_RETRO=OFF")
+  endif()
+  add_library(mg_faiss INTERFACE IMPORTED)
+  target_include_directories(mg_faiss SYSTEM INTERFACE ${FAISS_INCLUDE})
+  set(MG_FAISS_LIBRARIES ${FAISS_LIBRARY} ${LAPACK_LIBRARY} ${BLAS_LIBRARY} ${OpenMP_CXX_LIBRARIES})
+  target_link_libraries(mg_faiss INTERFACE ${MG_FAISS_LIBRARIES})
+  file(REAL_PATH ${HDF5_LIBRARY} hdf5_file)
+  string(REGEX MATCH "libhdf5[a-z_]*\\.so\\.[0-9]+" MG_HDF5_FILE ${hdf5_file})
 endif()
 if(MG_TESTS)
   find_package(GTest REQUIRED)

@@ -20,6 +20,7 @@ readonly needed=(
   libcpp-httplib-dev                       # the server
   libutf8proc-dev                          # Unicode classes of the tokenizers
   libpcre2-dev libsentencepiece-dev        # their regular expressions; SentencePiece models
+  libfaiss-dev libhdf5-dev                 # Retro: search of neighbours; files of chunks
   libprotobuf-dev protobuf-compiler        # TensorBoard files
   libgtest-dev libgmock-dev xz-utils       # tests
 )

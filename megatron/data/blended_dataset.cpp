@@ -81,17 +81,18 @@ BlendedDataset::BlendedDataset(std::vector<std::shared_ptr<const SampleDataset>>
     }
   }
   const std::vector<double> normalised = normalised_weights(weights);
+  nlohmann::ordered_json description = {{"class", "BlendedDataset"}, {"datasets", descriptions}};
+  if (options.cache_naming == CacheNaming::kWithSplit) {
+    description["split"] = split_name(options.split);
+  }
+  description["weights"] = normalised;
+  description["size"] = size;
+  description_ = python_json(description);
   if (options.cache_path.empty()) {
     index_ = build_blend_index(normalised, size);
   } else {
-    nlohmann::ordered_json description = {{"class", "BlendedDataset"}, {"datasets", descriptions}};
-    if (options.cache_naming == CacheNaming::kWithSplit) {
-      description["split"] = split_name(options.split);
-    }
-    description["weights"] = normalised;
-    description["size"] = size;
-    const IndexCache cache(options.cache_path, "BlendedDataset", python_json(description),
-                           options.split, options.cache_naming);
+    const IndexCache cache(options.cache_path, "BlendedDataset", description_, options.split,
+                           options.cache_naming);
     if (!load(index_, size, cache)) {
       index_ = build_blend_index(normalised, size);
       const bool saved = cache.save([&] {

@@ -52,11 +52,14 @@ class BlendedDataset final : public SampleDataset {
   void read(int64_t sample, std::span<int64_t> out) const override;
 
   const BlendIndex& index() const { return index_; }
+  // The text that identifies the blend; Megatron names files after its digest.
+  const std::string& description() const { return description_; }
 
  private:
   void check_sizes() const;
 
   std::vector<std::shared_ptr<const SampleDataset>> datasets_;
+  std::string description_;
   BlendIndex index_;
 };
 

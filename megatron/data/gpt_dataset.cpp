@@ -118,8 +118,8 @@ bool GptDataset::load(IndexRange sequences, const EpochPlan& plan, const IndexCa
   return true;
 }
 
-void GptDataset::read(int64_t sample, std::span<int64_t> out) const {
-  invariant(static_cast<int64_t>(out.size()) == sample_size(), "out has room for one sample");
+template <class Part>
+void GptDataset::each_part(int64_t sample, const Part& part) const {
   if (sample < 0 || sample >= num_samples()) {
     throw Error(fmt::format("{}: sample {} is outside [0, {})", data_->prefix().string(), sample,
                             num_samples()));
@@ -145,11 +145,25 @@ void GptDataset::read(int64_t sample, std::span<int64_t> out) const {
                       data_->prefix().string(), sample, sequence));
     }
     const int64_t count = std::min(rest, sample_size() - filled);
-    data_->tokens(sequence, at.offset, count)
-        .copy_to(out.subspan(static_cast<size_t>(filled), static_cast<size_t>(count)));
+    part(sequence, at.offset, count);
     filled += count;
     at = {at.document + 1, 0};
   }
+}
+
+std::vector<int64_t> GptDataset::sequences_of(int64_t sample) const {
+  std::vector<int64_t> sequences;
+  each_part(sample, [&](int64_t sequence, int64_t, int64_t) { sequences.push_back(sequence); });
+  return sequences;
+}
+
+void GptDataset::read(int64_t sample, std::span<int64_t> out) const {
+  invariant(static_cast<int64_t>(out.size()) == sample_size(), "out has room for one sample");
+  size_t filled = 0;
+  each_part(sample, [&](int64_t sequence, int64_t offset, int64_t count) {
+    data_->tokens(sequence, offset, count).copy_to(out.subspan(filled, static_cast<size_t>(count)));
+    filled += static_cast<size_t>(count);
+  });
   const auto foreign = std::find_if(
       out.begin(), out.end(), [&](int64_t token) { return token < 0 || token >= vocab_size_; });
   if (foreign != out.end()) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "megatron/data/dataset_options.h"
 #include "megatron/data/gpt_index.h"
@@ -26,6 +27,8 @@ class GptDataset final : public SampleDataset {
   int64_t num_samples() const override { return index_.num_samples(); }
   int64_t sample_size() const override { return seq_length_ + 1; }
   void read(int64_t sample, std::span<int64_t> out) const override;
+  // The sequences that a sample has tokens of, in its order. Throws Error as read() does.
+  std::vector<int64_t> sequences_of(int64_t sample) const;
 
   const GptIndex& index() const { return index_; }
 
@@ -33,6 +36,9 @@ class GptDataset final : public SampleDataset {
   void load_or_build(IndexRange sequences, const EpochPlan& plan, int64_t seed,
                      const IndexCache& cache);
   bool load(IndexRange sequences, const EpochPlan& plan, const IndexCache& cache);
+  // Calls part(sequence, offset, count) for each run of tokens of a sample.
+  template <class Part>
+  void each_part(int64_t sample, const Part& part) const;
 
   std::shared_ptr<const IndexedDataset> data_;
   int64_t seq_length_;

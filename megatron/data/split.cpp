@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <string>
@@ -69,6 +70,17 @@ SplitMatrix parse_split(std::string_view text) {
     lower = upper;
   }
   return matrix;
+}
+
+SplitMatrix intersection(const SplitMatrix& a, const SplitMatrix& b) {
+  SplitMatrix both;
+  for (size_t k = 0; k < both.size(); ++k) {
+    if (!a[k] || !b[k]) continue;
+    const SplitBounds common{std::max(a[k]->lower, b[k]->lower),
+                             std::min(a[k]->upper, b[k]->upper)};
+    if (common.lower < common.upper) both[k] = common;
+  }
+  return both;
 }
 
 IndexRange split_range(const SplitBounds& bounds, int64_t n) {

@@ -32,6 +32,9 @@ struct IndexRange {
 // ConfigError if there are more or all are 0.
 SplitMatrix parse_split(std::string_view text);
 
+// The parts that are in the same split of both matrices.
+SplitMatrix intersection(const SplitMatrix& a, const SplitMatrix& b);
+
 // The elements of a split of n elements; rounds bounds, halves to even.
 IndexRange split_range(const SplitBounds& bounds, int64_t n);
 

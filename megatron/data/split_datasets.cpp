@@ -174,7 +174,7 @@ SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts&
   const bool is_split = !paths.all.prefixes.empty();
   if (is_split) {
     options.split = config.split;
-    options.split_matrix = parse_split(config.split);
+    options.split_matrix = maker.split_matrix.value_or(parse_split(config.split));
   }
 
   SplitDatasets datasets;

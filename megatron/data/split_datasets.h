@@ -48,6 +48,8 @@ struct DatasetMaker {
       std::shared_ptr<const IndexedDataset> data, SplitBounds bounds, Split split,
       std::optional<int64_t> num_samples, const DatasetOptions& options)>
       make;
+  // The parts of the data; empty: those of --split.
+  std::optional<SplitMatrix> split_matrix = {};
 };
 
 // Opens, splits, indexes and blends the data of the flags, with the sample order of Megatron-LM

@@ -52,5 +52,14 @@ TEST(SplitTest, RejectsNonsense) {
   EXPECT_THROW(parse_split("-1,2,3"), ConfigError);
 }
 
+TEST(SplitTest, IntersectsSplitBySplit) {
+  const SplitMatrix both = intersection(parse_split("99,1,0"), parse_split("98,2,0"));
+  EXPECT_DOUBLE_EQ(both[0]->upper, 0.98);
+  EXPECT_DOUBLE_EQ(both[1]->lower, 0.99);
+  EXPECT_DOUBLE_EQ(both[1]->upper, 1.0);
+  EXPECT_FALSE(both[2]);
+  EXPECT_FALSE(intersection(parse_split("1,1"), parse_split("1,0,1"))[1]);
+}
+
 }  // namespace
 }  // namespace megatron

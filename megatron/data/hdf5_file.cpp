@@ -1,0 +1,253 @@
+#include "megatron/data/hdf5_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <hdf5.h>
+
+#include <bit>
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "megatron/core/checked.h"
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/device/lazy_library.h"
+
+namespace megatron {
+namespace {
+
+static_assert(std::is_same_v<hid_t, int64_t>, "handles are kept as int64_t");
+static_assert(std::endian::native == std::endian::little, "elements are not swapped");
+
+// H5F_ACC_RDONLY and H5F_ACC_TRUNC, which are calls of the library.
+constexpr unsigned kReadOnly = 0;
+constexpr unsigned kTruncate = 2;
+
+// The functions of HDF5 that are used here. The library is not thread safe: hold `mutex`.
+struct Library {
+  LazyLibrary file{MG_HDF5_FILE, "install the package that has it (libhdf5-dev)"};
+#define MG_HDF5(name) decltype(&::name) name = file.function<decltype(&::name)>(#name)
+  MG_HDF5(H5open);
+  MG_HDF5(H5Eset_auto2);
+  MG_HDF5(H5Fopen);
+  MG_HDF5(H5Fcreate);
+  MG_HDF5(H5Fflush);
+  MG_HDF5(H5Fget_file_image);
+  MG_HDF5(H5Fclose);
+  MG_HDF5(H5Lexists);
+  MG_HDF5(H5Pcreate);
+  MG_HDF5(H5Pset_fapl_core);
+  MG_HDF5(H5Pset_obj_track_times);
+  MG_HDF5(H5Pclose);
+  MG_HDF5(H5Screate_simple);
+  MG_HDF5(H5Sget_simple_extent_ndims);
+  MG_HDF5(H5Sget_simple_extent_dims);
+  MG_HDF5(H5Sselect_hyperslab);
+  MG_HDF5(H5Sclose);
+  MG_HDF5(H5Dcreate2);
+  MG_HDF5(H5Dopen2);
+  MG_HDF5(H5Dget_space);
+  MG_HDF5(H5Dget_type);
+  MG_HDF5(H5Dget_offset);
+  MG_HDF5(H5Dread);
+  MG_HDF5(H5Dwrite);
+  MG_HDF5(H5Dclose);
+  MG_HDF5(H5Tequal);
+  MG_HDF5(H5Tclose);
+#undef MG_HDF5
+  std::mutex mutex;
+
+  Library() {
+    H5open();
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are exceptions here
+  }
+  hid_t id(const char* name) const { return *file.function<const hid_t*>(name); }
+  hid_t type(Hdf5Type type) const {
+    switch (type) {
+      case Hdf5Type::kUint8:
+        return id("H5T_STD_U8LE_g");
+      case Hdf5Type::kUint32:
+        return id("H5T_STD_U32LE_g");
+      case Hdf5Type::kUint64:
+        return id("H5T_STD_U64LE_g");
+      case Hdf5Type::kInt64:
+        return id("H5T_STD_I64LE_g");
+      case Hdf5Type::kFloat32:
+        return id("H5T_IEEE_F32LE_g");
+    }
+    throw InternalError("Hdf5Type out of range");
+  }
+};
+
+Library& library() {
+  static Library loaded;
+  return loaded;
+}
+
+// A handle, closed on scope exit.
+class Handle {
+ public:
+  Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
+  ~Handle() {
+    if (id_ >= 0) close_(id_);
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  operator hid_t() const { return id_; }  // NOLINT(google-explicit-constructor): HDF5's argument
+
+ private:
+  hid_t id_;
+  herr_t (*close_)(hid_t);
+};
+
+std::vector<int64_t> shape_of(const Library& hdf5, hid_t array) {
+  const Handle space(hdf5.H5Dget_space(array), hdf5.H5Sclose);
+  const int axes = hdf5.H5Sget_simple_extent_ndims(space);
+  std::vector<hsize_t> sizes(static_cast<size_t>(std::max(axes, 0)));
+  hdf5.H5Sget_simple_extent_dims(space, sizes.data(), nullptr);
+  return {sizes.begin(), sizes.end()};
+}
+
+[[noreturn]] void no_array(const std::filesystem::path& path, const std::string& name) {
+  throw FormatError(
+      fmt::format("{}: has no array \"{}\" that can be read; delete the file, so that it is made "
+                  "again",
+                  path.string(), name));
+}
+
+}  // namespace
+
+Hdf5File::Hdf5File(std::filesystem::path path) : path_(std::move(path)) {
+  Library& hdf5 = library();
+  const MappedFile readable(path_);  // throws IoError with the system's reason
+  const std::scoped_lock lock(hdf5.mutex);
+  handle_ = hdf5.H5Fopen(path_.c_str(), kReadOnly, H5P_DEFAULT);
+  if (handle_ < 0) {
+    throw FormatError(fmt::format(
+        "{}: is not a complete HDF5 file; delete it, so that it is made again", path_.string()));
+  }
+}
+
+Hdf5File::~Hdf5File() {
+  const std::scoped_lock lock(library().mutex);
+  library().H5Fclose(handle_);
+}
+
+std::optional<std::vector<int64_t>> Hdf5File::find(const std::string& name) const {
+  Library& hdf5 = library();
+  const std::scoped_lock lock(hdf5.mutex);
+  if (hdf5.H5Lexists(handle_, name.c_str(), H5P_DEFAULT) <= 0) return std::nullopt;
+  const Handle array(hdf5.H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5.H5Dclose);
+  if (array < 0) return std::nullopt;
+  return shape_of(hdf5, array);
+}
+
+std::vector<int64_t> Hdf5File::shape(const std::string& name) const {
+  const std::optional<std::vector<int64_t>> found = find(name);
+  if (!found) no_array(path_, name);
+  return *found;
+}
+
+int64_t Hdf5File::elements(const std::string& name, int64_t rows) const {
+  std::vector<int64_t> sizes = shape(name);
+  if (sizes.empty()) no_array(path_, name);
+  sizes[0] = rows;
+  return checked_product(sizes, path_.string() + ": " + name);
+}
+
+void Hdf5File::read_into(const std::string& name, int64_t begin, int64_t count, Hdf5Type type,
+                         void* values) const {
+  std::vector<int64_t> sizes = shape(name);
+  if (sizes.empty()) no_array(path_, name);
+  if (begin < 0 || count < 0 || begin + count > sizes[0]) {
+    throw FormatError(fmt::format("{}: rows [{}, {}) of \"{}\" are not in its {} rows",
+                                  path_.string(), begin, begin + count, name, sizes[0]));
+  }
+  if (elements(name, count) == 0) return;
+
+  Library& hdf5 = library();
+  const std::scoped_lock lock(hdf5.mutex);
+  const Handle array(hdf5.H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5.H5Dclose);
+  const Handle space(hdf5.H5Dget_space(array), hdf5.H5Sclose);
+  std::vector<hsize_t> first(sizes.size(), 0);
+  first[0] = static_cast<hsize_t>(begin);
+  sizes[0] = count;
+  const std::vector<hsize_t> part(sizes.begin(), sizes.end());
+  const Handle memory(hdf5.H5Screate_simple(static_cast<int>(part.size()), part.data(), nullptr),
+                      hdf5.H5Sclose);
+  hdf5.H5Sselect_hyperslab(space, H5S_SELECT_SET, first.data(), nullptr, part.data(), nullptr);
+  if (hdf5.H5Dread(array, hdf5.type(type), memory, space, H5P_DEFAULT, values) < 0) {
+    no_array(path_, name);
+  }
+}
+
+std::optional<int64_t> Hdf5File::offset_if(const std::string& name, Hdf5Type type) const {
+  if (!find(name)) no_array(path_, name);
+  Library& hdf5 = library();
+  const std::scoped_lock lock(hdf5.mutex);
+  const Handle array(hdf5.H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5.H5Dclose);
+  const Handle stored(hdf5.H5Dget_type(array), hdf5.H5Tclose);
+  if (hdf5.H5Tequal(stored, hdf5.type(type)) <= 0) return std::nullopt;
+  const haddr_t offset = hdf5.H5Dget_offset(array);  // undefined unless the array is one piece
+  if (offset == HADDR_UNDEF) return std::nullopt;
+  return static_cast<int64_t>(offset);
+}
+
+Hdf5Writer::Hdf5Writer(std::filesystem::path path) : path_(std::move(path)) {
+  constexpr size_t kGrowth = size_t{1} << 20;
+  Library& hdf5 = library();
+  const std::scoped_lock lock(hdf5.mutex);
+  const Handle access(hdf5.H5Pcreate(hdf5.id("H5P_CLS_FILE_ACCESS_ID_g")), hdf5.H5Pclose);
+  hdf5.H5Pset_fapl_core(access, kGrowth, false);
+  handle_ = hdf5.H5Fcreate(path_.c_str(), kTruncate, H5P_DEFAULT, access);
+  if (handle_ < 0) throw IoError(path_.string() + ": HDF5 cannot make the file in memory");
+}
+
+Hdf5Writer::~Hdf5Writer() {
+  const std::scoped_lock lock(library().mutex);
+  library().H5Fclose(handle_);
+}
+
+void Hdf5Writer::add_array(const std::string& name, Hdf5Type type, const void* values,
+                           int64_t count, const std::vector<int64_t>& shape) {
+  invariant(count == checked_product(shape, name), "the shape has as many elements as values");
+  Library& hdf5 = library();
+  const std::scoped_lock lock(hdf5.mutex);
+  const std::vector<hsize_t> sizes(shape.begin(), shape.end());
+  const Handle space(hdf5.H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr),
+                     hdf5.H5Sclose);
+  const Handle settings(hdf5.H5Pcreate(hdf5.id("H5P_CLS_DATASET_CREATE_ID_g")), hdf5.H5Pclose);
+  hdf5.H5Pset_obj_track_times(settings, false);
+  const Handle array(hdf5.H5Dcreate2(handle_, name.c_str(), hdf5.type(type), space, H5P_DEFAULT,
+                                     settings, H5P_DEFAULT),
+                     hdf5.H5Dclose);
+  const bool is_written =
+      array >= 0 && (count == 0 || hdf5.H5Dwrite(array, hdf5.type(type), H5S_ALL, H5S_ALL,
+                                                 H5P_DEFAULT, values) >= 0);
+  if (!is_written) {
+    throw IoError(
+        fmt::format("{}: HDF5 cannot add the array \"{}\" of shape [{}]; is memory short?",
+                    path_.string(), name, fmt::join(shape, ", ")));
+  }
+}
+
+void Hdf5Writer::commit() {
+  Library& hdf5 = library();
+  std::vector<std::byte> image;
+  {
+    const std::scoped_lock lock(hdf5.mutex);
+    hdf5.H5Fflush(handle_, H5F_SCOPE_GLOBAL);
+    const ssize_t size = hdf5.H5Fget_file_image(handle_, nullptr, 0);
+    image.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
+    if (size <= 0 || hdf5.H5Fget_file_image(handle_, image.data(), image.size()) != size) {
+      throw IoError(path_.string() + ": HDF5 cannot give the bytes of the file");
+    }
+  }
+  FileWriter file(path_);
+  file.write(image);
+  file.commit();
+}
+
+}  // namespace megatron

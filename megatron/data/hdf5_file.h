@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace megatron {
+
+// Element types of datasets in HDF5 files, little-endian.
+enum class Hdf5Type { kUint8, kUint32, kUint64, kInt64, kFloat32 };
+
+template <class T>
+constexpr Hdf5Type hdf5_type() {
+  if constexpr (std::is_same_v<T, uint8_t>) return Hdf5Type::kUint8;
+  if constexpr (std::is_same_v<T, uint32_t>) return Hdf5Type::kUint32;
+  if constexpr (std::is_same_v<T, uint64_t>) return Hdf5Type::kUint64;
+  if constexpr (std::is_same_v<T, int64_t>) return Hdf5Type::kInt64;
+  if constexpr (std::is_same_v<T, float>) return Hdf5Type::kFloat32;
+}
+
+// The arrays of an HDF5 file, as h5py writes them: datasets of the root group. Files of Retro use
+// them. HDF5's library is loaded on first use; its calls are serialised, so that threads may use
+// files of their own. In a build without MG_RETRO the constructors throw Unsupported.
+class Hdf5File {
+ public:
+  // Throws IoError if the file is missing, FormatError if it is not a complete HDF5 file.
+  explicit Hdf5File(std::filesystem::path path);
+  ~Hdf5File();
+  Hdf5File(const Hdf5File&) = delete;
+  Hdf5File& operator=(const Hdf5File&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  // The shape of an array; empty if the file has none of this name.
+  std::optional<std::vector<int64_t>> find(const std::string& name) const;
+  // The same; throws FormatError if there is none.
+  std::vector<int64_t> shape(const std::string& name) const;
+
+  // All elements, or `count` rows from row `begin` on, converted to T. Throws FormatError if there
+  // is no such array, or no such rows.
+  template <class T>
+  std::vector<T> read(const std::string& name) const {
+    const std::vector<int64_t> sizes = shape(name);
+    return read_rows<T>(name, 0, sizes.empty() ? 0 : sizes[0]);
+  }
+  template <class T>
+  std::vector<T> read_rows(const std::string& name, int64_t begin, int64_t count) const {
+    std::vector<T> values(static_cast<size_t>(elements(name, count)));
+    read_into(name, begin, count, hdf5_type<T>(), values.data());
+    return values;
+  }
+
+  // Where the elements lie in the file, if they lie there in one piece and as little-endian T, so
+  // that they can be mapped into memory. Empty if not.
+  template <class T>
+  std::optional<int64_t> offset_of(const std::string& name) const {
+    return offset_if(name, hdf5_type<T>());
+  }
+
+ private:
+  int64_t elements(const std::string& name, int64_t rows) const;
+  void read_into(const std::string& name, int64_t begin, int64_t count, Hdf5Type type,
+                 void* values) const;
+  std::optional<int64_t> offset_if(const std::string& name, Hdf5Type type) const;
+
+  std::filesystem::path path_;
+  int64_t handle_ = -1;
+};
+
+// Writes an HDF5 file: contiguous arrays without compression and without times, so that the same
+// arrays give the same bytes. Keeps the file in memory until commit(), which writes all of it.
+class Hdf5Writer {
+ public:
+  explicit Hdf5Writer(std::filesystem::path path);
+  ~Hdf5Writer();
+  Hdf5Writer(const Hdf5Writer&) = delete;
+  Hdf5Writer& operator=(const Hdf5Writer&) = delete;
+
+  // REQUIRES: values.size() is the product of the shape.
+  template <class T>
+  void add(const std::string& name, std::span<const T> values, std::vector<int64_t> shape) {
+    add_array(name, hdf5_type<T>(), values.data(), static_cast<int64_t>(values.size()), shape);
+  }
+  // Throws IoError. REQUIRES: it is the last call.
+  void commit();
+
+ private:
+  void add_array(const std::string& name, Hdf5Type type, const void* values, int64_t count,
+                 const std::vector<int64_t>& shape);
+
+  std::filesystem::path path_;
+  int64_t handle_ = -1;
+};
+
+}  // namespace megatron

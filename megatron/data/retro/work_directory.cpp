@@ -1,0 +1,179 @@
+#include "megatron/data/retro/work_directory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/data/python_json.h"
+
+namespace megatron {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json parsed(const std::filesystem::path& path) {
+  const std::string text = read_text(path);
+  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) throw FormatError(path.string() + ": is not JSON");
+  return value;
+}
+
+template <class T>
+T member(const Json& object, const char* key, const std::filesystem::path& path) {
+  const auto found = object.find(key);
+  if (found != object.end()) {
+    try {
+      return found->get<T>();
+    } catch (const nlohmann::json::exception&) {  // the message below says more
+    }
+  }
+  throw FormatError(
+      fmt::format("{}: \"{}\" is missing or of another type; run megatron retro-preprocess again",
+                  path.string(), key));
+}
+
+std::string_view name_of(ChunkPart part) {
+  switch (part) {
+    case ChunkPart::kTrain:
+      return "train";
+    case ChunkPart::kSampled:
+      return "sampled";
+    case ChunkPart::kValid:
+      return "valid";
+  }
+  throw InternalError("ChunkPart out of range");
+}
+
+// Reads the name "<begin>-<end>.hdf5"; false if it is another one.
+bool read_name(Block& block) {
+  const std::string name = block.path.filename().string();
+  if (!name.ends_with(".hdf5")) return false;
+  const char* const end = name.data() + name.size();
+  const auto [dash, error] = std::from_chars(name.data(), end, block.begin);
+  if (error != std::errc() || dash == end || *dash != '-') return false;
+  const auto [dot, second_error] = std::from_chars(dash + 1, end, block.end);
+  return second_error == std::errc() && std::string_view(dot, end) == ".hdf5";
+}
+
+}  // namespace
+
+std::filesystem::path retro_args_file(const std::filesystem::path& directory) {
+  return directory / "args.json";
+}
+
+RetroSettings read_retro_settings(const std::filesystem::path& directory) {
+  const std::filesystem::path path = retro_args_file(directory);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    throw ConfigError(fmt::format(
+        "--retro-workdir {}: has no args.json; name the directory that megatron retro-preprocess "
+        "filled",
+        directory.string()));
+  }
+  const Json args = parsed(path);
+  return {.chunk_length = member<int64_t>(args, "retro_gpt_chunk_length", path),
+          .seq_length = member<int64_t>(args, "retro_gpt_seq_length", path),
+          .seed = member<int64_t>(args, "retro_gpt_seed", path),
+          .split = member<std::string>(args, "retro_gpt_split", path),
+          .data_path = member<std::vector<std::string>>(args, "retro_gpt_data_path", path)};
+}
+
+std::filesystem::path chunk_sources_file(const std::filesystem::path& directory) {
+  return directory / "db" / "indexed_dataset_infos.json";
+}
+
+std::vector<ChunkSource> read_chunk_sources(const std::filesystem::path& directory) {
+  const std::filesystem::path path = chunk_sources_file(directory);
+  std::vector<ChunkSource> sources;
+  for (const Json& info : parsed(path)) {
+    sources.push_back({.ratio = member<double>(info, "ratio", path),
+                       .prefix = member<std::string>(info, "prefix", path),
+                       .name = member<std::string>(info, "name", path),
+                       .blocks = member<std::string>(info, "db_dir", path),
+                       .documents = member<int64_t>(info, "n_docs", path),
+                       .train_documents = member<int64_t>(info, "n_docs_train", path),
+                       .chunks = member<int64_t>(info, "n_chunks", path),
+                       .train_chunks = member<int64_t>(info, "n_chunks_train", path),
+                       .invalid_chunks = member<int64_t>(info, "n_chunks_invalid", path),
+                       .sampled_chunks = member<int64_t>(info, "n_chunks_sampled", path)});
+  }
+  return sources;
+}
+
+void write_chunk_sources(const std::filesystem::path& directory,
+                         const std::vector<ChunkSource>& sources) {
+  Json infos = Json::array();
+  for (const ChunkSource& source : sources) {
+    infos.push_back({{"ratio", source.ratio},
+                     {"prefix", source.prefix},
+                     {"path", source.prefix + ".bin"},
+                     {"name", source.name},
+                     {"db_dir", source.blocks.string()},
+                     {"n_docs", source.documents},
+                     {"n_docs_train", source.train_documents},
+                     {"n_chunks", source.chunks},
+                     {"n_chunks_train", source.train_chunks},
+                     {"n_chunks_invalid", source.invalid_chunks},
+                     {"n_chunks_sampled", source.sampled_chunks}});
+  }
+  write_text_atomically(chunk_sources_file(directory), python_json(infos));
+}
+
+std::filesystem::path individual_chunks(const std::filesystem::path& directory,
+                                        std::string_view name) {
+  return directory / "db" / "individual" / name;
+}
+
+std::filesystem::path merged_chunks_file(const std::filesystem::path& directory, ChunkPart part) {
+  return directory / "db" / "merged" / fmt::format("{}.hdf5", name_of(part));
+}
+
+std::filesystem::path neighbor_directory(const std::filesystem::path& directory, Split split,
+                                         std::string_view digest) {
+  return directory / "query" / fmt::format("{}_{}", split_name(split), digest);
+}
+
+std::vector<Block> blocks_of(int64_t count, int64_t block_size,
+                             const std::filesystem::path& directory) {
+  // Compat: one digit more than Megatron-LM needs, and its rounding of logarithms.
+  const double magnitude = std::log(static_cast<double>(count)) / std::log(10.0);
+  const int digits = static_cast<int>(std::ceil(magnitude) + 1);
+  std::vector<Block> blocks;
+  for (int64_t begin = 0; begin < count; begin += block_size) {
+    const int64_t end = std::min(begin + block_size, count);
+    blocks.push_back(
+        {begin, end, directory / fmt::format("{:0{}}-{:0{}}.hdf5", begin, digits, end, digits)});
+  }
+  return blocks;
+}
+
+std::vector<Block> find_blocks(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::vector<Block> blocks;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    Block block{0, 0, entry.path()};
+    if (read_name(block)) blocks.push_back(std::move(block));
+  }
+  if (error)
+    throw IoError(fmt::format("{}: cannot be read: {}", directory.string(), error.message()));
+  std::ranges::sort(blocks, {}, &Block::begin);
+  int64_t end = 0;
+  for (const Block& block : blocks) {
+    if (block.begin != end || block.end <= block.begin) {
+      throw FormatError(fmt::format(
+          "{}: the block from {} on is missing, as the next file is {}; run megatron "
+          "retro-preprocess again, which makes missing blocks, or delete files of other runs",
+          directory.string(), end, block.path.filename().string()));
+    }
+    end = block.end;
+  }
+  return blocks;
+}
+
+}  // namespace megatron

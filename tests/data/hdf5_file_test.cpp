@@ -1,0 +1,83 @@
+#include "megatron/data/hdf5_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/data/mapped_rows.h"
+#include "tests/support/message_of.h"
+#include "tests/support/source_path.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::filesystem::path golden(const char* name) {
+  return std::filesystem::path(source_path("tests/golden/retro")) / name;
+}
+
+TEST(Hdf5FileTest, ReadsArraysOfH5py) {
+  const Hdf5File file(golden("train.hdf5"));
+  EXPECT_THAT(file.shape("chunks"), ElementsAre(4, 5));
+  EXPECT_THAT(file.read_rows<uint32_t>("chunks", 1, 2), ElementsAre(0, 0, 4, 6, 2, 0, 1, 0, 4, 5));
+  EXPECT_THAT(file.read<uint64_t>("n_written"), ElementsAre(4));
+  EXPECT_FALSE(file.find("neighbors"));
+  EXPECT_THROW(file.read<uint32_t>("neighbors"), FormatError);
+  EXPECT_THROW(file.read_rows<uint32_t>("chunks", 3, 2), FormatError);
+}
+
+TEST(Hdf5FileTest, ReadsOtherLayoutsAndTypes) {
+  const Hdf5File file(golden("chunked.hdf5"));
+  EXPECT_FALSE(file.offset_of<int64_t>("neighbors"));
+  EXPECT_FALSE(file.offset_of<int64_t>("big_endian"));
+  EXPECT_THAT(file.read<int64_t>("big_endian"), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(file.read<uint32_t>("none"), ElementsAre());
+}
+
+TEST(Hdf5FileTest, RowsAreMappedOrRead) {
+  const MappedRows<uint32_t> mapped(golden("train.hdf5"), "chunks");
+  EXPECT_EQ(mapped.count(), 4);
+  EXPECT_THAT(mapped[3], ElementsAre(1, 0, 0, 3, 1));
+  const MappedRows<int64_t> read(golden("chunked.hdf5"), "neighbors");
+  EXPECT_EQ(read.count(), 6);
+  EXPECT_THAT(read[5], ElementsAre(9, 10));
+  EXPECT_EQ(MappedRows<uint32_t>(golden("chunked.hdf5"), "none").count(), 0);
+}
+
+TEST(Hdf5FileTest, ReadsWhatItWrote) {
+  const TemporaryDirectory directory;
+  const auto write = [&](const char* name) {
+    Hdf5Writer writer(directory.path() / name);
+    writer.add<float>("data", std::vector<float>{0.5F, -1, 2, 3, 4, 5}, {3, 2});
+    writer.add<uint32_t>("chunks", std::vector<uint32_t>{}, {0, 5});
+    EXPECT_FALSE(std::filesystem::exists(directory.path() / name));
+    writer.commit();
+    return directory.path() / name;
+  };
+  const std::filesystem::path path = write("a.hdf5");
+  const Hdf5File file(path);
+  EXPECT_THAT(file.read<float>("data"), ElementsAre(0.5F, -1, 2, 3, 4, 5));
+  EXPECT_THAT(file.shape("chunks"), ElementsAre(0, 5));
+  ASSERT_TRUE(file.offset_of<float>("data"));
+  const MappedRows<float> rows(path, "data");
+  EXPECT_THAT(rows[2], ElementsAre(4, 5));
+  EXPECT_EQ(read_text(path), read_text(write("b.hdf5")));  // has no times
+}
+
+TEST(Hdf5FileTest, RefusesDamagedFiles) {
+  const TemporaryDirectory directory;
+  EXPECT_THROW(Hdf5File(directory.path() / "absent.hdf5"), IoError);
+  const std::string text = read_text(golden("train.hdf5"));
+  const std::string cut = directory.write("cut.hdf5", text.substr(0, text.size() / 2));
+  EXPECT_THAT(message_of([&] { Hdf5File file(cut); }), HasSubstr("not a complete HDF5 file"));
+  EXPECT_THROW(Hdf5File(directory.write("text.hdf5", "no HDF5")), FormatError);
+}
+
+}  // namespace
+}  // namespace megatron
