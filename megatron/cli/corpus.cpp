@@ -12,7 +12,7 @@
 namespace megatron::cli {
 namespace {
 
-// In the order in which a corpus is made.
+// In the order in which a corpus is made; then those of detoxification.
 constexpr Command kTools[] = {
     {"blacklist-urls", "select the URLs that are worth downloading", blacklist_urls},
     {"merge", "join files of JSON lines", merge_json_files},
@@ -23,6 +23,10 @@ constexpr Command kTools[] = {
     {"remove-duplicates", "keep one document of each group", remove_duplicates},
     {"add-id", "number the documents", add_ids},
     {"filter-ngrams", "cut out the texts of evaluation tasks", filter_ngrams},
+    {"annotate-toxicity", "add a scorer's scores to texts", annotate_toxicity},
+    {"keep-least-toxic", "keep the least toxic of annotated texts", keep_least_toxic},
+    {"measure-toxicity", "measure continuations of prompts", measure_toxicity},
+    {"score-words", "score texts by a list of words", score_words},
 };
 
 std::string overview() {

@@ -22,6 +22,10 @@ int remove_duplicates(std::span<const std::string> words);
 int merge_json_files(std::span<const std::string> words);
 int add_ids(std::span<const std::string> words);
 int filter_ngrams(std::span<const std::string> words);
+int annotate_toxicity(std::span<const std::string> words);
+int keep_least_toxic(std::span<const std::string> words);
+int measure_toxicity(std::span<const std::string> words);
+int score_words(std::span<const std::string> words);
 
 // --workers and --log-interval.
 struct CorpusRunFlags {

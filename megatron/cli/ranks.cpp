@@ -12,6 +12,7 @@
 
 #include "megatron/cli/agreement.h"
 #include "megatron/cli/bench.h"
+#include "megatron/cli/classify_text.h"
 #include "megatron/cli/command.h"
 #include "megatron/cli/evaluate.h"
 #include "megatron/cli/fill_mask.h"
@@ -46,6 +47,7 @@ constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
                                      {"serve", serve_model},
                                      {"score", score_text},
                                      {"fill-mask", fill_mask},
+                                     {"classify", classify_text},
                                      {"evaluate", evaluate},
                                      {"finetune", finetune},
                                      {"test", self_test}};

@@ -147,6 +147,10 @@ void JsonObject::set_text(std::string_view key, std::string text) {
   set({std::string(key), std::move(json), std::move(text)});
 }
 
+void JsonObject::set_json(std::string_view key, std::string json) {
+  set({std::string(key), std::move(json), std::nullopt});
+}
+
 std::string JsonObject::line() const {
   std::string out = "{";
   for (const Member& member : members_) {

@@ -21,6 +21,8 @@ class JsonObject {
   const std::string* json(std::string_view key) const;
   // Changes a member, or adds it at the end.
   void set_text(std::string_view key, std::string text);
+  // The same for any value. REQUIRES: json is valid JSON of one line.
+  void set_json(std::string_view key, std::string json);
 
   // The line without its end: as Python's json.dumps(object, ensure_ascii=False) writes it.
   std::string line() const;

@@ -59,6 +59,12 @@ void expect_other_files(Paths inputs, Paths outputs) {
 
 LineCounts rewrite_lines(Paths inputs, const std::filesystem::path& output,
                          const RunOptions& options, const std::function<LineWork()>& make_work) {
+  return rewrite_batches(inputs, output, options,
+                         [&]() -> BatchWork { return line_by_line<NewLine>(make_work()); });
+}
+
+LineCounts rewrite_batches(Paths inputs, const std::filesystem::path& output,
+                           const RunOptions& options, const std::function<BatchWork()>& make_work) {
   expect_other_files(inputs, {&output, 1});
   FileWriter writer(output);
   LineCounts counts;
@@ -72,7 +78,7 @@ LineCounts rewrite_lines(Paths inputs, const std::filesystem::path& output,
       ++counts.written;
     }
   };
-  counts.lines = each_line<NewLine>(inputs, options, make_work, take);
+  counts.lines = each_batch<NewLine>(inputs, options, make_work, take);
   writer.commit();
   return counts;
 }

@@ -83,22 +83,21 @@ class LineFeed {
   std::optional<LineReader> reader_;
 };
 
-// Calls work(line) on all threads and take(line, result) in the order of the lines. make_work()
-// makes the function of each thread. Returns the number of lines. Throws IoError, FormatError for
-// damaged packed files, and what the functions throw.
+// Calls work(batch), which leaves a result for each line of the batch, on all threads, and
+// take(line, result) in the order of the lines. make_work() makes the function of each thread.
+// Returns the number of lines. Throws IoError, FormatError for damaged packed files, and what the
+// functions throw.
 template <class Result>
-int64_t each_line(Paths files, const RunOptions& options,
-                  const std::function<std::function<Result(const Line&)>()>& make_work,
-                  const std::function<void(const Line&, Result&)>& take) {
+int64_t each_batch(Paths files, const RunOptions& options,
+                   const std::function<std::function<void(LineBatch<Result>&)>()>& make_work,
+                   const std::function<void(const Line&, Result&)>& take) {
   using Batch = LineBatch<Result>;
   LineFeed feed(files);
   int64_t lines = 0;
   const auto work_of_thread = [&] {
     return [work = make_work()](Batch& batch) {
       batch.results.clear();
-      for (size_t i = 0; i < batch.chunk.lines.size(); ++i) {
-        batch.results.push_back(work(batch.line(i)));
-      }
+      work(batch);
     };
   };
   const auto take_batch = [&](Batch& batch) {
@@ -115,6 +114,25 @@ int64_t each_line(Paths files, const RunOptions& options,
   return lines;
 }
 
+// A function that makes the result of a line, as one for a batch of lines.
+template <class Result>
+std::function<void(LineBatch<Result>&)> line_by_line(std::function<Result(const Line&)> work) {
+  return [work = std::move(work)](LineBatch<Result>& batch) {
+    for (size_t i = 0; i < batch.chunk.lines.size(); ++i) {
+      batch.results.push_back(work(batch.line(i)));
+    }
+  };
+}
+
+// The same with a function that makes the result of a line.
+template <class Result>
+int64_t each_line(Paths files, const RunOptions& options,
+                  const std::function<std::function<Result(const Line&)>()>& make_work,
+                  const std::function<void(const Line&, Result&)>& take) {
+  return each_batch<Result>(
+      files, options, [&] { return line_by_line<Result>(make_work()); }, take);
+}
+
 // The result of a line in a tool that writes, changes or drops lines.
 struct NewLine {
   enum class Kind { kWrite, kDrop, kBad };
@@ -127,11 +145,15 @@ struct NewLine {
 };
 
 using LineWork = std::function<NewLine(const Line&)>;
+using BatchWork = std::function<void(LineBatch<NewLine>&)>;
 
 // Writes the new lines of all files, in their order, to one file, which appears as a whole or not
 // at all. Bad lines are reported and counted. Throws ConfigError if an input is the output.
 LineCounts rewrite_lines(Paths inputs, const std::filesystem::path& output,
                          const RunOptions& options, const std::function<LineWork()>& make_work);
+// The same for work that is better done on many lines at once.
+LineCounts rewrite_batches(Paths inputs, const std::filesystem::path& output,
+                           const RunOptions& options, const std::function<BatchWork()>& make_work);
 
 // The files of a folder whose names end with `extension`, by name, without the file `output`.
 // Throws IoError, and ConfigError if there are none.

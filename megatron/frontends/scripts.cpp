@@ -58,6 +58,10 @@ constexpr Script kScripts[] = {
     {"merge_jsons.py", "corpus", "merge"},
     {"add_id.py", "corpus", "add-id"},
     {"filter_ngrams.py", "corpus", "filter-ngrams"},
+    {"perspective_api_annotate.py", "corpus", "annotate-toxicity"},
+    {"filter-selfgeneration.py", "corpus", "keep-least-toxic"},
+    {"perspective_api.py", "corpus", "measure-toxicity"},
+    {"finetune_gpt.py", "pretrain-gpt"},
     {"tasks/main.py", "evaluate"},
     {"tasks/eval_harness/evaluate.py", ""},
 };

@@ -74,9 +74,53 @@ std::vector<LikelyWord> best_of(std::span<const float> logits, int64_t k, int64_
   return words;
 }
 
+void expect_heads(const BertInference& model, bool is_classifier) {
+  if (model.chunk.heads().is_classifier() == is_classifier) return;
+  throw ConfigError(is_classifier
+                        ? "the model has no classification head"
+                        : "the model classifies texts and has no head for words; use classify");
+}
+
+// Of logits, in place: those of classes of which one is right, or of which each may be.
+void to_probabilities(std::vector<double>& values, ClassKind kind) {
+  if (kind == ClassKind::kMarks || values.size() == 1) {
+    for (double& value : values) value = 1 / (1 + std::exp(-value));
+    return;
+  }
+  const double largest = *std::ranges::max_element(values);
+  double sum = 0;
+  for (double& value : values) sum += value = std::exp(value - largest);
+  for (double& value : values) value /= sum;
+}
+
 }  // namespace
 
+std::vector<std::vector<double>> class_probabilities(const BertInference& model,
+                                                     const BertTexts& texts, ClassKind kind) {
+  expect_heads(model, true);
+  const NoGrad no_grad;
+  const Variable hidden = pass(model, input_of(model.chunk, texts));
+  const int64_t classes = model.chunk.heads().num_classes;
+  Tensor logits({std::ssize(texts.ids), classes}, DType::kFloat32, Stream{});
+  if (model.parallel.is_last_stage()) {
+    RandomState random(0);
+    random.set_training(false);
+    const Tensor own = model.chunk.class_logits(hidden, random).data();
+    const Tensor host = cast(own, DType::kFloat32).to(Stream{});
+    std::ranges::copy(host.span<float>(), logits.span<float>().begin());
+  }
+  share_from_head(model.parallel, logits);
+  std::vector<std::vector<double>> result;
+  const auto values = std::as_const(logits).span<float>();
+  for (size_t i = 0; i < texts.ids.size(); ++i) {
+    const auto row = values.subspan(i * static_cast<size_t>(classes), static_cast<size_t>(classes));
+    to_probabilities(result.emplace_back(row.begin(), row.end()), kind);
+  }
+  return result;
+}
+
 double bert_loss(const BertInference& model, const BertTexts& texts, const BertLabels& labels) {
+  expect_heads(model, false);
   const TransformerConfig& config = model.chunk.config();
   const NoGrad no_grad;
   const BertInput input = input_of(model.chunk, texts);
@@ -115,6 +159,7 @@ std::vector<std::vector<LikelyWord>> likely_words(const BertInference& model,
                                                   std::span<const int32_t> ids,
                                                   std::span<const int64_t> positions, int64_t k,
                                                   int64_t vocab_size) {
+  expect_heads(model, false);
   const NoGrad no_grad;
   const BertTexts texts = {.ids = {{ids.begin(), ids.end()}}};
   const Variable hidden = pass(model, input_of(model.chunk, texts));

@@ -37,6 +37,16 @@ struct BertLabels {
 // and, where next_sentence is given, that of the order of the parts.
 double bert_loss(const BertInference& model, const BertTexts& texts, const BertLabels& labels);
 
+// What the classes of a model mean.
+enum class ClassKind {
+  kOneOfAll,  // a text has one of them; a single one is right or wrong
+  kMarks,     // each is right or wrong by itself
+};
+
+// The probability of each class for each text, by the model's classification head: [b][classes].
+std::vector<std::vector<double>> class_probabilities(const BertInference& model,
+                                                     const BertTexts& texts, ClassKind kind);
+
 struct LikelyWord {
   int32_t id = 0;
   double probability = 0;

@@ -105,11 +105,12 @@ int32_t LoadedModel::required_decoder_start() const {
 namespace {
 
 // This rank's part of a model, with its weights.
-template <class Model, class Chunk>
+template <class Model, class Chunk, class... More>
 std::unique_ptr<Model> loaded(const TransformerConfig& config, const Chunk& chunk, bool is_part,
                               InferenceWeights weights, const LoadedModel& site,
-                              CheckpointContents contents) {
-  auto made = std::make_unique<Model>(config, chunk, site.parallel.tensor, site.stream->get());
+                              CheckpointContents contents, More... more) {
+  auto made =
+      std::make_unique<Model>(config, chunk, site.parallel.tensor, site.stream->get(), more...);
   const Model& model = *made;
   CheckpointState state;
   state.model = chunks_of(model);
@@ -173,6 +174,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   if (source.hf() != nullptr) {
     config = source.hf()->transformer;
     result.vocab_size = source.hf()->vocab_size;
+    result.class_names = source.hf()->class_names;
     tokenizer = tokenizer_of_model(source.directory()).value_or(TokenizerConfig());
   } else {
     const TrainingArgs run = described_run(source.format(), contents);
@@ -219,7 +221,12 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   const ModelChunk chunk = model_chunks(parallel, config.num_layers, stage).front();
   const bool is_part = !(chunk == whole_model(config.num_layers));
   if (config.kind == ModelKind::kBert) {
-    result.bert = loaded<BertModel>(config, chunk, is_part, choice.weights, result, contents);
+    BertHeads heads;
+    if (!result.class_names.empty()) {
+      heads = {.classifier = "classification_head", .num_classes = std::ssize(result.class_names)};
+    }
+    result.bert =
+        loaded<BertModel>(config, chunk, is_part, choice.weights, result, contents, heads);
   } else {
     result.model = loaded<GptModel>(config, chunk, is_part, choice.weights, result, contents);
   }

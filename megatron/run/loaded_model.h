@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "megatron/comm/group.h"
 #include "megatron/device/stream.h"
@@ -44,6 +45,8 @@ struct LoadedModel {
   // On rank 0, which reads texts; null there if neither the choice nor the directory names one.
   std::unique_ptr<Tokenizer> tokenizer;
   int64_t vocab_size = 0;  // on rank 0: ids that mean something; the rest is padding
+  // Of a BERT with a classification head, in place of the heads for words; else empty.
+  std::vector<std::string> class_names = {};
   // On rank 0, of a T5: the tokens with which its decoder begins and ends, if they are known.
   std::optional<int32_t> decoder_start = {};
   std::optional<int32_t> decoder_end = {};

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -135,6 +136,73 @@ TEST_F(FinetuneLabelsTest, ListsOfMarksEqualTransformers) {
                    .with("--model_name_or_path", model_with_head("classifier")));
   expect_reference("out", "marks", "loss");
   expect_evaluations(outcome, "marks", false);
+}
+
+// What `classify` says of the texts gives the loss and the accuracy of the evaluation.
+TEST_F(FinetuneLabelsTest, ClassifiesAsItEvaluated) {
+  const Outcome outcome =
+      finetune(classes("out")
+                   .with("--block_size", "64")
+                   .with("--model_name_or_path", model_with_head("classifier")));
+  std::ifstream file(golden("finetune/classes_valid.csv"));
+  std::string texts;
+  std::vector<std::string> labels;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream columns(line);
+    std::string id, first, second, label;
+    for (std::string* const column : {&id, &first, &second, &label}) {
+      std::getline(columns, *column, ',');
+    }
+    texts += nlohmann::json{{"id", labels.size()}, {"text", first}, {"text_pair", second}}.dump();
+    texts += '\n';
+    labels.push_back("LABEL_" + label);
+  }
+  const Words words = {"--load", path("out").string(), "--prompt-file", "-", "--device", "cpu"};
+  const Outcome classified = run("classify", words, {.input = texts});
+  ASSERT_EQ(classified.exit_code, 0) << classified.err;
+  double loss = 0;
+  double correct = 0;
+  std::istringstream answers(classified.out);
+  for (size_t i = 0; i < labels.size(); ++i) {
+    std::getline(answers, line);
+    const nlohmann::json answer = nlohmann::json::parse(line);
+    EXPECT_EQ(answer.at("id"), i);
+    EXPECT_EQ(answer.at("score").size(), 3u);
+    loss -= std::log(answer.at("score").at(labels[i]).get<double>());
+    correct += answer.at("label") == labels[i] ? 1 : 0;
+  }
+  const auto count = static_cast<double>(labels.size());
+  EXPECT_NEAR(loss / count, last_of(outcome.out, "eval_loss: "), 1e-5);
+  EXPECT_NEAR(correct / count, last_of(outcome.out, "accuracy: "), 1e-9);
+
+  // The first text on four ranks, by itself; every class by itself; a model for words is refused.
+  const Words text = {"classify", "--load",   path("out").string(), "--device",
+                      "cpu",      "--prompt", "w100 w126"};
+  Words ranks = {"--nproc-per-node", "4"};
+  ranks.insert(ranks.end(), text.begin(), text.end());
+  ranks.insert(ranks.end(),
+               {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"});
+  const auto score_of = [](const Outcome& said) {
+    EXPECT_EQ(said.exit_code, 0) << said.err;
+    return nlohmann::json::parse(said.out).at("score").get<std::map<std::string, double>>();
+  };
+  const auto alone = score_of(run("classify", Words(text.begin() + 1, text.end())));
+  for (const auto& [name, value] : score_of(run("launch", ranks))) {
+    EXPECT_NEAR(value, alone.at(name), 1e-5);
+  }
+  Words marks(text.begin() + 1, text.end());
+  marks.emplace_back("--marks");
+  const auto marked = score_of(run("classify", marks));
+  const auto logit = [](double p) { return std::log(p / (1 - p)); };
+  EXPECT_NEAR(logit(marked.at("LABEL_0")) - logit(marked.at("LABEL_1")),
+              std::log(alone.at("LABEL_0") / alone.at("LABEL_1")), 1e-4);
+  const std::string words_alone = golden("hf/megatron-bert").string();
+  EXPECT_THAT(run("classify", {"--load", words_alone, "--prompt", "w5"}).err,
+              HasSubstr("the BERT has no classification head"));
+  EXPECT_THAT(run("fill-mask", {"--load", path("out").string(), "--prompt", "w5 [MASK]"}).err,
+              HasSubstr("has no head for words; use classify"));
 }
 
 // A pretrained BERT gets a new head; its result is a classifier, with the names of the classes.

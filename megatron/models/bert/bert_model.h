@@ -65,6 +65,7 @@ class BertModel final : public Module {
 
   const TransformerConfig& config() const { return config_; }
   const ModelChunk& chunk() const { return chunk_; }
+  const BertHeads& heads() const { return heads_; }
   const TensorParallel& tensor_parallel() const { return tp_; }
   // Where the parameters are and the work is done.
   Stream stream() const { return stream_; }

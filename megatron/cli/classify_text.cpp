@@ -1,0 +1,121 @@
+#include "megatron/cli/classify_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "megatron/cli/agreement.h"
+#include "megatron/cli/json_lines.h"
+#include "megatron/cli/model_flags.h"
+#include "megatron/core/log.h"
+#include "megatron/inference/bert.h"
+#include "megatron/tasks/classification_data.h"
+
+namespace megatron::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr ModelKind kUsable[] = {ModelKind::kBert};
+
+struct ClassifyFlags {
+  ModelFlags model;
+  std::vector<std::string> prompts;
+  std::string prompt_file;
+  bool are_marks = false;
+};
+
+FlagTable flags_of(ClassifyFlags& flags) {
+  FlagTable table;
+  add_model_flags(table, flags.model);
+  table.group("texts");
+  table.add("--prompt", flags.prompts, "Texts to classify.").none();
+  table.add_optional("--prompt-file", flags.prompt_file,
+                     "File with one text per line, or JSON lines {\"text\": ..., \"text_pair\": "
+                     "..., \"id\": ...}, whose id stands in the answer; - is standard input.");
+  table.group("output");
+  table.add_switch("--marks", flags.are_marks,
+                   "Each class is right or wrong by itself: the scores do not add up to 1.");
+  return table;
+}
+
+std::vector<std::string> problems(const ClassifyFlags& flags) {
+  if (!flags.prompts.empty() || !flags.prompt_file.empty()) return {};
+  return {"there is nothing to classify; give --prompt TEXT or --prompt-file FILE"};
+}
+
+// The request of a text or of two, for all ranks. Longer ones are cut, as in training.
+json request_of(const json& object, const LoadedModel& loaded) {
+  const Tokenizer& tokenizer = loaded.required_tokenizer();
+  const auto ids_of_member = [&](const char* name) {
+    const auto text = object.find(name);
+    if (text == object.end() || !text->is_string()) {
+      throw ConfigError(fmt::format("\"{}\" must be a text", name));
+    }
+    return tokenizer.encode(text->get<std::string>());
+  };
+  const PairIds special = pair_ids_of(tokenizer);
+  const int64_t most = loaded.bert->config().max_position_embeddings;
+  const std::vector<int32_t> first = ids_of_member("text");
+  EncodedPair pair = object.contains("text_pair")
+                         ? encoded_pair(first, ids_of_member("text_pair"), most, special)
+                         : encoded_text(first, most, special);
+  pair.tokens.resize(static_cast<size_t>(pair.length));
+  pair.types.resize(static_cast<size_t>(pair.length));
+  return {{"ids", pair.tokens}, {"types", pair.types}, {"id", object.value("id", json())}};
+}
+
+void print_classes(const json& request, const LoadedModel& loaded,
+                   const std::vector<double>& probabilities) {
+  nlohmann::ordered_json answer;
+  if (!request.at("id").is_null()) answer["id"] = request.at("id");
+  const auto best = std::ranges::max_element(probabilities) - probabilities.begin();
+  answer["label"] = loaded.class_names[static_cast<size_t>(best)];
+  for (size_t i = 0; i < probabilities.size(); ++i) {
+    answer["score"][loaded.class_names[i]] = probabilities[i];
+  }
+  print_line(answer.dump());
+  std::fflush(stdout);  // another program may wait for the answer
+}
+
+}  // namespace
+
+int classify_text(std::span<const std::string> words, const comm::Group& world) {
+  const Speaking on_first(world.rank() == 0);
+  ClassifyFlags flags;
+  FlagTable table = flags_of(flags);
+  const CommonCommand command = {.usage = "megatron classify --load DIR --prompt TEXT ... [flags]",
+                                 .problems = [&] { return problems(flags); }};
+  if (!parse_common_flags(table, command, words, world)) return 0;
+
+  const LoadedModel loaded = load_model(flags.model, world, kUsable);
+  if (loaded.class_names.empty()) {
+    throw CommonConfigError(fmt::format(
+        "--load {}: the BERT has no classification head; give a model of transformers with one, "
+        "such as finetune with labels writes",
+        flags.model.load));
+  }
+  const auto classify = [&](const json& request) {
+    const BertTexts texts = {.ids = {request.at("ids").get<std::vector<int32_t>>()},
+                             .token_types = {request.at("types").get<std::vector<int32_t>>()}};
+    const auto probabilities = class_probabilities(
+        loaded.bert_inference(), texts, flags.are_marks ? ClassKind::kMarks : ClassKind::kOneOfAll);
+    if (world.rank() == 0) print_classes(request, loaded, probabilities.front());
+  };
+  for (const std::string& text : flags.prompts) {
+    json request;
+    if (world.rank() == 0) request = request_of({{"text", text}}, loaded);
+    classify(shared(request, world));
+  }
+  if (flags.prompt_file.empty()) return 0;
+  const auto read = [&](const std::string& line) {
+    return request_of(line.starts_with("{") ? object_of(line) : json{{"text", line}}, loaded);
+  };
+  each_request(flags.prompt_file, world, read, classify);
+  return 0;
+}
+
+}  // namespace megatron::cli
