@@ -55,7 +55,7 @@ json request_of(const json& object, const LoadedModel& loaded) {
     if (text == object.end() || !text->is_string()) {
       throw ConfigError(fmt::format("\"{}\" must be a text", name));
     }
-    return tokenizer.encode(text->get<std::string>());
+    return inner_ids(text->get<std::string>(), tokenizer);
   };
   const PairIds special = pair_ids_of(tokenizer);
   const int64_t most = loaded.bert->config().max_position_embeddings;

@@ -60,11 +60,8 @@ std::vector<int32_t> encoded(const std::string& text, const Tokenizer& tokenizer
   std::vector<int32_t> ids = {tokenizer.required_id(SpecialToken::kCls)};
   for (size_t begin = 0;;) {
     const size_t end = text.find(marker, begin);
-    for (const int32_t id : tokenizer.encode(text.substr(begin, end - begin))) {
-      const bool is_frame = id == tokenizer.special_id(SpecialToken::kCls) ||
-                            id == tokenizer.special_id(SpecialToken::kSep);
-      if (!is_frame) ids.push_back(id);  // drops tokens that a tokenizer.json adds to each part
-    }
+    const std::vector<int32_t> part = inner_ids(text.substr(begin, end - begin), tokenizer);
+    ids.insert(ids.end(), part.begin(), part.end());
     if (end == std::string::npos) break;
     ids.push_back(mask);
     begin = end + marker.size();

@@ -122,4 +122,13 @@ void each_request(const std::string& file, const comm::Group& world,
   }
 }
 
+std::vector<int32_t> inner_ids(const std::string& text, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = tokenizer.encode(text);
+  std::erase_if(ids, [&](int32_t id) {
+    return id == tokenizer.special_id(SpecialToken::kCls) ||
+           id == tokenizer.special_id(SpecialToken::kSep);
+  });
+  return ids;
+}
+
 }  // namespace megatron::cli

@@ -24,6 +24,10 @@ nlohmann::json object_of(const std::string& line);
 // The ids of a JSON object {"ids": [...]} or {"text": "..."}. Throws ConfigError.
 std::vector<int32_t> ids_of(const nlohmann::json& object, const LoadedModel& model);
 
+// The ids of a text without the [CLS] and [SEP] that a tokenizer.json adds to each text: for texts
+// that are parts of what a BERT reads.
+std::vector<int32_t> inner_ids(const std::string& text, const Tokenizer& tokenizer);
+
 // The integers of a field: [1, 2] or [[1, 2], [3, 4]], as rows; any integers, such as -100. Throws
 // ConfigError.
 std::vector<std::vector<int32_t>> integer_rows(const nlohmann::json& object, const char* field);

@@ -69,9 +69,7 @@ int main(int argc, char** argv) {
          return cli::run_where_placed(words, "fill-mask");
        }},
       {"classify", "tell the classes of texts",
-       [](std::span<const std::string> words) {
-         return cli::run_where_placed(words, "classify");
-       }},
+       [](std::span<const std::string> words) { return cli::run_where_placed(words, "classify"); }},
       {"inspect-checkpoint", "show what a checkpoint holds", cli::inspect_checkpoint},
       {"convert-checkpoint", "write a checkpoint in another format or layout",
        cli::convert_checkpoint},

@@ -67,7 +67,8 @@ class DetoxifyTest : public ProgramTest {
                                 {"NUM_SAMPLES", "200"},
                                 {"SAMPLE_LENGTH", "16"},
                                 {"CONTINUATIONS", "5"},
-                                {"TRAIN_ITERS", "40"}},
+                                {"KEEP_FRACTION", "0.3"},
+                                {"TRAIN_ITERS", "100"}},
                 .launcher = {"sh", "-c", kShell, source_path("examples/detoxify.sh")}});
   }
   std::string scorer() const {
@@ -118,7 +119,7 @@ TEST_F(DetoxifyTest, LowersTheToxicityOfWhatAModelWrites) {
   EXPECT_THAT(measured.out, HasSubstr("toxic prompts: 5, expected"));
   EXPECT_THAT(measured.out, HasSubstr("nontoxic prompts: 15, expected"));
 
-  const Words training = {"--global-batch-size", "8", "--lr", "2e-3", "--device", "cpu"};
+  const Words training = {"--global-batch-size", "8", "--lr", "5e-3", "--device", "cpu"};
   const Outcome after = detoxify(model, training);
   ASSERT_EQ(after.exit_code, 0) << after.out << after.err;
   EXPECT_GT(expected_maximum(measured.out), 0.7);

@@ -182,8 +182,8 @@ TEST_F(FinetuneLabelsTest, ClassifiesAsItEvaluated) {
                       "cpu",      "--prompt", "w100 w126"};
   Words ranks = {"--nproc-per-node", "4"};
   ranks.insert(ranks.end(), text.begin(), text.end());
-  ranks.insert(ranks.end(),
-               {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"});
+  ranks.insert(ranks.end(), {"--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size",
+                             "2", "--decoder-last-pipeline-num-layers", "1"});
   const auto score_of = [](const Outcome& said) {
     EXPECT_EQ(said.exit_code, 0) << said.err;
     return nlohmann::json::parse(said.out).at("score").get<std::map<std::string, double>>();
