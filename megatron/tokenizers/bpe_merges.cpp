@@ -9,7 +9,6 @@
 #include <limits>
 #include <queue>
 #include <tuple>
-#include <unordered_map>
 
 #include "megatron/core/error.h"
 
@@ -59,16 +58,22 @@ void expect_small(int32_t number, size_t position) {
 // Whether a merge never brings up a pair of its own rank or a lower one, as it is where a piece is
 // made before it is used. Then all merges of a round are those of as many rounds with one.
 bool makes_before_use(std::span<const BpeMerge> merges, std::span<const int32_t> ranks) {
-  std::unordered_map<int32_t, int32_t> first_use;
+  int32_t largest = 0;
+  for (const BpeMerge& merge : merges) {
+    largest = std::max({largest, merge.left, merge.right, merge.result});
+  }
+  std::vector<int32_t> first_use(static_cast<size_t>(largest) + 1,
+                                 std::numeric_limits<int32_t>::max());
+  const auto use_of = [&](int32_t symbol) -> int32_t& {
+    return first_use[static_cast<size_t>(symbol)];
+  };
   for (size_t i = 0; i < merges.size(); ++i) {
     for (const int32_t part : {merges[i].left, merges[i].right}) {
-      const auto [use, is_new] = first_use.emplace(part, ranks[i]);
-      if (!is_new) use->second = std::min(use->second, ranks[i]);
+      use_of(part) = std::min(use_of(part), ranks[i]);
     }
   }
   for (size_t i = 0; i < merges.size(); ++i) {
-    const auto use = first_use.find(merges[i].result);
-    if (use != first_use.end() && use->second <= ranks[i]) return false;
+    if (use_of(merges[i].result) <= ranks[i]) return false;
   }
   return true;
 }

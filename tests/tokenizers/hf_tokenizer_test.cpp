@@ -272,8 +272,9 @@ TEST(HfTokenizer, ErrorsNameTheFileAndTheRemedy) {
   EXPECT_THAT(open("{"), HasSubstr("t.json: this is no JSON"));
   EXPECT_THAT(open("[]"), HasSubstr("t.json: there is no \"model\"; is this a tokenizer.json?"));
   EXPECT_THAT(open("{}"), HasSubstr("t.json: there is no \"model\""));
-  EXPECT_THAT(open(R"({"model": {"type": "BPE"}})"),
-              HasSubstr("a field of tokenizer.json is missing"));
+  EXPECT_THAT(open(R"({"model": {"type": "BPE"}})"), HasSubstr("t.json: the model has no vocab"));
+  EXPECT_THAT(open(R"({"model": {"type": 3, "vocab": {}}})"),
+              HasSubstr("a field of tokenizer.json is missing or of another type"));
   EXPECT_THAT(open(R"({"model": {"type": "Magic", "vocab": {}}})"),
               HasSubstr("the model Magic is not available; there are BPE, Unigram, WordPiece"));
   const auto with = [&](const std::string& part) {

@@ -7,6 +7,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/tokenizers/blank_words.h"
+#include "megatron/tokenizers/hf/model_file.h"
 #include "megatron/tokenizers/unicode.h"
 
 namespace megatron::hf {
@@ -24,41 +25,17 @@ bool flag(const Json& json, const char* name) {
   return value.is_boolean() && value.get<bool>();
 }
 
-struct MergeParts {
-  std::string_view left;
-  std::string_view right;
-};
-
-// A merge is "left right" or ["left", "right"]. Views into it.
-MergeParts parts_of(const Json& merge, size_t number) {
-  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-    return {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
-  }
-  if (merge.is_string()) {
-    const std::string_view text = merge.get_ref<const std::string&>();
-    const size_t blank = text.find(' ');
-    if (blank != std::string_view::npos && text.find(' ', blank + 1) == std::string_view::npos) {
-      return {text.substr(0, blank), text.substr(blank + 1)};
-    }
-  }
-  throw FormatError(fmt::format("merge {} is {}, expected two pieces with one blank between them",
-                                number, merge.dump()));
-}
-
-std::vector<BpeMerge> merges_of(const Json& json, const Vocabulary& vocabulary,
+std::vector<BpeMerge> merges_of(const ModelFile& file, const Vocabulary& vocabulary,
                                 size_t prefix_size) {
-  const auto list = json.find("merges");
-  if (list == json.end()) return {};
-  if (!list->is_array()) throw FormatError("the merges of the model must be an array");
   const auto id_of = [&](std::string_view piece, const char* use, size_t number) {
     const std::optional<int32_t> id = vocabulary.id_of(piece);
     return id ? *id : vocabulary.required_id(piece, fmt::format("{} of merge {}", use, number));
   };
   std::vector<BpeMerge> merges;
-  merges.reserve(list->size());
+  merges.reserve(file.merges.size());
   std::string result;
-  for (size_t i = 0; i < list->size(); ++i) {
-    const auto [left, right] = parts_of((*list)[i], i);
+  for (size_t i = 0; i < file.merges.size(); ++i) {
+    const auto& [left, right] = file.merges[i];
     result = left;
     result += right.substr(std::min(prefix_size, right.size()));
     merges.push_back({id_of(left, "part", i), id_of(right, "part", i), id_of(result, "result", i)});
@@ -76,25 +53,25 @@ std::array<std::optional<int32_t>, 256> byte_pieces(const Vocabulary& vocabulary
   return ids;
 }
 
-BpeModel::BpeModel(const Json& json)
-    : vocabulary_(json.at("vocab")),
+BpeModel::BpeModel(const ModelFile& file)
+    : vocabulary_(file.ids()),
       merges_({}),
-      continuing_prefix_(text_or_empty(json, "continuing_subword_prefix")),
-      end_suffix_(text_or_empty(json, "end_of_word_suffix")),
-      fuses_unknown_(flag(json, "fuse_unk")),
-      falls_back_to_bytes_(flag(json, "byte_fallback")),
-      ignores_merges_(flag(json, "ignore_merges")),
+      continuing_prefix_(text_or_empty(file.settings, "continuing_subword_prefix")),
+      end_suffix_(text_or_empty(file.settings, "end_of_word_suffix")),
+      fuses_unknown_(flag(file.settings, "fuse_unk")),
+      falls_back_to_bytes_(flag(file.settings, "byte_fallback")),
+      ignores_merges_(flag(file.settings, "ignore_merges")),
       byte_ids_(byte_pieces(vocabulary_)) {
-  const Json dropout = json.value("dropout", Json());
+  const Json dropout = file.settings.value("dropout", Json());
   if (dropout.is_number() && dropout != 0) {
     throw FormatError(
         fmt::format("the model has dropout {}, which would give other ids each time; "
                     "set it to null",
                     dropout.dump()));
   }
-  const std::string unknown = text_or_empty(json, "unk_token");
+  const std::string unknown = text_or_empty(file.settings, "unk_token");
   if (!unknown.empty()) unknown_id_ = vocabulary_.id_of(unknown);
-  const std::vector<BpeMerge> merges = merges_of(json, vocabulary_, continuing_prefix_.size());
+  const std::vector<BpeMerge> merges = merges_of(file, vocabulary_, continuing_prefix_.size());
   merges_ = BpeMerges(merges, MergeOrder::kOneByOne);
   // An unknown character waits for the next known one, which a mark of a blank must be.
   keeps_to_words_ = continuing_prefix_.empty() && end_suffix_.empty() && !ignores_merges_ &&

@@ -12,7 +12,7 @@ namespace megatron::hf {
 // not in the vocabulary becomes its bytes, <0xNN>, or the unknown piece, or nothing.
 class BpeModel final : public Model {
  public:
-  explicit BpeModel(const nlohmann::json& json);
+  explicit BpeModel(const ModelFile& file);
 
   void append(std::string_view word, std::vector<int32_t>& ids) const override;
   std::optional<int32_t> id_of(std::string_view piece) const override {

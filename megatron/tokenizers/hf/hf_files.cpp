@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "megatron/core/error.h"
@@ -19,6 +21,16 @@ Json read_json(const fs::path& path) {
   } catch (const Json::parse_error& error) {
     throw FormatError(
         fmt::format("{}: this is no JSON: {}; copy the file again", path.string(), error.what()));
+  }
+}
+
+// Calls f, and adds the file and the remedy to its errors.
+template <class F>
+auto about(const fs::path& path, const F& f) {
+  try {
+    return f();
+  } catch (const FormatError& error) {
+    throw FormatError(fmt::format("{}: {}; copy the file again", path.string(), error.what()));
   }
 }
 
@@ -104,9 +116,11 @@ void apply_llama_class(const Json& config, HfFiles& files) {
     if (token == files.named_tokens.end()) return;
     const std::string& content = token->second;
     Json ids = Json::array();
-    const Json& vocab = files.tokenizer.at("model").at("vocab");
-    if (vocab.is_object() && vocab.contains(content)) ids.push_back(vocab.at(content));
-    for (const Json& added : files.tokenizer.value("added_tokens", Json::array())) {
+    if (const auto* const vocab = std::get_if<ModelFile::Ids>(&files.tokenizer.model.vocab)) {
+      const auto found = std::ranges::find(*vocab, content, &ModelFile::Ids::value_type::first);
+      if (found != vocab->end()) ids.push_back(found->second);
+    }
+    for (const Json& added : files.tokenizer.parts.value("added_tokens", Json::array())) {
       if (ids.empty() && added.at("content") == content) ids.push_back(added.at("id"));
     }
     if (ids.empty()) return;
@@ -116,13 +130,13 @@ void apply_llama_class(const Json& config, HfFiles& files) {
   if (flag(config, "add_bos_token").value_or(true)) add("bos_token");
   single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
   if (flag(config, "add_eos_token").value_or(false)) add("eos_token");
-  files.tokenizer["post_processor"] = {{"type", "TemplateProcessing"},
-                                       {"single", single},
-                                       {"pair", single},
-                                       {"special_tokens", special_tokens}};
+  files.tokenizer.parts["post_processor"] = {{"type", "TemplateProcessing"},
+                                             {"single", single},
+                                             {"pair", single},
+                                             {"special_tokens", special_tokens}};
 }
 
-Json bert_tokenizer(const fs::path& vocab_file, const Json& config) {
+TokenizerFile bert_tokenizer(const fs::path& vocab_file, const Json& config) {
   Json vocab = Json::object();
   const std::string text = read_text(vocab_file);
   int64_t id = 0;
@@ -147,29 +161,30 @@ Json bert_tokenizer(const fs::path& vocab_file, const Json& config) {
   const auto special = [](const char* token) {
     return Json{{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
   };
-  return {{"added_tokens", added},
-          {"normalizer",
-           {{"type", "BertNormalizer"},
-            {"clean_text", true},
-            {"handle_chinese_chars", flag(config, "tokenize_chinese_chars").value_or(true)},
-            {"strip_accents", config.value("strip_accents", Json())},
-            {"lowercase", flag(config, "do_lower_case").value_or(true)}}},
-          {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
-          {"post_processor",
-           {{"type", "TemplateProcessing"},
-            {"single",
-             {special("[CLS]"), {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, special("[SEP]")}},
-            {"special_tokens", special_tokens}}},
-          {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}},
-          {"model",
-           {{"type", "WordPiece"},
-            {"unk_token", "[UNK]"},
-            {"continuing_subword_prefix", "##"},
-            {"max_input_chars_per_word", 100},
-            {"vocab", std::move(vocab)}}}};
+  const Json parts = {
+      {"added_tokens", added},
+      {"normalizer",
+       {{"type", "BertNormalizer"},
+        {"clean_text", true},
+        {"handle_chinese_chars", flag(config, "tokenize_chinese_chars").value_or(true)},
+        {"strip_accents", config.value("strip_accents", Json())},
+        {"lowercase", flag(config, "do_lower_case").value_or(true)}}},
+      {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+      {"post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single",
+         {special("[CLS]"), {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, special("[SEP]")}},
+        {"special_tokens", special_tokens}}},
+      {"decoder", {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}}}};
+  const Json model = {{"type", "WordPiece"},
+                      {"unk_token", "[UNK]"},
+                      {"continuing_subword_prefix", "##"},
+                      {"max_input_chars_per_word", 100},
+                      {"vocab", std::move(vocab)}};
+  return {parts, read_model(model.dump())};
 }
 
-Json gpt2_tokenizer(const fs::path& folder, const Json& config) {
+TokenizerFile gpt2_tokenizer(const fs::path& folder, const Json& config) {
   Json merges = Json::array();
   const std::string text = read_text(folder / "merges.txt");
   for (size_t begin = 0; begin < text.size();) {
@@ -179,23 +194,31 @@ Json gpt2_tokenizer(const fs::path& folder, const Json& config) {
     if (!line.empty() && !line.starts_with("#version")) merges.push_back(line);
     begin = end + 1;
   }
-  Json vocab = read_json(folder / "vocab.json");
+  const fs::path vocab = folder / "vocab.json";
+  ModelFile model = about(vocab, [&] {
+    return read_model(fmt::format(R"({{"type": "BPE", "vocab": {}, "merges": {}}})",
+                                  read_text(vocab), merges.dump()));
+  });
+  constexpr std::string_view kEndOfText = "<|endoftext|>";
   Json added = Json::array();
-  if (vocab.contains("<|endoftext|>")) {
-    added.push_back({{"id", vocab["<|endoftext|>"]},
-                     {"content", "<|endoftext|>"},
-                     {"normalized", false},
-                     {"special", true}});
+  for (const auto& [piece, id] : model.ids()) {
+    if (piece != kEndOfText) continue;
+    added.push_back(
+        {{"id", id}, {"content", kEndOfText}, {"normalized", false}, {"special", true}});
   }
   const bool prefix = flag(config, "add_prefix_space").value_or(false);
-  return {{"added_tokens", added},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", prefix}}},
-          {"decoder", {{"type", "ByteLevel"}}},
-          {"model", {{"type", "BPE"}, {"vocab", std::move(vocab)}, {"merges", merges}}}};
+  return {{{"added_tokens", added},
+           {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", prefix}}},
+           {"decoder", {{"type", "ByteLevel"}}}},
+          std::move(model)};
 }
 
-Json tokenizer_of(const fs::path& folder, const Json& config) {
-  if (fs::exists(folder / "tokenizer.json")) return read_json(folder / "tokenizer.json");
+TokenizerFile read_tokenizer(const fs::path& path) {
+  return about(path, [&] { return read_tokenizer_file(read_text(path)); });
+}
+
+TokenizerFile tokenizer_of(const fs::path& folder, const Json& config) {
+  if (fs::exists(folder / "tokenizer.json")) return read_tokenizer(folder / "tokenizer.json");
   if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) {
     return gpt2_tokenizer(folder, config);
   }
@@ -227,10 +250,7 @@ HfFiles read_hf_files(const std::string& path) {
   const Json config = read_json_if_there(folder / "tokenizer_config.json");
   HfFiles files;
   files.source = path;
-  files.tokenizer = is_folder ? tokenizer_of(folder, config) : read_json(path);
-  if (!files.tokenizer.is_object() || !files.tokenizer.contains("model")) {
-    throw FormatError(fmt::format("{}: there is no \"model\"; is this a tokenizer.json?", path));
-  }
+  files.tokenizer = is_folder ? tokenizer_of(folder, config) : read_tokenizer(path);
   read_named_tokens(read_json_if_there(folder / "special_tokens_map.json"), files);
   read_named_tokens(config, files);
   read_added_tokens_decoder(config, files);

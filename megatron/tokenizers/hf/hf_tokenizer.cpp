@@ -60,11 +60,11 @@ HfTokenizer::HfTokenizer(const std::string& path, Options options) : options_(st
 }
 
 void HfTokenizer::build(const HfFiles& files) {
-  const auto part = [&](const char* name) { return files.tokenizer.value(name, Json()); };
+  const auto part = [&](const char* name) { return files.tokenizer.parts.value(name, Json()); };
   normalizer_ = make_normalizer(part("normalizer"));
   normalizes_ = !part("normalizer").is_null();
   pre_tokenizer_ = make_pre_tokenizer(part("pre_tokenizer"));
-  model_ = make_model(files.tokenizer.at("model"));
+  model_ = make_model(files.tokenizer.model);
   decoder_ = make_decoder(part("decoder"));
   if (options_.include_special_tokens) surroundings_ = make_surroundings(part("post_processor"));
   removes_extra_blanks_ = files.removes_extra_blanks;
@@ -85,7 +85,7 @@ void HfTokenizer::build(const HfFiles& files) {
 }
 
 void HfTokenizer::add_all_tokens(const HfFiles& files) {
-  const Json list = files.tokenizer.value("added_tokens", Json::array());
+  const Json list = files.tokenizer.parts.value("added_tokens", Json::array());
   for (const Json& token : list) {
     add_token({.content = token.at("content").get<std::string>(),
                .single_word = marked(token, "single_word"),

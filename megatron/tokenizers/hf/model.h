@@ -2,13 +2,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace megatron::hf {
+
+struct ModelFile;
 
 // Turns the words of a text into ids. Immutable after construction, so thread safe.
 class Model {
@@ -27,6 +28,6 @@ class Model {
 };
 
 // The "model" of a tokenizer.json: BPE, Unigram, WordPiece or WordLevel. Throws FormatError.
-std::unique_ptr<Model> make_model(const nlohmann::json& json);
+std::unique_ptr<Model> make_model(const ModelFile& file);
 
 }  // namespace megatron::hf

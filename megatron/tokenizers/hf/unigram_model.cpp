@@ -8,6 +8,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/tokenizers/hf/bpe_model.h"
+#include "megatron/tokenizers/hf/model_file.h"
 #include "megatron/tokenizers/unicode.h"
 
 namespace megatron::hf {
@@ -38,21 +39,15 @@ double read_as_there(double value) {
 
 }  // namespace
 
-UnigramModel::UnigramModel(const nlohmann::json& json) {
-  const nlohmann::json& list = json.at("vocab");
-  for (size_t id = 0; id < list.size(); ++id) {
-    const nlohmann::json& entry = list[id];
-    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
-      throw FormatError(
-          fmt::format("entry {} of vocab is {}, expected [piece, score]", id, entry.dump()));
-    }
-    const auto number = static_cast<int32_t>(id);
-    vocabulary_.add(entry[0].get<std::string>(), number);
-    scores_.push_back(read_as_there(entry[1].get<double>()));
-    trie_.insert(entry[0].get<std::string>(), number);
+UnigramModel::UnigramModel(const ModelFile& file) {
+  int32_t id = 0;
+  for (const auto& [piece, score] : file.scores()) {
+    vocabulary_.add(piece, id);
+    scores_.push_back(read_as_there(score));
+    trie_.insert(piece, id++);
   }
   if (scores_.empty()) throw FormatError("the vocab of the model is empty");
-  const nlohmann::json unknown = json.value("unk_id", nlohmann::json());
+  const nlohmann::json unknown = file.settings.value("unk_id", nlohmann::json());
   if (!unknown.is_null()) {
     unknown_id_ = unknown.get<int32_t>();
     if (*unknown_id_ < 0 || static_cast<size_t>(*unknown_id_) >= scores_.size()) {
@@ -60,7 +55,7 @@ UnigramModel::UnigramModel(const nlohmann::json& json) {
     }
   }
   unknown_score_ = *std::min_element(scores_.begin(), scores_.end()) - kUnknownPenalty;
-  falls_back_to_bytes_ = json.value("byte_fallback", false);
+  falls_back_to_bytes_ = file.settings.value("byte_fallback", false);
   byte_ids_ = byte_pieces(vocabulary_);
 }
 

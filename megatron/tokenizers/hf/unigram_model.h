@@ -13,7 +13,7 @@ namespace megatron::hf {
 // is unknown; unknown neighbours are one piece.
 class UnigramModel final : public Model {
  public:
-  explicit UnigramModel(const nlohmann::json& json);
+  explicit UnigramModel(const ModelFile& file);
 
   void append(std::string_view word, std::vector<int32_t>& ids) const override;
   std::optional<int32_t> id_of(std::string_view piece) const override {

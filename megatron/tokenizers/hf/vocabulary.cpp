@@ -2,30 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "megatron/core/error.h"
 
 namespace megatron::hf {
-namespace {
-
-// Ids index a table; far above every vocabulary in use, so that a typing error is found.
-constexpr int64_t kMaxId = (int64_t{1} << 24) - 1;
-
-}  // namespace
-
-Vocabulary::Vocabulary(const nlohmann::json& object) {
-  if (!object.is_object())
-    throw FormatError("the vocab of the model must be an object piece -> id");
-  table_.reserve(object.size());
-  ids_.reserve(object.size());
-  for (const auto& [piece, id] : object.items()) {
-    if (!id.is_number_integer() || id < 0 || id > kMaxId) {
-      throw FormatError(fmt::format("the id of piece \"{}\" is {}, must be an integer in [0, {}]",
-                                    piece, id.dump(), kMaxId));
-    }
-    add(piece, id.get<int32_t>());
-  }
+Vocabulary::Vocabulary(std::span<const std::pair<std::string_view, int32_t>> ids) {
+  table_.reserve(ids.size());
+  ids_.reserve(ids.size());
+  pieces_.reserve(ids.size());
+  for (const auto& [piece, id] : ids) add(piece, id);
 }
 
 void Vocabulary::add(std::string_view piece, int32_t id) {

@@ -1,10 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "megatron/tokenizers/string_table.h"
@@ -15,8 +16,7 @@ namespace megatron::hf {
 class Vocabulary {
  public:
   Vocabulary() = default;
-  // An object piece -> id. Throws FormatError on an id that is none.
-  explicit Vocabulary(const nlohmann::json& object);
+  explicit Vocabulary(std::span<const std::pair<std::string_view, int32_t>> ids);
 
   // An equal piece gets the new id.
   void add(std::string_view piece, int32_t id);

@@ -2,46 +2,49 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <variant>
 
 #include "megatron/core/error.h"
 #include "megatron/tokenizers/hf/bpe_model.h"
+#include "megatron/tokenizers/hf/model_file.h"
 #include "megatron/tokenizers/hf/unigram_model.h"
 
 namespace megatron::hf {
 namespace {
 
-int32_t unknown_id_of(const nlohmann::json& json, const Vocabulary& vocabulary) {
-  return vocabulary.required_id(json.value("unk_token", std::string("[UNK]")), "unk_token");
+int32_t unknown_id_of(const ModelFile& file, const Vocabulary& vocabulary) {
+  return vocabulary.required_id(file.settings.value("unk_token", std::string("[UNK]")),
+                                "unk_token");
 }
 
 // Old files do not say which model they have.
-std::string type_of(const nlohmann::json& json) {
-  if (json.contains("type")) return json.at("type");
-  if (json.contains("merges")) return "BPE";
-  if (json.at("vocab").is_array()) return "Unigram";
-  return json.contains("continuing_subword_prefix") ? "WordPiece" : "WordLevel";
+std::string type_of(const ModelFile& file) {
+  if (file.settings.contains("type")) return file.settings.at("type");
+  if (file.has_merges) return "BPE";
+  if (std::holds_alternative<ModelFile::Scores>(file.vocab)) return "Unigram";
+  return file.settings.contains("continuing_subword_prefix") ? "WordPiece" : "WordLevel";
 }
 
 }  // namespace
 
-WordPieceModel::WordPieceModel(const nlohmann::json& json)
-    : vocabulary_(json.at("vocab")),
-      pieces_({.continuing_prefix = json.value("continuing_subword_prefix", std::string("##")),
-               .unknown_id = unknown_id_of(json, vocabulary_),
-               .max_characters = json.value("max_input_chars_per_word", int64_t{100})}) {
+WordPieceModel::WordPieceModel(const ModelFile& file)
+    : vocabulary_(file.ids()),
+      pieces_(
+          {.continuing_prefix = file.settings.value("continuing_subword_prefix", std::string("##")),
+           .unknown_id = unknown_id_of(file, vocabulary_),
+           .max_characters = file.settings.value("max_input_chars_per_word", int64_t{100})}) {
   vocabulary_.for_each([&](std::string_view piece, int32_t id) { pieces_.add_piece(piece, id); });
 }
 
-WordLevelModel::WordLevelModel(const nlohmann::json& json)
-    : vocabulary_(json.at("vocab")), unknown_id_(unknown_id_of(json, vocabulary_)) {}
+WordLevelModel::WordLevelModel(const ModelFile& file)
+    : vocabulary_(file.ids()), unknown_id_(unknown_id_of(file, vocabulary_)) {}
 
-std::unique_ptr<Model> make_model(const nlohmann::json& json) {
-  const std::string type = type_of(json);
-  if (type == "BPE") return std::make_unique<BpeModel>(json);
-  if (type == "Unigram") return std::make_unique<UnigramModel>(json);
-  if (type == "WordPiece") return std::make_unique<WordPieceModel>(json);
-  if (type == "WordLevel") return std::make_unique<WordLevelModel>(json);
+std::unique_ptr<Model> make_model(const ModelFile& file) {
+  const std::string type = type_of(file);
+  if (type == "BPE") return std::make_unique<BpeModel>(file);
+  if (type == "Unigram") return std::make_unique<UnigramModel>(file);
+  if (type == "WordPiece") return std::make_unique<WordPieceModel>(file);
+  if (type == "WordLevel") return std::make_unique<WordLevelModel>(file);
   throw FormatError(fmt::format(
       "the model {} is not available; there are BPE, Unigram, WordPiece and WordLevel", type));
 }

@@ -9,7 +9,7 @@ namespace megatron::hf {
 // BERT's pieces (word_piece.h), here of words of up to 100 characters unless the file says more.
 class WordPieceModel final : public Model {
  public:
-  explicit WordPieceModel(const nlohmann::json& json);
+  explicit WordPieceModel(const ModelFile& file);
 
   void append(std::string_view word, std::vector<int32_t>& ids) const override {
     pieces_.append(word, ids);
@@ -28,7 +28,7 @@ class WordPieceModel final : public Model {
 // Whole words; a word that is not in the vocabulary is unknown.
 class WordLevelModel final : public Model {
  public:
-  explicit WordLevelModel(const nlohmann::json& json);
+  explicit WordLevelModel(const ModelFile& file);
 
   void append(std::string_view word, std::vector<int32_t>& ids) const override {
     ids.push_back(vocabulary_.id_of(word).value_or(unknown_id_));
