@@ -11,24 +11,26 @@ namespace {
 
 // An input, stored for the backward pass.
 struct StoredInput {
-  Tensor data;  // packed if there is an unpack; undefined for an undefined input
+  Restore restore;  // null for an undefined input
   bool requires_grad = false;
-  std::function<Tensor(const Tensor& packed)> unpack = {};
 
   Variable restored() const {
-    if (!data.defined()) return {};
-    Tensor whole = unpack ? unpack(data) : data;
-    return requires_grad ? Variable::leaf(std::move(whole)) : Variable(std::move(whole));
+    if (!restore) return {};
+    return requires_grad ? Variable::leaf(restore()) : Variable(restore());
   }
 };
 
 std::vector<StoredInput> stored(const std::vector<Variable>& xs, const StoredForm& first_form) {
   std::vector<StoredInput> all;
-  for (const Variable& x : xs) {
-    all.push_back({x.defined() ? x.data() : Tensor(), x.requires_grad()});
+  for (size_t i = 0; i < xs.size(); ++i) {
+    if (!xs[i].defined()) {
+      all.emplace_back();
+    } else if (i == 0 && first_form) {
+      all.push_back({first_form(xs[i].data()), xs[i].requires_grad()});
+    } else {
+      all.push_back({[x = xs[i].data()] { return x; }, xs[i].requires_grad()});
+    }
   }
-  if (first_form.pack) all[0].data = first_form.pack(all[0].data);
-  all[0].unpack = first_form.unpack;
   return all;
 }
 
@@ -61,6 +63,7 @@ std::vector<Variable> recompute(RecomputedFunction fn, const std::vector<Variabl
   const TraceRange range("recompute", xs[0].stream());
   if (!grad_enabled()) return fn(xs);
 
+  std::vector<StoredInput> inputs = stored(xs, first_form);
   std::vector<Tensor> ys;
   {
     const NoGrad no_grad;
@@ -73,7 +76,7 @@ std::vector<Variable> recompute(RecomputedFunction fn, const std::vector<Variabl
     anchors[0] = Variable::leaf(xs[0].data());
   }
   return record_outputs("recompute", std::move(ys), anchors,
-                        [fn = std::move(fn), inputs = stored(xs, first_form), random = &random,
+                        [fn = std::move(fn), inputs = std::move(inputs), random = &random,
                          at = random](const std::vector<Tensor>& dys, const Wants&) -> Grads {
                           const RandomState now = std::exchange(*random, at);
                           Grads grads = replayed(fn, inputs, dys);

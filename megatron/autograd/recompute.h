@@ -9,17 +9,17 @@
 
 namespace megatron {
 
-// How to store a tensor: keeps pack(x), and unpack() restores x. Null: stores x itself.
-struct StoredForm {
-  std::function<Tensor(const Tensor& x)> pack;
-  std::function<Tensor(const Tensor& packed)> unpack;
-};
+// Brings a stored tensor back; called once.
+using Restore = std::function<Tensor()>;
+// Stores a tensor for the backward pass. Null: keeps the tensor itself.
+using StoredForm = std::function<Restore(const Tensor& x)>;
 
 using RecomputedFunction = std::function<std::vector<Variable>(std::span<const Variable> xs)>;
 
-// fn(xs), storing only xs (the first input in the form `first_form`); the backward pass computes
-// the activations inside again (Chen et al. 2016, arXiv:1604.06174). Inputs after the first may be
-// undefined. `random` is the state that dropouts inside fn use; the replay restores its position.
+// fn(xs), storing only xs (the first input in the form `first_form`, before fn runs); the backward
+// pass computes the activations inside again (Chen et al. 2016, arXiv:1604.06174). Inputs after the
+// first may be undefined. `random` is the state that dropouts inside fn use; the replay restores
+// its position.
 //
 // fn is kept until the backward pass. It must be a pure function of xs, parameters and `random`:
 // pass outputs of other ops as inputs, never as captures, because a captured graph would run once

@@ -175,6 +175,10 @@ void print_memory(const Plan& plan) {
                            gibibytes(row.bytes)));
   }
   print_line(fmt::format("  {:<53} {:>10.3f}", "total", gibibytes(memory.total_bytes())));
+  for (const MemoryRow& row : memory.host_rows) {
+    print_line(
+        fmt::format("  {:<12} {:<40} {:>10.3f}", "host memory", row.what, gibibytes(row.bytes)));
+  }
   print_line(fmt::format("parameters for inference, all stages together{}: {:.3f} GiB",
                          plan.weights == InferenceWeights::kInt8 ? ", in int8" : "",
                          gibibytes(plan.inference_bytes)));
@@ -237,6 +241,9 @@ nlohmann::ordered_json json_of(const Plan& plan) {
     for (const PlannedRow& row : memory.rows) {
       stage["rows"].push_back(
           {{"category", name_of(row.category)}, {"what", row.what}, {"bytes", row.bytes}});
+    }
+    for (const MemoryRow& row : memory.host_rows) {
+      stage["host_rows"].push_back({{"what", row.what}, {"bytes", row.bytes}});
     }
     const auto bytes_of = [](const Traffic& t) {
       return nlohmann::ordered_json{{"data_parallel", t.data_parallel},

@@ -10,13 +10,19 @@
 namespace megatron {
 namespace {
 
+// Bytes of the device. A CPU's memory is the host's, too.
+int64_t needed_bytes(const RankMemory& memory, DeviceType device) {
+  return memory.total_bytes() + (device == DeviceType::kCpu ? memory.host_bytes() : 0);
+}
+
 // Adds a change of the run to the remedies if the changed run fits.
 template <class Change>
 void consider(std::vector<std::string>& remedies, const RunConfig& config, DeviceType device,
               int64_t bytes, const std::string& flags, const Change& change) {
   RunConfig changed = config;
   change(changed);
-  const int64_t needs = largest_rank_memory(planned_training(changed, device)).total_bytes();
+  const int64_t needs =
+      needed_bytes(largest_rank_memory(planned_training(changed, device)), device);
   if (needs <= bytes) {
     remedies.push_back(fmt::format("{} (needs {})", flags, size_text(needs)));
   }
@@ -34,7 +40,7 @@ int64_t fewest_recomputed_layers(const RunConfig& config, DeviceType device, int
   for (int64_t layers = 1; layers <= config.transformer.num_layers; ++layers) {
     recompute_all(changed, RecomputeMethod::kBlock, layers);
     const RankMemory memory = largest_rank_memory(planned_training(changed, device));
-    if (memory.total_bytes() <= bytes) return layers;
+    if (needed_bytes(memory, device) <= bytes) return layers;
   }
   return 0;
 }
@@ -63,9 +69,14 @@ std::vector<std::string> summary_of(const RankMemory& memory) {
     const auto category = static_cast<MemoryCategory>(i);
     parts.push_back(fmt::format("{} {}", name_of(category), size_text(memory.bytes(category))));
   }
-  return {fmt::format("> memory plan: {}", fmt::join(parts, ", ")),
-          fmt::format("> memory plan: {} at the peak, {}", size_text(memory.total_bytes()),
-                      memory.peak_at)};
+  std::vector<std::string> lines = {fmt::format("> memory plan: {}", fmt::join(parts, ", ")),
+                                    fmt::format("> memory plan: {} at the peak, {}",
+                                                size_text(memory.total_bytes()), memory.peak_at)};
+  for (const MemoryRow& row : memory.host_rows) {
+    lines.push_back(
+        fmt::format("> memory plan: {} of host memory for {}", size_text(row.bytes), row.what));
+  }
+  return lines;
 }
 
 std::vector<std::string> remedies(const RunConfig& config, DeviceType device, int64_t bytes) {
@@ -91,6 +102,11 @@ std::vector<std::string> remedies(const RunConfig& config, DeviceType device, in
                  recompute_all(changed, RecomputeMethod::kBlock, layers);
                });
     }
+  }
+  if (device == DeviceType::kCuda && !config.transformer.checkpoint_in_cpu &&
+      config.transformer.recompute_granularity == RecomputeGranularity::kFull) {
+    consider(found, config, device, bytes, "--checkpoint-in-cpu",
+             [](RunConfig& changed) { changed.transformer.checkpoint_in_cpu = true; });
   }
   if (config.parallel.data_parallel_size > 1 && !config.parallel.use_distributed_optimizer) {
     consider(found, config, device, bytes, "--use-distributed-optimizer",
@@ -123,13 +139,14 @@ std::vector<std::string> remedies(const RunConfig& config, DeviceType device, in
 void expect_to_fit(const RunConfig& config, Device device, int64_t free_bytes) {
   if (free_bytes < 0 || config.training.skip_memory_check) return;
   const RankMemory memory = largest_rank_memory(planned_training(config, device.type));
-  if (memory.total_bytes() <= free_bytes) return;
+  const int64_t needs = needed_bytes(memory, device.type);
+  if (needs <= free_bytes) return;
   // Recommended settings leave room for libraries and for gaps between blocks.
   const std::vector<std::string> ways = remedies(config, device.type, free_bytes / 100 * 96);
   throw ConfigError(fmt::format(
       "training needs {} of {} at its peak ({}), {} are free; {}, or --skip-memory-check to try "
       "it anyway",
-      size_text(memory.total_bytes()), device.str(), memory.peak_at, size_text(free_bytes),
+      size_text(needs), device.str(), memory.peak_at, size_text(free_bytes),
       ways.empty() ? "use a smaller model or --seq-length"
                    : fmt::format("use {}", fmt::join(ways, "; or "))));
 }

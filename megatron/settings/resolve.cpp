@@ -466,6 +466,8 @@ class Resolver {
             "--num-query-groups has no effect without --group-query-attention");
     warn_if(given("lora_dropout") && c.lora_rank == 0,
             "--lora-dropout has no effect without --lora-rank");
+    warn_if(c.checkpoint_in_cpu && !c.stores_inputs_on_host(),
+            "--checkpoint-in-cpu has no effect without --recompute-granularity full");
     warn_if(given("sequence_parallel") && !args_.parallel.sequence_parallel,
             "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
     overlap_in_vain();

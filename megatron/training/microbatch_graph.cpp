@@ -37,6 +37,9 @@ std::optional<std::string> why_no_graph(const RunConfig& config) {
   if (parallel.zero_stage >= 2 && parallel.data_parallel_size > 1) {
     return fmt::format("--zero-stage {}: passes sum gradients", parallel.zero_stage);
   }
+  if (config.transformer.stores_inputs_on_host()) {
+    return "--checkpoint-in-cpu: inputs of layers are copied to the host and back";
+  }
   if (config.training.curriculum.is_on()) {
     return "curriculum_learning: the lengths of sequences change";
   }

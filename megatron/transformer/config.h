@@ -136,6 +136,7 @@ struct TransformerConfig {
   RecomputeMethod recompute_method = RecomputeMethod::kNone;
   int64_t recompute_num_layers = 0;  // required with kFull
   bool distribute_saved_activations = false;
+  bool checkpoint_in_cpu = false;  // the inputs of recomputed layers wait in host memory
 
   // Ids that have a probability: the softmax of the loss and of sampling leaves the rows beyond
   // them out. Compat: Megatron-LM trains its padding rows, so they count unless true_vocab_size is
@@ -154,6 +155,9 @@ struct TransformerConfig {
   // there are more ranks than groups.
   int64_t query_groups_of_rank(int64_t tensor_parallel_size) const {
     return num_query_groups > tensor_parallel_size ? num_query_groups / tensor_parallel_size : 1;
+  }
+  bool stores_inputs_on_host() const {
+    return checkpoint_in_cpu && recompute_granularity == RecomputeGranularity::kFull;
   }
   // Has the QKV projection a bias?
   bool has_qkv_bias() const { return add_bias_linear || add_qkv_bias; }

@@ -35,6 +35,7 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, const Stack&
       recompute_granularity_(config.recompute_granularity),
       recompute_method_(config.recompute_method),
       recompute_num_layers_(config.recompute_num_layers) {
+  if (config.stores_inputs_on_host()) host_store_.emplace(stream);
   for (int64_t i = 0; i < slice.num_layers; ++i) {
     const int64_t layer = slice.first_layer + i;
     layers_.push_back(std::make_unique<TransformerLayer>(config_of(config, stack, layer), stack,
@@ -52,6 +53,7 @@ Variable TransformerBlock::forward(const Variable& x, const ForwardContext& cont
   // Selective recompute asks for the attention core, which never keeps its probabilities anyway.
   const bool is_recomputed =
       recompute_granularity_ == RecomputeGranularity::kFull && grad_enabled();
+  const StoredForm form = is_recomputed ? stored_form(x.shape()) : StoredForm();
   ResidualSum y{.residual = x};
   if (!is_recomputed) {
     y = run(y, 0, num_layers, context);
@@ -60,12 +62,12 @@ Variable TransformerBlock::forward(const Variable& x, const ForwardContext& cont
     // last group is shorter.
     for (int64_t begin = 0; begin < num_layers; begin += recompute_num_layers_) {
       const int64_t end = std::min(num_layers, begin + recompute_num_layers_);
-      y = {.residual = run_recomputed(y.residual, begin, end, context)};
+      y = {.residual = run_recomputed(y.residual, begin, end, context, form)};
     }
   } else {
     const int64_t covered = std::min(num_layers, recompute_num_layers_);
     for (int64_t layer = 0; layer < covered; ++layer) {
-      y = {.residual = run_recomputed(y.residual, layer, layer + 1, context)};
+      y = {.residual = run_recomputed(y.residual, layer, layer + 1, context, form)};
     }
     y = run(y, covered, num_layers, context);
   }
@@ -85,15 +87,19 @@ ResidualSum TransformerBlock::run(ResidualSum x, int64_t begin, int64_t end,
   return x;
 }
 
+StoredForm TransformerBlock::stored_form(const Shape& shape) const {
+  const StoredForm form = host_store_ ? host_store_->new_pass() : StoredForm();
+  if (!distribute_saved_activations_ || tp_.size() == 1 || tp_.sequence_parallel) return form;
+  return [form, shape, group = tp_.group](const Tensor& whole) -> Restore {
+    const Tensor part = own_part(whole, group);
+    const Restore restore = form ? form(part) : [part] { return part; };
+    return [restore, shape, group] { return gathered_parts(restore(), shape, group); };
+  };
+}
+
 Variable TransformerBlock::run_recomputed(const Variable& x, int64_t begin, int64_t end,
-                                          const ForwardContext& context) const {
-  StoredForm form;
-  if (distribute_saved_activations_ && tp_.size() > 1 && !tp_.sequence_parallel) {
-    form.pack = [group = tp_.group](const Tensor& whole) { return own_part(whole, group); };
-    form.unpack = [group = tp_.group, shape = x.shape()](const Tensor& part) {
-      return gathered_parts(part, shape, group);
-    };
-  }
+                                          const ForwardContext& context,
+                                          const StoredForm& form) const {
   // The Variables of the context are inputs of the region: they get gradients from it.
   ForwardContext constants = context;
   constants.encoder_output = constants.relative_bias = Variable();

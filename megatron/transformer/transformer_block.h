@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "megatron/autograd/host_store.h"
 #include "megatron/transformer/stack.h"
 #include "megatron/transformer/transformer_layer.h"
 
@@ -21,17 +22,23 @@ class TransformerBlock final : public Module {
   // CrossAttention::keep() of all layers.
   void keep_encoder_output(const Variable& output, KvCache& cache, const Tensor& slots) const;
 
+  // Where the inputs of recomputed layers wait, with checkpoint_in_cpu; else null.
+  const HostStore* host_store() const { return host_store_ ? &*host_store_ : nullptr; }
+
  private:
   // Layers [begin, end) one after the other, or as one recomputed region.
   ResidualSum run(ResidualSum x, int64_t begin, int64_t end, const ForwardContext& context) const;
   Variable run_recomputed(const Variable& x, int64_t begin, int64_t end,
-                          const ForwardContext& context) const;
+                          const ForwardContext& context, const StoredForm& form) const;
+  // How recomputed regions of one forward pass store their inputs of that shape.
+  StoredForm stored_form(const Shape& shape) const;
 
   TensorParallel tp_;
   bool distribute_saved_activations_;
   RecomputeGranularity recompute_granularity_;
   RecomputeMethod recompute_method_;
   int64_t recompute_num_layers_;
+  std::optional<HostStore> host_store_;
   std::vector<std::unique_ptr<TransformerLayer>> layers_;
   std::optional<Norm> final_layernorm_;
 };

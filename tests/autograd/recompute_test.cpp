@@ -49,14 +49,13 @@ TEST(RecomputeTest, StoresItsInputInAnotherForm) {
   const Variable w = Variable::leaf(one_value(3));
   Variable x = Variable::leaf(one_value(2));
   std::vector<float> seen;
-  StoredForm form;
-  form.pack = [&](const Tensor& whole) {
+  const StoredForm form = [&](const Tensor& whole) -> Restore {
+    EXPECT_EQ(calls, 0);  // what it does runs beside the region
     seen.push_back(whole.span<float>()[0]);
-    return one_value(whole.span<float>()[0] + 0.5f);
-  };
-  form.unpack = [&](const Tensor& packed) {
-    seen.push_back(packed.span<float>()[0]);
-    return one_value(packed.span<float>()[0] - 0.5f);
+    return [&seen, packed = one_value(seen.back() + 0.5f)] {
+      seen.push_back(packed.span<float>()[0]);
+      return one_value(seen.back() - 0.5f);
+    };
   };
   const Variable y = recompute(
       [&](const Variable& input) { return scaled(input, w, random, calls); }, x, random, form);

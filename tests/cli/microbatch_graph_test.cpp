@@ -27,6 +27,12 @@ TEST(WhyNoGraphTest, LayersCommunicateOrAreTimed) {
   args.parallel.pipeline_model_parallel_size = 4;
   EXPECT_THAT(why_no_graph(args).value(), StartsWith("--pipeline-model-parallel-size 4: "));
 
+  TrainingArgs offloaded;
+  offloaded.transformer.checkpoint_in_cpu = true;
+  EXPECT_EQ(why_no_graph(offloaded), std::nullopt);  // nothing is recomputed
+  offloaded.transformer.recompute_granularity = RecomputeGranularity::kFull;
+  EXPECT_THAT(why_no_graph(offloaded).value(), StartsWith("--checkpoint-in-cpu: "));
+
   TrainingArgs timed;
   timed.training.timing_log_level = 2;
   EXPECT_THAT(why_no_graph(timed).value(), StartsWith("--timing-log-level 2: "));

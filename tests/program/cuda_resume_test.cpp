@@ -88,6 +88,25 @@ TEST_F(CudaResumeTest, TheGraphChangesNoBit) {
   }
 }
 
+// Two microbatches an iteration; copies of layers' inputs are under way beside both passes.
+TEST_F(CudaResumeTest, InputsOnTheHostChangeNoBit) {
+  const Flags flags = with_dropout(gpu_flags())
+                          .with("--bf16")
+                          .with("--recompute-granularity", "full")
+                          .with("--recompute-method", "uniform")
+                          .with("--recompute-num-layers", "1");
+  const auto trained = [&](const std::string& name, const Flags& more) {
+    const Outcome outcome = train(more.with("--metrics-jsonl", path(name + ".jsonl").string()));
+    EXPECT_EQ(outcome.out.find("without a CUDA graph, because of --checkpoint-in-cpu") !=
+                  std::string::npos,
+              name == "on_host");
+    return metrics_of(path(name + ".jsonl"));
+  };
+  const std::vector<Metrics> want = trained("on_device", flags);
+  EXPECT_EQ(trained("on_host", flags.with("--checkpoint-in-cpu")), want);
+  EXPECT_GE(want.size(), 20U);
+}
+
 TEST_F(CudaResumeTest, EqualRunsAreIdentical) {
   const auto losses = [&] {
     std::vector<std::string> lines;

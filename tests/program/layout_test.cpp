@@ -161,6 +161,15 @@ TEST_F(LayoutTest, OverlapsKeepTheBits) {
        {},
        {"--overlap-param-gather"}},
       {"saved_activations", {.tp = 2}, recomputed, {"--distribute-saved-activations"}},
+      {"inputs_on_host", {.pp = 2, .dp = 2}, recomputed, {"--checkpoint-in-cpu"}},
+      {"inputs_on_host_interleaved",
+       {.pp = 4, .layers_a_chunk = 1},
+       recomputed,
+       {"--checkpoint-in-cpu"}},
+      {"parts_on_host",
+       {.tp = 2},
+       recomputed,
+       {"--distribute-saved-activations", "--checkpoint-in-cpu"}},
       {"gradients", {.tp = 2}, {}, {"--no-async-tensor-model-parallel-allreduce"}},
   };
   for (const Case& c : cases) {

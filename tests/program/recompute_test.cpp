@@ -52,11 +52,18 @@ Words full(const char* method, const char* layers) {
           "--recompute-num-layers",  layers};
 }
 
+Words on_host(const char* method, const char* layers) {
+  Words words = full(method, layers);
+  words.emplace_back("--checkpoint-in-cpu");
+  return words;
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, RecomputeTest,
                          testing::Values(RecomputeCase{"uniform_1", full("uniform", "1")},
                                          RecomputeCase{"uniform_2", full("uniform", "2")},
                                          RecomputeCase{"uniform_3_of_4", full("uniform", "3")},
                                          RecomputeCase{"block_2", full("block", "2")},
+                                         RecomputeCase{"on_host", on_host("uniform", "1")},
                                          RecomputeCase{"selective", {"--recompute-activations"}}),
                          [](const auto& one) { return one.param.name; });
 

@@ -10,6 +10,7 @@
 namespace megatron {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -74,6 +75,30 @@ TEST(MemoryCheckTest, RemediesAreEnoughByThemselves) {
                                      "--recompute-num-layers ")));
   // The state alone needs 6 GiB: nothing here helps.
   EXPECT_THAT(remedies(gpt_345m(), DeviceType::kCuda, 5 * kGibibyte), ElementsAre());
+}
+
+// 24 inputs of 64 MiB, of which two are on the device at the peak.
+TEST(MemoryCheckTest, InputsOnTheHostAreNamedAndTheCpusMemoryIsTheHosts) {
+  const std::vector<std::string> recomputed = {"--recompute-granularity", "full",
+                                               "--recompute-method",      "uniform",
+                                               "--recompute-num-layers",  "1"};
+  const RankMemory before = rank_memory(planned_training(gpt_345m(recomputed), kGpu.type), 0);
+  EXPECT_THAT(remedies(gpt_345m(recomputed), kGpu.type, before.total_bytes() - kGibibyte),
+              Contains(StartsWith("--checkpoint-in-cpu (needs ")));
+  std::vector<std::string> words = recomputed;
+  words.emplace_back("--checkpoint-in-cpu");
+  const TrainingArgs args = gpt_345m(words);
+  const RankMemory memory = rank_memory(planned_training(args, kGpu.type), 0);
+  EXPECT_EQ(before.total_bytes() - memory.total_bytes(), 22 * (kGibibyte / 16));
+  EXPECT_THAT(summary_of(memory),
+              Contains("> memory plan: 1.50 GiB of host memory for inputs of recomputed layers"));
+  EXPECT_NO_THROW(expect_to_fit(args, kGpu, memory.total_bytes()));
+
+  const Device cpu{DeviceType::kCpu, 0};
+  const RankMemory on_cpu = rank_memory(planned_training(args, cpu.type), 0);
+  EXPECT_EQ(on_cpu.host_bytes(), memory.host_bytes());
+  EXPECT_THROW(expect_to_fit(args, cpu, on_cpu.total_bytes()), ConfigError);
+  EXPECT_NO_THROW(expect_to_fit(args, cpu, on_cpu.total_bytes() + on_cpu.host_bytes()));
 }
 
 TEST(MemoryCheckTest, SummaryHasEveryCategory) {

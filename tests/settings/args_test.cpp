@@ -21,6 +21,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 // The words of a command line, split at spaces.
 std::vector<std::string> words(const std::string& line) {
@@ -457,6 +458,17 @@ TEST(ResolveTest, SettingsOfTheOtherKindOfScaleOrOptimizerAreWarnings) {
               ElementsAre("--muon-tp-mode has no effect with --tensor-model-parallel-size 1"));
   EXPECT_THAT(parsed("--sgd-momentum 0.5").warnings,
               ElementsAre("--sgd-momentum has no effect without --optimizer sgd"));
+}
+
+TEST(ResolveTest, InputsOnTheHostAreThoseOfFullRecomputation) {
+  EXPECT_THAT(
+      parsed("--checkpoint-in-cpu --recompute-activations").warnings,
+      ElementsAre("--checkpoint-in-cpu has no effect without --recompute-granularity full"));
+  const TrainingArgs full = parsed("--checkpoint-in-cpu --checkpoint-activations");
+  EXPECT_TRUE(full.transformer.stores_inputs_on_host());
+  for (const std::string& warning : full.warnings) {
+    EXPECT_THAT(warning, Not(HasSubstr("--checkpoint-in-cpu")));
+  }
 }
 
 // A checkpoint that names "vocab.json" could be used from one directory only.

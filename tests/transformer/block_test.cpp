@@ -165,6 +165,31 @@ TEST_P(RecomputedBlockTest, ComputesTheSame) {
 INSTANTIATE_TEST_SUITE_P(Variants, RecomputedBlockTest, testing::ValuesIn(kVariants),
                          [](const auto& one) { return std::string(one.param.name); });
 
+// Inputs that wait in host memory are the same inputs.
+TEST_P(RecomputedBlockTest, InputsOnTheHostChangeNoBit) {
+  TransformerConfig c = config_of(GetParam());
+  c.recompute_granularity = RecomputeGranularity::kFull;
+  c.recompute_method = RecomputeMethod::kUniform;
+  c.recompute_num_layers = 1;
+  const TransformerBlock on_device(c, GetParam().stack, kWhole, {}, Stream{});
+  c.checkpoint_in_cpu = true;
+  const TransformerBlock on_host(c, GetParam().stack, kWhole, {}, Stream{});
+  EXPECT_EQ(on_device.host_store(), nullptr);
+  for (const TransformerBlock* block : {&on_device, &on_host}) initialize(*block, 5);
+  const Pass want(GetParam(), on_device, {}, c.hidden_size);
+  const Pass got(GetParam(), on_host, {}, c.hidden_size);
+  expect_identical(got.y.data(), want.y.data());
+  expect_identical(got.x.grad(), want.x.grad());
+  const std::vector<NamedParameter> parameters = named_parameters(on_host);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    expect_identical(parameters[i].variable.grad(), named_parameters(on_device)[i].variable.grad(),
+                     parameters[i].name);
+  }
+  const MemoryStats stats = on_host.host_store()->stats();
+  EXPECT_EQ(stats.allocated_bytes, 0);
+  EXPECT_EQ(stats.peak_allocated_bytes, 2 * kLength * kBatch * c.hidden_size * 4);
+}
+
 // The sites of the dropouts of stacks differ by name, and those of GPT are fixed: a resumed run
 // must drop the same elements.
 TEST(StackTest, LayersAreNamedAfterTheirStack) {

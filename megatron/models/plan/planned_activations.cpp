@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "megatron/models/plan/planned_stack.h"
 #include "megatron/models/plan/planned_stage.h"
+#include "megatron/parallel/pipeline/schedule.h"
 #include "megatron/parallel/tensor/vocabulary_loss.h"
 
 namespace megatron {
@@ -32,6 +34,23 @@ class ActivationPlan {
     return most;
   }
 
+  // With --checkpoint-in-cpu. Each chunk has memory for the most microbatches that it ever has.
+  int64_t inputs_on_host() const {
+    std::vector<int64_t> held(static_cast<size_t>(stage_.num_chunks));
+    std::vector<int64_t> most = held;
+    for (const PipelineStep& step : training_steps({.stage = number_,
+                                    .stages = num_stages(t_),
+                                    .chunks = stage_.num_chunks,
+                                    .microbatches = t_.num_microbatches})) {
+      const auto chunk = static_cast<size_t>(step.chunk);
+      held[chunk] += step.pass == Pass::kForward ? 1 : -1;
+      most[chunk] = std::max(most[chunk], held[chunk]);
+    }
+    int64_t of_chunk = 0;
+    for (const PlannedStack& stack : stacks_) of_chunk += stack.inputs_on_host();
+    return of_chunk * std::accumulate(most.begin(), most.end(), int64_t{0});
+  }
+
   // Appends the rows of the peak and says when it is.
   std::string append(std::vector<PlannedRow>& rows) const {
     std::vector<MemoryRow> input = input_rows();
@@ -55,7 +74,11 @@ class ActivationPlan {
       peak_at = std::move(when);
       input_then = input;
     };
-    if (stage_.has_head) consider(held, head_rows(), "loss");
+    if (stage_.has_head) {
+      std::vector<MemoryRow> rows_of_loss = head_rows();
+      rows_of_loss.push_back(inputs_on_device(stacks_.size()));
+      consider(held, std::move(rows_of_loss), "loss");
+    }
     int64_t peak_layers = kept_by_layers();
     int64_t kept = kept_by_layers();
     for (auto stack = stacks_.rbegin(); stack != stacks_.rend(); ++stack) {
@@ -69,7 +92,9 @@ class ActivationPlan {
       }
       for (auto region = stack->regions.rbegin(); region != stack->regions.rend(); ++region) {
         const int64_t before = peak;
-        consider(held, stack->backward_rows(*region),
+        std::vector<MemoryRow> more = stack->backward_rows(*region);
+        more.push_back(inputs_on_device(stack, region));
+        consider(held, std::move(more),
                  fmt::format("backward of {}layer {}", stack->part.name, layer));
         if (peak != before) peak_layers = kept;
         const int64_t freed = stack->kept_by(*region);
@@ -88,6 +113,32 @@ class ActivationPlan {
   }
 
  private:
+  using StackAt = std::vector<PlannedStack>::const_reverse_iterator;
+  using RegionAt = std::vector<LayerRegion>::const_reverse_iterator;
+
+  // What --checkpoint-in-cpu leaves on the device (autograd/host_store.h): of the first so many
+  // stacks, the input that was stored last.
+  MemoryRow inputs_on_device(size_t num_stacks) const {
+    MemoryRow row{"inputs of recomputed layers on the device", 0};
+    for (size_t i = 0; i < num_stacks; ++i) {
+      if (stacks_[i].has_inputs_on_host()) row.bytes += stacks_[i].stored_input();
+    }
+    return row;
+  }
+  // The same in the backward pass of a region, whose input is back, and that of the region before
+  // it on the way. Another microbatch may have been stored last.
+  MemoryRow inputs_on_device(StackAt stack, RegionAt region) const {
+    const auto number = static_cast<size_t>(stacks_.rend() - stack);  // of this stack, from 1
+    if (!region->is_recomputed || !stack->has_inputs_on_host()) {
+      return inputs_on_device(chunks_in_flight() > 1 ? stacks_.size() : number);
+    }
+    MemoryRow row = inputs_on_device(chunks_in_flight() > 1 ? stacks_.size() : number - 1);
+    if (!stack->has_distributed_inputs())
+      row.bytes += stack->stored_input();  // else it is gathered
+    if (region + 1 != stack->regions.rend()) row.bytes += stack->stored_input();
+    return row;
+  }
+
   // Where it is not part of the head.
   static std::string final_norm_name(const PlannedStack& stack) {
     return stack.part.name + "final norm, input, statistics and output";
@@ -141,7 +192,9 @@ class ActivationPlan {
       rows.push_back({MemoryCategory::kActivations,
                       fmt::format("{}layers: {}", stack.part.name, row.what), here});
     };
-    add({"input of what is recomputed", stack.stored_input()}, recomputed);
+    if (!stack.has_inputs_on_host()) {
+      add({"input of what is recomputed", stack.stored_input()}, recomputed);
+    }
     add(stack.layer.input, whole);
     for (const MemoryRow& row : stack.layer.kept) add(row, whole);
   }
@@ -222,6 +275,7 @@ ActivationMemory activation_memory(const PlannedTraining& t, int64_t stage) {
   memory.peak_at = plan.append(memory.rows);
   memory.microbatches_in_flight = plan.microbatches_in_flight();
   memory.workspace = plan.workspace();
+  memory.inputs_on_host = plan.inputs_on_host();
   return memory;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -46,7 +47,8 @@ struct PlannedStack {
   }
 
   int64_t kept_by(const LayerRegion& region) const {
-    return region.is_recomputed ? stored_input() : region.num_layers * layer.kept_bytes();
+    if (region.is_recomputed) return has_inputs_on_host() ? 0 : stored_input();
+    return region.num_layers * layer.kept_bytes();
   }
   int64_t kept() const {
     int64_t sum = 0;
@@ -56,11 +58,27 @@ struct PlannedStack {
   bool has_distributed_inputs() const {
     return config().distribute_saved_activations && sizes.tp > 1 && !sizes.sequence_parallel;
   }
+  bool has_inputs_on_host() const {
+    return config().stores_inputs_on_host() && num_recomputed() > 0;
+  }
+  int64_t num_recomputed() const {
+    return std::count_if(regions.begin(), regions.end(),
+                         [](const LayerRegion& region) { return region.is_recomputed; });
+  }
   // Of a recomputed region.
-  int64_t stored_input() const {
-    if (!has_distributed_inputs()) return layer.input.bytes;
-    const DType dtype = config().fp32_residual_connection ? DType::kFloat32 : config().params_dtype;
-    return block(tokens() * config().hidden_size / sizes.tp, dtype);
+  int64_t stored_elements() const {
+    const int64_t whole = sizes.residual_tokens(config()) * config().hidden_size;
+    return has_distributed_inputs() ? whole / sizes.tp : whole;
+  }
+  DType stored_dtype() const {
+    return config().fp32_residual_connection ? DType::kFloat32 : config().params_dtype;
+  }
+  int64_t stored_input() const { return block(stored_elements(), stored_dtype()); }
+  // The same in host memory, of all regions.
+  int64_t inputs_on_host() const {
+    if (!has_inputs_on_host()) return 0;
+    return num_recomputed() *
+           MemorySource::cpu().block_bytes(stored_elements() * size_of(stored_dtype()));
   }
 
   // From the gradient of the region's output on.

@@ -22,6 +22,8 @@ int64_t RankMemory::total_bytes() const {
   return sum;
 }
 
+int64_t RankMemory::host_bytes() const { return megatron::total_bytes(host_rows); }
+
 RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   const TransformerConfig& c = t.transformer;
   const PlannedStage held = stage_of(t, stage);
@@ -88,6 +90,9 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   memory.peak_at = std::move(activations.peak_at);
   memory.microbatches_in_flight = activations.microbatches_in_flight;
   add(MemoryCategory::kWorkspace, "scratch of kernels", activations.workspace);
+  if (activations.inputs_on_host > 0) {
+    memory.host_rows.push_back({"inputs of recomputed layers", activations.inputs_on_host});
+  }
   return memory;
 }
 

@@ -6,6 +6,7 @@
 
 #include "megatron/device/allocator.h"
 #include "megatron/models/plan/planned_training.h"
+#include "megatron/transformer/layer_memory.h"
 
 // What training a model takes of one rank's memory, computed from the configs alone:
 // nothing is allocated and no device is asked.
@@ -17,9 +18,11 @@ struct RankMemory {
   double microbatches_in_flight = 1;  // that hold activations of all the rank's layers
   std::vector<PlannedRow> rows;       // what exists when most is in use
   std::string peak_at;                // the moment: "loss", "backward of layer 23"
+  std::vector<MemoryRow> host_rows;   // what waits in host memory, besides the rows
 
   int64_t bytes(MemoryCategory category) const;
-  int64_t total_bytes() const;
+  int64_t total_bytes() const;  // of the device
+  int64_t host_bytes() const;
 };
 
 // A rank of a pipeline stage, counted from 0.

@@ -110,6 +110,8 @@ class Stage {
       flight.output = work_.forward(step, flight.inputs);
     }
     if (!ends_model(step)) send_activations(step, flight.output.activations);
+    // The graph holds what it needs of them.
+    for (Variable& input : flight.inputs) input.release_data();
     if (work_.backward) {
       in_flight_.emplace(std::pair(step.chunk, step.microbatch), std::move(flight));
     }

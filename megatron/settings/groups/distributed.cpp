@@ -174,10 +174,10 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       .is_listed = false;
   for (const char* name :
        {"--deepspeed-activation-checkpointing", "--deepspeed_mpi", "--deepscale",
-        "--contigious-checkpointing", "--checkpoint-in-cpu", "--synchronize-each-layer",
-        "--profile-backward", "--scattered-embeddings", "--split-transformers",
-        "--memory-centric-tiled-linear", "--zero-reduce-scatter", "--zero-contigious-gradients",
-        "--use-pin-memory", "--abort-on-unmet-fused-kernel-constraints"}) {
+        "--contigious-checkpointing", "--synchronize-each-layer", "--profile-backward",
+        "--scattered-embeddings", "--split-transformers", "--memory-centric-tiled-linear",
+        "--zero-reduce-scatter", "--zero-contigious-gradients", "--use-pin-memory",
+        "--abort-on-unmet-fused-kernel-constraints"}) {
     flags.add_later_entry(name, T::kSwitch, other, false, "For DeepSpeed's engine.");
   }
   for (const char* name : {"--tile-factor", "--zero-reduce-bucket-size",
@@ -211,6 +211,10 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                        "Megatron-DeepSpeed's --distribute-saved-activations.")
       .becomes("distribute_saved_activations")
       .status = FlagStatus::kUsed;
+  flags
+      .add_switch("--checkpoint-in-cpu", args.transformer.checkpoint_in_cpu,
+                  "Keep the saved inputs of recomputed layers in the host's memory.")
+      .is_listed = false;
   flags
       .add_later_entry("--universal-checkpoint", T::kSwitch, other, false,
                        "Load the universal checkpoint that latest_universal names.")

@@ -120,6 +120,23 @@ const Variant kVariants[] = {
        c.padded_vocab_size = 32;
      }},
     {"full_block_2", [](TransformerConfig& c) { recompute(c, RecomputeMethod::kBlock, 2); }},
+    {"full_uniform_1_on_host",
+     [](TransformerConfig& c) {
+       recompute(c, RecomputeMethod::kUniform, 1);
+       c.checkpoint_in_cpu = true;
+     }},
+    {"full_uniform_1_on_host_small_vocabulary",  // the peak is in a layer
+     [](TransformerConfig& c) {
+       recompute(c, RecomputeMethod::kUniform, 1);
+       c.checkpoint_in_cpu = true;
+       c.padded_vocab_size = 32;
+     }},
+    {"full_block_3_on_host",
+     [](TransformerConfig& c) {
+       recompute(c, RecomputeMethod::kBlock, 3);
+       c.checkpoint_in_cpu = true;
+       c.padded_vocab_size = 32;
+     }},
     {"full_block_llama",
      [](TransformerConfig& c) {
        make_llama(c);
@@ -242,6 +259,13 @@ constexpr RanksVariant kRanksVariants[] = {
        recompute(c, RecomputeMethod::kUniform, 1);
        c.padded_vocab_size = 32;
        c.distribute_saved_activations = true;
+     }},
+    {"recomputed_distributed_on_host", false, false,
+     [](TransformerConfig& c) {
+       recompute(c, RecomputeMethod::kUniform, 1);
+       c.padded_vocab_size = 32;
+       c.distribute_saved_activations = true;
+       c.checkpoint_in_cpu = true;
      }},
     {"qk_layernorm", true, false,
      [](TransformerConfig& c) {
@@ -366,6 +390,32 @@ TEST_F(GptPlanLayoutTest, StagesHoldTheLayersAndWhatIsInFlight) {
 
   num_microbatches_ = 2;
   EXPECT_EQ(plan(0).microbatches_in_flight, 2);
+}
+
+// In inputs of a layer, 16 samples of 1024 x 1024 in bf16.
+TEST_F(GptPlanLayoutTest, InputsOnTheHostLeaveTwoOnTheDevice) {
+  constexpr int64_t kInput = int64_t{16} * 1024 * 1024 * 2;
+  config_.padded_vocab_size = 8192;  // the peak is in a layer
+  recompute(config_, RecomputeMethod::kUniform, 1);
+  const auto planned = [&](int64_t stage) {
+    config_.checkpoint_in_cpu = false;
+    const int64_t before = activations(plan(stage));
+    EXPECT_EQ(plan(stage).host_bytes(), 0);
+    config_.checkpoint_in_cpu = true;
+    return std::pair{(before - activations(plan(stage))) / kInput,
+                     plan(stage).host_bytes() / kInput};
+  };
+  using FreedAndHeld = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(planned(0), FreedAndHeld(16 - 2, 16));
+  // Stages of 4 layers: 4 microbatches on the first, where one more input of another microbatch
+  // stays, and one on the last.
+  parallel_.pipeline_model_parallel_size = 4;
+  EXPECT_EQ(planned(0), FreedAndHeld(16 - 3, 16));
+  EXPECT_EQ(planned(3), FreedAndHeld(4 - 2, 4));
+  // Chunks of two layers. The first has 8 microbatches at most, the second 4, at another moment.
+  parallel_.num_layers_per_virtual_pipeline_stage = 2;
+  parallel_.virtual_pipeline_model_parallel_size = 2;
+  EXPECT_EQ(planned(0).second, 2 * (8 + 4));
 }
 
 TEST_F(GptPlanLayoutTest, InterleavingHoldsMoreOnTheFirstStage) {
