@@ -17,6 +17,7 @@
 #include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/models/model_specs.h"
 #include "megatron/models/plan/traffic.h"
+#include "megatron/models/plan/update_work.h"
 #include "megatron/parallel/tensor/int8_linear.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
@@ -113,7 +114,8 @@ Plan plan_of(TrainingArgs args, const std::string& gpu, InferenceWeights weights
     plan.exposed.push_back(exposed_traffic(training, stage));
   }
   plan.time = estimated_step(plan.model(), plan.args.parallel, training.micro_batch_size,
-                             training.num_microbatches, plan.stages[plan.largest()].num_parameters,
+                             training.num_microbatches,
+                             update_work(training, static_cast<int64_t>(plan.largest())),
                              plan.device, kCpuFlopsPerThread * num_threads(),
                              {.exposed_bytes = plan.exposed[plan.largest()].total(),
                               .exposed_transfers = plan.exposed[plan.largest()].transfers,

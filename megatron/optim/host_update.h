@@ -12,6 +12,9 @@
 
 namespace megatron {
 
+// Elements that the host updates at a time: large enough for the bus, small in pinned memory.
+inline constexpr int64_t kHostPiece = 8 << 20;
+
 // The traffic of an update that the host computes (Ren et al. 2021, arXiv:2101.06840, sec. 4):
 // gradients come down and parameters go up piece by piece, beside the host's work on the pieces
 // between. On the CPU the copies are immediate.
@@ -19,6 +22,10 @@ class HostUpdate {
  public:
   // For pieces of at most `most_elements`. `stream` is that of the parameters.
   HostUpdate(int64_t most_elements, Stream stream);
+  // The pinned memory that it takes.
+  static int64_t pinned_bytes(int64_t most_elements) {
+    return kNumSlots * 2 * most_elements * size_of(DType::kFloat32);
+  }
 
   struct Piece {
     Tensor grads;   // [n] on the device
@@ -43,7 +50,8 @@ class HostUpdate {
   void start_down(Slot& slot, const Piece& piece);
 
   const Stream stream_;
-  std::array<Slot, 2> slots_;  // of even and odd pieces
+  static constexpr int64_t kNumSlots = 2;  // of even and odd pieces
+  std::array<Slot, kNumSlots> slots_;
 };
 
 }  // namespace megatron

@@ -42,9 +42,6 @@ void measure(Tensor found, const Tensor& flat, const RangeTables& tables) {
                              flat.stream());
 }
 
-// Elements that the host updates at a time: large enough for the bus, small in pinned memory.
-constexpr int64_t kHostPiece = 8 << 20;
-
 double learning_rate(const ParameterGroup& group, const UpdateRates& rates) {
   return (group.has_decoupled_lr ? rates.decoupled_lr : rates.lr) * group.lr_mult;
 }

@@ -19,13 +19,16 @@ constexpr double kMatmulFlops = 660e12;     // bf16, with as many products in a 
 constexpr double kFp8Flops = 1250e12;       // the same in FP8
 constexpr double kCopyBytes = 4.3e12;       // read plus written
 constexpr double kStreamEfficiency = 0.85;  // of fused elementwise kernels
-constexpr double kAdamEfficiency = 0.9;
-constexpr double kAdamBytes = 34;           // per parameter: gradient and state read, state written
+constexpr double kUpdateEfficiency = 0.9;   // of kCopyBytes, reading gradients and state
+constexpr double kFp32Flops = 50e12;        // of products in fp32: of the peak of 67e12
+constexpr double kBusBytes = 50e9;          // between a GPU and its host
+// Of the host's update, for each of two ranks of a host: 13B with ZeRO 3 and offload
+// (docs/zero.md).
+constexpr double kHostBytes = 30e9;
 constexpr double kLinkBytes = 342e9;        // of an NCCL all-reduce between H200s of one host
 constexpr double kTransferSeconds = 45e-6;  // fixed cost of a collective
 // The fixed cost of a transfer beside a product: GPUs wait for each other, and products in pieces
 // are slower.
-// slower.
 constexpr double kHiddenTransferSeconds = 35e-6;
 
 struct Point {
@@ -144,6 +147,15 @@ StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) 
   return token;
 }
 
+// Seconds of an update. The host works beside the traffic to it and back.
+double update_on_gpu(const UpdateWork& update, const GpuRoof& gpu) {
+  const double products = gpu.matmul_flops / measured_gpu().matmul_flops;
+  const double copies = gpu.memory_bytes / measured_gpu().memory_bytes;
+  return update.device_bytes / (copies * kCopyBytes * kUpdateEfficiency) +
+         (update.bf16_flops / kMatmulFlops + update.fp32_flops / kFp32Flops) / products +
+         std::max(update.host_bytes / kHostBytes, update.bus_bytes / kBusBytes);
+}
+
 // The fraction of layers whose forward pass runs twice.
 double recomputed_part(const TransformerConfig& c) {
   if (c.recompute_granularity != RecomputeGranularity::kFull) return 0;
@@ -181,7 +193,7 @@ StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& p
 
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
-                            int64_t num_parameters, DeviceType device, double flops_per_second,
+                            const UpdateWork& update, DeviceType device, double flops_per_second,
                             const SentTraffic& sent, const GpuRoof& gpu) {
   const bool is_cpu = device == DeviceType::kCpu;
   StepEstimate step =
@@ -209,15 +221,14 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
                                           .chunks = num_model_chunks(parallel, config.num_layers),
                                           .microbatches = num_microbatches});
   step.bubble = busy * waiting / (1 - waiting);
-  const auto parameters = static_cast<double>(num_parameters);
   if (!is_cpu) {
     const double links = gpu.link_bytes / measured_gpu().link_bytes;
     step.communication = static_cast<double>(sent.exposed_bytes) / (links * kLinkBytes) +
                          static_cast<double>(sent.exposed_transfers) * kTransferSeconds +
                          static_cast<double>(sent.hidden_transfers) * kHiddenTransferSeconds;
   }
-  const double copies = gpu.memory_bytes / measured_gpu().memory_bytes;
-  step.optimizer = is_cpu ? 0 : parameters * kAdamBytes / (copies * kCopyBytes * kAdamEfficiency);
+  step.optimizer = is_cpu ? (update.bf16_flops + update.fp32_flops) / flops_per_second
+                          : update_on_gpu(update, gpu);
   return step;
 }
 

@@ -33,13 +33,22 @@ struct SentTraffic {
   int64_t hidden_transfers = 0;  // beside products
 };
 
+// The work of an update on a rank (models/plan/update_work.h).
+struct UpdateWork {
+  double device_bytes = 0;  // read and written in the memory of the parameters' device
+  double host_bytes = 0;    // in the host's, by the host, with offload
+  double bus_bytes = 0;     // between them, meanwhile
+  double bf16_flops = 0;    // of Muon's products
+  double fp32_flops = 0;
+};
+
 // CUDA: GPUs of one host, bf16; products, attention and memory traffic at the rates of whole
 // iterations measured on an H200, scaled to another GPU by its peak rates. CPU: `flops_per_second`
-// for all products; nothing else counts. A T5's decoder counts as layers of the encoder with as
-// many operations.
+// for all products, those of an update, too; nothing else counts. A T5's decoder counts as layers
+// of the encoder with as many operations.
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
-                            int64_t num_parameters, DeviceType device, double flops_per_second,
+                            const UpdateWork& update, DeviceType device, double flops_per_second,
                             const SentTraffic& sent = {}, const GpuRoof& gpu = measured_gpu());
 
 // FLOP/s of one thread of the CPU kernels, fp32 or bf16 (docs/performance.md, rounded down).

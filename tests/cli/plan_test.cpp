@@ -32,7 +32,8 @@ struct Measured {
   double tokens_per_second;  // of each GPU
 };
 // What H200s took: one on 2026-11-22 at 1ce9c5d (dropout at 7a95672, tensorwise at be3edfc, when
-// products had fast sums), two at 7a95672, eight on 2026-11-20 (docs/performance.md).
+// products had fast sums), two at 7a95672 (offload on 2026-11-23, docs/zero.md), eight on
+// 2026-11-20 (docs/performance.md).
 const Measured kMeasured[] = {
     {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 215'406},
     {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 54'372},
@@ -85,6 +86,10 @@ const Measured kMeasured[] = {
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 256 --world-size 8 "
      "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce",
      2048, 54'436},
+    {"--workload 6.7b --num-layers 40 --hidden-size 5120 --num-attention-heads 40 "
+     "--micro-batch-size 2 --global-batch-size 4 --world-size 2 --zero-stage 3 "
+     "--optimizer-cpu-offload",
+     2048, 593},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 256 --world-size 8 "
      "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
      "--use-distributed-optimizer --overlap-grad-reduce",

@@ -42,11 +42,14 @@ bool divides_parameters(const PlannedTraining& t) {
   return t.parallel.zero_stage >= 3 && num_shards(t) > 1;
 }
 
+Shape local_shape(const PlannedTraining& t, const ParameterSpec& spec) {
+  return spec.info.sharding.on_rank(0, t.parallel.tensor_model_parallel_size).local(spec.shape);
+}
+
 namespace {
 
 FlatItem flat_item(const PlannedTraining& t, const ParameterSpec& spec) {
-  const int64_t tp = t.parallel.tensor_model_parallel_size;
-  const int64_t numel = spec.info.sharding.on_rank(0, tp).local(spec.shape).numel();
+  const int64_t numel = local_shape(t, spec).numel();
   const bool is_apart =
       divides_gradients(t) && spec.info.is_embedding_or_output && numel >= bucket_size(t.parallel);
   return {.numel = numel, .has_own_bucket = is_apart};
@@ -82,24 +85,32 @@ std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage, 
   return items;
 }
 
-int64_t num_matrix_elements(const PlannedTraining& t, int64_t stage) {
-  int64_t sum = 0;
+std::vector<RepeatedSpec> trained_matrices(const PlannedTraining& t, int64_t stage) {
+  std::vector<RepeatedSpec> all;
   const auto add = [&](const ParameterSpec& spec, int64_t count) {
     if (t.transformer.lora_rank > 0 && !spec.info.is_adapter) return;
-    if (is_layer_matrix(spec.info)) sum += count * flat_item(t, spec).numel;
+    if (is_layer_matrix(spec.info)) all.push_back({spec, count, true});
   };
   if (t.transformer.kind == ModelKind::kT5) {
     for (const ParameterSpec& spec :
          t5_specs(t.transformer, t5_chunk(t.parallel, t.transformer, stage))) {
       add(spec, 1);
     }
-    return sum;
+    return all;
   }
   for (const ModelChunk& chunk :
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
     for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
       add(spec, count);
     }
+  }
+  return all;
+}
+
+int64_t num_matrix_elements(const PlannedTraining& t, int64_t stage) {
+  int64_t sum = 0;
+  for (const auto& [spec, count, is_in_layer] : trained_matrices(t, stage)) {
+    sum += count * local_shape(t, spec).numel();
   }
   return sum;
 }
@@ -145,8 +156,7 @@ int64_t fp8_bytes(const PlannedTraining& t, int64_t stage) {
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
     for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
       if (!is_in_layer || spec.info.role != ParameterRole::kMatrix) continue;
-      const Shape local = spec.info.sharding.on_rank(0, sizes.tp).local(spec.shape);
-      sum += count * (2 * sizes.block(local.numel(), DType::kFloat8E4M3) + scales);
+      sum += count * (2 * sizes.block(local_shape(t, spec).numel(), DType::kFloat8E4M3) + scales);
       layers += count;
     }
   }

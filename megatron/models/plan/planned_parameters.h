@@ -32,7 +32,11 @@ bool divides_parameters(const PlannedTraining& t);
 // are trained, or the others.
 std::vector<FlatItem> stage_parameters(const PlannedTraining& t, int64_t stage,
                                        bool are_trained = true);
-// How many of them are elements of the matrices of layers, which --optimizer muon updates.
+// This rank's part of a parameter.
+Shape local_shape(const PlannedTraining& t, const ParameterSpec& spec);
+// The trained matrices of layers, which --optimizer muon updates, and the elements of this rank's
+// parts of them.
+std::vector<RepeatedSpec> trained_matrices(const PlannedTraining& t, int64_t stage);
 int64_t num_matrix_elements(const PlannedTraining& t, int64_t stage);
 FlatLayout stage_layout(const PlannedTraining& t, std::span<const FlatItem> items);
 

@@ -1,11 +1,13 @@
 #include "megatron/models/plan/training_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "megatron/models/plan/planned_activations.h"
 #include "megatron/models/plan/planned_parameters.h"
 #include "megatron/models/plan/planned_stage.h"
 #include "megatron/models/t5/t5_model.h"
+#include "megatron/optim/host_update.h"
 #include "megatron/parallel/pipeline/schedule.h"
 
 namespace megatron {
@@ -61,28 +63,36 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
     add(MemoryCategory::kGradients, "gradients that are not summed yet",
         sizes.block(whole_gradients(t, layout), grad_dtype));
   }
+  const OptimizerConfig& o = t.optimizer;
   // With offload, the host of a GPU has the state.
-  const bool is_offloaded = t.optimizer.optimizer_cpu_offload;
-  if (!is_offloaded || t.device == DeviceType::kCpu) {
-    const OptimizerConfig& o = t.optimizer;
-    if (keeps_remainders(o, c.params_dtype)) {
-      add(MemoryCategory::kOptimizer, "main parameters beyond bf16",
-          sizes.block(shard, DType::kInt16));
-    } else if (is_16_bit || is_offloaded) {
-      add(MemoryCategory::kOptimizer, "fp32 main parameters", sizes.block(shard, DType::kFloat32));
+  const bool is_on_host = o.optimizer_cpu_offload && t.device == DeviceType::kCuda;
+  const auto block = [&](int64_t elements, DType dtype) {
+    if (elements == 0) return int64_t{0};
+    return is_on_host ? MemorySource::cpu().block_bytes(elements * size_of(dtype))
+                      : sizes.block(elements, dtype);
+  };
+  const auto add_state = [&](std::string what, int64_t bytes) {
+    if (!is_on_host) {
+      add(MemoryCategory::kOptimizer, std::move(what), bytes);
+    } else if (bytes > 0) {
+      memory.host_rows.push_back({std::move(what), bytes});
     }
-    int64_t with_momentum = 0;  // the others have Adam's moments
-    if (o.optimizer == OptimizerKind::kSgd) with_momentum = shard;
-    if (o.optimizer == OptimizerKind::kMuon) with_momentum = num_matrix_elements(t, stage);
-    const int64_t with_moments = shard - with_momentum;
-    if (with_moments > 0) {
-      add(MemoryCategory::kOptimizer, "Adam's two moments",
-          sizes.block(with_moments, o.exp_avg_dtype) +
-              sizes.block(with_moments, o.exp_avg_sq_dtype));
-    }
-    if (with_momentum > 0) {
-      add(MemoryCategory::kOptimizer, "momentum", sizes.block(with_momentum, DType::kFloat32));
-    }
+  };
+  if (keeps_remainders(o, c.params_dtype)) {
+    add_state("main parameters beyond bf16", block(shard, DType::kInt16));
+  } else if (is_16_bit || o.optimizer_cpu_offload) {
+    add_state("fp32 main parameters", block(shard, DType::kFloat32));
+  }
+  int64_t with_momentum = 0;  // the others have Adam's moments
+  if (o.optimizer == OptimizerKind::kSgd) with_momentum = shard;
+  if (o.optimizer == OptimizerKind::kMuon) with_momentum = num_matrix_elements(t, stage);
+  const int64_t with_moments = shard - with_momentum;
+  add_state("Adam's two moments",
+            block(with_moments, o.exp_avg_dtype) + block(with_moments, o.exp_avg_sq_dtype));
+  add_state("momentum", block(with_momentum, DType::kFloat32));
+  if (is_on_host) {
+    add_state("gradients and parameters on their way",
+              HostUpdate::pinned_bytes(std::min(shard, kHostPiece)));
   }
 
   ActivationMemory activations = activation_memory(t, stage);

@@ -442,6 +442,22 @@ TEST_F(GptPlanLayoutTest, DistributedOptimizerSharesItsState) {
   EXPECT_NEAR(state() / parameters, 6 + 12.0 / 8, 0.1);
 }
 
+TEST_F(GptPlanLayoutTest, OffloadedStateIsInTheHostsMemory) {
+  parallel_.data_parallel_size = 8;
+  parallel_.use_distributed_optimizer = true;
+  adam_.optimizer_cpu_offload = true;
+  const RankMemory memory = plan(0);
+  EXPECT_EQ(memory.bytes(MemoryCategory::kOptimizer), 0);
+  constexpr double kRounding = 3 * 2.0 * (1 << 20);  // of three tensors to huge pages
+  constexpr double kPieces = 128.0 * (1 << 20);      // two of 8 million, down and up, in fp32
+  EXPECT_NEAR(static_cast<double>(memory.host_bytes()) - kPieces,
+              12.0 / 8 * static_cast<double>(memory.num_parameters), kRounding);
+  adam_.use_precision_aware_optimizer = true;  // main parameters stay fp32
+  adam_.exp_avg_dtype = DType::kBFloat16;
+  EXPECT_NEAR(static_cast<double>(plan(0).host_bytes()) - kPieces,
+              10.0 / 8 * static_cast<double>(memory.num_parameters), kRounding);
+}
+
 TEST_F(GptPlanLayoutTest, LargestMicroBatchIsTheLastThatFits) {
   PlannedTraining training{
       .transformer = config_, .parallel = parallel_, .optimizer = adam_, .micro_batch_size = 3};

@@ -1,0 +1,97 @@
+#include "megatron/models/plan/update_work.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "megatron/models/plan/planned_parameters.h"
+#include "megatron/models/plan/planned_stage.h"
+
+namespace megatron {
+namespace {
+
+// The sizes of an element of a rank's tensors, in bytes.
+struct Bytes {
+  explicit Bytes(const PlannedTraining& t) {
+    const OptimizerConfig& o = t.optimizer;
+    const DType params_dtype = t.transformer.params_dtype;
+    const auto of = [](DType dtype) { return static_cast<double>(size_of(dtype)); };
+    grad = of(t.parallel.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : params_dtype);
+    param = of(params_dtype);
+    const bool has_remainders = keeps_remainders(o, params_dtype);
+    main = of(has_remainders ? DType::kInt16 : DType::kFloat32);
+    joined = has_remainders ? param : 0;
+    rounded = params_dtype != DType::kFloat32 || o.optimizer_cpu_offload ? param : 0;
+    moments = of(o.exp_avg_dtype) + of(o.exp_avg_sq_dtype);
+  }
+  double grad;
+  double param;
+  double main;     // of main parameters
+  double joined;   // read from the model with them
+  double rounded;  // written to the model
+  double moments;
+
+  // Reads the state and writes it.
+  double update(double state) const { return 2 * (main + state) + joined + rounded; }
+};
+
+// Besides products: the direction in fp32, and the matrix of the products in 16 bits or fp32.
+double muon_bytes(const Bytes& b, const OptimizerConfig& o, bool is_split) {
+  constexpr double kFp32 = 4;
+  const double x = o.muon_fp32_matmul_prec == MuonPrecision::kHigh ? kFp32 : 2;
+  const double momentum = b.grad + 3 * kFp32;
+  const double normalize = 2 * kFp32 + x;
+  const double steps = static_cast<double>(o.muon_num_ns_steps) * 2 * x;  // a x, before the product
+  const double scale = x + kFp32 + 2 * kFp32;
+  const double rows = is_split ? 4 * kFp32 : 0;  // of queries, keys and values, out and back
+  return b.grad + momentum + normalize + steps + scale + rows + kFp32 + 2 * b.main + b.rounded;
+}
+
+}  // namespace
+
+double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps) {
+  const auto less = static_cast<double>(std::min(rows, cols));
+  const auto more = static_cast<double>(std::max(rows, cols));
+  return static_cast<double>(steps) * (4 * less * less * more + 2 * less * less * less);
+}
+
+UpdateWork update_work(const PlannedTraining& t, int64_t stage) {
+  const OptimizerConfig& o = t.optimizer;
+  const Bytes b(t);
+  const auto shards = static_cast<double>(num_shards(t));
+  const auto numel = static_cast<double>(stage_layout(t, stage_parameters(t, stage)).numel);
+  UpdateWork work;
+  double matrices = 0;  // elements that Muon updates
+  if (o.optimizer == OptimizerKind::kMuon) {
+    double flops = 0;
+    for (const auto& [spec, count, is_in_layer] : trained_matrices(t, stage)) {
+      const Shape local = local_shape(t, spec);
+      const double elements = static_cast<double>(count * local.numel());
+      std::vector<int64_t> parts = {local[0]};
+      const bool is_split = o.muon_split_qkv && !spec.info.row_parts.empty();
+      if (is_split) parts = spec.info.row_parts;
+      const int64_t groups = local[0] / std::accumulate(parts.begin(), parts.end(), int64_t{0});
+      for (const int64_t rows : parts) {
+        flops += static_cast<double>(count) *
+                 newton_schulz_flops(groups * rows, local[1], o.muon_num_ns_steps);
+      }
+      matrices += elements;
+      work.device_bytes += elements / shards * muon_bytes(b, o, is_split);
+    }
+    (o.muon_fp32_matmul_prec == MuonPrecision::kHigh ? work.fp32_flops : work.bf16_flops) =
+        flops / shards;
+  }
+  const double others = (numel - matrices) / shards;
+  const double state = o.optimizer == OptimizerKind::kSgd ? 4 : b.moments;
+  const double measured = b.grad;  // for the norm
+  if (o.optimizer_cpu_offload) {
+    work.device_bytes += others * (measured + b.grad + b.param);
+    work.host_bytes = others * (b.grad + b.update(state));
+    work.bus_bytes = others * (b.grad + b.param);
+  } else {
+    work.device_bytes += others * (measured + b.grad + b.update(state));
+  }
+  return work;
+}
+
+}  // namespace megatron
