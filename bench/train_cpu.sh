@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Training speed and memory of a GPT-2 124M (12 layers, hidden 768, 12 heads, sequence 256,
-# micro-batch 4) on two CPU threads: megatron.cpp and PyTorch eager in one go, alternating, so that
-# both meet the same machine. Prints a JSON line per run and the ratios of the medians.
+# micro-batch 4) on two CPU threads: megatron.cpp and PyTorch, eager and compiled, in one go,
+# alternating, so that both meet the same machine. Prints a JSON line per run and the ratios of the medians.
 # Usage: bench/train_cpu.sh [rounds] [steps]        needs python3 with venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,10 +20,13 @@ results=build/bench_train_cpu.jsonl
 : >"$results"
 for ((round = 0; round < rounds; ++round)); do
   "$program" bench --workload 124m --steps "$steps" | tee -a "$results"
-  "$python" bench/train_cpu_peer.py fp32 "$steps" | tee -a "$results"
+  for mode in fp32 fp32-compiled; do
+    "$python" bench/train_cpu_peer.py "$mode" "$steps" | tee -a "$results"
+  done
   "$program" bench --workload 124m --bf16 --steps "$steps" | tee -a "$results"
-  "$python" bench/train_cpu_peer.py bf16 "$steps" | tee -a "$results"
-  "$python" bench/train_cpu_peer.py bf16-autocast "$steps" | tee -a "$results"
+  for mode in bf16 bf16-autocast bf16-compiled bf16-autocast-compiled; do
+    "$python" bench/train_cpu_peer.py "$mode" "$steps" | tee -a "$results"
+  done
 done
 
 "$python" - "$results" <<'PY'
@@ -35,7 +38,9 @@ def median(system, modes, key):
         if run["system"].startswith(system) and run["mode"] in modes:
             groups.setdefault(run["mode"], []).append(run[key])
     return {mode: statistics.median(values) for mode, values in groups.items()}
-for ours, theirs in (("float32", ["fp32"]), ("bfloat16", ["bf16", "bf16-autocast", "fp32"])):
+for ours, theirs in (("float32", ["fp32", "fp32-compiled"]),
+                     ("bfloat16", ["bf16", "bf16-autocast", "bf16-compiled",
+                                   "bf16-autocast-compiled", "fp32"])):
     speed = median("megatron", [ours], "tokens_per_second")[ours]
     memory = median("megatron", [ours], "peak_rss_mib")[ours]
     for mode, peer in median("torch", theirs, "tokens_per_second").items():

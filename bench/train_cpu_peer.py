@@ -1,7 +1,7 @@
-"""PyTorch eager training of a GPT on the CPU: the peer of bench/train_cpu.sh.
+"""PyTorch training of a GPT on the CPU, eager or compiled: the peer of bench/train_cpu.sh.
 
 Prints one JSON line: tokens per second (median of the timed steps) and peak resident memory.
-Usage: train_cpu_peer.py {fp32,bf16,bf16-autocast} [steps]
+Usage: train_cpu_peer.py {fp32,bf16,bf16-autocast}[-compiled] [steps]
 """
 import json
 import resource
@@ -52,12 +52,14 @@ class Gpt(nn.Module):
 
 def main():
     mode = sys.argv[1]
+    dtypes = mode.removesuffix("-compiled")
     steps = int(sys.argv[2]) if len(sys.argv) > 2 else 8
     torch.manual_seed(0)
     torch.set_num_threads(2)
     model = Gpt()
-    if mode == "bf16":
+    if dtypes == "bf16":
         model = model.to(torch.bfloat16)
+    run = torch.compile(model) if dtypes != mode else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95),
                                   weight_decay=0.1, fused=True)
     data = torch.randint(0, VOCAB, (steps + 2, MICRO, SEQ + 1))
@@ -65,15 +67,15 @@ def main():
     for batch in data:
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=mode == "bf16-autocast"):
-            loss = model(batch[:, :-1], batch[:, 1:])
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtypes == "bf16-autocast"):
+            loss = run(batch[:, :-1], batch[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         seconds.append(time.perf_counter() - start)
     step = statistics.median(seconds[2:])
     print(json.dumps({
-        "system": f"torch {torch.__version__} eager", "mode": mode,
+        "system": f"torch {torch.__version__} " + ("eager" if dtypes == mode else "compiled"), "mode": mode,
         "tokens_per_second": MICRO * SEQ / step, "step_ms": 1000 * step,
         "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "loss": loss.item()}))
