@@ -2,6 +2,7 @@
 # Installs the missing packages for the CPU build and its tests.
 #
 #   scripts/bootstrap.sh [package ...]      also installs further packages
+#   scripts/bootstrap.sh --list             prints the names of the packages
 #
 # For Debian 12 and Ubuntu 24.04, as root or with sudo. If nothing is missing it is silent and needs
 # no network.
@@ -24,6 +25,11 @@ readonly needed=(
   libprotobuf-dev protobuf-compiler        # TensorBoard files
   libgtest-dev libgmock-dev xz-utils       # tests
 )
+
+if [[ ${1:-} == --list ]]; then
+  printf '%s\n' "${needed[@]}"
+  exit 0
+fi
 
 is_installed() {
   [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
