@@ -37,6 +37,9 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args) {
         .becomes(field)
         .status = FlagStatus::kUsed;
   }
+  flags.add_removed("--data-path2", T::kTexts,
+                    "use --train-data-path in place of --data-path, and --valid-data-path \"old: 1 "
+                    "0.98:1 PREFIX\" for the last 2 % of the other domain");
   flags.add_optional("--data-args-path", c.data_args_path, "File with the words of --data-path.");
   flags.add_optional("--per-split-data-args-path", c.per_split_data_args_path,
                      "JSON file with the blend of each split.");
