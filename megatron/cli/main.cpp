@@ -42,6 +42,10 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "pretrain-t5");
        }},
+      {"retro-preprocess", "find neighbours of the samples of a training",
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "retro-preprocess");
+       }},
       {"finetune", "train a model further on texts",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "finetune"); }},
       {"config", "write the file that launch --config-file reads", cli::config},

@@ -21,6 +21,7 @@
 #include "megatron/cli/pretrain_bert.h"
 #include "megatron/cli/pretrain_gpt.h"
 #include "megatron/cli/pretrain_t5.h"
+#include "megatron/cli/retro_preprocess.h"
 #include "megatron/cli/score.h"
 #include "megatron/cli/self_test.h"
 #include "megatron/cli/serve.h"
@@ -50,6 +51,7 @@ constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
                                      {"classify", classify_text},
                                      {"evaluate", evaluate},
                                      {"finetune", finetune},
+                                     {"retro-preprocess", retro_preprocess},
                                      {"test", self_test}};
 
 // Ignores problems of the words; the command reports them.

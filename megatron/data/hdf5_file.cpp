@@ -59,10 +59,7 @@ struct Library {
 #undef MG_HDF5
   std::mutex mutex;
 
-  Library() {
-    H5open();
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are exceptions here
-  }
+  Library() { H5open(); }
   hid_t id(const char* name) const { return *file.function<const hid_t*>(name); }
   hid_t type(Hdf5Type type) const {
     switch (type) {
@@ -81,10 +78,25 @@ struct Library {
   }
 };
 
-Library& library() {
-  static Library loaded;
-  return loaded;
-}
+// The library, for one thread at a time.
+class Turn {
+ public:
+  Turn() : library_(library()), lock_(library_.mutex) {
+    // Errors are exceptions here. The library keeps this setting for each thread.
+    library_.H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  }
+  const Library* operator->() const { return &library_; }
+  const Library& operator*() const { return library_; }
+
+ private:
+  static Library& library() {
+    static Library loaded;
+    return loaded;
+  }
+
+  Library& library_;
+  std::scoped_lock<std::mutex> lock_;
+};
 
 // A handle, closed on scope exit.
 class Handle {
@@ -120,10 +132,9 @@ std::vector<int64_t> shape_of(const Library& hdf5, hid_t array) {
 }  // namespace
 
 Hdf5File::Hdf5File(std::filesystem::path path) : path_(std::move(path)) {
-  Library& hdf5 = library();
   const MappedFile readable(path_);  // throws IoError with the system's reason
-  const std::scoped_lock lock(hdf5.mutex);
-  handle_ = hdf5.H5Fopen(path_.c_str(), kReadOnly, H5P_DEFAULT);
+  const Turn hdf5;
+  handle_ = hdf5->H5Fopen(path_.c_str(), kReadOnly, H5P_DEFAULT);
   if (handle_ < 0) {
     throw FormatError(fmt::format(
         "{}: is not a complete HDF5 file; delete it, so that it is made again", path_.string()));
@@ -131,17 +142,16 @@ Hdf5File::Hdf5File(std::filesystem::path path) : path_(std::move(path)) {
 }
 
 Hdf5File::~Hdf5File() {
-  const std::scoped_lock lock(library().mutex);
-  library().H5Fclose(handle_);
+  const Turn hdf5;
+  if (handle_ >= 0) hdf5->H5Fclose(handle_);
 }
 
 std::optional<std::vector<int64_t>> Hdf5File::find(const std::string& name) const {
-  Library& hdf5 = library();
-  const std::scoped_lock lock(hdf5.mutex);
-  if (hdf5.H5Lexists(handle_, name.c_str(), H5P_DEFAULT) <= 0) return std::nullopt;
-  const Handle array(hdf5.H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5.H5Dclose);
+  const Turn hdf5;
+  if (hdf5->H5Lexists(handle_, name.c_str(), H5P_DEFAULT) <= 0) return std::nullopt;
+  const Handle array(hdf5->H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5->H5Dclose);
   if (array < 0) return std::nullopt;
-  return shape_of(hdf5, array);
+  return shape_of(*hdf5, array);
 }
 
 std::vector<int64_t> Hdf5File::shape(const std::string& name) const {
@@ -167,65 +177,62 @@ void Hdf5File::read_into(const std::string& name, int64_t begin, int64_t count, 
   }
   if (elements(name, count) == 0) return;
 
-  Library& hdf5 = library();
-  const std::scoped_lock lock(hdf5.mutex);
-  const Handle array(hdf5.H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5.H5Dclose);
-  const Handle space(hdf5.H5Dget_space(array), hdf5.H5Sclose);
+  const Turn hdf5;
+  const Handle array(hdf5->H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5->H5Dclose);
+  const Handle space(hdf5->H5Dget_space(array), hdf5->H5Sclose);
   std::vector<hsize_t> first(sizes.size(), 0);
   first[0] = static_cast<hsize_t>(begin);
   sizes[0] = count;
   const std::vector<hsize_t> part(sizes.begin(), sizes.end());
-  const Handle memory(hdf5.H5Screate_simple(static_cast<int>(part.size()), part.data(), nullptr),
-                      hdf5.H5Sclose);
-  hdf5.H5Sselect_hyperslab(space, H5S_SELECT_SET, first.data(), nullptr, part.data(), nullptr);
-  if (hdf5.H5Dread(array, hdf5.type(type), memory, space, H5P_DEFAULT, values) < 0) {
+  const Handle memory(hdf5->H5Screate_simple(static_cast<int>(part.size()), part.data(), nullptr),
+                      hdf5->H5Sclose);
+  hdf5->H5Sselect_hyperslab(space, H5S_SELECT_SET, first.data(), nullptr, part.data(), nullptr);
+  if (hdf5->H5Dread(array, hdf5->type(type), memory, space, H5P_DEFAULT, values) < 0) {
     no_array(path_, name);
   }
 }
 
 std::optional<int64_t> Hdf5File::offset_if(const std::string& name, Hdf5Type type) const {
   if (!find(name)) no_array(path_, name);
-  Library& hdf5 = library();
-  const std::scoped_lock lock(hdf5.mutex);
-  const Handle array(hdf5.H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5.H5Dclose);
-  const Handle stored(hdf5.H5Dget_type(array), hdf5.H5Tclose);
-  if (hdf5.H5Tequal(stored, hdf5.type(type)) <= 0) return std::nullopt;
-  const haddr_t offset = hdf5.H5Dget_offset(array);  // undefined unless the array is one piece
+  const Turn hdf5;
+  const Handle array(hdf5->H5Dopen2(handle_, name.c_str(), H5P_DEFAULT), hdf5->H5Dclose);
+  const Handle stored(hdf5->H5Dget_type(array), hdf5->H5Tclose);
+  if (hdf5->H5Tequal(stored, hdf5->type(type)) <= 0) return std::nullopt;
+  const haddr_t offset = hdf5->H5Dget_offset(array);  // undefined unless the array is one piece
   if (offset == HADDR_UNDEF) return std::nullopt;
   return static_cast<int64_t>(offset);
 }
 
 Hdf5Writer::Hdf5Writer(std::filesystem::path path) : path_(std::move(path)) {
   constexpr size_t kGrowth = size_t{1} << 20;
-  Library& hdf5 = library();
-  const std::scoped_lock lock(hdf5.mutex);
-  const Handle access(hdf5.H5Pcreate(hdf5.id("H5P_CLS_FILE_ACCESS_ID_g")), hdf5.H5Pclose);
-  hdf5.H5Pset_fapl_core(access, kGrowth, false);
-  handle_ = hdf5.H5Fcreate(path_.c_str(), kTruncate, H5P_DEFAULT, access);
+  const Turn hdf5;
+  const Handle access(hdf5->H5Pcreate(hdf5->id("H5P_CLS_FILE_ACCESS_ID_g")), hdf5->H5Pclose);
+  hdf5->H5Pset_fapl_core(access, kGrowth, false);
+  const std::string name = path_.string() + ".in-memory";  // the file itself may be open
+  handle_ = hdf5->H5Fcreate(name.c_str(), kTruncate, H5P_DEFAULT, access);
   if (handle_ < 0) throw IoError(path_.string() + ": HDF5 cannot make the file in memory");
 }
 
 Hdf5Writer::~Hdf5Writer() {
-  const std::scoped_lock lock(library().mutex);
-  library().H5Fclose(handle_);
+  const Turn hdf5;
+  if (handle_ >= 0) hdf5->H5Fclose(handle_);
 }
 
 void Hdf5Writer::add_array(const std::string& name, Hdf5Type type, const void* values,
                            int64_t count, const std::vector<int64_t>& shape) {
   invariant(count == checked_product(shape, name), "the shape has as many elements as values");
-  Library& hdf5 = library();
-  const std::scoped_lock lock(hdf5.mutex);
+  const Turn hdf5;
   const std::vector<hsize_t> sizes(shape.begin(), shape.end());
-  const Handle space(hdf5.H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr),
-                     hdf5.H5Sclose);
-  const Handle settings(hdf5.H5Pcreate(hdf5.id("H5P_CLS_DATASET_CREATE_ID_g")), hdf5.H5Pclose);
-  hdf5.H5Pset_obj_track_times(settings, false);
-  const Handle array(hdf5.H5Dcreate2(handle_, name.c_str(), hdf5.type(type), space, H5P_DEFAULT,
-                                     settings, H5P_DEFAULT),
-                     hdf5.H5Dclose);
+  const Handle space(hdf5->H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr),
+                     hdf5->H5Sclose);
+  const Handle settings(hdf5->H5Pcreate(hdf5->id("H5P_CLS_DATASET_CREATE_ID_g")), hdf5->H5Pclose);
+  hdf5->H5Pset_obj_track_times(settings, false);
+  const Handle array(hdf5->H5Dcreate2(handle_, name.c_str(), hdf5->type(type), space, H5P_DEFAULT,
+                                      settings, H5P_DEFAULT),
+                     hdf5->H5Dclose);
   const bool is_written =
-      array >= 0 && (count == 0 || hdf5.H5Dwrite(array, hdf5.type(type), H5S_ALL, H5S_ALL,
-                                                 H5P_DEFAULT, values) >= 0);
+      array >= 0 && (count == 0 || hdf5->H5Dwrite(array, hdf5->type(type), H5S_ALL, H5S_ALL,
+                                                  H5P_DEFAULT, values) >= 0);
   if (!is_written) {
     throw IoError(
         fmt::format("{}: HDF5 cannot add the array \"{}\" of shape [{}]; is memory short?",
@@ -234,16 +241,16 @@ void Hdf5Writer::add_array(const std::string& name, Hdf5Type type, const void* v
 }
 
 void Hdf5Writer::commit() {
-  Library& hdf5 = library();
   std::vector<std::byte> image;
   {
-    const std::scoped_lock lock(hdf5.mutex);
-    hdf5.H5Fflush(handle_, H5F_SCOPE_GLOBAL);
-    const ssize_t size = hdf5.H5Fget_file_image(handle_, nullptr, 0);
+    const Turn hdf5;
+    hdf5->H5Fflush(handle_, H5F_SCOPE_GLOBAL);
+    const ssize_t size = hdf5->H5Fget_file_image(handle_, nullptr, 0);
     image.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
-    if (size <= 0 || hdf5.H5Fget_file_image(handle_, image.data(), image.size()) != size) {
+    if (size <= 0 || hdf5->H5Fget_file_image(handle_, image.data(), image.size()) != size) {
       throw IoError(path_.string() + ": HDF5 cannot give the bytes of the file");
     }
+    hdf5->H5Fclose(std::exchange(handle_, -1));
   }
   FileWriter file(path_);
   file.write(image);

@@ -35,6 +35,8 @@ constexpr Script kScripts[] = {
     {"run_glue.py", "finetune"},
     {"run_summarization_no_trainer.py", "finetune"},
     {"run_summarization.py", "finetune"},
+    {"retro/main.py", "retro-preprocess"},
+    {"retro/preprocess_data.py", "retro-preprocess"},
     {"preprocess_data.py", "preprocess-data"},
     {"preprocess_data_many_cores.py", "preprocess-data"},
     {"merge_datasets.py", "merge-datasets"},

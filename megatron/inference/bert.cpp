@@ -155,6 +155,34 @@ double bert_loss(const BertInference& model, const BertTexts& texts, const BertL
   return loss.item();
 }
 
+std::vector<float> mean_states(const BertInference& model, const BertTexts& texts) {
+  const NoGrad no_grad;
+  const Variable hidden = pass(model, input_of(model.chunk, texts));
+  const auto b = static_cast<int64_t>(texts.ids.size());
+  const int64_t h = model.chunk.config().hidden_size;
+  Tensor means({b, h}, DType::kFloat32, Stream{});
+  if (model.parallel.is_last_stage()) {
+    const Tensor states = cast(hidden.data(), DType::kFloat32).to(Stream{});  // [s, b, h]
+    const std::span<const float> values = states.span<float>();
+    for (int64_t i = 0; i < b; ++i) {
+      const auto row = static_cast<size_t>(i);
+      const int64_t seen = texts.attention_mask.empty()
+                               ? std::ssize(texts.ids[row])
+                               : std::ranges::count(texts.attention_mask[row], 1);
+      for (int64_t k = 0; k < h; ++k) {
+        double sum = 0;
+        for (int64_t t = 1; t + 1 < seen; ++t) {
+          sum += static_cast<double>(values[static_cast<size_t>((t * b + i) * h + k)]);
+        }
+        means.span<float>()[static_cast<size_t>(i * h + k)] =
+            static_cast<float>(sum / static_cast<double>(std::max<int64_t>(seen - 2, 1)));
+      }
+    }
+  }
+  share_from_head(model.parallel, means);
+  return {means.span<float>().begin(), means.span<float>().end()};
+}
+
 std::vector<std::vector<LikelyWord>> likely_words(const BertInference& model,
                                                   std::span<const int32_t> ids,
                                                   std::span<const int64_t> positions, int64_t k,

@@ -47,6 +47,10 @@ enum class ClassKind {
 std::vector<std::vector<double>> class_probabilities(const BertInference& model,
                                                      const BertTexts& texts, ClassKind kind);
 
+// The means [b, h] of the final states of each text over its tokens but the first and the last seen
+// one, which are [CLS] and [SEP]. Compat: Megatron-LM's embedding of texts for Retro.
+std::vector<float> mean_states(const BertInference& model, const BertTexts& texts);
+
 struct LikelyWord {
   int32_t id = 0;
   double probability = 0;

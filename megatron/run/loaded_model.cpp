@@ -33,8 +33,9 @@ TransformerConfig for_inference(TransformerConfig config, InferenceWeights weigh
 }
 
 // The layout of the ranks that load. Throws ConfigError if the model does not fit it.
-ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transformer,
+ParallelConfig laid_out(const ModelChoice& choice, const TransformerConfig& transformer,
                         int64_t num_ranks) {
+  ParallelConfig config = choice.parallel;
   const int64_t tp = config.tensor_model_parallel_size;
   const int64_t pp = config.pipeline_model_parallel_size;
   config.world_size = num_ranks;
@@ -45,7 +46,9 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
                     "--pipeline-model-parallel-size",
                     config.context_parallel_size));
   }
-  if (tp >= 1 && pp >= 1 && tp * pp != num_ranks) {
+  const bool fits =
+      tp * pp == num_ranks || (choice.has_replicas && tp * pp > 0 && num_ranks % (tp * pp) == 0);
+  if (tp >= 1 && pp >= 1 && !fits) {
     throw ConfigError(
         fmt::format("tensor {} x pipeline {} are {} ranks, and there are {}; use megatron launch "
                     "--nproc-per-node {} with this command, or other sizes",
@@ -61,6 +64,7 @@ ParallelConfig laid_out(ParallelConfig config, const TransformerConfig& transfor
     }
   }
   if (!wrong.empty()) throw ConfigError(wrong);
+  config.data_parallel_size = num_ranks / (tp * pp);
   return config;
 }
 
@@ -197,8 +201,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
                             ? std::min(result.tokenizer->vocab_size(), config.counted_vocab_size())
                             : config.counted_vocab_size();
   }
-  const ParallelConfig parallel =
-      in_common([&] { return laid_out(choice.parallel, config, world.size()); });
+  const ParallelConfig parallel = in_common([&] { return laid_out(choice, config, world.size()); });
   config.true_vocab_size = config.counted_vocab_size();  // rows are added to divide them
   const int64_t tp = parallel.tensor_model_parallel_size;
   config.padded_vocab_size = (config.padded_vocab_size + tp - 1) / tp * tp;

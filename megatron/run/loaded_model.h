@@ -32,6 +32,8 @@ struct ModelChoice {
   DeviceChoice device = DeviceChoice::kAuto;
   ParallelConfig parallel = {};  // layout of this process group; that of the training is no matter
   InferenceWeights weights = InferenceWeights::kModel;
+  // Ranks beyond those of one model load further models; otherwise they are an error.
+  bool has_replicas = false;
 };
 
 // A model that is ready to use, or this rank's part of it.

@@ -56,10 +56,14 @@ TEST(Hdf5FileTest, ReadsWhatItWrote) {
     Hdf5Writer writer(directory.path() / name);
     writer.add<float>("data", std::vector<float>{0.5F, -1, 2, 3, 4, 5}, {3, 2});
     writer.add<uint32_t>("chunks", std::vector<uint32_t>{}, {0, 5});
-    EXPECT_FALSE(std::filesystem::exists(directory.path() / name));
     writer.commit();
     return directory.path() / name;
   };
+  {
+    const Hdf5Writer writer(directory.path() / "a.hdf5");
+    EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
   const std::filesystem::path path = write("a.hdf5");
   const Hdf5File file(path);
   EXPECT_THAT(file.read<float>("data"), ElementsAre(0.5F, -1, 2, 3, 4, 5));
@@ -68,6 +72,7 @@ TEST(Hdf5FileTest, ReadsWhatItWrote) {
   const MappedRows<float> rows(path, "data");
   EXPECT_THAT(rows[2], ElementsAre(4, 5));
   EXPECT_EQ(read_text(path), read_text(write("b.hdf5")));  // has no times
+  EXPECT_EQ(read_text(write("a.hdf5")), read_text(path));  // the file may be open
 }
 
 TEST(Hdf5FileTest, RefusesDamagedFiles) {

@@ -1,0 +1,149 @@
+#include "megatron/retro/chunk_builder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/core/file.h"
+#include "megatron/data/hdf5_file.h"
+#include "megatron/data/retro/chunk_database.h"
+#include "megatron/data/retro/work_directory.h"
+#include "megatron/retro/chunk_text.h"
+#include "tests/retro/letter_tokenizer.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_directory.h"
+
+namespace megatron::retro {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class ChunkBuilderTest : public testing::Test {
+ protected:
+  ChunkBuilderTest() {
+    // Three documents; a chunk of blanks is invalid.
+    write("a", {"abcdef", "     xyz", "hi"});
+    config_.retro_workdir = (directory_.path() / "W").string();
+    config_.retro_gpt_data_path = {"1", prefix("a")};
+    config_.retro_gpt_split = "2,1";
+    config_.retro_gpt_chunk_length = 4;
+    config_.retro_index_ntrain = 2;
+  }
+
+  std::string prefix(const std::string& name) const { return (directory_.path() / name).string(); }
+  void write(const std::string& name, const std::vector<std::string>& texts,
+             bool with_eod = true) const {
+    IndexedDatasetBuilder builder(prefix(name), {.dtype = TokenDtype::kUint16});
+    for (const std::string& text : texts) {
+      std::vector<int32_t> tokens(text.begin(), text.end());
+      if (with_eod) tokens.push_back(0);
+      builder.add_document(tokens, std::vector<int32_t>{static_cast<int32_t>(tokens.size())});
+    }
+    builder.finalize();
+  }
+  void build() const { build_chunk_database(config_, tokenizer_, tokenizer_, {}); }
+  Hdf5File merged(ChunkPart part) const {
+    return Hdf5File(merged_chunks_file(config_.retro_workdir, part));
+  }
+
+  TemporaryDirectory directory_;
+  RetroConfig config_;
+  LetterTokenizer tokenizer_;
+};
+
+TEST_F(ChunkBuilderTest, CutsDocumentsIntoChunks) {
+  build();
+  const Hdf5File block(individual_chunks(config_.retro_workdir, "a") / "00-03.hdf5");
+  EXPECT_THAT(block.shape("chunks_valid"), ElementsAre(4, 4));
+  EXPECT_THAT(block.read<uint32_t>("chunks_valid"),
+              ElementsAre(0, 0, 4, 4,  // abcd
+                          0, 4, 6, 2,  // ef, without the end of the document
+                          1, 4, 8, 3,  //  xyz
+                          2, 0, 2, 2));
+  EXPECT_THAT(block.read<uint32_t>("chunks_invalid"), ElementsAre(1, 0, 4, 0));
+  EXPECT_THAT(block.read<uint64_t>("doc_offsets"), ElementsAre(0, 2, 1, 3, 2, 4));
+}
+
+TEST_F(ChunkBuilderTest, DividesBySplit) {
+  build();
+  EXPECT_THAT(merged(ChunkPart::kTrain).read<uint32_t>("chunks"),
+              ElementsAre(0, 0, 0, 4, 4, 0, 0, 4, 6, 2, 0, 1, 4, 8, 3));
+  EXPECT_THAT(merged(ChunkPart::kTrain).read<uint64_t>("doc_offsets"),
+              ElementsAre(0, 0, 2, 0, 1, 3));
+  EXPECT_THAT(merged(ChunkPart::kSampled).read<uint32_t>("chunks"),
+              ElementsAre(0, 0, 0, 4, 4, 0, 0, 4, 6, 2));
+  EXPECT_FALSE(merged(ChunkPart::kSampled).find("doc_offsets"));
+  EXPECT_THAT(merged(ChunkPart::kValid).read<uint32_t>("chunks"), ElementsAre(0, 2, 0, 2, 2));
+  EXPECT_THAT(merged(ChunkPart::kValid).read<uint64_t>("n_written"), ElementsAre(1));
+  const ChunkSource source = read_chunk_sources(config_.retro_workdir).at(0);
+  EXPECT_EQ(source.documents, 3);
+  EXPECT_EQ(source.train_documents, 2);
+  EXPECT_EQ(source.chunks, 4);
+  EXPECT_EQ(source.invalid_chunks, 1);
+}
+
+TEST_F(ChunkBuilderTest, DatasetsFollowOnEachOther) {
+  write("b", {"12345678", "1"}, /*with_eod=*/false);
+  config_.retro_gpt_data_path = {"1", prefix("a"), "0.5", prefix("b")};
+  config_.retro_gpt_split = "1";
+  config_.retro_index_ntrain = 5;
+  config_.retro_doc_block_size = 2;  // a: two files
+  build();
+  const ChunkDatabase database(config_.retro_workdir, ChunkPart::kTrain, 4, tokenizer_.eod());
+  ASSERT_EQ(database.num_chunks(), 7);
+  const auto text = [&](int64_t chunk) {
+    std::vector<int64_t> tokens(4);
+    database.read_tokens(chunk, tokens);
+    return text_of_chunk(tokens, tokenizer_);
+  };
+  std::vector<std::string> texts;
+  for (int64_t chunk = 0; chunk < 7; ++chunk) texts.push_back(text(chunk));
+  EXPECT_THAT(texts, ElementsAre("abcd", "ef", " xyz", "hi", "1234", "5678", "1"));
+  EXPECT_EQ(database.document_of(3), (ChunkDatabase::Document{0, 2}));
+  EXPECT_EQ(database.document_of(6), (ChunkDatabase::Document{1, 1}));
+  EXPECT_THAT(merged(ChunkPart::kTrain).read<uint64_t>("doc_offsets"),
+              ElementsAre(0, 0, 2, 0, 1, 3, 0, 2, 4, 1, 0, 6, 1, 1, 7));
+  EXPECT_EQ(database.sources().at(0).sampled_chunks, 3);  // 5 * 1 / 1.5, rounded down
+  EXPECT_EQ(database.sources().at(1).sampled_chunks, 1);
+}
+
+TEST_F(ChunkBuilderTest, MakesDamagedAndMissingFilesAgain) {
+  build();
+  const std::filesystem::path block = individual_chunks(config_.retro_workdir, "a") / "00-03.hdf5";
+  const std::filesystem::path train = merged_chunks_file(config_.retro_workdir, ChunkPart::kTrain);
+  const std::string whole_block = read_text(block);
+  const std::string whole_train = read_text(train);
+  write_text_atomically(block, whole_block.substr(0, whole_block.size() / 2));
+  Hdf5Writer unfinished(train);
+  unfinished.add<uint32_t>("chunks", std::vector<uint32_t>(15), {3, 5});
+  unfinished.add<uint64_t>("n_written", std::vector<uint64_t>{1}, {1});
+  unfinished.commit();
+  build();
+  EXPECT_EQ(read_text(block), whole_block);
+  EXPECT_EQ(read_text(train), whole_train);
+}
+
+TEST_F(ChunkBuilderTest, SaysWhatIsWrong) {
+  config_.retro_index_ntrain = 4;
+  EXPECT_THAT(message_of([&] { build(); }),
+              HasSubstr("--retro-index-ntrain takes 4 chunks of " + prefix("a") +
+                        ", but the documents of the training split have 3; lower it"));
+  config_.retro_gpt_split = "0,1";
+  EXPECT_THAT(message_of([&] { build(); }),
+              HasSubstr("--retro-gpt-split 0,1 leaves nothing for training"));
+  write("s", {"ab", "cd"});
+  {
+    IndexedDatasetBuilder builder(prefix("s"), {.dtype = TokenDtype::kUint16});
+    builder.add_document(std::vector<int32_t>{65, 66, 67}, std::vector<int32_t>{1, 2});
+    builder.finalize();
+  }
+  config_.retro_gpt_data_path = {"1", prefix("s")};
+  EXPECT_THAT(message_of([&] { build(); }), HasSubstr("has 1 documents in 2 sentences"));
+}
+
+}  // namespace
+}  // namespace megatron::retro
