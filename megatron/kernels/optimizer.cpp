@@ -21,12 +21,21 @@ void expect_joined(ConstView main, ConstView model, ConstView remainder, const c
   expect_shape(remainder.shape, main.shape, who);
 }
 
+void expect_moment(const Moment& moment, const Shape& shape, const char* who) {
+  expect_shape(moment.elements.shape, shape, who);
+  if (!moment.is_fp8()) return;
+  expect_dtype(moment.exponents.dtype, DType::kUInt8, who);
+  expect_shape(moment.exponents.shape, {(shape.numel() + kMomentBlock - 1) / kMomentBlock}, who);
+}
+
 }  // namespace
 
-void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream stream) {
   expect_main(model, main, "adam: main");
+  expect_moment(exp_avg, main.shape, "adam: exp_avg");
+  expect_moment(exp_avg_sq, main.shape, "adam: exp_avg_sq");
   if (stream.is_cpu()) {
     return cpu::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, state, stream);
   }
@@ -63,15 +72,15 @@ void split_main_params(TensorView remainder, ConstView main, ConstView model, St
   throw_built_without_cuda("split_main_params");
 }
 
-void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream) {
-  expect_shape(codes.shape, moment.shape, "decode_moment");
+void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream stream) {
+  expect_moment(codes, moment.shape, "decode_moment");
   if (stream.is_cpu()) return cpu::decode_moment(moment, codes, code, stream);
   if constexpr (kBuiltWithCuda) return cuda::decode_moment(moment, codes, code, stream);
   throw_built_without_cuda("decode_moment");
 }
 
-void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream) {
-  expect_shape(moment.shape, codes.shape, "encode_moment");
+void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream stream) {
+  expect_moment(codes, moment.shape, "encode_moment");
   if (stream.is_cpu()) return cpu::encode_moment(codes, moment, code, stream);
   if constexpr (kBuiltWithCuda) return cuda::encode_moment(codes, moment, code, stream);
   throw_built_without_cuda("encode_moment");

@@ -4,6 +4,7 @@
 
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
+#include "megatron/kernels/fp8_moment.h"
 #include "megatron/kernels/moment_code.h"
 #include "megatron/kernels/optimizer_step.h"
 
@@ -20,6 +21,27 @@ struct GroupRanges {
   ConstView groups;
 };
 
+// One of Adam's moments.
+//   elements   [n]           fp32 | bf16: the moment; fp16: codes (moment_code.h); fp8: codes
+//   exponents  [ceil(n/64)]  of fp8, uint8 (fp8_moment.h); else null
+struct Moment {
+  // NOLINTNEXTLINE(google-explicit-constructor): most moments are their elements
+  Moment(TensorView of, TensorView exponents_of_blocks = {})
+      : elements(of), exponents(exponents_of_blocks) {}
+
+  TensorView elements;
+  TensorView exponents;
+
+  bool is_fp8() const { return elements.dtype == DType::kFloat8E4M3; }
+};
+
+// Bytes of a moment of so many elements, with exponents.
+inline int64_t moment_bytes(int64_t elements, DType dtype) {
+  const int64_t of_elements = elements * size_of(dtype);
+  if (dtype != DType::kFloat8E4M3) return of_elements;
+  return of_elements + (elements + kMomentBlock - 1) / kMomentBlock;
+}
+
 // The values of one parameter group for one step.
 struct AdamNumbers {
   double lr = 0.0;
@@ -30,6 +52,7 @@ struct AdamNumbers {
   double bias_correction1 = 1.0;  // 1 - beta1^step
   double bias_correction2 = 1.0;  // 1 - beta2^step
   double fp16_scale = 1.0;        // of moments in fp16, the same in all groups (moment_code.h)
+  uint32_t rounding_seed = 0;     // of moments in fp8, the same in all groups, another each step
 };
 
 struct SgdNumbers {
@@ -48,14 +71,15 @@ struct SgdNumbers {
 //   model       [n]  out  fp32 | fp16 | bf16: w rounded once; null if main is the model's own
 //   main        [n]  io   fp32: w; or int16: what w has beyond a bf16 `model` (main_param.h), which
 //                         then is input, too
-//   exp_avg     [n]  io   fp32 | bf16: m, rounded once; fp16: its code
-//   exp_avg_sq  [n]  io   fp32 | bf16: v, rounded once; fp16: its code
+//   exp_avg     [n]  io   m, rounded once; in fp8 at random
+//   exp_avg_sq  [n]  io   v, the same
 //   grad        [n]  in   fp32 | fp16 | bf16
 //   state       [kStepStateBytes]  in  a StepState: grad_scale, and is_skipped, which leaves all
 //                                      buffers unchanged
 //
-// Nothing overlaps. Elementwise: the result does not depend on the number of threads.
-void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+// Nothing overlaps. The result does not depend on the number of threads.
+// REQUIRES: with moments in fp8, ranges end at multiples of kMomentBlock, or at n.
+void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream stream);
 
@@ -78,11 +102,11 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
 void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream);
 void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream);
 
-// The moments that fp16 codes stand for, and back (moment_code.h).
-//   moment  [n]  fp32     codes  [n]  fp16
+// The moments that codes stand for, and back, rounding to nearest. In fp8 only is_root counts.
+//   moment  [n]  fp32     codes  [n]  fp16 | fp8
 // decode_moment writes `moment`; encode_moment writes `codes`.
-void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream);
-void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream);
+void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream stream);
+void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream stream);
 
 // For every group: the sum of squares and the number of zeros among its elements of x.
 //   y        [groups, 2]  out  fp64; the sum is finite if and only if every element is
@@ -104,7 +128,7 @@ void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, S
 inline constexpr int64_t kMeasureChunk = 65536;
 
 namespace cpu {
-void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream stream);
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
@@ -112,15 +136,15 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                   Stream stream);
 void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream);
 void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream);
-void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream);
-void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream);
+void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream stream);
+void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream stream);
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
                        Stream stream);
 void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);
 }  // namespace cpu
 
 namespace cuda {
-void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream stream);
 void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer, ConstView grad,
@@ -128,8 +152,8 @@ void sgd_momentum(TensorView model, TensorView main, TensorView momentum_buffer,
                   Stream stream);
 void join_main_params(TensorView main, ConstView model, ConstView remainder, Stream stream);
 void split_main_params(TensorView remainder, ConstView main, ConstView model, Stream stream);
-void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream stream);
-void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream stream);
+void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream stream);
+void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream stream);
 void squares_and_zeros(TensorView y, ConstView x, const GroupRanges& ranges, TensorView scratch,
                        Stream stream);
 void find_not_finite(TensorView state, ConstView x, const GroupRanges& ranges, Stream stream);

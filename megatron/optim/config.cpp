@@ -27,9 +27,6 @@ std::vector<std::string> problems_of_types(const OptimizerConfig& c) {
         "--bf16, too");
   }
   for (const auto& [flag, dtype] : {types[2], types[3]}) {
-    if (dtype == DType::kFloat8E4M3) {
-      found.push_back(fmt::format("{} fp8 is not available; use bf16 or fp16", flag));
-    }
     if (dtype == DType::kFloat16 && c.clip_grad == 0.0) {
       found.push_back(fmt::format(
           "{} fp16 needs a --clip-grad above 0, which bounds moments; set it or use bf16", flag));

@@ -78,8 +78,8 @@ struct OptimizerConfig {
   bool use_precision_aware_optimizer = false;
   DType main_grads_dtype = DType::kFloat32;   // or bf16: gradients are summed in it
   DType main_params_dtype = DType::kFloat32;  // see keeps_remainders()
-  DType exp_avg_dtype = DType::kFloat32;      // or bf16
-  DType exp_avg_sq_dtype = DType::kFloat32;   // or bf16
+  DType exp_avg_dtype = DType::kFloat32;      // or bf16, fp16, fp8
+  DType exp_avg_sq_dtype = DType::kFloat32;   // or bf16, fp16, fp8
 
   bool log_num_zeros_in_grad = false;
   bool check_for_nan_in_loss_and_grad = true;

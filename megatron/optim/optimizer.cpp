@@ -46,8 +46,6 @@ double learning_rate(const ParameterGroup& group, const UpdateRates& rates) {
   return (group.has_decoupled_lr ? rates.decoupled_lr : rates.lr) * group.lr_mult;
 }
 
-bool is_code(const Tensor& moment) { return moment.defined() && moment.dtype() == DType::kFloat16; }
-
 // Codes of moments in fp16: clipping bounds gradients, so 2^15 is beyond all (moment_code.h).
 double fp16_scale(const OptimizerConfig& config) {
   return config.clip_grad > 0.0 ? std::exp2(15 - std::ceil(std::log2(config.clip_grad))) : 1.0;
@@ -68,7 +66,8 @@ kernels::AdamNumbers adam_numbers(const ParameterGroup& group, const UpdateRates
           .weight_decay = rates.weight_decay * group.wd_mult,
           .bias_correction1 = 1.0 - std::pow(config.adam_beta1, step),
           .bias_correction2 = 1.0 - std::pow(config.adam_beta2, step),
-          .fp16_scale = fp16_scale(config)};
+          .fp16_scale = fp16_scale(config),
+          .rounding_seed = static_cast<uint32_t>(group.step + 1) * 0x9e3779b9u};
 }
 
 kernels::SgdNumbers sgd_numbers(const ParameterGroup& group, const UpdateRates& rates,
@@ -164,11 +163,41 @@ Tensor Optimizer::joined_main(const ShareState& state, int64_t begin, int64_t si
   return main;
 }
 
-Tensor Optimizer::decoded_moment(const Tensor& codes, bool is_second) const {
+Tensor Optimizer::decoded_moment(const MomentTensors& codes, bool is_second) const {
   const MemoryScope scope(MemoryCategory::kWorkspace);
-  Tensor moment(codes.shape(), DType::kFloat32, state_stream_);
-  kernels::decode_moment(moment.view(), codes.view(), code_of(config_, is_second), state_stream_);
+  Tensor moment(codes.elements.shape(), DType::kFloat32, state_stream_);
+  kernels::decode_moment(moment.view(), codes.moment(), code_of(config_, is_second), state_stream_);
   return moment;
+}
+
+Optimizer::MomentTensors::MomentTensors(int64_t size, DType dtype, Stream stream) {
+  if (dtype == DType::kFloat8E4M3) {
+    elements = zeros({size}, dtype, stream);
+    exponents =
+        zeros({(size + kernels::kMomentBlock - 1) / kernels::kMomentBlock}, DType::kUInt8, stream);
+  } else {
+    elements = full({size}, 0, dtype, stream);  // uses all threads: there may be many gigabytes
+  }
+}
+
+Optimizer::MomentTensors Optimizer::MomentTensors::slice(int64_t begin, int64_t size) const {
+  constexpr int64_t kBlock = kernels::kMomentBlock;
+  MomentTensors part;
+  part.elements = elements.slice(begin, size);
+  if (exponents.defined()) {
+    part.exponents = exponents.slice(begin / kBlock, (size + kBlock - 1) / kBlock);
+  }
+  return part;
+}
+
+bool Optimizer::MomentTensors::is_code() const {
+  return elements.defined() && (elements.dtype() == DType::kFloat16 || exponents.defined());
+}
+
+kernels::Moment Optimizer::MomentTensors::moment() const {
+  Tensor of = elements;  // the same memory
+  Tensor blocks = exponents;
+  return {of.view(), blocks.defined() ? blocks.view() : TensorView{}};
 }
 
 bool Optimizer::has_adam(const FlatBuffer& buffer) const {
@@ -185,8 +214,6 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
                                             const FlatSpan& span) const {
   const MemoryScope scope(MemoryCategory::kOptimizer);
   const FlatBuffer& buffer = parameters_.buffers()[index];
-  // full() uses all threads: host memory may be many gigabytes.
-  const auto make_zeros = [&](DType dtype) { return full({span.size()}, 0, dtype, state_stream_); };
   ShareState state;
   state.buffer = index;
   state.share = share;
@@ -198,10 +225,10 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
     state.main = has_main_copy(state) ? cast(params, DType::kFloat32).to(state_stream_) : params;
   }
   if (has_adam(buffer)) {
-    state.exp_avg = make_zeros(config_.exp_avg_dtype);
-    state.exp_avg_sq = make_zeros(config_.exp_avg_sq_dtype);
+    state.exp_avg = MomentTensors(span.size(), config_.exp_avg_dtype, state_stream_);
+    state.exp_avg_sq = MomentTensors(span.size(), config_.exp_avg_sq_dtype, state_stream_);
   } else {
-    state.momentum_buffer = make_zeros(DType::kFloat32);
+    state.momentum_buffer = full({span.size()}, 0, DType::kFloat32, state_stream_);
     if (config_.optimizer == OptimizerKind::kMuon) {
       state.matrices =
           muon_matrices(buffer, parameters_.parameters(), config_.muon_split_qkv, stream_);
@@ -379,8 +406,8 @@ void Optimizer::update(ShareState& state, TensorView model, ConstView grad, Cons
   if (has_adam(parameters_.buffers()[state.buffer])) {
     const auto numbers = numbers_of<kernels::AdamNumbers>(
         groups_, [&](const ParameterGroup& g) { return adam_numbers(g, rates, config_); });
-    kernels::adam(model, main, state.exp_avg.view(), state.exp_avg_sq.view(), grad, ranges, numbers,
-                  decision, stream);
+    kernels::adam(model, main, state.exp_avg.moment(), state.exp_avg_sq.moment(), grad, ranges,
+                  numbers, decision, stream);
   } else {
     const auto numbers = numbers_of<kernels::SgdNumbers>(
         groups_, [&](const ParameterGroup& g) { return sgd_numbers(g, rates, config_); });
@@ -406,10 +433,10 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
       const auto show_part = [&](std::string_view name, const Tensor& flat) {
         if (flat.defined()) show(name, flat.slice(part.begin, size));
       };
-      const auto show_moment = [&](std::string_view name, const Tensor& moment,
+      const auto show_moment = [&](std::string_view name, const MomentTensors& moment,
                                    const Tensor& loaded, bool is_second) {
-        if (loaded.defined() || !is_code(moment)) {
-          show_part(name, loaded.defined() ? loaded : moment);
+        if (loaded.defined() || !moment.is_code()) {
+          show_part(name, loaded.defined() ? loaded : moment.elements);
         } else {
           show(name, decoded_moment(moment.slice(part.begin, size), is_second));
         }
@@ -439,8 +466,10 @@ OptimizerScalars Optimizer::scalars() const {
 void Optimizer::prepare_load() {
   for (ShareState& state : states_) {
     if (state.remainder.defined()) state.loaded_main = joined_main(state, 0, state.span.size());
-    if (is_code(state.exp_avg)) state.loaded_exp_avg = decoded_moment(state.exp_avg, false);
-    if (is_code(state.exp_avg_sq)) state.loaded_exp_avg_sq = decoded_moment(state.exp_avg_sq, true);
+    if (state.exp_avg.is_code()) state.loaded_exp_avg = decoded_moment(state.exp_avg, false);
+    if (state.exp_avg_sq.is_code()) {
+      state.loaded_exp_avg_sq = decoded_moment(state.exp_avg_sq, true);
+    }
   }
 }
 
@@ -450,9 +479,10 @@ void Optimizer::keep_loaded(ShareState& state) {
     kernels::split_main_params(state.remainder.view(), state.loaded_main.view(), params.view(),
                                state_stream_);
   }
-  const auto encode = [&](Tensor& codes, const Tensor& loaded, bool is_second) {
+  const auto encode = [&](const MomentTensors& codes, const Tensor& loaded, bool is_second) {
     if (!loaded.defined()) return;
-    kernels::encode_moment(codes.view(), loaded.view(), code_of(config_, is_second), state_stream_);
+    kernels::encode_moment(codes.moment(), loaded.view(), code_of(config_, is_second),
+                           state_stream_);
   };
   encode(state.exp_avg, state.loaded_exp_avg, false);
   encode(state.exp_avg_sq, state.loaded_exp_avg_sq, true);

@@ -10,6 +10,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/readback.h"
+#include "megatron/kernels/optimizer.h"
 #include "megatron/kernels/optimizer_step.h"
 #include "megatron/optim/config.h"
 #include "megatron/optim/flat_parameters.h"
@@ -61,7 +62,7 @@ struct OptimizerScalars {
 // momentum_buffer (SGD, and Muon's matrices). `part` is the range of the parameter's elements in
 // row-major order; `tensor` [part.size()] is fp32, or bf16 if moments are, and shares the
 // optimizer's memory: saving reads it, loading writes it. Remainders of main parameters and moments
-// in fp16 show as fp32 copies, which loading writes after prepare_load().
+// in fp16 and fp8 show as fp32 copies, which loading writes after prepare_load().
 using StateVisitor = std::function<void(const OptimizedParameter& parameter, std::string_view state,
                                         const FlatSpan& part, Tensor tensor)>;
 
@@ -71,7 +72,7 @@ using SumOverModel = std::function<void(TensorView numbers, Stream stream)>;
 
 // Keeps fp32 main parameters and the state of Adam, SGD or Muon for every parameter, and turns the
 // main gradients of an iteration into one update. With use_precision_aware_optimizer moments may
-// have 16 bits, and the main parameters of bf16 ones are kept as the 16 bits that those lack.
+// have 16 or 8 bits, and the main parameters of bf16 ones are kept as the 16 bits that those lack.
 //
 // The numbers that decide about an update (norm, overflow, clip coefficient, loss scale) stay on
 // the device, so that the host can queue the next iteration while this one runs. The host reads
@@ -123,6 +124,21 @@ class Optimizer {
   void reload_main_params();
 
  private:
+  // A kernels::Moment.
+  struct MomentTensors {
+    Tensor elements;
+    Tensor exponents;  // of fp8
+
+    MomentTensors() = default;
+    // Zeros.
+    MomentTensors(int64_t size, DType dtype, Stream stream);
+    // Elements [begin, begin + size); begin is a multiple of kernels::kMomentBlock.
+    MomentTensors slice(int64_t begin, int64_t size) const;
+    // Do other numbers stand for the elements?
+    bool is_code() const;
+    kernels::Moment moment() const;
+  };
+
   // The state of one share of a FlatBuffer, or of a piece of it if the host computes.
   struct ShareState {
     size_t buffer = 0;  // position in FlatParameters::buffers()
@@ -130,8 +146,8 @@ class Optimizer {
     FlatSpan span;      // of the buffer
     Tensor main;        // fp32; the parameters themselves if they are fp32 and on the same side
     Tensor remainder;   // or int16 instead of `main`: what it has beyond bf16 parameters
-    Tensor exp_avg;
-    Tensor exp_avg_sq;
+    MomentTensors exp_avg;
+    MomentTensors exp_avg_sq;
     Tensor momentum_buffer;
     std::vector<MuonMatrix> matrices;  // of Muon, which updates one after the other
     // From prepare_load() to load(): in fp32 what has another form.
@@ -151,8 +167,8 @@ class Optimizer {
   Tensor share_of(Tensor FlatBuffer::*flat, const ShareState& state) const;
   // Elements [begin, begin + size) of a share's remainders, joined with the parameters.
   Tensor joined_main(const ShareState& state, int64_t begin, int64_t size) const;
-  // The first or second moment that codes in fp16 stand for.
-  Tensor decoded_moment(const Tensor& codes, bool is_second) const;
+  // The first or second moment that codes stand for.
+  Tensor decoded_moment(const MomentTensors& codes, bool is_second) const;
   // Ends prepare_load(): the loaded tensors become remainders and codes.
   void keep_loaded(ShareState& state);
   // Sums of one flat tensor per buffer over the ranks of the model, [kernels::kNumStepSums].

@@ -141,7 +141,8 @@ Tensor as_moment(const Tensor& fp32, DType dtype, bool is_second) {
 Tensor as_fp32(const Tensor& moment, bool is_second) {
   if (moment.dtype() != DType::kFloat16) return cast(moment, DType::kFloat32);
   Tensor fp32(moment.shape(), DType::kFloat32, Stream{});
-  kernels::decode_moment(fp32.view(), moment.view(), kCodes[is_second ? 1 : 0], Stream{});
+  Tensor codes = moment;
+  kernels::decode_moment(fp32.view(), codes.view(), kCodes[is_second ? 1 : 0], Stream{});
   return fp32;
 }
 

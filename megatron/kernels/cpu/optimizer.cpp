@@ -67,27 +67,75 @@ const float* in_fp32(const T* x, int64_t count, float* scratch) {
   }
 }
 
+// How an update stores a moment.
+struct Storing {
+  MomentCode code;    // of fp16; is_root of fp8, too
+  uint32_t seed = 0;  // of fp8
+  // fp8: the parameters of the elements, which round at random; null: rounds to nearest
+  const float* parameters = nullptr;
+};
+
+uint8_t* codes_of(const Moment& x) { return static_cast<uint8_t*>(x.elements.data); }
+
+// Elements [begin, begin + count) in fp32.
+void decode_fp8(float* y, const Moment& x, int64_t begin, int64_t count, bool is_root) {
+  const uint8_t* codes = codes_of(x);
+  const uint8_t* exponents = x.exponents.as<uint8_t>();
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = fp8_moment_value(codes[begin + i], exponents[(begin + i) / kMomentBlock]);
+    y[i] = is_root ? value * value : value;
+  }
+}
+
+// The other way; begin is the first element of a block. Changes `values`.
+void encode_fp8(const Moment& x, int64_t begin, int64_t count, const Storing& how, float* values) {
+  uint8_t* codes = codes_of(x);
+  uint8_t* exponents = x.exponents.as<uint8_t>();
+  for (int64_t first = 0; first < count; first += kMomentBlock) {
+    const int64_t last = std::min(count, first + kMomentBlock);
+    float largest = 0.0f;
+    for (int64_t i = first; i < last; ++i) {
+      if (how.code.is_root) values[i] = std::sqrt(values[i]);
+      largest = std::max(largest, std::fabs(values[i]));
+    }
+    const uint8_t exponent = block_exponent(largest);
+    exponents[(begin + first) / kMomentBlock] = exponent;
+    for (int64_t i = first; i < last; ++i) {
+      const uint32_t random = how.parameters != nullptr
+                                  ? rounding_bits(values[i], how.parameters[i], how.seed)
+                                  : kRoundToNearest;
+      codes[begin + i] = fp8_moment_code(values[i], exponent, how.code.is_root, random);
+    }
+  }
+}
+
 // Elements [begin, begin + count) of a moment in fp32 while an update changes them: x itself, or a
 // copy in `scratch` [kBlock], which store_block() rounds into x.
-float* load_block(TensorView x, int64_t begin, int64_t count, const MomentCode& code,
+float* load_block(const Moment& x, int64_t begin, int64_t count, const Storing& how,
                   float* scratch) {
-  if (x.dtype == DType::kFloat32) return x.as<float>() + begin;
-  if (x.dtype == DType::kBFloat16) {
-    convert(scratch, x.as<BFloat16>() + begin, count);
-    return scratch;
+  const TensorView& elements = x.elements;
+  if (elements.dtype == DType::kFloat32) return elements.as<float>() + begin;
+  if (x.is_fp8()) {
+    decode_fp8(scratch, x, begin, count, how.code.is_root);
+  } else if (elements.dtype == DType::kBFloat16) {
+    convert(scratch, elements.as<BFloat16>() + begin, count);
+  } else {
+    convert(scratch, elements.as<Float16>() + begin, count);
+    for (int64_t i = 0; i < count; ++i) scratch[i] = decoded(scratch[i], how.code);
   }
-  convert(scratch, x.as<Float16>() + begin, count);
-  for (int64_t i = 0; i < count; ++i) scratch[i] = decoded(scratch[i], code);
   return scratch;
 }
 
 // `values` is what load_block() returned; changed if it was the copy.
-void store_block(TensorView x, int64_t begin, int64_t count, const MomentCode& code,
-                 float* values) {
-  if (x.dtype == DType::kFloat32) return;
-  if (x.dtype == DType::kBFloat16) return convert(x.as<BFloat16>() + begin, values, count);
-  for (int64_t i = 0; i < count; ++i) values[i] = encoded(values[i], code);
-  convert(x.as<Float16>() + begin, values, count);
+void store_block(const Moment& x, int64_t begin, int64_t count, const Storing& how, float* values) {
+  const TensorView& elements = x.elements;
+  if (elements.dtype == DType::kFloat32) return;
+  if (x.is_fp8()) return encode_fp8(x, begin, count, how, values);
+  if (elements.dtype == DType::kBFloat16) {
+    return convert(elements.as<BFloat16>() + begin, values, count);
+  }
+  for (int64_t i = 0; i < count; ++i) values[i] = encoded(values[i], how.code);
+  convert(elements.as<Float16>() + begin, values, count);
 }
 
 void join(float* __restrict w, const BFloat16* __restrict p, const int16_t* __restrict r,
@@ -113,21 +161,26 @@ void update_blocks(const char* who, TensorView model, TensorView main, ConstView
     dispatch_floating(model.is_null() ? DType::kFloat32 : model.dtype, who, [&]<class P>() {
       const G* g = grad.as<G>();
       P* out = model.is_null() ? nullptr : model.as<P>();
-      parallel_for(main.numel(), kGrain, [&](int64_t first, int64_t last) {
+      const int64_t n = main.numel();
+      const int64_t blocks = (n + kBlock - 1) / kBlock;  // a thread has whole blocks of moments
+      parallel_for(blocks, kGrain / kBlock, [&](int64_t first, int64_t last) {
         float g_scratch[kBlock];
         float w_scratch[kBlock];
-        for_each_block(ranges, first, last, [&](int64_t begin, int64_t end, size_t group) {
-          const int64_t count = end - begin;
-          float* w = whole != nullptr ? whole + begin : w_scratch;
-          if constexpr (std::is_same_v<P, BFloat16>) {
-            if (remainder != nullptr) join(w, out + begin, remainder + begin, count);
-          }
-          update(w, in_fp32(g + begin, count, g_scratch), begin, count, group);
-          if (out != nullptr) convert(out + begin, w, count);
-          if constexpr (std::is_same_v<P, BFloat16>) {
-            if (remainder != nullptr) split(remainder + begin, w, out + begin, count);
-          }
-        });
+        const int64_t end_of_all = std::min(n, last * kBlock);
+        for_each_block(ranges, first * kBlock, end_of_all,
+                       [&](int64_t begin, int64_t end, size_t group) {
+                         const int64_t count = end - begin;
+                         float* w = whole != nullptr ? whole + begin : w_scratch;
+                         if constexpr (std::is_same_v<P, BFloat16>) {
+                           if (remainder != nullptr) join(w, out + begin, remainder + begin, count);
+                         }
+                         update(w, in_fp32(g + begin, count, g_scratch), begin, count, group);
+                         if (out != nullptr) convert(out + begin, w, count);
+                         if constexpr (std::is_same_v<P, BFloat16>) {
+                           if (remainder != nullptr)
+                             split(remainder + begin, w, out + begin, count);
+                         }
+                       });
       });
     });
   });
@@ -174,21 +227,20 @@ const StepState& state_in(ConstView state, const char* who) {
 
 }  // namespace
 
-void adam(TensorView model, TensorView main, TensorView exp_avg, TensorView exp_avg_sq,
+void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream) {
   const StepState& step = state_in(state, "adam");
   if (step.is_skipped != 0) return;
-  expect_shape(exp_avg.shape, main.shape, "adam: exp_avg");
-  expect_shape(exp_avg_sq.shape, main.shape, "adam: exp_avg_sq");
   const auto scale = static_cast<float>(step.grad_scale);
   update_blocks("adam", model, main, grad, ranges,
                 [&](float* w, const float* g, int64_t begin, int64_t count, size_t group) {
                   float m_scratch[kBlock];
                   float v_scratch[kBlock];
                   const auto scale16 = static_cast<float>(numbers[group].fp16_scale);
-                  const MomentCode first = {.scale = scale16};
-                  const MomentCode second = {.scale = scale16, .is_root = true};
+                  const uint32_t seed = numbers[group].rounding_seed;
+                  const Storing first = {{.scale = scale16}, seed, w};
+                  const Storing second = {{.scale = scale16, .is_root = true}, ~seed, w};
                   float* m = load_block(exp_avg, begin, count, first, m_scratch);
                   float* v = load_block(exp_avg_sq, begin, count, second, v_scratch);
                   adam_block(w, m, v, g, count, numbers[group], scale);
@@ -229,19 +281,25 @@ void split_main_params(TensorView remainder, ConstView main, ConstView model, St
   });
 }
 
-void decode_moment(TensorView moment, ConstView codes, const MomentCode& code, Stream) {
+void decode_moment(TensorView moment, const Moment& codes, const MomentCode& code, Stream) {
   float* y = moment.as<float>();
-  const auto* x = codes.as<Float16>();
   parallel_for(moment.numel(), kGrain, [&](int64_t first, int64_t last) {
+    if (codes.is_fp8()) return decode_fp8(y + first, codes, first, last - first, code.is_root);
+    const auto* x = codes.elements.as<Float16>();
     for (int64_t i = first; i < last; ++i) y[i] = decoded(x[i], code);
   });
 }
 
-void encode_moment(TensorView codes, ConstView moment, const MomentCode& code, Stream) {
-  auto* y = codes.as<Float16>();
+void encode_moment(const Moment& codes, ConstView moment, const MomentCode& code, Stream) {
   const float* x = moment.as<float>();
-  parallel_for(codes.numel(), kGrain, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) y[i] = Float16(encoded(x[i], code));
+  const int64_t n = moment.numel();
+  parallel_for((n + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t first, int64_t last) {
+    float values[kBlock];
+    for (int64_t begin = first * kBlock; begin < std::min(n, last * kBlock); begin += kBlock) {
+      const int64_t count = std::min(kBlock, n - begin);
+      std::copy(x + begin, x + begin + count, values);
+      store_block(codes, begin, count, {.code = code}, values);
+    }
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "megatron/kernels/optimizer.h"
 #include "megatron/models/plan/planned_activations.h"
 #include "megatron/models/plan/planned_parameters.h"
 #include "megatron/models/plan/planned_stage.h"
@@ -87,8 +88,10 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
   if (o.optimizer == OptimizerKind::kSgd) with_momentum = shard;
   if (o.optimizer == OptimizerKind::kMuon) with_momentum = num_matrix_elements(t, stage);
   const int64_t with_moments = shard - with_momentum;
-  add_state("Adam's two moments",
-            block(with_moments, o.exp_avg_dtype) + block(with_moments, o.exp_avg_sq_dtype));
+  const auto moment = [&](DType dtype) {
+    return block(kernels::moment_bytes(with_moments, dtype), DType::kUInt8);
+  };
+  add_state("Adam's two moments", moment(o.exp_avg_dtype) + moment(o.exp_avg_sq_dtype));
   add_state("momentum", block(with_momentum, DType::kFloat32));
   if (is_on_host) {
     add_state("gradients and parameters on their way",

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "megatron/kernels/optimizer.h"
 #include "megatron/models/plan/planned_parameters.h"
 #include "megatron/models/plan/planned_stage.h"
 
@@ -22,7 +23,11 @@ struct Bytes {
     main = of(has_remainders ? DType::kInt16 : DType::kFloat32);
     joined = has_remainders ? param : 0;
     rounded = params_dtype != DType::kFloat32 || o.optimizer_cpu_offload ? param : 0;
-    moments = of(o.exp_avg_dtype) + of(o.exp_avg_sq_dtype);
+    const auto of_moment = [](DType dtype) {
+      constexpr int64_t kMany = 1 << 20;
+      return static_cast<double>(kernels::moment_bytes(kMany, dtype)) / kMany;
+    };
+    moments = of_moment(o.exp_avg_dtype) + of_moment(o.exp_avg_sq_dtype);
   }
   double grad;
   double param;

@@ -26,10 +26,10 @@ void add_optimizer_types(FlagTable& flags, TrainingArgs& args) {
       {"bf16", DType::kBFloat16},
       {"fp8", DType::kFloat8E4M3}};
   listed_if_given(flags.add_choice("--exp-avg-dtype", c.exp_avg_dtype, moments,
-                                   "Type of Adam's first moment; fp8 is not available."));
+                                   "Type of Adam's first moment."));
   listed_if_given(flags.add_choice("--exp-avg-sq-dtype", c.exp_avg_sq_dtype, moments,
                                    "Type of Adam's second moment; bf16 is for --adam-beta2 below "
-                                   "0.996, fp16 for up to 0.999; fp8 is not available."));
+                                   "0.996, fp16 for up to 0.999; fp8 rounds at random."));
 }
 
 }  // namespace

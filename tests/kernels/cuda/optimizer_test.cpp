@@ -135,6 +135,71 @@ TEST_F(MainParamCudaTest, CodesOfMomentsFollowTheCpu) {
   }
 }
 
+// A moment in fp8 on the stream's device.
+struct Fp8Moment {
+  Tensor codes;
+  Tensor exponents;
+
+  Fp8Moment(const Tensor& x, bool is_root, Stream stream)
+      : codes(x.shape(), DType::kFloat8E4M3, stream),
+        exponents({(x.numel() + kernels::kMomentBlock - 1) / kernels::kMomentBlock}, DType::kUInt8,
+                  stream) {
+    kernels::encode_moment(moment(), x.view(), {.is_root = is_root}, stream);
+  }
+  kernels::Moment moment() { return {codes.view(), exponents.view()}; }
+};
+
+TEST_F(MainParamCudaTest, CodesOfMomentsInFp8FollowTheCpu) {
+  for (const bool is_second : {false, true}) {
+    std::vector<Tensor> t = {is_second ? squares({kSize}, 1) : random_normal({kSize}, {.seed = 1}),
+                             zeros({kSize}, DType::kFloat32, Stream{})};
+    expect_twins(t,
+                 [&](std::vector<Tensor>& x, Stream stream) {
+                   Fp8Moment codes(x[0], is_second, stream);
+                   kernels::decode_moment(x[1].view(), codes.moment(), {.is_root = is_second},
+                                          stream);
+                 },
+                 {.tolerance = Tolerance{.relative = 0, .absolute = 0}});
+  }
+}
+
+// Devices that differ by an ulp draw other random bits, and so choose another neighbour: an eighth
+// of m or of sqrt(v).
+TEST_F(MainParamCudaTest, AdamWithMomentsInFp8FollowsTheCpu) {
+  const std::vector<kernels::AdamNumbers> numbers = {
+      {.lr = 1e-2, .weight_decay = 0.1, .fp16_scale = 4.0, .rounding_seed = 5},
+      {.lr = 3e-2, .beta1 = 0.8, .eps = 1e-6, .fp16_scale = 4.0, .rounding_seed = 5}};
+  for (const DType other : {DType::kFloat8E4M3, DType::kFloat16, DType::kFloat32}) {
+    std::vector<Tensor> t = {tensor_of<int64_t>({64 * 9, kSize}, {2}),
+                             tensor_of<int32_t>({1, 0}, {2}),
+                             random_normal({kSize}, {.seed = 1}),
+                             random_normal({kSize}, {.seed = 2}),
+                             squares({kSize}, 3),
+                             random_normal({kSize}, {.seed = 4, .dtype = DType::kBFloat16})};
+    // Moments are of the size 1: the last code below 2^-6 of a block's largest is 2^-9 / 224 of it.
+    expect_twins(t,
+                 [&](std::vector<Tensor>& x, Stream stream) {
+                   Fp8Moment v(x[4], true, stream);
+                   Fp8Moment m(x[3], false, stream);
+                   const kernels::MomentCode code = {.scale = 4.0f};
+                   Tensor wide_m = other == DType::kFloat8E4M3 ? Tensor() : cast(x[3], other);
+                   if (other == DType::kFloat16) {
+                     kernels::encode_moment(wide_m.view(), x[3].view(), code, stream);
+                   }
+                   const kernels::Moment first = wide_m.defined() ? wide_m.view() : m.moment();
+                   kernels::adam({}, x[2].view(), first, v.moment(), x[5].view(), ranges_in(x),
+                                 numbers, decision(0.37).to(stream).view(), stream);
+                   if (other == DType::kFloat32) {
+                     copy_into(x[3], wide_m);
+                   } else {
+                     kernels::decode_moment(x[3].view(), first, code, stream);
+                   }
+                   kernels::decode_moment(x[4].view(), v.moment(), {.is_root = true}, stream);
+                 },
+                 {.tolerance = Tolerance{.relative = 0.27, .absolute = 1e-3}});
+  }
+}
+
 TEST_P(OptimizerCudaTest, SgdWithMomentum) {
   const std::vector<kernels::SgdNumbers> numbers = {
       {.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1}, {.lr = 0.1}, {.momentum = 0.5}};

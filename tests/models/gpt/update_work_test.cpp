@@ -58,6 +58,8 @@ TEST_F(UpdateWorkTest, FollowsThePrecisionAwareTypes) {
   EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 4 + 2 * (2 + 2 + 4) + 2 * 2);
   optimizer_.exp_avg_sq_dtype = DType::kFloat16;
   EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 4 + 2 * (2 + 2 + 2) + 2 * 2);
+  optimizer_.exp_avg_sq_dtype = DType::kFloat8E4M3;  // an exponent for 64 elements
+  EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 4 + 2 * (2 + 2 + 65.0 / 64) + 2 * 2);
 }
 
 TEST_F(UpdateWorkTest, RanksDivideIt) {

@@ -1,0 +1,168 @@
+#include "megatron/kernels/cuda/optimizer_update.cuh"
+
+// Adam with moments in fp8 (kernels/fp8_moment.h). 16 neighbouring threads have a block of 64
+// elements, so that its largest magnitude is known before its codes are written.
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr int kElements = 4;  // of a thread
+constexpr int kBlockThreads = static_cast<int>(kMomentBlock) / kElements;
+
+// A moment in fp8; null: it is not.
+struct Fp8View {
+  uint8_t* codes = nullptr;
+  uint8_t* exponents = nullptr;
+  uint32_t seed = 0;
+};
+
+Fp8View view_of(const Moment& moment, uint32_t seed = 0) {
+  if (!moment.is_fp8()) return {};
+  return {static_cast<uint8_t*>(moment.elements.data), moment.exponents.as<uint8_t>(), seed};
+}
+
+// The largest of the values of the threads that share a block of elements.
+__device__ float largest_of_block(float x) {
+  const unsigned mask = 0xffffu << (threadIdx.x & 16u);
+#pragma unroll
+  for (int i = kBlockThreads / 2; i > 0; i /= 2) x = fmaxf(x, __shfl_xor_sync(mask, x, i));
+  return x;
+}
+
+// Elements [at, at + count) of a thread.
+__device__ void decode(float (&y)[kElements], const Fp8View& x, bool is_root, int64_t at,
+                       int count) {
+  const uint8_t exponent = x.exponents[at / kMomentBlock];
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    const float value = i < count ? fp8_moment_value(x.codes[at + i], exponent) : 0.0f;
+    y[i] = is_root ? value * value : value;
+  }
+}
+
+// All threads of a block of elements call it, also those with a count of 0. Rounds at random with
+// the elements' parameters, and to nearest without.
+__device__ void encode(const Fp8View& y, bool is_root, int64_t at, int count,
+                       const float (&x)[kElements], const float* parameters) {
+  float values[kElements];
+  float largest = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    values[i] = is_root ? sqrtf(x[i]) : x[i];
+    if (i < count) largest = fmaxf(largest, fabsf(values[i]));
+  }
+  const uint8_t exponent = block_exponent(largest_of_block(largest));
+  if (at % kMomentBlock == 0) y.exponents[at / kMomentBlock] = exponent;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    if (i >= count) continue;
+    const uint32_t random =
+        parameters != nullptr ? rounding_bits(values[i], parameters[i], y.seed) : kRoundToNearest;
+    y.codes[at + i] = fp8_moment_code(values[i], exponent, is_root, random);
+  }
+}
+
+// Calls visit(at, count) for the elements of this thread. All threads that share a block of
+// elements make the same number of calls.
+template <class F>
+__device__ void for_each_part(int64_t n, const F& visit) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kElements;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t in_block = threadIdx.x % kBlockThreads * kElements;
+  for (int64_t at = thread * kElements; at - in_block < n; at += step) {
+    const int64_t left = n - at;
+    visit(at, left < 0 ? 0 : left < kElements ? static_cast<int>(left) : kElements);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    adam_fp8_kernel(const __grid_constant__ Update<AdamRule> u, Fp8View first, Fp8View second,
+                    int64_t n) {
+  if (u.step->is_skipped != 0) return;
+  const auto grad_scale = static_cast<float>(u.step->grad_scale);
+  const Fp8View fp8[AdamRule::kBuffers] = {first, second};
+  for_each_part(n, [&](int64_t at, int count) {
+    float state[AdamRule::kBuffers][kElements] = {};
+    float updated[kElements] = {};
+#pragma unroll
+    for (int b = 0; b < AdamRule::kBuffers; ++b) {
+      if (fp8[b].codes != nullptr && count > 0) decode(state[b], fp8[b], b == 1, at, count);
+    }
+    // Neighbours are in one range: ranges end where blocks of elements do.
+    const int32_t group = count > 0 ? u.ranges.groups[range_at(u.ranges, at)] : 0;
+    for (int i = 0; i < count; ++i) {
+      float w[1], g[1], of_element[AdamRule::kBuffers];
+      load_main(w, u, at + i);
+      u.grad.read(g, at + i);
+#pragma unroll
+      for (int b = 0; b < AdamRule::kBuffers; ++b) {
+        of_element[b] = state[b][i];
+        if (fp8[b].codes != nullptr) continue;
+        float value[1];
+        u.buffers[b].read(value, at + i);
+        const bool is_code = u.buffers[b].dtype == DType::kFloat16;
+        of_element[b] = is_code ? decoded(value[0], u.codes[b]) : value[0];
+      }
+      AdamRule::update(w[0], of_element, grad_scale * g[0], u.groups[group]);
+      store_main(u, at + i, w);
+      updated[i] = w[0];
+#pragma unroll
+      for (int b = 0; b < AdamRule::kBuffers; ++b) {
+        state[b][i] = of_element[b];
+        if (fp8[b].codes != nullptr) continue;
+        const bool is_code = u.buffers[b].dtype == DType::kFloat16;
+        const float value[1] = {is_code ? encoded(of_element[b], u.codes[b]) : of_element[b]};
+        u.buffers[b].write(at + i, value);
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < AdamRule::kBuffers; ++b) {
+      if (fp8[b].codes != nullptr) encode(fp8[b], b == 1, at, count, state[b], updated);
+    }
+  });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    decode_fp8_kernel(float* y, Fp8View x, bool is_root, int64_t n) {
+  for_each_part(n, [&](int64_t at, int count) {
+    if (count == 0) return;
+    float values[kElements];
+    decode(values, x, is_root, at, count);
+    for (int i = 0; i < count; ++i) y[at + i] = values[i];
+  });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    encode_fp8_kernel(Fp8View y, const float* x, bool is_root, int64_t n) {
+  for_each_part(n, [&](int64_t at, int count) {
+    float values[kElements] = {};
+    for (int i = 0; i < count; ++i) values[i] = x[at + i];
+    encode(y, is_root, at, count, values, nullptr);
+  });
+}
+
+}  // namespace
+
+void update_fp8(const Update<AdamRule>& u, const Fp8Moments& moments, int64_t n, Stream stream) {
+  if (n == 0) return;
+  adam_fp8_kernel<<<blocks_for(n, kThreads * kElements), kThreads, 0, native(stream)>>>(
+      u, view_of(moments.exp_avg, moments.seed), view_of(moments.exp_avg_sq, ~moments.seed), n);
+  MG_CUDA(cudaGetLastError());
+}
+
+void decode_fp8(TensorView moment, const Moment& codes, bool is_root, Stream stream) {
+  const int64_t n = moment.numel();
+  if (n == 0) return;
+  decode_fp8_kernel<<<blocks_for(n, kThreads * kElements), kThreads, 0, native(stream)>>>(
+      moment.as<float>(), view_of(codes), is_root, n);
+  MG_CUDA(cudaGetLastError());
+}
+
+void encode_fp8(const Moment& codes, ConstView moment, bool is_root, Stream stream) {
+  const int64_t n = moment.numel();
+  if (n == 0) return;
+  encode_fp8_kernel<<<blocks_for(n, kThreads * kElements), kThreads, 0, native(stream)>>>(
+      view_of(codes), moment.as<float>(), is_root, n);
+  MG_CUDA(cudaGetLastError());
+}
+
+}  // namespace megatron::kernels::cuda
