@@ -124,24 +124,31 @@ std::vector<MuonMatrix> muon_matrices(const FlatBuffer& buffer,
   return all;
 }
 
-void update_matrix(const MuonMatrix& matrix, const MuonTensors& tensors, double lr,
-                   double weight_decay, const OptimizerConfig& config, ConstView decision,
-                   Stream stream) {
+double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps) {
+  const auto less = static_cast<double>(std::min(rows, cols));
+  const auto more = static_cast<double>(std::max(rows, cols));
+  return static_cast<double>(steps) * (4 * less * less * more + 2 * less * less * less);
+}
+
+double MuonMatrix::flops(int64_t steps) const {
+  double sum = 0;
+  for (const Part& part : parts) sum += newton_schulz_flops(groups * part.rows, cols, steps);
+  return sum;
+}
+
+void make_orthogonal(const MuonMatrix& matrix, const Tensor& direction,
+                     const OptimizerConfig& config) {
   const MemoryScope scope(MemoryCategory::kWorkspace);
-  Tensor direction({matrix.groups * matrix.group_rows, matrix.cols}, DType::kFloat32, stream);
-  const TensorView flat{direction.view().data, {direction.numel()}, DType::kFloat32};
-  kernels::muon_momentum(flat, tensors.momentum, tensors.grad, config.muon_momentum,
-                         config.muon_use_nesterov, decision, stream);
+  const Tensor rows = direction.reshape({matrix.groups * matrix.group_rows, matrix.cols});
   const DType dtype =
       config.muon_fp32_matmul_prec == MuonPrecision::kHigh ? DType::kFloat32 : DType::kBFloat16;
   for (const MuonMatrix::Part& part : matrix.parts) {
-    const Tensor x = normalized(rows_of(direction, matrix, part), part.whole, dtype);
+    const Tensor x = normalized(rows_of(rows, matrix, part), part.whole, dtype);
     Tensor orthogonal = cast(newton_schulz(x, config.muon_num_ns_steps), DType::kFloat32);
     const double factor = muon_scale(config.muon_scale_mode, x.size(0), x.size(1));
     scale_inplace(orthogonal, static_cast<float>(factor * config.muon_extra_scale_factor));
-    put_rows(direction, matrix, part, orthogonal);
+    put_rows(rows, matrix, part, orthogonal);
   }
-  kernels::muon_update(tensors.model, tensors.main, flat, lr, weight_decay, decision, stream);
 }
 
 }  // namespace megatron

@@ -12,13 +12,17 @@
 // of the step are about equal.
 //
 // Compat: names, formulas and defaults are Megatron Core's. It makes orthogonal what a rank has:
-// tensor-parallel ranks do not join their parts (there --muon-tp-mode blockwise).
+// tensor-parallel ranks do not join their parts (there --muon-tp-mode blockwise). Data-parallel
+// ranks that divide the optimizer's state (ZeRO) work on whole matrices (optim/shared_matrices.h).
 namespace megatron {
 
 // About U V^T of x = U S V^T: each step turns a singular value s into a s + b s^3 + c s^5, with
 // five sets of numbers in turn that bring all of [0.001, 1] near 1.
 //   x  [rows, cols]  fp32 or bf16, of a Frobenius norm up to 1
 Tensor newton_schulz(Tensor x, int64_t steps);
+
+// FLOPs of the products of newton_schulz().
+double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps);
 
 // The factor of an orthogonal [rows, cols].
 double muon_scale(MuonScaleMode mode, int64_t rows, int64_t cols);
@@ -37,22 +41,17 @@ struct MuonMatrix {
   int64_t group_rows = 0;
   int64_t cols = 0;
   std::vector<Part> parts;
+
+  double flops(int64_t steps) const;
 };
 // The parameters of a buffer of matrices; tables are on `stream`.
 std::vector<MuonMatrix> muon_matrices(const FlatBuffer& buffer,
                                       const std::vector<OptimizedParameter>& parameters,
                                       bool splits_qkv, Stream stream);
 
-// One matrix in the tensors of a step, flat; `model` is null if `main` is the model's own.
-struct MuonTensors {
-  TensorView model;
-  TensorView main;
-  TensorView momentum;
-  ConstView grad;
-};
-// Updates a matrix; `decision` is a kernels::StepState.
-void update_matrix(const MuonMatrix& matrix, const MuonTensors& tensors, double lr,
-                   double weight_decay, const OptimizerConfig& config, ConstView decision,
-                   Stream stream);
+// Replaces a direction, the elements of a matrix in fp32, by the step along it: what is orthogonal,
+// part by part, times its factor.
+void make_orthogonal(const MuonMatrix& matrix, const Tensor& direction,
+                     const OptimizerConfig& config);
 
 }  // namespace megatron

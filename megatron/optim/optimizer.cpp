@@ -13,6 +13,7 @@
 #include "megatron/device/allocator.h"
 #include "megatron/device/staging.h"
 #include "megatron/device/trace.h"
+#include "megatron/kernels/muon.h"
 #include "megatron/kernels/optimizer.h"
 
 namespace megatron {
@@ -114,10 +115,11 @@ std::vector<ParameterGroup> parameter_groups(std::span<const OptimizedParameter>
 }
 
 Optimizer::Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
-                     SumOverModel sum_over_model)
+                     SumOverModel sum_over_model, comm::Group shares)
     : parameters_(parameters),
       config_(config),
       sum_over_model_(std::move(sum_over_model)),
+      shares_(std::move(shares)),
       scaler_(make_loss_scaler(config)),
       groups_(parameter_groups(parameters.parameters())),
       stream_(stream_of(parameters)),
@@ -202,7 +204,11 @@ kernels::Moment Optimizer::MomentTensors::moment() const {
 
 bool Optimizer::has_adam(const FlatBuffer& buffer) const {
   return config_.optimizer == OptimizerKind::kAdam ||
-         (config_.optimizer == OptimizerKind::kMuon && !buffer.has_matrices);
+         (config_.optimizer == OptimizerKind::kMuon && !has_muon(buffer));
+}
+
+bool Optimizer::has_muon(const FlatBuffer& buffer) const {
+  return config_.optimizer == OptimizerKind::kMuon && buffer.has_matrices;
 }
 
 bool Optimizer::has_main_copy(const ShareState& state) const {
@@ -219,7 +225,7 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
   state.share = share;
   state.span = span;
   const Tensor params = share_of(&FlatBuffer::params, state);
-  if (keeps_remainders(config_, buffer.dtype)) {
+  if (keeps_remainders(config_, buffer.dtype) && !has_muon(buffer)) {
     state.remainder = zeros({span.size()}, DType::kInt16, state_stream_);
   } else {
     state.main = has_main_copy(state) ? cast(params, DType::kFloat32).to(state_stream_) : params;
@@ -229,10 +235,7 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
     state.exp_avg_sq = MomentTensors(span.size(), config_.exp_avg_sq_dtype, state_stream_);
   } else {
     state.momentum_buffer = full({span.size()}, 0, DType::kFloat32, state_stream_);
-    if (config_.optimizer == OptimizerKind::kMuon) {
-      state.matrices =
-          muon_matrices(buffer, parameters_.parameters(), config_.muon_split_qkv, stream_);
-    }
+    if (has_muon(buffer)) add_matrices(state);
   }
 
   const std::vector<OptimizedParameter>& all = parameters_.parameters();
@@ -254,6 +257,24 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
   state.norm = tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm), stream_);
   state.parameter = tables(ranges_of(buffer.layout, positions), stream_);
   return state;
+}
+
+void Optimizer::add_matrices(ShareState& state) const {
+  const FlatBuffer& buffer = parameters_.buffers()[state.buffer];
+  FlatSpan bucket = {0, buffer.layout.numel};
+  if (shares_.size() > 1) {
+    const FlatBucket& one = buffer.layout.buckets[state.share];
+    bucket = {one.begin, one.end};
+  }
+  invariant(state.span.size() * shares_.size() == bucket.size(), "each rank has a share");
+  std::vector<SharedMatrix> matrices;
+  for (MuonMatrix& matrix :
+       muon_matrices(buffer, parameters_.parameters(), config_.muon_split_qkv, stream_)) {
+    if (matrix.span.begin < bucket.begin || matrix.span.begin >= bucket.end) continue;
+    matrices.push_back({matrix.span, matrix.flops(config_.muon_num_ns_steps)});
+    state.matrices.push_back(std::move(matrix));
+  }
+  state.shared.emplace(std::move(matrices), bucket, shares_, stream_);
 }
 
 Tensor Optimizer::loss_seed(int64_t num_microbatches) const {
@@ -355,7 +376,7 @@ void Optimizer::queue_update(const UpdateRates& rates) {
   for (ShareState& state : states_) {
     Tensor params = share_of(&FlatBuffer::params, state);
     const Tensor grads = share_of(&FlatBuffer::grads, state);
-    if (!state.matrices.empty()) {
+    if (state.shared) {
       update_matrices(state, params, grads, rates);
       continue;
     }
@@ -384,19 +405,31 @@ void Optimizer::update_matrices(const ShareState& state, Tensor params, const Te
                                 const UpdateRates& rates) {
   const std::vector<int32_t> group_of =
       group_of_parameter(groups_, parameters_.parameters().size());
-  for (const MuonMatrix& matrix : state.matrices) {
-    const ParameterGroup& group = groups_[static_cast<size_t>(group_of[matrix.parameter])];
-    const auto in = [&](const Tensor& flat) {
-      return flat.slice(matrix.span.begin, matrix.span.size());
-    };
-    update_matrix(matrix,
-                  {.model = has_main_copy(state) ? in(params).view() : TensorView{},
-                   .main = in(state.main).view(),
-                   .momentum = in(state.momentum_buffer).view(),
-                   .grad = in(grads).view()},
-                  learning_rate(group, rates), rates.weight_decay * group.wd_mult, config_,
-                  state_.view(), stream_);
-  }
+  // A piece of a matrix in one of the share's tensors.
+  const auto in = [&](const Tensor& flat, size_t matrix, const FlatSpan& piece) {
+    const int64_t begin = state.matrices[matrix].span.begin + piece.begin - state.span.begin;
+    return flat.slice(begin, piece.size());
+  };
+  state.shared->run(
+      [&](size_t matrix, const FlatSpan& piece, Tensor direction) {
+        Tensor momentum = in(state.momentum_buffer, matrix, piece);
+        const Tensor grad = in(grads, matrix, piece);
+        kernels::muon_momentum(direction.view(), momentum.view(), grad.view(),
+                               config_.muon_momentum, config_.muon_use_nesterov, state_.view(),
+                               stream_);
+      },
+      [&](size_t matrix, const Tensor& direction) {
+        make_orthogonal(state.matrices[matrix], direction, config_);
+      },
+      [&](size_t matrix, const FlatSpan& piece, const Tensor& direction) {
+        const size_t parameter = state.matrices[matrix].parameter;
+        const ParameterGroup& group = groups_[static_cast<size_t>(group_of[parameter])];
+        Tensor model = in(params, matrix, piece);
+        Tensor main = in(state.main, matrix, piece);
+        kernels::muon_update(has_main_copy(state) ? model.view() : TensorView{}, main.view(),
+                             direction.view(), learning_rate(group, rates),
+                             rates.weight_decay * group.wd_mult, state_.view(), stream_);
+      });
 }
 
 void Optimizer::update(ShareState& state, TensorView model, ConstView grad, ConstView decision,

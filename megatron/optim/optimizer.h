@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "megatron/comm/group.h"
 #include "megatron/core/error.h"
 #include "megatron/device/readback.h"
 #include "megatron/kernels/optimizer.h"
@@ -18,6 +19,7 @@
 #include "megatron/optim/loss_scaler.h"
 #include "megatron/optim/muon.h"
 #include "megatron/optim/parameter_scheduler.h"
+#include "megatron/optim/shared_matrices.h"
 
 namespace megatron {
 
@@ -84,9 +86,11 @@ using SumOverModel = std::function<void(TensorView numbers, Stream stream)>;
 // computes the update, so that queue_step() waits for the gradients.
 class Optimizer {
  public:
-  // `parameters` must outlive the optimizer.
+  // `parameters` must outlive the optimizer. `shares` are the ranks that have the shares of the
+  // parameters (FlatParametersOptions::num_shares), by number; Muon's work on whole matrices needs
+  // them.
   Optimizer(FlatParameters& parameters, const OptimizerConfig& config,
-            SumOverModel sum_over_model = nullptr);
+            SumOverModel sum_over_model = nullptr, comm::Group shares = {});
 
   // The factor of the loss before backward; 1 without a scaler. With a queued step: the factor of
   // its gradients.
@@ -149,7 +153,8 @@ class Optimizer {
     MomentTensors exp_avg;
     MomentTensors exp_avg_sq;
     Tensor momentum_buffer;
-    std::vector<MuonMatrix> matrices;  // of Muon, which updates one after the other
+    std::vector<MuonMatrix> matrices;      // of Muon, in the bucket of the share
+    std::optional<SharedMatrices> shared;  // the work on them
     // From prepare_load() to load(): in fp32 what has another form.
     Tensor loaded_main;
     Tensor loaded_exp_avg;
@@ -160,8 +165,11 @@ class Optimizer {
   };
 
   ShareState make_state(size_t buffer, size_t share, const FlatSpan& span) const;
-  // Is the buffer's state that of Adam?
+  // Is the buffer's state that of Adam, or of Muon?
   bool has_adam(const FlatBuffer& buffer) const;
+  bool has_muon(const FlatBuffer& buffer) const;
+  // Adds the matrices of a share's bucket to its state.
+  void add_matrices(ShareState& state) const;
   // Are main parameters a copy, which an update rounds, or copies, into the model?
   bool has_main_copy(const ShareState& state) const;
   Tensor share_of(Tensor FlatBuffer::*flat, const ShareState& state) const;
@@ -189,6 +197,7 @@ class Optimizer {
   FlatParameters& parameters_;
   OptimizerConfig config_;
   SumOverModel sum_over_model_;
+  comm::Group shares_;
   std::optional<LossScaler> scaler_;
   std::vector<ParameterGroup> groups_;
   Stream stream_;

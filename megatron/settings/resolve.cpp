@@ -428,9 +428,6 @@ class Resolver {
   void muon() {
     const OptimizerConfig& c = args_.optimizer;
     if (c.optimizer != OptimizerKind::kMuon) return;
-    // A share of a flat buffer is no matrix.
-    exclude(args_.parallel.use_distributed_optimizer, "--optimizer muon",
-            "--use-distributed-optimizer");
     require(
         c.muon_tp_mode == MuonTpMode::kBlockwise || args_.parallel.tensor_model_parallel_size == 1,
         "--muon-tp-mode duplicated and distributed are not available with "
@@ -555,7 +552,7 @@ class Resolver {
     const auto warn_if = [&](bool holds, std::string text) {
       if (holds) args_.warnings.push_back(std::move(text));
     };
-    const bool is_adam = c.optimizer == OptimizerKind::kAdam;
+    const bool is_adam = c.optimizer != OptimizerKind::kSgd;  // Muon's other parameters, too
     const bool has_16_bit_moments =
         is_adam && (c.exp_avg_dtype != DType::kFloat32 || c.exp_avg_sq_dtype != DType::kFloat32);
     warn_if(c.use_precision_aware_optimizer && !keeps_remainders(c, c.params_dtype) &&

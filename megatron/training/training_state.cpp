@@ -144,7 +144,8 @@ TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const com
                 {.use_distributed_optimizer = config.parallel.use_distributed_optimizer,
                  .overlap_grad_reduce = config.parallel.overlap_grad_reduce,
                  .overlap_param_gather = config.parallel.overlap_param_gather}),
-      optimizer(parameters, config.optimizer, sum_over_model(config, parallel)),
+      optimizer(parameters, config.optimizer, sum_over_model(config, parallel),
+                config.parallel.use_distributed_optimizer ? parallel.data : comm::Group()),
       scheduler(make_parameter_scheduler(config.optimizer, length_of(config))),
       microbatches(
           make_microbatch_calculator(config.training, config.parallel.data_parallel_size)) {}

@@ -33,12 +33,48 @@ TEST_F(LayoutTest, MuonTrainsWholeMatricesAsOneRank) {
     const std::vector<Metrics> want = trained(flags, {}, style + "one");
     ASSERT_EQ(want.size(), 20u);
     for (const Layout& layout :
-         {Layout{.dp = 2}, Layout{.pp = 2, .dp = 2, .overlap = true}, Layout{.cp = 2}}) {
+         {Layout{.dp = 2}, Layout{.pp = 2, .dp = 2, .overlap = true}, Layout{.cp = 2},
+          Layout{.dp = 2, .distributed_optimizer = true},
+          Layout{.dp = 4, .distributed_optimizer = true, .overlap = true},
+          Layout{.pp = 2, .dp = 2, .distributed_optimizer = true}, Layout{.dp = 4, .zero_stage = 2},
+          Layout{.dp = 2, .cp = 2, .zero_stage = 3}}) {
       const std::string name = style + name_of(layout);
       expect_equal(trained(flags, layout, name), want, name);
     }
     const std::vector<Metrics> parts = trained(flags, {.tp = 2}, style + "tp2");
     EXPECT_NEAR(parts.back().at("lm loss"), want.back().at("lm loss"), 0.1);
+    for (const Layout& layout : {Layout{.tp = 2, .dp = 2, .distributed_optimizer = true},
+                                 Layout{.tp = 2, .dp = 2, .zero_stage = 3}}) {
+      const std::string name = style + name_of(layout);
+      expect_equal(trained(flags, layout, name), parts, name);
+    }
+  }
+}
+
+// Momentum is saved by parameter; ranks that divide it go on from any other division.
+TEST_F(LayoutTest, MuonsCheckpointIsGoneOnFromInAnyOtherDivision) {
+  const Flags flags = model(true)
+                          .with("--eval-iters", "0")
+                          .with("--optimizer", "muon")
+                          .with("--muon-fp32-matmul-prec", "high");
+  const std::vector<Metrics> want = trained(flags, {}, "straight");
+  const std::vector<Layout> layouts = {
+      {}, {.dp = 4, .distributed_optimizer = true}, {.dp = 2, .zero_stage = 3}};
+  for (const Layout& saving : layouts) {
+    const std::string folder = "saved_" + name_of(saving);
+    const std::vector<Metrics> begun = trained(flags.with("--save", path(folder).string())
+                                                   .with("--save-interval", "1000")
+                                                   .with("--exit-interval", "10"),
+                                               saving, "begun_" + name_of(saving));
+    for (const Layout& loading : layouts) {
+      const std::string name = name_of(saving) + "_to_" + name_of(loading);
+      std::vector<Metrics> all = begun;
+      for (const Metrics& line :
+           trained(flags.with("--load", path(folder).string()), loading, name)) {
+        all.push_back(line);
+      }
+      expect_equal(all, want, name);
+    }
   }
 }
 

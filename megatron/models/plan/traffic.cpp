@@ -89,6 +89,11 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
     sent.data_parallel += p.use_distributed_optimizer ? data(parameters, p.overlap_param_gather)
                                                       : data(gradients, p.overlap_grad_reduce);
   }
+  if (t.optimizer.optimizer == OptimizerKind::kMuon && num_shards(t) > 1) {
+    // In fp32, a rank's elements to those that work on their matrices, and as many back.
+    const int64_t elements = num_matrix_elements(t, stage) / num_shards(t);
+    sent.data_parallel += 2 * part_of_ring(elements * size_of(DType::kFloat32), dp);
+  }
   const auto hidden_of = [&](const StackPart& stack) {
     return sizes.tokens(stack.config) * c.hidden_size * size_of(c.params_dtype);
   };

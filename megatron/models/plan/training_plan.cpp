@@ -79,14 +79,18 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
       memory.host_rows.push_back({std::move(what), bytes});
     }
   };
+  int64_t matrices = 0;
+  if (o.optimizer == OptimizerKind::kMuon) {
+    matrices = (num_matrix_elements(t, stage) + shards - 1) / shards;
+  }
   if (keeps_remainders(o, c.params_dtype)) {
-    add_state("main parameters beyond bf16", block(shard, DType::kInt16));
+    add_state("main parameters beyond bf16", block(shard - matrices, DType::kInt16));
+    add_state("fp32 main parameters of matrices", block(matrices, DType::kFloat32));
   } else if (is_16_bit || o.optimizer_cpu_offload) {
     add_state("fp32 main parameters", block(shard, DType::kFloat32));
   }
-  int64_t with_momentum = 0;  // the others have Adam's moments
-  if (o.optimizer == OptimizerKind::kSgd) with_momentum = shard;
-  if (o.optimizer == OptimizerKind::kMuon) with_momentum = num_matrix_elements(t, stage);
+  // The others have Adam's moments.
+  const int64_t with_momentum = o.optimizer == OptimizerKind::kSgd ? shard : matrices;
   const int64_t with_moments = shard - with_momentum;
   const auto moment = [&](DType dtype) {
     return block(kernels::moment_bytes(with_moments, dtype), DType::kUInt8);

@@ -7,6 +7,7 @@
 #include "megatron/kernels/optimizer.h"
 #include "megatron/models/plan/planned_parameters.h"
 #include "megatron/models/plan/planned_stage.h"
+#include "megatron/optim/muon.h"
 
 namespace megatron {
 namespace {
@@ -49,16 +50,10 @@ double muon_bytes(const Bytes& b, const OptimizerConfig& o, bool is_split) {
   const double steps = static_cast<double>(o.muon_num_ns_steps) * 2 * x;  // a x, before the product
   const double scale = x + kFp32 + 2 * kFp32;
   const double rows = is_split ? 4 * kFp32 : 0;  // of queries, keys and values, out and back
-  return b.grad + momentum + normalize + steps + scale + rows + kFp32 + 2 * b.main + b.rounded;
+  return b.grad + momentum + normalize + steps + scale + rows + 3 * kFp32 + b.rounded;
 }
 
 }  // namespace
-
-double newton_schulz_flops(int64_t rows, int64_t cols, int64_t steps) {
-  const auto less = static_cast<double>(std::min(rows, cols));
-  const auto more = static_cast<double>(std::max(rows, cols));
-  return static_cast<double>(steps) * (4 * less * less * more + 2 * less * less * less);
-}
 
 UpdateWork update_work(const PlannedTraining& t, int64_t stage) {
   const OptimizerConfig& o = t.optimizer;
@@ -69,6 +64,7 @@ UpdateWork update_work(const PlannedTraining& t, int64_t stage) {
   double matrices = 0;  // elements that Muon updates
   if (o.optimizer == OptimizerKind::kMuon) {
     double flops = 0;
+    double largest = 0;  // one rank works on a whole matrix
     for (const auto& [spec, count, is_in_layer] : trained_matrices(t, stage)) {
       const Shape local = local_shape(t, spec);
       const double elements = static_cast<double>(count * local.numel());
@@ -76,15 +72,17 @@ UpdateWork update_work(const PlannedTraining& t, int64_t stage) {
       const bool is_split = o.muon_split_qkv && !spec.info.row_parts.empty();
       if (is_split) parts = spec.info.row_parts;
       const int64_t groups = local[0] / std::accumulate(parts.begin(), parts.end(), int64_t{0});
+      double of_matrix = 0;
       for (const int64_t rows : parts) {
-        flops += static_cast<double>(count) *
-                 newton_schulz_flops(groups * rows, local[1], o.muon_num_ns_steps);
+        of_matrix += newton_schulz_flops(groups * rows, local[1], o.muon_num_ns_steps);
       }
+      flops += static_cast<double>(count) * of_matrix;
+      largest = std::max(largest, of_matrix);
       matrices += elements;
       work.device_bytes += elements / shards * muon_bytes(b, o, is_split);
     }
     (o.muon_fp32_matmul_prec == MuonPrecision::kHigh ? work.fp32_flops : work.bf16_flops) =
-        flops / shards;
+        std::max(flops / shards, largest);
   }
   const double others = (numel - matrices) / shards;
   const double state = o.optimizer == OptimizerKind::kSgd ? 4 : b.moments;

@@ -67,6 +67,7 @@ constexpr State kStates[] = {
     {"fp32", DType::kFloat32, true, 8, 8, 8, 8},
     {"bf16_remainders", DType::kBFloat16, true, 6, 10, 6, 10, true},
     {"bf16_moments", DType::kBFloat16, true, 6, 6, 6, 6, true, DType::kBFloat16},
+    {"fp8_moments", DType::kBFloat16, true, 6, 2 + 2 * 65.0 / 64, 6, 4, true, DType::kFloat8E4M3},
     {"bf16_all", DType::kBFloat16, false, 4, 6, 4, 6, true, DType::kBFloat16}};
 void PrintTo(const State& state, std::ostream* out) { *out << state.name; }
 
@@ -93,9 +94,12 @@ class TrainingRank {
         flat_(initialized(model_), placed(options, world)),
         parallel_(only_data_parallel(world)),
         gradients_(flat_, parallel_, {.use_distributed_optimizer = true}),
-        optimizer_(flat_, adam, [world](TensorView numbers, Stream on) {
-          comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
-        }) {}
+        optimizer_(
+            flat_, adam,
+            [world](TensorView numbers, Stream on) {
+              comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
+            },
+            world) {}
 
   void train_an_iteration() {
     allocator_.empty_cache();
@@ -187,25 +191,29 @@ TEST(MuonBytesTest, AreThoseOfTheFormulaAndOfThePlan) {
   muon.optimizer = OptimizerKind::kMuon;
   muon.bf16 = true;
   muon = resolved(muon);
-  ParallelConfig alone;
-  alone.accumulate_allreduce_grads_in_fp32 = true;
-  alone = resolved(alone);
-  comm::run_ranks(1, [&](const comm::Group& world) {
-    TrainingRank rank(world, config, muon,
-                      {.accumulate_allreduce_grads_in_fp32 = true, .separates_matrices = true});
-    rank.train_an_iteration();
-    const auto h = static_cast<double>(config.hidden_size);
-    const double in_matrices = 2 * 12 * h * h;  // h x 3h, h x h, h x 4h and 4h x h in each layer
-    const double formula =
-        2 + 4 + 4 + 8 - 4 * in_matrices / rank.num_parameters();  // bytes of a parameter
-    EXPECT_NEAR(rank.kept() / rank.num_parameters(), formula, 0.05 * formula);
-    const RankMemory plan = rank_memory(
-        {.transformer = config, .parallel = alone, .optimizer = muon, .micro_batch_size = 1}, 0);
-    const auto planned = static_cast<double>(plan.bytes(MemoryCategory::kParameters) +
-                                             plan.bytes(MemoryCategory::kGradients) +
-                                             plan.bytes(MemoryCategory::kOptimizer));
-    EXPECT_NEAR(rank.kept(), planned, 0.05 * planned);
-  });
+  for (const int ranks : {1, 2, 4}) {
+    ParallelConfig layout;
+    layout.world_size = ranks;
+    layout.use_distributed_optimizer = ranks > 1;
+    layout.accumulate_allreduce_grads_in_fp32 = true;
+    layout = resolved(layout);
+    comm::run_ranks(ranks, [&](const comm::Group& world) {
+      TrainingRank rank(world, config, muon,
+                        {.accumulate_allreduce_grads_in_fp32 = true, .separates_matrices = true});
+      rank.train_an_iteration();
+      const auto h = static_cast<double>(config.hidden_size);
+      const double in_matrices = 2 * 12 * h * h;  // h x 3h, h x h, h x 4h and 4h x h in each layer
+      const double formula =
+          2 + 4 + (4 + 8 - 4 * in_matrices / rank.num_parameters()) / ranks;  // of a parameter
+      EXPECT_NEAR(rank.kept() / rank.num_parameters(), formula, 0.05 * formula);
+      const RankMemory plan = rank_memory(
+          {.transformer = config, .parallel = layout, .optimizer = muon, .micro_batch_size = 1}, 0);
+      const auto planned = static_cast<double>(plan.bytes(MemoryCategory::kParameters) +
+                                               plan.bytes(MemoryCategory::kGradients) +
+                                               plan.bytes(MemoryCategory::kOptimizer));
+      EXPECT_NEAR(rank.kept(), planned, 0.05 * planned);
+    });
+  }
 }
 
 // ZeRO stages 2 and 3: what is divided, and the buckets that exist as a whole.

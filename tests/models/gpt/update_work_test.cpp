@@ -114,5 +114,18 @@ TEST_F(UpdateWorkTest, MuonReadsMatricesOften) {
                    matrices * (4 + 16 + 10 + 5 * 4 + 14 + 14 - 34) + qkv * 16);
 }
 
+// Ranks share the matrices, each of which is one rank's.
+TEST_F(UpdateWorkTest, RanksShareMuonsMatrices) {
+  optimizer_.optimizer = OptimizerKind::kMuon;
+  const UpdateWork whole = work();
+  parallel_.data_parallel_size = 8;
+  parallel_.use_distributed_optimizer = true;
+  EXPECT_DOUBLE_EQ(work().bf16_flops, whole.bf16_flops / 8);
+  EXPECT_DOUBLE_EQ(work().device_bytes, whole.device_bytes / 8);
+  parallel_.data_parallel_size = 1024;
+  const double cube = static_cast<double>(kHidden) * kHidden * kHidden;
+  EXPECT_DOUBLE_EQ(work().bf16_flops, 5 * 18 * cube);  // fc1
+}
+
 }  // namespace
 }  // namespace megatron
