@@ -47,6 +47,7 @@ std::vector<int64_t> find_missing(const BlockWork& work, const std::vector<Block
 }  // namespace
 
 void make_missing_blocks(const BlockWork& work, const comm::Group& world) {
+  const comm::Working working(world, work.what);
   const std::vector<Block> blocks = blocks_of(work.count, work.block_size, work.directory);
   const auto count = static_cast<int64_t>(blocks.size());
   std::vector<int64_t> missing(blocks.size());
@@ -55,7 +56,6 @@ void make_missing_blocks(const BlockWork& work, const comm::Group& world) {
 
   const int64_t total = std::ranges::count(missing, 1);
   int64_t number = 0;
-  const comm::Working working(world, work.what);
   for (size_t k = 0; k < blocks.size(); ++k) {
     if (missing[k] == 0) continue;
     if (number % world.size() == world.rank()) {

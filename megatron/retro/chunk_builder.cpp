@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/data/hdf5_file.h"
@@ -264,6 +265,7 @@ void build_chunk_database(const RetroConfig& config, const Tokenizer& gpt, const
                           const comm::Group& world) {
   std::vector<ChunkSource> sources = sources_of(config);
   for (ChunkSource& source : sources) build_individual(source, config, gpt, bert, world);
+  const comm::Working working(world, "merging the chunks of the data sets");
   on_first_rank(world, [&] {
     merge(sources, config);
     for (const ChunkSource& source : sources) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "megatron/retro/chunk_text.h"
 #include "tests/retro/letter_tokenizer.h"
 #include "tests/support/message_of.h"
+#include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron::retro {
@@ -109,6 +111,44 @@ TEST_F(ChunkBuilderTest, DatasetsFollowOnEachOther) {
               ElementsAre(0, 0, 2, 0, 1, 3, 0, 2, 4, 1, 0, 6, 1, 1, 7));
   EXPECT_EQ(database.sources().at(0).sampled_chunks, 3);  // 5 * 1 / 1.5, rounded down
   EXPECT_EQ(database.sources().at(1).sampled_chunks, 1);
+}
+
+// Arrays, shapes and types of each file that Megatron-LM's program made of the same documents.
+TEST_F(ChunkBuilderTest, WritesTheFilesOfMegatron) {
+  write("b", {"12345678", "1"}, /*with_eod=*/false);
+  config_.retro_gpt_data_path = {"1", prefix("a"), "0.5", prefix("b")};
+  config_.retro_gpt_split = "60,40,0";
+  config_.retro_index_ntrain = 3;
+  config_.retro_doc_block_size = 2;
+  build();
+  const std::filesystem::path golden = source_path("tests/golden/retro/database");
+  const std::filesystem::path own = std::filesystem::path(config_.retro_workdir) / "db";
+  const auto files_of = [](const std::filesystem::path& directory) {
+    std::set<std::filesystem::path> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+      if (entry.path().extension() != ".hdf5") continue;
+      files.insert(std::filesystem::relative(entry.path(), directory));
+    }
+    return files;
+  };
+  ASSERT_EQ(files_of(golden).size(), 6u);
+  EXPECT_EQ(files_of(own), files_of(golden));
+  for (const std::filesystem::path& file : files_of(golden)) {
+    const Hdf5File want(golden / file);
+    const Hdf5File got(own / file);
+    for (const char* const name : {"chunks_valid", "chunks_invalid", "chunks"}) {
+      EXPECT_EQ(got.find(name), want.find(name)) << file << name;
+      if (!want.find(name) || want.shape(name)[0] == 0) continue;
+      EXPECT_TRUE(got.offset_of<uint32_t>(name)) << file << name;
+      EXPECT_EQ(got.read<uint32_t>(name), want.read<uint32_t>(name)) << file << name;
+    }
+    for (const char* const name : {"doc_offsets", "n_written"}) {
+      EXPECT_EQ(got.find(name), want.find(name)) << file << name;
+      if (!want.find(name)) continue;
+      EXPECT_TRUE(got.offset_of<uint64_t>(name)) << file << name;
+      EXPECT_EQ(got.read<uint64_t>(name), want.read<uint64_t>(name)) << file << name;
+    }
+  }
 }
 
 TEST_F(ChunkBuilderTest, MakesDamagedAndMissingFilesAgain) {

@@ -1,5 +1,7 @@
 #include "megatron/data/retro/retro_samples.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -44,7 +46,8 @@ RetroSamples::RetroSamples(std::shared_ptr<const SampleDataset> dataset,
 
 std::vector<ChunkDatabase::Document> RetroSamples::documents_of(int64_t sample) const {
   if (sample < 0 || sample >= dataset_->num_samples()) {
-    throw Error("RetroSamples: the sample does not exist");
+    throw Error(fmt::format("sample {} of a Retro dataset is outside [0, {})", sample,
+                            dataset_->num_samples()));
   }
   const int64_t member = blend_ ? blend_->index().dataset_index[sample] : 0;
   const int64_t number = blend_ ? blend_->index().dataset_sample_index[sample] : sample;
