@@ -14,9 +14,10 @@
 // Compat: TransformerEngine has one fp32 scale for a tensor, codes of v itself, and rounds to
 // nearest. A step changes v by one part in 1 / (1 - beta2), which is far below half of the last
 // place: v would stay where it is. Here updates round up or down at random, such that the mean is
-// the number itself. The random bits are a hash of the unrounded number, of the updated parameter
-// and of the count of updates, so that a resumed run draws the same. Codes of
-// numbers that were stored before are those numbers: decoding and rounding again changes none.
+// the number itself. The random bits are a hash of the block's key, which names its place in its
+// parameter, of the element's place in the block, and of the count of updates: a resumed run draws
+// the same, however many data-parallel ranks it has. Codes of numbers that were stored before are
+// those numbers: decoding and rounding again changes none.
 //
 // sqrt(v) is never rounded to 0, which would divide by adam_eps alone.
 namespace megatron::kernels {
@@ -81,13 +82,16 @@ MG_HOST_DEVICE inline float value_of_code(uint8_t code) {
   return (code & 0x80u) != 0 ? -magnitude : magnitude;
 }
 
-// Random bits for the rounding of a number of parameter w in one update. Equal numbers of
-// parameters without gradients are not rounded alike.
-MG_HOST_DEVICE inline uint32_t rounding_bits(float x, float w, uint32_t seed) {
-  uint32_t hash = bits_of_float(x) ^ (bits_of_float(w) * 0x9e3779b1u + seed);
-  hash = (hash ^ hash >> 16) * 0x85ebca6bu;
-  hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
-  return hash ^ hash >> 16;
+// Random bits for the rounding of an element of a block in one update.
+MG_HOST_DEVICE inline uint32_t rounding_bits(uint32_t key, uint32_t element, uint32_t seed) {
+  uint32_t hash = key * 0x9e3779b1u ^ seed;
+  for (int i = 0; i < 2; ++i) {
+    hash = (hash ^ hash >> 16) * 0x85ebca6bu;
+    hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
+    hash ^= hash >> 16;
+    if (i == 0) hash += element * 0x27d4eb2fu;
+  }
+  return hash;
 }
 
 // The element of a block that stands for x, m or sqrt(v), and back.

@@ -36,6 +36,10 @@ void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment
   expect_main(model, main, "adam: main");
   expect_moment(exp_avg, main.shape, "adam: exp_avg");
   expect_moment(exp_avg_sq, main.shape, "adam: exp_avg_sq");
+  if (exp_avg.is_fp8() || exp_avg_sq.is_fp8()) {
+    expect_shape(ranges.keys.shape, ranges.ends.shape, "adam: keys of moments in fp8");
+    expect_dtype(ranges.keys.dtype, DType::kInt32, "adam: keys of moments in fp8");
+  }
   if (stream.is_cpu()) {
     return cpu::adam(model, main, exp_avg, exp_avg_sq, grad, ranges, numbers, state, stream);
   }

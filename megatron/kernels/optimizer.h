@@ -16,9 +16,12 @@ namespace megatron::kernels {
 // begins at 0. Both tables live on the buffers' device and do not change between steps.
 //   ends    [k] int64, rising; the last is the element count of the buffers
 //   groups  [k] int32, >= 0
+//   keys    [k] int32, for moments in fp8 alone: the key of the range's first block of kMomentBlock
+//           elements; those of the next ones count on
 struct GroupRanges {
   ConstView ends;
   ConstView groups;
+  ConstView keys = {};
 };
 
 // One of Adam's moments.
@@ -78,7 +81,7 @@ struct SgdNumbers {
 //                                      buffers unchanged
 //
 // Nothing overlaps. The result does not depend on the number of threads.
-// REQUIRES: with moments in fp8, ranges end at multiples of kMomentBlock, or at n.
+// REQUIRES: with moments in fp8, ranges have keys and end at multiples of kMomentBlock, or at n.
 void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment& exp_avg_sq,
           ConstView grad, const GroupRanges& ranges, std::span<const AdamNumbers> numbers,
           ConstView state, Stream stream);

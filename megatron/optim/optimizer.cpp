@@ -6,11 +6,13 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/random.h"
 #include "megatron/device/staging.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/muon.h"
@@ -254,9 +256,31 @@ Optimizer::ShareState Optimizer::make_state(size_t index, size_t share,
     return range_tables(cut_to(ranges, span), stream);
   };
   state.update = tables(ranges_of(buffer.layout, update_groups), state_stream_);
+  if (state.exp_avg.exponents.defined() || state.exp_avg_sq.exponents.defined()) {
+    add_keys(state, update_groups);
+  }
   state.norm = tables(ranges_of(buffer.layout, norm_groups, kernels::kPaddingInNorm), stream_);
   state.parameter = tables(ranges_of(buffer.layout, positions), stream_);
   return state;
+}
+
+void Optimizer::add_keys(ShareState& state, std::span<const int32_t> groups) const {
+  const FlatBuffer& buffer = parameters_.buffers()[state.buffer];
+  std::vector<int32_t> numbers(buffer.parameters.size());  // one range for each parameter
+  std::iota(numbers.begin(), numbers.end(), 0);
+  FlatRanges ranges = cut_to(ranges_of(buffer.layout, numbers), state.span);
+  std::vector<int32_t> keys;
+  int64_t begin = state.span.begin;
+  for (size_t i = 0; i < ranges.ends.size(); ++i) {
+    const auto number = static_cast<size_t>(ranges.groups[i]);
+    const int64_t block = (begin - buffer.layout.places[number].begin) / kernels::kMomentBlock;
+    const std::string& name = parameters_.parameters()[buffer.parameters[number]].name;
+    keys.push_back(static_cast<int32_t>(hash_of(name) + static_cast<uint64_t>(block)));
+    ranges.groups[i] = groups[number];
+    begin = state.span.begin + ranges.ends[i];
+  }
+  state.update = range_tables(ranges, state_stream_);
+  state.update_keys = tensor_of(keys, {static_cast<int64_t>(keys.size())}).to(state_stream_);
 }
 
 void Optimizer::add_matrices(ShareState& state) const {
@@ -434,7 +458,8 @@ void Optimizer::update_matrices(const ShareState& state, Tensor params, const Te
 
 void Optimizer::update(ShareState& state, TensorView model, ConstView grad, ConstView decision,
                        const UpdateRates& rates, Stream stream) {
-  const kernels::GroupRanges ranges = ranges_in(state.update);
+  kernels::GroupRanges ranges = ranges_in(state.update);
+  if (state.update_keys.defined()) ranges.keys = std::as_const(state.update_keys).view();
   const TensorView main = state.remainder.defined() ? state.remainder.view() : state.main.view();
   if (has_adam(parameters_.buffers()[state.buffer])) {
     const auto numbers = numbers_of<kernels::AdamNumbers>(

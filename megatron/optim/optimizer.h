@@ -160,6 +160,7 @@ class Optimizer {
     Tensor loaded_exp_avg;
     Tensor loaded_exp_avg_sq;
     RangeTables update;     // ranges by parameter group
+    Tensor update_keys;     // of these ranges, with moments in fp8
     RangeTables norm;       // ranges by their role in the norm
     RangeTables parameter;  // ranges by position in FlatParameters::parameters()
   };
@@ -168,6 +169,8 @@ class Optimizer {
   // Is the buffer's state that of Adam, or of Muon?
   bool has_adam(const FlatBuffer& buffer) const;
   bool has_muon(const FlatBuffer& buffer) const;
+  // Makes the tables of an update with moments in fp8; groups by number in the buffer.
+  void add_keys(ShareState& state, std::span<const int32_t> groups) const;
   // Adds the matrices of a share's bucket to its state.
   void add_matrices(ShareState& state) const;
   // Are main parameters a copy, which an update rounds, or copies, into the model?

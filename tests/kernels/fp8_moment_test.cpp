@@ -56,7 +56,7 @@ TEST(Fp8MomentTest, RoundsAtRandomWithoutBias) {
     double sum = 0;
     constexpr int kDraws = 20000;
     for (int step = 1; step <= kDraws; ++step) {
-      const uint32_t random = rounding_bits(x, 0.1f, static_cast<uint32_t>(step) * 0x9e3779b9u);
+      const uint32_t random = rounding_bits(7, 13, static_cast<uint32_t>(step) * 0x9e3779b9u);
       sum += value_of_code(rounded_code(x, random));
     }
     // Neighbouring codes are an eighth apart, or 2^-9 below 2^-6.
@@ -127,6 +127,7 @@ Tensor decision() {
 TEST(Fp8MomentTest, AdamComputesInFp32AndRoundsOnce) {
   const Tensor ends = tensor_of<int64_t>({64 * 11, kSize}, {2});
   const Tensor groups = tensor_of<int32_t>({1, 0}, {2});
+  const Tensor keys = tensor_of<int32_t>({17, -5}, {2});
   const std::vector<AdamNumbers> numbers = {{.lr = 1e-2, .rounding_seed = 77},
                                             {.lr = 3e-2, .beta1 = 0.8, .rounding_seed = 77}};
   const Tensor grad = random_normal({kSize}, {.seed = 9});
@@ -139,7 +140,7 @@ TEST(Fp8MomentTest, AdamComputesInFp32AndRoundsOnce) {
     Tensor narrow_m = copied(wide_m);
     Tensor w = random_normal({kSize}, {.seed = 7});
     Tensor wide_w = copied(w);
-    const GroupRanges ranges = {ends.view(), groups.view()};
+    const GroupRanges ranges = {ends.view(), groups.view(), keys.view()};
     adam({}, w.view(), other == DType::kFloat32 ? Moment(narrow_m.view()) : m.moment(), v.moment(),
          grad.view(), ranges, numbers, decision().view(), Stream{});
     adam({}, wide_w.view(), wide_m.view(), wide_v.view(), grad.view(), ranges, numbers,
@@ -176,8 +177,9 @@ TEST(Fp8MomentTest, TheSecondMomentFollowsGradients) {
   constexpr int64_t kElements = 64 * 64;
   const Tensor ends = tensor_of<int64_t>({kElements}, {1});
   const Tensor groups = tensor_of<int32_t>({0}, {1});
+  const Tensor keys = tensor_of<int32_t>({3}, {1});
   Fp8 m(kElements), v(kElements);
-  Tensor w = random_normal({kElements}, {.seed = 8000});
+  Tensor w = zeros({kElements}, DType::kFloat32, Stream{});
   const Tensor none = zeros({kElements}, DType::kFloat32, Stream{});
   const auto mean = [&] {
     const Tensor now = v.decoded(true);
@@ -189,8 +191,8 @@ TEST(Fp8MomentTest, TheSecondMomentFollowsGradients) {
     const bool has_gradient = step <= 3000;
     const Tensor grad = has_gradient ? random_normal({kElements}, {.seed = step}) : none;
     const std::vector<AdamNumbers> numbers = {{.lr = 0, .rounding_seed = step * 0x9e3779b9u}};
-    adam({}, w.view(), m.moment(), v.moment(), grad.view(), {ends.view(), groups.view()}, numbers,
-         decision().view(), Stream{});
+    adam({}, w.view(), m.moment(), v.moment(), grad.view(),
+         {ends.view(), groups.view(), keys.view()}, numbers, decision().view(), Stream{});
     if (step == 3000) {
       EXPECT_NEAR(mean(), 1 - std::exp(-3), 0.05);
     }

@@ -59,6 +59,32 @@ TEST_F(CudaLayoutTest, OverlapsTrainAsOneRank) {
   expect_same(flags.with("--overlap-param-gather"),
               {.pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true}, "param_gather");
   expect_same(flags.with("--optimizer-cpu-offload"), {.dp = 2, .zero_stage = 3}, "offload");
+  const Flags on_host = flags.with("--recompute-granularity", "full")
+                            .with("--recompute-method", "uniform")
+                            .with("--recompute-num-layers", "1")
+                            .with("--checkpoint-in-cpu");
+  expect_same(on_host, {.pp = 2, .dp = 2}, "on_host");
+  expect_same(on_host, {.pp = 4, .layers_a_chunk = 1}, "on_host_interleaved");
+  expect_same(on_host.with("--distribute-saved-activations"), {.tp = 2}, "parts_on_host");
+}
+
+// Five steps of products widen the last places of gradients that were summed in another order.
+TEST_F(CudaLayoutTest, MuonsMatricesTrainAsOneRank) {
+  const Flags flags = wide_model(false)
+                          .with("--eval-iters", "0")
+                          .with("--optimizer", "muon")
+                          .with("--muon-fp32-matmul-prec", "high");
+  const std::vector<Metrics> want = trained(flags, {}, "one");
+  ASSERT_EQ(want.size(), 20U);
+  for (const Layout& layout : {Layout{.dp = 2, .distributed_optimizer = true, .overlap = true},
+                               Layout{.dp = 4, .zero_stage = 3}}) {
+    const std::vector<Metrics> got = trained(flags, layout, name_of(layout));
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double loss = want[i].at("lm loss");
+      EXPECT_NEAR(got[i].at("lm loss"), loss, 1e-3 * loss) << name_of(layout) << " " << i;
+    }
+  }
 }
 
 // Products are cut in pieces of at least 1024 rows.

@@ -126,14 +126,15 @@ TEST_F(ZeroTest, MomentsInFp8TrainAsInFp32) {
   EXPECT_LT(mean_of_last(want), want.front().at("lm loss") - 1);
   EXPECT_NEAR(mean_of_last(got), mean_of_last(want), 0.02 * mean_of_last(want));
 
-  // A resumed run draws the same bits. Two ranks sum gradients in another order and draw others.
+  // Two ranks have the same blocks and draw the same bits. Where their sums of gradients differ, a
+  // number may become the other neighbour. A resumed run has every bit.
   const Flags few = narrow.with("--train-iters", "20");
   const std::vector<Metrics> straight = trained(few, {}, "straight");
   const std::vector<Metrics> of_two = trained(few, {.dp = 2}, "dp2");
   ASSERT_EQ(of_two.size(), straight.size());
   for (size_t i = 0; i < straight.size(); ++i) {
     const double loss = straight[i].at("lm loss");
-    EXPECT_NEAR(of_two[i].at("lm loss"), loss, 1e-3 * loss) << i;
+    EXPECT_NEAR(of_two[i].at("lm loss"), loss, 2e-5 * loss) << i;
   }
   const std::string saved = path("saved").string();
   std::vector<Metrics> resumed =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <type_traits>
 
 #include "megatron/core/parallel_for.h"
@@ -71,9 +72,19 @@ const float* in_fp32(const T* x, int64_t count, float* scratch) {
 struct Storing {
   MomentCode code;    // of fp16; is_root of fp8, too
   uint32_t seed = 0;  // of fp8
-  // fp8: the parameters of the elements, which round at random; null: rounds to nearest
-  const float* parameters = nullptr;
+  // fp8: the key of the first block, with which numbers round at random; none: to nearest
+  std::optional<uint32_t> key = {};
 };
+
+// The key of the block of moments that begins at an element.
+std::optional<uint32_t> key_at(const GroupRanges& ranges, int64_t begin) {
+  if (ranges.keys.data == nullptr) return std::nullopt;
+  const int64_t* ends = ranges.ends.as<int64_t>();
+  const int64_t range = std::upper_bound(ends, ends + ranges.ends.numel(), begin) - ends;
+  const int64_t first = range == 0 ? 0 : ends[range - 1];
+  return static_cast<uint32_t>(ranges.keys.as<int32_t>()[range]) +
+         static_cast<uint32_t>((begin - first) / kMomentBlock);
+}
 
 uint8_t* codes_of(const Moment& x) { return static_cast<uint8_t*>(x.elements.data); }
 
@@ -101,9 +112,10 @@ void encode_fp8(const Moment& x, int64_t begin, int64_t count, const Storing& ho
     const uint8_t exponent = block_exponent(largest);
     exponents[(begin + first) / kMomentBlock] = exponent;
     for (int64_t i = first; i < last; ++i) {
-      const uint32_t random = how.parameters != nullptr
-                                  ? rounding_bits(values[i], how.parameters[i], how.seed)
-                                  : kRoundToNearest;
+      const auto block = static_cast<uint32_t>(first / kMomentBlock);
+      const uint32_t random =
+          how.key ? rounding_bits(*how.key + block, static_cast<uint32_t>(i - first), how.seed)
+                  : kRoundToNearest;
       codes[begin + i] = fp8_moment_code(values[i], exponent, how.code.is_root, random);
     }
   }
@@ -239,8 +251,9 @@ void adam(TensorView model, TensorView main, const Moment& exp_avg, const Moment
                   float v_scratch[kBlock];
                   const auto scale16 = static_cast<float>(numbers[group].fp16_scale);
                   const uint32_t seed = numbers[group].rounding_seed;
-                  const Storing first = {{.scale = scale16}, seed, w};
-                  const Storing second = {{.scale = scale16, .is_root = true}, ~seed, w};
+                  const std::optional<uint32_t> key = key_at(ranges, begin);
+                  const Storing first = {{.scale = scale16}, seed, key};
+                  const Storing second = {{.scale = scale16, .is_root = true}, ~seed, key};
                   float* m = load_block(exp_avg, begin, count, first, m_scratch);
                   float* v = load_block(exp_avg_sq, begin, count, second, v_scratch);
                   adam_block(w, m, v, g, count, numbers[group], scale);

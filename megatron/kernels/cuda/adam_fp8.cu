@@ -40,9 +40,9 @@ __device__ void decode(float (&y)[kElements], const Fp8View& x, bool is_root, in
 }
 
 // All threads of a block of elements call it, also those with a count of 0. Rounds at random with
-// the elements' parameters, and to nearest without.
+// the block's key, or to nearest.
 __device__ void encode(const Fp8View& y, bool is_root, int64_t at, int count,
-                       const float (&x)[kElements], const float* parameters) {
+                       const float (&x)[kElements], bool is_random, uint32_t key) {
   float values[kElements];
   float largest = 0.0f;
 #pragma unroll
@@ -55,8 +55,8 @@ __device__ void encode(const Fp8View& y, bool is_root, int64_t at, int count,
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
     if (i >= count) continue;
-    const uint32_t random =
-        parameters != nullptr ? rounding_bits(values[i], parameters[i], y.seed) : kRoundToNearest;
+    const auto element = static_cast<uint32_t>((at + i) % kMomentBlock);
+    const uint32_t random = is_random ? rounding_bits(key, element, y.seed) : kRoundToNearest;
     y.codes[at + i] = fp8_moment_code(values[i], exponent, is_root, random);
   }
 }
@@ -82,13 +82,16 @@ __global__ void __launch_bounds__(kThreads)
   const Fp8View fp8[AdamRule::kBuffers] = {first, second};
   for_each_part(n, [&](int64_t at, int count) {
     float state[AdamRule::kBuffers][kElements] = {};
-    float updated[kElements] = {};
 #pragma unroll
     for (int b = 0; b < AdamRule::kBuffers; ++b) {
       if (fp8[b].codes != nullptr && count > 0) decode(state[b], fp8[b], b == 1, at, count);
     }
     // Neighbours are in one range: ranges end where blocks of elements do.
-    const int32_t group = count > 0 ? u.ranges.groups[range_at(u.ranges, at)] : 0;
+    const int64_t range = count > 0 ? range_at(u.ranges, at) : 0;
+    const int32_t group = u.ranges.groups[range];
+    const int64_t begin = range == 0 ? 0 : u.ranges.ends[range - 1];
+    const uint32_t key = static_cast<uint32_t>(u.ranges.keys[range]) +
+                         static_cast<uint32_t>((at - begin) / kMomentBlock);
     for (int i = 0; i < count; ++i) {
       float w[1], g[1], of_element[AdamRule::kBuffers];
       load_main(w, u, at + i);
@@ -104,7 +107,6 @@ __global__ void __launch_bounds__(kThreads)
       }
       AdamRule::update(w[0], of_element, grad_scale * g[0], u.groups[group]);
       store_main(u, at + i, w);
-      updated[i] = w[0];
 #pragma unroll
       for (int b = 0; b < AdamRule::kBuffers; ++b) {
         state[b][i] = of_element[b];
@@ -116,7 +118,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int b = 0; b < AdamRule::kBuffers; ++b) {
-      if (fp8[b].codes != nullptr) encode(fp8[b], b == 1, at, count, state[b], updated);
+      if (fp8[b].codes != nullptr) encode(fp8[b], b == 1, at, count, state[b], true, key);
     }
   });
 }
@@ -136,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
   for_each_part(n, [&](int64_t at, int count) {
     float values[kElements] = {};
     for (int i = 0; i < count; ++i) values[i] = x[at + i];
-    encode(y, is_root, at, count, values, nullptr);
+    encode(y, is_root, at, count, values, false, 0);
   });
 }
 

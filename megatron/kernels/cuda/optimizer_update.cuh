@@ -19,10 +19,12 @@ struct Ranges {
   const int64_t* ends;
   const int32_t* groups;
   int64_t count;
+  const int32_t* keys;  // null: none
 };
 
 inline Ranges ranges_in(const GroupRanges& ranges) {
-  return {ranges.ends.as<int64_t>(), ranges.groups.as<int32_t>(), ranges.ends.numel()};
+  return {ranges.ends.as<int64_t>(), ranges.groups.as<int32_t>(), ranges.ends.numel(),
+          ranges.keys.data == nullptr ? nullptr : ranges.keys.as<int32_t>()};
 }
 
 // The range that holds element `at`.
