@@ -25,7 +25,8 @@ DropoutKey RandomState::dropout_key(uint64_t site, float probability) const {
   return {.key = mixed_key(seed_, site),
           .first_sample = first_sample_,
           .probability = probability,
-          .more_samples = first_sample_at_};
+          .more_samples = first_sample_at_,
+          .parts_of_sample = parts_of_sample_};
 }
 
 }  // namespace megatron

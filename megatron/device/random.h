@@ -27,14 +27,17 @@ struct DropoutKey {
   // Added to first_sample; in memory of the device that computes the mask, which reads it then.
   // Null: 0.
   const int64_t* more_samples = nullptr;
+  // Sequences of each sample, which have masks of their own: j counts them (RandomState::of_parts).
+  int64_t parts_of_sample = 1;
 
   // i of a row of the part.
   MG_HOST_DEVICE int64_t row(int64_t in_part) const {
     return first_row + in_part + (in_part >= gap_at ? gap : 0);
   }
-  // j of a sample of the microbatch. Call on the device that has more_samples.
+  // j of a sample of the microbatch, or of a part. Call on the device that has more_samples.
   MG_HOST_DEVICE int64_t sample(int64_t in_batch) const {
-    return first_sample + (more_samples == nullptr ? 0 : *more_samples) + in_batch;
+    const int64_t first = first_sample + (more_samples == nullptr ? 0 : *more_samples);
+    return first * parts_of_sample + in_batch;
   }
   MG_HOST_DEVICE bool is_active() const { return probability > 0; }
   MG_HOST_DEVICE float scale() const { return 1.0f / (1.0f - probability); }
@@ -63,6 +66,12 @@ class RandomState {
     first_sample_ = 0;
     first_sample_at_ = memory;
   }
+  // For tensors [s, b n, h] that hold n sequences of each sample, one after the other.
+  RandomState of_parts(int64_t n) const {
+    RandomState parts = *this;
+    parts.parts_of_sample_ *= n;
+    return parts;
+  }
   // Dropout is the identity outside training.
   void set_training(bool training) { training_ = training; }
 
@@ -74,6 +83,7 @@ class RandomState {
   uint64_t seed_;
   int64_t first_sample_ = 0;
   const int64_t* first_sample_at_ = nullptr;  // DropoutKey::more_samples
+  int64_t parts_of_sample_ = 1;
   bool training_ = true;
 };
 

@@ -24,6 +24,27 @@ AttentionSettings with_bias(AttentionSettings settings, const Tensor& relative_b
   return settings;
 }
 
+// Queries [sq, c b, n d] of c sequences that share their keys: as heads of b sequences, those that
+// share a key one after the other.
+template <class View>
+auto sharing_heads(View q, int64_t heads, int64_t c) {
+  auto view = kernels::heads_of(q, heads);
+  if (c == 1) return view;
+  view.b /= c;
+  view.heads *= c;
+  view.heads_per_group = c;
+  view.stride_head = view.stride_b;
+  view.stride_b *= c;
+  return view;
+}
+
+// The settings of these heads.
+AttentionSettings sharing_settings(AttentionSettings settings, int64_t c) {
+  settings.first_head *= c;
+  settings.dropout.parts_of_sample /= c;
+  return settings;
+}
+
 }  // namespace
 
 AttentionSettings attention_settings(const AttentionOptions& options, int64_t head_size) {
@@ -89,25 +110,29 @@ Variable attention(const Variable& qkv, const AttentionOptions& options,
 Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options) {
   const TraceRange range("cross_attention", q.stream());
   const int64_t heads = options.num_heads;
-  const auto q_heads = kernels::heads_of(q.data().view(), heads);
+  const int64_t c = q.size(1) / kv.size(1);
+  expect_shape(q.shape(), {q.size(0), c * kv.size(1), q.size(2)}, "cross_attention: q");
+  const auto q_heads = sharing_heads(q.data().view(), heads, c);
   const auto kv_heads = kernels::split_kv(kv.data().view(), heads);
   Tensor y = empty_like(q.data());
-  Tensor lse({q_heads.b, heads, q_heads.s}, DType::kFloat32, q.stream());
-  attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), q_heads, kv_heads.k,
-                             kv_heads.v, attention_settings(options, q_heads.d), y.stream());
+  Tensor lse({q_heads.b, q_heads.heads, q_heads.s}, DType::kFloat32, q.stream());
+  attention_without_gradient(
+      sharing_heads(y.view(), heads, c), lse.view(), q_heads, kv_heads.k, kv_heads.v,
+      sharing_settings(attention_settings(options, q_heads.d), c), y.stream());
   return record(
       "cross_attention", y, {q, kv},
-      [q = q.data(), kv = kv.data(), y, lse, options](const Tensor& dy, const Wants&) -> Grads {
+      [q = q.data(), kv = kv.data(), y, lse, options, c](const Tensor& dy, const Wants&) -> Grads {
         const int64_t n = options.num_heads;
         Tensor dq = empty_like(q);
         Tensor dkv = empty_like(kv);
-        const auto saved_q = kernels::heads_of(q.view(), n);
+        const auto saved_q = sharing_heads(q.view(), n, c);
         const auto saved = kernels::split_kv(kv.view(), n);
         const auto grad = kernels::split_kv(dkv.view(), n);
-        attention_gradients(kernels::heads_of(dq.view(), n), grad.k, grad.v, TensorView{},
-                            kernels::heads_of(dy.view(), n), kernels::heads_of(y.view(), n),
+        attention_gradients(sharing_heads(dq.view(), n, c), grad.k, grad.v, TensorView{},
+                            sharing_heads(dy.view(), n, c), sharing_heads(y.view(), n, c),
                             lse.view(), saved_q, saved.k, saved.v,
-                            attention_settings(options, saved_q.d), q.stream());
+                            sharing_settings(attention_settings(options, saved_q.d), c),
+                            q.stream());
         return {std::move(dq), std::move(dkv)};
       });
 }

@@ -39,7 +39,10 @@ Variable attention(const Variable& qkv, const AttentionOptions& options,
 
 // Attention of sq queries to another sequence; not causal unless the options say so.
 //
-//   q   [sq, b, n d]    kv  [sk, b, n 2 d], per head its key, then its value    y  [sq, b, n d]
+//   q   [sq, c b, n d]  kv  [sk, b, n 2 d], per head its key, then its value    y  as q
+//
+// Sequence i of the queries reads sequence i / c of the keys; c is usually 1. The dropout key is
+// one of the sequences of queries.
 Variable cross_attention(const Variable& q, const Variable& kv, const AttentionOptions& options);
 
 // kernels::attention_forward with the scratch memory it needs.

@@ -41,13 +41,13 @@ Variable bias_dropout_add(const Variable& x, const Variable& bias, const Variabl
                           const DropoutKey& key) {
   const TraceRange range("bias_dropout_add", x.stream());
   expect_sequence(x, "bias_dropout_add");
-  expect_shape(residual.shape(), x.shape(), "bias_dropout_add: residual");
+  if (residual.defined()) expect_shape(residual.shape(), x.shape(), "bias_dropout_add: residual");
   if (bias.defined()) expect_shape(bias.shape(), {x.size(-1)}, "bias_dropout_add: bias");
 
-  Tensor y = empty_like(residual.data());
-  kernels::bias_dropout_add_forward(y.view(), x.data().view(),
-                                    bias.defined() ? bias.data().view() : ConstView{},
-                                    residual.data().view(), key, y.stream());
+  Tensor y = empty_like(residual.defined() ? residual.data() : x.data());
+  kernels::bias_dropout_add_forward(
+      y.view(), x.data().view(), bias.defined() ? bias.data().view() : ConstView{},
+      residual.defined() ? residual.data().view() : ConstView{}, key, y.stream());
 
   return record("bias_dropout_add", y, {x, bias, residual},
                 [key, x_dtype = x.dtype(), bias_dtype = bias.defined() ? bias.dtype() : x.dtype(),
@@ -59,7 +59,7 @@ Variable bias_dropout_add(const Variable& x, const Variable& bias, const Variabl
                     kernels::sum_rows(dbias.view(), std::as_const(dx).rows(), dbias.beta(),
                                       dy.stream());
                   }
-                  return {dx, dbias.result(), dy};
+                  return {dx, dbias.result(), wants[2] ? dy : Tensor()};
                 });
 }
 

@@ -13,7 +13,9 @@ Variable dropout(const Variable& x, const DropoutKey& key, int64_t first_column 
 
 // y = residual + dropout(x + bias): the end of each half of a transformer layer.
 //
-//   x, residual [s, b, h]   bias [h], or undefined for none   y [s, b, h] in the dtype of residual
+//   x, residual [s, b, h]   bias [h]   y [s, b, h] in the dtype of residual
+//
+// Bias and residual may be undefined; without a residual y has the dtype of x.
 //
 // Saves neither the mask nor the inputs.
 Variable bias_dropout_add(const Variable& x, const Variable& bias, const Variable& residual,

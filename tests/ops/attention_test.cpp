@@ -1,5 +1,6 @@
 #include "megatron/ops/attention.h"
 
+#include "megatron/core/error.h"
 #include "tests/ops/op_case.h"
 
 namespace megatron {
@@ -58,6 +59,64 @@ TEST(AttentionOpTest, CrossAttentionWithPaddingAndDropout) {
                     .dropout = {.key = 5, .first_sample = 1, .probability = 0.3f}});
              },
          .terms = 32});
+}
+
+// [sk, b, w] -> [sk, c b, w]: each sequence c times, one after the other.
+Tensor repeated(const Tensor& x, int64_t c) {
+  const int64_t w = x.size(2);
+  Tensor y({x.size(0), c * x.size(1), w}, DType::kFloat32, Stream{});
+  for (int64_t i = 0; i < y.numel(); ++i) {
+    y.span<float>()[static_cast<size_t>(i)] = static_cast<float>(element(x, i / w / c * w + i % w));
+  }
+  return y;
+}
+
+TEST(AttentionOpTest, SequencesOfQueriesMayShareTheirKeys) {
+  const AttentionOptions options = {.num_heads = 2, .is_causal = false};
+  for (const int64_t c : {1, 3}) {
+    check({.name = "cross_attention",
+           .inputs = {random_normal({4, 2 * c, 2 * 4}, {.seed = 1}),
+                      random_normal({5, 2, 2 * 2 * 4}, {.seed = 2})},
+           .op = [=](const auto& in) { return cross_attention(in[0], in[1], options); },
+           .expected =
+               [=](const auto& in) {
+                 return cross_attention(Variable(in[0]), Variable(repeated(in[1], c)), options)
+                     .data();
+               },
+           .terms = 32});
+  }
+  EXPECT_THROW(cross_attention(Variable(zeros({4, 3, 8}, DType::kFloat32, Stream{})),
+                               Variable(zeros({5, 2, 16}, DType::kFloat32, Stream{})), options),
+               ShapeError);
+}
+
+// Two samples with six sequences of queries each, which share the keys of two: the second sample is
+// masked as it is alone.
+TEST(AttentionOpTest, DropoutOfSharedKeysBelongsToTheSample) {
+  const Tensor q = random_normal({4, 12, 2 * 4}, {.seed = 1});
+  const Tensor kv = random_normal({5, 4, 2 * 2 * 4}, {.seed = 2});
+  const auto columns = [](const Tensor& x, int64_t first, int64_t count) {
+    Tensor part({x.size(0), count, x.size(2)}, DType::kFloat32, Stream{});
+    for (int64_t i = 0; i < part.numel(); ++i) {
+      const int64_t row = i / x.size(2);
+      part.span<float>()[static_cast<size_t>(i)] = static_cast<float>(element(
+          x, ((row / count) * x.size(1) + first + row % count) * x.size(2) + i % x.size(2)));
+    }
+    return part;
+  };
+  const auto attended = [](const Tensor& queries, const Tensor& keys, int64_t first_sample) {
+    RandomState random(1);
+    random.set_first_sample(first_sample);
+    return cross_attention(Variable(queries), Variable(keys),
+                           {.num_heads = 2,
+                            .is_causal = false,
+                            .dropout = random.of_parts(6).dropout_key(5, 0.5f)})
+        .data();
+  };
+  const Tensor both = attended(q, kv, 7);
+  expect_identical(columns(both, 6, 6), attended(columns(q, 6, 6), columns(kv, 2, 2), 8));
+  // Otherwise the masks are different.
+  EXPECT_NE(element(attended(q, kv, 8), 0), element(both, 0));
 }
 
 TEST(AttentionOpTest, RelativeBias) {

@@ -52,6 +52,18 @@ OpCase make_case(const Shape& shape, const DropoutKey& key, bool has_bias) {
   return c;
 }
 
+TEST(BiasDropoutAddTest, NeedsNoResidual) {
+  const Shape shape = {3, 2, 5};
+  check({.name = "bias_dropout_add without a residual",
+         .inputs = {random_normal(shape, {.seed = 1}), random_normal({5}, {.seed = 2})},
+         .op = [](const auto& in) { return bias_dropout_add(in[0], in[1], Variable(), kKey); },
+         .expected =
+             [&](const auto& in) {
+               return expected({in[0], in[1], zeros(shape, DType::kFloat32, Stream{})}, kKey, true);
+             },
+         .terms = 8 * 6});
+}
+
 TEST(BiasDropoutAddTest, FollowsItsDefinition) {
   for (const Shape& shape : {Shape{3, 2, 5}, Shape{1, 1, 1}, Shape{2, 3, 8}}) {
     for (const bool has_bias : {false, true}) {

@@ -39,7 +39,8 @@ struct Problem {
   Tensor document_starts{}, prefix_ends{}, key_padding_mask{};  // on the CPU
   Tensor alibi_slopes{}, relative_bias{};                       // on the CPU
   Tensor more_samples{};                                        // [1] int64 on the CPU, of dropout
-  int64_t nan_key = -1;  // whose channels are NaN, where keys are not fused with queries
+  bool shares_keys = false;  // groups' sequences of queries lie one after the other, not fused
+  int64_t nan_key = -1;      // whose channels are NaN, where keys are not fused with queries
 };
 
 std::string text_of(const Problem& p) {
@@ -89,10 +90,20 @@ Buffers buffers_of(const Problem& p, Stream stream) {
   return t;
 }
 
+// The heads of queries and of outputs.
+template <class View, class Whole>
+View queries_of(const Problem& p, Whole& x) {
+  View view = kernels::heads_of(x.view(), p.heads);
+  if (!p.shares_keys) return view;
+  view.heads_per_group = p.heads / p.groups;
+  view.stride_head = p.groups * p.d;
+  return view;
+}
+
 template <class View, class Whole>
 kernels::Qkv<View> qkv_of(const Problem& p, Whole& q, Whole& k, Whole& v) {
   if (p.is_fused) return kernels::split_qkv(q.view(), p.heads, p.groups);
-  return {kernels::heads_of(q.view(), p.heads), kernels::heads_of(k.view(), p.groups),
+  return {queries_of<View>(p, q), kernels::heads_of(k.view(), p.groups),
           kernels::heads_of(v.view(), p.groups)};
 }
 
@@ -140,8 +151,8 @@ Buffers run(const Problem& p, Stream stream, Path path) {
   const AttentionSettings& settings = on_device.settings;
   const auto [q, k, v] = qkv_of<ConstHeadsView, const Tensor>(p, t.q, t.k, t.v);
   const auto [dq, dk, dv] = qkv_of<HeadsView, Tensor>(p, t.dq, t.dk, t.dv);
-  const HeadsView out = kernels::heads_of(t.out.view(), p.heads);
-  const ConstHeadsView dout = kernels::heads_of(std::as_const(t.dout).view(), p.heads);
+  const HeadsView out = queries_of<HeadsView>(p, t.out);
+  const ConstHeadsView dout = queries_of<ConstHeadsView>(p, std::as_const(t.dout));
   const TensorView dbias = t.dbias.defined() ? t.dbias.view() : TensorView{};
   if (path == Path::kChosen) {
     Tensor forward = scratch(
@@ -220,8 +231,8 @@ class AttentionCudaTest : public CudaTest {
     const OnDevice on_device(p, stream());
     const auto [q, k, v] = qkv_of<ConstHeadsView, const Tensor>(p, t.q, t.k, t.v);
     const auto [dq, dk, dv] = qkv_of<HeadsView, Tensor>(p, t.dq, t.dk, t.dv);
-    const HeadsView out = kernels::heads_of(t.out.view(), p.heads);
-    const ConstHeadsView dout = kernels::heads_of(std::as_const(t.dout).view(), p.heads);
+    const HeadsView out = queries_of<HeadsView>(p, t.out);
+    const ConstHeadsView dout = queries_of<ConstHeadsView>(p, std::as_const(t.dout));
     return kernels::cuda::cudnn_forward_workspace_bytes(out, t.lse.view(), q, k, v,
                                                         on_device.settings, stream()) &&
            kernels::cuda::cudnn_backward_workspace_bytes(dq, dk, dv, dout, out, t.lse.view(), q, k,
@@ -299,6 +310,25 @@ TEST_F(AttentionCudaTest, CrossAttention) {
   }
 }
 
+// Retro's neighbours read the chunk that they were retrieved for.
+TEST_F(AttentionCudaTest, SequencesOfQueriesShareTheirKeys) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const float dropout : {0.0f, 0.2f}) {
+      check({.name = "shared keys",
+             .sq = 128,
+             .sk = 64,
+             .b = 3,
+             .heads = 2 * 4,
+             .groups = 4,
+             .d = 64,
+             .is_fused = false,
+             .dtype = dtype,
+             .dropout = {.key = 5, .first_sample = 2, .probability = dropout, .parts_of_sample = 3},
+             .shares_keys = true});
+    }
+  }
+}
+
 TEST_F(AttentionCudaTest, QueriesAfterACache) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     Problem p{.name = "one token",
@@ -352,7 +382,7 @@ TEST_F(AttentionCudaTest, WithoutLogSumExp) {
   Buffers t = buffers_of(p, stream());
   const OnDevice on_device(p, stream());
   const auto [q, k, v] = qkv_of<ConstHeadsView, const Tensor>(p, t.q, t.k, t.v);
-  const HeadsView out = kernels::heads_of(t.out.view(), p.heads);
+  const HeadsView out = queries_of<HeadsView>(p, t.out);
   EXPECT_EQ(
       kernels::attention_forward_workspace_bytes(out, {}, q, k, v, on_device.settings, stream()),
       0);

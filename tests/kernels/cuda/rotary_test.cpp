@@ -96,6 +96,27 @@ TEST_P(CopyHeadsCudaTest, CopiesKeysOutOfAFusedProjection) {
   }
 }
 
+// As Retro cuts sequences [s, b, h] into chunks: the chunks are the heads.
+TEST_P(CopyHeadsCudaTest, CutsSequencesIntoChunks) {
+  constexpr int64_t kChunk = 4, kChunks = 3, kBatch = 2;
+  for (const int64_t h : {3, 1024}) {
+    const Tensor x = random_normal({kChunks * kChunk, kBatch, h}, {.seed = 6, .dtype = GetParam()});
+    const Tensor y = zeros({kChunk, kBatch * kChunks, h}, GetParam(), Stream{});
+    expect_twins({y, x}, [h](std::vector<Tensor>& t, Stream stream) {
+      kernels::HeadsView to = kernels::heads_of(t[0].view(), 1);
+      to.b = kBatch;
+      to.heads = kChunks;
+      to.stride_b = kChunks * h;
+      to.stride_group = h;
+      kernels::HeadsView from = kernels::heads_of(t[1].view(), 1);
+      from.s = kChunk;
+      from.heads = kChunks;
+      from.stride_group = kChunk * kBatch * h;
+      kernels::copy_heads(to, from, stream);
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, RotaryCudaTest, kTrainingDtypes, dtype_name);
 INSTANTIATE_TEST_SUITE_P(Dtypes, CopyHeadsCudaTest, kTrainingDtypes, dtype_name);
 
