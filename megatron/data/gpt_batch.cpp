@@ -41,7 +41,7 @@ std::vector<T> cut(const std::vector<T>& rows, int64_t s, std::span<const int64_
 GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
                         const GptSampleOptions& options) {
   const auto b = static_cast<int64_t>(group.indices.size());
-  const int64_t s = dataset.sample_size() - 1;
+  const int64_t s = dataset.sample_size() - options.neighbor_tokens - 1;
   const auto size = static_cast<size_t>(b * s);
   GptBatch batch{.micro_batch_size = b,
                  .seq_length = s,
@@ -54,12 +54,13 @@ GptBatch make_gpt_batch(const SampleDataset& dataset, const SampleGroup& group,
 
   const bool has_rules =
       options.eod_mask_loss || options.reset_position_ids || options.reset_attention_mask;
-  std::vector<int64_t> sample(static_cast<size_t>(s + 1));
+  std::vector<int64_t> sample(static_cast<size_t>(dataset.sample_size()));
   for (int64_t row = 0; row < b; ++row) {
     dataset.read(group.indices[static_cast<size_t>(row)], sample);
     const int64_t first = row * s;
     std::copy_n(sample.begin(), s, batch.tokens.begin() + first);
     std::copy_n(sample.begin() + 1, s, batch.labels.begin() + first);
+    batch.neighbor_tokens.insert(batch.neighbor_tokens.end(), sample.begin() + s + 1, sample.end());
     const auto positions = batch.position_ids.begin() + first;
     std::iota(positions, positions + s, int64_t{0});
     if (has_rules) apply_document_rules(batch, row, options);

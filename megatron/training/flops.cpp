@@ -9,8 +9,9 @@ double standard_flops(const TransformerConfig& config, int64_t batch_size) {
   const auto g = static_cast<double>(config.num_query_groups);
   const auto v = static_cast<double>(config.padded_vocab_size);
   const auto layers = static_cast<double>(config.num_layers);
-  return 60.0 * static_cast<double>(batch_size) * s * layers * h * h *
-         (1.0 + g / (5.0 * n) + s / (5.0 * h) + v / (10.0 * layers * h));
+  return neighbor_flops(config, batch_size) +
+         60.0 * static_cast<double>(batch_size) * s * layers * h * h *
+             (1.0 + g / (5.0 * n) + s / (5.0 * h) + v / (10.0 * layers * h));
 }
 
 double causal_flops(const TransformerConfig& config, int64_t batch_size) {
@@ -28,7 +29,30 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size) {
   const double head = h * v + (is_bert ? h * h : 0.0);
   const double matrices = layers * (h * f * mlp_matrices + h * (q + 2.0 * k) + q * h) + head;
   const double scores = tokens * s * layers * q * (is_bert ? 2.0 : 1.0);
-  return 6.0 * (tokens * matrices + scores);
+  return 6.0 * (tokens * matrices + scores) + neighbor_flops(config, batch_size);
+}
+
+double neighbor_flops(const TransformerConfig& config, int64_t batch_size) {
+  const RetroConfig& retro = config.retro;
+  if (!retro.reads_neighbors()) return 0;
+  const auto h = static_cast<double>(config.hidden_size);
+  const auto q = static_cast<double>(config.num_attention_heads * config.kv_channels);
+  const auto r = static_cast<double>(retro.neighbor_length());
+  const auto m = static_cast<double>(retro.chunk_length);
+  const auto neighbors = static_cast<double>(retro.neighbor_tokens(config.seq_length));
+  const double padded = static_cast<double>(retro.num_chunks(config.seq_length)) * m;
+  const double mlp =
+      h * static_cast<double>(config.ffn_hidden_size) * (is_gated(config.activation) ? 3.0 : 2.0);
+  // Cross-attention of so many queries, which read a chunk or its neighbours, to so many keys.
+  const auto cross = [&](double queries, double keys, double keys_of_query) {
+    return 6.0 * 2.0 * h * q * (queries + keys) + 12.0 * q * queries * keys_of_query;
+  };
+  const double encoder = static_cast<double>(retro.encoder_layers) * neighbors *
+                             (6.0 * (mlp + 4.0 * h * q) + 12.0 * q * r) +
+                         cross(neighbors, padded, m);
+  const double decoder = static_cast<double>(retro.layer_numbers.size()) *
+                         cross(padded, neighbors, r * static_cast<double>(retro.num_neighbors));
+  return static_cast<double>(batch_size) * (encoder + decoder);
 }
 
 double encoder_decoder_flops(const TransformerConfig& config, int64_t batch_size) {

@@ -32,6 +32,13 @@ double causal_flops(const TransformerConfig& config, int64_t batch_size);
 //   + 12 B q (L s^2 + D (t^2 / 2 + t s))
 double encoder_decoder_flops(const TransformerConfig& config, int64_t batch_size);
 
+// What a Retro adds to either number above, 0 for other models; neighbours of N = l k r tokens, D
+// layers that attend to them, an encoder of L layers, chunks of m tokens:
+//
+//   6 B N L (h f e + 4 h q + 2 q r)
+//   + 12 B q (h (N + l m) + N m) + 12 B q D (h (l m + N) + l m k r)
+double neighbor_flops(const TransformerConfig& config, int64_t batch_size);
+
 // 10^12 operations per second and device.
 double tflops_per_device(double flops, double seconds, int64_t num_devices);
 

@@ -208,6 +208,11 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
     step.head *=
         static_cast<double>(config.decoder_seq_length) / static_cast<double>(config.seq_length);
   }
+  if (config.retro.reads_neighbors()) {
+    const double all = causal_flops(config, 1);
+    const double factor = all / (all - neighbor_flops(config, 1));
+    for (double* part : {&step.linear, &step.attention, &step.elementwise}) *part *= factor;
+  }
   const StageWork work = slowest_stage(config, parallel, step);
   const double all = tokens * static_cast<double>(num_microbatches);
   step.linear *= all * work.layers;

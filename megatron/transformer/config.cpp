@@ -138,6 +138,7 @@ TransformerConfig resolved(TransformerConfig config) {
   }
   if (config.padded_vocab_size == 0) config.padded_vocab_size = config.pad_vocab_size_to;
   if (config.apply_query_key_layer_scaling) config.attention_softmax_in_fp32 = true;
+  config.retro = resolved(config.retro, config.num_layers);
   return config;
 }
 
@@ -392,6 +393,7 @@ std::vector<std::string> problems(const TransformerConfig& c, int64_t tp) {
   if (c.fp8.is_on()) {
     for (std::string& problem : problems_of_fp8(c, tp)) found.push_back(std::move(problem));
   }
+  for (std::string& problem : retro_problems(c)) found.push_back(std::move(problem));
   return found;
 }
 

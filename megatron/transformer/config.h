@@ -9,6 +9,7 @@
 #include "megatron/core/dtype.h"
 #include "megatron/kernels/activation.h"
 #include "megatron/nn/fp8_config.h"
+#include "megatron/transformer/retro_config.h"
 
 namespace megatron {
 
@@ -123,6 +124,8 @@ struct TransformerConfig {
   double lora_alpha = 8.0;
   double lora_dropout = 0.0;  // of the inputs of adapters; probability in [0, 1)
   std::vector<std::string> lora_target_modules = {"linear_qkv"};
+
+  RetroConfig retro;  // of a GPT that attends to retrieved texts
 
   // Initialization.
   double init_method_std = 0.02;

@@ -37,7 +37,7 @@ class CoreAttention {
   // its own text.   qkv [t, 1, (n + 2g) d] -> [t, 1, n d]
   Variable self_cached(const Variable& qkv, int64_t layer, const ForwardContext& context) const;
   // Tokens attend to the encoder's output. g is n.
-  //   q [s, b, n d]   kv [se, b, n 2 d], per head its key, then its value   -> [s, b, n d]
+  //   q [s, c b, n d]   kv [se, b, n 2 d], per head its key, then its value   -> as q
   Variable cross(const Variable& q, const Variable& kv, const ForwardContext& context) const;
   // The same for generation: each token attends to what the cache has of its text.
   //   q [t, 1, n d] -> [t, 1, n d]

@@ -1,6 +1,7 @@
 #include "megatron/transformer/cross_attention.h"
 
 #include "megatron/core/error.h"
+#include "megatron/ops/dropout.h"
 #include "megatron/transformer/init.h"
 
 namespace megatron {
@@ -41,6 +42,13 @@ Branch CrossAttention::forward(const Variable& x, const ForwardContext& context)
   const Variable kv = linear_kv_.forward(context.encoder_output);  // [se, b, n 2 d]
   const Variable y = core_attention_.cross(q, kv, context);        // [s, b, n d]
   return {linear_proj_.forward_without_bias(y), linear_proj_.bias()};
+}
+
+Variable CrossAttention::forward(const Variable& x, const ForwardContext& context,
+                                 const DropoutKey& key) const {
+  const Branch branch = forward(x, context);
+  if (!branch.bias.defined() && !key.is_active()) return branch.y;
+  return bias_dropout_add(branch.y, branch.bias, Variable(), key);
 }
 
 void CrossAttention::keep(const Variable& output, KvCache& cache, const Tensor& slots) const {

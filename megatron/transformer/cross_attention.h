@@ -13,8 +13,8 @@ namespace megatron {
 // Attention of a decoder's tokens to the output of an encoder (Vaswani et al. 2017,
 // arXiv:1706.03762, sec. 3.2.3), with n heads that each have keys and values of their own.
 //
-//   x            [s, b, h]      [s/tp, b, h] with sequence parallelism
-//   context.encoder_output      [se, b, h], likewise
+//   x            [s, c b, h]    [s/tp, c b, h] with sequence parallelism
+//   context.encoder_output      [se, b, h], likewise; sequence i of x reads sequence i / c of it
 //   linear_q     [n d / tp, h]
 //   linear_kv    [2 n d / tp, h]  rows by head: its key, its value
 //   linear_proj  [h, n d / tp]
@@ -26,6 +26,8 @@ class CrossAttention final : public Module {
                  const TensorParallel& tp, Stream stream);
 
   Branch forward(const Variable& x, const ForwardContext& context) const;
+  // The same with the bias, dropped out by `key`.
+  Variable forward(const Variable& x, const ForwardContext& context, const DropoutKey& key) const;
   // For generation: puts keys and values of the encoder's output into this layer's pages.
   //   output [se, b, h]   slots [se b] int32, -1 for padding (kernels::put_into_pages)
   void keep(const Variable& output, KvCache& cache, const Tensor& slots) const;

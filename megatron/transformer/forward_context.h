@@ -10,6 +10,15 @@ namespace megatron {
 
 struct CachedBatch;
 
+// What the layers of a Retro share in one forward pass. Sequences are cut into l chunks, which have
+// k neighbours each.
+struct Neighbors {
+  // [r, b l k, h] the embedded neighbours; column (sample l + chunk) k + neighbour
+  Variable embedded;
+  // [r k, b l, h] what the encoder made of them: the first layer that attends to neighbours sets it
+  Variable encoded = {};
+};
+
 // What all layers of a stack share in one forward pass of one microbatch. Recomputed regions keep
 // copies.
 struct ForwardContext {
@@ -23,6 +32,7 @@ struct ForwardContext {
   Tensor distance_bias;         // generation: [n/tp, L] fp32, the same by key's distance back
   Variable encoder_output;      // [se, b, h], [se/tp, b, h] with sequence parallelism
   Tensor encoder_padding_mask;  // [b, se] bool: as key_padding_mask, for cross-attention
+  Neighbors* neighbors = nullptr;    // of Retro; null: no layer attends to any
   ContextParallel context_parallel;  // s is this rank's part; document_starts are [2, b, s / 2]
   CachedBatch* cached = nullptr;     // generation: s are tokens of several texts, b is 1
 };

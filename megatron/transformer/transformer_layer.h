@@ -7,6 +7,7 @@
 #include "megatron/transformer/cross_attention.h"
 #include "megatron/transformer/forward_context.h"
 #include "megatron/transformer/mlp.h"
+#include "megatron/transformer/neighbor_attention.h"
 #include "megatron/transformer/norm_flags.h"
 #include "megatron/transformer/self_attention.h"
 #include "megatron/transformer/stack.h"
@@ -18,6 +19,8 @@ namespace megatron {
 //   x1 = r  + dropout(self_attention(norm(x)) + bias)    r, r1, r2: what the norm reads (or, with
 //   x2 = r1 + dropout(cross_attention(norm(x1)) + bias)  apply_residual_connection_post_layernorm,
 //   y  = r2 + dropout(mlp(norm(x2)) + bias)              makes); x2 = x1 without cross-attention
+//
+// In a Retro, a layer that attends to neighbours has NeighborAttention for cross_attention.
 //
 // With parallel_residual both halves read x (Wang and Komatsuzaki 2021, GPT-J).
 // x, y [s, b, h], [s/tp, b, h] with sequence parallelism; in params_dtype, or fp32 with
@@ -43,6 +46,7 @@ class TransformerLayer final : public Module {
   TensorParallel tp_;
   bool parallel_residual_;
   bool residual_is_normed_;
+  bool cross_residual_is_normed_;
   float hidden_dropout_;
   uint64_t self_attention_site_;  // dropout sites
   uint64_t cross_attention_site_;
@@ -51,6 +55,7 @@ class TransformerLayer final : public Module {
   SelfAttention self_attention_;
   std::optional<Norm> pre_cross_attn_layernorm_;
   std::optional<CrossAttention> cross_attention_;
+  std::optional<NeighborAttention> neighbor_attention_;  // instead of it
   Norm pre_mlp_layernorm_;
   Mlp mlp_;
 };

@@ -45,6 +45,26 @@ TEST(FlopsTest, EncoderAndDecoder) {
                    3 * 6 * (encoder + decoder_itself + cross + logits));
 }
 
+// Three chunks of four tokens, the first one shorter, two neighbours of eight tokens each; one
+// layer attends to them. Product by product.
+TEST(FlopsTest, Neighbours) {
+  TransformerConfig config = gpt(1, 8, 2, 10, 32);
+  const double plain = causal_flops(config, 5);
+  config.retro.add_retriever = true;
+  config.retro.layer_numbers = {1};
+  config.retro.chunk_length = 4;
+  config.retro.encoder_layers = 2;
+  const double tokens = 3 * 2 * 8;
+  const double encoder = 2 * (tokens * (4 * 8 * 8 + 2 * 8 * 32) + 2 * tokens * 8 * 8);
+  const double to_chunks = (tokens + 12) * 2 * 8 * 8 + 2 * tokens * 4 * 8;
+  const double of_chunks = (12 + tokens) * 2 * 8 * 8 + 2 * 12 * 16 * 8;
+  const double all = 5 * 6 * (encoder + to_chunks + of_chunks);
+  EXPECT_DOUBLE_EQ(neighbor_flops(config, 5), all);
+  EXPECT_DOUBLE_EQ(causal_flops(config, 5), plain + all);
+  config.retro.attention_gate = 0;
+  EXPECT_EQ(neighbor_flops(config, 5), 0);
+}
+
 TEST(FlopsTest, GatedMlpHasThreeMatrices) {
   TransformerConfig config = gpt(2, 64, 4, 32, 128);
   const double plain = causal_flops(config, 8);

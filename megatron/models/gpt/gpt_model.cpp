@@ -55,6 +55,7 @@ GptModel::GptModel(const TransformerConfig& config, const ModelChunk& chunk,
       cp_(cp),
       stream_(stream),
       embedding_site_(hash_of("embedding.dropout")),
+      neighbor_embedding_site_(hash_of("embedding.neighbors.dropout")),
       decoder_(config, {.name = "decoder"}, {chunk.first_layer, chunk.num_layers, chunk.has_head},
                tp, stream) {
   const bool is_tied = !config.untie_embeddings_and_output_weights;
@@ -93,27 +94,30 @@ std::vector<ParameterSpec> gpt_specs(const TransformerConfig& config) {
 }
 
 Variable GptModel::embed(const GptInput& input, RandomState& random) const {
+  return looked_up(input.tokens, input.position_ids,
+                   random.dropout_key(embedding_site_, static_cast<float>(config_.hidden_dropout)));
+}
+
+Variable GptModel::looked_up(const RowIds& tokens, RowIds position_ids, DropoutKey key) const {
   const VocabParallelEmbedding& words = embedding_->word_embeddings;
   const std::optional<Embedding>& positions = embedding_->position_embeddings;
-  RowIds position_ids = input.position_ids;
   if (positions && !position_ids.defined()) {
-    position_ids = default_position_ids(input.tokens.ids.size(0), input.tokens.ids.size(1));
+    position_ids = default_position_ids(tokens.ids.size(0), tokens.ids.size(1));
   }
   Variable x;  // [s, b, h]
   if (embedding_->norm) {
-    x = reduce_from_tensor_region(words.forward_partial(input.tokens), tp_);
+    x = reduce_from_tensor_region(words.forward_partial(tokens), tp_);
     x = embedding_->norm->forward(x);  // of the words, without positions
     if (positions) x = add(x, embedding(positions->weight(), position_ids));
     if (tp_.sequence_parallel) x = scatter_to_sequence_region(x, tp_);
   } else {
-    const Variable partial = words.forward_partial(
-        input.tokens, positions ? positions->weight() : Variable(), position_ids);
+    const Variable partial =
+        words.forward_partial(tokens, positions ? positions->weight() : Variable(), position_ids);
     x = tp_.sequence_parallel ? reduce_scatter_to_sequence_region(partial, tp_)
                               : reduce_from_tensor_region(partial, tp_);
   }
   if (config_.fp32_residual_connection) x = cast(x, DType::kFloat32);
-  const auto probability = static_cast<float>(config_.hidden_dropout);
-  return dropout(x, of_rows(random.dropout_key(embedding_site_, probability), x.size(0), tp_, cp_));
+  return dropout(x, of_rows(key, x.size(0), tp_, cp_));
 }
 
 Variable GptModel::forward(const GptInput& input, const Variable& activations, RandomState& random,
@@ -130,6 +134,16 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
   context.cached = cached;
   if (input.position_ids.defined()) context.position_ids = input.position_ids.ids.to(stream_);
   const Variable x = chunk_.has_embedding ? embed(input, random) : activations;
+  Neighbors neighbors;
+  if (input.neighbor_tokens.defined() && config_.retro.reads_neighbors()) {
+    const RandomState of_neighbors =
+        random.of_parts(input.neighbor_tokens.ids.size(0) / input.tokens.ids.size(0));
+    neighbors.embedded =
+        looked_up(input.neighbor_tokens, input.neighbor_position_ids,
+                  of_neighbors.dropout_key(neighbor_embedding_site_,
+                                           static_cast<float>(config_.hidden_dropout)));
+    context.neighbors = &neighbors;
+  }
   return decoder_.forward(x, context);
 }
 

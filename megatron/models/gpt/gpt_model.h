@@ -20,12 +20,16 @@ struct GptInput {
   RowIds position_ids = {};     // [b, s]; undefined: 0 .. s - 1
   Tensor document_starts = {};  // [b, s] int32: token i sees [start, i]; undefined: all before it
   Tensor prefix_ends = {};      // [b, s] int32: token i also sees [i, end); undefined: none of them
+  // Of a Retro: the tokens of l chunks' k neighbours. Undefined: none of them is looked at.
+  RowIds neighbor_tokens = {};        // [b l k, r], row (sample l + chunk) k + neighbour
+  RowIds neighbor_position_ids = {};  // [b l k, r]; undefined: 0 .. r - 1
 };
 // Under context parallelism s is the rank's part of the sequence (ContextParallel): position_ids
 // are not left out, and document_starts are [2, b, s / 2], by chunk.
 
 // A decoder-only language model, or a chunk of it: GPT-2 and, by its config, Llama, GPT-NeoX and
-// BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971).
+// BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971), or the whole of a Retro
+// (transformer/retro_config.h).
 //
 // Parameter names are Megatron Core's: embedding.word_embeddings.weight,
 // decoder.layers.0.self_attention.linear_qkv.weight, ...
@@ -76,12 +80,16 @@ class GptModel final : public Module {
   Stream stream() const { return stream_; }
 
  private:
+  // The table of the tokens, whose dropout has this key.
+  Variable looked_up(const RowIds& tokens, RowIds position_ids, DropoutKey dropout) const;
+
   TransformerConfig config_;
   ModelChunk chunk_;
   TensorParallel tp_;
   ContextParallel cp_;
   Stream stream_;
   uint64_t embedding_site_;
+  uint64_t neighbor_embedding_site_;
   Tensor rotary_table_;
 
   // A group of its own, so that names read embedding.<part>.

@@ -15,6 +15,8 @@ enum Part : size_t {
   kPositionOrder,
   kDocumentStarts,
   kPrefixEnds,
+  kNeighborTokens,
+  kNeighborOrder,
   kLabels,
   kLossMask,
   kLossDivisor,
@@ -25,11 +27,21 @@ enum Part : size_t {
 
 GptStep::GptStep(const GptModel& model, RandomState& random, const Options& options)
     : model_(model), random_(random), options_(options) {
-  if (!has_position_table() || reads_positions()) return;
+  if (!has_position_table()) return;
   const TransformerConfig& config = model.config();
-  positions_ = prepared_ids(default_position_ids(options.micro_batch_size, config.seq_length),
-                            config.max_position_embeddings, "position id")
-                   .to(model.stream());
+  const auto all_positions = [&](int64_t sequences, int64_t length) {
+    return prepared_ids(default_position_ids(sequences, length), config.max_position_embeddings,
+                        "position id")
+        .to(model.stream());
+  };
+  if (!reads_positions()) {
+    positions_ = all_positions(options.micro_batch_size, config.seq_length);
+  }
+  if (config.retro.reads_neighbors()) {
+    neighbor_positions_ = all_positions(options.micro_batch_size * config.retro.num_neighbors *
+                                            config.retro.num_chunks(config.seq_length),
+                                        config.retro.neighbor_length());
+  }
 }
 
 bool GptStep::has_position_table() const {
@@ -54,17 +66,23 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
   const TransformerConfig& config = model_.config();
   const Shape shape = {batch.micro_batch_size, batch.seq_length};
   Microbatch made(kNumParts);
-  const auto add_ids = [&](Part ids, Part order, const std::vector<int64_t>& from, int64_t rows,
-                           const char* what) {
-    const RowIds checked = prepared_ids(tensor_of(from, shape), rows, what);
+  const auto add_ids = [&](Part ids, Part order, const std::vector<int64_t>& from, const Shape& of,
+                           int64_t rows, const char* what) {
+    const RowIds checked = prepared_ids(tensor_of(from, of), rows, what);
     made[ids] = checked.ids;
     if (has_gradient) made[order] = checked.order;
   };
   if (model_.chunk().has_embedding) {
-    add_ids(kTokens, kTokenOrder, batch.tokens, config.padded_vocab_size, "token id");
+    add_ids(kTokens, kTokenOrder, batch.tokens, shape, config.padded_vocab_size, "token id");
+  }
+  if (!batch.neighbor_tokens.empty()) {
+    const int64_t r = config.retro.neighbor_length();
+    const auto count = static_cast<int64_t>(batch.neighbor_tokens.size());
+    add_ids(kNeighborTokens, kNeighborOrder, batch.neighbor_tokens, {count / r, r},
+            config.padded_vocab_size, "token id of a neighbour");
   }
   if (reads_positions() && has_position_table()) {
-    add_ids(kPositions, kPositionOrder, batch.position_ids, config.max_position_embeddings,
+    add_ids(kPositions, kPositionOrder, batch.position_ids, shape, config.max_position_embeddings,
             "position id");
   } else if (reads_positions()) {
     made[kPositions] = tensor_of(batch.position_ids, shape);
@@ -90,7 +108,9 @@ Variable GptStep::forward(const Microbatch& batch, const Variable& activations) 
     input = {.tokens = {batch[kTokens], batch[kTokenOrder]},
              .position_ids = {batch[kPositions], batch[kPositionOrder]},
              .document_starts = batch[kDocumentStarts],
-             .prefix_ends = batch[kPrefixEnds]};
+             .prefix_ends = batch[kPrefixEnds],
+             .neighbor_tokens = {batch[kNeighborTokens], batch[kNeighborOrder]},
+             .neighbor_position_ids = neighbor_positions_};
   }
   if (positions_.defined()) input.position_ids = positions_;
   return model_.forward(input, activations, random_);

@@ -48,6 +48,7 @@ class GptStep {
   const GptModel& model_;
   RandomState& random_;
   const Options options_;
+  RowIds neighbor_positions_;  // of all microbatches of a Retro, likewise
   RowIds positions_;  // of all microbatches, on the model's device; undefined where they differ
 };
 

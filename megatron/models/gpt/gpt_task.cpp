@@ -48,10 +48,12 @@ SplitDatasets GptTask::open_datasets(const SampleCounts& sizes) const {
 
 void GptTask::open_data(const Progress& progress) {
   const DataConfig& data = config_.data;
-  const GptSampleOptions options{.eod = tokenizer_->eod(),
-                                 .eod_mask_loss = data.eod_mask_loss,
-                                 .reset_position_ids = data.reset_position_ids,
-                                 .reset_attention_mask = data.reset_attention_mask};
+  const GptSampleOptions options{
+      .eod = tokenizer_->eod(),
+      .eod_mask_loss = data.eod_mask_loss,
+      .reset_position_ids = data.reset_position_ids,
+      .reset_attention_mask = data.reset_attention_mask,
+      .neighbor_tokens = config_.transformer.retro.neighbor_tokens(config_.transformer.seq_length)};
   const PrefixOptions prefixes{.eod = tokenizer_->eod(),
                                .per_document = data.reset_attention_mask,
                                .loss_on_targets_only = data.loss_on_targets_only,

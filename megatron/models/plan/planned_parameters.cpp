@@ -14,6 +14,12 @@
 namespace megatron {
 
 std::vector<RepeatedSpec> parameters_of(const TransformerConfig& config, const ModelChunk& chunk) {
+  if (config.retro.add_retriever) {  // whose layers differ
+    std::vector<RepeatedSpec> all;
+    for (ParameterSpec& spec : model_specs(config, chunk))
+      all.push_back({std::move(spec), 1, false});
+    return all;
+  }
   const auto specs_of = [&](int64_t num_layers) {
     ModelChunk few = chunk;
     few.num_layers = num_layers;

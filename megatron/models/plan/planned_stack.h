@@ -16,7 +16,10 @@ struct PlannedStack {
         sizes(of_run),
         layer(),
         regions(regions_of(the_part.config, the_part.num_layers)) {
-    if (part.has_cross_attention) sizes.encoder_length = encoder_length;
+    sizes.micro_batch_size *= part.sequences;
+    if (part.has_cross_attention) {
+      sizes.encoder_length = part.encoder_length > 0 ? part.encoder_length : encoder_length;
+    }
     layer = layer_memory(part.config, sizes);
   }
 

@@ -26,6 +26,35 @@ PlannedStage t5_stage_of(const PlannedTraining& t, int64_t stage) {
   return all;
 }
 
+// A Retro's layers in the order that they keep most: those that attend to no neighbours, the
+// neighbours' encoder, and those that do. What re-layouts copy is not planned apart: each layer is
+// as large as one that attends to an encoder's output, and every layer of the encoder as its first.
+std::vector<StackPart> retro_stacks(const TransformerConfig& c) {
+  const RetroConfig& retro = c.retro;
+  const int64_t chunks = retro.num_chunks(c.seq_length);
+  const int64_t k = retro.num_neighbors;
+  const auto attending = static_cast<int64_t>(retro.layer_numbers.size());
+  TransformerConfig encoder = c;
+  encoder.seq_length = retro.neighbor_length();
+  encoder.hidden_dropout = retro.encoder_hidden_dropout;
+  encoder.attention_dropout = retro.encoder_attention_dropout;
+  std::vector<StackPart> stacks;
+  if (attending < c.num_layers) stacks.push_back({"", c, c.num_layers - attending});
+  stacks.push_back({.name = "neighbours' ",
+                    .config = encoder,
+                    .num_layers = retro.encoder_layers,
+                    .has_cross_attention = true,
+                    .sequences = chunks * k,
+                    .encoder_length = (retro.chunk_length + k - 1) / k});
+  stacks.push_back({.name = "retro ",
+                    .config = c,
+                    .num_layers = attending,
+                    .has_cross_attention = true,
+                    .has_end = true,
+                    .encoder_length = chunks * k * retro.neighbor_length()});
+  return stacks;
+}
+
 }  // namespace
 
 PlannedStage stage_of(const PlannedTraining& t, int64_t stage) {
@@ -37,6 +66,10 @@ PlannedStage stage_of(const PlannedTraining& t, int64_t stage) {
     all.num_layers += chunk.num_layers;
     all.has_embedding = all.has_embedding || chunk.has_embedding;
     all.has_head = all.has_head || chunk.has_head;
+  }
+  if (t.transformer.retro.reads_neighbors()) {
+    all.stacks = retro_stacks(t.transformer);
+    return all;
   }
   all.stacks = {{"", t.transformer, all.num_layers / all.num_chunks, false, all.has_head}};
   return all;

@@ -21,6 +21,9 @@ struct StackPart {
   int64_t num_layers = 0;
   bool has_cross_attention = false;
   bool has_end = false;  // and the final norm
+  // Of Retro's layers with cross-attention:
+  int64_t sequences = 1;       // of a sample
+  int64_t encoder_length = 0;  // tokens that each of them reads; 0: those of the run
 };
 
 // What a stage holds, over its chunks.

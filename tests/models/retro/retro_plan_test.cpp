@@ -1,0 +1,46 @@
+#include "megatron/models/gpt/gpt_model.h"
+#include "tests/models/gpt/small_config.h"
+#include "tests/models/plan_trial.h"
+
+// The plan of a Retro against what the allocator counted: parameters exactly, activations as layers
+// that attend to an encoder's output, which is roughly what these take.
+namespace megatron {
+namespace {
+
+TEST(RetroPlanTest, CountsParametersAndEstimatesActivations) {
+  if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
+  for (const int64_t neighbors : {1, 2}) {
+    TransformerConfig config = small_config(4);
+    config.retro = {.add_retriever = true,
+                    .layer_numbers = {2, 4},
+                    .chunk_length = 16,
+                    .num_neighbors = neighbors,
+                    .encoder_hidden_dropout = 0,
+                    .encoder_attention_dropout = 0};
+    config = resolved(config);
+    constexpr int64_t kBatch = 2;
+    const PlanTrial trial = plan_trial<GptModel>(
+        config, kBatch, [&](const GptModel& model, RandomState& random, const Tensor& seed) {
+          const Tensor ids = planned_ids(config, kBatch);
+          const Tensor mask = full(ids.shape(), 1, DType::kFloat32, {});
+          const int64_t r = config.retro.neighbor_length();
+          const int64_t rows = kBatch * config.retro.neighbor_tokens(config.seq_length) / r;
+          const Tensor others =
+              tensor_of(std::vector<int64_t>(static_cast<size_t>(rows * r), 5), {rows, r});
+          const Variable hidden =
+              model.hidden_states({.tokens = ids, .neighbor_tokens = others}, random);
+          return std::vector<Variable>{gpt_loss(model, hidden, ids, mask, {}, seed)};
+        });
+    for (const MemoryCategory category :
+         {MemoryCategory::kParameters, MemoryCategory::kGradients, MemoryCategory::kOptimizer}) {
+      const auto took = static_cast<double>(trial.taken(category));
+      EXPECT_NEAR(static_cast<double>(trial.plan.bytes(category)), took, 0.03 * took);
+    }
+    const auto took = static_cast<double>(trial.taken(MemoryCategory::kActivations));
+    const auto planned = static_cast<double>(trial.plan.bytes(MemoryCategory::kActivations));
+    EXPECT_NEAR(planned, took, 0.15 * took);
+  }
+}
+
+}  // namespace
+}  // namespace megatron
