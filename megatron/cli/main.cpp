@@ -16,6 +16,7 @@
 #include "megatron/cli/plan.h"
 #include "megatron/cli/preprocess_data.h"
 #include "megatron/cli/ranks.h"
+#include "megatron/cli/retro_eval.h"
 #include "megatron/cli/train_tokenizer.h"
 
 int main(int argc, char** argv) {
@@ -46,6 +47,11 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "retro-preprocess");
        }},
+      {"pretrain-retro", "train a GPT that attends to retrieved texts",
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "pretrain-retro");
+       }},
+      {"retro-eval", "score answers that a model wrote", cli::retro_eval},
       {"finetune", "train a model further on texts",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "finetune"); }},
       {"config", "write the file that launch --config-file reads", cli::config},

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megatron/cli/pretrain.h"
+#include "megatron/core/error.h"
 #include "megatron/models/gpt/gpt_task.h"
 
 namespace megatron::cli {
@@ -14,6 +15,9 @@ namespace {
 int pretrain_as(const std::string& command, std::span<const std::string> words,
                 const comm::Group& world) {
   return pretrain(command, ModelKind::kGpt, words, world, [](const Pretraining& begun) {
+    if (begun.args.transformer.retro.add_retriever) {
+      throw ConfigError("--retro-add-retriever is for pretrain-retro; use that command");
+    }
     return std::make_unique<GptTask>(begun.args, begun.tokenizer);
   });
 }

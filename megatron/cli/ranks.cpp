@@ -20,6 +20,7 @@
 #include "megatron/cli/generate.h"
 #include "megatron/cli/pretrain_bert.h"
 #include "megatron/cli/pretrain_gpt.h"
+#include "megatron/cli/pretrain_retro.h"
 #include "megatron/cli/pretrain_t5.h"
 #include "megatron/cli/retro_preprocess.h"
 #include "megatron/cli/score.h"
@@ -43,6 +44,7 @@ constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
                                      {"pretrain-prefix-lm", pretrain_prefix_lm},
                                      {"pretrain-bert", pretrain_bert},
                                      {"pretrain-t5", pretrain_t5},
+                                     {"pretrain-retro", pretrain_retro},
                                      {"bench", bench},
                                      {"generate", generate_text},
                                      {"serve", serve_model},

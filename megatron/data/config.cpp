@@ -19,6 +19,13 @@ std::vector<std::string> problems(const DataConfig& c) {
   if (c.mock_data && sources > 0) {
     found.emplace_back("--mock-data and data paths exclude each other; remove one of them");
   }
+  for (const std::string& word : c.retro_neighbor_dirs) {
+    const bool names_split =
+        word.starts_with("train=") || word.starts_with("valid=") || word.starts_with("test=");
+    if (names_split) continue;
+    found.push_back(fmt::format(
+        "--retro-neighbor-dirs {} names no split; write train=DIR, valid=DIR or test=DIR", word));
+  }
   if (c.num_workers < 0) {
     found.push_back(fmt::format("--num-workers {} must be at least 0", c.num_workers));
   }

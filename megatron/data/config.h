@@ -7,6 +7,9 @@
 namespace megatron {
 
 enum class DataloaderType { kSingle, kCyclic };
+// What stands for a neighbour that was not found. Compat: Megatron-LM counts chunks modulo their
+// number, so that -1 is the last chunk, which the first one follows.
+enum class MissingNeighbor { kLastChunk, kEndOfDocument };
 
 // The samples of a run and their order. Names are Megatron's flag names.
 struct DataConfig {
@@ -29,6 +32,12 @@ struct DataConfig {
   bool prefix_lm = false;
   bool loss_on_targets_only = false;                       // prefix_lm: not on the prefixes
   bool reweight_loss_based_on_position_frequency = false;  // prefix_lm: early tokens weigh more
+
+  // Retro (docs/retro.md).
+  std::string retro_workdir;                     // of the preprocessing; empty: none
+  std::vector<std::string> retro_neighbor_dirs;  // "train=DIR ...", not those of the workdir
+  bool retro_verify_neighbor_count = true;       // neighbours of other samples are an error
+  MissingNeighbor retro_pad_missing = MissingNeighbor::kLastChunk;
 
   DataloaderType dataloader_type = DataloaderType::kSingle;
   bool data_sharding = true;    // cyclic order: each rank stays in its own part of the data

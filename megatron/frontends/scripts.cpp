@@ -20,7 +20,7 @@ constexpr Script kScripts[] = {
     {"pretrain_bert.py", "pretrain-bert"},
     {"pretrain_t5.py", "pretrain-t5"},
     {"pretrain_ict.py", ""},
-    {"pretrain_retro.py", ""},
+    {"pretrain_retro.py", "pretrain-retro"},
     {"pretrain_prefix_lm.py", "pretrain-prefix-lm"},
     {"pretrain_vision_classify.py", ""},
     {"pretrain_vision_inpaint.py", ""},

@@ -210,6 +210,10 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
     warn(fmt::format("--pipeline-model-parallel-split-rank has no effect with a {}: it is for T5",
                      name_of(config.kind)));
   }
+  if (config.retro.reads_neighbors()) {
+    warn("this Retro reads no neighbours here: it computes as with --retro-attention-gate 0");
+    config.retro.attention_gate = 0;
+  }
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   in_common([&] { expect_device_for(choice.weights, result.stream->get()); });
   result.parallel = make_parallel_context(world, parallel);

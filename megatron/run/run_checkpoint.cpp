@@ -269,6 +269,39 @@ class BackgroundSaver : public RunSaver {
   AsyncSaver saver_;
 };
 
+// Lets what a GPT has not keep its first values: a Retro begins with the GPT's weights, and other
+// missing tensors are an error. With --retro-fit-copy-mlp-norm the norms before cross-attention
+// read those before the MLP.
+void fit_retro(const RetroConfig& retro, const CheckpointContents& contents,
+               std::vector<CheckpointTensor>& targets) {
+  if (!retro.add_retriever) return;
+  const StoredSection& stored = contents.sections.at(kWeightsSection);
+  std::set<std::string> missing;
+  std::set<std::string> copied;
+  for (CheckpointTensor& target : targets) {
+    if (!is_retro_parameter(target.name) || stored.contains(target.name)) continue;
+    constexpr std::string_view kNorm = "pre_cross_attn_layernorm";
+    std::string source = target.name;
+    if (const size_t at = source.find(kNorm); at != std::string::npos) {
+      source.replace(at, kNorm.size(), "pre_mlp_layernorm");
+    }
+    const bool is_copied = retro.fit_copy_mlp_norm && stored.contains(source);
+    (is_copied ? copied : missing).insert(target.name);
+    target.name = is_copied ? source : std::string();
+  }
+  std::erase_if(targets, [](const CheckpointTensor& target) { return target.name.empty(); });
+  if (!missing.empty()) {
+    print_line(fmt::format(" > {} tensors of Retro that the checkpoint has not begin anew:",
+                           missing.size()));
+    for (const std::string& name : missing) print_line("     " + name);
+  }
+  if (!copied.empty()) {
+    print_line(
+        fmt::format(" > {} tensors begin as those of the norm before the MLP:", copied.size()));
+    for (const std::string& name : copied) print_line("     " + name);
+  }
+}
+
 // Refuses a checkpoint that contradicts the run, or lacks what the run wants of it.
 void expect_to_continue(const RunConfig& config, const CheckpointContents& contents,
                         const std::filesystem::path& directory) {
@@ -324,6 +357,7 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
   if ((c.finetune || is_hf) && !has_adapters(contents)) {  // new ones keep their first values
     std::erase_if(state.model, [](const CheckpointTensor& t) { return is_adapter(t.name); });
   }
+  if (c.finetune || is_hf) fit_retro(config.transformer.retro, contents, state.model);
   load_checkpoint(contents, state,
                   {.optimizer = with_optimizer, .is_part = run.parallel.world.size() > 1});
   if (c.finetune || is_hf) {

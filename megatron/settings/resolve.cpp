@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "megatron/core/error.h"
+#include "megatron/data/retro/work_directory.h"
 #include "megatron/optim/parameter_scheduler.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/pieces.h"
@@ -35,6 +37,7 @@ class Resolver {
     if (!sizes_are_sane_) return;
     ranks(world_size);
     recomputation();
+    retro();
     layers_and_lengths();
     precision();
     batches();
@@ -189,6 +192,39 @@ class Resolver {
       c.recompute_granularity = RecomputeGranularity::kFull;
       c.recompute_method = RecomputeMethod::kUniform;
       c.recompute_num_layers = args_.legacy.checkpoint_num_layers;
+    }
+  }
+
+  void retro() {
+    const int64_t iterations = args_.legacy.retro_cyclic_train_iters;
+    const bool is_cyclic = args_.data.dataloader_type == DataloaderType::kCyclic;
+    if (iterations > 0 && is_cyclic) args_.training.train_iters = iterations;
+    const auto warn_if = [&](bool holds, const char* flag, const char* what) {
+      if (!holds) return;
+      args_.warnings.push_back(fmt::format("{} has no effect without {}", flag, what));
+    };
+    warn_if(iterations > 0 && !is_cyclic, "--retro-cyclic-train-iters", "--dataloader-type cyclic");
+    RetroConfig& c = args_.transformer.retro;
+    const std::string& directory = args_.data.retro_workdir;
+    if (c.reads_neighbors() && !directory.empty()) {
+      try {
+        const int64_t length = read_retro_settings(directory).chunk_length;
+        if (!given("retro_gpt_chunk_length")) c.chunk_length = length;
+      } catch (const Error& error) {
+        problems_.emplace_back(error.what());
+      }
+    }
+    warn_if(c.add_retriever && c.fit_copy_mlp_norm && !args_.checkpoint.finetune,
+            "--retro-fit-copy-mlp-norm", "--finetune");
+    if (c.add_retriever) return;
+    for (const char* dest :
+         {"retro_layer_numbers", "retro_encoder_layers", "retro_encoder_hidden_dropout",
+          "retro_encoder_attention_dropout", "retro_encoder_residual", "retro_num_neighbors",
+          "retro_num_retrieved_chunks", "retro_attention_gate", "retro_fit_copy_mlp_norm",
+          "retro_neighbor_dirs", "retro_pad_missing"}) {
+      std::string flag = "--" + std::string(dest);
+      std::ranges::replace(flag, '_', '-');
+      warn_if(given(dest), flag.c_str(), "--retro-add-retriever");
     }
   }
 

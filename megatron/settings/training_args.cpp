@@ -49,6 +49,7 @@ FlagTable training_flags(TrainingArgs& args) {
   add_machine_flags(flags, args);
   add_inference_flags(flags, args);
   add_moe_flags(flags, args);
+  add_retro_flags(flags, args);
   add_compat_flags(flags, args);
   return flags;
 }

@@ -16,9 +16,10 @@ namespace megatron {
 struct LegacyFlags {
   bool use_rotary_position_embeddings = false;  // position_embedding_type rope
   bool add_position_embedding = true;
-  bool recompute_activations = false;   // recompute_granularity selective
-  bool checkpoint_activations = false;  // recompute_granularity full, method uniform
-  int64_t checkpoint_num_layers = 1;    // recompute_num_layers of the line above
+  bool recompute_activations = false;    // recompute_granularity selective
+  bool checkpoint_activations = false;   // recompute_granularity full, method uniform
+  int64_t checkpoint_num_layers = 1;     // recompute_num_layers of the line above
+  int64_t retro_cyclic_train_iters = 0;  // train_iters of data in cyclic order
 };
 
 // The command line of a training program: the config of the run, and facts about the command line

@@ -19,7 +19,8 @@ inline Flags in_fp8(const Flags& flags) {
 class ExactResumeTest : public ProgramTest {
  protected:
   // `flags` train for 20 iterations; the second run stops after `stop_at` of them.
-  void expect_exact_resume(const Flags& flags, int stop_at) const {
+  void expect_exact_resume(const Flags& flags, int stop_at,
+                           const std::string& command = "pretrain-gpt") const {
     const std::string stop = std::to_string(stop_at);
     const auto saving = [&](const std::string& name) {
       return flags.with("--save", path(name).string())
@@ -27,10 +28,11 @@ class ExactResumeTest : public ProgramTest {
           .with("--metrics-jsonl", path(name + ".jsonl").string());
     };
 
-    const Outcome straight = train(saving("straight"));
-    const Outcome begun = train(saving("stopped").with("--exit-interval", stop));
+    const Outcome straight = train(saving("straight"), {}, command);
+    const Outcome begun = train(saving("stopped").with("--exit-interval", stop), {}, command);
     EXPECT_THAT(begun.out, testing::HasSubstr("exiting program at iteration " + stop));
-    const Outcome resumed = train(saving("stopped").with("--load", path("stopped").string()));
+    const Outcome resumed =
+        train(saving("stopped").with("--load", path("stopped").string()), {}, command);
     EXPECT_THAT(resumed.out, testing::HasSubstr(" at iteration " + stop));
 
     const std::vector<IterationText> want = iterations_of(straight.out);

@@ -16,8 +16,9 @@ class ProgramTest : public testing::Test {
   Flags golden_flags() const { return golden_run(path("cache")); }
 
   // Trains, and fails the test unless the program succeeds.
-  static Outcome train(const Flags& flags, const RunOptions& options = {}) {
-    Outcome outcome = run("pretrain-gpt", flags.words(), options);
+  static Outcome train(const Flags& flags, const RunOptions& options = {},
+                       const std::string& command = "pretrain-gpt") {
+    Outcome outcome = run(command, flags.words(), options);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
     return outcome;
   }

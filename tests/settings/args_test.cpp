@@ -242,8 +242,8 @@ TEST(FlagListTest, HelpShowsWhatWorks) {
   for (const char* flag : {"--num-layers", "--lr", "--tensor-model-parallel-size", "--save"}) {
     EXPECT_THAT(help, HasSubstr(std::string("\n  ") + flag + " "));
   }
-  for (const char* flag : {"--num-experts", "--retro-workdir", "--use-flash-attn", "--mask-prob",
-                           "--ddp-num-buckets", "\nvision:"}) {
+  for (const char* flag : {"--num-experts", "--retro-return-doc-ids", "--use-flash-attn",
+                           "--mask-prob", "--ddp-num-buckets", "\nvision:"}) {
     EXPECT_THAT(help, testing::Not(HasSubstr(flag)));
   }
   EXPECT_THAT(help, HasSubstr("--help-all also lists"));

@@ -66,21 +66,6 @@ void add_compat_flags(FlagTable& flags, TrainingArgs& args) {
   add("--dino-warmup-teacher-temp-epochs", T::kInt, int64_t{30},
       "Epochs from the first to the last temperature.");
 
-  flags.group("retro");
-  const char* retro = "Retro";
-  add("--retro-workdir", T::kText, none, "Directory of Retro's preprocessing.", retro);
-  add("--retro-add-retriever", T::kSwitch, false, "Add Retro's retriever to the model.", retro);
-  add("--retro-cyclic-train-iters", T::kInt, none, "Iterations of cyclic training.", retro);
-  add("--retro-encoder-layers", T::kInt, int64_t{2}, "Layers of Retro's encoder.");
-  add("--retro-encoder-hidden-dropout", T::kFloat, 0.1, "Hidden dropout of Retro's encoder.");
-  add("--retro-encoder-attention-dropout", T::kFloat, 0.1, "Attention dropout of Retro's encoder.");
-  add("--retro-num-neighbors", T::kInt, int64_t{2}, "Neighbours of a chunk.");
-  add("--retro-num-retrieved-chunks", T::kInt, int64_t{2}, "Chunks of a neighbour.");
-  add("--retro-return-doc-ids", T::kSwitch, false, "Add document ids to samples.");
-  add("--retro-attention-gate", T::kFloat, int64_t{1}, "Gate of chunked cross attention.");
-  add("--retro-no-verify-neighbor-count -> retro_verify_neighbor_count", T::kOff, true,
-      "Do not check neighbours.");
-
   flags.group("fault injection");
   flags.add_later_entry("--error-injection-rate", T::kInt, other, int64_t{0}, "Injected errors.");
   flags.add_later_entry("--error-injection-type", T::kText, other, "transient_error",

@@ -20,6 +20,7 @@ void add_data_flags(FlagTable& flags, TrainingArgs& args);
 void add_logging_flags(FlagTable& flags, TrainingArgs& args);
 void add_inference_flags(FlagTable& flags, TrainingArgs& args);
 void add_moe_flags(FlagTable& flags, TrainingArgs& args);
+void add_retro_flags(FlagTable& flags, TrainingArgs& args);
 void add_machine_flags(FlagTable& flags, TrainingArgs& args);
 // Flags of features of Megatron-LM that this program does not have.
 void add_compat_flags(FlagTable& flags, TrainingArgs& args);
