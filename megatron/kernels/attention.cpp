@@ -94,6 +94,11 @@ void expect_attention_inputs(const ConstHeadsView& q, const ConstHeadsView& k,
     throw Unsupported(
         fmt::format("attention: head size {} is above {}; lower --kv-channels", q.d, kMaxHeadSize));
   }
+  invariant(settings.key_offset == 0 ||
+                (settings.prefix_ends.data == nullptr && settings.relative_bias.data == nullptr),
+            "attention: prefixes and relative biases count keys from position 0");
+  invariant(!settings.is_causal || settings.key_offset <= settings.query_offset,
+            "attention: causal queries begin at or behind the first key");
   if (settings.document_starts.data != nullptr) {
     expect_shape(settings.document_starts.shape, {q.b, q.s}, "attention: document_starts");
     expect_dtype(settings.document_starts.dtype, DType::kInt32, "attention: document_starts");

@@ -62,18 +62,19 @@ Kv<ConstHeadsView> split_kv(ConstView kv, int64_t heads);
 // The keys that a query sees, and the scores added to them. A key is seen if no mask hides it.
 struct AttentionSettings {
   float scale = 1;              // factor of q . k
-  bool is_causal = false;       // query i sees keys 0 .. query_offset + i
-  int64_t query_offset = 0;     // position of query 0 among the keys (the length of a cache)
+  bool is_causal = false;       // a query sees no key at a later position
+  int64_t query_offset = 0;     // position of query 0 (the length of a cache)
+  int64_t key_offset = 0;       // position of key 0; at most that of query 0 if is_causal
   ConstView document_starts{};  // [b, sq] int32: query i sees no key before its document's start
-  // [b, sq] int32: a causal query i sees the keys before prefix_ends[i], too
+  // [b, sq] int32: a causal query i sees the keys before prefix_ends[i], too; key_offset is 0
   ConstView prefix_ends{};
   ConstView key_padding_mask{};  // [b, sk] bool: true hides a key from every query
   ConstView alibi_slopes{};      // [heads] fp32: adds slope * key position to the scores
   // [heads, sq + sk - 1] fp32: relative_bias[head, key - query + sq - 1] is added to the scores of
-  // every sample
+  // every sample; key_offset is 0
   ConstView relative_bias{};
   // Drops probabilities (kernels/attention_dropout.h) of head first_head + h of sequences of
-  // dropout_length positions, or of sq if that is 0; query i is at position query_offset + i.
+  // dropout_length positions, or of sq if that is 0.
   DropoutKey dropout{};
   int64_t dropout_length = 0;  // of the whole sequence that contains the queries
   int64_t first_head = 0;      // this rank's first among all heads of the model

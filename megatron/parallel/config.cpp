@@ -1,11 +1,23 @@
 #include "megatron/parallel/config.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace megatron {
+namespace {
+
+std::optional<ContextExchange> exchange_of(const std::vector<std::string>& type) {
+  if (type == std::vector<std::string>{"p2p"}) return ContextExchange::kP2p;
+  if (type == std::vector<std::string>{"all_gather"}) return ContextExchange::kAllGather;
+  if (type == std::vector<std::string>{"a2a"}) return ContextExchange::kAllToAll;
+  return std::nullopt;
+}
+
+}  // namespace
 
 ParallelConfig resolved(ParallelConfig config) {
   int64_t& tp = config.tensor_model_parallel_size;
@@ -14,6 +26,8 @@ ParallelConfig resolved(ParallelConfig config) {
   if (tp >= 1) pp = std::min(pp, std::max<int64_t>(config.world_size / tp, 1));
   const int64_t model_ranks = tp * pp * config.context_parallel_size;
   if (model_ranks > 0) config.data_parallel_size = config.world_size / model_ranks;
+
+  config.context_exchange = exchange_of(config.cp_comm_type).value_or(config.context_exchange);
 
   const bool is_interleaved = config.num_layers_per_virtual_pipeline_stage > 0 ||
                               config.num_virtual_stages_per_pipeline_rank > 1;
@@ -48,6 +62,14 @@ std::vector<std::string> problems(const ParallelConfig& c) {
       static_cast<int>(at_least_one(c.context_parallel_size, "--context-parallel-size")) &
       static_cast<int>(at_least_one(c.expert_model_parallel_size, "--expert-model-parallel-size"));
   if (!has_sizes) return found;
+
+  require(c.cp_comm_type.size() == 1,
+          fmt::format("--cp-comm-type {}: a type for each layer is not supported; give one of p2p, "
+                      "all_gather, a2a",
+                      fmt::join(c.cp_comm_type, " ")));
+  require(c.cp_comm_type.size() != 1 || exchange_of(c.cp_comm_type).has_value(),
+          fmt::format("--cp-comm-type {} must be one of p2p, all_gather, a2a",
+                      fmt::join(c.cp_comm_type, " ")));
 
   const int64_t model_ranks =
       c.tensor_model_parallel_size * c.pipeline_model_parallel_size * c.context_parallel_size;

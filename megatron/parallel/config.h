@@ -8,6 +8,9 @@ namespace megatron {
 
 enum class DistributedBackend { kNccl, kGloo };
 
+// How the queries of a context-parallel rank meet the keys of the others (context/attention.h).
+enum class ContextExchange { kP2p, kAllGather, kAllToAll };
+
 // How a model and its data are spread over the ranks. Names are Megatron's flag names.
 struct ParallelConfig {
   int64_t world_size = 1;                    // all ranks; not a flag
@@ -16,6 +19,9 @@ struct ParallelConfig {
   int64_t context_parallel_size = 1;         // cp
   int64_t expert_model_parallel_size = 1;    // ep
   int64_t data_parallel_size = 1;            // resolved: world_size / (tp * pp * cp); not a flag
+
+  std::vector<std::string> cp_comm_type = {"p2p"};           // p2p, all_gather or a2a
+  ContextExchange context_exchange = ContextExchange::kP2p;  // resolved: that type; not a flag
 
   int64_t pipeline_model_parallel_split_rank = 0;     // first decoder stage of T5; 0: none
   int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: stages are not cut into chunks
@@ -54,7 +60,8 @@ struct ParallelConfig {
   int64_t distributed_timeout_seconds_after_init = 0;  // once training begins; 0: the one above
 };
 
-// Clamps tp and pp to the world, derives dp, and switches off what has no effect. Pure.
+// Clamps tp and pp to the world, derives dp and context_exchange, and switches off what has no
+// effect. Pure.
 // Compat: Megatron-LM core_r0.5.0 clamps tp to min(tp, world) and pp to min(pp, world / tp).
 ParallelConfig resolved(ParallelConfig config);
 

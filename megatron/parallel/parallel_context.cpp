@@ -49,6 +49,7 @@ ParallelContext make_parallel_context(const comm::Group& world, const ParallelCo
           config.async_tensor_model_parallel_allreduce || config.sequence_parallel,
       .overlaps_products = config.tp_comm_overlap};
   context.context.group = group("context", {.context = true});
+  context.context.exchange = config.context_exchange;
   if (context.context.size() > 1) {
     std::vector<int> members = grid.group_of(rank, {.context = true});
     std::reverse(members.begin(), members.end());

@@ -29,6 +29,7 @@ struct TensorParallel {
 struct ContextParallel {
   comm::Group group = {};     // rank i has chunk i
   comm::Group mirrored = {};  // the same ranks in falling order: position i has chunk size + i
+  ContextExchange exchange = ContextExchange::kP2p;
 
   int rank() const { return group.rank(); }
   int size() const { return group.size(); }

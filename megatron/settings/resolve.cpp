@@ -437,6 +437,15 @@ class Resolver {
     require(cp <= 1 || c.seq_length % (2 * cp) == 0,
             fmt::format("--seq-length {} must be a multiple of 2 * --context-parallel-size {}",
                         c.seq_length, cp));
+    if (cp > 1 && tp > 0 && args_.parallel.context_exchange == ContextExchange::kAllToAll) {
+      const int64_t heads = c.num_attention_heads / tp;
+      const int64_t groups = c.query_groups_of_rank(tp);
+      require(heads % cp == 0 && groups % cp == 0,
+              fmt::format("--cp-comm-type a2a: {} heads on {} groups of keys and values, those of a "
+                          "tensor-parallel rank, must be multiples of --context-parallel-size {}; "
+                          "use p2p or all_gather",
+                          heads, groups, cp));
+    }
     require(!(c.distribute_saved_activations && args_.parallel.sequence_parallel),
             "--distribute-saved-activations and --sequence-parallel exclude each other; the latter "
             "already divides saved activations");
@@ -503,6 +512,8 @@ class Resolver {
             "--checkpoint-in-cpu has no effect without --recompute-granularity full");
     warn_if(given("sequence_parallel") && !args_.parallel.sequence_parallel,
             "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
+    warn_if(given("cp_comm_type") && args_.parallel.context_parallel_size == 1,
+            "--cp-comm-type has no effect with --context-parallel-size 1");
     overlap_in_vain();
     zero_in_vain();
     fp8_in_vain();

@@ -33,7 +33,7 @@ struct ForwardContext {
   Variable encoder_output;      // [se, b, h], [se/tp, b, h] with sequence parallelism
   Tensor encoder_padding_mask;  // [b, se] bool: as key_padding_mask, for cross-attention
   Neighbors* neighbors = nullptr;    // of Retro; null: no layer attends to any
-  ContextParallel context_parallel;  // s is this rank's part; document_starts are [2, b, s / 2]
+  ContextParallel context_parallel;  // s is this rank's part of the sequence
   CachedBatch* cached = nullptr;     // generation: s are tokens of several texts, b is 1
 };
 

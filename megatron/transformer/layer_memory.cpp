@@ -66,8 +66,7 @@ struct Tensors {
   int64_t wide;            // fc1's output [s, b, f or 2f / tp]
   int64_t activated;       // fc2's input [s, b, f / tp]
   Fp8Tensors fp8;          // of one byte an element
-  int64_t own_keys = 0;    // with context parallelism: this rank's keys and values [s, b, 2gd / tp]
-  int64_t other_keys = 0;  // and in the backward pass: those of all ranks, and gradients of both
+  int64_t context = 0;     // what context parallelism needs in attention's backward pass
   // With cross-attention:
   int64_t encoder_output = 0;  // [se, b, h]
   int64_t encoder_keys = 0;    // its keys and values [se, b, 2 n d / tp]
@@ -117,11 +116,51 @@ struct Tensors {
         fp8.numbers += m.block(num_sums * c.ffn_hidden_size / m.tp, DType::kFloat32);
       }
     }
-    if (m.cp == 1) return;
-    const int64_t both = tokens * 2 * g * c.kv_channels / m.tp;
-    own_keys = m.block(both, dtype);
-    // The first chunk of the last rank sees half of all keys.
-    other_keys = own_keys + 2 * m.block(both * m.cp, dtype) + m.block(both * m.cp / 2, dtype);
+    const int64_t both = tokens * 2 * g * c.kv_channels / m.tp;  // this rank's keys and values
+    if (m.cp > 1 && m.exchange == ContextExchange::kAllGather) {
+      // Those of this rank and their gradients, those of all ranks and theirs. The first chunk of
+      // the last rank sees half of all keys.
+      context = 2 * m.block(both, dtype) + 2 * m.block(both * m.cp, dtype) +
+                m.block(both * m.cp / 2, dtype);
+    } else if (m.cp > 1 && m.exchange == ContextExchange::kP2p) {
+      context = of_ring(c, m, tokens * n * c.kv_channels / m.tp, both);
+    }
+  }
+
+  // Two blocks of keys and values, the gradients of one that are sent and of one that is received
+  // (and, with more ranks, of one that is computed), a chunk's terms of all gradients, and their
+  // sums in fp32. Documents that do not see each other, which need the sums, too, are not known.
+  static int64_t of_ring(const TransformerConfig& c, const MicrobatchSizes& m, int64_t queries,
+                         int64_t both) {
+    const DType dtype = c.params_dtype;
+    const int64_t blocks = m.cp > 2 ? 5 : 4;
+    int64_t bytes =
+        blocks * m.block(both, dtype) + m.block(queries / 2, dtype) + 2 * m.block(both / 4, dtype);
+    const bool depends_on_positions =
+        c.attention_dropout > 0 || c.position_embedding_type == PositionEmbedding::kAlibi;
+    if (dtype != DType::kFloat32 && (m.cp > 2 || depends_on_positions)) {
+      bytes += m.block(queries, DType::kFloat32) + 2 * m.block(both / 2, DType::kFloat32);
+    }
+    return bytes;
+  }
+};
+
+// The largest call of attention on a rank.
+struct AttentionCall {
+  int64_t queries, keys, heads, groups;
+
+  AttentionCall(const TransformerConfig& c, const MicrobatchSizes& m)
+      : queries(c.seq_length),
+        keys(c.seq_length),
+        heads(c.num_attention_heads / m.tp),
+        groups(c.query_groups_of_rank(m.tp)) {
+    if (m.cp > 1 && m.exchange == ContextExchange::kAllToAll) {
+      heads /= m.cp;
+      groups /= m.cp;
+    } else if (m.cp > 1) {  // a chunk's queries
+      queries /= 2 * m.cp;
+      if (m.exchange == ContextExchange::kP2p) keys /= m.cp;
+    }
   }
 };
 
@@ -135,11 +174,8 @@ bool has_own_gradient(const TransformerConfig& config) {
 // gradients for each head in work. On a GPU, cuBLASLt owns a workspace, and attention sums the
 // gradients of queries in fp32; cuDNN may keep those of the scores to add them in one order.
 int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, const Tensors& t) {
-  const int64_t heads = c.num_attention_heads / m.tp;
+  const auto [queries, keys, heads, groups] = AttentionCall(c, m);
   if (m.device == DeviceType::kCuda) {
-    // With context parallelism, attention runs on one chunk's queries and up to all keys at a time.
-    const int64_t queries = m.cp == 1 ? c.seq_length : c.seq_length / (2 * m.cp);
-    const int64_t keys = c.seq_length;
     const auto tiled = [](int64_t s) { return (s + 63) / 64 * 64; };  // cuDNN's tiles
     int64_t gradients = t.lse;
     if (c.params_dtype != DType::kFloat32) {
@@ -156,8 +192,7 @@ int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, co
     }
     return kernels::kCudaMatmulWorkspaceBytes + gradients;
   }
-  const Shape q = {c.seq_length, m.micro_batch_size, heads, c.kv_channels};
-  const int64_t groups = c.query_groups_of_rank(m.tp);
+  const Shape q = {keys, m.micro_batch_size, heads, c.kv_channels};
   return std::max(kernels::cpu::attention_backward_workspace_bytes(q, groups),
                   kernels::cpu::gemm_workspace_bytes(c.params_dtype));
 }
@@ -182,6 +217,10 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
                  {"softmax log-sum-exp", t.lse},
                  {"pre-MLP norm, output", normed},
                  {"fc1 output", t.wide}};
+  // Heads that are given back are another tensor, which linear_proj keeps.
+  const bool gives_back = sizes.cp > 1 && sizes.exchange == ContextExchange::kAllToAll;
+  const int64_t given_back = gives_back && !is_fp8 ? t.heads : 0;
+  if (given_back > 0) memory.kept.push_back({"attention output by sequence", given_back});
   if (activated > 0) memory.kept.push_back({"activation output", activated});
   if (is_fp8) memory.kept.push_back({"scales in FP8", t.fp8.scales});
   // Parallel halves have one input, which both norms keep.
@@ -238,10 +277,12 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
     steps.push_back(
         {"cross-attention's norm", t.residual + own, 2 * t.residual + t.hidden + t.norm});
   }
-  steps.push_back(
-      {"linear_proj", whole + 2 * fp8.hidden + t.heads, whole + 2 * fp8.hidden + own + heads});
-  const int64_t keys = t.own_keys + t.other_keys;
-  steps.push_back({"attention", t.qkv + keys, 2 * t.heads + t.qkv + t.lse + keys});
+  steps.push_back({"linear_proj", whole + 2 * fp8.hidden + t.heads,
+                   whole + 2 * fp8.hidden + own + heads + given_back});
+  // Half of a tensor is sent at a time.
+  if (gives_back) steps.push_back({"heads", t.heads + t.heads / 2, t.heads + t.heads / 2});
+  steps.push_back({"attention", t.qkv + t.context, 2 * t.heads + t.qkv + t.lse + t.context});
+  if (gives_back) steps.push_back({"sequence", t.qkv + t.qkv / 2, t.qkv + t.qkv / 2});
   if (config.qk_layernorm) {
     steps.push_back({"joined heads", t.queries + 2 * t.keys, t.qkv});
     steps.push_back({"norm of keys", t.keys, 2 * t.keys});

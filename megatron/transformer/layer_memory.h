@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megatron/device/allocator.h"
+#include "megatron/parallel/config.h"
 #include "megatron/transformer/config.h"
 
 // The activation memory of a layer, computed from its config alone: the tensors that the ops of a
@@ -32,6 +33,7 @@ struct MicrobatchSizes {
   int64_t micro_batch_size = 1;
   int64_t tp = 1;
   int64_t cp = 1;
+  ContextExchange exchange = ContextExchange::kP2p;
   bool sequence_parallel = false;  // norms, residuals and their gradients are divided by tp too
   DeviceType device = DeviceType::kCpu;
   bool is_deterministic = false;  // --deterministic-mode

@@ -70,9 +70,10 @@ bool sees(const AttentionSettings& settings, int64_t batch, int64_t sq, int64_t 
           int64_t j) {
   const bool in_prefix = settings.prefix_ends.data != nullptr &&
                          j < settings.prefix_ends.as<int32_t>()[batch * sq + i];
-  if (settings.is_causal && j > settings.query_offset + i && !in_prefix) return false;
+  const int64_t position = settings.key_offset + j;
+  if (settings.is_causal && position > settings.query_offset + i && !in_prefix) return false;
   if (settings.document_starts.data != nullptr &&
-      j < settings.document_starts.as<int32_t>()[batch * sq + i]) {
+      position < settings.document_starts.as<int32_t>()[batch * sq + i]) {
     return false;
   }
   return settings.key_padding_mask.data == nullptr ||
@@ -86,6 +87,7 @@ double dropout_factor(const AttentionSettings& settings, int64_t batch, int64_t 
   if (!dropout.is_active()) return 1;
   const int64_t length = settings.dropout_length > 0 ? settings.dropout_length : sq;
   const int64_t position = settings.query_offset + i;
+  j += settings.key_offset;
   const int64_t row =
       (settings.first_head + head) * ((length + 15) / 16 * 8) + position / 16 * 8 + position % 8;
   const int64_t sample =
@@ -130,7 +132,8 @@ Outputs reference(const Problem& p, const Inputs& in) {
         for (int64_t j = 0; j < p.sk; ++j) {
           double dot = 0;
           for (int64_t c = 0; c < p.d; ++c) dot += at(q, at_q + c) * at(k, at_k(j) + c);
-          score[static_cast<size_t>(j)] = settings.scale * dot + slope * static_cast<double>(j);
+          score[static_cast<size_t>(j)] =
+              settings.scale * dot + slope * static_cast<double>(settings.key_offset + j);
           if (settings.relative_bias.data != nullptr) {
             score[static_cast<size_t>(j)] +=
                 settings.relative_bias.as<float>()[place_of_bias(p, head, i, j)];
@@ -427,6 +430,41 @@ TEST(AttentionTest, DropoutOfAPartOfTheQueries) {
                       .dropout = {.key = 7, .first_sample = 5, .probability = 0.3f},
                       .dropout_length = 120,
                       .first_head = 4}});
+}
+
+// A block of keys of a longer sequence: groups of dropout's columns begin anywhere in it, and some
+// queries see none of its keys.
+TEST(AttentionTest, KeysFromAPositionOn) {
+  const Tensor slopes = tensor_of(std::vector<float>{0.5f, 0.125f}, {2});
+  std::vector<int32_t> starts;
+  for (int32_t batch = 0; batch < 2; ++batch) {
+    for (int32_t i = 0; i < 70; ++i) starts.push_back(i < 20 ? 0 : i < 50 ? 100 + batch : 205);
+  }
+  const Tensor documents = tensor_of(starts, {2, 70});
+  for (const int64_t key_offset : {32, 64, 77}) {
+    Problem p{.name = "keys from " + std::to_string(key_offset),
+              .sq = 70,
+              .sk = 90,
+              .b = 2,
+              .heads = 2,
+              .groups = 2,
+              .d = 16,
+              .settings = {.scale = 0.25f,
+                           .query_offset = 210,
+                           .key_offset = key_offset,
+                           .alibi_slopes = slopes.view()},
+              .widening = 4};  // scores of up to 80
+    check(p);
+    p.settings.alibi_slopes = {};
+    p.settings.document_starts = documents.view();
+    p.settings.dropout = {.key = 7, .first_sample = 5, .probability = 0.3f};
+    p.settings.dropout_length = 300;
+    check(p);
+    p.settings.is_causal = true;
+    p.settings.query_offset = key_offset;
+    p.sk = p.sq;
+    check(p);
+  }
 }
 
 TEST(AttentionTest, SixteenBit) {

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "megatron/comm/threads.h"
@@ -12,11 +15,12 @@
 namespace megatron {
 namespace {
 
-ContextParallel context_of(const comm::Group& world) {
+ContextParallel context_of(const comm::Group& world,
+                           ContextExchange exchange = ContextExchange::kP2p) {
   std::vector<int> falling;
   for (int rank = world.size() - 1; rank >= 0; --rank) falling.push_back(rank);
   if (world.size() == 1) return {};
-  return {world, world.subgroup("mirrored", falling)};
+  return {world, world.subgroup("mirrored", falling), exchange};
 }
 
 // This rank's chunks of the first axis, one after the other.
@@ -30,28 +34,39 @@ Tensor own_chunks(const Tensor& whole, const ContextParallel& cp) {
   return own;
 }
 
+double largest_error(const Tensor& got, const Tensor& want) {
+  double largest = 0;
+  for (int64_t i = 0; i < got.numel(); ++i) {
+    largest = std::max(largest, std::abs(element(got, i) - element(want, i)));
+  }
+  return largest;
+}
+
 struct AttentionCase {
   const char* name;
-  int64_t heads = 4;
-  int64_t groups = 4;
+  int64_t heads = 12;
+  int64_t groups = 12;
   bool has_documents = false;
   bool has_alibi = false;
   float dropout = 0;
 };
 
-// Parameter: context-parallel size.
-class ContextParallelTest : public testing::TestWithParam<int> {};
+// Parameters: context-parallel size, and how keys meet queries.
+class ContextAttentionTest : public testing::TestWithParam<std::tuple<int, ContextExchange>> {};
 
-TEST_P(ContextParallelTest, AttentionMatchesOneRank) {
+TEST_P(ContextAttentionTest, IsThatOfOneRank) {
   constexpr int64_t kBatch = 2;
   constexpr int64_t kHeadSize = 8;
-  const int ranks = GetParam();
+  const auto [ranks, exchange] = GetParam();
   const int64_t s = int64_t{ranks} * 2 * 11;  // chunks end within the kernels' tiles
   for (const AttentionCase& one :
-       {AttentionCase{.name = "plain"}, AttentionCase{.name = "grouped", .groups = 2},
+       {AttentionCase{.name = "plain"}, AttentionCase{.name = "grouped", .groups = 4},
         AttentionCase{.name = "multi-query", .groups = 1, .has_alibi = true},
-        AttentionCase{.name = "documents", .groups = 2, .has_documents = true},
-        AttentionCase{.name = "dropout", .dropout = 0.3f}}) {
+        AttentionCase{.name = "biased", .has_alibi = true},
+        AttentionCase{.name = "documents", .groups = 4, .has_documents = true},
+        AttentionCase{.name = "dropout", .dropout = 0.3f},
+        AttentionCase{.name = "all", .has_documents = true, .has_alibi = true, .dropout = 0.3f}}) {
+    if (exchange == ContextExchange::kAllToAll && one.groups % ranks != 0) continue;
     SCOPED_TRACE(one.name);
     const Tensor x =
         random_normal({s, kBatch, (one.heads + 2 * one.groups) * kHeadSize}, {.seed = 1});
@@ -78,7 +93,7 @@ TEST_P(ContextParallelTest, AttentionMatchesOneRank) {
     backward(want_y, dy);
 
     comm::run_ranks(ranks, [&](const comm::Group& world) {
-      const ContextParallel cp = context_of(world);
+      const ContextParallel cp = context_of(world, exchange);
       AttentionOptions own = options;
       if (one.has_documents) {
         const int64_t length = s / (2 * cp.size());
@@ -90,9 +105,9 @@ TEST_P(ContextParallelTest, AttentionMatchesOneRank) {
             }
           }
         }
-        // One rank has the whole in its order.
+        const bool has_whole = cp.size() == 1 || exchange == ContextExchange::kAllToAll;
         own.document_starts =
-            cp.size() == 1 ? of_whole.document_starts : tensor_of(starts, {2, kBatch, length});
+            has_whole ? of_whole.document_starts : tensor_of(starts, {2, kBatch, length});
       }
       const Variable input = Variable::leaf(own_chunks(x, cp));
       const Variable y = context_parallel_attention(input, own, cp);
@@ -103,6 +118,40 @@ TEST_P(ContextParallelTest, AttentionMatchesOneRank) {
     });
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(SizesAndExchanges, ContextAttentionTest,
+                         testing::Combine(testing::Values(1, 2, 3, 4),
+                                          testing::Values(ContextExchange::kP2p,
+                                                          ContextExchange::kAllGather,
+                                                          ContextExchange::kAllToAll)));
+
+// In 16 bits, sums of several terms are no worse than those of one rank.
+TEST_P(ContextAttentionTest, RoundsAboutAsOftenAsOneRank) {
+  const auto [ranks, exchange] = GetParam();
+  const int64_t s = int64_t{ranks} * 2 * 16;
+  const Tensor x = random_normal({s, 1, 3 * 12 * 8}, {.seed = 1, .dtype = DType::kBFloat16});
+  const Tensor dy = random_normal({s, 1, 12 * 8}, {.seed = 2, .dtype = DType::kBFloat16});
+  const AttentionOptions options{.num_heads = 12};
+  const Variable exact_x = Variable::leaf(cast(x, DType::kFloat32));
+  const Variable exact_y = attention(exact_x, options);
+  backward(exact_y, cast(dy, DType::kFloat32));
+  const Variable one_x = Variable::leaf(x);
+  const Variable one_y = attention(one_x, options);
+  backward(one_y, dy);
+  const double of_y = largest_error(one_y.data(), exact_y.data());
+  const double of_dx = largest_error(one_x.grad(), exact_x.grad());
+  comm::run_ranks(ranks, [&](const comm::Group& world) {
+    const ContextParallel cp = context_of(world, exchange);
+    const Variable input = Variable::leaf(own_chunks(x, cp));
+    const Variable y = context_parallel_attention(input, options, cp);
+    backward(y, own_chunks(dy, cp));
+    EXPECT_LE(largest_error(y.data(), own_chunks(exact_y.data(), cp)), 2 * of_y);
+    EXPECT_LE(largest_error(input.grad(), own_chunks(exact_x.grad(), cp)), 2 * of_dx);
+  });
+}
+
+// Parameter: context-parallel size.
+class ContextParallelTest : public testing::TestWithParam<int> {};
 
 // A mask depends on the places in the whole sequence, also where a slice of a tensor-parallel rank
 // crosses the border of two chunks.

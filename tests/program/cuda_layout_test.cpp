@@ -49,6 +49,53 @@ TEST_F(CudaLayoutTest, EveryLayoutTrainsAsOneRank) {
   }
 }
 
+// Dropout takes chunks of a multiple of 32 to kernels on tensor cores; here they are of 16.
+TEST_F(CudaLayoutTest, EveryContextLayoutTrainsAsOneRank) {
+  for (const bool is_llama_style : {false, true}) {
+    const Flags dropping = wide_model(is_llama_style);
+    const Flags plain = dropping.with("--attention-dropout", "0").with("--hidden-dropout", "0");
+    const Flags documents = dropping.with("--reset-attention-mask").with("--reset-position-ids");
+    const std::string style = is_llama_style ? "llama_" : "gpt_";
+    for (const auto& [kind, flags] :
+         {std::pair{"dropping_", dropping}, {"plain_", plain}, {"documents_", documents}}) {
+      const std::vector<Metrics> want = trained(flags, {}, style + kind + "one");
+      for (const char* type : {"p2p", "all_gather", "a2a"}) {
+        for (const Layout& layout :
+             {Layout{.cp = 2, .cp_comm_type = type}, Layout{.cp = 4, .cp_comm_type = type},
+              Layout{.tp = 2, .sequence_parallel = true, .cp = 2, .cp_comm_type = type},
+              Layout{.pp = 2, .cp = 2, .cp_comm_type = type}}) {
+          const std::string name = style + kind + name_of(layout);
+          expect_equal(trained(flags, layout, name), want, name);
+        }
+      }
+    }
+  }
+}
+
+// In 16 bits, with chunks that cuDNN and the kernels on tensor cores take.
+TEST_F(CudaLayoutTest, ContextRanksTrainAlikeInBf16) {
+  const Flags plain = wide_model(true)
+                          .with("--bf16")
+                          .with("--seq-length", "512")
+                          .with("--max-position-embeddings", "512")
+                          .with("--attention-dropout", "0")
+                          .with("--hidden-dropout", "0")
+                          .with("--train-iters", "8");
+  const Flags dropping = plain.with("--attention-dropout", "0.1");
+  for (const Flags& flags : {plain, dropping}) {
+    const double want = trained(flags, {}, "one").back().at("lm loss");
+    for (const char* type : {"p2p", "all_gather", "a2a"}) {
+      for (const int cp : {2, 4}) {
+        const Layout layout{.cp = cp, .cp_comm_type = type};
+        const std::string name = name_of(layout);
+        const std::vector<Metrics> first = trained(flags, layout, name);
+        EXPECT_NEAR(first.back().at("lm loss"), want, 0.01) << name;
+        EXPECT_EQ(trained(flags, layout, name + "_again"), first) << name;
+      }
+    }
+  }
+}
+
 TEST_F(CudaLayoutTest, OverlapsTrainAsOneRank) {
   const Flags flags = wide_model(false);
   const std::vector<Metrics> want = trained(flags, {}, "one");
@@ -134,7 +181,9 @@ TEST_F(CudaLayoutTest, ProcessesTrainWithTheBitsOfThreads) {
                             {.tp = 2, .sequence_parallel = true},
                             {.pp = 2, .layers_a_chunk = 1},
                             {.dp = 2, .distributed_optimizer = true, .overlap = true},
-                            {.cp = 2}};
+                            {.cp = 2},
+                            {.cp = 2, .cp_comm_type = "all_gather"},
+                            {.cp = 2, .cp_comm_type = "a2a"}};
   const auto expect_same = [&](const Flags& run, const Layout& layout, const std::string& name) {
     const std::vector<Metrics> want = trained(run, layout, name);
     EXPECT_EQ(want.size(), 10u) << name;  // with two validations

@@ -18,7 +18,8 @@ struct Layout {
   bool distributed_optimizer = false;
   bool overlap = false;
   int cp = 1;
-  int zero_stage = 0;  // 2 or 3; distributed_optimizer is stage 1
+  int zero_stage = 0;                  // 2 or 3; distributed_optimizer is stage 1
+  const char* cp_comm_type = nullptr;  // null: not given
 
   int ranks() const { return tp * pp * cp * dp; }
 };
@@ -29,6 +30,7 @@ inline std::string name_of(const Layout& layout) {
          (layout.sequence_parallel ? "_sp" : "") +
          (layout.distributed_optimizer ? "_distributed" : "") + (layout.overlap ? "_overlap" : "") +
          (layout.cp > 1 ? "_cp" + std::to_string(layout.cp) : "") +
+         (layout.cp_comm_type != nullptr ? "_" + std::string(layout.cp_comm_type) : "") +
          (layout.zero_stage > 0 ? "_zero" + std::to_string(layout.zero_stage) : "");
 }
 
@@ -40,6 +42,7 @@ inline Flags laid_out(Flags flags, const Layout& layout) {
                        std::to_string(layout.layers_a_chunk));
   }
   if (layout.cp > 1) flags = flags.with("--context-parallel-size", std::to_string(layout.cp));
+  if (layout.cp_comm_type != nullptr) flags = flags.with("--cp-comm-type", layout.cp_comm_type);
   if (layout.sequence_parallel) flags = flags.with("--sequence-parallel");
   if (layout.distributed_optimizer) flags = flags.with("--use-distributed-optimizer");
   if (layout.zero_stage > 0) flags = flags.with("--zero-stage", std::to_string(layout.zero_stage));

@@ -131,46 +131,6 @@ TEST_F(LayoutTest, BenchTimesEveryKindOfLayout) {
   }
 }
 
-// A sequence over several ranks.
-TEST_F(LayoutTest, EveryContextLayoutTrainsAsOneRank) {
-  const std::vector<Layout> few = {
-      {.cp = 2},
-      {.cp = 4},
-      {.tp = 2, .sequence_parallel = true, .cp = 2},
-      {.pp = 2, .cp = 2},
-      {.dp = 2, .distributed_optimizer = true, .overlap = true, .cp = 2}};
-  for (const bool is_llama_style : {false, true}) {
-    const Flags flags = model(is_llama_style).with("--eval-iters", "2");
-    const std::string style = is_llama_style ? "llama_" : "gpt_";
-    const std::vector<Metrics> want = trained(flags, {}, style + "one");
-    for (const Layout& layout : few) {
-      const std::string name = style + name_of(layout);
-      expect_equal(trained(flags, layout, name), want, name);
-    }
-  }
-}
-
-// Documents that do not see each other, positions that begin with each, ends that do not count, and
-// attention that is computed twice.
-TEST_F(LayoutTest, ContextRanksKnowTheBordersOfDocuments) {
-  for (const bool is_llama_style : {false, true}) {
-    const Flags flags = model(is_llama_style)
-                            .with("--micro-batch-size", "2")
-                            .with("--reset-attention-mask")
-                            .with("--reset-position-ids")
-                            .with("--eod-mask-loss")
-                            .with("--recompute-granularity", "full")
-                            .with("--recompute-method", "uniform")
-                            .with("--recompute-num-layers", "1");
-    const std::string style = is_llama_style ? "llama_" : "gpt_";
-    const std::vector<Metrics> want = trained(flags, {}, style + "one");
-    for (const Layout& layout : {Layout{.cp = 2}, Layout{.tp = 2, .pp = 2, .cp = 2}}) {
-      const std::string name = style + name_of(layout);
-      expect_equal(trained(flags, layout, name), want, name);
-    }
-  }
-}
-
 TEST_F(LayoutTest, TwoRunsHaveTheSameBits) {
   const Layout layout{
       .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true};

@@ -37,12 +37,14 @@ struct Visibility {
   int64_t last[kQueries];
   int64_t tile_first = 0;  // a multiple of kKeys
   int64_t tile_last = 0;
+  int64_t key_offset = 0;
   const bool* hidden = nullptr;  // by key, or null
 };
 
 Visibility visibility_of(const AttentionSettings& settings, int64_t batch, int64_t sq, int64_t sk,
                          int64_t query, int64_t queries) {
   Visibility seen;
+  seen.key_offset = settings.key_offset;
   const int32_t* starts = settings.document_starts.data == nullptr
                               ? nullptr
                               : settings.document_starts.as<int32_t>() + batch * sq + query;
@@ -52,8 +54,8 @@ Visibility visibility_of(const AttentionSettings& settings, int64_t batch, int64
   int64_t first = sk;
   int64_t last = 0;
   for (int64_t i = 0; i < queries; ++i) {
-    const int64_t position = settings.query_offset + query + i;
-    seen.first[i] = starts == nullptr ? 0 : std::max<int64_t>(0, starts[i]);
+    const int64_t position = settings.query_offset - settings.key_offset + query + i;
+    seen.first[i] = starts == nullptr ? 0 : std::max<int64_t>(0, starts[i] - settings.key_offset);
     const int64_t end = std::max<int64_t>(position + 1, ends == nullptr ? 0 : ends[i]);
     seen.last[i] = settings.is_causal ? std::min(sk, end) : sk;
     if (seen.first[i] >= seen.last[i]) continue;
@@ -86,7 +88,9 @@ void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key
                    float slope, const float* relative) {
   if (slope != 0) {
 #pragma omp simd
-    for (int64_t j = 0; j < n; ++j) scores[j] += slope * static_cast<float>(key + j);
+    for (int64_t j = 0; j < n; ++j) {
+      scores[j] += slope * static_cast<float>(seen.key_offset + key + j);
+    }
   }
   if (relative != nullptr) {
 #pragma omp simd
@@ -102,17 +106,22 @@ void finish_scores(float* scores, const Visibility& seen, int64_t i, int64_t key
   }
 }
 
-// factors[j] for keys [key, key + kKeys): 0 for a dropped probability, 1 / (1 - p) for a kept one.
-// The query is at `position`; its head begins at row head_row; key is a multiple of kKeys.
-void dropout_factors(float* factors, const DropoutKey& dropout, int64_t head_row, int64_t position,
-                     int64_t batch, int64_t key) {
+// Factors of probabilities: 0 for a dropped one, 1 / (1 - p) for a kept one.
+using DropoutFactors = float[2 * kKeys];
+
+// The factors of the keys at positions [key, key + kKeys), in the memory of `factors`. The query is
+// at `position`; its head begins at row head_row.
+const float* dropout_factors(DropoutFactors& factors, const DropoutKey& dropout, int64_t head_row,
+                             int64_t position, int64_t batch, int64_t key) {
   static_assert(kKeys % kDropoutKeys == 0);
-  uint32_t words[kKeys];  // for kKeys / 4 columns
+  const int64_t before = key % kDropoutKeys;              // keys of the first group of columns
+  const int64_t count = before == 0 ? kKeys : 2 * kKeys;  // as random_row() wants them
+  uint32_t words[2 * kKeys];                              // for a quarter as many columns
   random_row(words, dropout.key, head_row + dropout_row(position), dropout.sample(batch),
-             4 * dropout_column(key), kKeys, kDropoutRounds);
+             4 * dropout_column(key - before), count, kDropoutRounds);
   const uint32_t threshold = attention_keep_threshold(dropout);
   const float kept = dropout.scale();
-  for (int64_t j = 0; j < kKeys; j += 8) {
+  for (int64_t j = 0; j < count; j += 8) {
     const uint32_t* const columns = words + j / kDropoutKeys * kDropoutKeys;
     const int64_t half = position / 8 % 2 * 4 + j / 8 % 4;
     const int64_t shift = 16 * (half % 2);
@@ -122,6 +131,7 @@ void dropout_factors(float* factors, const DropoutKey& dropout, int64_t head_row
       factors[j + i] = bits < threshold ? kept : 0.0f;
     }
   }
+  return factors + before;
 }
 
 // c[rows, cols] (+)= a b over tiles; c and b have whole panels, those of b panel_size apart.
@@ -259,9 +269,10 @@ void forward_tile(ForwardTile& tile, const ForwardTask& task, int64_t head, int6
                     bias_row(settings.relative_bias, head, query + i, task.q.s));
       accumulate_row(tile, i, n, channels);
       if (!settings.dropout.is_active()) continue;
-      float factors[kKeys];
-      dropout_factors(factors, settings.dropout, first_dropout_row(settings, head, task.q.s),
-                      settings.query_offset + query + i, task.batch, key);
+      DropoutFactors memory;
+      const float* const factors =
+          dropout_factors(memory, settings.dropout, first_dropout_row(settings, head, task.q.s),
+                          settings.query_offset + query + i, task.batch, settings.key_offset + key);
 #pragma omp simd
       for (int64_t j = 0; j < whole_vectors(n); ++j) row[j] *= factors[j];
     }
@@ -345,9 +356,10 @@ void backward_row(BackwardTile& tile, const BackwardRows& rows, int64_t i, int64
     for (int64_t j = 0; j < width; ++j) ds[j] = p[j] * (ds[j] - delta);
     return;
   }
-  float factors[kKeys];
-  dropout_factors(factors, rows.settings.dropout, rows.head_row, rows.position + i, rows.batch,
-                  key);
+  DropoutFactors memory;
+  const float* const factors =
+      dropout_factors(memory, rows.settings.dropout, rows.head_row, rows.position + i, rows.batch,
+                      rows.settings.key_offset + key);
 #pragma omp simd
   for (int64_t j = 0; j < width; ++j) {
     ds[j] = p[j] * (factors[j] * ds[j] - delta);

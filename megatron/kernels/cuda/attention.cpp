@@ -10,18 +10,22 @@
 
 namespace megatron::kernels::cuda {
 
-bool tensor_forward_takes(std::initializer_list<ConstHeadsView> views) {
+bool tensor_forward_takes(std::initializer_list<ConstHeadsView> views,
+                          const AttentionSettings& settings) {
   const ConstHeadsView& q = *views.begin();
   const auto is_aligned = [](const ConstHeadsView& x) {
     return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride_s % 8 == 0 &&
            x.stride_b % 8 == 0 && x.stride_group % 8 == 0 && x.stride_head % 8 == 0;
   };
   return (q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16) && q.d <= 128 &&
-         q.d % 8 == 0 && q.s >= 16 && std::all_of(views.begin(), views.end(), is_aligned);
+         q.d % 8 == 0 && q.s >= 16 &&
+         (!settings.dropout.is_active() || settings.key_offset % kDropoutKeys == 0) &&
+         std::all_of(views.begin(), views.end(), is_aligned);
 }
 
-bool tensor_backward_takes(std::initializer_list<ConstHeadsView> views, Device device) {
-  return tensor_forward_takes(views) &&
+bool tensor_backward_takes(std::initializer_list<ConstHeadsView> views,
+                           const AttentionSettings& settings, Device device) {
+  return tensor_forward_takes(views, settings) &&
          tensor_backward_shared_bytes(views.begin()->d) <= max_shared_bytes(device);
 }
 
@@ -37,7 +41,7 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
                                            const AttentionSettings& settings, Stream stream) {
   return cudnn_backward_workspace_bytes(dq, dk, dv, dout, out, lse, q, k, v, settings, stream)
       .value_or(
-          tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, stream.device)
+          tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, settings, stream.device)
               ? BackwardBytes(q.b, q.heads, q.s, k.s, q.d, settings.relative_bias.data != nullptr)
                     .total()
               : math_attention_delta_bytes(q));
@@ -47,7 +51,7 @@ void attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHea
                        ConstHeadsView v, const AttentionSettings& settings, TensorView workspace,
                        Stream stream) {
   if (cudnn_attention_forward(out, lse, q, k, v, settings, workspace.data, stream)) return;
-  if (tensor_forward_takes({q, k, v, out})) {
+  if (tensor_forward_takes({q, k, v, out}, settings)) {
     return tensor_attention_forward(out, lse, q, k, v, settings, stream);
   }
   math_attention_forward(out, lse, q, k, v, settings, stream);
@@ -61,7 +65,7 @@ void attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorView dre
                                stream)) {
     return;
   }
-  if (tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, stream.device)) {
+  if (tensor_backward_takes({q, k, v, out, dout, dq, dk, dv}, settings, stream.device)) {
     return tensor_attention_backward(dq, dk, dv, drelative_bias, dout, out, lse, q, k, v, settings,
                                      workspace.data, stream);
   }

@@ -45,7 +45,9 @@ struct Problem {
   int sq, sk, heads, groups, d;
   float scale;
   bool is_causal;
-  int query_offset;
+  int query_offset;    // of query 0, from key 0 on
+  int first_position;  // of query 0
+  int key_offset;      // position of key 0
   const int32_t* document_starts;
   const int32_t* prefix_ends;
   const bool* hidden;
@@ -66,13 +68,13 @@ struct Problem {
   }
   // The terms that the score of a query and a key, which exist, has beside their product.
   __device__ float bias(int head, float slope, int64_t query, int64_t key) const {
-    const float alibi = slope * static_cast<float>(key);
+    const float alibi = slope * static_cast<float>(key_offset + key);
     return relative_bias == nullptr ? alibi : alibi + bias_by_distance(head)[key - query];
   }
   template <class Index>
   __device__ Index first_key(int64_t batch, Index query) const {
     if (document_starts == nullptr || query < 0 || query >= sq) return 0;
-    const int32_t start = document_starts[batch * sq + query];
+    const int32_t start = document_starts[batch * sq + query] - key_offset;
     return start > 0 ? start : 0;
   }
   // One past the last key that a query sees without a prefix ...
@@ -97,7 +99,8 @@ struct Problem {
     return (first_head + head) * dropout_rows_of_head;
   }
   __device__ float dropout_factor(int64_t batch, int head, int64_t query, int64_t key) const {
-    const int64_t position = query_offset + query;
+    const int64_t position = first_position + query;
+    key += key_offset;
     const auto words =
         dropout_words(static_cast<uint32_t>(dropout_column(key)),
                       static_cast<uint32_t>(first_dropout_row(head) + dropout_row(position)),
@@ -118,7 +121,9 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
       .d = static_cast<int>(q.d),
       .scale = s.scale,
       .is_causal = s.is_causal,
-      .query_offset = static_cast<int>(s.query_offset),
+      .query_offset = static_cast<int>(s.query_offset - s.key_offset),
+      .first_position = static_cast<int>(s.query_offset),
+      .key_offset = static_cast<int>(s.key_offset),
       .document_starts = static_cast<const int32_t*>(s.document_starts.data),
       .prefix_ends = static_cast<const int32_t*>(s.prefix_ends.data),
       .hidden = static_cast<const bool*>(s.key_padding_mask.data),

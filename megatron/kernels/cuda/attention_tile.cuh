@@ -245,10 +245,10 @@ __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kK
     for (int t = 0; t < Shape::kKeyTiles; ++t) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const auto own_key = static_cast<float>(key + t * 8 + at.column + i % 2);
+        const auto position = static_cast<float>(p.key_offset + key + t * 8 + at.column + i % 2);
 #pragma unroll
         for (int u = 0; u < Shape::kUnits; ++u) {
-          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * own_key);
+          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * position);
         }
       }
     }
@@ -289,7 +289,7 @@ __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kK
 // Dropout counts positions in groups of 16, so tiles of queries begin at multiples of 16: the first
 // tile may begin before the first query.
 __device__ __forceinline__ int queries_before_first(const Problem& p) {
-  return p.has_dropout ? p.query_offset % kDropoutQueries : 0;
+  return p.has_dropout ? p.first_position % kDropoutQueries : 0;
 }
 
 // --- Dropout ---

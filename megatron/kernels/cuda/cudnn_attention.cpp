@@ -138,7 +138,7 @@ class Tensors {
 // cuDNN's causal mask lets the last query see all keys.
 bool has_usual_mask(const ConstHeadsView& q, const ConstHeadsView& k,
                     const AttentionSettings& settings) {
-  return !settings.is_causal || settings.query_offset + q.s == k.s;
+  return !settings.is_causal || settings.query_offset - settings.key_offset + q.s == k.s;
 }
 
 bool takes(const ConstHeadsView& q, const ConstHeadsView& k, const AttentionSettings& settings) {

@@ -228,10 +228,11 @@ __device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem&
     for (int u = 0; u < Shape::kUnits; ++u) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const auto own_key = static_cast<float>(key + u * kUnit + at.row + i / 2 * 8);
+        const auto position =
+            static_cast<float>(p.key_offset + key + u * kUnit + at.row + i / 2 * 8);
 #pragma unroll
         for (int t = 0; t < Shape::kChunkTiles; ++t) {
-          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * own_key);
+          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * position);
         }
       }
     }
@@ -525,7 +526,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
         Diagonals<Shape> diagonals = {};
         differentiate<T, Shape, kHasDropout, kIsGeneral>(
             kept, ds, diagonals, x, dp, factor, statistics + stage * kQueries + begin, dropout,
-            p.query_offset + query, warp_key, at);
+            p.first_position + query, p.key_offset + warp_key, at);
         add_queries<T, Shape>(dv_sums, kept,
                               dout_tile + begin * QueryTile::kStride + QueryTile::of_rows(at.lane));
         add_queries<T, Shape>(dk_sums, ds,

@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       has_queries ? seen_by<Shape::kWarpQueries, kIsGeneral>(p, batch, query, at.lane) : Seen{};
   const float slope = p.slope(head);
   const DropoutHead dropout(p, batch, head);
-  const int position = p.query_offset + query;
+  const int position = p.first_position + query;
   const T* const q_lane =
       q_tile + at.warp * Shape::kWarpQueries * QueryTile::kStride + QueryTile::of_rows(at.lane);
 
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     for (int step = 0; step < Shape::kKeys / kUnit; ++step) {
       if constexpr (kHasDropout) {
         if (step % 2 == 0) {
-          drop<Shape>(x, 2 * step, dropout, position, key + step * kUnit, at);
+          drop<Shape>(x, 2 * step, dropout, position, p.key_offset + key + step * kUnit, at);
         }
       }
       uint32_t a[Shape::kUnits][4];

@@ -25,7 +25,7 @@ struct GptInput {
   RowIds neighbor_position_ids = {};  // [b l k, r]; undefined: 0 .. r - 1
 };
 // Under context parallelism s is the rank's part of the sequence (ContextParallel): position_ids
-// are not left out, and document_starts are [2, b, s / 2], by chunk.
+// are not left out, and document_starts are as context_parallel_attention() wants them.
 
 // A decoder-only language model, or a chunk of it: GPT-2 and, by its config, Llama, GPT-NeoX and
 // BLOOM (Radford et al. 2019; Touvron et al. 2023, arXiv:2302.13971), or the whole of a Retro

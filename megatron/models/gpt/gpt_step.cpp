@@ -88,7 +88,11 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
     made[kPositions] = tensor_of(batch.position_ids, shape);
   }
   if (!batch.document_starts.empty()) {
-    made[kDocumentStarts] = tensor_of(batch.document_starts, shape);
+    const bool has_all_positions = part && cp.exchange == ContextExchange::kAllToAll;
+    made[kDocumentStarts] =
+        has_all_positions
+            ? tensor_of(whole.document_starts, {whole.micro_batch_size, whole.seq_length})
+            : tensor_of(batch.document_starts, shape);
   }
   if (!batch.prefix_ends.empty()) made[kPrefixEnds] = tensor_of(batch.prefix_ends, shape);
   if (model_.chunk().has_head) {

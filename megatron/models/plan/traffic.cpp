@@ -57,6 +57,21 @@ int64_t num_recomputed_layers(const PlannedStage& stage) {
   return count;
 }
 
+// What context-parallel attention sends for a microbatch.
+int64_t context_bytes(const TransformerConfig& c, const MicrobatchSizes& sizes, int64_t layers,
+                      int64_t recomputed_layers) {
+  const int64_t heads = c.num_attention_heads / sizes.tp;
+  const int64_t groups = c.query_groups_of_rank(sizes.tp);
+  const int64_t head = sizes.tokens(c) * c.kv_channels * size_of(c.params_dtype);
+  if (sizes.exchange == ContextExchange::kAllToAll) {  // projections go, outputs come back
+    return (2 * layers + recomputed_layers) *
+           part_of_ring((2 * heads + 2 * groups) * head, sizes.cp);
+  }
+  // Keys and values reach all ranks forward and backward, and gradients their rank; around the
+  // ring, these are the gradients of the first rank, which sends most.
+  return (3 * layers + recomputed_layers) * part_of_ring(2 * groups * head * sizes.cp, sizes.cp);
+}
+
 // A bucket of gradients or parameters that holds `bytes` in all.
 int64_t bucket_bytes(const PlannedTraining& t, int64_t bytes, int64_t num_parameters) {
   const int64_t size = std::min(num_parameters, bucket_size(t.parallel));
@@ -105,11 +120,10 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
         collectives * static_cast<double>(part_of_ring(hidden_of(stack), sizes.tp)));
     sent.transfers += static_cast<int64_t>(collectives);
   }
-  // Gathered forward and backward, and gradients reduce-scattered.
-  const int64_t keys = sizes.tokens(c) * sizes.cp * 2 * c.num_query_groups * c.kv_channels /
-                       sizes.tp * size_of(c.params_dtype);
-  sent.context_parallel = (3 * held.num_layers + num_recomputed_layers(held)) *
-                          part_of_ring(keys, sizes.cp) * t.num_microbatches;
+  if (sizes.cp > 1 && !(only_exposed && sizes.exchange == ContextExchange::kP2p)) {
+    sent.context_parallel =
+        context_bytes(c, sizes, held.num_layers, num_recomputed_layers(held)) * t.num_microbatches;
+  }
   if (only_exposed && held.num_chunks > 1) return sent;
   const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
   const StackPart& last = held.stacks.back();

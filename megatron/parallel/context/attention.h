@@ -6,16 +6,27 @@
 namespace megatron {
 
 // attention() on a sequence that is spread over ranks. A rank has the queries, keys and values of
-// its two chunks (ContextParallel) and computes their outputs. Keys and values of all ranks are
-// gathered in halves: the first chunk needs the first half alone and is computed while the second
-// half travels. The backward pass gathers again instead of keeping, and sums the gradients of keys
-// and values over the ranks in the dtype of qkv (Llama team 2024, arXiv:2407.21783, sec. 3.3.2).
+// its two chunks (ContextParallel) and computes their outputs. How keys meet the queries of other
+// ranks depends on cp.exchange:
+//
+//   kP2p         Keys and values travel around a ring of ranks, a rank's two chunks at a time,
+//   beside
+//                the attention to those before them (Liu et al. 2023, arXiv:2310.01889). The parts
+//                of an output are merged by their log-sum-exp. Gradients of keys and values go
+//                straight to their owner, who sums them in fp32 (HeadSums says when not).
+//   kAllGather   They are gathered in halves: the first chunk needs the first half alone and is
+//                computed while the second half travels. The backward pass gathers again instead of
+//                keeping, and sums their gradients over the ranks in the dtype of qkv
+//                (Llama team 2024, arXiv:2407.21783, sec. 3.3.2).
+//   kAllToAll    Each rank gets the whole sequence of a part of the heads, and gives the outputs
+//                back (Jacobs et al. 2023, arXiv:2309.14509). cp must divide n and g.
 //
 //   qkv                      [s/cp, b, (n + 2 g) d]  keys rotated by their place in the sequence
-//   options.document_starts  [2, b, s/2cp] int32     by chunk; otherwise as for attention()
+//   options.document_starts  [2, b, s/2cp] int32     by chunk; kAllToAll: [b, s], the whole
 //   y                        [s/cp, b, n d]
 //
-// Saves what attention() does. A group of one calls that. REQUIRES: causal, no padding mask.
+// Saves what attention() does; kAllToAll one more tensor like y, the attention's output before it
+// is given back. A group of one calls attention(). REQUIRES: causal, no padding mask.
 Variable context_parallel_attention(const Variable& qkv, const AttentionOptions& options,
                                     const ContextParallel& cp);
 

@@ -52,6 +52,12 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add("--context-parallel-size", c.context_parallel_size, "Ranks that share each sequence.")
       .nickname({"--cp", "--cp-size"});
   flags
+      .add("--cp-comm-type", c.cp_comm_type,
+           "How keys reach the queries of context parallel ranks: p2p (around a ring, beside "
+           "attention), all_gather, or a2a (each rank has a part of the heads).")
+      .becomes("context_exchange")
+      .is_listed = false;
+  flags
       .add("--expert-model-parallel-size", c.expert_model_parallel_size,
            "Ranks that share the experts.")
       .refused("mixture of experts");
@@ -128,8 +134,6 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
                         "Groups with priority for communication.");
   flags.add_later_entry("--use-sharp", T::kSwitch, other, false, "Reductions inside switches.");
   flags.add_later_entry("--use-nccl-ub", T::kSwitch, other, false, "Registered NCCL buffers.");
-  flags.add_later_entry("--cp-comm-type", T::kTexts, other, std::vector<std::string>{"p2p"},
-                        "Communication of context parallel attention.");
   flags.add_later_entry("--expert-tensor-parallel-size", T::kInt, other, none,
                         "Tensor parallel size of experts.", "mixture of experts");
   flags.add_later_entry("--pipeline-model-parallel-layout", T::kText, other, none,

@@ -47,6 +47,12 @@ void make_llama(TransformerConfig& c) {
   c.num_query_groups = 2;
 }
 
+// The peak is in attention.
+void make_attention_large(TransformerConfig& c) {
+  c.padded_vocab_size = 32;
+  c.kv_channels = 2 * c.hidden_size / c.num_attention_heads;
+}
+
 const Variant kVariants[] = {
     {"gpt2", [](TransformerConfig&) {}},
     {"gpt2_micro_batch_3", [](TransformerConfig&) {}, 3},
@@ -181,6 +187,7 @@ struct RanksVariant {
   void (*change)(TransformerConfig& config) = [](TransformerConfig&) {};
   int64_t tp = 2;
   int64_t cp = 1;
+  ContextExchange exchange = ContextExchange::kP2p;
 };
 void PrintTo(const RanksVariant& variant, std::ostream* out) { *out << variant.name; }
 
@@ -192,6 +199,7 @@ TEST_P(GptPlanRanksTest, RanksTakeWhatIsPlanned) {
   ParallelConfig parallel;
   parallel.tensor_model_parallel_size = variant.tp;
   parallel.context_parallel_size = variant.cp;
+  parallel.context_exchange = variant.exchange;
   parallel.world_size = variant.tp * variant.cp;
   parallel.sequence_parallel = variant.sequence_parallel;
   parallel.tp_comm_overlap = variant.tp_comm_overlap;
@@ -285,10 +293,39 @@ constexpr RanksVariant kRanksVariants[] = {
        c.padded_vocab_size = 32;
      },
      4},
-    {"context", false, false, [](TransformerConfig&) {}, 1, 2},
-    {"context_grouped", false, false, make_llama, 1, 2},
-    {"context_recomputed", false, false,
+    {"ring", false, false, make_attention_large, 1, 2},
+    {"ring_of_four", false, false, make_attention_large, 1, 4},
+    {"ring_in_bf16", false, false,
+     [](TransformerConfig& c) {
+       make_attention_large(c);
+       c.params_dtype = DType::kBFloat16;
+     },
+     1, 2},
+    {"ring_of_four_in_bf16", false, false,
+     [](TransformerConfig& c) {
+       make_attention_large(c);
+       c.params_dtype = DType::kBFloat16;
+     },
+     1, 4},
+    {"ring_with_dropout", false, false,
+     [](TransformerConfig& c) {
+       make_attention_large(c);
+       c.params_dtype = DType::kBFloat16;
+       c.attention_dropout = 0.1;
+     },
+     1, 2},
+    {"ring_grouped", false, false, make_llama, 1, 2},
+    {"ring_recomputed", false, false,
      [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }, 1, 2},
+    {"gathered", false, false, [](TransformerConfig&) {}, 1, 2, ContextExchange::kAllGather},
+    {"gathered_grouped", false, false, make_llama, 1, 2, ContextExchange::kAllGather},
+    {"gathered_recomputed", false, false,
+     [](TransformerConfig& c) { recompute(c, RecomputeMethod::kUniform, 1); }, 1, 2,
+     ContextExchange::kAllGather},
+    {"by_heads", false, false, make_attention_large, 1, 2, ContextExchange::kAllToAll},
+    {"by_heads_of_four", false, false, make_attention_large, 1, 4, ContextExchange::kAllToAll},
+    {"by_heads_grouped", false, false, make_llama, 1, 2, ContextExchange::kAllToAll},
+    {"by_heads_tensor", true, false, [](TransformerConfig&) {}, 2, 2, ContextExchange::kAllToAll},
 };
 INSTANTIATE_TEST_SUITE_P(Variants, GptPlanRanksTest, testing::ValuesIn(kRanksVariants),
                          [](const auto& variant) { return std::string(variant.param.name); });
@@ -537,6 +574,48 @@ TEST_F(GptPlanLayoutTest, DataParallelTrafficIsExposedBucketByBucket) {
   EXPECT_NEAR(exposed(), (4 * 1e6 + 2 * n) * 3 / 4, 0.01 * n);
   parallel_.overlap_param_gather = true;
   EXPECT_NEAR(exposed(), (4 + 2) * 1e6 * 3 / 4, 0.01 * n);
+}
+
+// 16 heads and groups of 64, 16 layers, 16 samples of 1024: each of two ranks has half of the
+// tokens of all heads or all tokens of half of the heads, and sends the other half.
+TEST_F(GptPlanLayoutTest, ContextParallelTrafficIsThatOfTheExchange) {
+  parallel_.context_parallel_size = 2;
+  const int64_t block = int64_t{512} * 16 * 1024 * 2;  // of queries, of keys or of values
+  const int64_t layers = 16 * num_microbatches_;
+  const auto blocks = [&](auto f) { return f(training(), 0).context_parallel / block; };
+  EXPECT_EQ(blocks(traffic), layers * 3 * 2);
+  EXPECT_EQ(blocks(exposed_traffic), 0);
+  parallel_.context_exchange = ContextExchange::kAllGather;
+  EXPECT_EQ(blocks(traffic), layers * 3 * 2);
+  EXPECT_EQ(blocks(exposed_traffic), layers * 3 * 2);
+  parallel_.context_exchange = ContextExchange::kAllToAll;
+  EXPECT_EQ(blocks(traffic), layers * 2 * 4 / 2);
+  EXPECT_EQ(blocks(exposed_traffic), layers * 2 * 4 / 2);
+  recompute(config_, RecomputeMethod::kBlock, 4);
+  EXPECT_EQ(blocks(traffic), (16 * 2 + 4) * num_microbatches_ * 4 / 2);
+}
+
+// Of keys and values, a rank of a ring has two blocks at a time, however long the sequence is.
+TEST_F(GptPlanLayoutTest, ARingHoldsFewKeys) {
+  config_.seq_length = 131072;
+  config_.recompute_granularity = RecomputeGranularity::kFull;
+  config_.recompute_method = RecomputeMethod::kUniform;
+  config_.recompute_num_layers = 1;
+  parallel_.context_parallel_size = 8;
+  const auto attention = [&] {
+    const TransformerConfig config = resolved(config_);
+    const LayerMemory layer = layer_memory(config, {.micro_batch_size = 1,
+                                                    .cp = 8,
+                                                    .exchange = parallel_.context_exchange,
+                                                    .device = DeviceType::kCuda});
+    for (const MemoryStep& step : layer.backward) {
+      if (step.what == "attention") return step.allocates;
+    }
+    return int64_t{0};
+  };
+  const int64_t ring = attention();
+  parallel_.context_exchange = ContextExchange::kAllGather;
+  EXPECT_LT(2 * ring, attention());
 }
 
 TEST_F(GptPlanLayoutTest, MessagesBetweenStagesAreExposedUnlessInterleaved) {

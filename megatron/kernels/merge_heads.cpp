@@ -1,0 +1,40 @@
+#include "megatron/kernels/merge_heads.h"
+
+#include "megatron/kernels/dispatch.h"
+
+namespace megatron::kernels {
+namespace {
+
+void expect_same_heads(const ConstHeadsView& x, const ConstHeadsView& like, const char* what) {
+  expect_shape({x.s, x.b, x.heads, x.d}, {like.s, like.b, like.heads, like.d}, what);
+}
+
+}  // namespace
+
+void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
+  expect_same_heads(src, dst, "convert_heads: src");
+  if (stream.is_cpu()) return cpu::convert_heads(dst, src, stream);
+  if constexpr (kBuiltWithCuda) return cuda::convert_heads(dst, src, stream);
+  throw_built_without_cuda("convert_heads");
+}
+
+void add_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
+  expect_same_heads(src, dst, "add_heads: src");
+  if (stream.is_cpu()) return cpu::add_heads(dst, src, stream);
+  if constexpr (kBuiltWithCuda) return cuda::add_heads(dst, src, stream);
+  throw_built_without_cuda("add_heads");
+}
+
+void merge_attention(const HeadsView& out, TensorView lse, const ConstHeadsView& part,
+                     ConstView part_lse, Stream stream) {
+  expect_same_heads(part, out, "merge_attention: part");
+  expect_shape(lse.shape, {out.b, out.heads, out.s}, "merge_attention: lse");
+  expect_shape(part_lse.shape, lse.shape, "merge_attention: part_lse");
+  expect_dtype(lse.dtype, DType::kFloat32, "merge_attention: lse");
+  expect_dtype(part_lse.dtype, DType::kFloat32, "merge_attention: part_lse");
+  if (stream.is_cpu()) return cpu::merge_attention(out, lse, part, part_lse, stream);
+  if constexpr (kBuiltWithCuda) return cuda::merge_attention(out, lse, part, part_lse, stream);
+  throw_built_without_cuda("merge_attention");
+}
+
+}  // namespace megatron::kernels

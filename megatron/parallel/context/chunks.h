@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+
+#include "megatron/ops/attention.h"
+#include "megatron/parallel/parallel_context.h"
+
+// What the ways to attend in chunks (context/attention.h) have in common. A rank has two chunks of
+// equal length, one after the other.
+namespace megatron {
+
+// Tokens [begin, begin + count) of heads.
+kernels::HeadsView tokens_of(kernels::HeadsView heads, int64_t begin, int64_t count);
+kernels::ConstHeadsView tokens_of(kernels::ConstHeadsView heads, int64_t begin, int64_t count);
+
+// lse [2, b, n, s/2cp] fp32: the log-sum-exp of one of the chunks, [b, n, s/2cp].
+Tensor lse_of_chunk(const Tensor& lse, size_t chunk);
+
+// The sizes of one attention, and the settings of its chunks.
+struct ChunkedAttention {
+  AttentionOptions options;
+  ContextParallel cp;
+  int64_t length;  // of a chunk
+
+  ChunkedAttention(const Tensor& qkv, const AttentionOptions& options, const ContextParallel& cp);
+
+  int64_t whole() const { return 2 * cp.size() * length; }
+  // Do scores or dropout depend on the positions of queries and keys, beyond their order?
+  bool depends_on_positions() const {
+    return options.document_starts.defined() || options.alibi_slopes.defined() ||
+           options.dropout.is_active();
+  }
+  // Of the queries of this rank's chunk 0 or 1, for positions of the first query and the first key.
+  // `starts` is what the settings borrow.
+  kernels::AttentionSettings settings(size_t chunk, int64_t query_offset, int64_t key_offset,
+                                      int64_t head_size, Tensor& starts) const;
+};
+
+}  // namespace megatron
