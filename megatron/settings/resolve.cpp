@@ -440,11 +440,12 @@ class Resolver {
     if (cp > 1 && tp > 0 && args_.parallel.context_exchange == ContextExchange::kAllToAll) {
       const int64_t heads = c.num_attention_heads / tp;
       const int64_t groups = c.query_groups_of_rank(tp);
-      require(heads % cp == 0 && groups % cp == 0,
-              fmt::format("--cp-comm-type a2a: {} heads on {} groups of keys and values, those of a "
-                          "tensor-parallel rank, must be multiples of --context-parallel-size {}; "
-                          "use p2p or all_gather",
-                          heads, groups, cp));
+      require(
+          heads % cp == 0 && groups % cp == 0,
+          fmt::format("--cp-comm-type a2a: {} heads on {} groups of keys and values, those of a "
+                      "tensor-parallel rank, must be multiples of --context-parallel-size {}; "
+                      "use p2p or all_gather",
+                      heads, groups, cp));
     }
     require(!(c.distribute_saved_activations && args_.parallel.sequence_parallel),
             "--distribute-saved-activations and --sequence-parallel exclude each other; the latter "

@@ -28,14 +28,17 @@ class ContextLayoutTest : public LayoutTest {
 
 TEST_F(ContextLayoutTest, EveryTypeTrainsAsOneRank) {
   for (const bool is_llama_style : {false, true}) {
-    expect_as_one_rank(model(is_llama_style).with("--eval-iters", "2"),
-                       {{.cp = 2},
-                        {.cp = 4},
-                        {.tp = 2, .sequence_parallel = true, .cp = 2},
-                        {.pp = 2, .cp = 2},
-                        {.dp = 2, .distributed_optimizer = true, .overlap = true, .cp = 2}},
-                       is_llama_style ? "llama_" : "gpt_");
+    expect_as_one_rank(
+        model(is_llama_style).with("--eval-iters", "2"),
+        {{.cp = 2}, {.cp = 4}, {.tp = 2, .sequence_parallel = true, .cp = 2}, {.pp = 2, .cp = 2}},
+        is_llama_style ? "llama_" : "gpt_");
   }
+}
+
+TEST_F(ContextLayoutTest, ReplicasTrainAsOneRank) {
+  const Layout layout{.dp = 2, .distributed_optimizer = true, .overlap = true, .cp = 2};
+  expect_equal(trained(model(false), layout, "replicas"), trained(model(false), {}, "one"),
+               "replicas");
 }
 
 // Documents that do not see each other, positions that begin with each, ends that do not count, and
@@ -83,7 +86,7 @@ TEST_F(ContextLayoutTest, ACheckpointOfOneTypeIsGoneOnFromWithAnother) {
 
 TEST_F(ContextLayoutTest, TwoRunsHaveTheSameBits) {
   for (const char* type : kTypes) {
-    const Layout layout{.cp = 4, .cp_comm_type = type};
+    const Layout layout{.cp = 2, .cp_comm_type = type};
     EXPECT_EQ(trained(model(false), layout, "first"), trained(model(false), layout, "second"));
   }
 }

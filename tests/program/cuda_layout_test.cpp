@@ -49,7 +49,6 @@ TEST_F(CudaLayoutTest, EveryLayoutTrainsAsOneRank) {
   }
 }
 
-// Dropout takes chunks of a multiple of 32 to kernels on tensor cores; here they are of 16.
 TEST_F(CudaLayoutTest, EveryContextLayoutTrainsAsOneRank) {
   for (const bool is_llama_style : {false, true}) {
     const Flags dropping = wide_model(is_llama_style);
@@ -82,7 +81,8 @@ TEST_F(CudaLayoutTest, ContextRanksTrainAlikeInBf16) {
                           .with("--hidden-dropout", "0")
                           .with("--train-iters", "8");
   const Flags dropping = plain.with("--attention-dropout", "0.1");
-  for (const Flags& flags : {plain, dropping}) {
+  const Flags documents = dropping.with("--reset-attention-mask").with("--reset-position-ids");
+  for (const Flags& flags : {plain, dropping, documents}) {
     const double want = trained(flags, {}, "one").back().at("lm loss");
     for (const char* type : {"p2p", "all_gather", "a2a"}) {
       for (const int cp : {2, 4}) {

@@ -27,8 +27,8 @@ Traffic traffic(const PlannedTraining& training, int64_t stage);
 //   layers       what a product waits for. The collectives of a column-parallel layer's gradients
 //                run beside its products; with tp_comm_overlap the others do, too, but the last
 //                piece of an all-reduce, and if pieces are large enough (parallel/tensor/pieces.h)
-//   keys         all of context parallelism, but what travels around a ring: attention to a block
-//                takes longer than the next one's way. Of a gather the second half is hidden in part
+//   keys         all of context parallelism but a ring's, which counts as hidden by attention. Of a
+//                gather the second half is hidden in part
 //   stages       each message; interleaved ones travel beside the next chunk's work
 Traffic exposed_traffic(const PlannedTraining& training, int64_t stage);
 

@@ -9,11 +9,10 @@ namespace megatron {
 // its two chunks (ContextParallel) and computes their outputs. How keys meet the queries of other
 // ranks depends on cp.exchange:
 //
-//   kP2p         Keys and values travel around a ring of ranks, a rank's two chunks at a time,
-//   beside
+//   kP2p         Keys and values travel around a ring, two chunks of a rank at a time, beside
 //                the attention to those before them (Liu et al. 2023, arXiv:2310.01889). The parts
 //                of an output are merged by their log-sum-exp. Gradients of keys and values go
-//                straight to their owner, who sums them in fp32 (HeadSums says when not).
+//                straight to their owner. Sums of many terms of 16 bits are fp32 until the last.
 //   kAllGather   They are gathered in halves: the first chunk needs the first half alone and is
 //                computed while the second half travels. The backward pass gathers again instead of
 //                keeping, and sums their gradients over the ranks in the dtype of qkv

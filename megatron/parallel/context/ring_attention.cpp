@@ -34,7 +34,7 @@ comm::Pending started(const std::vector<Transfer>& transfers, const ContextParal
   return transfers.empty() ? comm::Pending() : comm::start_exchange(transfers, cp.group, stream);
 }
 
-// Two terms of 16 bits are as good as the ranks' sums of other collectives.
+// Between two ranks at most three terms meet, as in gathered_attention(), which rounds their sums.
 bool sums_in_fp32(const ChunkedAttention& a) { return a.cp.size() > 2 || a.depends_on_positions(); }
 
 // The block of keys and values that is at this rank, [s/cp, b, 2 g d], and the next one.
@@ -100,6 +100,53 @@ struct KeySums {
   }
 };
 
+// The gradients of other ranks' blocks, which go to them in the step after they are computed, and
+// those of this rank's block, which come from them.
+class GradientsHome {
+ public:
+  GradientsHome(const kernels::Qkv<ConstHeadsView>& in, const ChunkedAttention& a, Stream stream)
+      : a_(a),
+        groups_(in.k.heads),
+        shape_({in.k.s, in.k.b, 2 * groups_ * in.k.d}),
+        dtype_(in.k.dtype),
+        stream_(stream) {}
+
+  // Memory for those of the block of a step.
+  Kv<HeadsView> of_step(int step) {
+    Tensor& gradients = sent_[static_cast<size_t>(step) % 2];
+    if (!gradients.defined()) gradients = Tensor(shape_, dtype_, stream_);
+    return kernels::split_kv(gradients.view(), groups_);
+  }
+  // The messages of what was computed in `step`.
+  void add_transfers(int step, std::vector<Transfer>& transfers) {
+    const ContextParallel& cp = a_.cp;
+    const int to = neighbour(cp, -step);
+    const int64_t seen = num_seen_chunks(cp.rank(), to) * a_.length;
+    if (!received_.defined()) received_ = Tensor(shape_, dtype_, stream_);
+    transfers.push_back({sent_[static_cast<size_t>(step) % 2].slice(0, seen).view(), to, true});
+    transfers.push_back(
+        {received_.slice(0, num_chunks_of(step) * a_.length).view(), neighbour(cp, step)});
+  }
+  // Adds what has come.
+  void add_received(int step, KeySums& own) const {
+    own.add(num_chunks_of(step), kernels::split_kv(received_.view(), groups_));
+  }
+
+ private:
+  // The chunks of this rank that the sender sees.
+  int64_t num_chunks_of(int step) const {
+    return num_seen_chunks(neighbour(a_.cp, step), a_.cp.rank());
+  }
+
+  const ChunkedAttention& a_;
+  int64_t groups_;
+  Shape shape_;
+  DType dtype_;
+  Stream stream_;
+  std::array<Tensor, 2> sent_;
+  Tensor received_;
+};
+
 class RingGradients {
  public:
   RingGradients(const ChunkedAttention& a, const Tensor& qkv, const Tensor& y, const Tensor& lse,
@@ -113,38 +160,24 @@ class RingGradients {
 
   // Of qkv.
   void run(Tensor& dqkv) {
-    const int64_t groups = a_.options.num_query_groups;
-    const auto out = kernels::split_qkv(dqkv.view(), a_.options.num_heads, groups);
+    const auto out =
+        kernels::split_qkv(dqkv.view(), a_.options.num_heads, a_.options.num_query_groups);
     HeadSums dq(out.q, sums_in_fp32(a_), stream_);
     KeySums own({out.k, out.v}, sums_in_fp32(a_), stream_);
     KeyRing ring(in_, a_.cp, stream_);
-    const Shape block = {in_.k.s, in_.k.b, 2 * groups * in_.k.d};
-    std::array<Tensor, 2> sent;  // gradients of the blocks of this step and the last one
-    Tensor received;             // gradients of own keys
-
-    std::vector<RingPart> kept = parts_of_step(a_, 0);
-    const RingPart last_part = kept.back();
-    kept.pop_back();
+    GradientsHome home(in_, a_, stream_);
+    std::vector<RingPart> own_parts = parts_of_step(a_, 0);
+    const RingPart last_part = own_parts.back();
+    own_parts.pop_back();
     for (int step = 0; step <= a_.cp.size(); ++step) {
       std::vector<Transfer> transfers;
       ring.add_transfers(transfers);
-      const int home = step - 1;  // steps to the rank whose block was the last one
-      const int64_t sees_own = num_seen_chunks(neighbour(a_.cp, home), a_.cp.rank());
-      if (home > 0) {
-        const int64_t seen = num_seen_chunks(a_.cp.rank(), neighbour(a_.cp, -home));
-        if (!received.defined()) received = Tensor(block, in_.k.dtype, stream_);
-        transfers.push_back({sent[static_cast<size_t>(home) % 2].slice(0, seen * a_.length).view(),
-                             neighbour(a_.cp, -home), true});
-        transfers.push_back(
-            {received.slice(0, sees_own * a_.length).view(), neighbour(a_.cp, home)});
-      }
+      if (step > 1) home.add_transfers(step - 1, transfers);
       comm::Pending pending = started(transfers, a_.cp, stream_);
       if (step == 0) {
-        for (const RingPart& part : kept) differentiate(part, ring.keys(), dq, own);
+        for (const RingPart& part : own_parts) differentiate(part, ring.keys(), dq, own);
       } else if (step < a_.cp.size()) {
-        Tensor& gradients = sent[static_cast<size_t>(step) % 2];
-        if (!gradients.defined()) gradients = Tensor(block, in_.k.dtype, stream_);
-        KeySums sums(kernels::split_kv(gradients.view(), groups), false, stream_);
+        KeySums sums(home.of_step(step), false, stream_);
         for (const RingPart& part : parts_of_step(a_, step)) {
           differentiate(part, ring.keys(), dq, sums);
         }
@@ -152,9 +185,7 @@ class RingGradients {
         differentiate(last_part, {in_.k, in_.v}, dq, own);
       }
       pending.wait();
-      if (home > 0) {
-        own.add(sees_own, kernels::split_kv(std::as_const(received).view(), groups));
-      }
+      if (step > 1) home.add_received(step - 1, own);
       ring.advance();
     }
     dq.finish();

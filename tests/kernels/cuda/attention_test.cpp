@@ -30,6 +30,7 @@ struct Problem {
   float scale = 0;  // 0: 1 / sqrt(d)
   bool is_causal = false;
   int64_t query_offset = 0;
+  int64_t key_offset = 0;
   bool is_fused = true;  // queries, keys and values in one projection, where sq == sk
   DType dtype = DType::kFloat32;
   DropoutKey dropout{};
@@ -123,6 +124,7 @@ struct OnDevice {
     settings = {.scale = p.scale != 0 ? p.scale : 1 / std::sqrt(static_cast<float>(p.d)),
                 .is_causal = p.is_causal,
                 .query_offset = p.query_offset,
+                .key_offset = p.key_offset,
                 .document_starts = view(starts),
                 .prefix_ends = view(ends),
                 .key_padding_mask = view(mask),
@@ -370,6 +372,51 @@ TEST_F(AttentionCudaTest, ChunksOfASequence) {
       p.dropout_length = 1'024;
       p.dtype = DType::kBFloat16;
       check(p);
+    }
+  }
+}
+
+// A chunk's queries on a block of keys before it: some queries see a part of it, and some nothing.
+// Dropout takes blocks that begin at a multiple of 32 to tensor cores.
+TEST_F(AttentionCudaTest, BlocksOfKeys) {
+  constexpr int64_t kQueries = 140;
+  std::vector<int32_t> starts;
+  for (int32_t batch = 0; batch < 2; ++batch) {
+    for (int32_t i = 0; i < kQueries; ++i) {
+      starts.push_back(i < 20 ? 0 : i < 40 ? 300 + batch : i < 75 ? 420 : 600);
+    }
+  }
+  for (const int64_t key_offset : {128, 224, 231}) {
+    for (const int64_t d : {64, 96, 128}) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        Problem p{.name = "block",
+                  .sq = kQueries,
+                  .sk = 200,
+                  .b = 2,
+                  .heads = 4,
+                  .groups = 2,
+                  .d = d,
+                  .query_offset = 640,
+                  .key_offset = key_offset,
+                  .is_fused = false,
+                  .dtype = dtype};
+        check(p);
+        p.name = "biased block";
+        p.alibi_slopes = tensor_of(std::vector<float>{0.05f, 0.02f, 0.01f, 0.0f}, {4});
+        check(p);
+        p.name = "block of documents";
+        p.document_starts = tensor_of(starts, {2, kQueries});
+        check(p);
+        p.name = "dropped block of documents";
+        p.dropout = {.key = 7, .first_sample = 5, .probability = 0.3f};
+        p.dropout_length = 1'024;
+        check(p);
+        p.name = "own block";  // dropped, of documents and causal
+        p.query_offset = key_offset;
+        p.is_causal = true;
+        p.sk = kQueries;
+        check(p);
+      }
     }
   }
 }

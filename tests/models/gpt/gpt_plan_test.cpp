@@ -10,6 +10,7 @@
 #include "megatron/models/plan/traffic.h"
 #include "megatron/optim/flat_parameters.h"
 #include "megatron/optim/optimizer.h"
+#include "megatron/transformer/layer_memory.h"
 #include "tests/models/gpt/small_config.h"
 #include "tests/models/plan_trial.h"
 #include "tests/support/device_under_test.h"
