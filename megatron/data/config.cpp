@@ -16,6 +16,15 @@ std::vector<std::string> problems(const DataConfig& c) {
         "--per-split-data-args-path exclude each other; give the blend of each split, or one blend "
         "and --split");
   }
+  if (c.multiple_validation_sets && c.valid_data_path.empty() &&
+      c.per_split_data_args_path.empty()) {
+    found.emplace_back(
+        "--multiple-validation-sets needs the datasets of validation; give --valid-data-path or "
+        "--per-split-data-args-path");
+  }
+  if (!c.multiple_validation_sets && !c.validation_set_names.empty()) {
+    found.emplace_back("--validation-set-names is for --multiple-validation-sets; give both");
+  }
   if (c.mock_data && sources > 0) {
     found.emplace_back("--mock-data and data paths exclude each other; remove one of them");
   }

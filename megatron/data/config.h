@@ -17,11 +17,13 @@ struct DataConfig {
   std::vector<std::string> train_data_path;
   std::vector<std::string> valid_data_path;
   std::vector<std::string> test_data_path;
-  std::string data_args_path;            // a file with the words of data_path
-  std::string per_split_data_args_path;  // a JSON file: train, valid, test
-  std::string split = "969, 30, 1";      // proportions of data_path: train, valid, test
-  std::string data_cache_path;           // index caches; empty: beside the data
-  bool mock_data = false;                // synthetic samples instead of files
+  std::string data_args_path;                     // a file with the words of data_path
+  std::string per_split_data_args_path;           // a JSON file: train, valid, test
+  std::string split = "969, 30, 1";               // proportions of data_path: train, valid, test
+  std::string data_cache_path;                    // index caches; empty: beside the data
+  bool multiple_validation_sets = false;          // each dataset of validation is evaluated apart
+  std::vector<std::string> validation_set_names;  // theirs; empty: of their files
+  bool mock_data = false;                         // synthetic samples instead of files
 
   bool reset_position_ids = false;    // positions restart after each end of document
   bool reset_attention_mask = false;  // tokens do not see other documents

@@ -48,14 +48,18 @@ std::vector<std::string> items_of(const nlohmann::json& value, const std::string
 }
 
 // The blends of a split.
-std::vector<Blend> blends_of(Split split, std::span<const std::string> items,
-                             std::string_view flag) {
+std::vector<Blend> blends_of(Split split, std::span<const std::string> items, std::string_view flag,
+                             const DataConfig& config) {
+  if (split == Split::kValid && config.multiple_validation_sets) {
+    return separate_blends(items, config.validation_set_names, flag);
+  }
   if (split != Split::kTrain) return parse_blends(items, flag);
   if (items.empty()) return {};
   return {parse_blend(items, flag)};
 }
 
-std::array<std::vector<Blend>, 3> read_per_split(const std::string& path) {
+std::array<std::vector<Blend>, 3> read_per_split(const DataConfig& config) {
+  const std::string& path = config.per_split_data_args_path;
   const nlohmann::json file = nlohmann::json::parse(read_text(path), nullptr, false);
   if (!file.is_object()) {
     throw FormatError(
@@ -65,8 +69,9 @@ std::array<std::vector<Blend>, 3> read_per_split(const std::string& path) {
   for (const Split split : kSplits) {
     const auto value = file.find(split_name(split));
     if (value == file.end() || value->is_null()) continue;
-    blends[static_cast<size_t>(split)] = blends_of(split, items_of(*value, path, split_name(split)),
-                                                   fmt::format("{}: {}", path, split_name(split)));
+    blends[static_cast<size_t>(split)] =
+        blends_of(split, items_of(*value, path, split_name(split)),
+                  fmt::format("{}: {}", path, split_name(split)), config);
   }
   return blends;
 }
@@ -189,10 +194,40 @@ std::vector<Blend> parse_blends(std::span<const std::string> items, std::string_
   return groups;
 }
 
+std::vector<Blend> separate_blends(std::span<const std::string> items,
+                                   std::span<const std::string> names, std::string_view flag) {
+  const Blend all = parse_blend(items, flag);
+  if (!all.weights.empty()) {
+    throw ConfigError(fmt::format(
+        "{}: the datasets have weights, but with --multiple-validation-sets each is evaluated "
+        "apart; give their prefixes alone",
+        flag));
+  }
+  if (!names.empty() && names.size() != all.prefixes.size()) {
+    throw ConfigError(fmt::format("--validation-set-names: {} names for the {} datasets of {}",
+                                  names.size(), all.prefixes.size(), flag));
+  }
+  std::vector<Blend> blends;
+  for (size_t i = 0; i < all.prefixes.size(); ++i) {
+    const std::string& prefix = all.prefixes[i];
+    Blend blend;
+    blend.name = names.empty() ? prefix.substr(prefix.rfind('/') + 1) : names[i];
+    blend.prefixes = {prefix};
+    for (const Blend& other : blends) {
+      if (other.name != blend.name) continue;
+      throw ConfigError(
+          fmt::format("{}: {} and {} would both be logged as {}; give --validation-set-names", flag,
+                      other.prefixes.front(), prefix, blend.name));
+    }
+    blends.push_back(std::move(blend));
+  }
+  return blends;
+}
+
 DataPaths data_paths(const DataConfig& config) {
   DataPaths paths;
   if (!config.per_split_data_args_path.empty()) {
-    paths.per_split = read_per_split(config.per_split_data_args_path);
+    paths.per_split = read_per_split(config);
     return paths;
   }
   if (!config.data_args_path.empty()) {
@@ -200,9 +235,9 @@ DataPaths data_paths(const DataConfig& config) {
     return paths;
   }
   paths.all = parse_blend(config.data_path, "--data-path");
-  paths.per_split = {blends_of(Split::kTrain, config.train_data_path, "--train-data-path"),
-                     blends_of(Split::kValid, config.valid_data_path, "--valid-data-path"),
-                     blends_of(Split::kTest, config.test_data_path, "--test-data-path")};
+  paths.per_split = {blends_of(Split::kTrain, config.train_data_path, "--train-data-path", config),
+                     blends_of(Split::kValid, config.valid_data_path, "--valid-data-path", config),
+                     blends_of(Split::kTest, config.test_data_path, "--test-data-path", config)};
   return paths;
 }
 

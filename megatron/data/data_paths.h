@@ -31,6 +31,12 @@ Blend parse_blend(std::span<const std::string> items, std::string_view flag);
 // Empty if there are no items.
 std::vector<Blend> parse_blends(std::span<const std::string> items, std::string_view flag);
 
+// Each dataset on its own, under one of the names, or that of its files:
+// --multiple-validation-sets. Throws ConfigError for weights, groups, another number of names, and
+// equal names.
+std::vector<Blend> separate_blends(std::span<const std::string> items,
+                                   std::span<const std::string> names, std::string_view flag);
+
 // The sources of samples: one blend cut by --split, or the blends of train, valid and test.
 // Training has one blend; each blend of the others is evaluated on its own.
 struct DataPaths {

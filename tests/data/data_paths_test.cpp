@@ -69,6 +69,40 @@ TEST(DataPathsTest, ReadsSeveralGroupsToEvaluate) {
               testing::HasSubstr("--train-data-path: 2 groups; training reads one blend"));
 }
 
+TEST(DataPathsTest, SeparatesValidationSets) {
+  const auto names_of = [](const DataConfig& config) {
+    std::vector<std::string> names;
+    for (const Blend& blend : data_paths(config).per_split[1]) {
+      EXPECT_EQ(blend.prefixes.size(), 1u);
+      EXPECT_TRUE(blend.weights.empty());
+      names.push_back(blend.name);
+    }
+    return names;
+  };
+  DataConfig config{.train_data_path = {"1", "t", "2", "u"},
+                    .valid_data_path = {"x/a", "y/b"},
+                    .multiple_validation_sets = true};
+  EXPECT_THAT(names_of(config), ElementsAre("a", "b"));
+  EXPECT_THAT(data_paths(config).per_split[0].at(0).prefixes, ElementsAre("t", "u"));
+  config.validation_set_names = {"web", "code"};
+  EXPECT_THAT(names_of(config), ElementsAre("web", "code"));
+  const auto refusal = [&](std::vector<std::string> items, std::vector<std::string> names) {
+    config.valid_data_path = std::move(items);
+    config.validation_set_names = std::move(names);
+    return message_of<ConfigError>([&] { data_paths(config); });
+  };
+  EXPECT_THAT(refusal({"0.3", "a", "0.7", "b"}, {}),
+              testing::HasSubstr("give their prefixes alone"));
+  EXPECT_THAT(refusal({"a", "b"}, {"web"}), testing::HasSubstr("1 names for the 2 datasets"));
+  EXPECT_THAT(refusal({"x/a", "y/a"}, {}),
+              testing::HasSubstr("x/a and y/a would both be logged as a; give --validation-set"));
+  EXPECT_THAT(refusal({"a", "b"}, {"web", "web"}), testing::HasSubstr("both be logged as web"));
+  EXPECT_THAT(problems(DataConfig{.data_path = {"a"}, .multiple_validation_sets = true}),
+              ElementsAre(testing::HasSubstr("give --valid-data-path")));
+  EXPECT_THAT(problems(DataConfig{.valid_data_path = {"a"}, .validation_set_names = {"web"}}),
+              ElementsAre(testing::HasSubstr("is for --multiple-validation-sets")));
+}
+
 TEST(DataPathsTest, RejectsMixedForms) {
   EXPECT_THROW(parse_blend(Items{"0.3", "a", "b"}, "--data-path"), ConfigError);
   EXPECT_THROW(parse_blend(Items{"0.3", "a", "b", "0.7"}, "--data-path"), ConfigError);

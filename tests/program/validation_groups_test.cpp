@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include "tests/program/exact_resume.h"
 
 // Groups of --valid-weighted-split-paths: each is evaluated as if it were the only one.
@@ -60,6 +62,35 @@ TEST_F(ValidationGroupsTest, EachIsEvaluatedOnItsOwn) {
     EXPECT_EQ(losses("both.jsonl", name).size(), 2u);
   }
   EXPECT_NE(losses("both.jsonl", "late"), losses("both.jsonl", "early"));
+}
+
+TEST_F(ValidationGroupsTest, DatasetsAreEvaluatedApart) {
+  for (const char* name : {"a", "b"}) {
+    for (const char* end : {".bin", ".idx"}) {
+      std::filesystem::copy(golden("megatron/data") / (std::string("corpus_text_document") + end),
+                            path(std::string(name) + end));
+    }
+  }
+  const std::string a = path("a").string();
+  const std::string b = path("b").string();
+  const Flags short_run = golden_flags()
+                              .without("--data-path")
+                              .without("--split")
+                              .with("--train-data-path", a)
+                              .with("--train-iters", "4")
+                              .with("--eval-interval", "2");
+  const Outcome both = train(short_run.with("--metrics-jsonl", path("both.jsonl").string())
+                                 .with("--valid-data-path", a, b)
+                                 .with("--multiple-validation-sets")
+                                 .with("--validation-set-names", "web", "code"));
+  EXPECT_THAT(both.out, HasSubstr("\n web loss at iteration 2 | lm loss value: "));
+  EXPECT_THAT(both.out,
+              HasSubstr("\n code loss at iteration 4 on validation set | lm loss value: "));
+  train(short_run.with("--metrics-jsonl", path("alone.jsonl").string())
+            .with("--valid-data-path", b)
+            .with("--multiple-validation-sets"));
+  EXPECT_EQ(losses("both.jsonl", "code").size(), 2u);
+  EXPECT_EQ(losses("both.jsonl", "code"), losses("alone.jsonl", "b"));
 }
 
 TEST_F(ValidationGroupsTest, ResumeReadsOnInEachGroup) {

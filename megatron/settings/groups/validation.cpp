@@ -21,10 +21,10 @@ void add_validation_flags(FlagTable& flags, TrainingArgs& args) {
                         "First iteration that may evaluate.", "a late first evaluation");
   flags.add_later_entry("--full-validation", T::kSwitch, other, false,
                         "Evaluate on the whole validation set.", "full validation");
-  flags.add_later_entry("--multiple-validation-sets", T::kSwitch, other, false,
-                        "Evaluate on each validation set separately.", "several validation sets");
-  flags.add_later_entry("--validation-set-names", T::kTexts, other, ArgValue(),
-                        "Names of the validation sets.");
+  flags.add_switch("--multiple-validation-sets", args.data.multiple_validation_sets,
+                   "Evaluate on each dataset of --valid-data-path separately.");
+  flags.add_optional("--validation-set-names", args.data.validation_set_names,
+                     "Names of these datasets in the log; those of their files if not given.");
 }
 
 }  // namespace megatron
