@@ -79,9 +79,10 @@ TEST(DataPathsTest, SeparatesValidationSets) {
     }
     return names;
   };
-  DataConfig config{.train_data_path = {"1", "t", "2", "u"},
-                    .valid_data_path = {"x/a", "y/b"},
-                    .multiple_validation_sets = true};
+  DataConfig config;
+  config.train_data_path = {"1", "t", "2", "u"};
+  config.valid_data_path = {"x/a", "y/b"};
+  config.multiple_validation_sets = true;
   EXPECT_THAT(names_of(config), ElementsAre("a", "b"));
   EXPECT_THAT(data_paths(config).per_split[0].at(0).prefixes, ElementsAre("t", "u"));
   config.validation_set_names = {"web", "code"};
@@ -97,9 +98,12 @@ TEST(DataPathsTest, SeparatesValidationSets) {
   EXPECT_THAT(refusal({"x/a", "y/a"}, {}),
               testing::HasSubstr("x/a and y/a would both be logged as a; give --validation-set"));
   EXPECT_THAT(refusal({"a", "b"}, {"web", "web"}), testing::HasSubstr("both be logged as web"));
-  EXPECT_THAT(problems(DataConfig{.data_path = {"a"}, .multiple_validation_sets = true}),
-              ElementsAre(testing::HasSubstr("give --valid-data-path")));
-  EXPECT_THAT(problems(DataConfig{.valid_data_path = {"a"}, .validation_set_names = {"web"}}),
+  config = DataConfig();
+  config.multiple_validation_sets = true;
+  EXPECT_THAT(problems(config), ElementsAre(testing::HasSubstr("give --valid-data-path")));
+  config = DataConfig();
+  config.validation_set_names = {"web"};
+  EXPECT_THAT(problems(config),
               ElementsAre(testing::HasSubstr("is for --multiple-validation-sets")));
 }
 
