@@ -584,6 +584,7 @@ TEST_F(GptPlanLayoutTest, ContextParallelTrafficIsThatOfTheExchange) {
   const int64_t block = int64_t{512} * 16 * 1024 * 2;  // of queries, of keys or of values
   const int64_t layers = 16 * num_microbatches_;
   const auto blocks = [&](auto f) { return f(training(), 0).context_parallel / block; };
+  parallel_.context_exchange = ContextExchange::kP2p;
   EXPECT_EQ(blocks(traffic), layers * 3 * 2);
   EXPECT_EQ(blocks(exposed_traffic), 0);
   parallel_.context_exchange = ContextExchange::kAllGather;
@@ -614,6 +615,7 @@ TEST_F(GptPlanLayoutTest, ARingHoldsFewKeys) {
     }
     return int64_t{0};
   };
+  parallel_.context_exchange = ContextExchange::kP2p;
   const int64_t ring = attention();
   parallel_.context_exchange = ContextExchange::kAllGather;
   EXPECT_LT(2 * ring, attention());
