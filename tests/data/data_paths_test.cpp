@@ -72,7 +72,8 @@ TEST(DataPathsTest, ReadsSeveralGroupsToEvaluate) {
 TEST(DataPathsTest, SeparatesValidationSets) {
   const auto names_of = [](const DataConfig& config) {
     std::vector<std::string> names;
-    for (const Blend& blend : data_paths(config).per_split[1]) {
+    const DataPaths paths = data_paths(config);
+    for (const Blend& blend : paths.per_split[1]) {
       EXPECT_EQ(blend.prefixes.size(), 1u);
       EXPECT_TRUE(blend.weights.empty());
       names.push_back(blend.name);
