@@ -31,6 +31,7 @@
 #include "megatron/run/common_error.h"
 #include "megatron/run/loaded_model.h"
 #include "megatron/settings/training_args.h"
+#include "megatron/tokenizers/tokenizer_files.h"
 #include "megatron/training/microbatch_calculator.h"
 
 namespace megatron::cli {
@@ -261,7 +262,8 @@ void run_tasks(const Settings& settings, const comm::Group& world) {
           world, [&] { return std::shared_ptr<const Tokenizer>(make_tokenizer(tokenizer)); });
     });
   };
-  const std::shared_ptr<const Tokenizer> gpt = open(config.gpt_tokenizer);
+  // Training describes its samples by absolute paths, too.
+  const std::shared_ptr<const Tokenizer> gpt = open(with_absolute_paths(config.gpt_tokenizer));
   const std::shared_ptr<const Tokenizer> bert = open(config.bert_tokenizer);
   LazyEmbedder embedder(settings, *bert, world);
   for (const Task task : retro::tasks_of(config.retro_tasks)) {

@@ -14,6 +14,7 @@
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/pieces.h"
 #include "megatron/settings/training_args.h"
+#include "megatron/tokenizers/tokenizer_files.h"
 
 namespace megatron {
 namespace {
@@ -31,7 +32,8 @@ class Resolver {
 
   void run(int64_t world_size) {
     script_defaults();
-    tokenizer_paths();
+    // Checkpoints store these paths and may be used from other directories.
+    args_.tokenizer = with_absolute_paths(args_.tokenizer);
     trackers();
     sizes();
     if (!sizes_are_sane_) return;
@@ -57,17 +59,6 @@ class Resolver {
   }
   void exclude(bool both, const char* one, const char* other) {
     require(!both, fmt::format("{} and {} exclude each other; keep one", one, other));
-  }
-
-  // Checkpoints store these paths and may be used from other directories.
-  void tokenizer_paths() {
-    TokenizerConfig& c = args_.tokenizer;
-    for (std::string* path : {&c.vocab_file, &c.merge_file, &c.tokenizer_model}) {
-      std::error_code error;
-      if (path->empty() || !std::filesystem::exists(*path, error)) continue;  // a name on a hub
-      const std::filesystem::path absolute = std::filesystem::absolute(*path, error);
-      if (!error) *path = absolute.lexically_normal().string();
-    }
   }
 
   void trackers() {

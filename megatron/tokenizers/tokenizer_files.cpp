@@ -138,6 +138,15 @@ std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config) {
   return files;
 }
 
+TokenizerConfig with_absolute_paths(const TokenizerConfig& config) {
+  return with_paths(config, [](const fs::path& path) {
+    std::error_code error;
+    if (!fs::exists(path, error)) return path;  // a name on a hub
+    const fs::path absolute = fs::absolute(path, error);
+    return error ? path : absolute.lexically_normal();
+  });
+}
+
 void save_tokenizer(const TokenizerConfig& config, const fs::path& folder, int64_t max_file_bytes) {
   std::vector<TokenizerFile> files = tokenizer_files(config);
   TokenizerConfig flags = config_of_copies(config);

@@ -18,6 +18,10 @@ struct TokenizerFile {
 // The files that the tokenizer of a config reads; of a Hugging Face folder those that are there.
 std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config);
 
+// The config with the paths of files that are there made absolute and without detours: other
+// directories find them, and descriptions of data do not depend on the directory of a run.
+TokenizerConfig with_absolute_paths(const TokenizerConfig& config);
+
 // Larger files are not copied into checkpoints.
 inline constexpr int64_t kMaxCopiedTokenizerFile = int64_t{16} << 20;
 

@@ -62,6 +62,50 @@ class RetroTest : public ProgramTest {
   }
 };
 
+// The neighbours are those of the samples of a training, also if one of both got relative paths.
+TEST_F(RetroTest, TrainingFindsItsNeighbours) {
+  const std::filesystem::path data = golden("megatron/data");
+  const auto relative = [&](const char* file) {
+    return std::filesystem::relative(data / file).string();
+  };
+  const Outcome made =
+      run("retro-preprocess", flags()
+                                  .with("--retro-gpt-vocab-file", relative("vocab.json"))
+                                  .with("--retro-gpt-merge-file", relative("merges.txt"))
+                                  .words());
+  ASSERT_EQ(made.exit_code, 0) << made.err << made.out;
+  const Flags training = Flags()
+                             .with("--retro-workdir", path("W").string())
+                             .with("--retro-add-retriever")
+                             .with("--retro-gpt-chunk-length", "32")
+                             .with("--data-path", "1", (data / "corpus_text_document").string())
+                             .with("--data-cache-path", path("cache").string())
+                             .with("--split", "90,10,0")
+                             .with("--tokenizer-type", "GPT2BPETokenizer")
+                             .with("--vocab-file", (data / "vocab.json").string())
+                             .with("--merge-file", (data / "merges.txt").string())
+                             .with("--num-layers", "6")
+                             .with("--hidden-size", "32")
+                             .with("--num-attention-heads", "4")
+                             .with("--seq-length", "128")
+                             .with("--max-position-embeddings", "128")
+                             .with("--micro-batch-size", "4")
+                             .with("--global-batch-size", "8")
+                             .with("--train-samples", "80")
+                             .with("--eval-interval", "5")
+                             .with("--eval-iters", "1")
+                             .with("--lr", "1e-3")
+                             .with("--log-interval", "5")
+                             .with("--device", "cpu")
+                             .with("--num-threads", "1");
+  const Outcome trained = run("pretrain-retro", training.words());
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr(" iteration       10/      10 "));
+  const Outcome other = run("pretrain-retro", training.with("--eval-iters", "2").words());
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("this directory of neighbours is missing; compare"));
+}
+
 TEST_F(RetroTest, FindsNeighbours) {
   const Outcome outcome = run("retro-preprocess", flags().words());
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err << outcome.out;
