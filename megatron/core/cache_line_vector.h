@@ -15,7 +15,8 @@ struct CacheLineAllocator {
 
   CacheLineAllocator() = default;
   template <class U>
-  CacheLineAllocator(const CacheLineAllocator<U>&) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): containers convert allocators
+  CacheLineAllocator(const CacheLineAllocator<U>&) {}
 
   T* allocate(size_t count) {
     return static_cast<T*>(::operator new(count * sizeof(T), kCacheLine));
