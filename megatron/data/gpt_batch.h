@@ -14,7 +14,8 @@ struct GptSampleOptions {
   bool eod_mask_loss = false;         // inputs that are eod do not count in the loss
   bool reset_position_ids = false;    // positions restart after each eod
   bool reset_attention_mask = false;  // tokens see no token before the last eod
-  // So many tokens of each sample follow the text: those of a Retro's neighbours.
+  // So many numbers of each sample follow the text: the tokens of a Retro's neighbours, and what a
+  // task adds.
   int64_t neighbor_tokens = 0;
 };
 
@@ -32,6 +33,7 @@ struct GptBatch {
   // [b, s] token i also sees tokens [i, prefix_ends[i]); empty: none of them.
   std::vector<int32_t> prefix_ends = {};
   std::vector<int64_t> neighbor_tokens = {};  // [b, neighbor_tokens of GptSampleOptions]
+  int64_t chunk_length = 0;                   // of the chunks that have neighbours; 0: the model's
   // Divides the sum of losses; 0: the sum of loss_mask. Parts of sequences have their own.
   float loss_divisor = 0;
   int64_t first_sample = 0;  // index of the first row in the global order of the run

@@ -29,6 +29,8 @@ TransformerConfig for_inference(TransformerConfig config, InferenceWeights weigh
   if (weights == InferenceWeights::kInt8) config.fp8 = {};  // their products are others
   config.hidden_dropout = 0;
   config.attention_dropout = 0;
+  config.retro.encoder_hidden_dropout = 0;
+  config.retro.encoder_attention_dropout = 0;
   return config;
 }
 
@@ -148,6 +150,16 @@ void set_decoder_ends(LoadedModel& t5, const HfModel* hf, const ArgMap& args) {
       known(hf != nullptr ? hf->eos_token_id : std::nullopt, "eos_token_id", {SpecialToken::kEos});
 }
 
+void use_neighbors_of(const ModelChoice& choice, RetroConfig& retro) {
+  if (!retro.add_retriever) return;
+  if (choice.retro_num_neighbors > 0) retro.num_neighbors = choice.retro_num_neighbors;
+  if (!choice.retro_attention_gate) return;
+  if (retro.reads_neighbors() && *choice.retro_attention_gate == 0) {
+    warn("this Retro reads no neighbours here: it computes as with --retro-attention-gate 0");
+  }
+  retro.attention_gate = *choice.retro_attention_gate;
+}
+
 void expect_usable(const CheckpointSource& source, std::span<const ModelKind> usable) {
   if (std::ranges::find(usable, source.kind()) != usable.end()) return;
   std::vector<std::string_view> names;
@@ -210,10 +222,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
     warn(fmt::format("--pipeline-model-parallel-split-rank has no effect with a {}: it is for T5",
                      name_of(config.kind)));
   }
-  if (config.retro.reads_neighbors()) {
-    warn("this Retro reads no neighbours here: it computes as with --retro-attention-gate 0");
-    config.retro.attention_gate = 0;
-  }
+  use_neighbors_of(choice, config.retro);
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
   in_common([&] { expect_device_for(choice.weights, result.stream->get()); });
   result.parallel = make_parallel_context(world, parallel);

@@ -32,6 +32,10 @@ struct ModelChoice {
   DeviceChoice device = DeviceChoice::kAuto;
   ParallelConfig parallel = {};  // layout of this process group; that of the training is no matter
   InferenceWeights weights = InferenceWeights::kModel;
+  // Of a Retro, in place of the checkpoint's: empty, or 0 for the number, takes that. Commands that
+  // have no neighbours leave the gate closed.
+  std::optional<double> retro_attention_gate = 0.0;
+  int64_t retro_num_neighbors = 0;
   // Ranks beyond those of one model load further models; otherwise they are an error.
   bool has_replicas = false;
 };

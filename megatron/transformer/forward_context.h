@@ -13,6 +13,7 @@ struct CachedBatch;
 // What the layers of a Retro share in one forward pass. Sequences are cut into l chunks, which have
 // k neighbours each.
 struct Neighbors {
+  int64_t chunk_length = 0;  // m
   // [r, b l k, h] the embedded neighbours; column (sample l + chunk) k + neighbour
   Variable embedded;
   // [r k, b l, h] what the encoder made of them: the first layer that attends to neighbours sets it

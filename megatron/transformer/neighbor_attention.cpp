@@ -38,27 +38,64 @@ NeighborAttention::NeighborAttention(const TransformerConfig& config, const Stac
 
 NeighborAttention::~NeighborAttention() = default;
 
-Variable NeighborAttention::encode(const Variable& x, const ForwardContext& context) const {
-  const int64_t neighbors_of_sample = retro_.num_chunks(x.size(0)) * retro_.num_neighbors;
-  RandomState random = context.random->of_parts(neighbors_of_sample);
+Variable NeighborAttention::encode(const Variable& own, const ForwardContext& context,
+                                   RandomState random) const {
+  const Variable& embedded = context.neighbors->embedded;
   ForwardContext inside;
   inside.random = &random;
-  inside.encoder_output = split_chunks(x, retro_.chunk_length, ChunkRows::kOwn);  // [m, b l, h]
-  const Variable y = encoder_->forward(context.neighbors->embedded, inside);      // [r, b l k, h]
-  return cast(join_neighbors(y, retro_.num_neighbors), dtype_);                   // [r k, b l, h]
+  inside.encoder_output = own;
+  const Variable y = encoder_->forward(embedded, inside);  // [r, b l k, h]
+  return cast(join_neighbors(y, embedded.size(1) / own.size(1)), dtype_);
+}
+
+Variable NeighborAttention::gated(const Variable& y) const {
+  return retro_.attention_gate == 1 ? y : scale(y, static_cast<float>(retro_.attention_gate));
 }
 
 Variable NeighborAttention::forward(const Variable& x, const ForwardContext& context) const {
-  if (encoder_) context.neighbors->encoded = encode(x, context);
-  RandomState random = context.random->of_parts(retro_.num_chunks(x.size(0)));
+  if (context.cached != nullptr) return forward_cached(x, context);
+  Neighbors& neighbors = *context.neighbors;
+  const int64_t m = neighbors.chunk_length;
+  const int64_t num_chunks = (x.size(0) + m - 1) / m;
+  if (encoder_) {
+    const int64_t of_sample = neighbors.embedded.size(1) / x.size(1);
+    neighbors.encoded =
+        encode(split_chunks(x, m, ChunkRows::kOwn), context, context.random->of_parts(of_sample));
+  }
+  RandomState random = context.random->of_parts(num_chunks);
   ForwardContext inside;
   inside.random = &random;
-  inside.encoder_output = context.neighbors->encoded;
-  const Variable readers = split_chunks(x, retro_.chunk_length, ChunkRows::kReaders);
+  inside.encoder_output = neighbors.encoded;
+  const Variable readers = split_chunks(x, m, ChunkRows::kReaders);
   const Variable read =
       attn_.forward(readers, inside, random.dropout_key(dropout_site_, hidden_dropout_));
-  const Variable y = join_chunks(read, x.size(0), ChunkRows::kReaders);  // [s, b, h]
-  return retro_.attention_gate == 1 ? y : scale(y, static_cast<float>(retro_.attention_gate));
+  return gated(join_chunks(read, x.size(0), ChunkRows::kReaders));  // [s, b, h]
+}
+
+Variable NeighborAttention::forward_cached(const Variable& x, const ForwardContext& context) const {
+  Neighbors& neighbors = *context.neighbors;
+  const CachedBatch& cached = *context.cached;
+  ForwardContext inside;
+  inside.random = context.random;
+  if (!neighbors.embedded.defined()) {
+    inside.cached = context.cached;
+    return gated(attn_.forward(x, inside, {}));
+  }
+  const int64_t first = cached.first_chunk;
+  if (encoder_) {
+    Tensor own = zeros({neighbors.chunk_length, 1, x.size(2)}, dtype_, x.data().stream());
+    Tensor tokens = own.slice(0, first);
+    copy_into(tokens, x.data().slice(0, first));
+    neighbors.encoded = encode(Variable(own), context, *context.random);
+  }
+  attn_.keep(neighbors.encoded, *cached.encoder_cache, cached.encoder_slots);
+  inside.encoder_output = neighbors.encoded;
+  const int64_t num_readers = x.size(0) - (first - 1);
+  const Variable readers(x.data().slice(first - 1, num_readers));
+  Tensor y = zeros(x.shape(), x.dtype(), x.data().stream());
+  Tensor read = y.slice(first - 1, num_readers);
+  copy_into(read, attn_.forward(readers, inside, {}).data());
+  return gated(Variable(y));
 }
 
 }  // namespace megatron

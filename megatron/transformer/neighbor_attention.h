@@ -32,10 +32,17 @@ class NeighborAttention final : public Module {
   ~NeighborAttention() override;
 
   // Sets context.neighbors->encoded if the layer has the encoder.
+  //
+  // In generation (context.cached) x are tokens of one text: either its beginning, with neighbours
+  // of its first chunk, which the last token of that chunk and all behind it attend to; or tokens
+  // behind it, whose neighbours an earlier pass has read.
   Variable forward(const Variable& x, const ForwardContext& context) const;
 
  private:
-  Variable encode(const Variable& x, const ForwardContext& context) const;
+  // What the encoder makes of each chunk's k neighbours: own [m, b l, h] -> [r k, b l, h].
+  Variable encode(const Variable& own, const ForwardContext& context, RandomState random) const;
+  Variable forward_cached(const Variable& x, const ForwardContext& context) const;
+  Variable gated(const Variable& y) const;
 
   RetroConfig retro_;
   DType dtype_;

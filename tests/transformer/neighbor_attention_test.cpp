@@ -201,7 +201,7 @@ struct Layers {
                                 int64_t first_sample = 0) const {
     RandomState random(1);
     random.set_first_sample(first_sample);
-    Neighbors shared{.embedded = neighbors};
+    Neighbors shared{.chunk_length = kChunk, .embedded = neighbors};
     ForwardContext context;
     context.random = &random;
     context.neighbors = &shared;

@@ -142,8 +142,12 @@ Variable GptModel::forward(const GptInput& input, const Variable& activations, R
         looked_up(input.neighbor_tokens, input.neighbor_position_ids,
                   of_neighbors.dropout_key(neighbor_embedding_site_,
                                            static_cast<float>(config_.hidden_dropout)));
+    neighbors.chunk_length =
+        input.chunk_length > 0 ? input.chunk_length : config_.retro.chunk_length;
     context.neighbors = &neighbors;
   }
+  const bool has_read_neighbors = cached != nullptr && cached->encoder_cache != nullptr;
+  if (has_read_neighbors && config_.retro.reads_neighbors()) context.neighbors = &neighbors;
   return decoder_.forward(x, context);
 }
 

@@ -23,6 +23,7 @@ struct GptInput {
   // Of a Retro: the tokens of l chunks' k neighbours. Undefined: none of them is looked at.
   RowIds neighbor_tokens = {};        // [b l k, r], row (sample l + chunk) k + neighbour
   RowIds neighbor_position_ids = {};  // [b l k, r]; undefined: 0 .. r - 1
+  int64_t chunk_length = 0;           // m, l = ceil(s / m); 0: the config's
 };
 // Under context parallelism s is the rank's part of the sequence (ContextParallel): position_ids
 // are not left out, and document_starts are as context_parallel_attention() wants them.

@@ -17,6 +17,7 @@ enum Part : size_t {
   kPrefixEnds,
   kNeighborTokens,
   kNeighborOrder,
+  kChunkRows,  // [m, 0], which says m: the host knows shapes
   kLabels,
   kLossMask,
   kLossDivisor,
@@ -80,6 +81,9 @@ Microbatch GptStep::microbatch(const GptBatch& whole, bool has_gradient) const {
     const auto count = static_cast<int64_t>(batch.neighbor_tokens.size());
     add_ids(kNeighborTokens, kNeighborOrder, batch.neighbor_tokens, {count / r, r},
             config.padded_vocab_size, "token id of a neighbour");
+    if (batch.chunk_length > 0) {
+      made[kChunkRows] = Tensor({batch.chunk_length, 0}, DType::kInt64, Stream{});
+    }
   }
   if (reads_positions() && has_position_table()) {
     add_ids(kPositions, kPositionOrder, batch.position_ids, shape, config.max_position_embeddings,
@@ -115,6 +119,10 @@ Variable GptStep::forward(const Microbatch& batch, const Variable& activations) 
              .prefix_ends = batch[kPrefixEnds],
              .neighbor_tokens = {batch[kNeighborTokens], batch[kNeighborOrder]},
              .neighbor_position_ids = neighbor_positions_};
+    if (batch[kChunkRows].defined()) {
+      input.chunk_length = batch[kChunkRows].size(0);
+      input.neighbor_position_ids = {};  // those of the model's chunks
+    }
   }
   if (positions_.defined()) input.position_ids = positions_;
   return model_.forward(input, activations, random_);

@@ -48,12 +48,11 @@ SplitDatasets GptTask::open_datasets(const SampleCounts& sizes) const {
 
 void GptTask::open_data(const Progress& progress) {
   const DataConfig& data = config_.data;
-  const GptSampleOptions options{
-      .eod = tokenizer_->eod(),
-      .eod_mask_loss = data.eod_mask_loss,
-      .reset_position_ids = data.reset_position_ids,
-      .reset_attention_mask = data.reset_attention_mask,
-      .neighbor_tokens = config_.transformer.retro.neighbor_tokens(config_.transformer.seq_length)};
+  const GptSampleOptions options{.eod = tokenizer_->eod(),
+                                 .eod_mask_loss = data.eod_mask_loss,
+                                 .reset_position_ids = data.reset_position_ids,
+                                 .reset_attention_mask = data.reset_attention_mask,
+                                 .neighbor_tokens = numbers_behind_text()};
   const PrefixOptions prefixes{.eod = tokenizer_->eod(),
                                .per_document = data.reset_attention_mask,
                                .loss_on_targets_only = data.loss_on_targets_only,
@@ -80,6 +79,10 @@ void GptTask::close() {
   loaders_.close();
   steps_.clear();
   models_.clear();
+}
+
+int64_t GptTask::numbers_behind_text() const {
+  return config_.transformer.retro.neighbor_tokens(config_.transformer.seq_length);
 }
 
 void GptTask::adjust_batch(GptBatch&, Split) const {}

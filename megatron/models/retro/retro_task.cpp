@@ -16,38 +16,6 @@
 namespace megatron {
 namespace {
 
-// What a config asks for that Retro has not, a sentence each.
-std::vector<std::string> problems_of(const RunConfig& config) {
-  std::vector<std::string> problems;
-  if (!config.transformer.retro.add_retriever) return problems;
-  const ParallelConfig& parallel = config.parallel;
-  const auto one = [&](int64_t size, const char* flag) {
-    if (size == 1) return;
-    problems.push_back(
-        fmt::format("{} {} is not available for Retro; remove it, and divide the model by "
-                    "--tensor-model-parallel-size",
-                    flag, size));
-  };
-  one(parallel.pipeline_model_parallel_size, "--pipeline-model-parallel-size");
-  one(parallel.context_parallel_size, "--context-parallel-size");
-  const auto exclude = [&](bool is_on, const char* flag) {
-    if (is_on) problems.push_back(fmt::format("{} is not available for Retro; remove it", flag));
-  };
-  exclude(parallel.sequence_parallel, "--sequence-parallel");
-  exclude(config.data.prefix_lm, "--prefix-lm");
-  exclude(config.training.curriculum.is_on(), "curriculum_learning");
-  const SaveFormat format = config.checkpoint.save_format;
-  exclude(!config.checkpoint.save.empty() && format != SaveFormat::kNative,
-          "--save-format of other systems");
-  const bool has_data = config.data.mock_data || !config.data.retro_workdir.empty();
-  if (config.transformer.retro.reads_neighbors() && !has_data) {
-    problems.emplace_back(
-        "--retro-add-retriever needs --retro-workdir, the directory of Retro's preprocessing; for "
-        "synthetic samples give --mock-data");
-  }
-  return problems;
-}
-
 // The directory of a split's neighbours: that of --retro-neighbor-dirs, or that of these samples.
 std::filesystem::path neighbors_of(const DataConfig& config, Split split,
                                    const RetroSamples& samples) {
@@ -78,9 +46,40 @@ void expect_same_samples(const RunConfig& config, const RetroSettings& made_for)
 
 }  // namespace
 
+std::vector<std::string> retro_run_problems(const RunConfig& config) {
+  std::vector<std::string> problems;
+  if (!config.transformer.retro.add_retriever) return problems;
+  const ParallelConfig& parallel = config.parallel;
+  const auto one = [&](int64_t size, const char* flag) {
+    if (size == 1) return;
+    problems.push_back(
+        fmt::format("{} {} is not available for Retro; remove it, and divide the model by "
+                    "--tensor-model-parallel-size",
+                    flag, size));
+  };
+  one(parallel.pipeline_model_parallel_size, "--pipeline-model-parallel-size");
+  one(parallel.context_parallel_size, "--context-parallel-size");
+  const auto exclude = [&](bool is_on, const char* flag) {
+    if (is_on) problems.push_back(fmt::format("{} is not available for Retro; remove it", flag));
+  };
+  exclude(parallel.sequence_parallel, "--sequence-parallel");
+  exclude(config.data.prefix_lm, "--prefix-lm");
+  exclude(config.training.curriculum.is_on(), "curriculum_learning");
+  const SaveFormat format = config.checkpoint.save_format;
+  exclude(!config.checkpoint.save.empty() && format != SaveFormat::kNative,
+          "--save-format of other systems");
+  return problems;
+}
+
 RetroTask::RetroTask(const RunConfig& config, std::shared_ptr<const Tokenizer> tokenizer)
     : GptTask(config, std::move(tokenizer)) {
-  const std::vector<std::string> problems = problems_of(config);
+  std::vector<std::string> problems = retro_run_problems(config);
+  const bool has_data = config.data.mock_data || !config.data.retro_workdir.empty();
+  if (config.transformer.retro.reads_neighbors() && !has_data) {
+    problems.emplace_back(
+        "--retro-add-retriever needs --retro-workdir, the directory of Retro's preprocessing; for "
+        "synthetic samples give --mock-data");
+  }
   if (!problems.empty()) throw ConfigError(problems);
 }
 

@@ -1,11 +1,16 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "megatron/models/gpt/gpt_task.h"
 
 namespace megatron {
+
+// What a config asks for that a Retro has not, a sentence each; empty without one.
+std::vector<std::string> retro_run_problems(const RunConfig& config);
 
 // Next-token prediction with neighbours of each chunk, which were retrieved before: what `megatron
 // pretrain-retro` trains. Without --retro-add-retriever a GPT, on the same samples.
