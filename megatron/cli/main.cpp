@@ -51,6 +51,14 @@ int main(int argc, char** argv) {
        [](std::span<const std::string> words) {
          return cli::run_where_placed(words, "pretrain-retro");
        }},
+      {"retro-finetune", "tune a model on questions with answers",
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "retro-finetune");
+       }},
+      {"retro-generate", "answer questions with a tuned model",
+       [](std::span<const std::string> words) {
+         return cli::run_where_placed(words, "retro-generate");
+       }},
       {"retro-eval", "score answers that a model wrote", cli::retro_eval},
       {"finetune", "train a model further on texts",
        [](std::span<const std::string> words) { return cli::run_where_placed(words, "finetune"); }},

@@ -22,6 +22,8 @@
 #include "megatron/cli/pretrain_gpt.h"
 #include "megatron/cli/pretrain_retro.h"
 #include "megatron/cli/pretrain_t5.h"
+#include "megatron/cli/retro_finetune.h"
+#include "megatron/cli/retro_generate.h"
 #include "megatron/cli/retro_preprocess.h"
 #include "megatron/cli/score.h"
 #include "megatron/cli/self_test.h"
@@ -54,6 +56,8 @@ constexpr RankCommand kCommands[] = {{"pretrain-gpt", pretrain_gpt},
                                      {"evaluate", evaluate},
                                      {"finetune", finetune},
                                      {"retro-preprocess", retro_preprocess},
+                                     {"retro-finetune", retro_finetune},
+                                     {"retro-generate", retro_generate},
                                      {"test", self_test}};
 
 // Ignores problems of the words; the command reports them.

@@ -11,6 +11,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
 #include "megatron/tasks/detokenize.h"
+#include "megatron/tasks/json_items.h"
 #include "megatron/tokenizers/unicode_text.h"
 
 namespace megatron {
@@ -152,22 +153,8 @@ std::vector<std::string> read_guesses(const std::filesystem::path& file) {
 }
 
 std::vector<std::vector<std::string>> read_answers(const std::filesystem::path& file) {
-  Json questions = Json::array();
-  const std::string extension = file.extension().string();
-  try {
-    if (extension == ".txt" || extension == ".jsonl") {
-      for (const std::string& line : lines_of(file)) questions.push_back(Json::parse(line));
-    } else {
-      questions = Json::parse(read_text(file));
-    }
-  } catch (const Json::parse_error&) {
-    throw FormatError(
-        fmt::format("{}: question {} is not JSON; write a JSON array, or in a file "
-                    ".txt or .jsonl one object a line",
-                    file.string(), questions.size()));
-  }
   std::vector<std::vector<std::string>> answers;
-  for (const Json& question : questions) {
+  for (const Json& question : read_json_items(file, json_items_of(file))) {
     try {
       answers.push_back(answers_of(question));
     } catch (const Json::exception&) {

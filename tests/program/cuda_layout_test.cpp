@@ -72,14 +72,6 @@ TEST_F(CudaLayoutTest, EveryContextLayoutTrainsAsOneRank) {
 }
 
 // In 16 bits, with chunks that cuDNN and the kernels on tensor cores take.
-// Of training; the evaluations at the end have other names.
-double last_loss(const std::vector<Metrics>& rows) {
-  for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
-    if (const auto loss = row->find("lm loss"); loss != row->end()) return loss->second;
-  }
-  throw Error("no row has an lm loss");
-}
-
 TEST_F(CudaLayoutTest, ContextRanksTrainAlikeInBf16) {
   const Flags plain = wide_model(true)
                           .with("--bf16")
@@ -91,13 +83,13 @@ TEST_F(CudaLayoutTest, ContextRanksTrainAlikeInBf16) {
   const Flags dropping = plain.with("--attention-dropout", "0.1");
   const Flags documents = dropping.with("--reset-attention-mask").with("--reset-position-ids");
   for (const Flags& flags : {plain, dropping, documents}) {
-    const double want = last_loss(trained(flags, {}, "one"));
+    const double want = trained(flags, {}, "one").back().at("lm loss");
     for (const char* type : {"p2p", "all_gather", "a2a"}) {
       for (const int cp : {2, 4}) {
         const Layout layout{.cp = cp, .cp_comm_type = type};
         const std::string name = name_of(layout);
         const std::vector<Metrics> first = trained(flags, layout, name);
-        EXPECT_NEAR(last_loss(first), want, 0.01) << name;
+        EXPECT_NEAR(first.back().at("lm loss"), want, 0.01) << name;
         EXPECT_EQ(trained(flags, layout, name + "_again"), first) << name;
       }
     }

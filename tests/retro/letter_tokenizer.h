@@ -9,18 +9,23 @@
 
 namespace megatron {
 
-// Tokens are the codes of ASCII letters; 0 ends a document. Each letter but a blank is a token.
+// Tokens are the codes of ASCII letters; 0 ends a document. Each letter but a blank is a token, or
+// each letter.
 class LetterTokenizer final : public Tokenizer {
  public:
+  explicit LetterTokenizer(bool keeps_blanks = false) : keeps_blanks_(keeps_blanks) {}
+
   std::unique_ptr<Encoder> make_encoder() const override {
     struct LetterEncoder final : Encoder {
+      explicit LetterEncoder(bool keeps) : keeps_blanks(keeps) {}
       void append(std::string_view text, std::vector<int32_t>& ids) override {
         for (const char letter : text) {
-          if (letter != ' ') ids.push_back(letter);
+          if (letter != ' ' || keeps_blanks) ids.push_back(letter);
         }
       }
+      bool keeps_blanks;
     };
-    return std::make_unique<LetterEncoder>();
+    return std::make_unique<LetterEncoder>(keeps_blanks_);
   }
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
@@ -52,6 +57,9 @@ class LetterTokenizer final : public Tokenizer {
   std::string_view type() const override { return "LetterTokenizer"; }
   std::string source() const override { return ""; }
   TokenizerDescription description() const override { return {"LetterTokenizer", {}, {}}; }
+
+ private:
+  bool keeps_blanks_;
 };
 
 }  // namespace megatron
