@@ -269,7 +269,16 @@ void fit_vocabulary(CheckpointContents& contents, const Options& o, const Target
 
 // The settings of a run in this program's types; the tokenizer's even if its files are elsewhere.
 ArgMap native_args(const TrainingArgs& run, const ArgMap& stored) {
-  ArgMap args = arg_map(run);
+  // Settings of the model are stored although no command line gave them.
+  TrainingArgs given = run;
+  TrainingArgs bound;
+  const FlagTable flags = training_flags(bound);
+  bound = run;
+  for (const std::string& dest : flags.changed()) {
+    const bool is_of_model = flags.find(dest)->taken_from_checkpoint != FromCheckpoint::kNever;
+    if (is_of_model) given.given.insert(dest);
+  }
+  ArgMap args = arg_map(given);
   for (const char* name : {"tokenizer_type", "vocab_file", "merge_file", "tokenizer_model",
                            "vocab_size", "num_tokentypes", "bos_token_id", "eos_token_id",
                            "pad_token_id", "decoder_start_token_id"}) {

@@ -302,6 +302,19 @@ void fit_retro(const RetroConfig& retro, const CheckpointContents& contents,
   }
 }
 
+// The neighbours' encoder of a Retro has the same tensors with either residual. Throws ConfigError
+// if the checkpoint is known to have another one than the run.
+void expect_residual(const RetroConfig& retro, const CheckpointContents& contents) {
+  const auto stored = contents.args.find("retro_encoder_residual");
+  if (!retro.add_retriever || stored == contents.args.end()) return;
+  const std::string now = retro.encoder_residual == RetroResidual::kPost ? "post" : "pre";
+  if (stored->second == ArgValue(now)) return;
+  throw ConfigError(
+      fmt::format("--retro-encoder-residual {} differs from that of the checkpoint, {}; use that, "
+                  "or --use-checkpoint-args",
+                  now, text_of(stored->second)));
+}
+
 // Refuses a checkpoint that contradicts the run, or lacks what the run wants of it.
 void expect_to_continue(const RunConfig& config, const CheckpointContents& contents,
                         const std::filesystem::path& directory) {
@@ -351,6 +364,7 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
   } else if (!c.finetune) {
     expect_to_continue(config, contents, source.directory());
   }
+  expect_residual(config.transformer.retro, contents);
   const bool with_optimizer = !c.finetune && !c.no_load_optim && contents.has_optimizer();
   if (with_optimizer) run.optimizer.prepare_load();
   CheckpointState state = state_of(config, run, with_optimizer, Use::kLoad);

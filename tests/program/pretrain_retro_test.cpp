@@ -97,6 +97,88 @@ TEST_F(PretrainRetroTest, BeginsWithTheWeightsOfAGpt) {
   EXPECT_THAT(resumed.err, HasSubstr("missing: the checkpoint has no decoder.layers.1.pre_cross_"));
 }
 
+// Megatron-LM's layers: the sixth one of six attends. A run goes on from a checkpoint in either of
+// its forms, with the optimizer's state, as from our own.
+class RetroInterchangeTest : public LayoutTest {
+ protected:
+  Flags flags(const std::string& residual) const {
+    return retro(golden_flags())
+        .without("--retro-layer-numbers")
+        .with("--num-layers", "6")
+        .with("--train-iters", "4")
+        .with("--retro-encoder-residual", residual)
+        .with("--retro-encoder-layers", "3");
+  }
+  void convert(const std::string& from, const std::string& to, const Words& more) const {
+    Words words = {"--load-dir", path(from).string(), "--save-dir", path(to).string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run("convert-checkpoint", words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("every tensor was read again and is the same"));
+  }
+  // Losses of four more iterations.
+  std::vector<Metrics> continued(const std::string& from, const Flags& flags) {
+    return trained(flags.with("--load", path(from).string())
+                       .with("--train-iters", "8")
+                       .with("--override-opt_param-scheduler"),
+                   {}, "from-" + from, kCommand);
+  }
+};
+
+TEST_F(RetroInterchangeTest, GoesOnFromMegatronLmsForms) {
+  struct Form {
+    std::string residual, saver, other;
+  };
+  for (const Form& form : {Form{"pre", "megatron", "core"}, Form{"post", "core", "megatron"},
+                           Form{"post", "core-te", "megatron"}}) {
+    const std::string own = "own-" + form.saver;
+    const Flags model = flags(form.residual);
+    train(model.with("--save", path(own).string()).with("--save-interval", "4"), {}, kCommand);
+    const std::vector<Metrics> want = continued(own, model);
+    ASSERT_GE(want.size(), 4u);
+    const std::string divided = form.saver + "-2";
+    convert(own, divided, {"--saver", form.saver, "--target-tensor-parallel-size", "2"});
+    const Flags shown = model.without("--retro-encoder-residual")
+                            .without("--retro-encoder-layers")
+                            .with("--use-checkpoint-args");
+    expect_equal(continued(divided, shown), want, divided);
+    const std::string back = form.saver + "-back";
+    convert(divided, back, {"--saver", "native"});
+    expect_equal(continued(back, model), want, back);
+    if (form.residual == "post") {
+      const Flags other =
+          model.with("--retro-encoder-residual", "pre").with("--load", path(divided).string());
+      EXPECT_THAT(run(kCommand, other.words()).err, HasSubstr("--retro-encoder-residual"));
+    }
+    // The other form computes another model.
+    const Outcome refused =
+        run("convert-checkpoint", {"--load-dir", path(own).string(), "--save-dir",
+                                   path("no").string(), "--saver", form.other});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("is not what this form of Megatron-LM computes"));
+  }
+}
+
+TEST_F(RetroInterchangeTest, IsSavedByATrainingOfTwoRanks) {
+  const Flags model = flags("pre");
+  const std::vector<Metrics> want = trained(model, {}, "want", kCommand);
+  trained(model.with("--save", path("saved").string())
+              .with("--save-interval", "4")
+              .with("--save-format", "megatron"),
+          {.tp = 2}, "tp", kCommand);
+  EXPECT_TRUE(std::filesystem::exists(path("saved/iter_0000004/mp_rank_01/model_optim_rng.pt")));
+  const Outcome outcome = train(model.with("--load", path("saved").string())
+                                    .with("--skip-train")
+                                    .with("--use-checkpoint-args"),
+                                {}, kCommand);
+  EXPECT_THAT(outcome.out, HasSubstr("validation loss at iteration 4"));
+  const Outcome layers =
+      run("convert-checkpoint",
+          {"--load-dir", path("saved").string(), "--save-dir", path("no").string(), "--saver",
+           "megatron", "--target-pipeline-parallel-size", "2"});
+  EXPECT_THAT(layers.err, HasSubstr("a Retro has one pipeline stage"));
+}
+
 TEST_F(PretrainRetroTest, NamesEverythingThatItHasNot) {
   const Flags wrong =
       flags()
@@ -106,13 +188,13 @@ TEST_F(PretrainRetroTest, NamesEverythingThatItHasNot) {
           .with("--sequence-parallel")
           .with("--save", path("save").string())
           .with("--save-interval", "2")
-          .with("--save-format", "megatron");
+          .with("--save-format", "hf");
   Words words = {"--nproc-per-node", "2", kCommand};
   for (const std::string& word : wrong.words()) words.push_back(word);
   const Outcome outcome = run("launch", words);
   EXPECT_EQ(outcome.exit_code, 2);
   for (const char* problem : {"--sequence-parallel is not available for Retro",
-                              "--save-format of other systems is not available for Retro",
+                              "--save-format hf is not available for Retro",
                               "--retro-add-retriever needs --retro-workdir"}) {
     EXPECT_THAT(outcome.err, HasSubstr(problem));
   }

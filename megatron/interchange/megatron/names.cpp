@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <span>
 
 #include "megatron/core/error.h"
+#include "megatron/interchange/megatron/layer_names.h"
 
 namespace megatron {
 namespace {
@@ -16,99 +16,6 @@ constexpr std::string_view kLayer = "{i}";
 constexpr std::string_view kTiedLegacy = "word_embeddings_for_head.weight";
 constexpr std::string_view kTiedCore = "output_layer.weight";
 constexpr std::string_view kSecondHead = "lm_head.output_layer.";
-
-// One tensor: what is after "encoder.layers.{i}." here and after its counterpart there.
-struct LayerRow {
-  std::string_view ours;
-  // By MegatronNaming; empty: the spelling has no such tensor.
-  std::array<std::string_view, 5> theirs;
-};
-
-constexpr LayerRow kLayerRows[] = {
-    {"input_layernorm.weight",
-     {"input_norm.weight", "input_layernorm.weight",
-      "self_attention.layernorm_qkv.layer_norm_weight", "input_layernorm.weight",
-      "self_attention.linear_qkv.layer_norm_weight"}},
-    {"input_layernorm.bias",
-     {"input_norm.bias", "input_layernorm.bias", "self_attention.layernorm_qkv.layer_norm_bias",
-      "input_layernorm.bias", "self_attention.linear_qkv.layer_norm_bias"}},
-    {"self_attention.linear_qkv.weight",
-     {"self_attention.query_key_value.weight", "self_attention.query_key_value.weight",
-      "self_attention.layernorm_qkv.weight", "self_attention.linear_qkv.weight",
-      "self_attention.linear_qkv.weight"}},
-    {"self_attention.linear_qkv.bias",
-     {"self_attention.query_key_value.bias", "self_attention.query_key_value.bias",
-      "self_attention.layernorm_qkv.bias", "self_attention.linear_qkv.bias",
-      "self_attention.linear_qkv.bias"}},
-    {"self_attention.linear_proj.weight",
-     {"self_attention.dense.weight", "self_attention.dense.weight", "self_attention.proj.weight",
-      "self_attention.linear_proj.weight", "self_attention.linear_proj.weight"}},
-    {"self_attention.linear_proj.bias",
-     {"self_attention.dense.bias", "self_attention.dense.bias", "self_attention.proj.bias",
-      "self_attention.linear_proj.bias", "self_attention.linear_proj.bias"}},
-    {"self_attention.q_layernorm.weight",
-     {"", "", "", "self_attention.q_layernorm.weight", "self_attention.q_layernorm.weight"}},
-    {"self_attention.q_layernorm.bias",
-     {"", "", "", "self_attention.q_layernorm.bias", "self_attention.q_layernorm.bias"}},
-    {"self_attention.k_layernorm.weight",
-     {"", "", "", "self_attention.k_layernorm.weight", "self_attention.k_layernorm.weight"}},
-    {"self_attention.k_layernorm.bias",
-     {"", "", "", "self_attention.k_layernorm.bias", "self_attention.k_layernorm.bias"}},
-    {"pre_mlp_layernorm.weight",
-     {"post_attention_norm.weight", "post_attention_layernorm.weight",
-      "layernorm_mlp.layer_norm_weight", "pre_mlp_layernorm.weight",
-      "mlp.linear_fc1.layer_norm_weight"}},
-    {"pre_mlp_layernorm.bias",
-     {"post_attention_norm.bias", "post_attention_layernorm.bias", "layernorm_mlp.layer_norm_bias",
-      "pre_mlp_layernorm.bias", "mlp.linear_fc1.layer_norm_bias"}},
-    {"mlp.linear_fc1.weight",
-     {"mlp.dense_h_to_4h.weight", "mlp.dense_h_to_4h.weight", "layernorm_mlp.fc1_weight",
-      "mlp.linear_fc1.weight", "mlp.linear_fc1.weight"}},
-    {"mlp.linear_fc1.bias",
-     {"mlp.dense_h_to_4h.bias", "mlp.dense_h_to_4h.bias", "layernorm_mlp.fc1_bias",
-      "mlp.linear_fc1.bias", "mlp.linear_fc1.bias"}},
-    {"mlp.linear_fc2.weight",
-     {"mlp.dense_4h_to_h.weight", "mlp.dense_4h_to_h.weight", "layernorm_mlp.fc2_weight",
-      "mlp.linear_fc2.weight", "mlp.linear_fc2.weight"}},
-    {"mlp.linear_fc2.bias",
-     {"mlp.dense_4h_to_h.bias", "mlp.dense_4h_to_h.bias", "layernorm_mlp.fc2_bias",
-      "mlp.linear_fc2.bias", "mlp.linear_fc2.bias"}},
-};
-
-// What a layer with cross-attention has beside the rows above, or instead of them: the norm before
-// the feed-forward part comes later there. From the attention to the encoder's output on, in order.
-constexpr LayerRow kCrossRows[] = {
-    {"pre_cross_attn_layernorm.weight",
-     {"post_attention_norm.weight", "post_attention_layernorm.weight", "",
-      "pre_cross_attn_layernorm.weight", "pre_cross_attn_layernorm.weight"}},
-    {"pre_cross_attn_layernorm.bias",
-     {"post_attention_norm.bias", "post_attention_layernorm.bias", "",
-      "pre_cross_attn_layernorm.bias", "pre_cross_attn_layernorm.bias"}},
-    {"cross_attention.linear_q.weight",
-     {"inter_attention.query.weight", "inter_attention.query.weight", "",
-      "cross_attention.linear_q.weight", "cross_attention.linear_q.weight"}},
-    {"cross_attention.linear_q.bias",
-     {"inter_attention.query.bias", "inter_attention.query.bias", "",
-      "cross_attention.linear_q.bias", "cross_attention.linear_q.bias"}},
-    {"cross_attention.linear_kv.weight",
-     {"inter_attention.key_value.weight", "inter_attention.key_value.weight", "",
-      "cross_attention.linear_kv.weight", "cross_attention.linear_kv.weight"}},
-    {"cross_attention.linear_kv.bias",
-     {"inter_attention.key_value.bias", "inter_attention.key_value.bias", "",
-      "cross_attention.linear_kv.bias", "cross_attention.linear_kv.bias"}},
-    {"cross_attention.linear_proj.weight",
-     {"inter_attention.dense.weight", "inter_attention.dense.weight", "",
-      "cross_attention.linear_proj.weight", "cross_attention.linear_proj.weight"}},
-    {"cross_attention.linear_proj.bias",
-     {"inter_attention.dense.bias", "inter_attention.dense.bias", "",
-      "cross_attention.linear_proj.bias", "cross_attention.linear_proj.bias"}},
-    {"pre_mlp_layernorm.weight",
-     {"post_inter_attention_norm.weight", "post_inter_attention_layernorm.weight", "",
-      "pre_mlp_layernorm.weight", "mlp.linear_fc1.layer_norm_weight"}},
-    {"pre_mlp_layernorm.bias",
-     {"post_inter_attention_norm.bias", "post_inter_attention_layernorm.bias", "",
-      "pre_mlp_layernorm.bias", "mlp.linear_fc1.layer_norm_bias"}},
-};
 
 // The norm at the end of a stack: what is after "encoder.".
 struct FinalRow {
@@ -195,23 +102,10 @@ std::string modernized(std::string_view path) {
   return name;
 }
 
-// The rows of a stack's layers, in the order of the search.
-using LayerRows = std::array<std::span<const LayerRow>, 2>;
-LayerRows rows_of(ModelKind kind, std::string_view stack) {
-  const bool has_cross_attention = kind == ModelKind::kT5 && stack == kDecoder;
-  return {has_cross_attention ? std::span<const LayerRow>(kCrossRows) : std::span<const LayerRow>(),
-          kLayerRows};
-}
-
-// The row of a tensor of a layer; `rest` is what follows the name of the stack.
-const LayerRow* layer_row(const LayerRows& all, std::string_view rest) {
-  if (!rest.starts_with(kLayers)) return nullptr;
-  rest.remove_prefix(kLayers.size());
-  for (const std::span<const LayerRow> rows : all) {
-    const auto found = std::ranges::find(rows, rest, &LayerRow::ours);
-    if (found != rows.end()) return &*found;
-  }
-  return nullptr;
+// What kind of layer a stack has; `attends` to neighbours: a Retro's.
+LayerKind layer_kind(ModelKind kind, std::string_view stack, bool attends) {
+  if (kind == ModelKind::kT5 && stack == kDecoder) return LayerKind::kCross;
+  return kind == ModelKind::kGpt && attends ? LayerKind::kRetro : LayerKind::kPlain;
 }
 
 const FinalRow* final_row(std::string_view rest) {
@@ -225,30 +119,24 @@ const OuterRow* outer_row(std::string_view ours) {
 }
 
 // Ours for a name of theirs within a stack; empty for none.
-std::string_view ours_within_stack(const LayerRows& all, std::string_view theirs, bool is_legacy) {
+std::string ours_within_stack(LayerKind kind, std::string_view theirs, bool is_legacy) {
   if (theirs.starts_with(kLayers)) {
-    theirs.remove_prefix(kLayers.size());
-    for (const std::span<const LayerRow> rows : all) {
-      for (const LayerRow& row : rows) {
-        if (std::ranges::find(row.theirs, theirs) != row.theirs.end()) return row.ours;
-      }
-    }
-    return {};
+    const std::string ours = ours_in_layer(kind, theirs.substr(kLayers.size()));
+    return ours.empty() ? ours : fmt::format("{}{}", kLayers, ours);
   }
   for (const FinalRow& row : kFinalRows) {
     const bool is_this =
         is_legacy ? theirs == row.legacy || theirs == row.legacy_layernorm : theirs == row.ours;
-    if (is_this) return row.ours;
+    if (is_this) return std::string(row.ours);
   }
   return {};
 }
 
 // Their name of ours within a stack; empty for none.
-std::string theirs_within_stack(const LayerRows& all, MegatronNaming naming,
-                                std::string_view ours) {
-  if (const LayerRow* row = layer_row(all, ours)) {
-    const std::string_view theirs = row->theirs[static_cast<size_t>(naming)];
-    return theirs.empty() ? std::string() : fmt::format("{}{}", kLayers, theirs);
+std::string theirs_within_stack(LayerKind kind, MegatronNaming naming, std::string_view ours) {
+  if (ours.starts_with(kLayers)) {
+    const std::string theirs = theirs_in_layer(kind, naming, ours.substr(kLayers.size()));
+    return theirs.empty() ? theirs : fmt::format("{}{}", kLayers, theirs);
   }
   const FinalRow* row = final_row(ours);
   if (row == nullptr) return {};
@@ -287,7 +175,8 @@ std::string with_layer(std::string_view pattern, int64_t layer) {
   return name;
 }
 
-std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view path) {
+std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view path,
+                                               bool attends) {
   MegatronName found;
   const std::string name = without_layer(modernized(path), found.layer);
   if (name == kTiedLegacy) return MegatronName{"output_layer.weight", std::nullopt, true};
@@ -304,10 +193,10 @@ std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view 
     // A GPT has one stack, whatever it is called.
     const std::string_view ours = kind == ModelKind::kGpt ? kDecoder : stack;
     if (stack != (is_legacy ? legacy_stack(kind, ours) : ours)) return std::nullopt;
-    const std::string_view rest =
-        ours_within_stack(rows_of(kind, ours), within_stack(inner, stack), is_legacy);
+    const std::string rest =
+        ours_within_stack(layer_kind(kind, ours, attends), within_stack(inner, stack), is_legacy);
     if (rest.empty()) return std::nullopt;
-    found.ours = fmt::format("{}.{}{}", ours, found.layer ? kLayers : "", rest);
+    found.ours = fmt::format("{}.{}", ours, rest);
     return found;
   }
   for (const OuterRow& row : kOuterRows) {
@@ -319,11 +208,24 @@ std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view 
   return std::nullopt;
 }
 
+std::set<int64_t> layers_that_attend(const std::vector<std::string>& names) {
+  std::set<int64_t> layers;
+  for (const std::string& name : names) {
+    const bool is_cross = name.find(".cross_attention.") != std::string::npos ||
+                          name.find(".inter_attention.") != std::string::npos;
+    std::optional<int64_t> layer;
+    without_layer(name, layer);
+    if (is_cross && layer) layers.insert(*layer);
+  }
+  return layers;
+}
+
 ModelKind kind_of_paths(const std::vector<std::string>& paths) {
   const auto has = [&](std::string_view part) {
     return std::ranges::any_of(
         paths, [&](const std::string& path) { return path.find(part) != std::string::npos; });
   };
+  if (has("retriever.") || has("cross_attention.attn.")) return ModelKind::kGpt;  // a Retro
   if (has("inter_attention.") || has("cross_attention.")) return ModelKind::kT5;
   const bool is_encoder = std::ranges::any_of(
       paths, [](const std::string& path) { return path.starts_with("encoder.layers."); });
@@ -332,10 +234,11 @@ ModelKind kind_of_paths(const std::vector<std::string>& paths) {
              : ModelKind::kGpt;
 }
 
-std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours) {
+std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours,
+                          bool attends) {
   std::string name;
   if (const std::string_view stack = stack_of(ours); !stack.empty()) {
-    name = theirs_within_stack(rows_of(kind, stack), naming, within_stack(ours, stack));
+    name = theirs_within_stack(layer_kind(kind, stack, attends), naming, within_stack(ours, stack));
     if (!name.empty()) {
       name = is_core(naming)
                  ? fmt::format("{}.{}", stack, name)
@@ -355,49 +258,26 @@ std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_vie
   return name;
 }
 
-namespace {
-
-constexpr int64_t kBetweenRows = 100;
-
-// The place of the norm before the feed-forward part, in the order of registration.
-int64_t place_before_mlp() {
-  const auto* row =
-      std::ranges::find(kLayerRows, std::string_view("pre_mlp_layernorm.weight"), &LayerRow::ours);
-  return kBetweenRows * (row - kLayerRows);
-}
-
-}  // namespace
-
 std::vector<std::string> registration_order(MegatronNaming naming, std::vector<std::string> names) {
-  // Embeddings, the stacks, the rest; within a stack by layer, then its final norm. Rows of a layer
-  // count in hundreds, which leaves places between them.
+  // Embeddings, the stacks, the rest; within a stack by layer, then its final norm.
   constexpr int64_t kAfterLayers = int64_t{1} << 40;
-  using Place = std::array<int64_t, 3>;
+  using Place = std::vector<int64_t>;
   const auto place_of = [&](const std::string& name) -> Place {
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(name, layer);
     const std::string_view stack = stack_of(pattern);
     if (stack.empty()) {
       const OuterRow* row = outer_row(pattern);
-      if (row == nullptr) return {3, kAfterLayers, 0};
+      if (row == nullptr) return {3, kAfterLayers};
       const int64_t place = is_core(naming) ? row->core_place : row - kOuterRows;
-      return {pattern.starts_with("embedding.") ? 0 : 3, place, 0};
+      return {pattern.starts_with("embedding.") ? 0 : 3, place};
     }
     const int64_t section = stack == kEncoder ? 1 : 2;
-    const std::string_view rest = within_stack(pattern, stack);
-    const int64_t number = layer.value_or(0);
-    const LayerRow* row = layer_row({kLayerRows, {}}, rest);
-    if (row == nullptr) {
-      row = layer_row({kCrossRows, {}}, rest);
-      if (row == nullptr) return {section, kAfterLayers, 0};
-      return {section, number, place_before_mlp() - 20 + (row - kCrossRows)};
-    }
-    int64_t place = kBetweenRows * (row - kLayerRows);
-    // Megatron Core makes the output projection before that of queries, keys and values.
-    if (is_core(naming) && row->ours.starts_with("self_attention.linear_proj")) {
-      place = naming == MegatronNaming::kCore ? kBetweenRows * 3 / 2 : -kBetweenRows / 2;
-    }
-    return {section, number, place};
+    if (!layer) return {section, kAfterLayers};
+    Place place = {section, *layer};
+    const std::string_view rest = within_stack(pattern, stack).substr(kLayers.size());
+    for (const int64_t more : place_in_layer(naming, rest)) place.push_back(more);
+    return place;
   };
   std::ranges::stable_sort(names, {}, [&](const std::string& name) {
     return std::pair(place_of(name), name.ends_with(".bias"));

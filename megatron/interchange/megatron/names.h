@@ -2,13 +2,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "megatron/transformer/config.h"
 
-// The names of a GPT's and a BERT's parameters in Megatron-LM's checkpoints.
+// The names of the parameters of GPT, Retro, BERT and T5 in Megatron-LM's checkpoints.
 namespace megatron {
 
 // The spellings that versions and options of Megatron-LM gave the same model.
@@ -30,15 +31,22 @@ struct MegatronName {
 };
 
 // What the tensor of that path is, of whatever spelling; none for a name that no such model has.
-// The path joins the keys of nested dictionaries with dots, without "model".
-std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view path);
+// The path joins the keys of nested dictionaries with dots, without "model". A layer of a GPT that
+// `attends` to neighbours is a Retro's: its norms have other names (layers_that_attend()).
+std::optional<MegatronName> find_megatron_name(ModelKind kind, std::string_view path,
+                                               bool attends = false);
+
+// The layers with cross-attention of a GPT with such names, of either side: those of a Retro that
+// attend to neighbours.
+std::set<int64_t> layers_that_attend(const std::vector<std::string>& names);
 
 // The kind of model whose tensors have these paths.
 ModelKind kind_of_paths(const std::vector<std::string>& paths);
 
 // Their path of a tensor of ours, both with "{i}". Throws Unsupported when the naming has no place
 // for it.
-std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours);
+std::string megatron_name(ModelKind kind, MegatronNaming naming, std::string_view ours,
+                          bool attends = false);
 
 // The path of the tied copy of the embedding.
 std::string megatron_tied_name(MegatronNaming naming);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -10,15 +11,32 @@
 #include "megatron/models/model_specs.h"
 
 namespace megatron {
+namespace {
+
+// Of a Retro's neighbours: all layers behind the first one are alike.
+constexpr int64_t kEncoderLayers = 2;
+
+// The name that stands for those of all layers.
+std::string table_name(std::string_view name) {
+  std::optional<int64_t> layer;
+  std::string pattern = without_layer(name, layer);
+  constexpr std::string_view kEncoder = ".cross_attention.encoder.layers.";
+  const size_t at = pattern.find(kEncoder);
+  if (at == std::string::npos) return pattern;
+  const size_t begin = at + kEncoder.size();
+  const size_t end = std::min(pattern.find('.', begin), pattern.size());
+  if (pattern.substr(begin, end - begin) != "0") pattern.replace(begin, end - begin, "1");
+  return pattern;
+}
+
+}  // namespace
 
 ParameterTable::ParameterTable(const std::vector<ParameterSpec>& specs) {
-  std::optional<int64_t> layer;
-  for (const ParameterSpec& spec : specs) infos_[without_layer(spec.name, layer)] = spec.info;
+  for (const ParameterSpec& spec : specs) infos_[table_name(spec.name)] = spec.info;
 }
 
 const ParameterInfo& ParameterTable::at(std::string_view name) const {
-  std::optional<int64_t> layer;
-  const auto found = infos_.find(without_layer(name, layer));
+  const auto found = infos_.find(table_name(name));
   if (found != infos_.end()) return found->second;
   throw Unsupported(fmt::format("no option of the model makes a parameter {}", name));
 }
@@ -37,6 +55,10 @@ ParameterTable parameter_table(ModelKind kind, bool is_gated) {
   config = resolved(config);
   config.padded_vocab_size = 1;
   std::vector<ParameterSpec> specs = model_specs(config);
+  if (kind == ModelKind::kGpt) {  // a Retro has more
+    config.retro = {.add_retriever = true, .layer_numbers = {1}, .encoder_layers = kEncoderLayers};
+    for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));
+  }
   if (kind == ModelKind::kT5) {  // a tied model has a bias, another a matrix
     config.untie_embeddings_and_output_weights = true;
     for (ParameterSpec& spec : model_specs(config)) specs.push_back(std::move(spec));

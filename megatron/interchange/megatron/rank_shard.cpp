@@ -20,6 +20,9 @@ RankShard::RankShard(const CheckpointContents& contents, const MegatronLayout& l
       kind_(kind_of(contents)),
       table_(parameter_table(kind_, is_gated(contents.args))),
       stages_(contents, layout) {
+  std::vector<std::string> names;
+  for (const auto& entry : weights_) names.push_back(entry.first);
+  if (kind_ == ModelKind::kGpt) attending_layers_ = layers_that_attend(names);
   weights_dtype_ = layout.params_dtype.value_or(weights_.at(kWordEmbeddings).dtype);
   for (int64_t chunk = 0; chunk < layout.virtual_pipeline_model_parallel_size; ++chunk) {
     chunks_.push_back(chunk_of(chunk));
@@ -51,7 +54,8 @@ RankShard::Chunk RankShard::chunk_of(int64_t chunk) const {
     }
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(name, layer);
-    const std::string path = megatron_name(kind_, layout_.naming, pattern);
+    const bool attends = layer && attending_layers_.contains(*layer);
+    const std::string path = megatron_name(kind_, layout_.naming, pattern, attends);
     add(name, with_layer(path, layer ? stages_.local_layer(here, name, *layer) : 0));
   }
   return parameters;

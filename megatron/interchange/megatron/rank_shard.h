@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,7 @@ class RankShard {
   ModelKind kind_;
   ParameterTable table_;
   MegatronStages stages_;
+  std::set<int64_t> attending_layers_;  // of a Retro
   DType weights_dtype_ = DType::kFloat32;
   std::vector<Chunk> chunks_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "megatron/checkpoint/directory.h"
@@ -38,14 +39,34 @@ std::vector<PyValue> models_in(const RankFiles& rank) {
   return models;
 }
 
-ModelKind kind_in(const std::vector<RankFiles>& ranks) {
+std::vector<std::string> paths_in(const RankFiles& rank) {
   std::vector<std::string> paths;
-  for (const RankFiles& rank : ranks) {
-    for (const PyValue& model : models_in(rank)) {
-      for (const auto& [path, value] : flattened(model)) paths.push_back(path);
-    }
+  for (const PyValue& model : models_in(rank)) {
+    for (const auto& [path, value] : flattened(model)) paths.push_back(path);
   }
-  return kind_of_paths(paths);
+  return paths;
+}
+
+ModelKind kind_in(const std::vector<RankFiles>& ranks) {
+  std::vector<std::string> all;
+  for (const RankFiles& rank : ranks) {
+    const std::vector<std::string> paths = paths_in(rank);
+    all.insert(all.end(), paths.begin(), paths.end());
+  }
+  return kind_of_paths(all);
+}
+
+// Adds a Retro's settings that its tensors show. Compat: the encoder of Megatron Core's Retro adds
+// cross-attention to the norm, that of the older models to the residual stream.
+void add_retro_settings(const std::vector<std::string>& paths, ArgMap& args) {
+  std::vector<int64_t> numbers;
+  for (const int64_t layer : layers_that_attend(paths)) numbers.push_back(layer + 1);
+  if (numbers.empty()) return;
+  const bool is_core = std::ranges::any_of(
+      paths, [](const std::string& path) { return path.starts_with("decoder."); });
+  args["retro_add_retriever"] = true;
+  args["retro_layer_numbers"] = numbers;
+  args["retro_encoder_residual"] = std::string(is_core ? "post" : "pre");
 }
 
 // Puts the tied copy of the embedding where the older models register it: before the heads, which
@@ -227,11 +248,18 @@ void MegatronReader::read_models() {
 void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers first_layers) {
   std::vector<RankTensor>& chunk = rank.chunks.emplace_back();
   std::vector<std::string> unknown;
+  std::vector<std::string> paths;
+  for (const auto& [path, value] : flattened(model)) paths.push_back(path);
+  const std::set<int64_t> attending =
+      kind_ == ModelKind::kGpt ? layers_that_attend(paths) : std::set<int64_t>();
   for (const auto& [path, value] : flattened(model)) {
     const PyTensor* tensor = value.tensor();
     // States of Transformer Engine and None in its place.
     if (tensor == nullptr || path.ends_with("_extra_state")) continue;
-    std::optional<MegatronName> name = find_megatron_name(kind_, path);
+    std::optional<int64_t> layer;
+    without_layer(path, layer);
+    std::optional<MegatronName> name =
+        find_megatron_name(kind_, path, layer && attending.contains(*layer));
     if (!name) {
       unknown.push_back(path);
       continue;
@@ -371,6 +399,7 @@ MegatronCheckpoint::MegatronCheckpoint(fs::path directory)
   const PyValue* args = ranks_.front().root().find("args");
   if (args == nullptr) return;
   args_ = megatron_args(*args);
+  if (kind_ == ModelKind::kGpt) add_retro_settings(paths_in(ranks_.front()), args_);
   const auto vocabulary = value_or<int64_t>(args_, "orig_vocab_size", 0);
   const bool is_conversion = is_release(directory_) || iteration_in(ranks_.front().root()) == 0;
   if (is_conversion && vocabulary > 0 && !args_.contains("true_vocab_size")) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -253,6 +254,39 @@ class RankWriter {
   PickleWriter& pickle_;
 };
 
+std::set<int64_t> attending_layers(const CheckpointContents& contents, ModelKind kind) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : contents.sections.at(kWeightsSection)) names.push_back(name);
+  return kind == ModelKind::kGpt ? layers_that_attend(names) : std::set<int64_t>();
+}
+
+// What of a Retro Megatron-LM does not know.
+void add_retro_problems(const CheckpointContents& contents, const MegatronLayout& layout,
+                        const std::set<int64_t>& attending, std::vector<std::string>& found) {
+  RetroConfig usual;
+  usual.add_retriever = true;
+  usual = resolved(usual, layers_in(contents));
+  std::set<int64_t> layers;
+  for (const int64_t number : usual.layer_numbers) layers.insert(number - 1);
+  if (layers != attending) {
+    found.emplace_back(
+        "the layers that attend to neighbours are those of --retro-layer-numbers; Megatron-LM "
+        "knows every third one from layer 6 or 9 on alone");
+  }
+  const bool is_core = megatron::is_core(layout.naming);
+  const std::string residual =
+      value_or<std::string>(contents.args, "retro_encoder_residual", "pre");
+  if (residual != (is_core ? "post" : "pre")) {
+    found.push_back(
+        fmt::format("--retro-encoder-residual {} is not what this form of Megatron-LM computes; "
+                    "write the {} names",
+                    residual, is_core ? "older" : "newer"));
+  }
+  if (layout.pipeline_model_parallel_size > 1) {
+    found.emplace_back("a Retro has one pipeline stage; give --target-pipeline-parallel-size 1");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> problems(const CheckpointContents& contents,
@@ -277,12 +311,15 @@ std::vector<std::string> problems(const CheckpointContents& contents,
     found.emplace_back(
         "the model has token types and no binary head; Megatron-LM knows both together or neither");
   }
+  const std::set<int64_t> attending = attending_layers(contents, kind);
+  if (!attending.empty()) add_retro_problems(contents, layout, attending, found);
   for (const auto& [name, tensor] : weights) {
     std::optional<int64_t> layer;
     const std::string pattern = without_layer(name, layer);
-    if (layer && *layer > 0) continue;
+    const bool attends = layer && attending.contains(*layer);
+    if (layer && *layer > 0 && !attends) continue;
     try {
-      megatron_name(kind, layout.naming, pattern);
+      megatron_name(kind, layout.naming, pattern, attends);
       table.at(pattern).sharding.on_rank(0, ranks).local(tensor.shape);
     } catch (const Error& error) {
       found.push_back(fmt::format("{}: {}", name, error.what()));

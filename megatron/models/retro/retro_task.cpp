@@ -65,9 +65,9 @@ std::vector<std::string> retro_run_problems(const RunConfig& config) {
   exclude(parallel.sequence_parallel, "--sequence-parallel");
   exclude(config.data.prefix_lm, "--prefix-lm");
   exclude(config.training.curriculum.is_on(), "curriculum_learning");
-  const SaveFormat format = config.checkpoint.save_format;
-  exclude(!config.checkpoint.save.empty() && format != SaveFormat::kNative,
-          "--save-format of other systems");
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  exclude(!checkpoint.save.empty() && checkpoint.save_format == SaveFormat::kHuggingFace,
+          "--save-format hf");
   return problems;
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -56,6 +57,74 @@ TEST(MegatronNamesTest, EveryParameterIsFoundUnderEverySpelling) {
   }
 }
 
+TEST(MegatronNamesTest, EveryParameterOfARetroIsFoundUnderEverySpellingThatKnowsIt) {
+  TransformerConfig config = config_of(ModelKind::kGpt);
+  config.num_layers = 3;
+  config.retro = {.add_retriever = true, .layer_numbers = {2, 3}, .encoder_layers = 3};
+  const std::set<int64_t> attending = {1, 2};
+  for (const MegatronNaming naming : kNamings) {
+    if (naming == MegatronNaming::kLegacyFused) continue;
+    std::vector<std::string> ours;
+    std::vector<std::string> theirs;
+    for (const TensorSpec& spec : model_tensors(config)) {
+      std::optional<int64_t> layer;
+      const std::string pattern = without_layer(spec.name, layer);
+      const bool attends = layer && attending.contains(*layer);
+      const std::string name =
+          with_layer(megatron_name(ModelKind::kGpt, naming, pattern, attends), layer.value_or(0));
+      EXPECT_EQ(std::ranges::count(theirs, name), 0) << name;
+      ours.push_back(spec.name);
+      theirs.push_back(name);
+      const auto found = find_megatron_name(ModelKind::kGpt, name, attends);
+      ASSERT_TRUE(found) << name;
+      EXPECT_EQ(found->ours, pattern) << name;
+      EXPECT_EQ(found->layer, layer);
+    }
+    EXPECT_EQ(layers_that_attend(ours), attending);
+    EXPECT_EQ(layers_that_attend(theirs), attending);
+    EXPECT_EQ(kind_of_paths(theirs), ModelKind::kGpt);
+  }
+  EXPECT_THROW(megatron_name(ModelKind::kGpt, MegatronNaming::kLegacyFused,
+                             "decoder.layers.{i}.cross_attention.attn.linear_q.weight", true),
+               Unsupported);
+}
+
+// The modules of Megatron-LM's constructors, in their order.
+TEST(MegatronNamesTest, RegistersTheLayerOfARetro) {
+  const std::string layer = "decoder.layers.5.";
+  const std::string encoder = layer + "cross_attention.encoder.layers.";
+  const std::vector<std::string> legacy = {layer + "self_attention.linear_proj.weight",
+                                           layer + "pre_cross_attn_layernorm.weight",
+                                           layer + "cross_attention.attn.linear_q.weight",
+                                           layer + "cross_attention.attn.linear_kv.weight",
+                                           layer + "cross_attention.attn.linear_proj.weight",
+                                           layer + "pre_mlp_layernorm.weight",
+                                           layer + "mlp.linear_fc2.weight",
+                                           encoder + "0.input_layernorm.weight",
+                                           encoder + "0.cross_attention.attn.linear_q.weight",
+                                           encoder + "0.pre_mlp_layernorm.weight",
+                                           encoder + "1.input_layernorm.weight",
+                                           encoder + "10.mlp.linear_fc2.weight",
+                                           "decoder.layers.6.input_layernorm.weight"};
+  const std::vector<std::string> core = {layer + "self_attention.linear_proj.weight",
+                                         layer + "pre_cross_attn_layernorm.weight",
+                                         layer + "cross_attention.attn.linear_proj.weight",
+                                         layer + "cross_attention.attn.linear_q.weight",
+                                         layer + "cross_attention.attn.linear_kv.weight",
+                                         encoder + "0.input_layernorm.weight",
+                                         encoder + "0.cross_attention.attn.linear_q.weight",
+                                         encoder + "0.pre_mlp_layernorm.weight",
+                                         encoder + "1.input_layernorm.weight",
+                                         encoder + "10.mlp.linear_fc2.weight",
+                                         layer + "pre_mlp_layernorm.weight",
+                                         layer + "mlp.linear_fc2.weight",
+                                         "decoder.layers.6.input_layernorm.weight"};
+  std::vector<std::string> names = legacy;
+  std::ranges::reverse(names);
+  EXPECT_EQ(registration_order(MegatronNaming::kLegacy, names), legacy);
+  EXPECT_EQ(registration_order(MegatronNaming::kCore, names), core);
+}
+
 TEST(MegatronNamesTest, RegistersTheHeadsOfABertInTheirOrder) {
   std::vector<std::string> names;
   for (const TensorSpec& spec : model_tensors(config_of(ModelKind::kBert))) {
@@ -83,7 +152,10 @@ TEST(MegatronNamesTest, RegistersTheHeadsOfABertInTheirOrder) {
 }
 
 // "legacy: THEIRS = OURS" and the like, as tests/cases/megatron_names.txt says.
-void expect_case(const std::string& kind, const std::string& theirs, const std::string& ours) {
+void expect_case(std::string kind, const std::string& theirs, const std::string& ours) {
+  const std::string retro = "retro-";  // the layer attends to neighbours
+  const bool attends = kind.starts_with(retro);
+  if (attends) kind.erase(0, retro.size());
   const std::map<std::string, MegatronNaming> namings = {
       {"legacy", MegatronNaming::kLegacy},
       {"legacy-layernorm", MegatronNaming::kLegacyLayerNorm},
@@ -95,13 +167,14 @@ void expect_case(const std::string& kind, const std::string& theirs, const std::
   if (kind != "old" && kind != "none") {
     const MegatronNaming naming = namings.at(kind);
     if (theirs == "nowhere") {
-      EXPECT_THROW(megatron_name(ModelKind::kGpt, naming, pattern), Unsupported) << ours;
+      EXPECT_THROW(megatron_name(ModelKind::kGpt, naming, pattern, attends), Unsupported) << ours;
       return;
     }
-    EXPECT_EQ(with_layer(megatron_name(ModelKind::kGpt, naming, pattern), layer.value_or(0)),
-              theirs);
+    EXPECT_EQ(
+        with_layer(megatron_name(ModelKind::kGpt, naming, pattern, attends), layer.value_or(0)),
+        theirs);
   }
-  const std::optional<MegatronName> found = find_megatron_name(ModelKind::kGpt, theirs);
+  const std::optional<MegatronName> found = find_megatron_name(ModelKind::kGpt, theirs, attends);
   ASSERT_EQ(found.has_value(), kind != "none") << theirs;
   if (!found) return;
   EXPECT_EQ(found->ours, pattern) << theirs;
