@@ -37,6 +37,7 @@ struct DataConfig {
 
   // Retro (docs/retro.md).
   std::string retro_workdir;                     // of the preprocessing; empty: none
+  std::string retro_project_dir;                 // the same of a later version; empty: none
   std::vector<std::string> retro_neighbor_dirs;  // "train=DIR ...", not those of the workdir
   bool retro_verify_neighbor_count = true;       // neighbours of other samples are an error
   MissingNeighbor retro_pad_missing = MissingNeighbor::kLastChunk;

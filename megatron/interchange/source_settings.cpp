@@ -181,6 +181,8 @@ TrainingArgs described_run(CheckpointFormat format, const CheckpointContents& co
   if (tokenizer.tokenizer_type != "NullTokenizer" && !has_files) {
     tokenizer = absent;
   }
+  args.data.retro_workdir.clear();  // of the training, which may be gone
+  args.data.retro_project_dir.clear();
   args.parallel = {};  // it is looked at by one rank, however many saved it
   // Derived settings are among the stored ones, so only what resolving asks for counts as given.
   args.given = {"lr"};

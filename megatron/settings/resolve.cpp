@@ -13,6 +13,7 @@
 #include "megatron/optim/parameter_scheduler.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/tensor/pieces.h"
+#include "megatron/settings/retro_project.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
 
@@ -32,6 +33,7 @@ class Resolver {
 
   void run(int64_t world_size) {
     script_defaults();
+    apply_retro_project(args_, problems_);
     // Checkpoints store these paths and may be used from other directories.
     args_.tokenizer = with_absolute_paths(args_.tokenizer);
     trackers();
@@ -201,6 +203,7 @@ class Resolver {
       try {
         const int64_t length = read_retro_settings(directory).chunk_length;
         if (!given("retro_gpt_chunk_length")) c.chunk_length = length;
+        args_.given.insert("retro_gpt_chunk_length");  // checkpoints store it
       } catch (const Error& error) {
         problems_.emplace_back(error.what());
       }

@@ -137,6 +137,67 @@ TEST_F(RetroWorkdirTest, OtherSamplesAreRefused) {
               HasSubstr("--retro-neighbor-dirs all=x names no split"));
 }
 
+// config.json of a later version: names of data, samples and tokenizer need not be given.
+TEST_F(RetroWorkdirTest, AProjectOfALaterVersionNamesItsTraining) {
+  const std::vector<Metrics> want = trained(retro(), {}, "want", kCommand);
+  namespace fs = std::filesystem;
+  const fs::path project = path("project");
+  fs::create_directories(project / "db");
+  fs::create_directory_symlink(golden("megatron/data"), project / "data");
+  fs::rename(directory_ / "db" / "merged", project / "db" / "merged");
+  fs::rename(directory_ / "query", project / "query");
+  write_text_atomically(project / "db" / "indexed_dataset_infos.json",
+                        nlohmann::json{{{"ratio", 1},
+                                        {"prefix", "corpus_text_document"},
+                                        {"n_docs", 1},
+                                        {"n_docs_train", 1},
+                                        {"n_chunks", 1},
+                                        {"n_chunks_train", 1},
+                                        {"n_chunks_invalid", 0},
+                                        {"n_chunks_sampled", 1}}}
+                            .dump());
+  nlohmann::json neighbors = {{"test", nullptr}};
+  for (const auto& entry : fs::directory_iterator(project / "query")) {
+    const std::string name = entry.path().filename().string();
+    neighbors[name.substr(0, name.find('_'))] = name;
+  }
+  write_text_atomically(project / "config.json",
+                        nlohmann::json{{"retro_gpt_chunk_length", kChunk},
+                                       {"retro_gpt_data_path", {"1", "corpus_text_document"}},
+                                       {"retro_gpt_eval_interval", 10},
+                                       {"retro_gpt_eval_iters", 2},
+                                       {"retro_gpt_global_batch_size", 8},
+                                       {"retro_gpt_merge_file", "data/merges.txt"},
+                                       {"retro_gpt_seed", kSeed},
+                                       {"retro_gpt_seq_length", kLength},
+                                       {"retro_gpt_split", kSplit},
+                                       {"retro_gpt_tokenizer_model", nullptr},
+                                       {"retro_gpt_tokenizer_type", "GPT2BPETokenizer"},
+                                       {"retro_gpt_train_samples", 160},
+                                       {"retro_gpt_vocab_file", "data/vocab.json"},
+                                       {"retro_gpt_data_cache_path", path("cache").string()},
+                                       {"retro_neighbor_dirs", neighbors}}
+                            .dump());
+  Flags named = retro().without("--retro-workdir").with("--retro-project-dir", project.string());
+  for (const char* flag :
+       {"--data-path", "--seq-length", "--max-position-embeddings", "--eval-interval",
+        "--eval-iters", "--global-batch-size", "--train-iters", "--seed", "--tokenizer-type",
+        "--vocab-file", "--merge-file", "--lr-decay-iters", "--lr-warmup-iters"}) {
+    named = named.without(flag);
+  }
+  named = named.with("--lr-decay-samples", "160").with("--lr-warmup-samples", "32");
+  const std::vector<Metrics> got = trained(named, {}, "project", kCommand);
+  ASSERT_GE(got.size(), 20u);
+  for (size_t i = 0; i < 20; ++i) {
+    if (!want[i].contains("lm loss")) continue;
+    EXPECT_NEAR(got[i].at("lm loss"), want[i].at("lm loss"), 1e-5) << i;
+  }
+  const Outcome other = run(kCommand, named.with("--seq-length", "16").words());
+  EXPECT_THAT(other.err, HasSubstr("--seq-length 16 differs from --retro-project-dir"));
+  const Outcome missing = run(kCommand, named.with("--retro-project-dir", "none").words());
+  EXPECT_THAT(missing.err, HasSubstr("--retro-project-dir none: has no config.json"));
+}
+
 // Fewer samples than the neighbours are of, whose directories have other names.
 TEST_F(RetroWorkdirTest, DirectoriesOfNeighboursMayBeNamed) {
   Words words;

@@ -67,21 +67,89 @@ std::filesystem::path retro_args_file(const std::filesystem::path& directory) {
   return directory / "args.json";
 }
 
-RetroSettings read_retro_settings(const std::filesystem::path& directory) {
-  const std::filesystem::path path = retro_args_file(directory);
+namespace {
+
+std::filesystem::path project_file(const std::filesystem::path& directory) {
+  return directory / "config.json";
+}
+
+bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
+  return std::filesystem::exists(path, ignored);
+}
+
+// A directory of a later version, whose names are relative.
+bool is_project(const std::filesystem::path& directory) {
+  return !is_there(retro_args_file(directory)) && is_there(project_file(directory));
+}
+
+std::string in_project(const std::filesystem::path& directory, const std::string& name) {
+  return is_project(directory) ? (directory / "data" / name).string() : name;
+}
+
+}  // namespace
+
+RetroSettings read_retro_settings(const std::filesystem::path& directory) {
+  const std::filesystem::path path =
+      is_project(directory) ? project_file(directory) : retro_args_file(directory);
+  if (!is_there(path)) {
     throw ConfigError(fmt::format(
         "--retro-workdir {}: has no args.json; name the directory that megatron retro-preprocess "
         "filled",
         directory.string()));
   }
   const Json args = parsed(path);
-  return {.chunk_length = member<int64_t>(args, "retro_gpt_chunk_length", path),
-          .seq_length = member<int64_t>(args, "retro_gpt_seq_length", path),
-          .seed = member<int64_t>(args, "retro_gpt_seed", path),
-          .split = member<std::string>(args, "retro_gpt_split", path),
-          .data_path = member<std::vector<std::string>>(args, "retro_gpt_data_path", path)};
+  RetroSettings settings = {
+      .chunk_length = member<int64_t>(args, "retro_gpt_chunk_length", path),
+      .seq_length = member<int64_t>(args, "retro_gpt_seq_length", path),
+      .seed = member<int64_t>(args, "retro_gpt_seed", path),
+      .split = member<std::string>(args, "retro_gpt_split", path),
+      .data_path = member<std::vector<std::string>>(args, "retro_gpt_data_path", path)};
+  const bool has_weights = settings.data_path.size() % 2 == 0;
+  for (size_t i = has_weights ? 1 : 0; i < settings.data_path.size(); i += 2) {
+    settings.data_path[i] = in_project(directory, settings.data_path[i]);
+  }
+  return settings;
+}
+
+RetroProject read_retro_project(const std::filesystem::path& directory) {
+  const std::filesystem::path path = project_file(directory);
+  if (!is_there(path)) {
+    throw ConfigError(fmt::format(
+        "--retro-project-dir {}: has no config.json; name the directory that Megatron-LM's "
+        "tools/retro/preprocess_data.py filled, or give --retro-workdir",
+        directory.string()));
+  }
+  const Json config = parsed(path);
+  const auto text = [&](const char* key) {
+    const auto found = config.find(key);
+    return found == config.end() || found->is_null() ? std::string()
+                                                     : member<std::string>(config, key, path);
+  };
+  const auto file = [&](const char* key) {
+    const std::string name = text(key);
+    return name.empty() ? name : (directory / name).string();
+  };
+  RetroProject project = {
+      .settings = read_retro_settings(directory),
+      .train_samples = member<int64_t>(config, "retro_gpt_train_samples", path),
+      .global_batch_size = member<int64_t>(config, "retro_gpt_global_batch_size", path),
+      .eval_interval = member<int64_t>(config, "retro_gpt_eval_interval", path),
+      .eval_iters = member<int64_t>(config, "retro_gpt_eval_iters", path),
+      .tokenizer = {.tokenizer_type = member<std::string>(config, "retro_gpt_tokenizer_type", path),
+                    .vocab_file = file("retro_gpt_vocab_file"),
+                    .merge_file = file("retro_gpt_merge_file"),
+                    .tokenizer_model = file("retro_gpt_tokenizer_model")},
+      .data_cache_path = text("retro_gpt_data_cache_path"),
+      .neighbor_dirs = {}};
+  const auto neighbors = config.find("retro_neighbor_dirs");
+  if (neighbors == config.end()) return project;
+  for (const auto& [split, name] : neighbors->items()) {
+    if (!name.is_string()) continue;
+    project.neighbor_dirs.push_back(
+        fmt::format("{}={}", split, (directory / "query" / name.get<std::string>()).string()));
+  }
+  return project;
 }
 
 std::filesystem::path chunk_sources_file(const std::filesystem::path& directory) {
@@ -92,16 +160,21 @@ std::vector<ChunkSource> read_chunk_sources(const std::filesystem::path& directo
   const std::filesystem::path path = chunk_sources_file(directory);
   std::vector<ChunkSource> sources;
   for (const Json& info : parsed(path)) {
-    sources.push_back({.ratio = member<double>(info, "ratio", path),
-                       .prefix = member<std::string>(info, "prefix", path),
-                       .name = member<std::string>(info, "name", path),
-                       .blocks = member<std::string>(info, "db_dir", path),
-                       .documents = member<int64_t>(info, "n_docs", path),
-                       .train_documents = member<int64_t>(info, "n_docs_train", path),
-                       .chunks = member<int64_t>(info, "n_chunks", path),
-                       .train_chunks = member<int64_t>(info, "n_chunks_train", path),
-                       .invalid_chunks = member<int64_t>(info, "n_chunks_invalid", path),
-                       .sampled_chunks = member<int64_t>(info, "n_chunks_sampled", path)});
+    const auto prefix = member<std::string>(info, "prefix", path);
+    const bool has_name = info.contains("name");  // later versions name it by its prefix
+    const auto name = has_name ? member<std::string>(info, "name", path) : prefix;
+    sources.push_back(
+        {.ratio = member<double>(info, "ratio", path),
+         .prefix = in_project(directory, prefix),
+         .name = name,
+         .blocks = has_name ? std::filesystem::path(member<std::string>(info, "db_dir", path))
+                            : individual_chunks(directory, name),
+         .documents = member<int64_t>(info, "n_docs", path),
+         .train_documents = member<int64_t>(info, "n_docs_train", path),
+         .chunks = member<int64_t>(info, "n_chunks", path),
+         .train_chunks = member<int64_t>(info, "n_chunks_train", path),
+         .invalid_chunks = member<int64_t>(info, "n_chunks_invalid", path),
+         .sampled_chunks = member<int64_t>(info, "n_chunks_sampled", path)});
   }
   return sources;
 }

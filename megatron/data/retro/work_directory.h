@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/data/split.h"
+#include "megatron/tokenizers/tokenizer.h"
 
 // The working directory of Retro (--retro-workdir), with the names of Megatron-LM core_r0.5.0:
 //
@@ -16,6 +17,9 @@
 //   db/merged/<part>.hdf5              chunks of all datasets; a chunk's id is its row in train
 //   index/...                          the search index (retro/index_files.h)
 //   query/<split>_<digest>/<block>.hdf5  ids of the neighbours of each chunk of the samples
+//
+// Later versions (--retro-project-dir) have config.json in place of args.json. Names of data and of
+// neighbours are relative there: to data/ and to query/.
 namespace megatron {
 
 // What training must know of the preprocessing.
@@ -27,8 +31,23 @@ struct RetroSettings {
   std::vector<std::string> data_path;  // weight prefix weight prefix ...
 };
 std::filesystem::path retro_args_file(const std::filesystem::path& directory);
-// Reads args.json. Throws ConfigError if there is none, FormatError if a setting is missing.
+// Reads args.json or config.json. Throws ConfigError if there is neither, FormatError if a setting
+// is missing.
 RetroSettings read_retro_settings(const std::filesystem::path& directory);
+
+// The training that a directory of a later version was made for, with whole paths.
+struct RetroProject {
+  RetroSettings settings;
+  int64_t train_samples = 0;
+  int64_t global_batch_size = 0;
+  int64_t eval_interval = 0;
+  int64_t eval_iters = 0;
+  TokenizerConfig tokenizer;
+  std::string data_cache_path;             // empty: none
+  std::vector<std::string> neighbor_dirs;  // "train=DIR ..."
+};
+// Reads config.json. Throws as read_retro_settings().
+RetroProject read_retro_project(const std::filesystem::path& directory);
 
 // One dataset whose chunks are in the database: an element of indexed_dataset_infos.json.
 struct ChunkSource {

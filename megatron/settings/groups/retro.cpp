@@ -10,6 +10,12 @@ void add_retro_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_optional("--retro-workdir", data.retro_workdir, "Directory of Retro's preprocessing.")
       .only_for({"GPT"});
   flags
+      .add_optional("--retro-project-dir", data.retro_project_dir,
+                    "The same of Megatron-LM's later versions, which names data, samples, "
+                    "evaluation, tokenizer and neighbours, too.")
+      .only_for({"GPT"})
+      .is_listed = false;
+  flags
       .add_switch("--retro-add-retriever", c.add_retriever,
                   "Train a Retro: some layers attend to neighbours, which were retrieved for the "
                   "chunks of each sample. For pretrain-retro.")
