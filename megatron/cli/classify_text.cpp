@@ -37,8 +37,10 @@ FlagTable flags_of(ClassifyFlags& flags) {
                      "File with one text per line, or JSON lines {\"text\": ..., \"text_pair\": "
                      "..., \"id\": ...}, whose id stands in the answer; - is standard input.");
   table.group("output");
-  table.add_switch("--marks", flags.are_marks,
-                   "Each class is right or wrong by itself: the scores do not add up to 1.");
+  table.add_switch(
+      "--marks", flags.are_marks,
+      "Each class is right or wrong by itself: the scores do not add up to 1. So it is "
+      "without the flag if the model's config.json says multi_label_classification.");
   return table;
 }
 
@@ -98,11 +100,12 @@ int classify_text(std::span<const std::string> words, const comm::Group& world) 
         "such as finetune with labels writes",
         flags.model.load));
   }
+  const bool are_marks = flags.are_marks || loaded.has_marks;
   const auto classify = [&](const json& request) {
     const BertTexts texts = {.ids = {request.at("ids").get<std::vector<int32_t>>()},
                              .token_types = {request.at("types").get<std::vector<int32_t>>()}};
     const auto probabilities = class_probabilities(
-        loaded.bert_inference(), texts, flags.are_marks ? ClassKind::kMarks : ClassKind::kOneOfAll);
+        loaded.bert_inference(), texts, are_marks ? ClassKind::kMarks : ClassKind::kOneOfAll);
     if (world.rank() == 0) print_classes(request, loaded, probabilities.front());
   };
   for (const std::string& text : flags.prompts) {

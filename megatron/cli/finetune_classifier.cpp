@@ -9,6 +9,7 @@
 #include "megatron/comm/working.h"
 #include "megatron/core/error.h"
 #include "megatron/interchange/hf/bert_config.h"
+#include "megatron/interchange/hf/config.h"
 #include "megatron/run/common_error.h"
 #include "megatron/tasks/finetune_classifier_task.h"
 #include "megatron/tasks/labelled_texts.h"
@@ -67,6 +68,19 @@ std::shared_ptr<const ClassifierData> read_data(const Finetuning& tuning) {
   });
 }
 
+// transformers' name of such labels, which it stores with a model that it has trained.
+std::string problem_type_of(LabelKind labels) {
+  switch (labels) {
+    case LabelKind::kClass:
+      return "single_label_classification";
+    case LabelKind::kMarks:
+      return std::string(kHfMarks);
+    case LabelKind::kValue:
+      return "regression";
+  }
+  throw InternalError("problem_type_of: unknown kind of labels");
+}
+
 }  // namespace
 
 void finetune_classifier(Finetuning& tuning) {
@@ -85,7 +99,8 @@ void finetune_classifier(Finetuning& tuning) {
         {.before_training = [&] { print_summary(begun.args, num_train, lengths); },
          .after_training = evaluate_rest,
          .new_modules = {"pooler", data->task.problem.head},
-         .class_names = data->class_names});
+         .class_names = data->class_names,
+         .problem_type = problem_type_of(data->task.problem.labels)});
   const auto& evaluation = task.evaluation();
   if (!evaluation) return;
   std::vector<Result> results;

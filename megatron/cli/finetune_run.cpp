@@ -37,7 +37,7 @@ void log_info(const std::string& text) {
 
 // Writes the last checkpoint as a Hugging Face model, or its adapters, into --output_dir.
 void write_model(const Finetuning& tuning, const TrainingArgs& args, const Tokenizer& tokenizer,
-                 const std::vector<std::string>& class_names) {
+                 const FinetuneHooks& hooks) {
   const FinetuneFlags& flags = tuning.flags;
   const fs::path output = flags.output_dir;
   const CheckpointSource last = find_source(args.checkpoint.save, 0, true);
@@ -57,7 +57,8 @@ void write_model(const Finetuning& tuning, const TrainingArgs& args, const Token
   const bool is_folder = fs::is_directory(folder);
   write_hf_folder(output, contents, config,
                   {.vocab_size = stored > 0 ? stored : tokenizer.vocab_size(),
-                   .class_names = class_names,
+                   .class_names = hooks.class_names,
+                   .problem_type = hooks.problem_type,
                    .tokenizer = is_folder ? folder : tokenizer_folder(args.checkpoint.save)});
   print_line(fmt::format("the model is in {}", output.string()));
 }
@@ -151,8 +152,7 @@ void train(const Finetuning& tuning, const Pretraining& begun, TrainTask& task,
   run.train();
   hooks.after_training(run.state().progress);
   if (flags.output_dir.empty()) return;
-  on_first_rank(tuning.world,
-                [&] { write_model(tuning, begun.args, *begun.tokenizer, hooks.class_names); });
+  on_first_rank(tuning.world, [&] { write_model(tuning, begun.args, *begun.tokenizer, hooks); });
 }
 
 void write_results(const Finetuning& tuning, const std::vector<Result>& results) {

@@ -48,8 +48,9 @@ struct FinetuneHooks {
   std::function<void(const Progress&)> after_training = [](const Progress&) {};
   // Modules that begin with these names keep their first values if the model has none of them.
   std::vector<std::string> new_modules = {};
-  // Of the result.
+  // Of the result, if it has a head for labels.
   std::vector<std::string> class_names = {};
+  std::string problem_type = {};
 };
 
 // Trains the task, and writes the result into --output_dir.

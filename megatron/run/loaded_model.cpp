@@ -191,6 +191,7 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
     config = source.hf()->transformer;
     result.vocab_size = source.hf()->vocab_size;
     result.class_names = source.hf()->class_names;
+    result.has_marks = source.hf()->problem_type == kHfMarks;
     tokenizer = tokenizer_of_model(source.directory()).value_or(TokenizerConfig());
   } else {
     const TrainingArgs run = described_run(source.format(), contents);

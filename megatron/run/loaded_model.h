@@ -53,6 +53,7 @@ struct LoadedModel {
   int64_t vocab_size = 0;  // on rank 0: ids that mean something; the rest is padding
   // Of a BERT with a classification head, in place of the heads for words; else empty.
   std::vector<std::string> class_names = {};
+  bool has_marks = false;  // of such a BERT: each class is right or wrong by itself
   // On rank 0, of a T5: the tokens with which its decoder begins and ends, if they are known.
   std::optional<int32_t> decoder_start = {};
   std::optional<int32_t> decoder_end = {};

@@ -105,6 +105,7 @@ TEST_F(FinetuneLabelsTest, ClassesEqualTransformers) {
   EXPECT_THAT(outcome.out, HasSubstr("  Num examples = 24\n"));
   const nlohmann::json results = read_json(path("out") / "all_results.json");
   EXPECT_EQ(results["eval_accuracy"], reference("classes")["eval"][1][1]);
+  EXPECT_EQ(read_json(path("out") / "config.json")["problem_type"], "single_label_classification");
   EXPECT_NEAR(results["eval_loss"].get<double>(), reference("classes")["eval"][1][0].get<double>(),
               5e-5);
 }
@@ -128,6 +129,7 @@ TEST_F(FinetuneLabelsTest, NumbersEqualTransformers) {
                    .with("--model_name_or_path", model_with_head("regressor")));
   expect_reference("out", "values", "loss");
   expect_evaluations(outcome, "values", false);
+  EXPECT_EQ(read_json(path("out") / "config.json")["problem_type"], "regression");
 }
 
 TEST_F(FinetuneLabelsTest, ListsOfMarksEqualTransformers) {
@@ -136,6 +138,14 @@ TEST_F(FinetuneLabelsTest, ListsOfMarksEqualTransformers) {
                    .with("--model_name_or_path", model_with_head("classifier")));
   expect_reference("out", "marks", "loss");
   expect_evaluations(outcome, "marks", false);
+  EXPECT_EQ(read_json(path("out") / "config.json")["problem_type"], "multi_label_classification");
+  // Each of its classes is right or wrong by itself.
+  const Words text = {"--load", path("out").string(), "--device", "cpu", "--prompt", "w100 w126"};
+  Words marks = text;
+  marks.emplace_back("--marks");
+  const std::string said = run("classify", text).out;
+  EXPECT_FALSE(said.empty());
+  EXPECT_EQ(said, run("classify", marks).out);
 }
 
 // What `classify` says of the texts gives the loss and the accuracy of the evaluation.

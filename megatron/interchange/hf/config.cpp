@@ -406,6 +406,7 @@ HfModel read_hf_config(const std::filesystem::path& path) {
       break;
   }
   if (config.kind == ModelKind::kBert) model.class_names = hf_class_names(fields);
+  if (!model.class_names.empty()) model.problem_type = fields.text("problem_type", "");
   model.vocab_size = fields.size("vocab_size");
   model.bos_token_id = fields.token("bos_token_id");
   model.eos_token_id = fields.token("eos_token_id");
@@ -452,6 +453,7 @@ std::string hf_config_text(const HfModel& model) {
         model.decoder_start_token_id.value_or(model.pad_token_id.value_or(kPublished));
   }
   if (!model.class_names.empty()) fields.update(hf_class_fields(model.class_names));
+  if (!model.problem_type.empty()) fields["problem_type"] = model.problem_type;
   fields["use_cache"] = true;
   return fields.dump(2) + "\n";
 }

@@ -19,6 +19,9 @@ std::string_view name_of(HfFamily family);
 // --tokenizer-type that such models usually have.
 std::string_view tokenizer_type_of(HfFamily family);
 
+// The problem_type of a classifier whose classes are right or wrong one by one.
+inline constexpr std::string_view kHfMarks = "multi_label_classification";
+
 struct HfModel {
   HfFamily family = HfFamily::kGpt2;
   // Resolved; seq_length is the longest the model knows, params_dtype the one it was saved in, and
@@ -28,6 +31,7 @@ struct HfModel {
   // The names of the classes of a BERT with a head for them (ForSequenceClassification), in place
   // of its LM head; empty: the LM head.
   std::vector<std::string> class_names;
+  std::string problem_type = {};  // of such a head: "regression", ...; empty: not known
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;
   std::optional<int64_t> pad_token_id;

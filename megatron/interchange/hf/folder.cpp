@@ -96,6 +96,7 @@ void write_model(const fs::path& directory, const CheckpointContents& contents,
   copy_tokenizer(directory, contents.args, options.tokenizer);
   set_special_tokens(model, directory, contents.args);
   model.class_names = options.class_names;
+  model.problem_type = options.problem_type;
   if (!model.class_names.empty()) {  // it has no LM head
     model.transformer.head_activation = model.transformer.activation;
   }

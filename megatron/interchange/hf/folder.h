@@ -19,6 +19,7 @@ struct HfFolderOptions {
   int64_t max_shard_bytes = kMaxShardBytes;
   WeightsFormat format = WeightsFormat::kSafetensors;
   std::vector<std::string> class_names = {};  // of a BERT with a classification head
+  std::string problem_type = {};              // of that head (HfModel)
   std::filesystem::path tokenizer = {};       // a directory whose tokenizer files are copied
 };
 
