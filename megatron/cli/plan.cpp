@@ -121,7 +121,7 @@ Plan plan_of(TrainingArgs args, const std::string& gpu, InferenceWeights weights
                               .exposed_transfers = plan.exposed[plan.largest()].transfers,
                               .hidden_transfers = plan.traffic[plan.largest()].transfers -
                                                   plan.exposed[plan.largest()].transfers},
-                             *plan.gpu);
+                             *plan.gpu, plan.args.data.reset_attention_mask);
   return plan;
 }
 

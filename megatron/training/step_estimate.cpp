@@ -53,7 +53,7 @@ constexpr Point kAttentionForward[] = {
 constexpr Point kAttentionBackward[] = {
     {1024, 244e12}, {2048, 322e12}, {4096, 412e12}, {8192, 471e12}, {16384, 504e12}};
 constexpr double kSmallHeads = 0.81;  // rate of heads of 64 relative to 128
-// The rate of own kernels (dropout, ALiBi) relative to cuDNN's.
+// The rate of own kernels (dropout, ALiBi, documents) relative to cuDNN's.
 constexpr double kOwnAttention = 0.46;
 constexpr double kOwnAttentionOfSmallHeads = 0.67;
 
@@ -99,7 +99,7 @@ double part_in_fp8(const TransformerConfig& c) {
 
 // Seconds of one token through all layers on one tensor-parallel rank.
 StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& parallel,
-                          const GpuRoof& gpu) {
+                          const GpuRoof& gpu, bool has_documents) {
   const double products = gpu.matmul_flops / measured_gpu().matmul_flops;
   const double copies = gpu.memory_bytes / measured_gpu().memory_bytes;
   const auto ranks = static_cast<double>(parallel.tensor_model_parallel_size);
@@ -120,7 +120,8 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   const double forward = 2 * layers * q * s / ranks;
   const bool is_small = c.kv_channels < 128;
   double rate = is_small ? products * kSmallHeads : products;
-  if (c.attention_dropout > 0 || c.position_embedding_type == PositionEmbedding::kAlibi) {
+  const bool has_bias = c.position_embedding_type == PositionEmbedding::kAlibi;
+  if (c.attention_dropout > 0 || has_bias || has_documents) {
     rate *= is_small ? kOwnAttentionOfSmallHeads : kOwnAttention;
   }
   token.attention = forward / (rate * interpolated(kAttentionForward, s)) +
@@ -164,6 +165,25 @@ double recomputed_part(const TransformerConfig& c) {
                   static_cast<double>(c.recompute_num_layers) / static_cast<double>(c.num_layers));
 }
 
+// Seconds for which layers wait for copies of their inputs to the host (checkpoint_in_cpu), and for
+// those back: copies go beside the layers. `tokens` is their number times the fraction of layers.
+double waiting_copies(const TransformerConfig& c, const ParallelConfig& parallel, double tokens,
+                      const StepEstimate& step) {
+  if (!c.stores_inputs_on_host()) return 0;
+  const auto layers = static_cast<double>(c.num_layers);
+  const auto group = static_cast<double>(c.recompute_num_layers);
+  const double inputs =
+      c.recompute_method == RecomputeMethod::kUniform ? layers / group : std::min(layers, group);
+  const int64_t element = c.fp32_residual_connection ? 4 : size_of(c.params_dtype);
+  const double ranks =
+      parallel.sequence_parallel ? static_cast<double>(parallel.tensor_model_parallel_size) : 1;
+  const double bytes = static_cast<double>(c.hidden_size * element) / ranks;
+  const double copies = tokens * inputs * bytes / kBusBytes;
+  const double forward = (step.linear + step.attention + step.elementwise) / 3;
+  const double backward = 2 * forward + step.recompute;
+  return std::max(0.0, copies - forward) + std::max(0.0, copies - backward);
+}
+
 struct StageWork {
   double layers = 0;  // fraction of the model's layers
   bool has_head = false;
@@ -194,10 +214,10 @@ StageWork slowest_stage(const TransformerConfig& config, const ParallelConfig& p
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             const UpdateWork& update, DeviceType device, double flops_per_second,
-                            const SentTraffic& sent, const GpuRoof& gpu) {
+                            const SentTraffic& sent, const GpuRoof& gpu, bool has_documents) {
   const bool is_cpu = device == DeviceType::kCpu;
-  StepEstimate step =
-      is_cpu ? token_at_rate(config, flops_per_second) : token_on_gpu(config, parallel, gpu);
+  StepEstimate step = is_cpu ? token_at_rate(config, flops_per_second)
+                             : token_on_gpu(config, parallel, gpu, has_documents);
   const double tokens = static_cast<double>(micro_batch_size * config.seq_length) /
                         static_cast<double>(parallel.context_parallel_size);
   if (config.kind == ModelKind::kT5) {
@@ -220,6 +240,7 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.attention *= all * work.layers;
   step.elementwise *= all * work.layers;
   step.recompute = recomputed_part(config) * (step.linear + step.attention) / 3;
+  if (!is_cpu) step.recompute += waiting_copies(config, parallel, work.layers * all, step);
   const double busy = step.total();
   const double waiting = bubble_fraction({.stage = 0,
                                           .stages = parallel.pipeline_model_parallel_size,

@@ -16,7 +16,7 @@ struct StepEstimate {
   double head = 0;         // output layer
   double attention = 0;    // scores and weighted sums
   double elementwise = 0;  // norms, residuals, loss: memory traffic
-  double recompute = 0;    // forward passes that run again
+  double recompute = 0;  // forward passes that run again, and copies that wait (checkpoint_in_cpu)
   double optimizer = 0;
   double bubble = 0;         // waiting for other pipeline stages
   double communication = 0;  // not overlapped, and the cost of overlapping
@@ -45,11 +45,12 @@ struct UpdateWork {
 // CUDA: GPUs of one host, bf16; products, attention and memory traffic at the rates of whole
 // iterations measured on an H200, scaled to another GPU by its peak rates. CPU: `flops_per_second`
 // for all products, those of an update, too; nothing else counts. A T5's decoder counts as layers
-// of the encoder with as many operations.
+// of the encoder with as many operations. `has_documents`: tokens see their own document alone.
 StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfig& parallel,
                             int64_t micro_batch_size, int64_t num_microbatches,
                             const UpdateWork& update, DeviceType device, double flops_per_second,
-                            const SentTraffic& sent = {}, const GpuRoof& gpu = measured_gpu());
+                            const SentTraffic& sent = {}, const GpuRoof& gpu = measured_gpu(),
+                            bool has_documents = false);
 
 // FLOP/s of one thread of the CPU kernels, fp32 or bf16 (docs/performance.md, rounded down).
 inline constexpr double kCpuFlopsPerThread = 120e9;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace megatron {
 namespace {
 
@@ -55,6 +57,54 @@ TEST(StepEstimateTest, AnUpdateIsTrafficProductsAndTheHost) {
   EXPECT_EQ(
       optimizer({.device_bytes = 1e12, .bf16_flops = 2e12, .fp32_flops = 1e12}, DeviceType::kCpu),
       3);
+}
+
+// Inputs of layers that wait in host memory are copied beside the layers, whose work grows with the
+// square of their size: copies of small layers are waited for.
+TEST(StepEstimateTest, CopiesToTheHostAreHiddenBehindLargeLayers) {
+  TransformerConfig config;
+  config.num_layers = 4;
+  config.seq_length = config.max_position_embeddings = 128;
+  config.recompute_granularity = RecomputeGranularity::kFull;
+  config.recompute_method = RecomputeMethod::kUniform;
+  config.recompute_num_layers = 2;
+  config.params_dtype = DType::kBFloat16;
+  const auto recompute = [&](int64_t hidden, bool in_cpu) {
+    TransformerConfig c = config;
+    c.hidden_size = hidden;
+    c.num_attention_heads = hidden / 64;
+    c.checkpoint_in_cpu = in_cpu;
+    c = resolved(c);
+    c.padded_vocab_size = 128;
+    return estimated_step(c, {}, 4, 8, {}, DeviceType::kCuda, 1e12);
+  };
+  EXPECT_EQ(recompute(8192, true).recompute, recompute(8192, false).recompute);
+  const StepEstimate small = recompute(128, false);
+  // Two inputs of 128 numbers of 2 bytes for each of 4 x 8 x 128 tokens, at 50 GB/s, there and
+  // back.
+  const double copies = 2 * 128 * 2 * 4096 / 50e9;
+  const double forward = (small.linear + small.attention + small.elementwise) / 3;
+  const double waits =
+      std::max(0.0, copies - forward) + std::max(0.0, copies - 2 * forward - small.recompute);
+  EXPECT_GT(waits, 0);
+  EXPECT_NEAR(recompute(128, true).recompute, small.recompute + waits, 1e-12);
+}
+
+TEST(StepEstimateTest, DocumentsTakeOwnKernels) {
+  TransformerConfig config;
+  config.num_layers = 2;
+  config.hidden_size = 256;
+  config.num_attention_heads = 2;
+  config.attention_dropout = 0;
+  config.seq_length = config.max_position_embeddings = 1024;
+  config = resolved(config);
+  config.padded_vocab_size = 128;
+  const auto attention = [&](bool has_documents) {
+    return estimated_step(config, {}, 4, 8, {}, DeviceType::kCuda, 1e12, {}, measured_gpu(),
+                          has_documents)
+        .attention;
+  };
+  EXPECT_NEAR(attention(true), attention(false) / 0.46, 1e-12);
 }
 
 }  // namespace
