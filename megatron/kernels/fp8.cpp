@@ -3,17 +3,21 @@
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
+
+void Fp8Source::expect_valid(const char* who) const {
+  if (!is_derivative()) return;
+  invariant(activation.has_value(), "fp8_quantize: a derivative is that of an activation");
+  const std::string name = std::string(who) + ": dy";
+  expect_shape(dy.shape, {rows(), is_gated(*activation) ? cols() / 2 : cols()}, name.c_str());
+  expect_dtype(dy.dtype, x.dtype, name.c_str());
+}
+
 namespace {
 
 void expect_matrices(const Fp8Target& target, const Fp8Source& source, ConstView scale) {
   const int64_t rows = source.rows();
   const int64_t cols = source.cols();
-  if (source.is_derivative()) {
-    invariant(source.activation.has_value(), "fp8_quantize: a derivative is that of an activation");
-    expect_shape(source.dy.shape, {rows, is_gated(*source.activation) ? cols / 2 : cols},
-                 "fp8_quantize: dy");
-    expect_dtype(source.dy.dtype, source.x.dtype, "fp8_quantize: dy");
-  }
+  source.expect_valid("fp8_quantize");
   if (!target.rows.is_null()) expect_shape(target.rows.shape, {rows, cols}, "fp8_quantize: rows");
   if (!target.columns.is_null()) {
     expect_shape(target.columns.shape, {cols, rows}, "fp8_quantize: columns");

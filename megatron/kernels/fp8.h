@@ -30,6 +30,8 @@ struct Fp8Source {
     const bool halves = activation && is_gated(*activation) && !is_derivative();
     return halves ? x.size(1) / 2 : x.size(1);
   }
+  // Throws ShapeError or DtypeError "<who>: dy ..." unless x and dy fit.
+  void expect_valid(const char* who) const;
 };
 
 // Rows of a matrix that are summed together in Fp8Target::sums.

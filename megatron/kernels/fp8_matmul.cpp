@@ -9,8 +9,15 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
   const int64_t k = a.matrix.size(1);
   expect_shape(a.matrix.shape, {c.size(0), k}, "fp8_matmul: a");
   expect_shape(b.matrix.shape, {c.size(1), k}, "fp8_matmul: b");
-  expect_shape(a.inverse.shape, {1}, "fp8_matmul: inverse of a");
-  expect_shape(b.inverse.shape, {1}, "fp8_matmul: inverse of b");
+  expect_shape(a.inverse.shape, fp8_scales_shape(a.blocks, a.matrix.shape),
+               "fp8_matmul: inverse of a");
+  expect_shape(b.inverse.shape, fp8_scales_shape(b.blocks, b.matrix.shape),
+               "fp8_matmul: inverse of b");
+  const bool are_whole = a.blocks == Fp8Blocks::kWhole && b.blocks == Fp8Blocks::kWhole;
+  const bool are_blocks = a.blocks != Fp8Blocks::kWhole && b.blocks != Fp8Blocks::kWhole;
+  const bool are_squares = a.blocks == Fp8Blocks::kSquares && b.blocks == Fp8Blocks::kSquares;
+  invariant(are_whole || (are_blocks && !are_squares),
+            "fp8_matmul: both factors have one scale, or blocks that are not squares both");
   if (bias.data != nullptr) expect_shape(bias.shape, {c.size(1)}, "fp8_matmul: bias");
   if (a.matrix.dtype == DType::kFloat8E5M2) {
     expect_dtype(b.matrix.dtype, DType::kFloat8E4M3, "fp8_matmul: b");

@@ -2,14 +2,17 @@
 
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
+#include "megatron/kernels/fp8_blocks.h"
 
 namespace megatron::kernels {
 
-// A factor of a product in FP8: an element is the stored number times `inverse`.
-//   matrix [rows, k] FP8   inverse [1] fp32, on the matrix's device, at a multiple of 16 bytes
+// A factor of a product in FP8: an element is the stored number times the inverse of its block.
+//   matrix   [rows, k]           FP8
+//   inverse  fp8_scales_shape()  fp32, on the matrix's device, at a multiple of 16 bytes
 struct Fp8Factor {
   ConstView matrix;
   ConstView inverse;
+  Fp8Blocks blocks = Fp8Blocks::kWhole;
 };
 
 // c = a b^T + beta * c, plus bias on every row.
@@ -19,8 +22,9 @@ struct Fp8Factor {
 //   b     [n, k]  in   FP8, not E5M2 if a is
 //   bias  [n]     in   fp32 | fp16 | bf16; may be null
 //
-// Row-major, contiguous, nothing overlaps. Sums in fp32, rounded once. On a GPU every extent is a
-// multiple of 16; throws ShapeError otherwise.
+// Row-major, contiguous, nothing overlaps. Both factors are kWhole, or both have lines or squares,
+// not squares both. Sums in fp32, rounded once. On a GPU every extent is a multiple of 16; throws
+// ShapeError otherwise. Blocks need a GPU of compute capability 9.0; throws Unsupported otherwise.
 void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
                 Stream stream);
 

@@ -4,26 +4,13 @@
 #include <cmath>
 
 #include "megatron/core/parallel_for.h"
-#include "megatron/kernels/bias_activation.h"
+#include "megatron/kernels/cpu/fp8_source.h"
 #include "megatron/kernels/cpu/workspace.h"
-#include "megatron/kernels/elementwise.h"
 
 namespace megatron::kernels::cpu {
 namespace {
 
 constexpr int64_t kGrain = 16384;  // elements
-
-void evaluate(TensorView v, const Fp8Source& source, Stream stream) {
-  if (!source.activation) return cast(v, source.x, stream);
-  const WideScratch x(source.x.shape, stream);
-  cast(x.view, source.x, stream);
-  if (!source.is_derivative()) {
-    return bias_activation_forward(v, x.view, ConstView{}, *source.activation, stream);
-  }
-  const WideScratch dy(source.dy.shape, stream);
-  cast(dy.view, source.dy, stream);
-  bias_activation_backward(v, dy.view, x.view, ConstView{}, *source.activation, stream);
-}
 
 float larger(float a, float b) { return a > b || std::isnan(a) ? a : b; }
 
@@ -55,16 +42,6 @@ void store(TensorView rows, TensorView columns, const float* v, float scale, int
   });
 }
 
-void sum(float* sums, const float* v, int64_t rows, int64_t cols) {
-  for (int64_t first = 0; first < rows; first += kFp8SumRows) {
-    float* const to = sums + first / kFp8SumRows * cols;
-    std::fill_n(to, cols, 0.0f);
-    for (int64_t i = first; i < std::min(rows, first + kFp8SumRows); ++i) {
-      for (int64_t j = 0; j < cols; ++j) to[j] += v[i * cols + j];
-    }
-  }
-}
-
 }  // namespace
 
 void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView scale,
@@ -72,10 +49,10 @@ void fp8_quantize(const Fp8Target& target, const Fp8Source& source, ConstView sc
   const int64_t rows = source.rows();
   const int64_t cols = source.cols();
   const WideScratch wide({rows, cols}, stream);
-  evaluate(wide.view, source, stream);
+  evaluate_source(wide.view, source, stream);
   const float* const v = wide.memory.as<float>();
   if (!target.amax.is_null()) raise(*target.amax.as<float>(), v, rows, cols, stream);
-  if (!target.sums.is_null()) sum(target.sums.as<float>(), v, rows, cols);
+  if (!target.sums.is_null()) sum_source(target.sums.as<float>(), v, rows, cols);
   if (!target.inverse.is_null()) *target.inverse.as<float>() = 1 / *scale.as<float>();
   if (!target.value.columns.is_null()) {
     fp8_quantize({.columns = target.value.columns}, {source.x, source.activation},

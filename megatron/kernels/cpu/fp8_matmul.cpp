@@ -11,12 +11,21 @@ namespace megatron::kernels::cpu {
 namespace {
 
 void dequantize(TensorView wide, const Fp8Factor& factor) {
-  const float inverse = *factor.inverse.as<float>();
+  const float* const inverses = factor.inverse.as<float>();
   float* const to = wide.as<float>();
+  const int64_t rows = wide.size(0);
+  const int64_t cols = wide.size(1);
   dispatch_float8(factor.matrix.dtype, "fp8_matmul", [&]<class T>() {
     const T* const from = factor.matrix.as<T>();
-    parallel_for(factor.matrix.numel(), 16384, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = static_cast<float>(from[i]) * inverse;
+    parallel_for(rows, 16384 / std::max<int64_t>(cols, 1) + 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        for (int64_t first = 0; first < cols; first += kFp8Block) {
+          const float inverse = inverses[fp8_scale_place(factor.blocks, i, first, rows, cols)];
+          for (int64_t j = first; j < std::min(cols, first + kFp8Block); ++j) {
+            to[i * cols + j] = static_cast<float>(from[i * cols + j]) * inverse;
+          }
+        }
+      }
     });
   });
 }

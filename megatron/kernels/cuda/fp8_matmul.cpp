@@ -29,7 +29,9 @@ void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstV
                       .out = c.dtype,
                       .transpose_b = Transpose::kYes,
                       .has_bias = bias.data != nullptr,
-                      .has_beta = beta != 0};
+                      .has_beta = beta != 0,
+                      .blocks_a = a.blocks,
+                      .blocks_b = b.blocks};
   const MatmulOperands operands{.d = c.data,
                                 .a = a.matrix.data,
                                 .b = b.matrix.data,
@@ -39,6 +41,11 @@ void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstV
                                 .inverse_a = a.inverse.as<float>(),
                                 .inverse_b = b.inverse.as<float>()};
   MatmulPlans& plans = MatmulPlans::of(stream.device);
+  if (a.blocks != Fp8Blocks::kWhole && !plans.find(key, operands, stream)) {
+    throw Unsupported("fp8_matmul: cuBLASLt has no algorithm for " + text_of(key) +
+                      "; scales of blocks need a GPU of compute capability 9.0, so use another "
+                      "--fp8-recipe");
+  }
   MG_CUBLAS(launch(plans.handle(), plans.plan(key, operands, stream), operands,
                    plans.workspace(stream), stream));
 }

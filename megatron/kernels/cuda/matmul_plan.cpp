@@ -71,6 +71,23 @@ const char* text_of(Epilogue epilogue) {
   return "";
 }
 
+cublasLtMatmulMatrixScale_t scale_mode(Fp8Blocks blocks) {
+  switch (blocks) {
+    case Fp8Blocks::kWhole:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case Fp8Blocks::kLines:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Fp8Blocks::kSquares:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  }
+  throw InternalError("matmul: unknown blocks");
+}
+
+const char* text_of(Fp8Blocks blocks) {
+  if (blocks == Fp8Blocks::kWhole) return "";
+  return blocks == Fp8Blocks::kLines ? " in lines" : " in squares";
+}
+
 // Sets the addresses that an epilogue reads and writes, and those of scales.
 void point(MatmulPlan& plan, const MatmulOperands& operands) {
   if (operands.bias != nullptr) {
@@ -117,6 +134,7 @@ size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
     rest = rest << 5 | static_cast<uint64_t>(field);
   }
   mix(rest);
+  mix(static_cast<uint64_t>(key.blocks_a) << 8 | static_cast<uint64_t>(key.blocks_b));
   return hash;
 }
 
@@ -124,12 +142,14 @@ std::string text_of(const MatmulKey& key) {
   const std::string in = key.in == key.in_b
                              ? std::string(name_of(key.in))
                              : fmt::format("{} x {}", name_of(key.in), name_of(key.in_b));
-  return fmt::format(
-      "{}x{}x{} {} to {}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes", key.m, key.n,
-      key.k, in, name_of(key.out), key.transpose_a == Transpose::kYes ? ", a transposed" : "",
-      key.transpose_b == Transpose::kYes ? ", b transposed" : "", key.has_bias ? ", bias" : "",
-      text_of(key.epilogue), key.has_beta ? ", accumulating" : "", key.allows_tf32 ? ", TF32" : "",
-      key.alignment_a, key.alignment_b, key.alignment_c);
+  const std::string scaled = fmt::format("{}{}", text_of(key.blocks_a), text_of(key.blocks_b));
+  return fmt::format("{}x{}x{} {}{} to {}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes",
+                     key.m, key.n, key.k, in, scaled, name_of(key.out),
+                     key.transpose_a == Transpose::kYes ? ", a transposed" : "",
+                     key.transpose_b == Transpose::kYes ? ", b transposed" : "",
+                     key.has_bias ? ", bias" : "", text_of(key.epilogue),
+                     key.has_beta ? ", accumulating" : "", key.allows_tf32 ? ", TF32" : "",
+                     key.alignment_a, key.alignment_b, key.alignment_c);
 }
 
 // cuBLASLt multiplies column-major: c^T = b'^T a'^T, so b is its left factor and a its right one.
@@ -148,6 +168,10 @@ MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands) {
   if (key.has_bias) {
     set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
         cuda_type(is_float8(key.in) ? key.out : key.in));
+  }
+  if (key.blocks_a != Fp8Blocks::kWhole) {
+    set(plan.description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(key.blocks_b));
+    set(plan.description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(key.blocks_a));
   }
   const bool plain_a = key.transpose_a == Transpose::kNo;
   const bool plain_b = key.transpose_b == Transpose::kNo;

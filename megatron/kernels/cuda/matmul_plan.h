@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/device/device.h"
+#include "megatron/kernels/fp8_blocks.h"
 #include "megatron/kernels/matmul.h"
 
 namespace megatron::kernels::cuda {
@@ -36,6 +37,8 @@ struct MatmulKey {
   bool has_bias = false;
   bool has_beta = false;  // reads c
   bool allows_tf32 = false;
+  Fp8Blocks blocks_a = Fp8Blocks::kWhole;  // FP8: the elements of a and b that share a scale
+  Fp8Blocks blocks_b = Fp8Blocks::kWhole;
   // The largest power of two that divides the addresses, up to 16 bytes.
   int alignment_a = 16, alignment_b = 16, alignment_c = 16;
 

@@ -1,0 +1,298 @@
+// FP8 with a scale for each block against its definition in fp64.
+#include "megatron/kernels/fp8_blocks.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "megatron/kernels/fp8_matmul.h"
+#include "tests/kernels/fp8_cases.h"
+
+namespace megatron {
+namespace {
+
+using kernels::Fp8Blocked;
+using kernels::Fp8Blocks;
+using kernels::Fp8BlockTarget;
+
+// A matrix in FP8 on the device under test; padding of its inverses is NaN.
+struct Blocked {
+  Blocked(const Shape& shape, Fp8Blocks with, DType dtype)
+      : blocks(with),
+        matrix(shape, dtype, stream_under_test()),
+        inverses(full(kernels::fp8_scales_shape(with, shape),
+                      std::numeric_limits<float>::quiet_NaN(), DType::kFloat32,
+                      stream_under_test())) {}
+
+  Fp8Blocked target() { return {matrix.view(), inverses.view()}; }
+  kernels::Fp8Factor factor() const { return {matrix.view(), inverses.view(), blocks}; }
+
+  Fp8Blocks blocks;
+  Tensor matrix;
+  Tensor inverses;
+};
+
+// A copy on the host.
+struct Read {
+  explicit Read(const Blocked& x)
+      : blocks(x.blocks), matrix(x.matrix.to(Stream{})), inverses(x.inverses.to(Stream{})) {}
+
+  double inverse(int64_t i, int64_t j) const {
+    return element(inverses,
+                   kernels::fp8_scale_place(blocks, i, j, matrix.size(0), matrix.size(1)));
+  }
+  double value(int64_t i, int64_t j) const {
+    return stored(matrix, i * matrix.size(1) + j) * inverse(i, j);
+  }
+
+  Fp8Blocks blocks;
+  Tensor matrix;
+  Tensor inverses;
+};
+
+// Are the elements of x those of v, and is each scale the power of two that its block asks for?
+//   v(i, j) for rows of x, which may be those of a transpose
+template <class V>
+void expect_blocks(const Read& x, const V& v, double noise) {
+  const int64_t rows = x.matrix.size(0);
+  const int64_t cols = x.matrix.size(1);
+  const auto [relative, smallest] = spacing_of(x.matrix.dtype());
+  const double largest = x.matrix.dtype() == DType::kFloat8E4M3 ? 448 : 57344;
+  const int64_t height = x.blocks == Fp8Blocks::kSquares ? kernels::kFp8Block : 1;
+  for (int64_t row = 0; row < rows; row += height) {
+    for (int64_t col = 0; col < cols; col += kernels::kFp8Block) {
+      const double inverse = x.inverse(row, col);
+      double amax = 0;
+      for (int64_t i = row; i < std::min(rows, row + height); ++i) {
+        for (int64_t j = col; j < std::min(cols, col + kernels::kFp8Block); ++j) {
+          const double want = v(i, j);
+          amax = std::max(amax, std::abs(want));
+          ASSERT_EQ(x.inverse(i, j), inverse);
+          const double bound = std::max(relative * std::abs(want), smallest * inverse);
+          ASSERT_NEAR(x.value(i, j), want, bound + noise * (1 + std::abs(want))) << i << ", " << j;
+        }
+      }
+      int exponent = 0;
+      ASSERT_EQ(std::frexp(inverse, &exponent), 0.5) << "a power of two";
+      ASSERT_LE(amax / inverse, largest * (1 + noise));
+      ASSERT_GT(amax / inverse, largest / 2 * (1 - noise)) << row << ", " << col;
+    }
+  }
+}
+
+class Fp8BlocksTest : public Fp8KernelTest {};
+
+TEST_F(Fp8BlocksTest, EachLineHasItsScaleInBothDirections) {
+  for (const Kind kind : kKinds) {
+    for (const auto [rows, cols] : kSizes) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        for (const DType to : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+          SCOPED_TRACE(testing::Message()
+                       << "kind " << static_cast<int>(kind) << " " << rows << "x" << cols << " "
+                       << name_of(dtype) << " to " << name_of(to));
+          const Case c(kind, rows, cols, dtype);
+          const Tensor x = there(c.x);
+          const Tensor dy = there(c.dy);
+          Blocked by_rows({rows, cols}, Fp8Blocks::kLines, to);
+          Blocked by_columns({cols, rows}, Fp8Blocks::kLines, to);
+          kernels::fp8_quantize_blocks({.rows = by_rows.target(), .columns = by_columns.target()},
+                                       c.source(x, dy), stream_under_test());
+          const auto at = [&, width = cols](int64_t i, int64_t j) {
+            return c.v[static_cast<size_t>(i * width + j)];
+          };
+          const double noise = kind == Kind::kPlain ? 0 : 1e-5;
+          expect_blocks(Read(by_rows), at, noise);
+          expect_blocks(
+              Read(by_columns), [&](int64_t i, int64_t j) { return at(j, i); }, noise);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Fp8BlocksTest, ASquareHasOneScaleInBothDirections) {
+  for (const auto [rows, cols] : kSizes) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const Case c(Kind::kPlain, rows, cols, dtype);
+      const Tensor x = there(c.x);
+      Blocked by_rows({rows, cols}, Fp8Blocks::kSquares, DType::kFloat8E4M3);
+      Blocked by_columns({cols, rows}, Fp8Blocks::kSquares, DType::kFloat8E4M3);
+      kernels::fp8_quantize_blocks(
+          {.blocks = Fp8Blocks::kSquares, .rows = by_rows.target(), .columns = by_columns.target()},
+          {.x = x.view()}, stream_under_test());
+      const Read got(by_rows);
+      const Read transposed(by_columns);
+      expect_blocks(
+          got,
+          [&, width = cols](int64_t i, int64_t j) {
+            return c.v[static_cast<size_t>(i * width + j)];
+          },
+          0);
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < cols; ++j) ASSERT_EQ(got.value(i, j), transposed.value(j, i));
+      }
+    }
+  }
+}
+
+// The backward pass of a layer makes the value again that the forward pass had quantised.
+TEST_F(Fp8BlocksTest, AValueComesBesideItsDerivative) {
+  for (const Kind kind : {Kind::kGeluGradient, Kind::kSwigluGradient}) {
+    for (const auto [rows, cols] : kSizes) {
+      const Case c(kind, rows, cols, DType::kBFloat16);
+      const Tensor x = there(c.x);
+      const Tensor dy = there(c.dy);
+      const kernels::Fp8Source derivative = c.source(x, dy);
+      const kernels::Fp8Source value{.x = derivative.x, .activation = derivative.activation};
+      const int64_t num_sums = (rows + kernels::kFp8SumRows - 1) / kernels::kFp8SumRows;
+      const auto make = [&](const kernels::Fp8Source& source, const Fp8Blocked& columns,
+                            const Fp8Blocked& beside, Tensor* sums) {
+        kernels::fp8_quantize_blocks({.columns = columns,
+                                      .value = beside,
+                                      .sums = sums == nullptr ? TensorView{} : sums->view()},
+                                     source, stream_under_test());
+      };
+      Blocked want({cols, rows}, Fp8Blocks::kLines, DType::kFloat8E5M2);
+      Blocked want_value({value.cols(), rows}, Fp8Blocks::kLines, DType::kFloat8E4M3);
+      make(derivative, want.target(), {}, nullptr);
+      make(value, want_value.target(), {}, nullptr);
+      Blocked got({cols, rows}, Fp8Blocks::kLines, DType::kFloat8E5M2);
+      Blocked got_value({value.cols(), rows}, Fp8Blocks::kLines, DType::kFloat8E4M3);
+      Tensor sums = filled({num_sums, cols}, 7.0f);
+      make(derivative, got.target(), got_value.target(), &sums);
+      for (const auto& [one, other] :
+           {std::pair(&got, &want), std::pair(&got_value, &want_value)}) {
+        const Read a(*one);
+        const Read b(*other);
+        for (int64_t i = 0; i < a.matrix.size(0); ++i) {
+          for (int64_t j = 0; j < rows; ++j) ASSERT_EQ(a.value(i, j), b.value(i, j));
+        }
+      }
+      std::vector<double> want_sums(static_cast<size_t>(num_sums * cols));
+      for (int64_t i = 0; i < rows * cols; ++i) {
+        want_sums[static_cast<size_t>(i / cols / kernels::kFp8SumRows * cols + i % cols)] +=
+            c.v[static_cast<size_t>(i)];
+      }
+      const Tensor got_sums = sums.to(Stream{});
+      for (size_t i = 0; i < want_sums.size(); ++i) {
+        ASSERT_NEAR(element(got_sums, static_cast<int64_t>(i)), want_sums[i], 1e-3);
+      }
+    }
+  }
+}
+
+// A large number takes the precision of its neighbours, and not of others.
+TEST_F(Fp8BlocksTest, AnOutlierStaysInItsBlock) {
+  Tensor x = full({256, 256}, 1.0f, DType::kFloat32, Stream{});
+  x.span<float>()[3] = 1e6f;
+  x.span<float>()[static_cast<size_t>(256 * 256 - 1)] = 0;
+  const Tensor x_there = there(x);
+  Blocked lines({256, 256}, Fp8Blocks::kLines, DType::kFloat8E4M3);
+  kernels::fp8_quantize_blocks({.rows = lines.target()}, {.x = x_there.view()},
+                               stream_under_test());
+  const Read got(lines);
+  EXPECT_NEAR(got.value(0, 3), 1e6, 1e6 / 16);
+  EXPECT_EQ(got.value(0, 4), 0) << "a neighbour";
+  EXPECT_EQ(got.value(0, 128), 1);
+  EXPECT_EQ(got.value(1, 3), 1);
+  EXPECT_EQ(got.value(255, 255), 0);
+}
+
+TEST_F(Fp8BlocksTest, ABlockWithoutAnAmaxHasTheScaleOne) {
+  Tensor x = full({16, 384}, 0.0f, DType::kFloat32, Stream{});
+  x.span<float>()[130] = std::numeric_limits<float>::quiet_NaN();
+  x.span<float>()[131] = 2;
+  x.span<float>()[256] = 1e-42f;
+  const Tensor x_there = there(x);
+  Blocked lines({16, 384}, Fp8Blocks::kLines, DType::kFloat8E4M3);
+  kernels::fp8_quantize_blocks({.rows = lines.target()}, {.x = x_there.view()},
+                               stream_under_test());
+  const Read got(lines);
+  EXPECT_EQ(got.inverse(0, 0), 1);
+  EXPECT_EQ(got.inverse(0, 128), 1);
+  EXPECT_TRUE(std::isnan(got.value(0, 130)));
+  EXPECT_EQ(got.value(0, 131), 2);
+  EXPECT_EQ(got.inverse(0, 256), 0x1p-126) << "a normal number";
+}
+
+struct ProductCase {
+  int64_t m, n, k;
+  Fp8Blocks b = Fp8Blocks::kSquares;
+  DType a = DType::kFloat8E4M3;
+  DType c = DType::kBFloat16;
+  bool has_bias = false;
+  float beta = 0;
+};
+
+// A matrix whose blocks differ by powers of ten, in FP8.
+Blocked made(int64_t rows, int64_t cols, uint64_t seed, Fp8Blocks blocks, DType dtype) {
+  Tensor x = random_normal({rows, cols}, {.seed = seed});
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; ++j) {
+      x.span<float>()[static_cast<size_t>(i * cols + j)] *=
+          std::pow(10.0f, static_cast<float>((i / 32 + 2 * (j / 128)) % 5 - 2));
+    }
+  }
+  const Tensor x_there = x.to(stream_under_test());
+  Blocked y({rows, cols}, blocks, dtype);
+  kernels::fp8_quantize_blocks({.blocks = blocks, .rows = y.target()}, {.x = x_there.view()},
+                               stream_under_test());
+  return y;
+}
+
+void check(const ProductCase& p) {
+  const Stream stream = stream_under_test();
+  const Blocked a = made(p.m, p.k, 1, Fp8Blocks::kLines, p.a);
+  const Blocked b = made(p.n, p.k, 2, p.b, DType::kFloat8E4M3);
+  const Tensor bias = random_normal({p.n}, {.seed = 3, .stddev = 4, .dtype = p.c});
+  const Tensor old = random_normal({p.m, p.n}, {.seed = 4, .stddev = 4, .dtype = p.c});
+  const Tensor bias_there = bias.to(stream);
+  Tensor c = copied(old.to(stream));
+  kernels::fp8_matmul(c.view(), a.factor(), b.factor(),
+                      p.has_bias ? bias_there.view() : ConstView{}, p.beta, stream);
+  const Tensor got = c.to(Stream{});
+  const Read left(a);
+  const Read right(b);
+  // As in fp8_test.cpp: a tensor core adds the terms of a piece with 13 bits below the largest one.
+  const double of_terms = stream.is_cpu() ? 0x1p-20 : 0x1p-12;
+  const double of_result = p.c == DType::kFloat32 ? 0x1p-22 : tolerance_of(p.c).relative;
+  for (int64_t i = 0; i < p.m; ++i) {
+    for (int64_t j = 0; j < p.n; ++j) {
+      double sum = 0;
+      double size = 0;
+      for (int64_t l = 0; l < p.k; ++l) {
+        const double term = left.value(i, l) * right.value(j, l);
+        sum += term;
+        size += std::abs(term);
+      }
+      if (p.has_bias) sum += element(bias, j);
+      sum += p.beta * element(old, i * p.n + j);
+      ASSERT_NEAR(element(got, i * p.n + j), sum, of_terms * size + of_result * std::abs(sum))
+          << i << ", " << j;
+    }
+  }
+}
+
+// The three products of a layer: lines times squares, with the transposed weight, and lines times
+// lines; blocks that are cut off at the end, and rows of squares that need padding.
+TEST_F(Fp8BlocksTest, AProductHasTheScaleOfEachBlock) {
+  constexpr DType kE5M2 = DType::kFloat8E5M2;
+  constexpr DType kWide = DType::kFloat32;
+  const ProductCase cases[] = {
+      {.m = 128, .n = 128, .k = 128},
+      {.m = 16, .n = 32, .k = 64},
+      {.m = 272, .n = 160, .k = 144, .has_bias = true},
+      {.m = 144, .n = 272, .k = 656, .has_bias = true},
+      {.m = 144, .n = 144, .k = 400, .a = kE5M2},
+      {.m = 272, .n = 144, .k = 528, .b = Fp8Blocks::kLines},
+      {.m = 160, .n = 144, .k = 272, .b = Fp8Blocks::kLines, .a = kE5M2, .c = kWide, .beta = 1},
+      {.m = 144, .n = 160, .k = 272, .b = Fp8Blocks::kLines, .c = kWide, .beta = 1},
+      {.m = 32, .n = 48, .k = 256, .c = DType::kFloat16},
+  };
+  for (const ProductCase& p : cases) {
+    SCOPED_TRACE(testing::Message() << p.m << "x" << p.n << "x" << p.k);
+    check(p);
+  }
+}
+
+}  // namespace
+}  // namespace megatron
