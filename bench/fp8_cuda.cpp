@@ -7,6 +7,7 @@
 #include "megatron/device/stream.h"
 #include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/fp8.h"
+#include "megatron/kernels/fp8_blocks.h"
 #include "megatron/kernels/fp8_matmul.h"
 #include "megatron/kernels/matmul.h"
 #include "megatron/kernels/random.h"
@@ -73,13 +74,36 @@ struct Matrix {
   Tensor wide, by_rows, by_columns, scale, inverse;
 };
 
-struct Sum {
-  double bf16 = 0, fp8 = 0, passes = 0;
+// The same with a scale for each block.
+struct BlockedMatrix {
+  BlockedMatrix(const Tensor& wide, kernels::Fp8Blocks with, DType dtype, Stream stream)
+      : blocks(with),
+        by_rows(wide.shape(), dtype, stream),
+        by_columns({wide.size(1), wide.size(0)}, dtype, stream),
+        row_inverses(
+            zeros(kernels::fp8_scales_shape(with, by_rows.shape()), DType::kFloat32, stream)),
+        column_inverses(
+            zeros(kernels::fp8_scales_shape(with, by_columns.shape()), DType::kFloat32, stream)) {
+    kernels::fp8_quantize_blocks({.blocks = blocks,
+                                  .rows = {by_rows.view(), row_inverses.view()},
+                                  .columns = {by_columns.view(), column_inverses.view()}},
+                                 {.x = wide.view()}, stream);
+  }
+  kernels::Fp8Factor rows() const { return {by_rows.view(), row_inverses.view(), blocks}; }
+  kernels::Fp8Factor columns() const { return {by_columns.view(), column_inverses.view(), blocks}; }
+
+  kernels::Fp8Blocks blocks;
+  Tensor by_rows, by_columns, row_inverses, column_inverses;
 };
 
-void report(const std::string& name, double teraflop, double bf16, double fp8) {
-  std::printf("%-12s  bf16 %.4f ms %4.0f TF/s   FP8 %.4f %5.0f\n", name.c_str(), bf16,
-              teraflop / bf16 * 1e3, fp8, teraflop / fp8 * 1e3);
+struct Sum {
+  double bf16 = 0, fp8 = 0, blocks = 0, passes = 0, block_passes = 0;
+};
+
+void report(const std::string& name, double teraflop, double bf16, double fp8, double blocks) {
+  std::printf("%-12s  bf16 %.4f ms %4.0f TF/s   FP8 %.4f %5.0f   blocks %.4f %5.0f\n", name.c_str(),
+              bf16, teraflop / bf16 * 1e3, fp8, teraflop / fp8 * 1e3, blocks,
+              teraflop / blocks * 1e3);
 }
 
 void measure_linear(const std::string& name, int64_t tokens, int64_t in, int64_t out, Sum& sum,
@@ -87,29 +111,38 @@ void measure_linear(const std::string& name, int64_t tokens, int64_t in, int64_t
   const Matrix x(tokens, in, 1, DType::kFloat8E4M3, stream);
   const Matrix w(out, in, 2, DType::kFloat8E4M3, stream);
   const Matrix dy(tokens, out, 3, DType::kFloat8E5M2, stream);
+  const BlockedMatrix x_blocks(x.wide, kernels::Fp8Blocks::kLines, DType::kFloat8E4M3, stream);
+  const BlockedMatrix w_blocks(w.wide, kernels::Fp8Blocks::kSquares, DType::kFloat8E4M3, stream);
+  const BlockedMatrix dy_blocks(dy.wide, kernels::Fp8Blocks::kLines, DType::kFloat8E5M2, stream);
   const double teraflop =
       2e-12 * static_cast<double>(tokens) * static_cast<double>(in) * static_cast<double>(out);
   const auto compare = [&](const char* product, Tensor c, const kernels::Fp8Factor& a,
-                           const kernels::Fp8Factor& b, float beta,
+                           const kernels::Fp8Factor& b, const kernels::Fp8Factor& a_blocks,
+                           const kernels::Fp8Factor& b_blocks, float beta,
                            const std::function<void(Tensor&)>& in_bf16) {
     const double bf16 = least_ms([&] { in_bf16(c); }, stream);
     const double fp8 =
         least_ms([&] { kernels::fp8_matmul(c.view(), a, b, {}, beta, stream); }, stream);
-    report(name + product, teraflop, bf16, fp8);
+    const double blocks = least_ms(
+        [&] { kernels::fp8_matmul(c.view(), a_blocks, b_blocks, {}, beta, stream); }, stream);
+    report(name + product, teraflop, bf16, fp8, blocks);
     sum.bf16 += bf16;
     sum.fp8 += fp8;
+    sum.blocks += blocks;
   };
   const ConstView none;
-  compare(" output", Tensor({tokens, out}, kBf16, stream), x.rows(), w.rows(), 0, [&](Tensor& c) {
-    kernels::matmul(c.view(), x.wide.view(), Transpose::kNo, w.wide.view(), Transpose::kYes, none,
-                    0, stream);
-  });
-  compare(" dx", Tensor({tokens, in}, kBf16, stream), dy.rows(), w.columns(), 0, [&](Tensor& c) {
-    kernels::matmul(c.view(), dy.wide.view(), Transpose::kNo, w.wide.view(), Transpose::kNo, none,
-                    0, stream);
-  });
-  compare(" dw", zeros({out, in}, DType::kFloat32, stream), dy.columns(), x.columns(), 1,
-          [&](Tensor& c) {
+  compare(" output", Tensor({tokens, out}, kBf16, stream), x.rows(), w.rows(), x_blocks.rows(),
+          w_blocks.rows(), 0, [&](Tensor& c) {
+            kernels::matmul(c.view(), x.wide.view(), Transpose::kNo, w.wide.view(), Transpose::kYes,
+                            none, 0, stream);
+          });
+  compare(" dx", Tensor({tokens, in}, kBf16, stream), dy.rows(), w.columns(), dy_blocks.rows(),
+          w_blocks.columns(), 0, [&](Tensor& c) {
+            kernels::matmul(c.view(), dy.wide.view(), Transpose::kNo, w.wide.view(), Transpose::kNo,
+                            none, 0, stream);
+          });
+  compare(" dw", zeros({out, in}, DType::kFloat32, stream), dy.columns(), x.columns(),
+          dy_blocks.columns(), x_blocks.columns(), 1, [&](Tensor& c) {
             kernels::matmul(c.view(), dy.wide.view(), Transpose::kYes, x.wide.view(),
                             Transpose::kNo, none, 1, stream);
           });
@@ -135,9 +168,25 @@ void measure_pass(const char* name, const kernels::Fp8Source& source, int64_t by
                               source, scale.view(), stream);
       },
       stream);
-  std::printf("%-22s  %.4f ms  %.2f TB/s\n", name, ms,
-              static_cast<double>(rows * cols * bytes) / ms * 1e-9);
+  const auto scales = [&](const Tensor& matrix) {
+    return zeros(kernels::fp8_scales_shape(kernels::Fp8Blocks::kLines, matrix.shape()),
+                 DType::kFloat32, stream);
+  };
+  Tensor of_rows = scales(by_rows);
+  Tensor of_columns = scales(by_columns);
+  const double blocks = least_ms(
+      [&] {
+        kernels::fp8_quantize_blocks({.rows = {by_rows.view(), of_rows.view()},
+                                      .columns = {by_columns.view(), of_columns.view()},
+                                      .sums = has_sums ? sums.view() : TensorView{}},
+                                     source, stream);
+      },
+      stream);
+  const double terabytes = static_cast<double>(rows * cols * bytes) * 1e-9;
+  std::printf("%-22s  %.4f ms  %.2f TB/s   blocks %.4f ms  %.2f TB/s\n", name, ms, terabytes / ms,
+              blocks, terabytes / blocks);
   sum.passes += ms;
+  sum.block_passes += blocks;
 }
 
 void measure_workload(const Workload& w, Stream stream) {
@@ -155,6 +204,7 @@ void measure_workload(const Workload& w, Stream stream) {
   Sum one;
   measure_pass("h", {.x = narrow.view()}, 4, false, one, stream);
   sum.passes += 5 * one.passes;  // inputs of qkv, proj and fc1, gradients of proj and fc2
+  sum.block_passes += 5 * one.block_passes;
   measure_pass("3 h, sums", {.x = three.view()}, 4, true, sum, stream);
   measure_pass("GELU 4 h", {.x = wide.view(), .activation = Activation::kGeluTanh}, 4, false, sum,
                stream);
@@ -163,9 +213,10 @@ void measure_workload(const Workload& w, Stream stream) {
                sum, stream);
   const auto layers = static_cast<double>(w.num_layers);
   std::printf(
-      "a micro-batch: products %.2f ms in bf16, %.2f in FP8; passes "
-      "%.2f ms\n\n",
-      layers * sum.bf16, layers * sum.fp8, layers * sum.passes);
+      "a micro-batch: products %.2f ms in bf16, %.2f in FP8, %.2f with blocks; passes %.2f ms, "
+      "%.2f with blocks\n\n",
+      layers * sum.bf16, layers * sum.fp8, layers * sum.blocks, layers * sum.passes,
+      layers * sum.block_passes);
 }
 
 }  // namespace
