@@ -111,9 +111,9 @@ void measure_linear(const std::string& name, int64_t tokens, int64_t in, int64_t
   const Matrix x(tokens, in, 1, DType::kFloat8E4M3, stream);
   const Matrix w(out, in, 2, DType::kFloat8E4M3, stream);
   const Matrix dy(tokens, out, 3, DType::kFloat8E5M2, stream);
-  const BlockedMatrix x_blocks(x.wide, kernels::Fp8Blocks::kLines, DType::kFloat8E4M3, stream);
-  const BlockedMatrix w_blocks(w.wide, kernels::Fp8Blocks::kSquares, DType::kFloat8E4M3, stream);
-  const BlockedMatrix dy_blocks(dy.wide, kernels::Fp8Blocks::kLines, DType::kFloat8E5M2, stream);
+  const BlockedMatrix x_blocks(x.wide, kernels::Fp8Blocks::kLine, DType::kFloat8E4M3, stream);
+  const BlockedMatrix w_blocks(w.wide, kernels::Fp8Blocks::kSquare, DType::kFloat8E4M3, stream);
+  const BlockedMatrix dy_blocks(dy.wide, kernels::Fp8Blocks::kLine, DType::kFloat8E5M2, stream);
   const double teraflop =
       2e-12 * static_cast<double>(tokens) * static_cast<double>(in) * static_cast<double>(out);
   const auto compare = [&](const char* product, Tensor c, const kernels::Fp8Factor& a,
@@ -169,7 +169,7 @@ void measure_pass(const char* name, const kernels::Fp8Source& source, int64_t by
       },
       stream);
   const auto scales = [&](const Tensor& matrix) {
-    return zeros(kernels::fp8_scales_shape(kernels::Fp8Blocks::kLines, matrix.shape()),
+    return zeros(kernels::fp8_scales_shape(kernels::Fp8Blocks::kLine, matrix.shape()),
                  DType::kFloat32, stream);
   };
   Tensor of_rows = scales(by_rows);

@@ -21,7 +21,7 @@ void expect_target(const Fp8BlockTarget& target, const Fp8Source& source) {
   const int64_t cols = source.cols();
   source.expect_valid(kWho);
   invariant(target.blocks != Fp8Blocks::kWhole, "fp8_quantize_blocks: blocks are lines or squares");
-  invariant(target.blocks == Fp8Blocks::kLines || !source.activation,
+  invariant(target.blocks == Fp8Blocks::kLine || !source.activation,
             "fp8_quantize_blocks: squares are for a matrix as it is");
   expect_blocked(target.rows, target.blocks, {rows, cols});
   expect_blocked(target.columns, target.blocks, {cols, rows});
@@ -32,7 +32,7 @@ void expect_target(const Fp8BlockTarget& target, const Fp8Source& source) {
   if (!target.value.is_null()) {
     invariant(source.is_derivative(), "fp8_quantize_blocks: a value is made beside its derivative");
     const int64_t of_value = Fp8Source{source.x, source.activation}.cols();
-    expect_blocked(target.value, Fp8Blocks::kLines, {of_value, rows});
+    expect_blocked(target.value, Fp8Blocks::kLine, {of_value, rows});
     expect_dtype(target.value.matrix.dtype, DType::kFloat8E4M3, "fp8_quantize_blocks: value");
   }
   if (!target.sums.is_null()) {
@@ -46,9 +46,9 @@ Shape fp8_scales_shape(Fp8Blocks blocks, const Shape& matrix) {
   switch (blocks) {
     case Fp8Blocks::kWhole:
       return {1};
-    case Fp8Blocks::kLines:
+    case Fp8Blocks::kLine:
       return {blocks_in(matrix[1]), matrix[0]};
-    case Fp8Blocks::kSquares:
+    case Fp8Blocks::kSquare:
       return {blocks_in(matrix[0]), (blocks_in(matrix[1]) + 3) / 4 * 4};
   }
   throw InternalError("fp8_scales_shape: unknown blocks");

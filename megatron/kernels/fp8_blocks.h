@@ -18,9 +18,9 @@ namespace megatron::kernels {
 // The elements that share a scale, and the shape of a matrix's [rows, cols] scales, in fp32. The
 // layouts are those of cuBLASLt ("128-element 1D and 128x128 2D block scaling").
 enum class Fp8Blocks {
-  kWhole,    // all of them                  [1]
-  kLines,    // 128 neighbours of a row      [ceil(cols / 128), rows]
-  kSquares,  // 128 rows times 128 columns   [ceil(rows / 128), ceil(cols / 128) padded to 4 n]
+  kWhole,   // all of them                  [1]
+  kLine,    // 128 neighbours of a row      [ceil(cols / 128), rows]
+  kSquare,  // 128 rows times 128 columns   [ceil(rows / 128), ceil(cols / 128) padded to 4 n]
 };
 
 inline constexpr int64_t kFp8Block = 128;
@@ -31,7 +31,7 @@ Shape fp8_scales_shape(Fp8Blocks blocks, const Shape& matrix);
 MG_HOST_DEVICE inline int64_t fp8_scale_place(Fp8Blocks blocks, int64_t row, int64_t col,
                                               int64_t rows, int64_t cols) {
   if (blocks == Fp8Blocks::kWhole) return 0;
-  if (blocks == Fp8Blocks::kLines) return col / kFp8Block * rows + row;
+  if (blocks == Fp8Blocks::kLine) return col / kFp8Block * rows + row;
   const int64_t of_row = (cols + 4 * kFp8Block - 1) / (4 * kFp8Block) * 4;
   return row / kFp8Block * of_row + col / kFp8Block;
 }
@@ -66,7 +66,7 @@ struct Fp8Blocked {
 //   value    [cols of act(x), rows] out  E4M3 in lines: act(x) transposed; only if v is a
 //   derivative sums     Fp8Target::sums        out
 struct Fp8BlockTarget {
-  Fp8Blocks blocks = Fp8Blocks::kLines;  // of rows and columns; kSquares: only if v is x
+  Fp8Blocks blocks = Fp8Blocks::kLine;  // of rows and columns; kSquare: only if v is x
   Fp8Blocked rows = {};
   Fp8Blocked columns = {};
   Fp8Blocked value = {};

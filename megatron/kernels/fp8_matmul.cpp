@@ -15,7 +15,7 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
                "fp8_matmul: inverse of b");
   const bool are_whole = a.blocks == Fp8Blocks::kWhole && b.blocks == Fp8Blocks::kWhole;
   const bool are_blocks = a.blocks != Fp8Blocks::kWhole && b.blocks != Fp8Blocks::kWhole;
-  const bool are_squares = a.blocks == Fp8Blocks::kSquares && b.blocks == Fp8Blocks::kSquares;
+  const bool are_squares = a.blocks == Fp8Blocks::kSquare && b.blocks == Fp8Blocks::kSquare;
   invariant(are_whole || (are_blocks && !are_squares),
             "fp8_matmul: both factors have one scale, or blocks that are not squares both");
   if (bias.data != nullptr) expect_shape(bias.shape, {c.size(1)}, "fp8_matmul: bias");

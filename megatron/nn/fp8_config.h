@@ -7,8 +7,10 @@ namespace megatron {
 // The 8-bit types of matrix products: E4M3 for all tensors, or hybrid: E4M3 for activations and
 // weights, E5M2 for gradients.
 enum class Fp8Format { kNone, kE4M3, kHybrid };
-// Where a tensor's scale comes from: the largest elements of earlier iterations, or of itself.
-enum class Fp8Recipe { kDelayed, kTensorwise };
+// Where a tensor's scale comes from: the largest elements of earlier iterations, or of itself. Or
+// each block of it has its own scale (kernels/fp8_blocks.h): lines of 128 elements along the sum of
+// a product, of weights squares of 128 by 128.
+enum class Fp8Recipe { kDelayed, kTensorwise, kBlockwise };
 // The element of the history that gives the scale.
 enum class Fp8AmaxAlgorithm { kMostRecent, kMax };
 
@@ -16,7 +18,7 @@ enum class Fp8AmaxAlgorithm { kMostRecent, kMax };
 struct Fp8Config {
   Fp8Format format = Fp8Format::kNone;
   Fp8Recipe recipe = Fp8Recipe::kDelayed;
-  int64_t margin = 0;            // scales are divided by 2^margin
+  int64_t margin = 0;            // scales are divided by 2^margin, not those of blocks
   int64_t interval = 1;          // iterations between two updates of delayed scales
   int64_t amax_history_len = 1;  // iterations
   Fp8AmaxAlgorithm amax_compute_algo = Fp8AmaxAlgorithm::kMostRecent;

@@ -6,11 +6,25 @@
 #include "megatron/device/allocator.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
+#include "megatron/kernels/fp8_blocks.h"
 
 namespace megatron {
 namespace {
 
 TensorView view_or_null(Tensor& x) { return x.defined() ? x.view() : TensorView{}; }
+
+// `matrix`, if it is defined, with its inverses, which are allocated if they are not. Products may
+// read padding of inverses, so that is 0.
+kernels::Fp8Blocked blocked(Tensor& matrix, Tensor& inverses, kernels::Fp8Blocks blocks) {
+  if (!matrix.defined()) return {};
+  if (!inverses.defined()) {
+    const Shape shape = kernels::fp8_scales_shape(blocks, matrix.shape());
+    inverses = blocks == kernels::Fp8Blocks::kSquare
+                   ? zeros(shape, DType::kFloat32, matrix.stream())
+                   : Tensor(shape, DType::kFloat32, matrix.stream());
+  }
+  return {matrix.view(), inverses.view()};
+}
 
 }  // namespace
 
@@ -43,7 +57,6 @@ Fp8Matrix Fp8Layer::quantized(Fp8Tensor which, const kernels::Fp8Source& x,
   Fp8Matrix y{.shape = {x.rows(), x.cols()}};
   if (parts.rows) y.rows = Tensor({x.rows(), x.cols()}, dtype, stream_);
   if (parts.columns) y.columns = Tensor({x.cols(), x.rows()}, dtype, stream_);
-  y.inverse = Tensor({1}, DType::kFloat32, stream_);
   quantize(y, which, x, parts);
   return y;
 }
@@ -60,6 +73,10 @@ Tensor Fp8Layer::scale_of(Fp8Tensor which, const kernels::Fp8Source& x) const {
 void Fp8Layer::quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
                         const Fp8Parts& parts) const {
   const TraceRange range("fp8_quantize", stream_);
+  if (config_.recipe == Fp8Recipe::kBlockwise) return quantize_blocks(y, which, x, parts);
+  if (!y.row_inverses.defined()) {
+    y.row_inverses = y.column_inverses = Tensor({1}, DType::kFloat32, stream_);
+  }
   y.scale = scale_of(which, x);
   kernels::Fp8Value value;
   if (parts.value != nullptr) {
@@ -73,23 +90,40 @@ void Fp8Layer::quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source&
   Tensor amax = keeps_amax ? state_->amax.slice(static_cast<int64_t>(which), 1) : Tensor();
   kernels::fp8_quantize({.rows = view_or_null(y.rows),
                          .columns = view_or_null(y.columns),
-                         .inverse = y.inverse.view(),
+                         .inverse = y.row_inverses.view(),
                          .amax = view_or_null(amax),
                          .sums = view_or_null(sums),
                          .value = value},
                         x, std::as_const(y.scale).view(), stream_);
 }
 
+void Fp8Layer::quantize_blocks(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
+                               const Fp8Parts& parts) const {
+  y.blocks = which == Fp8Tensor::kWeight ? kernels::Fp8Blocks::kSquare : kernels::Fp8Blocks::kLine;
+  kernels::Fp8Blocked value;
+  if (Fp8Matrix* const of = parts.value) {
+    const DType dtype = fp8_dtype(config_, Fp8Tensor::kInput);
+    of->columns = Tensor({of->shape[1], of->shape[0]}, dtype, stream_);
+    value = blocked(of->columns, of->column_inverses, of->blocks);
+  }
+  Tensor sums = parts.sums;
+  kernels::fp8_quantize_blocks({.blocks = y.blocks,
+                                .rows = blocked(y.rows, y.row_inverses, y.blocks),
+                                .columns = blocked(y.columns, y.column_inverses, y.blocks),
+                                .value = value,
+                                .sums = view_or_null(sums)},
+                               x, stream_);
+}
+
 void Fp8Layer::quantize_weight() const {
   const Tensor& weight = weight_.data();
   Fp8Matrix& y = state_->weight;
+  const MemoryScope scope(MemoryCategory::kParameters);
   if (!y.rows.defined()) {
-    const MemoryScope scope(MemoryCategory::kParameters);
     const DType dtype = fp8_dtype(config_, Fp8Tensor::kWeight);
     y.shape = weight.shape();
     y.rows = Tensor(weight.shape(), dtype, stream_);
     y.columns = Tensor({weight.size(1), weight.size(0)}, dtype, stream_);
-    y.inverse = Tensor({1}, DType::kFloat32, stream_);
   }
   quantize(y, Fp8Tensor::kWeight, {.x = weight.view()}, {});
 }

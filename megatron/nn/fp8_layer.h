@@ -10,16 +10,24 @@
 
 namespace megatron {
 
-// A matrix in FP8 as products read it, which sum over the last axis.
+// A matrix in FP8 as products read it, which sum over the last axis. With one scale for the matrix
+// both inverses are the same tensor.
 struct Fp8Matrix {
-  Shape shape = {};     // [r, c]
-  Tensor rows = {};     // [r, c] FP8; undefined if no product needs it
-  Tensor columns = {};  // [c, r] FP8: the transpose; undefined if no product needs it
-  Tensor inverse = {};  // [1] fp32: an element is the stored number times this
-  Tensor scale = {};    // [1] fp32: its inverse
+  Shape shape = {};             // [r, c]
+  Tensor rows = {};             // [r, c] FP8; undefined if no product needs it
+  Tensor columns = {};          // [c, r] FP8: the transpose; undefined if no product needs it
+  Tensor row_inverses = {};     // Fp8Factor::inverse
+  Tensor column_inverses = {};  // the same of columns
+  Tensor scale = {};            // [1] fp32: 1 / inverse; undefined with blocks
+  kernels::Fp8Blocks blocks = kernels::Fp8Blocks::kWhole;
 
-  kernels::Fp8Factor by_rows() const { return {rows.view(), inverse.view()}; }
-  kernels::Fp8Factor by_columns() const { return {columns.view(), inverse.view()}; }
+  kernels::Fp8Factor by_rows() const { return {rows.view(), row_inverses.view(), blocks}; }
+  kernels::Fp8Factor by_columns() const { return {columns.view(), column_inverses.view(), blocks}; }
+  // Gives back what by_rows() reads.
+  void drop_rows() {
+    rows = Tensor();
+    row_inverses = Tensor();
+  }
 };
 
 // The tensors of a linear layer that products read. The numbers are places in its state.
@@ -41,6 +49,7 @@ struct Fp8Parts {
 //
 // With tensorwise scaling there are no buffers, and a tensor is read twice: for its amax and for
 // its elements. Delayed scaling does the same until there is a history, in the first iteration.
+// With scales of blocks there are no buffers, either, and a tensor is read once.
 class Fp8Layer final : public Module {
  public:
   // For a layer with this weight, [out, in].
@@ -72,8 +81,11 @@ class Fp8Layer final : public Module {
 
   // The scale of x: of earlier iterations, or its own.
   Tensor scale_of(Fp8Tensor which, const kernels::Fp8Source& x) const;
+  // Allocates what y lacks of the inverses, and makes the parts that y has.
   void quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
                 const Fp8Parts& parts) const;
+  void quantize_blocks(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
+                       const Fp8Parts& parts) const;
 
   const Fp8Config config_;
   const Variable weight_;

@@ -674,6 +674,9 @@ class Resolver {
       warn_of({"--fp8-interval", "--fp8-amax-history-len", "--fp8-amax-compute-algo"},
               "--fp8-recipe delayed");
     }
+    if (fp8.recipe == Fp8Recipe::kBlockwise) {
+      warn_of({"--fp8-margin"}, "--fp8-recipe delayed or tensorwise");
+    }
     if (!fp8.first_last_layers_bf16) {
       warn_of({"--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
               "--first-last-layers-bf16");

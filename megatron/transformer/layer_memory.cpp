@@ -4,7 +4,7 @@
 
 #include "megatron/kernels/attention.h"
 #include "megatron/kernels/cpu/gemm.h"
-#include "megatron/kernels/fp8.h"
+#include "megatron/kernels/fp8_blocks.h"
 #include "megatron/kernels/matmul.h"
 
 namespace megatron {
@@ -46,7 +46,7 @@ struct Fp8Tensors {
   int64_t activated = 0;  // input of fc2
   int64_t qkv = 0;        // gradient of linear_qkv
   int64_t wide = 0;       // gradient of fc1
-  int64_t scales = 0;     // and inverses, of the inputs of four layers
+  int64_t scales = 0;     // and inverses, of the inputs of four layers; those of blocks are above
   int64_t numbers = 0;    // the same of the two gradients of an MLP, and sums for fc1's bias
 };
 
@@ -102,13 +102,22 @@ struct Tensors {
       encoder_keys = m.block(of_encoder * 2 * n * c.kv_channels / m.tp, dtype);
     }
     if (c.fp8.is_on()) {
-      const auto bytes = [&](int64_t elements) { return m.block(elements, DType::kFloat8E4M3); };
-      fp8 = {.hidden = bytes(tokens * c.hidden_size),
-             .heads = bytes(tokens * n * c.kv_channels / m.tp),
-             .activated = bytes(tokens * c.ffn_hidden_size / m.tp),
-             .qkv = bytes(tokens * (n + 2 * g) * c.kv_channels / m.tp),
-             .wide = bytes(tokens * c.ffn_hidden_size * (c.is_gated() ? 2 : 1) / m.tp)};
-      const int64_t number = m.block(1, DType::kFloat32);
+      const bool has_blocks = c.fp8.recipe == Fp8Recipe::kBlockwise;
+      const auto bytes = [&](int64_t features) {
+        const int64_t matrix = m.block(tokens * features, DType::kFloat8E4M3);
+        if (!has_blocks) return matrix;
+        constexpr auto kLines = kernels::Fp8Blocks::kLine;
+        const int64_t inverses =
+            std::max(kernels::fp8_scales_shape(kLines, {tokens, features}).numel(),
+                     kernels::fp8_scales_shape(kLines, {features, tokens}).numel());
+        return matrix + m.block(inverses, DType::kFloat32);
+      };
+      fp8 = {.hidden = bytes(c.hidden_size),
+             .heads = bytes(n * c.kv_channels / m.tp),
+             .activated = bytes(c.ffn_hidden_size / m.tp),
+             .qkv = bytes((n + 2 * g) * c.kv_channels / m.tp),
+             .wide = bytes(c.ffn_hidden_size * (c.is_gated() ? 2 : 1) / m.tp)};
+      const int64_t number = has_blocks ? 0 : m.block(1, DType::kFloat32);
       const int64_t num_sums = (tokens + kernels::kFp8SumRows - 1) / kernels::kFp8SumRows;
       fp8.scales = 4 * 2 * number;
       fp8.numbers = 2 * 2 * number;
@@ -222,7 +231,7 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   const int64_t given_back = gives_back && !is_fp8 ? t.heads : 0;
   if (given_back > 0) memory.kept.push_back({"attention output by sequence", given_back});
   if (activated > 0) memory.kept.push_back({"activation output", activated});
-  if (is_fp8) memory.kept.push_back({"scales in FP8", t.fp8.scales});
+  if (is_fp8 && t.fp8.scales > 0) memory.kept.push_back({"scales in FP8", t.fp8.scales});
   // Parallel halves have one input, which both norms keep.
   if (!is_parallel) memory.kept.push_back({"residual after attention", t.residual});
 

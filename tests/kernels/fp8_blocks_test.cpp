@@ -57,7 +57,7 @@ void expect_blocks(const Read& x, const V& v, double noise) {
   const int64_t cols = x.matrix.size(1);
   const auto [relative, smallest] = spacing_of(x.matrix.dtype());
   const double largest = x.matrix.dtype() == DType::kFloat8E4M3 ? 448 : 57344;
-  const int64_t height = x.blocks == Fp8Blocks::kSquares ? kernels::kFp8Block : 1;
+  const int64_t height = x.blocks == Fp8Blocks::kSquare ? kernels::kFp8Block : 1;
   for (int64_t row = 0; row < rows; row += height) {
     for (int64_t col = 0; col < cols; col += kernels::kFp8Block) {
       const double inverse = x.inverse(row, col);
@@ -92,8 +92,8 @@ TEST_F(Fp8BlocksTest, EachLineHasItsScaleInBothDirections) {
           const Case c(kind, rows, cols, dtype);
           const Tensor x = there(c.x);
           const Tensor dy = there(c.dy);
-          Blocked by_rows({rows, cols}, Fp8Blocks::kLines, to);
-          Blocked by_columns({cols, rows}, Fp8Blocks::kLines, to);
+          Blocked by_rows({rows, cols}, Fp8Blocks::kLine, to);
+          Blocked by_columns({cols, rows}, Fp8Blocks::kLine, to);
           kernels::fp8_quantize_blocks({.rows = by_rows.target(), .columns = by_columns.target()},
                                        c.source(x, dy), stream_under_test());
           const auto at = [&, width = cols](int64_t i, int64_t j) {
@@ -114,10 +114,10 @@ TEST_F(Fp8BlocksTest, ASquareHasOneScaleInBothDirections) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Case c(Kind::kPlain, rows, cols, dtype);
       const Tensor x = there(c.x);
-      Blocked by_rows({rows, cols}, Fp8Blocks::kSquares, DType::kFloat8E4M3);
-      Blocked by_columns({cols, rows}, Fp8Blocks::kSquares, DType::kFloat8E4M3);
+      Blocked by_rows({rows, cols}, Fp8Blocks::kSquare, DType::kFloat8E4M3);
+      Blocked by_columns({cols, rows}, Fp8Blocks::kSquare, DType::kFloat8E4M3);
       kernels::fp8_quantize_blocks(
-          {.blocks = Fp8Blocks::kSquares, .rows = by_rows.target(), .columns = by_columns.target()},
+          {.blocks = Fp8Blocks::kSquare, .rows = by_rows.target(), .columns = by_columns.target()},
           {.x = x.view()}, stream_under_test());
       const Read got(by_rows);
       const Read transposed(by_columns);
@@ -151,12 +151,12 @@ TEST_F(Fp8BlocksTest, AValueComesBesideItsDerivative) {
                                       .sums = sums == nullptr ? TensorView{} : sums->view()},
                                      source, stream_under_test());
       };
-      Blocked want({cols, rows}, Fp8Blocks::kLines, DType::kFloat8E5M2);
-      Blocked want_value({value.cols(), rows}, Fp8Blocks::kLines, DType::kFloat8E4M3);
+      Blocked want({cols, rows}, Fp8Blocks::kLine, DType::kFloat8E5M2);
+      Blocked want_value({value.cols(), rows}, Fp8Blocks::kLine, DType::kFloat8E4M3);
       make(derivative, want.target(), {}, nullptr);
       make(value, want_value.target(), {}, nullptr);
-      Blocked got({cols, rows}, Fp8Blocks::kLines, DType::kFloat8E5M2);
-      Blocked got_value({value.cols(), rows}, Fp8Blocks::kLines, DType::kFloat8E4M3);
+      Blocked got({cols, rows}, Fp8Blocks::kLine, DType::kFloat8E5M2);
+      Blocked got_value({value.cols(), rows}, Fp8Blocks::kLine, DType::kFloat8E4M3);
       Tensor sums = filled({num_sums, cols}, 7.0f);
       make(derivative, got.target(), got_value.target(), &sums);
       for (const auto& [one, other] :
@@ -186,7 +186,7 @@ TEST_F(Fp8BlocksTest, AnOutlierStaysInItsBlock) {
   x.span<float>()[3] = 1e6f;
   x.span<float>()[static_cast<size_t>(256 * 256 - 1)] = 0;
   const Tensor x_there = there(x);
-  Blocked lines({256, 256}, Fp8Blocks::kLines, DType::kFloat8E4M3);
+  Blocked lines({256, 256}, Fp8Blocks::kLine, DType::kFloat8E4M3);
   kernels::fp8_quantize_blocks({.rows = lines.target()}, {.x = x_there.view()},
                                stream_under_test());
   const Read got(lines);
@@ -203,7 +203,7 @@ TEST_F(Fp8BlocksTest, ABlockWithoutAnAmaxHasTheScaleOne) {
   x.span<float>()[131] = 2;
   x.span<float>()[256] = 1e-42f;
   const Tensor x_there = there(x);
-  Blocked lines({16, 384}, Fp8Blocks::kLines, DType::kFloat8E4M3);
+  Blocked lines({16, 384}, Fp8Blocks::kLine, DType::kFloat8E4M3);
   kernels::fp8_quantize_blocks({.rows = lines.target()}, {.x = x_there.view()},
                                stream_under_test());
   const Read got(lines);
@@ -216,7 +216,7 @@ TEST_F(Fp8BlocksTest, ABlockWithoutAnAmaxHasTheScaleOne) {
 
 struct ProductCase {
   int64_t m, n, k;
-  Fp8Blocks b = Fp8Blocks::kSquares;
+  Fp8Blocks b = Fp8Blocks::kSquare;
   DType a = DType::kFloat8E4M3;
   DType c = DType::kBFloat16;
   bool has_bias = false;
@@ -241,7 +241,7 @@ Blocked made(int64_t rows, int64_t cols, uint64_t seed, Fp8Blocks blocks, DType 
 
 void check(const ProductCase& p) {
   const Stream stream = stream_under_test();
-  const Blocked a = made(p.m, p.k, 1, Fp8Blocks::kLines, p.a);
+  const Blocked a = made(p.m, p.k, 1, Fp8Blocks::kLine, p.a);
   const Blocked b = made(p.n, p.k, 2, p.b, DType::kFloat8E4M3);
   const Tensor bias = random_normal({p.n}, {.seed = 3, .stddev = 4, .dtype = p.c});
   const Tensor old = random_normal({p.m, p.n}, {.seed = 4, .stddev = 4, .dtype = p.c});
@@ -283,9 +283,9 @@ TEST_F(Fp8BlocksTest, AProductHasTheScaleOfEachBlock) {
       {.m = 272, .n = 160, .k = 144, .has_bias = true},
       {.m = 144, .n = 272, .k = 656, .has_bias = true},
       {.m = 144, .n = 144, .k = 400, .a = kE5M2},
-      {.m = 272, .n = 144, .k = 528, .b = Fp8Blocks::kLines},
-      {.m = 160, .n = 144, .k = 272, .b = Fp8Blocks::kLines, .a = kE5M2, .c = kWide, .beta = 1},
-      {.m = 144, .n = 160, .k = 272, .b = Fp8Blocks::kLines, .c = kWide, .beta = 1},
+      {.m = 272, .n = 144, .k = 528, .b = Fp8Blocks::kLine},
+      {.m = 160, .n = 144, .k = 272, .b = Fp8Blocks::kLine, .a = kE5M2, .c = kWide, .beta = 1},
+      {.m = 144, .n = 160, .k = 272, .b = Fp8Blocks::kLine, .c = kWide, .beta = 1},
       {.m = 32, .n = 48, .k = 256, .c = DType::kFloat16},
   };
   for (const ProductCase& p : cases) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "megatron/comm/threads.h"
+#include "megatron/kernels/fp8_blocks.h"
 #include "megatron/ops/bias_activation.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/fp8_scaling.h"
@@ -31,6 +32,25 @@ Tensor rounded(const Tensor& x, DType dtype) {
     for (float& v : y.span<float>()) v = static_cast<float>(T(v * scale)) / scale;
   });
   return y;
+}
+
+// x as blocks of E4M3 hold it, read along its last axis.
+Tensor rounded_blocks(const Tensor& x, kernels::Fp8Blocks blocks, DType dtype) {
+  Tensor y(x.rows().shape, dtype, Stream{});
+  Tensor inverses(kernels::fp8_scales_shape(blocks, y.shape()), DType::kFloat32, Stream{});
+  kernels::fp8_quantize_blocks({.blocks = blocks, .rows = {y.view(), inverses.view()}},
+                               {.x = x.rows()}, Stream{});
+  Tensor wide = copied(x);
+  dispatch_float8(dtype, "test", [&]<class T>() {
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const int64_t place =
+          kernels::fp8_scale_place(blocks, i / y.size(1), i % y.size(1), y.size(0), y.size(1));
+      wide.span<float>()[static_cast<size_t>(i)] =
+          static_cast<float>(y.span<T>()[static_cast<size_t>(i)]) *
+          inverses.span<float>()[static_cast<size_t>(place)];
+    }
+  });
+  return wide;
 }
 
 // Two layers and what lies between them, as in an MLP.
@@ -92,27 +112,69 @@ TEST(Fp8LinearTest, MultipliesWhatRoundingLeaves) {
   expect_close(layers.fc1.bias().grad(), sum_leading(dy), {1e-5, 1e-11}, "dbias");
 }
 
+// The same with scales of blocks: x and dy are rounded anew for the gradient of the weight, whose
+// sum runs over rows.
+TEST(Fp8LinearTest, MultipliesWhatRoundingOfBlocksLeaves) {
+  constexpr auto kLines = kernels::Fp8Blocks::kLine;
+  const Fp8Config config = hybrid(Fp8Recipe::kBlockwise);
+  const Layers layers(config, {});
+  scaling_of(layers, config).quantize_weights();
+  const Tensor x = random_normal({72, 2, kIn}, {.seed = 1});
+  const Tensor dy = random_normal({72, 2, kWide}, {.seed = 2, .stddev = 1e-6f});
+  const Variable in = Variable::leaf(x);
+  const Variable y = layers.fc1.forward(in);
+  backward(y, dy);
+
+  const Variable weight8(
+      rounded_blocks(layers.fc1.weight().data(), kernels::Fp8Blocks::kSquare, DType::kFloat8E4M3));
+  const Variable x8 = Variable::leaf(rounded_blocks(x, kLines, DType::kFloat8E4M3));
+  const Variable want = linear(x8, weight8, layers.fc1.bias().detached());
+  backward(want, rounded_blocks(dy, kLines, DType::kFloat8E5M2));
+  expect_close(y.data(), want.data(), {1e-5, 1e-5}, "y");
+  expect_close(in.grad(), x8.grad(), {1e-5, 1e-11}, "dx");
+
+  const auto transposed = [](const Tensor& rows) {
+    Tensor columns({rows.rows().size(1), rows.rows().size(0)}, rows.dtype(), Stream{});
+    for (int64_t i = 0; i < rows.numel(); ++i) {
+      columns.span<float>()[static_cast<size_t>(i % columns.size(0) * columns.size(1) +
+                                                i / columns.size(0))] =
+          rows.span<float>()[static_cast<size_t>(i)];
+    }
+    return columns;
+  };
+  const Variable dy_columns(rounded_blocks(transposed(dy), kLines, DType::kFloat8E5M2));
+  const Variable x_columns(rounded_blocks(transposed(x), kLines, DType::kFloat8E4M3));
+  const Tensor dweight = linear(dy_columns, x_columns, Variable()).data();
+  expect_close(layers.fc1.weight().grad(), dweight, {1e-5, 1e-11}, "dweight");
+  expect_close(layers.fc1.bias().grad(), sum_leading(dy), {1e-5, 1e-11}, "dbias");
+}
+
 // Three mantissa bits of each factor: errors are far below the values, and never zero.
 TEST(Fp8LinearTest, IsCloseToTheLayerWithoutFp8) {
-  const Layers layers(hybrid(Fp8Recipe::kTensorwise), {});
-  scaling_of(layers, hybrid(Fp8Recipe::kTensorwise)).quantize_weights();
-  const Variable x(random_normal({16, 4, kIn}, {.seed = 1}));
-  const Tensor got = layers.fc1.forward(x).data();
-  const Tensor want = linear(x, layers.fc1.weight(), layers.fc1.bias()).data();
-  double error = 0;
-  double size = 0;
-  for (int64_t i = 0; i < got.numel(); ++i) {
-    error += std::pow(element(got, i) - element(want, i), 2);
-    size += std::pow(element(want, i), 2);
+  for (const Fp8Recipe recipe : {Fp8Recipe::kTensorwise, Fp8Recipe::kBlockwise}) {
+    const Layers layers(hybrid(recipe), {});
+    scaling_of(layers, hybrid(recipe)).quantize_weights();
+    const Variable x(random_normal({16, 4, kIn}, {.seed = 1}));
+    const Tensor got = layers.fc1.forward(x).data();
+    const Tensor want = linear(x, layers.fc1.weight(), layers.fc1.bias()).data();
+    double error = 0;
+    double size = 0;
+    for (int64_t i = 0; i < got.numel(); ++i) {
+      error += std::pow(element(got, i) - element(want, i), 2);
+      size += std::pow(element(want, i), 2);
+    }
+    EXPECT_LT(std::sqrt(error / size), 0.05);
+    EXPECT_GT(std::sqrt(error / size), 0.005);
   }
-  EXPECT_LT(std::sqrt(error / size), 0.05);
-  EXPECT_GT(std::sqrt(error / size), 0.005);
 }
 
 TEST(Fp8MlpTest, IsItsPartsInOneOp) {
-  for (const Activation activation : {Activation::kGeluTanh, Activation::kSwiglu}) {
+  for (const auto& [activation, recipe] : {std::pair(Activation::kGeluTanh, Fp8Recipe::kTensorwise),
+                                           std::pair(Activation::kSwiglu, Fp8Recipe::kTensorwise),
+                                           std::pair(Activation::kGeluTanh, Fp8Recipe::kBlockwise),
+                                           std::pair(Activation::kSwiglu, Fp8Recipe::kBlockwise)}) {
     const int64_t width = is_gated(activation) ? 2 * kWide : kWide;
-    const Fp8Config config = hybrid(Fp8Recipe::kTensorwise);
+    const Fp8Config config = hybrid(recipe);
     const Layers one(config, {}, width);
     const Layers other(config, {}, width);
     scaling_of(one, config).quantize_weights();

@@ -42,22 +42,29 @@ TEST_F(CudaResumeTest, Fp8Tensorwise) {
       in_fp8(llama_style(gpu_flags())).with("--bf16").with("--fp8-recipe", "tensorwise"), 7);
 }
 
+TEST_F(CudaResumeTest, Fp8Blockwise) {
+  expect_exact_resume(in_blocks(llama_style(gpu_flags())).with("--bf16"), 7);
+}
+
 // Sums on a GPU have fewer bits than the definition's on the CPU.
 TEST_F(CudaResumeTest, Fp8TrainsAsOnTheCpu) {
-  const auto losses = [&](const std::string& device) {
-    const Flags flags = in_fp8(golden_flags())
-                            .with("--bf16")
-                            .with("--device", device)
-                            .with("--metrics-jsonl", path(device + ".jsonl").string());
-    train(flags);
-    return metrics_of(path(device + ".jsonl"));
-  };
-  const std::vector<Metrics> want = losses("cpu");
-  const std::vector<Metrics> got = losses("cuda");
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (!want[i].contains("lm loss")) continue;
-    EXPECT_NEAR(got[i].at("lm loss"), want[i].at("lm loss"), 2e-3 * want[i].at("lm loss")) << i;
+  for (const bool has_blocks : {false, true}) {
+    const auto losses = [&](const std::string& device) {
+      const std::string file = device + (has_blocks ? "_blocks.jsonl" : ".jsonl");
+      const Flags flags = (has_blocks ? in_blocks(golden_flags()) : in_fp8(golden_flags()))
+                              .with("--bf16")
+                              .with("--device", device)
+                              .with("--metrics-jsonl", path(file).string());
+      train(flags);
+      return metrics_of(path(file));
+    };
+    const std::vector<Metrics> want = losses("cpu");
+    const std::vector<Metrics> got = losses("cuda");
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (!want[i].contains("lm loss")) continue;
+      EXPECT_NEAR(got[i].at("lm loss"), want[i].at("lm loss"), 2e-3 * want[i].at("lm loss")) << i;
+    }
   }
 }
 
@@ -68,7 +75,7 @@ TEST_F(CudaResumeTest, TheGraphChangesNoBit) {
       gpu_flags().with("--seq-length", "128").with("--max-position-embeddings", "128");
   for (const Flags& flags :
        {with_dropout(basic), with_dropout(basic).with("--bf16"), llama_style(basic).with("--bf16"),
-        basic.with("--fp16"), in_fp8(basic).with("--bf16")}) {
+        basic.with("--fp16"), in_fp8(basic).with("--bf16"), in_blocks(basic).with("--bf16")}) {
     const auto saved = [&](const std::string& name, const Flags& more) {
       const Outcome outcome = train(more.with("--save", path(name).string())
                                         .with("--save-interval", "1000")

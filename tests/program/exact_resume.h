@@ -15,6 +15,11 @@ inline Flags in_fp8(const Flags& flags) {
       .with("--fp8-amax-compute-algo", "max");
 }
 
+// A scale for each block.
+inline Flags in_blocks(const Flags& flags) {
+  return flags.with("--fp8-format", "hybrid").with("--fp8-recipe", "blockwise");
+}
+
 // Checks that a run that stops and resumes equals the run that does not, bit for bit.
 class ExactResumeTest : public ProgramTest {
  protected:

@@ -30,6 +30,10 @@ TEST_F(Fp8ResumeTest, LlamaTensorwise) {
                       10);
 }
 
+TEST_F(Fp8ResumeTest, LlamaBlockwise) {
+  expect_exact_resume(in_blocks(llama_style(golden_flags())).with("--bf16"), 10);
+}
+
 class Fp8Test : public LayoutTest {
  protected:
   std::vector<Metrics> metrics(const std::string& name, const Flags& flags) {
@@ -37,6 +41,28 @@ class Fp8Test : public LayoutTest {
         flags.with("--metrics-jsonl", path(name + ".jsonl").string()).with("--eval-iters", "0"));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return metrics_of(path(name + ".jsonl"));
+  }
+
+  // 20 iterations of one rank and of other layouts.
+  void expect_alike(const Flags& flags, const std::string& name) const {
+    const std::vector<Metrics> want = trained(flags, {}, name);
+    ASSERT_GE(want.size(), 20u);
+    const Layout layouts[] = {{.tp = 2},
+                              {.tp = 2, .sequence_parallel = true},
+                              {.pp = 2, .layers_a_chunk = 1},
+                              {.dp = 2, .distributed_optimizer = true, .overlap = true},
+                              {.tp = 2, .pp = 2, .sequence_parallel = true},
+                              {.cp = 2}};
+    for (const Layout& layout : layouts) {
+      const std::string run = name + name_of(layout);
+      const std::vector<Metrics> got = trained(flags, layout, run);
+      ASSERT_EQ(got.size(), want.size()) << run;
+      // Roundings to three bits differ where sums do.
+      for (size_t i = 0; i < want.size(); ++i) {
+        const double loss = want[i].at("lm loss");
+        EXPECT_NEAR(got[i].at("lm loss"), loss, 2e-3 * loss) << run << ", iteration " << i;
+      }
+    }
   }
 };
 
@@ -60,6 +86,7 @@ TEST_F(Fp8Test, TrainsLikeBf16) {
     expect_near("delayed", in_fp8(flags));
     expect_near("latest", flags.with("--fp8-format", "hybrid"));
     expect_near("tensorwise", in_fp8(flags).with("--fp8-recipe", "tensorwise"));
+    expect_near("blockwise", in_blocks(flags));
     expect_near("e4m3", flags.with("--fp8-format", "e4m3").with("--fp8-margin", "1"));
     expect_near("wide_wgrad", in_fp8(flags).with("--no-fp8-wgrad"));
   }
@@ -72,26 +99,9 @@ TEST_F(Fp8Test, RecomputationChangesNothing) {
 }
 
 TEST_F(Fp8Test, LayoutsTrainAlike) {
-  const Flags flags =
-      in_fp8(golden_flags().with("--micro-batch-size", "1").with("--eval-iters", "0"));
-  const std::vector<Metrics> want = trained(flags, {}, "one");
-  ASSERT_GE(want.size(), 20u);
-  const Layout layouts[] = {{.tp = 2},
-                            {.tp = 2, .sequence_parallel = true},
-                            {.pp = 2, .layers_a_chunk = 1},
-                            {.dp = 2, .distributed_optimizer = true, .overlap = true},
-                            {.tp = 2, .pp = 2, .sequence_parallel = true},
-                            {.cp = 2}};
-  for (const Layout& layout : layouts) {
-    const std::string name = name_of(layout);
-    const std::vector<Metrics> got = trained(flags, layout, name);
-    ASSERT_EQ(got.size(), want.size()) << name;
-    // Roundings to three bits differ where sums do.
-    for (size_t i = 0; i < want.size(); ++i) {
-      const double loss = want[i].at("lm loss");
-      EXPECT_NEAR(got[i].at("lm loss"), loss, 2e-3 * loss) << name << ", iteration " << i;
-    }
-  }
+  const Flags plain = golden_flags().with("--micro-batch-size", "1").with("--eval-iters", "0");
+  expect_alike(in_fp8(plain), "delayed");
+  expect_alike(in_blocks(plain), "blockwise");
 }
 
 // Ranks share one scale for a layer, so that a run goes on with its scales in any layout.

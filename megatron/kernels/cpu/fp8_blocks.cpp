@@ -42,7 +42,7 @@ void store_block(const Fp8Blocked& to, Fp8Blocks blocks, const Wide& v, int64_t 
 
 void store(const Fp8Blocked& to, Fp8Blocks blocks, const Wide& v) {
   if (to.is_null()) return;
-  const int64_t height = blocks == Fp8Blocks::kSquares ? kFp8Block : 1;
+  const int64_t height = blocks == Fp8Blocks::kSquare ? kFp8Block : 1;
   dispatch_float8(to.matrix.dtype, "fp8_quantize_blocks", [&]<class T>() {
     parallel_for((v.rows + height - 1) / height, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

@@ -174,11 +174,11 @@ __global__ void __launch_bounds__(kTileThreads) quantize_kernel(BlockTile t, Sou
     if (threadIdx.x == 0) {
       const float inverse = 1.0f / scale;
       if (t.rows.numbers != nullptr) {
-        t.rows.inverses[fp8_scale_place(Fp8Blocks::kSquares, at.tile_row, at.tile_col, t.num_rows,
+        t.rows.inverses[fp8_scale_place(Fp8Blocks::kSquare, at.tile_row, at.tile_col, t.num_rows,
                                         t.cols)] = inverse;
       }
       if (t.columns.numbers != nullptr) {
-        t.columns.inverses[fp8_scale_place(Fp8Blocks::kSquares, at.tile_col, at.tile_row, t.cols,
+        t.columns.inverses[fp8_scale_place(Fp8Blocks::kSquare, at.tile_col, at.tile_row, t.cols,
                                            t.num_rows)] = inverse;
       }
     }
@@ -238,7 +238,7 @@ void fp8_quantize_blocks(const Fp8BlockTarget& target, const Fp8Source& source, 
     if constexpr (Of::kIsDerivative) {
       if (tile.value.numbers != nullptr) return launch<true, true>(tile, v, stream);
     } else if constexpr (Of::kIsPlain) {
-      if (target.blocks == Fp8Blocks::kSquares) return launch<false, false>(tile, v, stream);
+      if (target.blocks == Fp8Blocks::kSquare) return launch<false, false>(tile, v, stream);
     }
     launch<true, false>(tile, v, stream);
   });

@@ -75,9 +75,9 @@ cublasLtMatmulMatrixScale_t scale_mode(Fp8Blocks blocks) {
   switch (blocks) {
     case Fp8Blocks::kWhole:
       return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-    case Fp8Blocks::kLines:
+    case Fp8Blocks::kLine:
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    case Fp8Blocks::kSquares:
+    case Fp8Blocks::kSquare:
       return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
   }
   throw InternalError("matmul: unknown blocks");
@@ -85,7 +85,7 @@ cublasLtMatmulMatrixScale_t scale_mode(Fp8Blocks blocks) {
 
 const char* text_of(Fp8Blocks blocks) {
   if (blocks == Fp8Blocks::kWhole) return "";
-  return blocks == Fp8Blocks::kLines ? " in lines" : " in squares";
+  return blocks == Fp8Blocks::kLine ? " in lines" : " in squares";
 }
 
 // Sets the addresses that an epilogue reads and writes, and those of scales.

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "megatron/kernels/fp8_blocks.h"
 #include "megatron/models/model_specs.h"
 #include "megatron/models/plan/planned_stage.h"
 #include "megatron/models/t5/t5_chunk.h"
@@ -154,19 +155,28 @@ int64_t fp8_bytes(const PlannedTraining& t, int64_t stage) {
   const MicrobatchSizes sizes = microbatch_sizes(t);
   const auto numbers = [&](int64_t count) { return sizes.block(count, DType::kFloat32); };
   const Fp8Config& fp8 = t.transformer.fp8;
-  int64_t scales = numbers(1);  // the inverse of a weight's
-  if (fp8.recipe == Fp8Recipe::kDelayed) scales += numbers(3) + numbers(3 * fp8.amax_history_len);
+  const bool is_delayed = fp8.recipe == Fp8Recipe::kDelayed;
+  const auto scales = [&](const Shape& weight) {
+    if (fp8.recipe == Fp8Recipe::kBlockwise) {
+      constexpr auto kSquares = kernels::Fp8Blocks::kSquare;
+      return numbers(kernels::fp8_scales_shape(kSquares, weight).numel()) +
+             numbers(kernels::fp8_scales_shape(kSquares, {weight[1], weight[0]}).numel());
+    }
+    if (!is_delayed) return numbers(1) + numbers(1);  // the inverse of its scale, and the scale
+    return numbers(1) + numbers(3) + numbers(3 * fp8.amax_history_len);
+  };
   int64_t sum = 0;
   int64_t layers = 0;
   for (const ModelChunk& chunk :
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
     for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
       if (!is_in_layer || spec.info.role != ParameterRole::kMatrix) continue;
-      sum += count * (2 * sizes.block(local_shape(t, spec).numel(), DType::kFloat8E4M3) + scales);
+      const Shape shape = local_shape(t, spec);
+      sum += count * (2 * sizes.block(shape.numel(), DType::kFloat8E4M3) + scales(shape));
       layers += count;
     }
   }
-  return sum + numbers(3 * layers);  // an iteration's amax
+  return sum + (is_delayed ? numbers(3 * layers) : 0);  // an iteration's amax
 }
 
 }  // namespace megatron

@@ -50,7 +50,7 @@ Forward forward(const kernels::Fp8Source& x, const Shape& shape, const Tensor& w
   kernels::fp8_matmul(result.y.rows(), quantized.by_rows(), layer.fp8.weight().by_rows(),
                       layer.bias.defined() ? layer.bias.data().view() : ConstView{}, 0,
                       result.y.stream());
-  quantized.rows = Tensor();
+  quantized.drop_rows();
   return result;
 }
 
@@ -162,7 +162,7 @@ Variable fp8_mlp(const Variable& x, const Fp8Linear& layer1, Activation activati
           const Tensor dz = whole_rows(part, tp);
           d2 = quantized_gradient({.x = dz.rows()}, saved2, {true, wants[3], false});
           dy = input_gradient(d2.matrix, dz.shape(), saved2);
-          d2.matrix.rows = Tensor();
+          d2.matrix.drop_rows();
         }
         // The activation's value comes back beside its derivative, for the gradient of weight2.
         const OutputGradient d = quantized_gradient({.x = std::as_const(pre).rows(),

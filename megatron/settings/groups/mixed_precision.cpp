@@ -107,9 +107,12 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
       .becomes("wgrad");
   Flag& recipe =
       flags.add_choice("--fp8-recipe", fp8.recipe,
-                       {{"delayed", Fp8Recipe::kDelayed}, {"tensorwise", Fp8Recipe::kTensorwise}},
+                       {{"delayed", Fp8Recipe::kDelayed},
+                        {"tensorwise", Fp8Recipe::kTensorwise},
+                        {"blockwise", Fp8Recipe::kBlockwise}},
                        "Scale a tensor by the largest elements of earlier iterations "
-                       "(delayed) or of itself (tensorwise).");
+                       "(delayed) or of itself (tensorwise), or each block of it by its own "
+                       "(blockwise; on GPUs of compute capability 9.0).");
   recipe.becomes("recipe").is_listed = false;
   flags.add_later_entry("--fp8-param-gather", T::kSwitch, other, false, "Gather parameters in FP8.",
                         "a gather of parameters in FP8");

@@ -110,6 +110,12 @@ const Variant kVariants[] = {
        c.params_dtype = DType::kBFloat16;
        c.fp8 = {.format = Fp8Format::kHybrid, .recipe = Fp8Recipe::kTensorwise};
      }},
+    {"fp8_blockwise",
+     [](TransformerConfig& c) {
+       c.params_dtype = DType::kBFloat16;
+       c.fp8 = {.format = Fp8Format::kHybrid, .recipe = Fp8Recipe::kBlockwise};
+       c.padded_vocab_size = 32;
+     }},
     {"fp8_recomputed",
      [](TransformerConfig& c) {
        c.params_dtype = DType::kBFloat16;
