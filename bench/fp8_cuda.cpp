@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "megatron/device/stream.h"
 #include "megatron/kernels/bias_activation.h"
@@ -222,7 +223,8 @@ void measure_workload(const Workload& w, Stream stream) {
 }  // namespace
 }  // namespace megatron
 
-int main() {
+// The names of workloads; all without one.
+int main(int argc, char** argv) {
   using namespace megatron;  // NOLINT(google-build-using-namespace)
   const Device device{DeviceType::kCuda, 0};
   if (num_cuda_devices() == 0) {
@@ -233,6 +235,10 @@ int main() {
   const OwnedStream queue(device);
   Stream stream = queue.get();
   stream.options.searches_algorithms = true;
-  for (const Workload& workload : kWorkloads) measure_workload(workload, stream);
+  const std::vector<std::string> names(argv + 1, argv + argc);
+  for (const Workload& workload : kWorkloads) {
+    const bool is_named = std::ranges::find(names, workload.name) != names.end();
+    if (names.empty() || is_named) measure_workload(workload, stream);
+  }
   return 0;
 }

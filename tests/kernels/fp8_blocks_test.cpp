@@ -31,39 +31,49 @@ struct Blocked {
   Tensor inverses;
 };
 
-// A copy on the host.
+// Its values on the host.
 struct Read {
   explicit Read(const Blocked& x)
-      : blocks(x.blocks), matrix(x.matrix.to(Stream{})), inverses(x.inverses.to(Stream{})) {}
+      : blocks(x.blocks),
+        dtype(x.matrix.dtype()),
+        rows(x.matrix.size(0)),
+        cols(x.matrix.size(1)),
+        inverses(x.inverses.to(Stream{})) {
+    const Tensor matrix = x.matrix.to(Stream{});
+    values.reserve(static_cast<size_t>(matrix.numel()));
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < cols; ++j) {
+        values.push_back(stored(matrix, i * cols + j) * inverse(i, j));
+      }
+    }
+  }
 
   double inverse(int64_t i, int64_t j) const {
-    return element(inverses,
-                   kernels::fp8_scale_place(blocks, i, j, matrix.size(0), matrix.size(1)));
+    const int64_t place = kernels::fp8_scale_place(blocks, i, j, rows, cols);
+    return inverses.span<float>()[static_cast<size_t>(place)];
   }
-  double value(int64_t i, int64_t j) const {
-    return stored(matrix, i * matrix.size(1) + j) * inverse(i, j);
-  }
+  double value(int64_t i, int64_t j) const { return values[static_cast<size_t>(i * cols + j)]; }
 
   Fp8Blocks blocks;
-  Tensor matrix;
+  DType dtype;
+  int64_t rows, cols;
   Tensor inverses;
+  std::vector<double> values;
 };
 
 // Are the elements of x those of v, and is each scale the power of two that its block asks for?
 //   v(i, j) for rows of x, which may be those of a transpose
 template <class V>
 void expect_blocks(const Read& x, const V& v, double noise) {
-  const int64_t rows = x.matrix.size(0);
-  const int64_t cols = x.matrix.size(1);
-  const auto [relative, smallest] = spacing_of(x.matrix.dtype());
-  const double largest = x.matrix.dtype() == DType::kFloat8E4M3 ? 448 : 57344;
+  const auto [relative, smallest] = spacing_of(x.dtype);
+  const double largest = x.dtype == DType::kFloat8E4M3 ? 448 : 57344;
   const int64_t height = x.blocks == Fp8Blocks::kSquare ? kernels::kFp8Block : 1;
-  for (int64_t row = 0; row < rows; row += height) {
-    for (int64_t col = 0; col < cols; col += kernels::kFp8Block) {
+  for (int64_t row = 0; row < x.rows; row += height) {
+    for (int64_t col = 0; col < x.cols; col += kernels::kFp8Block) {
       const double inverse = x.inverse(row, col);
       double amax = 0;
-      for (int64_t i = row; i < std::min(rows, row + height); ++i) {
-        for (int64_t j = col; j < std::min(cols, col + kernels::kFp8Block); ++j) {
+      for (int64_t i = row; i < std::min(x.rows, row + height); ++i) {
+        for (int64_t j = col; j < std::min(x.cols, col + kernels::kFp8Block); ++j) {
           const double want = v(i, j);
           amax = std::max(amax, std::abs(want));
           ASSERT_EQ(x.inverse(i, j), inverse);
@@ -163,7 +173,7 @@ TEST_F(Fp8BlocksTest, AValueComesBesideItsDerivative) {
            {std::pair(&got, &want), std::pair(&got_value, &want_value)}) {
         const Read a(*one);
         const Read b(*other);
-        for (int64_t i = 0; i < a.matrix.size(0); ++i) {
+        for (int64_t i = 0; i < a.rows; ++i) {
           for (int64_t j = 0; j < rows; ++j) ASSERT_EQ(a.value(i, j), b.value(i, j));
         }
       }

@@ -44,7 +44,7 @@ class Fp8Test : public LayoutTest {
   }
 
   // 20 iterations of one rank and of other layouts.
-  void expect_alike(const Flags& flags, const std::string& name) const {
+  void expect_alike(const Flags& flags, const std::string& name) {
     const std::vector<Metrics> want = trained(flags, {}, name);
     ASSERT_GE(want.size(), 20u);
     const Layout layouts[] = {{.tp = 2},
