@@ -185,10 +185,6 @@ void adapters(const TransformerConfig& c, int64_t tp, std::vector<std::string>& 
                     "a name in transformers such as c_attn or q_proj, or all-linear",
                     name, fmt::join(kLoraLayers, ", ")));
   }
-  if (c.fp8.is_on()) {
-    found.push_back(fmt::format("--lora-rank {} does not go with --fp8-format; remove one of them",
-                                c.lora_rank));
-  }
 }
 
 // Problems of --fp8-format; products in FP8 need extents that are multiples of 16.

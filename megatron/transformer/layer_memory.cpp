@@ -213,7 +213,8 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   const Tensors t(config, sizes);
   const bool is_parallel = config.parallel_residual;
   // The inputs of linear layers; linear_proj without FP8 shares attention's output.
-  const bool is_fp8 = config.fp8.is_on() && config.fp8.wgrad;
+  // Adapters read theirs in 16 bits.
+  const bool is_fp8 = config.fp8.is_on() && config.fp8.wgrad && config.lora_rank == 0;
   const int64_t normed = is_fp8 ? t.fp8.hidden : t.hidden;
   const int64_t activated = is_fp8 ? 0 : t.activated;  // fp8_mlp makes it again
   const int64_t heads = is_fp8 ? t.fp8.heads : 0;

@@ -33,12 +33,12 @@ Mlp::Mlp(const TransformerConfig& config, const std::string& name, const TensorP
 
 Branch Mlp::forward(const Variable& x, const ForwardContext& context) const {
   const Fp8Layer* const fp8 = linear_fc1_.fp8();
-  if (fp8 != nullptr && fp8->has_fp8_wgrad()) {
+  const bool has_adapter = linear_fc1_.has_adapter() || linear_fc2_.has_adapter();
+  if (fp8 != nullptr && fp8->has_fp8_wgrad() && !has_adapter) {
     return {fp8_mlp(x, {*fp8, linear_fc1_.weight(), linear_fc1_.bias()}, activation_,
                     {*linear_fc2_.fp8(), linear_fc2_.weight()}, tp_),
             linear_fc2_.bias()};
   }
-  const bool has_adapter = linear_fc1_.has_adapter() || linear_fc2_.has_adapter();
   const bool has_int8 = linear_fc1_.has_int8_weight();
   if (fp8 == nullptr && !has_adapter && !has_int8 && activation_ == Activation::kGeluTanh) {
     return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_),

@@ -207,6 +207,68 @@ TEST(Fp8MlpTest, WithoutFp8WgradWeightsGetGradientsOfWideTensors) {
   expect_close(layers.fc1.weight().grad(), weight.grad(), {1e-5, 1e-5}, "dweight");
 }
 
+// What one layer computes, with constants for weights.
+struct Computed {
+  Tensor y, dx;
+  std::vector<Tensor> gradients;  // of the adapter
+};
+
+template <class Layer>
+Computed computed(bool is_fp8, int64_t lora_rank) {
+  const Fp8Config fp8 = is_fp8 ? hybrid(Fp8Recipe::kTensorwise) : Fp8Config();
+  const Layer layer(kIn, kOut, {},
+                    {.has_bias = false,
+                     .init = Init::normal(0.2),
+                     .fp8 = fp8,
+                     .lora = {.rank = lora_rank, .scale = 0.5}},
+                    {});
+  initialize(layer, 7);
+  for (NamedParameter& named : named_parameters(layer)) {
+    if (!named.info.is_adapter) {
+      named.variable.make_constant();
+      continue;
+    }
+    Tensor values = named.variable.data();
+    copy_into(values, random_normal(values.shape(), {.seed = 3, .stddev = 0.2f}));
+  }
+  scaling_of(layer, fp8).quantize_weights();
+  const Variable x = Variable::leaf(random_normal({8, 2, kIn}, {.seed = 1}));
+  const Variable y = layer.forward_without_bias(x);
+  backward(y, random_normal({8, 2, kOut}, {.seed = 2}));
+  Computed all{y.data(), x.grad(), {}};
+  for (const NamedParameter& named : named_parameters(layer)) {
+    if (named.info.is_adapter) all.gradients.push_back(named.variable.grad());
+  }
+  return all;
+}
+
+// Only the products of the layer itself are in FP8.
+template <class Layer>
+void expect_wide_adapter() {
+  const Computed both = computed<Layer>(true, 4);
+  const Computed fp8 = computed<Layer>(true, 0);
+  const Computed adapter = computed<Layer>(false, 4);
+  const Computed plain = computed<Layer>(false, 0);
+  const auto expect_sum = [](const Tensor& got, const Tensor& a, const Tensor& b,
+                             const Tensor& less) {
+    for (int64_t i = 0; i < got.numel(); ++i) {
+      ASSERT_NEAR(element(got, i), element(a, i) + element(b, i) - element(less, i), 2e-5);
+    }
+  };
+  expect_sum(both.y, fp8.y, adapter.y, plain.y);
+  expect_sum(both.dx, fp8.dx, adapter.dx, plain.dx);
+  EXPECT_NE(element(both.y, 0), element(adapter.y, 0)) << "FP8 rounds";
+  ASSERT_EQ(both.gradients.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    expect_identical(both.gradients[i], adapter.gradients[i], "adapter");
+  }
+}
+
+TEST(Fp8LinearTest, AdaptersStayWide) {
+  expect_wide_adapter<ColumnParallelLinear>();
+  expect_wide_adapter<RowParallelLinear>();
+}
+
 // The first iteration uses the amax of each tensor, and leaves a history for the next ones.
 TEST(Fp8ScalingTest, TheNextIterationUsesTheAmaxOfThisOne) {
   const Layers layers(hybrid(), {});

@@ -290,6 +290,20 @@ TEST_F(LoraTest, EveryLayoutTrainsTheSame) {
   finetune(lora("two").with("--use-distributed-optimizer"), 2);
 }
 
+// The model's products are in FP8 and its adapters are not; scales are no adapters.
+TEST_F(LoraTest, TheModelMayComputeInFp8) {
+  finetune(lora("wide"));
+  const std::vector<double> want = column("wide", "lm loss");
+  for (const std::string recipe : {"delayed", "blockwise"}) {
+    finetune(lora(recipe).with("--fp8-format", "hybrid").with("--fp8-recipe", recipe));
+    const std::vector<double> got = column(recipe, "lm loss");
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.02 * want[i]) << i;
+    EXPECT_NE(got, want);
+    EXPECT_TRUE(std::filesystem::exists(path(recipe) / "adapter_model.safetensors"));
+  }
+}
+
 TEST_F(LoraTest, OnlyAdaptersAreTrained) {
   finetune(lora("out"));
   const SavedRun saved = read_saved_run(iteration_in(path("out") / "checkpoints", 18));

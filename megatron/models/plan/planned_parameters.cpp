@@ -170,7 +170,8 @@ int64_t fp8_bytes(const PlannedTraining& t, int64_t stage) {
   for (const ModelChunk& chunk :
        model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
     for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
-      if (!is_in_layer || spec.info.role != ParameterRole::kMatrix) continue;
+      if (!is_in_layer || spec.info.is_adapter || spec.info.role != ParameterRole::kMatrix)
+        continue;
       const Shape shape = local_shape(t, spec);
       sum += count * (2 * sizes.block(shape.numel(), DType::kFloat8E4M3) + scales(shape));
       layers += count;

@@ -36,16 +36,17 @@ struct Forward {
   Saved saved;
 };
 
-// For x of shape [.., in]; wide_x is x if it exists as a tensor. keeps_x: saves the transpose of x.
+// For x of shape [.., in]; wide_x is x if it exists as a tensor. keeps_x: saves the transpose of x,
+// or x itself, unless the weight is a constant.
 Forward forward(const kernels::Fp8Source& x, const Shape& shape, const Tensor& wide_x,
                 const Fp8Linear& layer, bool keeps_x = true) {
   const bool has_fp8_wgrad = layer.fp8.has_fp8_wgrad();
+  keeps_x = keeps_x && grad_enabled() && layer.weight.requires_grad();
   Forward result{
       Tensor(shape.with(-1, layer.weight.size(0)), layer.weight.dtype(), layer.weight.stream()),
       {&layer.fp8, linear_saved(layer.weight, layer.bias),
-       layer.fp8.quantized(Fp8Tensor::kInput, x,
-                           {.columns = keeps_x && grad_enabled() && has_fp8_wgrad}),
-       has_fp8_wgrad ? Tensor() : wide_x}};
+       layer.fp8.quantized(Fp8Tensor::kInput, x, {.columns = keeps_x && has_fp8_wgrad}),
+       keeps_x && !has_fp8_wgrad ? wide_x : Tensor()}};
   Fp8Matrix& quantized = result.saved.x;
   kernels::fp8_matmul(result.y.rows(), quantized.by_rows(), layer.fp8.weight().by_rows(),
                       layer.bias.defined() ? layer.bias.data().view() : ConstView{}, 0,

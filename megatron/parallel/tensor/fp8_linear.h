@@ -24,12 +24,13 @@ struct Fp8Linear {
   Variable bias = {};  // may be undefined
 };
 
-// As column_parallel_linear(). Saves the transpose of x in FP8; with --no-fp8-wgrad x.
+// As column_parallel_linear(). Saves the transpose of x in FP8; with --no-fp8-wgrad x; nothing of x
+// if the weight is a constant, beside an adapter.
 Variable fp8_column_parallel_linear(const Variable& x, const Fp8Linear& layer,
                                     const TensorParallel& tp);
 
 // As RowParallelLinear::forward_without_bias(); the layer has no bias here. Saves the transpose of
-// x in FP8; with --no-fp8-wgrad x.
+// x like the other.
 Variable fp8_row_parallel_linear(const Variable& x, const Fp8Linear& layer,
                                  const TensorParallel& tp);
 

@@ -250,8 +250,8 @@ bool RowParallelLinear::has_int8_weight() const { return int8_->scales.defined()
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x,
                                                  const DropoutKey& adapter_dropout) const {
-  if (!has_int8_weight() && fp8_) return fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_);
   const Variable y = has_int8_weight() ? int8_row_parallel_linear(x, *int8_, tp_)
+                     : fp8_            ? fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_)
                                        : row_parallel_linear(x, weight_, tp_);
   return adapter_ ? add(y, adapter_->forward(x, adapter_dropout)) : y;
 }

@@ -43,7 +43,7 @@ struct LinearOptions {
   // Parts of a column-parallel layer's output features: 2 for a gate stacked on what it multiplies.
   int64_t stacked_parts = 1;
   std::vector<int64_t> row_parts = {};  // see ParameterInfo, of a column-parallel layer
-  Fp8Config fp8 = {};                   // not with an adapter
+  Fp8Config fp8 = {};                   // of the products, not of those of an adapter
   LoraOptions lora = {};                // an adapter, whose output is added
 };
 
