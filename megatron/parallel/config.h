@@ -20,9 +20,8 @@ struct ParallelConfig {
   int64_t expert_model_parallel_size = 1;    // ep
   int64_t data_parallel_size = 1;            // resolved: world_size / (tp * pp * cp); not a flag
 
-  std::vector<std::string> cp_comm_type = {"all_gather"};  // p2p, all_gather or a2a
-  // Resolved: that type; not a flag.
-  ContextExchange context_exchange = ContextExchange::kAllGather;
+  std::vector<std::string> cp_comm_type = {"p2p"};           // p2p, all_gather or a2a
+  ContextExchange context_exchange = ContextExchange::kP2p;  // resolved: that type; not a flag
 
   int64_t pipeline_model_parallel_split_rank = 0;     // first decoder stage of T5; 0: none
   int64_t num_layers_per_virtual_pipeline_stage = 0;  // 0: stages are not cut into chunks
