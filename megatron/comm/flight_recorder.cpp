@@ -48,10 +48,12 @@ std::vector<FlightRecorder::Entry> FlightRecorder::entries() const {
   return list;
 }
 
-bool FlightRecorder::is_under_way() const {
+std::optional<FlightRecorder::Clock::time_point> FlightRecorder::under_way_since() const {
   const std::lock_guard lock(mutex_);
-  return num_calls_ > 0 &&
-         ring_[static_cast<size_t>((num_calls_ - 1) % kCapacity)].state == State::kUnderWay;
+  if (num_calls_ == 0) return {};
+  const Entry& entry = ring_[static_cast<size_t>((num_calls_ - 1) % kCapacity)];
+  if (entry.state != State::kUnderWay) return {};
+  return entry.begin;
 }
 
 std::string FlightRecorder::last() const {

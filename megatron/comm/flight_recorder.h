@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,8 @@ class FlightRecorder {
   void finish(State state);
 
   std::vector<Entry> entries() const;
-  // Is the rank in a call now?
-  bool is_under_way() const;
+  // The begin of the call that the rank is in now; nothing if it is in none.
+  std::optional<Clock::time_point> under_way_since() const;
   // The last call: "all_gather(8 x float32) in group data, under way for 3.2 s".
   std::string last() const;
   // All calls, one a line.

@@ -96,5 +96,27 @@ TEST(WorkingTest, AWaitInsideTheScopeIsNoWork) {
             {.timeout = kTimeout});
 }
 
+// A rank that enters a call was at work until then: its silence begins with the call.
+TEST(WorkingTest, SilenceBeginsWithACallInsideTheScope) {
+  const CapturedStderr captured_err;
+  using Clock = std::chrono::steady_clock;
+  std::atomic<Clock::time_point> call;
+  run_ranks(2,
+            [&](const Group& world) {
+              barrier(world);
+              std::vector<float> x(1);
+              if (world.rank() == 1) {
+                const Working working(world, "saving");
+                work_for(3 * kTimeout / 2);
+                call = Clock::now();
+                message_of<CommError>([&] { recv(view_of(x), 0, world, kCpu); });
+                return;
+              }
+              message_of<CommError>([&] { recv(view_of(x), 1, world, kCpu); });
+              EXPECT_GE(Clock::now() - call.load(), kTimeout);
+            },
+            {.timeout = kTimeout});
+}
+
 }  // namespace
 }  // namespace megatron::comm

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "megatron/comm/threads/thread_group.h"
 #include "megatron/core/log.h"
 
@@ -57,9 +59,11 @@ bool ThreadWorld::has_ended(int rank) const {
 std::optional<std::chrono::steady_clock::time_point> ThreadWorld::last_work() const {
   std::optional<std::chrono::steady_clock::time_point> last;
   for (const std::shared_ptr<RankContext>& rank : ranks_) {
-    if (rank->recorder.is_under_way()) continue;  // it waits, too
-    const auto time = rank->activity.last();
-    if (time && (!last || *last < *time)) last = time;
+    auto time = rank->activity.last();
+    if (!time) continue;
+    const auto call = rank->recorder.under_way_since();
+    if (call) time = std::min(*time, *call);  // since then it waits, too
+    if (!last || *last < *time) last = time;
   }
   return last;
 }
@@ -67,7 +71,7 @@ std::optional<std::chrono::steady_clock::time_point> ThreadWorld::last_work() co
 std::string ThreadWorld::work() const {
   for (int i = 0; i < size(); ++i) {
     const std::optional<std::string> what = rank(i)->activity.what();
-    if (what && !rank(i)->recorder.is_under_way()) return fmt::format("rank {} is {}", i, *what);
+    if (what && !rank(i)->recorder.under_way_since()) return fmt::format("rank {} is {}", i, *what);
   }
   return "a rank was at work until now";
 }

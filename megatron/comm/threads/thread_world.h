@@ -42,7 +42,7 @@ class ThreadWorld {
   // The first rank that threw, if any.
   std::optional<Failure> failure() const;
 
-  // The last time a rank was busy (Working) and not in a call; now, if one is.
+  // The last time a rank was busy (Working) and not in a call; now, if one is. Nothing if none was.
   std::optional<std::chrono::steady_clock::time_point> last_work() const;
   // "rank 3 is saving iteration 40"
   std::string work() const;
