@@ -12,7 +12,8 @@
 #include "megatron/data/retro/work_directory.h"
 #include "megatron/optim/parameter_scheduler.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
-#include "megatron/parallel/tensor/pieces.h"
+#include "megatron/settings/flags_in_vain.h"
+#include "megatron/settings/possible_sizes.h"
 #include "megatron/settings/retro_project.h"
 #include "megatron/settings/training_args.h"
 #include "megatron/tokenizers/tokenizer_files.h"
@@ -37,8 +38,7 @@ class Resolver {
     // Checkpoints store these paths and may be used from other directories.
     args_.tokenizer = with_absolute_paths(args_.tokenizer);
     trackers();
-    sizes();
-    if (!sizes_are_sane_) return;
+    if (!has_possible_sizes(args_, problems_)) return;
     ranks(world_size);
     recomputation();
     retro();
@@ -51,7 +51,7 @@ class Resolver {
     pipeline();
     positions();
     collect();
-    warn_about_what_has_no_effect();
+    warn_of_flags_in_vain(args_);
   }
 
  private:
@@ -107,72 +107,6 @@ class Resolver {
                     parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size));
   }
 
-  // Impossible sizes are typing errors. Everything after this may multiply them.
-  void sizes() {
-    const TransformerConfig& c = args_.transformer;
-    const TrainingConfig& training = args_.training;
-    constexpr int64_t kLayers = 100'000;
-    constexpr int64_t kWidth = int64_t{1} << 24;
-    constexpr int64_t kRows = int64_t{1} << 31;
-    constexpr int64_t kCount = int64_t{1} << 48;
-    struct Limit {
-      const char* flag;
-      int64_t value;
-      int64_t most;
-    };
-    const Limit limits[] = {
-        {"--num-layers", c.num_layers, kLayers},
-        {"--encoder-num-layers", c.encoder_num_layers, kLayers},
-        {"--decoder-num-layers", c.decoder_num_layers, kLayers},
-        {"--hidden-size", c.hidden_size, kWidth},
-        {"--ffn-hidden-size", c.ffn_hidden_size, kWidth},
-        {"--num-attention-heads", c.num_attention_heads, kWidth},
-        {"--num-query-groups", c.num_query_groups, kWidth},
-        {"--kv-channels", c.kv_channels, kWidth},
-        {"--seq-length", c.seq_length, kRows},
-        {"--encoder-seq-length", c.encoder_seq_length, kRows},
-        {"--decoder-seq-length", c.decoder_seq_length, kRows},
-        {"--max-position-embeddings", c.max_position_embeddings, kRows},
-        {"--make-vocab-size-divisible-by", c.make_vocab_size_divisible_by, kRows},
-        {"--pad-vocab-size-to", c.pad_vocab_size_to, kRows},
-        {"padded_vocab_size", c.padded_vocab_size, kRows},
-        {"--vocab-size", args_.tokenizer.vocab_size, kRows},
-        {"--micro-batch-size", training.micro_batch_size, kRows},
-        {"--global-batch-size", training.global_batch_size, kRows},
-        {"--train-iters", training.train_iters, kCount},
-        {"--train-samples", training.train_samples, kCount},
-    };
-    for (const auto& [flag, value, most] : limits) {
-      require(value <= most, fmt::format("{} {} must be at most {}", flag, value, most));
-    }
-    const auto product = [](std::initializer_list<int64_t> factors) {
-      double result = 1;
-      for (const int64_t factor : factors)
-        result *= static_cast<double>(std::max<int64_t>(factor, 1));
-      return result;
-    };
-    const int64_t rows = std::max(args_.tokenizer.vocab_size, c.padded_vocab_size);
-    const double parameters =
-        product({c.num_layers, c.hidden_size, 3 * std::max(c.hidden_size, c.ffn_hidden_size)}) +
-        product({c.hidden_size, rows});
-    const double activations =
-        product({c.num_layers, c.hidden_size, c.seq_length, training.micro_batch_size});
-    constexpr double kMost = 1e15;
-    require(
-        parameters <= kMost,
-        fmt::format("these sizes make a model of {:.1e} parameters, more than any machine holds; "
-                    "check --num-layers, --hidden-size and the vocabulary",
-                    parameters));
-    require(
-        activations <= kMost,
-        fmt::format(
-            "the inputs of the layers have {:.1e} elements a micro-batch, more than any machine "
-            "holds; check --micro-batch-size, --seq-length and --hidden-size",
-            activations));
-    sizes_are_sane_ = std::all_of(std::begin(limits), std::end(limits),
-                                  [](const Limit& limit) { return limit.value <= limit.most; });
-  }
-
   void recomputation() {
     TransformerConfig& c = args_.transformer;
     if (args_.legacy.recompute_activations) {
@@ -192,11 +126,6 @@ class Resolver {
     const int64_t iterations = args_.legacy.retro_cyclic_train_iters;
     const bool is_cyclic = args_.data.dataloader_type == DataloaderType::kCyclic;
     if (iterations > 0 && is_cyclic) args_.training.train_iters = iterations;
-    const auto warn_if = [&](bool holds, const char* flag, const char* what) {
-      if (!holds) return;
-      args_.warnings.push_back(fmt::format("{} has no effect without {}", flag, what));
-    };
-    warn_if(iterations > 0 && !is_cyclic, "--retro-cyclic-train-iters", "--dataloader-type cyclic");
     RetroConfig& c = args_.transformer.retro;
     const std::string& directory = args_.data.retro_workdir;
     if (c.reads_neighbors() && !directory.empty()) {
@@ -207,18 +136,6 @@ class Resolver {
       } catch (const Error& error) {
         problems_.emplace_back(error.what());
       }
-    }
-    warn_if(c.add_retriever && c.fit_copy_mlp_norm && !args_.checkpoint.finetune,
-            "--retro-fit-copy-mlp-norm", "--finetune");
-    if (c.add_retriever) return;
-    for (const char* dest :
-         {"retro_layer_numbers", "retro_encoder_layers", "retro_encoder_hidden_dropout",
-          "retro_encoder_attention_dropout", "retro_encoder_residual", "retro_num_neighbors",
-          "retro_num_retrieved_chunks", "retro_attention_gate", "retro_fit_copy_mlp_norm",
-          "retro_neighbor_dirs", "retro_pad_missing"}) {
-      std::string flag = "--" + std::string(dest);
-      std::ranges::replace(flag, '_', '-');
-      warn_if(given(dest), flag.c_str(), "--retro-add-retriever");
     }
   }
 
@@ -493,200 +410,6 @@ class Resolver {
             fmt::format("--vocab-extra-ids {} must be at least 0", c.vocab_extra_ids));
   }
 
-  void warn_about_what_has_no_effect() {
-    const auto warn_if = [&](bool holds, const char* text) {
-      if (holds) args_.warnings.emplace_back(text);
-    };
-    const TransformerConfig& c = args_.transformer;
-    const OptimizerConfig& optimizer = args_.optimizer;
-    warn_if(given("num_query_groups") && !c.group_query_attention,
-            "--num-query-groups has no effect without --group-query-attention");
-    warn_if(given("lora_dropout") && c.lora_rank == 0,
-            "--lora-dropout has no effect without --lora-rank");
-    warn_if(c.checkpoint_in_cpu && !c.stores_inputs_on_host(),
-            "--checkpoint-in-cpu has no effect without --recompute-granularity full");
-    warn_if(given("sequence_parallel") && !args_.parallel.sequence_parallel,
-            "--sequence-parallel has no effect with --tensor-model-parallel-size 1");
-    warn_if(given("cp_comm_type") && args_.parallel.context_parallel_size == 1,
-            "--cp-comm-type has no effect with --context-parallel-size 1");
-    overlap_in_vain();
-    zero_in_vain();
-    fp8_in_vain();
-    optimizer_types_in_vain();
-    warn_if(given("loss_scale") && !optimizer.fp16 && !optimizer.bf16 &&
-                !args_.parallel.use_distributed_optimizer,
-            "--loss-scale has no effect with fp32 parameters without --use-distributed-optimizer");
-    warn_if(!optimizer.fp16 && (given("initial_loss_scale") || given("min_loss_scale") ||
-                                given("loss_scale_window") || given("hysteresis")),
-            "--initial-loss-scale, --min-loss-scale, --loss-scale-window and --hysteresis have no "
-            "effect without --fp16");
-    warn_if(optimizer.fp16 && optimizer.loss_scale > 0 &&
-                (given("initial_loss_scale") || given("min_loss_scale") ||
-                 given("loss_scale_window") || given("hysteresis")),
-            "--initial-loss-scale, --min-loss-scale, --loss-scale-window and --hysteresis have no "
-            "effect with a fixed --loss-scale");
-    warn_if(optimizer.optimizer == OptimizerKind::kSgd &&
-                (given("adam_beta1") || given("adam_beta2") || given("adam_eps")),
-            "--adam-beta1, --adam-beta2 and --adam-eps have no effect with --optimizer sgd");
-    warn_if(optimizer.optimizer != OptimizerKind::kSgd && given("sgd_momentum"),
-            "--sgd-momentum has no effect without --optimizer sgd");
-    const bool is_muon_given =
-        std::any_of(args_.given.begin(), args_.given.end(),
-                    [](const std::string& dest) { return dest.starts_with("muon_"); });
-    warn_if(optimizer.optimizer != OptimizerKind::kMuon && is_muon_given,
-            "--muon-... has no effect without --optimizer muon");
-    const SaveFormat format = args_.checkpoint.save_format;
-    const bool is_megatrons =
-        format == SaveFormat::kMegatron || format == SaveFormat::kMegatronCore;
-    warn_if(!args_.checkpoint.save.empty() && is_megatrons && !args_.checkpoint.no_save_optim &&
-                optimizer.optimizer != OptimizerKind::kAdam,
-            "--save-format megatron and megatron-core hold the state of --optimizer adam alone: no "
-            "run can go on with that of this one; use native");
-    warn_if(given("muon_tp_mode") && args_.parallel.tensor_model_parallel_size == 1,
-            "--muon-tp-mode has no effect with --tensor-model-parallel-size 1");
-    warn_if(c.position_embedding_type != PositionEmbedding::kRope &&
-                (given("rotary_percent") || given("rotary_base") || given("rotary_interleaved") ||
-                 given("rotary_seq_len_interpolation_factor") || given("use_rope_scaling")),
-            "--rotary-... and --use-rope-scaling have no effect without --position-embedding-type "
-            "rope");
-    warn_if(given("rope_scaling_factor") && !c.use_rope_scaling,
-            "--rope-scaling-factor has no effect without --use-rope-scaling");
-    warn_if(!args_.data.prefix_lm && (args_.data.loss_on_targets_only ||
-                                      args_.data.reweight_loss_based_on_position_frequency),
-            "--loss-on-targets-only and --reweight-loss-based-on-position-frequency have no effect "
-            "without --prefix-lm");
-    warn_if(given("split") && args_.data.data_path.empty() && args_.data.data_args_path.empty(),
-            "--split has no effect without --data-path");
-    warn_if(args_.checkpoint.async_save && (args_.checkpoint.save.empty() ||
-                                            args_.checkpoint.save_format != SaveFormat::kNative),
-            "--async-save has no effect without --save, or with another --save-format than native");
-    warn_if(args_.training.deepspeed && args_.training.rampup_batch_size.empty(),
-            "--deepspeed has no effect without --rampup-batch-size: this program has one engine");
-    warn_if(given("save_interval") && args_.checkpoint.save.empty(),
-            "--save-interval has no effect without --save");
-    warn_if(given("cuda_graph") && args_.training.cuda_graph &&
-                args_.training.device == DeviceChoice::kCpu,
-            "--cuda-graph has no effect with --device cpu");
-    const int64_t pp = args_.parallel.pipeline_model_parallel_size;
-    warn_if(pp == 1 && (given("decoder_first_pipeline_num_layers") ||
-                        given("decoder_last_pipeline_num_layers")),
-            "--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers have no "
-            "effect with --pipeline-model-parallel-size 1");
-    const int64_t group = args_.parallel.microbatch_group_size_per_virtual_pipeline_stage;
-    warn_if(group > 0 && group != pp,
-            "--microbatch-group-size-per-virtual-pipeline-stage has no effect: it is always "
-            "--pipeline-model-parallel-size");
-    warn_if(args_.training.wandb_project.empty() &&
-                (given("wandb_exp_name") || given("wandb_save_dir")),
-            "--wandb-exp-name and --wandb-save-dir have no effect without --wandb-project");
-    warn_if(given("train_step_args") && args_.training.train_step.empty(),
-            "--train-step-args has no effect without --train-step");
-    warn_if(given("keep_last") && args_.checkpoint.save.empty(),
-            "--keep-last has no effect without --save");
-    warn_if(given("save") && args_.checkpoint.save.empty(),
-            "--save is empty: this run saves nothing");
-    warn_if(given("load") && args_.checkpoint.load.empty(),
-            "--load is empty: this run starts from random weights");
-  }
-
-  void optimizer_types_in_vain() {
-    const OptimizerConfig& c = args_.optimizer;
-    const auto warn_if = [&](bool holds, std::string text) {
-      if (holds) args_.warnings.push_back(std::move(text));
-    };
-    const bool is_adam = c.optimizer != OptimizerKind::kSgd;  // Muon's other parameters, too
-    const bool has_16_bit_moments =
-        is_adam && (c.exp_avg_dtype != DType::kFloat32 || c.exp_avg_sq_dtype != DType::kFloat32);
-    warn_if(c.use_precision_aware_optimizer && !keeps_remainders(c, c.params_dtype) &&
-                !has_16_bit_moments && c.main_grads_dtype == DType::kFloat32,
-            c.bf16 ? "--use-precision-aware-optimizer has no effect: --optimizer-cpu-offload keeps "
-                     "main parameters in fp32"
-                   : "--use-precision-aware-optimizer has no effect without --bf16 and with all "
-                     "types fp32");
-    warn_if(!is_adam && (given("exp_avg_dtype") || given("exp_avg_sq_dtype")),
-            "--exp-avg-dtype and --exp-avg-sq-dtype have no effect with --optimizer sgd");
-    // A rounding that a step of 1 - beta2 cannot leave: half of the last place, in fp16 of the
-    // root.
-    const bool is_bf16 = c.exp_avg_sq_dtype == DType::kBFloat16;
-    const bool is_stuck = (is_bf16 && c.adam_beta2 >= 0.996) ||
-                          (c.exp_avg_sq_dtype == DType::kFloat16 && c.adam_beta2 > 0.999);
-    warn_if(is_adam && is_stuck,
-            fmt::format("--exp-avg-sq-dtype {} with --adam-beta2 {}: the second moment cannot "
-                        "fall, because so small changes are rounded away; use --adam-beta2 {}, or "
-                        "--exp-avg-sq-dtype {}",
-                        is_bf16 ? "bf16" : "fp16", c.adam_beta2, is_bf16 ? 0.99 : 0.999,
-                        is_bf16 && c.adam_beta2 <= 0.999 ? "fp16" : "fp32"));
-  }
-
-  void overlap_in_vain() {
-    const ParallelConfig& parallel = args_.parallel;
-    const int64_t tp = parallel.tensor_model_parallel_size;
-    if (!parallel.tp_comm_overlap) return;
-    if (tp == 1) {
-      args_.warnings.emplace_back(
-          "--tp-comm-overlap has no effect with --tensor-model-parallel-size 1");
-      return;
-    }
-    if (!parallel.sequence_parallel) {
-      args_.warnings.emplace_back("--tp-comm-overlap has no effect without --sequence-parallel");
-      return;
-    }
-    const int64_t rows = args_.training.micro_batch_size * args_.transformer.seq_length /
-                         parallel.context_parallel_size / tp;
-    if (args_.training.device == DeviceChoice::kCpu || rows >= kFewestPieceRows) return;
-    args_.warnings.push_back(
-        fmt::format("--tp-comm-overlap has no effect on a GPU: pieces of {} tokens are fewer than "
-                    "{}; raise --micro-batch-size",
-                    rows, kFewestPieceRows));
-  }
-
-  void zero_in_vain() {
-    const ParallelConfig& parallel = args_.parallel;
-    const auto warn_if = [&](bool holds, const char* flag, int64_t first_stage, const char* why) {
-      if (!holds || parallel.zero_stage < first_stage) return;
-      args_.warnings.push_back(
-          fmt::format("{} has no effect with --zero-stage {}, {}", flag, parallel.zero_stage, why));
-    };
-    warn_if(parallel.overlap_grad_reduce, "--overlap-grad-reduce", 2,
-            "which always sums gradients beside the backward pass");
-    warn_if(parallel.overlap_param_gather, "--overlap-param-gather", 3,
-            "which gathers parameters ahead of their use");
-  }
-
-  void fp8_in_vain() {
-    const Fp8Config& fp8 = args_.transformer.fp8;
-    const auto warn_of = [&](std::initializer_list<const char*> flags, const char* why) {
-      for (std::string flag : flags) {
-        std::string dest = flag.starts_with("--no-") ? flag.substr(5) : flag.substr(2);
-        std::ranges::replace(dest, '-', '_');
-        if (!given(dest.c_str())) continue;
-        args_.warnings.push_back(fmt::format("{} has no effect without {}", flag, why));
-      }
-    };
-    if (!fp8.is_on()) {
-      return warn_of(
-          {"--fp8-margin", "--fp8-interval", "--fp8-amax-history-len", "--fp8-amax-compute-algo",
-           "--no-fp8-wgrad", "--fp8-recipe", "--first-last-layers-bf16",
-           "--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
-          "--fp8-format");
-    }
-    if (fp8.recipe != Fp8Recipe::kDelayed) {
-      warn_of({"--fp8-interval", "--fp8-amax-history-len", "--fp8-amax-compute-algo"},
-              "--fp8-recipe delayed");
-    }
-    if (fp8.recipe == Fp8Recipe::kBlockwise) {
-      warn_of({"--fp8-margin"}, "--fp8-recipe delayed or tensorwise");
-    }
-    if (!fp8.first_last_layers_bf16) {
-      warn_of({"--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
-              "--first-last-layers-bf16");
-    }
-    if (args_.parallel.tp_comm_overlap) {
-      args_.warnings.emplace_back(
-          "--tp-comm-overlap has no effect on layers in FP8, whose products are not cut");
-    }
-  }
-
   // A product in FP8 has a multiple of 16 rows.
   void fp8_tokens() {
     const TransformerConfig& c = args_.transformer;
@@ -706,7 +429,6 @@ class Resolver {
 
   TrainingArgs& args_;
   std::vector<std::string>& problems_;
-  bool sizes_are_sane_ = true;
 };
 
 // An invalid value leaves its field unset: drops sentences that call a flag missing if an earlier

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "megatron/settings/training_args.h"
+
+namespace megatron {
+
+// Adds a problem for each size that no machine can hold: a typing error. False if a single size is
+// one; products of sizes may then overflow.
+bool has_possible_sizes(const TrainingArgs& args, std::vector<std::string>& problems);
+
+}  // namespace megatron
