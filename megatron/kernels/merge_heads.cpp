@@ -1,5 +1,6 @@
 #include "megatron/kernels/merge_heads.h"
 
+#include "megatron/core/error.h"
 #include "megatron/kernels/dispatch.h"
 
 namespace megatron::kernels {
@@ -18,22 +19,32 @@ void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream strea
   throw_built_without_cuda("convert_heads");
 }
 
-void add_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
-  expect_same_heads(src, dst, "add_heads: src");
-  if (stream.is_cpu()) return cpu::add_heads(dst, src, stream);
-  if constexpr (kBuiltWithCuda) return cuda::add_heads(dst, src, stream);
+void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
+               Stream stream) {
+  expect_same_heads(a, dst, "add_heads: a");
+  expect_same_heads(b, dst, "add_heads: b");
+  if (stream.is_cpu()) return cpu::add_heads(dst, a, b, stream);
+  if constexpr (kBuiltWithCuda) return cuda::add_heads(dst, a, b, stream);
   throw_built_without_cuda("add_heads");
 }
 
-void merge_attention(const HeadsView& out, TensorView lse, const ConstHeadsView& part,
-                     ConstView part_lse, Stream stream) {
+void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
+                     const ConstHeadsView& own, const ConstHeadsView& part, ConstView part_lse,
+                     Stream stream) {
+  expect_same_heads(own, out, "merge_attention: own");
   expect_same_heads(part, out, "merge_attention: part");
-  expect_shape(lse.shape, {out.b, out.heads, out.s}, "merge_attention: lse");
-  expect_shape(part_lse.shape, lse.shape, "merge_attention: part_lse");
+  expect_shape(lse.shape, {out.b, out.heads, lse.size(2)}, "merge_attention: lse");
+  expect_shape(part_lse.shape, {out.b, out.heads, out.s}, "merge_attention: part_lse");
   expect_dtype(lse.dtype, DType::kFloat32, "merge_attention: lse");
   expect_dtype(part_lse.dtype, DType::kFloat32, "merge_attention: part_lse");
-  if (stream.is_cpu()) return cpu::merge_attention(out, lse, part, part_lse, stream);
-  if constexpr (kBuiltWithCuda) return cuda::merge_attention(out, lse, part, part_lse, stream);
+  invariant(first_query >= 0 && first_query + out.s <= lse.size(2),
+            "merge_attention: lse has the queries of out");
+  if (stream.is_cpu()) {
+    return cpu::merge_attention(out, lse, first_query, own, part, part_lse, stream);
+  }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::merge_attention(out, lse, first_query, own, part, part_lse, stream);
+  }
   throw_built_without_cuda("merge_attention");
 }
 

@@ -12,21 +12,25 @@ namespace megatron::kernels {
 // dst = src.   dst [s, b, heads, d] out   src [s, b, heads, d] in
 void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
 
-// dst += src.
-void add_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
+// dst = a + b.   dst may be a or b.
+void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
+               Stream stream);
 
-// Turns attention to some keys into attention to these and others, whose output and log-sum-exp are
-// `part` and `part_lse` (kernels/attention.h; Milakov and Gimelshein 2018, arXiv:1805.02867):
+// Attention to some keys and attention to others become attention to all of them. `part` and
+// `part_lse` are the others' output and log-sum-exp (kernels/attention.h; Milakov and Gimelshein
+// 2018, arXiv:1805.02867):
 //
 //   sum  = log(e^lse + e^part_lse)
-//   out := e^(lse - sum) out + e^(part_lse - sum) part;  lse := sum
+//   out := e^(lse - sum) own + e^(part_lse - sum) part;  lse := sum
 //
-//   out            [s, b, heads, d]  in, out
-//   lse            [b, heads, s]     in, out  fp32; +infinity where no key is seen
-//   part           [s, b, heads, d]  in
+//   out            [s, b, heads, d]  out; may be own
+//   lse            [b, heads, sl]    in, out  fp32; +infinity where no key is seen. Those of the
+//                                    queries are [first_query, first_query + s)
+//   own, part      [s, b, heads, d]  in
 //   part_lse       [b, heads, s]     in  fp32
-void merge_attention(const HeadsView& out, TensorView lse, const ConstHeadsView& part,
-                     ConstView part_lse, Stream stream);
+void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
+                     const ConstHeadsView& own, const ConstHeadsView& part, ConstView part_lse,
+                     Stream stream);
 
 // The new log-sum-exp of a query, and the factors of its two outputs.
 struct MergedQuery {
@@ -48,16 +52,20 @@ struct MergedQuery {
 
 namespace cpu {
 void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
-void add_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
-void merge_attention(const HeadsView& out, TensorView lse, const ConstHeadsView& part,
-                     ConstView part_lse, Stream stream);
+void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
+               Stream stream);
+void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
+                     const ConstHeadsView& own, const ConstHeadsView& part, ConstView part_lse,
+                     Stream stream);
 }  // namespace cpu
 
 namespace cuda {
 void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
-void add_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream);
-void merge_attention(const HeadsView& out, TensorView lse, const ConstHeadsView& part,
-                     ConstView part_lse, Stream stream);
+void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
+               Stream stream);
+void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
+                     const ConstHeadsView& own, const ConstHeadsView& part, ConstView part_lse,
+                     Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -50,6 +50,12 @@ struct Fp8Tensors {
   int64_t numbers = 0;    // the same of the two gradients of an MLP, and sums for fc1's bias
 };
 
+// Do the parts of a ring's attention depend on positions (context/chunks.h)? Documents that do not
+// see each other are not known here.
+bool ring_knows_positions(const TransformerConfig& c) {
+  return c.attention_dropout > 0 || c.position_embedding_type == PositionEmbedding::kAlibi;
+}
+
 // The tensors of a layer, in bytes.
 struct Tensors {
   int64_t residual;        // x and every gradient of a residual stream  [s, b, h]
@@ -137,18 +143,24 @@ struct Tensors {
   }
 
   // Two blocks of keys and values, the gradients of one that are sent and of one that is received
-  // (and, with more ranks, of one that is computed), a chunk's terms of all gradients, and their
-  // sums in fp32. Documents that do not see each other, which need the sums, too, are not known.
-  static int64_t of_ring(const TransformerConfig& c, const MicrobatchSizes& m, int64_t queries,
-                         int64_t both) {
+  // (and, with more ranks, of one that is computed), a call's terms of gradients that wait to be
+  // added, and sums in fp32.
+  int64_t of_ring(const TransformerConfig& c, const MicrobatchSizes& m, int64_t own,
+                  int64_t both) const {
     const DType dtype = c.params_dtype;
+    const bool by_position = ring_knows_positions(c);
     const int64_t blocks = m.cp > 2 ? 5 : 4;
-    int64_t bytes =
-        blocks * m.block(both, dtype) + m.block(queries / 2, dtype) + 2 * m.block(both / 4, dtype);
-    const bool depends_on_positions =
-        c.attention_dropout > 0 || c.position_embedding_type == PositionEmbedding::kAlibi;
-    if (dtype != DType::kFloat32 && (m.cp > 2 || depends_on_positions)) {
-      bytes += m.block(queries, DType::kFloat32) + 2 * m.block(both / 2, DType::kFloat32);
+    int64_t bytes = blocks * m.block(both, dtype);
+    const int64_t of_half = m.block(own / 2, dtype) + m.block(both / 2, dtype);
+    if (by_position) {  // a call has one chunk
+      bytes += of_half + lse;
+    } else if (m.cp == 2) {  // keys and values have a term of each rank, in its place
+      bytes += m.block(own, dtype);
+    } else {
+      bytes += std::max(m.block(own, dtype), of_half) + lse;
+    }
+    if (dtype != DType::kFloat32 && (m.cp > 2 || by_position)) {
+      bytes += m.block(own, DType::kFloat32) + m.block(both, DType::kFloat32);
     }
     return bytes;
   }
@@ -166,9 +178,11 @@ struct AttentionCall {
     if (m.cp > 1 && m.exchange == ContextExchange::kAllToAll) {
       heads /= m.cp;
       groups /= m.cp;
+    } else if (m.cp > 1 && m.exchange == ContextExchange::kP2p) {
+      queries /= ring_knows_positions(c) ? 2 * m.cp : m.cp;
+      keys /= m.cp;
     } else if (m.cp > 1) {  // a chunk's queries
       queries /= 2 * m.cp;
-      if (m.exchange == ContextExchange::kP2p) keys /= m.cp;
     }
   }
 };

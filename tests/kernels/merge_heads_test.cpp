@@ -62,7 +62,8 @@ TEST(MergeHeadsTest, PartsOfAttentionBecomeTheWhole) {
       if (is_in_fp32) got.out = cast(got.out, DType::kFloat32);
       for (const auto& [begin, count] : {std::pair{80, 1}, std::pair{81, 69}}) {
         const Attended part = attended(begin, count, starts, dtype);
-        kernels::merge_attention(heads_of(got.out.view(), kHeads), got.lse.view(),
+        kernels::merge_attention(heads_of(got.out.view(), kHeads), got.lse.view(), 0,
+                                 heads_of(std::as_const(got.out).view(), kHeads),
                                  heads_of(std::as_const(part.out).view(), kHeads),
                                  std::as_const(part.lse).view(), Stream{});
       }
@@ -72,6 +73,40 @@ TEST(MergeHeadsTest, PartsOfAttentionBecomeTheWhole) {
       expect_close(got.out, want.out, close, "out");
       EXPECT_EQ(element(got.out, 65 * kBatch * kHeads * kHeadSize), 0);
       EXPECT_EQ(element(got.lse, 65), std::numeric_limits<double>::infinity());
+    }
+  }
+}
+
+// The log-sum-exps of some queries of several, and an output that is not one of the inputs.
+TEST(MergeHeadsTest, MergesSomeQueries) {
+  constexpr int64_t kBefore = 9;
+  constexpr int64_t kAll = kBefore + kQueries + 4;
+  const Tensor starts = documents();
+  const Attended own = attended(0, 80, starts, DType::kFloat32);
+  const Attended part = attended(80, 70, starts, DType::kFloat32);
+  Attended want{copied(own.out), copied(own.lse)};
+  kernels::merge_attention(heads_of(want.out.view(), kHeads), want.lse.view(), 0,
+                           heads_of(own.out.view(), kHeads), heads_of(part.out.view(), kHeads),
+                           part.lse.view(), Stream{});
+  Tensor all = full({kBatch, kHeads, kAll}, -7.0f, DType::kFloat32, Stream{});
+  const auto at = [](int64_t row, int64_t i) {
+    return static_cast<size_t>(row * kAll + kBefore + i);
+  };
+  for (int64_t row = 0; row < kBatch * kHeads; ++row) {
+    for (int64_t i = 0; i < kQueries; ++i) {
+      all.span<float>()[at(row, i)] = static_cast<float>(element(own.lse, row * kQueries + i));
+    }
+  }
+  Tensor out = cast(own.out, DType::kFloat32);
+  kernels::merge_attention(heads_of(out.view(), kHeads), all.view(), kBefore,
+                           heads_of(own.out.view(), kHeads), heads_of(part.out.view(), kHeads),
+                           part.lse.view(), Stream{});
+  expect_identical(out, want.out);
+  for (int64_t row = 0; row < kBatch * kHeads; ++row) {
+    for (int64_t i = -kBefore; i < kQueries + 4; ++i) {
+      const bool is_merged = i >= 0 && i < kQueries;
+      EXPECT_EQ(all.span<float>()[at(row, i)],
+                is_merged ? static_cast<float>(element(want.lse, row * kQueries + i)) : -7.0f);
     }
   }
 }
@@ -94,8 +129,13 @@ TEST(MergeHeadsTest, ConvertsAndAddsHeadsOfAnyTypes) {
     for (const DType from : dtypes) {
       const Tensor term = random_normal({5, 2, 24}, {.seed = 1, .dtype = from});
       const Tensor before = random_normal({5, 2, 24}, {.seed = 2, .dtype = to});
-      Tensor sum = copied(before);
-      kernels::add_heads(heads_of(sum.view(), 3), heads_of(term.view(), 3), Stream{});
+      Tensor sum = empty_like(before);
+      kernels::add_heads(heads_of(sum.view(), 3), heads_of(before.view(), 3),
+                         heads_of(term.view(), 3), Stream{});
+      Tensor in_place = copied(before);
+      kernels::add_heads(heads_of(in_place.view(), 3), heads_of(before.view(), 3),
+                         heads_of(term.view(), 3), Stream{});
+      expect_identical(in_place, sum);
       Tensor converted = empty_like(before);
       kernels::convert_heads(heads_of(converted.view(), 3), heads_of(term.view(), 3), Stream{});
       for (int64_t i = 0; i < sum.numel(); ++i) {
@@ -112,9 +152,10 @@ TEST(MergeHeadsTest, RefusesOtherShapes) {
   Tensor x({4, 1, 24}, DType::kFloat32, Stream{});
   const Tensor other({5, 1, 24}, DType::kFloat32, Stream{});
   EXPECT_EQ(message_of<ShapeError>([&] {
-              kernels::add_heads(heads_of(x.view(), 3), heads_of(other.view(), 3), Stream{});
+              kernels::add_heads(heads_of(x.view(), 3), heads_of(x.view(), 3),
+                                 heads_of(other.view(), 3), Stream{});
             }),
-            "add_heads: src has shape [5, 1, 3, 8], expected [4, 1, 3, 8]");
+            "add_heads: b has shape [5, 1, 3, 8], expected [4, 1, 3, 8]");
 }
 
 }  // namespace

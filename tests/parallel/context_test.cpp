@@ -49,19 +49,22 @@ struct AttentionCase {
   bool has_documents = false;
   bool has_alibi = false;
   float dropout = 0;
+  int64_t batch = 2;
 };
 
 // Parameters: context-parallel size, and how keys meet queries.
 class ContextAttentionTest : public testing::TestWithParam<std::tuple<int, ContextExchange>> {};
 
 TEST_P(ContextAttentionTest, IsThatOfOneRank) {
-  constexpr int64_t kBatch = 2;
   constexpr int64_t kHeadSize = 8;
   const auto [ranks, exchange] = GetParam();
   const int64_t s = int64_t{ranks} * 2 * 11;  // chunks end within the kernels' tiles
   for (const AttentionCase& one :
        {AttentionCase{.name = "plain"}, AttentionCase{.name = "grouped", .groups = 4},
         AttentionCase{.name = "multi-query", .groups = 1, .has_alibi = true},
+        AttentionCase{.name = "three samples", .batch = 3},
+        AttentionCase{.name = "one sample", .groups = 4, .batch = 1},
+        AttentionCase{.name = "one sample of one group", .groups = 1, .batch = 1},
         AttentionCase{.name = "biased", .has_alibi = true},
         AttentionCase{.name = "documents", .groups = 4, .has_documents = true},
         AttentionCase{.name = "dropout", .dropout = 0.3f},
@@ -69,8 +72,8 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
     if (exchange == ContextExchange::kAllToAll && one.groups % ranks != 0) continue;
     SCOPED_TRACE(one.name);
     const Tensor x =
-        random_normal({s, kBatch, (one.heads + 2 * one.groups) * kHeadSize}, {.seed = 1});
-    const Tensor dy = random_normal({s, kBatch, one.heads * kHeadSize}, {.seed = 2});
+        random_normal({s, one.batch, (one.heads + 2 * one.groups) * kHeadSize}, {.seed = 1});
+    const Tensor dy = random_normal({s, one.batch, one.heads * kHeadSize}, {.seed = 2});
     AttentionOptions options{.num_heads = one.heads,
                              .num_query_groups = one.groups,
                              .dropout = {.key = 9, .first_sample = 3, .probability = one.dropout},
@@ -83,10 +86,10 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
     AttentionOptions of_whole = options;
     if (one.has_documents) {
       std::vector<int32_t> starts;
-      for (int64_t batch = 0; batch < kBatch; ++batch) {
+      for (int64_t batch = 0; batch < one.batch; ++batch) {
         for (int64_t i = 0; i < s; ++i) starts.push_back(start_of(batch, i));
       }
-      of_whole.document_starts = tensor_of(starts, {kBatch, s});
+      of_whole.document_starts = tensor_of(starts, {one.batch, s});
     }
     const Variable want_x = Variable::leaf(x);
     const Variable want_y = attention(want_x, of_whole);
@@ -99,7 +102,7 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
         const int64_t length = s / (2 * cp.size());
         std::vector<int32_t> starts;
         for (const int64_t chunk : cp.chunks()) {
-          for (int64_t batch = 0; batch < kBatch; ++batch) {
+          for (int64_t batch = 0; batch < one.batch; ++batch) {
             for (int64_t i = 0; i < length; ++i) {
               starts.push_back(start_of(batch, chunk * length + i));
             }
@@ -107,7 +110,7 @@ TEST_P(ContextAttentionTest, IsThatOfOneRank) {
         }
         const bool has_whole = cp.size() == 1 || exchange == ContextExchange::kAllToAll;
         own.document_starts =
-            has_whole ? of_whole.document_starts : tensor_of(starts, {2, kBatch, length});
+            has_whole ? of_whole.document_starts : tensor_of(starts, {2, one.batch, length});
       }
       const Variable input = Variable::leaf(own_chunks(x, cp));
       const Variable y = context_parallel_attention(input, own, cp);

@@ -6,107 +6,121 @@ namespace megatron::kernels::cuda {
 namespace {
 
 // The heads that a kernel writes, and those that it reads.
-struct Pair {
+struct Three {
   AnyOutput dst;
-  AnyInput src;
-  HeadsLayout to, from;
+  AnyInput a, b;
+  HeadsLayout to, of_a, of_b;
   int64_t s, d;
 };
 
-// Calls f(dst, src, i, batch, head), arrays of N floats, and stores dst. Only reads_dst loads it.
+// Calls f(a, b, i, batch, head), arrays of N floats, and stores a. Without F::kReadsBoth there is
+// no b.
 template <int N, class F>
-__global__ void __launch_bounds__(kThreads) pair_kernel(const Pair p, const F f) {
-  for_each_unit(p.to, p.s, p.d / N, [&](int64_t i, int64_t batch, int64_t head, int64_t unit) {
-    const int64_t at = p.to.offset(i, batch, head) + unit * N;
-    float dst[N] = {}, src[N];
-    if constexpr (F::kReadsDst) p.dst.read(dst, at);
-    p.src.read(src, p.from.offset(i, batch, head) + unit * N);
-    f(dst, src, i, batch, head);
-    p.dst.write(at, dst);
+__global__ void __launch_bounds__(kThreads) heads_kernel(const Three t, const F f) {
+  for_each_unit(t.to, t.s, t.d / N, [&](int64_t i, int64_t batch, int64_t head, int64_t unit) {
+    float a[N], b[N] = {};
+    t.a.read(a, t.of_a.offset(i, batch, head) + unit * N);
+    if constexpr (F::kReadsBoth) t.b.read(b, t.of_b.offset(i, batch, head) + unit * N);
+    f(a, b, i, batch, head);
+    t.dst.write(t.to.offset(i, batch, head) + unit * N, a);
   });
 }
 
 template <class F>
-void launch(const HeadsView& dst, const ConstHeadsView& src, const char* who, const F& f,
-            Stream stream) {
+void launch(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b, const char* who,
+            const F& f, Stream stream) {
   if (dst.s * dst.b * dst.heads * dst.d == 0) return;
-  expect_floating(dst.dtype, who);
-  expect_floating(src.dtype, who);
-  const Pair pair{
-      {dst.data, dst.dtype}, {src.data, src.dtype}, layout_of(dst), layout_of(src), dst.s, dst.d};
+  for (const DType dtype : {dst.dtype, a.dtype, b.dtype}) expect_floating(dtype, who);
+  const Three three{{dst.data, dst.dtype},
+                    {a.data, a.dtype},
+                    {b.data, b.dtype},
+                    layout_of(dst),
+                    layout_of(a),
+                    layout_of(b),
+                    dst.s,
+                    dst.d};
   const auto run = [&]<int N>() {
     const TokenGrid grid = grid_of_tokens(dst.s * dst.b, dst.heads * (dst.d / N));
-    pair_kernel<N><<<grid.blocks, grid.threads, 0, native(stream)>>>(pair, f);
+    heads_kernel<N><<<grid.blocks, grid.threads, 0, native(stream)>>>(three, f);
     MG_CUDA(cudaGetLastError());
   };
   const bool is_wide = dst.d % kVector == 0 && heads_are_aligned(dst, sizeof(uint4)) &&
-                       heads_are_aligned(src, sizeof(uint4));
+                       heads_are_aligned(a, sizeof(uint4)) && heads_are_aligned(b, sizeof(uint4));
   is_wide ? run.template operator()<kVector>() : run.template operator()<1>();
 }
 
 struct Convert {
-  static constexpr bool kReadsDst = false;
+  static constexpr bool kReadsBoth = false;
   template <int N>
-  __device__ void operator()(float (&dst)[N], const float (&src)[N], int64_t, int64_t,
-                             int64_t) const {
-#pragma unroll
-    for (int c = 0; c < N; ++c) dst[c] = src[c];
-  }
+  __device__ void operator()(float (&)[N], const float (&)[N], int64_t, int64_t, int64_t) const {}
 };
 
 struct Add {
-  static constexpr bool kReadsDst = true;
+  static constexpr bool kReadsBoth = true;
   template <int N>
-  __device__ void operator()(float (&dst)[N], const float (&src)[N], int64_t, int64_t,
-                             int64_t) const {
+  __device__ void operator()(float (&a)[N], const float (&b)[N], int64_t, int64_t, int64_t) const {
 #pragma unroll
-    for (int c = 0; c < N; ++c) dst[c] += src[c];
+    for (int c = 0; c < N; ++c) a[c] += b[c];
+  }
+};
+
+// Where the log-sum-exps of a merge are.
+struct MergedRows {
+  float* lse;  // of the first query
+  const float* part_lse;
+  int64_t s, length;  // queries of a row of part_lse, and of lse
+
+  __device__ MergedQuery merged(int64_t row, int64_t i) const {
+    return {lse[row * length + i], part_lse[row * s + i]};
   }
 };
 
 struct Merge {
-  static constexpr bool kReadsDst = true;
-  const float* lse;
-  const float* part_lse;
-  int64_t s, heads;
+  static constexpr bool kReadsBoth = true;
+  MergedRows rows;
+  int64_t heads;
 
   template <int N>
-  __device__ void operator()(float (&dst)[N], const float (&src)[N], int64_t i, int64_t batch,
+  __device__ void operator()(float (&a)[N], const float (&b)[N], int64_t i, int64_t batch,
                              int64_t head) const {
-    const int64_t at = (batch * heads + head) * s + i;
-    const MergedQuery merged(lse[at], part_lse[at]);
+    const MergedQuery query = rows.merged(batch * heads + head, i);
 #pragma unroll
-    for (int c = 0; c < N; ++c) dst[c] = merged.own * dst[c] + merged.other * src[c];
+    for (int c = 0; c < N; ++c) a[c] = query.own * a[c] + query.other * b[c];
   }
 };
 
 // After Merge, whose threads all read the old values.
 struct MergeLse {
-  float* lse;
-  const float* part_lse;
+  MergedRows rows;
 
   template <int N>
   __device__ void run(int64_t at) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) lse[at + i] = MergedQuery(lse[at + i], part_lse[at + i]).lse;
+    for (int64_t n = at; n < at + N; ++n) {
+      const int64_t row = n / rows.s;
+      const int64_t i = n - row * rows.s;
+      rows.lse[row * rows.length + i] = rows.merged(row, i).lse;
+    }
   }
 };
 
 }  // namespace
 
 void convert_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
-  launch(dst, src, "convert_heads", Convert{}, stream);
+  launch(dst, src, src, "convert_heads", Convert{}, stream);
 }
 
-void add_heads(const HeadsView& dst, const ConstHeadsView& src, Stream stream) {
-  launch(dst, src, "add_heads", Add{}, stream);
+void add_heads(const HeadsView& dst, const ConstHeadsView& a, const ConstHeadsView& b,
+               Stream stream) {
+  launch(dst, a, b, "add_heads", Add{}, stream);
 }
 
-void merge_attention(const HeadsView& out, TensorView lse, const ConstHeadsView& part,
-                     ConstView part_lse, Stream stream) {
-  const auto* const other = part_lse.as<float>();
-  launch(out, part, "merge_attention", Merge{lse.as<float>(), other, out.s, out.heads}, stream);
-  for_each_element(lse.numel(), false, MergeLse{lse.as<float>(), other}, stream);
+void merge_attention(const HeadsView& out, TensorView lse, int64_t first_query,
+                     const ConstHeadsView& own, const ConstHeadsView& part, ConstView part_lse,
+                     Stream stream) {
+  const MergedRows rows{lse.as<float>() + first_query, part_lse.as<float>(), out.s, lse.size(2)};
+  launch(out, own, part, "merge_attention", Merge{rows, out.heads}, stream);
+  for_each_element(part_lse.numel(), false, MergeLse{rows}, stream);
 }
 
 }  // namespace megatron::kernels::cuda

@@ -13,6 +13,17 @@ namespace megatron {
 kernels::HeadsView tokens_of(kernels::HeadsView heads, int64_t begin, int64_t count);
 kernels::ConstHeadsView tokens_of(kernels::ConstHeadsView heads, int64_t begin, int64_t count);
 
+// A half of the heads: of the samples, or, if there is one alone, of its `groups` of heads. The
+// second half may be empty.
+kernels::HeadsView half_of(const kernels::HeadsView& heads, int64_t half, int64_t groups);
+kernels::ConstHeadsView half_of(const kernels::ConstHeadsView& heads, int64_t half, int64_t groups);
+
+// Keys and values that are adjacent in every group, as heads of twice the size; and back.
+kernels::HeadsView joined(const kernels::Kv<kernels::HeadsView>& kv);
+kernels::ConstHeadsView joined(const kernels::Kv<kernels::ConstHeadsView>& kv);
+kernels::Kv<kernels::HeadsView> keys_and_values(const kernels::HeadsView& joined);
+kernels::Kv<kernels::ConstHeadsView> keys_and_values(const kernels::ConstHeadsView& joined);
+
 // lse [2, b, n, s/2cp] fp32: the log-sum-exp of one of the chunks, [b, n, s/2cp].
 Tensor lse_of_chunk(const Tensor& lse, size_t chunk);
 

@@ -1,44 +1,73 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <vector>
 
 #include "megatron/kernels/attention.h"
 #include "megatron/tensor/tensor.h"
 
 namespace megatron {
 
-// Heads of two chunks of tokens whose values are the sums of terms. With `in_fp32` the sums are
-// kept in fp32 and rounded once; otherwise they are rounded into `out` at each term, and the first
-// term is written there without a copy. All chunks of a term have terms before it, or none has.
+// A part of the heads of two chunks of tokens: of some chunks, and some halves (half_of).
+struct HeadsRegion {
+  int64_t chunk = 0, num_chunks = 2;
+  int64_t half = 0, num_halves = 2;
+};
+
+// Heads of two chunks of tokens whose values are the sums of terms. The first term of a region is
+// written to `out` itself. With `in_fp32` the sums of more terms are kept in fp32 and rounded once;
+// otherwise they are rounded into `out` at each term.
 class HeadSums {
  public:
-  // out [2 n, b, heads, d]: must outlive this.
-  HeadSums(const kernels::HeadsView& out, bool in_fp32, Stream stream);
+  // out [2 n, b, heads, d]: must outlive this. Its halves are those of `groups` of heads.
+  HeadSums(const kernels::HeadsView& out, int64_t groups, bool in_fp32, Stream stream);
 
-  bool has_term(int64_t chunk) const { return has_term_[static_cast<size_t>(chunk)]; }
-  // Memory for the next term, of `count` chunks from `chunk` on, in the dtype of `out`; perhaps the
-  // sum's own. It is valid until add() or merge().
-  kernels::HeadsView room(int64_t chunk, int64_t count);
-  // Adds a term, which may be in room().
-  void add(int64_t chunk, int64_t count, const kernels::ConstHeadsView& term);
-  // Or merges attention to some keys with attention to others (kernels::merge_attention). The first
-  // term's log-sum-exp is `lse` itself.
-  void merge(int64_t chunk, const kernels::ConstHeadsView& term, TensorView lse,
-             ConstView term_lse);
+  bool has_term(const HeadsRegion& region) const;
+  // Memory for the next term of a region, in the dtype of `out`: the place in `out` if the region
+  // has none yet. It is valid until add() or merge().
+  kernels::HeadsView room(const HeadsRegion& region);
+  // Adds a term. One in room() may be added later, so that sums are made at once.
+  void add(const HeadsRegion& region, const kernels::ConstHeadsView& term);
+  // Or merges attention to some keys, in room(), with attention to others
+  // (kernels::merge_attention). lse [b, heads, 2 n] is that of the sum; the first term's is there.
+  void merge(const HeadsRegion& region, const kernels::ConstHeadsView& term, TensorView lse,
+             const Tensor& term_lse);
+  // Adds what has been left for later.
+  void settle() { apply_deferred(false); }
   // Rounds the sums into `out`. Call it once, after the last term.
   void finish();
 
  private:
-  kernels::HeadsView sums_of(int64_t chunk, int64_t count) const;
-  // The first term of a sum. Returns false if there has been one.
-  bool begin(int64_t chunk, int64_t count, const kernels::ConstHeadsView& term);
+  // Where the sum of a region is.
+  enum class Place { kNowhere, kOut, kSums };
+  struct Term {
+    HeadsRegion region;
+    kernels::ConstHeadsView view;
+    TensorView lse{};  // of a merge
+    Tensor own_lse{};
+    Tensor memory{};  // of the view
+  };
+
+  Place place_of(const HeadsRegion& region) const;
+  void set_place(const HeadsRegion& region, Place place);
+  bool is_at_one_place(const HeadsRegion& region) const;
+  // A region in parts that are at one place each.
+  std::vector<HeadsRegion> parts_at_one_place(const HeadsRegion& region) const;
+  template <class View>
+  View part_of(View view, const HeadsRegion& whole, const HeadsRegion& part) const;
+  kernels::HeadsView sums_of(const HeadsRegion& region);
+  void apply(const Term& term, bool is_last);
+  void apply_deferred(bool is_last);
 
   kernels::HeadsView out_;
-  Tensor in_fp32_;  // undefined without
-  kernels::HeadsView sums_;
-  Tensor room_;
+  int64_t groups_;
+  bool in_fp32_;
   Stream stream_;
-  std::array<bool, 2> has_term_{};
+  Tensor sums_;  // fp32, once there are any
+  Tensor room_;
+  std::optional<Term> deferred_;
+  std::array<Place, 4> places_{};  // by chunk, then half
 };
 
 }  // namespace megatron
