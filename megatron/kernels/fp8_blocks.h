@@ -63,8 +63,8 @@ struct Fp8Blocked {
 //
 //   rows     [rows, cols]           out
 //   columns  [cols, rows]           out  the transpose; each of both has the blocks of its own rows
-//   value    [cols of act(x), rows] out  E4M3 in lines: act(x) transposed; only if v is a
-//   derivative sums     Fp8Target::sums        out
+//   value    [cols of act(x), rows] out  E4M3 in lines: act(x) transposed; v is a derivative
+//   sums     Fp8Target::sums        out
 struct Fp8BlockTarget {
   Fp8Blocks blocks = Fp8Blocks::kLine;  // of rows and columns; kSquare: only if v is x
   Fp8Blocked rows = {};
