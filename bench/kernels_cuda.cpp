@@ -2,6 +2,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "megatron/device/stream.h"
 #include "megatron/kernels/attention.h"
@@ -9,13 +10,15 @@
 #include "megatron/kernels/cross_entropy.h"
 #include "megatron/kernels/dropout.h"
 #include "megatron/kernels/norm.h"
+#include "megatron/kernels/paged_attention.h"
 #include "megatron/kernels/residual_norm.h"
 #include "megatron/tensor/tensor.h"
 
 // TB/s of the kernels that are bound by GPU memory, in bf16: the bytes that must be read and
 // written, divided by the time of one call. Random input, 16384 tokens. If all tensors of a row fit
 // the 60 MB L2 cache, the result may exceed the memory's rate. For attention TFLOP/s; causal
-// attention counts half of all pairs of positions.
+// attention counts half of all pairs of positions. An argument names the only part to run: rows,
+// attention, pages or loss.
 namespace megatron {
 namespace {
 
@@ -155,6 +158,44 @@ void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream
   }
 }
 
+// Steps of generation: `rows` texts of `length` tokens, in pages of 16 that lie in mixed order. The
+// calls go round several stores, so that no call finds its keys in the cache.
+void pages(int64_t rows, int64_t length, int64_t heads, int64_t groups, int64_t d, Stream s) {
+  constexpr int64_t kPageTokens = 16;
+  const int64_t most = (length + kPageTokens - 1) / kPageTokens;
+  const Shape shape = {rows * most, kPageTokens, groups, d};
+  const int64_t bytes = 2 * rows * length * groups * d * 2;
+  std::vector<Tensor> keys, values;
+  for (int64_t i = 0; i < 1 + (int64_t{1} << 28) / bytes; ++i) {
+    keys.push_back(some(shape, 1, s));
+    values.push_back(some(shape, -1, s));
+  }
+  std::vector<int32_t> pages;
+  for (int64_t i = 0; i < rows * most; ++i) {
+    pages.push_back(static_cast<int32_t>(i * 7919 % (rows * most)));
+  }
+  std::vector<int32_t> queries;
+  for (int32_t i = 0; i < rows; ++i) queries.push_back(i);
+  const Tensor table = tensor_of(pages, {rows, most}).to(s);
+  const std::vector<int32_t> equal(static_cast<size_t>(rows), static_cast<int32_t>(length));
+  const Tensor lengths = tensor_of(equal, {rows}).to(s);
+  const Tensor all = tensor_of(queries, {rows}).to(s);
+  const Tensor qkv = some({rows, 1, (heads + 2 * groups) * d}, 1, s);
+  Tensor out({rows, 1, heads * d}, DType::kBFloat16, s);
+  Tensor workspace = zeros({kernels::paged_attention_workspace_bytes(rows, heads, d, length, s)},
+                           DType::kUInt8, s);
+  const auto in = kernels::split_qkv(qkv.view(), heads, groups);
+  size_t next = 0;
+  const std::string what = std::to_string(rows) + " texts of " + std::to_string(length) + ", " +
+                           std::to_string(heads) + "/" + std::to_string(groups);
+  measure(what.c_str(), d, bytes, s, [&] {
+    const size_t i = next++ % keys.size();
+    kernels::paged_attention(kernels::heads_of(out.view(), heads), keys[i].view(), values[i].view(),
+                             in.q, in.k, in.v, {table.view(), lengths.view(), all.view(), length},
+                             {.scale = 0.1f}, workspace.view(), s);
+  });
+}
+
 void elementwise(int64_t rows, int64_t cols, Stream s) {
   const Tensor x = some({rows, 1, cols}, 1, s);
   const Tensor dy = some({rows, 1, cols}, -1, s);
@@ -194,18 +235,31 @@ void losses(int64_t rows, int64_t cols, Stream s) {
 }  // namespace
 }  // namespace megatron
 
-int main() {
+int main(int argc, char** argv) {
   using namespace megatron;
   const Device gpu{DeviceType::kCuda, 0};
   use_device(gpu);
   const OwnedStream queue(gpu);
+  const Stream s = queue.get();
+  const std::string only = argc > 1 ? argv[1] : "";
+  const auto wants = [&](const char* part) { return only.empty() || only == part; };
   constexpr int64_t kTokens = 16384;
-  for (const int64_t cols : {1024, 2048, 4096, 8192}) {
-    norms(kTokens, cols, queue.get());
-    residual_norms(kTokens, cols, queue.get());
-    elementwise(kTokens, cols, queue.get());
+  if (wants("rows")) {
+    for (const int64_t cols : {1024, 2048, 4096, 8192}) {
+      norms(kTokens, cols, s);
+      residual_norms(kTokens, cols, s);
+      elementwise(kTokens, cols, s);
+    }
   }
-  attention(16, 1024, 16, 64, queue.get());
-  attention(8, 2048, 16, 128, queue.get());
-  losses(kTokens, 50304, queue.get());
+  if (wants("attention")) {
+    attention(16, 1024, 16, 64, s);
+    attention(8, 2048, 16, 128, s);
+  }
+  if (wants("pages")) {
+    pages(256, 1200, 32, 8, 128, s);
+    pages(128, 1000, 32, 8, 128, s);
+    pages(8, 4000, 32, 8, 128, s);
+    pages(32, 200, 25, 25, 64, s);
+  }
+  if (wants("loss")) losses(kTokens, 50304, s);
 }

@@ -84,7 +84,7 @@ int64_t DecodeSteps::padded(int64_t rows) const {
 }
 
 DecodeSteps::Kind& DecodeSteps::kind_of(int64_t rows, int64_t max_length) {
-  constexpr auto kShortest = static_cast<uint64_t>(kernels::cuda::kPagedKeys);
+  constexpr auto kShortest = static_cast<uint64_t>(kernels::cuda::kLeastPagedKeys);
   const auto longest =
       static_cast<int64_t>(std::bit_ceil(std::max(kShortest, static_cast<uint64_t>(max_length))));
   const auto [place, is_new] = kinds_.try_emplace({rows, longest});

@@ -77,9 +77,9 @@ void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHea
 int64_t paged_attention_workspace_bytes(int64_t rows, int64_t heads, int64_t d, int64_t max_length,
                                         Stream stream) {
   if (stream.is_cpu()) return 0;
-  const int64_t parts = (max_length + cuda::kPagedKeys - 1) / cuda::kPagedKeys;
-  // A counter a row and head; then for each part the largest score, the sum, and d sums.
-  return rows * heads * 4 + rows * heads * parts * (d + 2) * 4;
+  const int64_t parts = (max_length + cuda::kLeastPagedKeys - 1) / cuda::kLeastPagedKeys;
+  // For each row and head a counter; then for each part d sums, the largest score and its sum.
+  return (rows * heads * 4 + 15) / 16 * 16 + rows * heads * parts * (d + 2) * 4;
 }
 
 void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,

@@ -59,9 +59,9 @@ void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstH
 }  // namespace cpu
 
 namespace cuda {
-// Keys that a block attends to; longer rows are divided among blocks. A constant, so that the sums
-// of a row depend on its own length alone.
-inline constexpr int kPagedKeys = 128;
+// Blocks share the keys of a row in parts of at least so many. The size of a part is a constant of
+// a kernel, so that the sums of a row depend on its own length alone.
+inline constexpr int kLeastPagedKeys = 128;
 
 void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHeadsView q,
                      ConstHeadsView k, ConstHeadsView v, const PageTable& table,

@@ -53,6 +53,13 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&x)[4], const
                : "r"(shared_address(row)));
 }
 
+// The transposed matrix of 8 x 8 elements of 16 bits whose row g, columns 2 c and 2 c + 1, is x.
+__device__ __forceinline__ uint32_t transposed_matrix(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // Starts copying 16 bytes, or 8, to shared memory. Outside it writes zeros and reads nothing.
 __device__ __forceinline__ void copy_async_16(void* to, const void* from, bool is_inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
@@ -72,6 +79,16 @@ __device__ __forceinline__ void copy_async_4(void* to, const void* from, bool is
 // Waits for all copies of this thread; a barrier then shows them to the other threads.
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// Ends a batch of copies of this thread; wait_for_copies_before<N>() waits for all but the last N
+// batches.
+__device__ __forceinline__ void end_batch_of_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N>
+__device__ __forceinline__ void wait_for_copies_before() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 // 2^x, and 0 for -infinity; relative error 2^-22.

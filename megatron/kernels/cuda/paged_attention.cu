@@ -13,8 +13,11 @@
 namespace megatron::kernels::cuda {
 namespace {
 
+constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kWarps = 8;
-constexpr int kKeysOfWarp = kPagedKeys / kWarps;
+constexpr int kKeysOfPart = 128;
+static_assert(kKeysOfPart >= kLeastPagedKeys);
+constexpr int kKeysOfWarp = kKeysOfPart / kWarps;
 
 // The sum over lanes that differ in the bits from `first` below `end`, on each of them.
 template <int kFirst, int kEnd>
@@ -37,7 +40,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   constexpr int kKeysAtOnce = kWarp / kLanes;
   constexpr int kSteps = kKeysOfWarp / kKeysAtOnce;
   constexpr int kWidth = kLanes * kVector;
-  __shared__ float sums[kWarps][kHeads][kWidth];
+  __shared__ __align__(16) float sums[kWarps][kHeads][kWidth];
   __shared__ float largest_of[kWarps][kHeads];
   __shared__ float total_of[kWarps][kHeads];
 
@@ -51,12 +54,12 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int channel = lane % kLanes * kVector;
-  const int first_key = part * kPagedKeys + warp * kKeysOfWarp + lane / kLanes;
+  const int first_key = part * kKeysOfPart + warp * kKeysOfWarp + lane / kLanes;
   const bool has_channels = channel < p.d;
 
   RawPack<T> keys[kSteps]{};
   RawPack<T> values[kSteps]{};
-  if (part * kPagedKeys < length) {
+  if (part * kKeysOfPart < length) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       const int key = first_key + i * kKeysAtOnce;
@@ -67,10 +70,10 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   }
   let_next_kernel_start();
   wait_for_earlier_kernels();
-  if (part * kPagedKeys >= length) return;
+  if (part * kKeysOfPart >= length) return;
 
   const int token = p.queries[row];
-  if (stored < length && last / kPagedKeys == part) {
+  if (stored < length && last / kKeysOfPart == part) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       if (first_key + i * kKeysAtOnce != last || !has_channels) continue;
@@ -96,7 +99,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
       const int key = first_key + i * kKeysAtOnce;
       sum = sum_across<1, kLanes>(sum);
       scores[i][h] =
-          key < length ? (sum * p.scale + p.bias(head, key, length)) * kPagedLog2E : -infinity();
+          key < length ? (sum * p.scale + p.bias(head, key, length)) * kLog2E : -infinity();
     }
   }
 
@@ -132,17 +135,18 @@ __global__ void __launch_bounds__(kWarps* kWarp) paged_kernel(const PagedProblem
   __syncthreads();
 
   finish_part<kWarps, kHeads>(p, at, token, length, largest_of, total_of,
-                              [&](int w, int h, int c) { return sums[w][h][c]; });
+                              [&](int w, int h) { return sums[w][h]; });
 }
 
 template <class T, int kLanes, int kHeads>
-void launch(PagedProblem<T> p, int64_t rows, int64_t parts, Stream stream) {
+void launch(PagedProblem<T> p, int64_t rows, int64_t max_length, Stream stream) {
   const auto kernel = paged_kernel<T, kLanes, kHeads>;
   p.chunks = (p.heads / p.groups + kHeads - 1) / kHeads;
+  p.divide(rows, max_length, kKeysOfPart);
   const bool is_new = has_clusters(reinterpret_cast<const void*>(kernel), stream.device);
   launch_overlapped(kernel,
                     {.grid = dim3(static_cast<unsigned>(rows * p.groups * p.chunks),
-                                  static_cast<unsigned>(parts)),
+                                  static_cast<unsigned>(p.max_parts)),
                      .block = dim3(kWarps * kWarp),
                      .overlaps = is_new},
                     stream, p);
@@ -199,9 +203,7 @@ void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHea
   if (rows == 0 || table.max_length == 0) return;
   expect_whole_packs({out, q});
   if (k.data != nullptr) expect_whole_packs({k, v});
-  const int64_t parts = (table.max_length + kPagedKeys - 1) / kPagedKeys;
   const ConstView bias = settings.distance_bias;
-  auto* const counters = static_cast<int*>(workspace.data);
   dispatch_type(q.dtype, [&]<class T>() {
     const PagedProblem<T> p{
         .pages = table.pages.as<int32_t>(),
@@ -223,14 +225,13 @@ void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHea
         .slopes = static_cast<const float*>(settings.alibi_slopes.data),
         .distance_bias = static_cast<const float*>(bias.data),
         .num_distances = bias.data == nullptr ? 0 : static_cast<int>(bias.size(1)),
-        .counters = counters,
-        .partials = reinterpret_cast<float*>(counters + rows * q.heads)};
+        .counters = static_cast<int*>(workspace.data)};
     if constexpr (sizeof(T) == 2) {
-      if (q.d <= 128) return tensor_paged_attention(p, rows, parts, stream);
+      if (q.d <= 128) return tensor_paged_attention(p, rows, table.max_length, stream);
     }
-    if (q.d <= 64) return launch<T, 8, 1>(p, rows, parts, stream);
-    if (q.d <= 128) return launch<T, 16, 1>(p, rows, parts, stream);
-    launch<T, 32, 1>(p, rows, parts, stream);
+    if (q.d <= 64) return launch<T, 8, 1>(p, rows, table.max_length, stream);
+    if (q.d <= 128) return launch<T, 16, 1>(p, rows, table.max_length, stream);
+    launch<T, 32, 1>(p, rows, table.max_length, stream);
   });
 }
 

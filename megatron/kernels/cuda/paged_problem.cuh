@@ -4,13 +4,11 @@
 #include "megatron/kernels/cuda/mma.cuh"
 #include "megatron/kernels/paged_attention.h"
 
-// What the kernels of attention over pages share. A block has a part of at most kPagedKeys keys of
-// a row and some heads of a group; its warps divide the keys. A block whose row has several parts
-// stores its sums; the last block of the row adds them in order. Scores are in base 2: exp(x) =
-// 2^(x log2 e).
+// What the kernels of attention over pages share. A block has a part of a row's keys, all but the
+// last part equally long, and some heads of a group; its warps divide the keys. A block whose row
+// has several parts stores its sums; the last block of the row adds them in order. Scores are in
+// base 2: exp(x) = 2^(x log2 e).
 namespace megatron::kernels::cuda {
-
-inline constexpr float kPagedLog2E = 1.4426950408889634f;
 
 template <class T>
 struct PagedProblem {
@@ -27,8 +25,20 @@ struct PagedProblem {
   const float* slopes;         // may be null
   const float* distance_bias;  // [heads, num_distances]; may be null
   int num_distances;
-  int* counters;    // [rows, heads], zero
-  float* partials;  // [rows, heads, parts, 2 + d]: largest score, sum, sums of values
+  // What blocks leave in the workspace if a row has several parts.
+  int* counters;              // [rows, heads], zero: parts that are done
+  float* sums = nullptr;      // [rows, heads, max_parts, d]: of weighted values
+  float2* weights = nullptr;  // [rows, heads, max_parts]: largest score, sum of weights
+  int part_keys = 0, max_parts = 0;
+
+  // Gives each block a part of `keys_of_part` keys.
+  void divide(int64_t rows, int64_t max_length, int keys_of_part) {
+    part_keys = keys_of_part;
+    max_parts = static_cast<int>((max_length + part_keys - 1) / part_keys);
+    const int64_t num_counters = (rows * heads + 3) / 4 * 4;
+    sums = reinterpret_cast<float*>(counters + num_counters);
+    weights = reinterpret_cast<float2*>(sums + rows * heads * max_parts * d);
+  }
 
   __device__ T* place(T* store, int row, int group, int token) const {
     const int page = pages[row * max_pages + token / page_tokens];
@@ -44,8 +54,8 @@ struct PagedProblem {
     if (distance < num_distances) sum += distance_bias[head * num_distances + distance];
     return sum;
   }
-  __device__ float* partial(int row, int head, int part) const {
-    return partials + ((int64_t{row} * heads + head) * gridDim.y + part) * (d + 2);
+  __device__ int64_t first_part(int row, int head) const {
+    return (int64_t{row} * heads + head) * max_parts;
   }
 };
 
@@ -54,27 +64,46 @@ __device__ __forceinline__ float finite(float largest) {
   return largest == -infinity() ? 0.0f : largest;
 }
 
+// sum = sum * factor + x * x_factor.
+__device__ __forceinline__ void add_scaled(float4& sum, float factor, float4 x, float x_factor) {
+  sum.x = fmaf(x.x, x_factor, sum.x * factor);
+  sum.y = fmaf(x.y, x_factor, sum.y * factor);
+  sum.z = fmaf(x.z, x_factor, sum.z * factor);
+  sum.w = fmaf(x.w, x_factor, sum.w * factor);
+}
+
+template <class T>
+__device__ __forceinline__ void store_mean(T* to, float4 sum, float total) {
+  const float mean[4] = {sum.x / total, sum.y / total, sum.z / total, sum.w / total};
+  store(to, mean);
+}
+
 // Adds the parts of a row, which other blocks stored.
 template <class T>
 __device__ void combine_parts(const PagedProblem<T>& p, int row, int token, int first_head,
                               int num_heads, int parts) {
-  for (int i = static_cast<int>(threadIdx.x); i < num_heads * p.d;
+  const int packs = p.d / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < num_heads * packs;
        i += static_cast<int>(blockDim.x)) {
-    const int head = first_head + i / p.d;
-    const int c = i % p.d;
+    const int head = first_head + i / packs;
+    const int c = i % packs * 4;
+    const int64_t first = p.first_part(row, head);
+    const auto* const sums = reinterpret_cast<const float4*>(p.sums + first * p.d + c);
     float largest = -infinity();
-    for (int part = 0; part < parts; ++part) {
-      largest = fmaxf(largest, __ldcg(p.partial(row, head, part)));
-    }
     float total = 0;
-    float sum = 0;
-    for (int part = 0; part < parts; ++part) {
-      const float* const from = p.partial(row, head, part);
-      const float factor = exp2_fast(__ldcg(from) - finite(largest));
-      total = fmaf(__ldcg(from + 1), factor, total);
-      sum = fmaf(__ldcg(from + 2 + c), factor, sum);
+    float4 sum{};
+#pragma unroll 4
+    for (int part = 0; part < parts; ++part) {  // the loads wait for nothing
+      const float2 weight = __ldcg(p.weights + first + part);
+      const float4 x = __ldcg(sums + int64_t{part} * packs);
+      const float now = fmaxf(largest, weight.x);
+      const float factor = exp2_fast(largest - finite(now));
+      const float x_factor = exp2_fast(weight.x - finite(now));
+      total = fmaf(weight.y, x_factor, total * factor);
+      add_scaled(sum, factor, x, x_factor);
+      largest = now;
     }
-    p.out.row(0, head, token)[c] = from_float<T>(sum / total);
+    store_mean(p.out.row(0, head, token) + c, sum, total);
   }
 }
 
@@ -95,39 +124,39 @@ struct PagedPlace {
 };
 
 // The results of the warps of a block: of warp w and head h the largest score, the sum of weights,
-// and sum_at(w, h, c), the weighted sum of channel c. Writes the output, or the part's sums.
+// and sums_of(w, h), the weighted sums of the channels, at a multiple of 16 bytes. Writes the
+// output, or the part's sums.
 // REQUIRES: all threads call it after a barrier; length is that of the row.
-template <int kWarps, int kHeads, class T, class SumAt>
+template <int kWarps, int kHeads, class T, class SumsOf>
 __device__ void finish_part(const PagedProblem<T>& p, const PagedPlace& at, int token, int length,
                             const float (&largest_of)[kWarps][kHeads],
-                            const float (&total_of)[kWarps][kHeads], const SumAt& sum_at) {
+                            const float (&total_of)[kWarps][kHeads], const SumsOf& sums_of) {
   __shared__ bool is_last_block;
-  const int parts = (length + kPagedKeys - 1) / kPagedKeys;
-  for (int i = static_cast<int>(threadIdx.x); i < at.num_heads * p.d;
+  const int parts = (length + p.part_keys - 1) / p.part_keys;
+  const int packs = p.d / 4;
+  for (int i = static_cast<int>(threadIdx.x); i < at.num_heads * packs;
        i += static_cast<int>(blockDim.x)) {
-    const int h = i / p.d;
-    const int c = i % p.d;
+    const int h = i / packs;
+    const int c = i % packs * 4;
     float largest = largest_of[0][h];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w][h]);
     float total = 0;
-    float sum = 0;
+    float4 sum{};
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       const float factor = exp2_fast(largest_of[w][h] - finite(largest));
       total = fmaf(total_of[w][h], factor, total);
-      sum = fmaf(sum_at(w, h, c), factor, sum);
+      add_scaled(sum, 1, *reinterpret_cast<const float4*>(sums_of(w, h) + c), factor);
     }
+    const int head = at.first_head + h;
     if (parts == 1) {
-      p.out.row(0, at.first_head + h, token)[c] = from_float<T>(sum / total);
+      store_mean(p.out.row(0, head, token) + c, sum, total);
       continue;
     }
-    float* const to = p.partial(at.row, at.first_head + h, at.part);
-    to[2 + c] = sum;
-    if (c == 0) {
-      to[0] = largest;
-      to[1] = total;
-    }
+    const int64_t part = p.first_part(at.row, head) + at.part;
+    *reinterpret_cast<float4*>(p.sums + part * p.d + c) = sum;
+    if (c == 0) p.weights[part] = {largest, total};
   }
   if (parts == 1) return;
   __threadfence();
@@ -144,6 +173,7 @@ __device__ void finish_part(const PagedProblem<T>& p, const PagedPlace& at, int 
 
 // Of 16 bits and at most 128 channels, on tensor cores.
 template <class T>
-void tensor_paged_attention(PagedProblem<T> problem, int64_t rows, int64_t parts, Stream stream);
+void tensor_paged_attention(const PagedProblem<T>& problem, int64_t rows, int64_t max_length,
+                            Stream stream);
 
 }  // namespace megatron::kernels::cuda

@@ -25,10 +25,17 @@ struct Case {
   int64_t heads, groups, d, page_tokens;
   std::vector<int32_t> lengths;
 };
-// One key; a part and one more; many parts; padding; groups of heads; wide heads.
-const Case kCases[] = {{1, 1, 8, 16, {1}},           {4, 4, 64, 16, {128, 129, 1, 300}},
-                       {3, 1, 40, 3, {5, 0, 70, 0}}, {8, 2, 128, 16, {1000, 17, 640}},
-                       {12, 2, 64, 32, {257, 256}},  {6, 3, 256, 16, {150, 2}}};
+// One key; parts of 128 keys, and of 512, and one key more; many parts; padding; groups of up to 8
+// heads, of up to 16 and of more; wide heads.
+const Case kCases[] = {{1, 1, 8, 16, {1}},
+                       {4, 4, 64, 16, {128, 129, 1, 300}},
+                       {3, 1, 40, 3, {5, 0, 70, 0}},
+                       {8, 2, 128, 16, {1000, 17, 640}},
+                       {12, 2, 64, 32, {257, 256}},
+                       {6, 3, 256, 16, {150, 2}},
+                       {8, 1, 64, 16, {512, 513, 1025}},
+                       {24, 2, 128, 16, {512, 513, 1100}},
+                       {20, 1, 64, 16, {1030, 90}}};
 
 // Each row has pages of its own, in mixed order.
 Tensor pages_of(const Case& c, int64_t most) {
