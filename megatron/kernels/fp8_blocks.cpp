@@ -20,7 +20,8 @@ void expect_target(const Fp8BlockTarget& target, const Fp8Source& source) {
   const int64_t rows = source.rows();
   const int64_t cols = source.cols();
   source.expect_valid(kWho);
-  invariant(target.blocks != Fp8Blocks::kWhole, "fp8_quantize_blocks: blocks are lines or squares");
+  invariant(target.blocks == Fp8Blocks::kLine || target.blocks == Fp8Blocks::kSquare,
+            "fp8_quantize_blocks: blocks are lines or squares");
   invariant(target.blocks == Fp8Blocks::kLine || !source.activation,
             "fp8_quantize_blocks: squares are for a matrix as it is");
   expect_blocked(target.rows, target.blocks, {rows, cols});
@@ -46,6 +47,8 @@ Shape fp8_scales_shape(Fp8Blocks blocks, const Shape& matrix) {
   switch (blocks) {
     case Fp8Blocks::kWhole:
       return {1};
+    case Fp8Blocks::kRow:
+      return {matrix[0]};
     case Fp8Blocks::kLine:
       return {blocks_in(matrix[1]), matrix[0]};
     case Fp8Blocks::kSquare:

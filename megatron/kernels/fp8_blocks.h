@@ -16,9 +16,11 @@
 namespace megatron::kernels {
 
 // The elements that share a scale, and the shape of a matrix's [rows, cols] scales, in fp32. The
-// layouts are those of cuBLASLt ("128-element 1D and 128x128 2D block scaling").
+// layouts are those of cuBLASLt ("outer vector scaling", "128-element 1D and 128x128 2D block
+// scaling").
 enum class Fp8Blocks {
   kWhole,   // all of them                  [1]
+  kRow,     // a row (fp8_rows.h)           [rows]
   kLine,    // 128 neighbours of a row      [ceil(cols / 128), rows]
   kSquare,  // 128 rows times 128 columns   [ceil(rows / 128), ceil(cols / 128) padded to 4 n]
 };
@@ -31,6 +33,7 @@ Shape fp8_scales_shape(Fp8Blocks blocks, const Shape& matrix);
 MG_HOST_DEVICE inline int64_t fp8_scale_place(Fp8Blocks blocks, int64_t row, int64_t col,
                                               int64_t rows, int64_t cols) {
   if (blocks == Fp8Blocks::kWhole) return 0;
+  if (blocks == Fp8Blocks::kRow) return row;
   if (blocks == Fp8Blocks::kLine) return col / kFp8Block * rows + row;
   const int64_t of_row = (cols + 4 * kFp8Block - 1) / (4 * kFp8Block) * 4;
   return row / kFp8Block * of_row + col / kFp8Block;

@@ -13,11 +13,13 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
                "fp8_matmul: inverse of a");
   expect_shape(b.inverse.shape, fp8_scales_shape(b.blocks, b.matrix.shape),
                "fp8_matmul: inverse of b");
-  const bool are_whole = a.blocks == Fp8Blocks::kWhole && b.blocks == Fp8Blocks::kWhole;
-  const bool are_blocks = a.blocks != Fp8Blocks::kWhole && b.blocks != Fp8Blocks::kWhole;
-  const bool are_squares = a.blocks == Fp8Blocks::kSquare && b.blocks == Fp8Blocks::kSquare;
-  invariant(are_whole || (are_blocks && !are_squares),
-            "fp8_matmul: both factors have one scale, or blocks that are not squares both");
+  const auto is_of_lines = [](const Fp8Factor& x) {
+    return x.blocks == Fp8Blocks::kLine || x.blocks == Fp8Blocks::kSquare;
+  };
+  const bool are_equal = a.blocks == b.blocks && b.blocks != Fp8Blocks::kSquare;
+  invariant(are_equal || (is_of_lines(a) && is_of_lines(b) && a.blocks != b.blocks),
+            "fp8_matmul: both factors have one scale, or scales of rows, or of lines and squares "
+            "that are not squares both");
   if (bias.data != nullptr) expect_shape(bias.shape, {c.size(1)}, "fp8_matmul: bias");
   if (a.matrix.dtype == DType::kFloat8E5M2) {
     expect_dtype(b.matrix.dtype, DType::kFloat8E4M3, "fp8_matmul: b");

@@ -22,9 +22,10 @@ struct Fp8Factor {
 //   b     [n, k]  in   FP8, not E5M2 if a is
 //   bias  [n]     in   fp32 | fp16 | bf16; may be null
 //
-// Row-major, contiguous, nothing overlaps. Both factors are kWhole, or both have lines or squares,
-// not squares both. Sums in fp32, rounded once. On a GPU every extent is a multiple of 16; throws
-// ShapeError otherwise. Blocks need a GPU of compute capability 9.0; throws Unsupported otherwise.
+// Row-major, contiguous, nothing overlaps. Both factors are kWhole, or both kRow, or both have
+// lines or squares, not squares both. Sums in fp32, rounded once. On a GPU every extent is a
+// multiple of 16, but m with kRow; throws ShapeError otherwise. All but kWhole need a GPU of
+// compute capability 9.0, and kRow a c of 16 bits; throws Unsupported otherwise.
 void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias, float beta,
                 Stream stream);
 

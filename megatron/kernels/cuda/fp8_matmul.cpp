@@ -7,15 +7,16 @@ namespace megatron::kernels::cuda {
 namespace {
 
 // cuBLASLt reads numbers, and the inverses of scales, at multiples of 16 bytes.
-void expect_aligned(const Fp8Factor& factor, const char* what) {
+void expect_aligned(const Fp8Factor& factor, const char* what, int64_t rows_unit) {
   const ConstView& x = factor.matrix;
-  if (x.size(0) % 16 == 0 && x.size(1) % 16 == 0 && has_aligned_rows(x) &&
+  if (x.size(0) % rows_unit == 0 && x.size(1) % 16 == 0 && has_aligned_rows(x) &&
       reinterpret_cast<uintptr_t>(factor.inverse.data) % 16 == 0) {
     return;
   }
   throw ShapeError(std::string("fp8_matmul: ") + what + " " + x.shape.str() +
-                   " must have multiples of 16 rows and columns and start at a multiple of 16 "
-                   "bytes, and so must the inverse of its scale");
+                   " must have a multiple of " + std::to_string(rows_unit) +
+                   " rows and of 16 columns and start at a multiple of 16 bytes, and so must the "
+                   "inverses of its scales");
 }
 
 void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView bias,
@@ -43,8 +44,8 @@ void launch_product(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstV
   MatmulPlans& plans = MatmulPlans::of(stream.device);
   if (a.blocks != Fp8Blocks::kWhole && !plans.find(key, operands, stream)) {
     throw Unsupported("fp8_matmul: cuBLASLt has no algorithm for " + text_of(key) +
-                      "; scales of blocks need a GPU of compute capability 9.0, so use another "
-                      "--fp8-recipe");
+                      "; scales of rows or blocks need a GPU of compute capability 9.0, so use "
+                      "another --fp8-recipe, or --inference-weights model");
   }
   MG_CUBLAS(launch(plans.handle(), plans.plan(key, operands, stream), operands,
                    plans.workspace(stream), stream));
@@ -56,8 +57,8 @@ void fp8_matmul(TensorView c, const Fp8Factor& a, const Fp8Factor& b, ConstView 
                 Stream stream) {
   if (c.numel() == 0) return;
   if (a.matrix.numel() == 0) return add_bias(c, nullptr, bias, beta, stream);
-  expect_aligned(a, "a");
-  expect_aligned(b, "b");
+  expect_aligned(a, "a", a.blocks == Fp8Blocks::kRow ? 1 : 16);
+  expect_aligned(b, "b", 16);
   // cuBLASLt adds a bias of the result's 16-bit type, if both are aligned as its kernels need.
   const bool fuses_bias =
       bias.data == nullptr ||

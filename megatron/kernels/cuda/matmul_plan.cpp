@@ -75,6 +75,8 @@ cublasLtMatmulMatrixScale_t scale_mode(Fp8Blocks blocks) {
   switch (blocks) {
     case Fp8Blocks::kWhole:
       return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case Fp8Blocks::kRow:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     case Fp8Blocks::kLine:
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     case Fp8Blocks::kSquare:
@@ -84,8 +86,17 @@ cublasLtMatmulMatrixScale_t scale_mode(Fp8Blocks blocks) {
 }
 
 const char* text_of(Fp8Blocks blocks) {
-  if (blocks == Fp8Blocks::kWhole) return "";
-  return blocks == Fp8Blocks::kLine ? " in lines" : " in squares";
+  switch (blocks) {
+    case Fp8Blocks::kWhole:
+      return "";
+    case Fp8Blocks::kRow:
+      return " in rows";
+    case Fp8Blocks::kLine:
+      return " in lines";
+    case Fp8Blocks::kSquare:
+      return " in squares";
+  }
+  return "";
 }
 
 // Sets the addresses that an epilogue reads and writes, and those of scales.

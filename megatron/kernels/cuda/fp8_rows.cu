@@ -1,0 +1,102 @@
+#include "megatron/kernels/fp8_rows.h"
+
+#include <cuda_fp8.h>
+
+#include "megatron/core/error.h"
+#include "megatron/kernels/cuda/capability.h"
+#include "megatron/kernels/cuda/overlap.cuh"
+#include "megatron/kernels/cuda/pack.cuh"
+
+namespace megatron::kernels::cuda {
+namespace {
+
+constexpr float kLargest = 448;
+constexpr int kPacksOfThread = 4;  // that stay in registers
+
+// Block x has row x: it finds the largest element, then reads the row again where it does not fit
+// the registers.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    quantize_kernel(uint2* numbers, float* scales, const T* x, int packs) {
+  __shared__ float shared[kWarp];
+  wait_for_earlier_kernels();
+  let_next_kernel_start();
+  const T* const row = x + int64_t{blockIdx.x} * packs * kVector;
+  RawPack<T> kept[kPacksOfThread];
+  float largest = 0;
+  const auto add = [&](const RawPack<T>& raw) {
+    const Floats pack = unpacked(raw);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) largest = larger(largest, fabsf(pack.values[i]));
+  };
+#pragma unroll
+  for (int n = 0; n < kPacksOfThread; ++n) {
+    const int i = n * kThreads + static_cast<int>(threadIdx.x);
+    if (i < packs) kept[n] = load_pack(row + i * kVector);
+  }
+#pragma unroll
+  for (int n = 0; n < kPacksOfThread; ++n) {
+    if (n * kThreads + static_cast<int>(threadIdx.x) < packs) add(kept[n]);
+  }
+  constexpr int kRest = kPacksOfThread * kThreads;
+  for (int i = kRest + static_cast<int>(threadIdx.x); i < packs; i += kThreads) {
+    add(load_pack(row + i * kVector));
+  }
+  largest = warp_max(largest);
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = largest;
+  __syncthreads();
+  largest = warp_max(threadIdx.x % kWarp < kThreads / kWarp ? shared[threadIdx.x % kWarp] : 0.0f);
+  const float scale = largest <= 3.4028234e38f ? largest / kLargest : __int_as_float(0x7fc00000);
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+
+  const auto store_numbers = [&](int i, const RawPack<T>& raw) {
+    const Floats pack = unpacked(raw);
+    uint32_t words[2] = {};
+#pragma unroll
+    for (int two = 0; two < kVector / 2; ++two) {
+      const float2 both = {scale > 0 ? pack.values[2 * two] / scale : 0.0f,
+                           scale > 0 ? pack.values[2 * two + 1] / scale : 0.0f};
+      const uint32_t code = __nv_cvt_float2_to_fp8x2(both, __NV_SATFINITE, __NV_E4M3);
+      words[two / 2] |= code << (two % 2 * 16);
+    }
+    numbers[int64_t{blockIdx.x} * packs + i] = {words[0], words[1]};
+  };
+#pragma unroll
+  for (int n = 0; n < kPacksOfThread; ++n) {
+    const int i = n * kThreads + static_cast<int>(threadIdx.x);
+    if (i < packs) store_numbers(i, kept[n]);
+  }
+  for (int i = kRest + static_cast<int>(threadIdx.x); i < packs; i += kThreads) {
+    store_numbers(i, load_pack(row + i * kVector));
+  }
+}
+
+template <class F>
+void dispatch_type(DType dtype, const F& f) {
+  expect_floating(dtype, "fp8_quantize_rows");
+  if (dtype == DType::kBFloat16) return f.template operator()<BFloat16>();
+  if (dtype == DType::kFloat16) return f.template operator()<Float16>();
+  f.template operator()<float>();
+}
+
+}  // namespace
+
+void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream) {
+  if (x.numel() == 0) return;
+  if (x.size(1) % 16 != 0 || !is_aligned(x.data) || !is_aligned(numbers.data)) {
+    throw ShapeError("fp8_quantize_rows: rows of " + std::to_string(x.size(1)) +
+                     " elements must be multiples of 16 and start at multiples of 16 bytes");
+  }
+  dispatch_type(x.dtype, [&]<class T>() {
+    const auto kernel = quantize_kernel<T>;
+    launch_overlapped(
+        kernel,
+        {.grid = dim3(static_cast<unsigned>(x.size(0))),
+         .block = dim3(kThreads),
+         .overlaps = has_clusters(reinterpret_cast<const void*>(kernel), stream.device)},
+        stream, static_cast<uint2*>(numbers.data), scales.as<float>(), x.as<T>(),
+        static_cast<int>(x.size(1) / kVector));
+  });
+}
+
+}  // namespace megatron::kernels::cuda

@@ -1,0 +1,18 @@
+#include "megatron/kernels/fp8_rows.h"
+
+#include "megatron/kernels/dispatch.h"
+
+namespace megatron::kernels {
+
+void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream) {
+  constexpr const char* kWho = "fp8_quantize_rows";
+  expect_shape(numbers.shape, {x.size(0), x.size(1)}, kWho);
+  expect_dtype(numbers.dtype, DType::kFloat8E4M3, kWho);
+  expect_shape(scales.shape, {x.size(0)}, kWho);
+  expect_dtype(scales.dtype, DType::kFloat32, kWho);
+  if (stream.is_cpu()) return cpu::fp8_quantize_rows(numbers, scales, x, stream);
+  if constexpr (kBuiltWithCuda) return cuda::fp8_quantize_rows(numbers, scales, x, stream);
+  throw_built_without_cuda(kWho);
+}
+
+}  // namespace megatron::kernels

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+// Quantisation to FP8 with a scale for each row: for inference, where a row is a token, so that its
+// result does not depend on other tokens, or an output of a weight. fp8_matmul.h multiplies such
+// matrices (Fp8Blocks::kRow).
+namespace megatron::kernels {
+
+// scales[r] = max over i of |x[r, i]| / 448, numbers[r, i] = x[r, i] / scales[r], rounded to
+// nearest (even). So an element changes by at most 1/16 of itself, or by 2^-10 scales[r] if that is
+// more, apart from roundings in fp32.
+//
+//   numbers  [rows, k]  out  E4M3
+//   scales   [rows]     out  fp32; NaN if the row has an element that is not finite, 0 if it has
+//                            only zeros (or numbers so small that 1/448 of them is 0 in fp32)
+//   x        [rows, k]  in   fp32 | fp16 | bf16
+//
+// Row-major, contiguous. On a GPU k is a multiple of 16 and x and numbers start at multiples of 16
+// bytes; throws ShapeError otherwise.
+void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream);
+
+namespace cpu {
+void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream);
+}  // namespace cpu
+
+namespace cuda {
+void fp8_quantize_rows(TensorView numbers, TensorView scales, ConstView x, Stream stream);
+}  // namespace cuda
+
+}  // namespace megatron::kernels
