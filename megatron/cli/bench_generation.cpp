@@ -148,9 +148,7 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
                 parallel.tensor, stream->get());
     initialize(*gpt, 1);
   }
-  if (flags.weights == InferenceWeights::kInt8) {
-    keep_weights_in_int8(t5 ? static_cast<const Module&>(*t5) : *gpt, stream->get());
-  }
+  round_weights(t5 ? static_cast<const Module&>(*t5) : *gpt, flags.weights, stream->get());
   const InferenceModel model = t5 ? InferenceModel(*t5, parallel) : InferenceModel(*gpt, parallel);
 
   const int64_t length = flags.prompt_tokens + flags.new_tokens;
@@ -171,7 +169,7 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   nlohmann::ordered_json report;
   report["system"] = "megatron.cpp";
   report["mode"] = name_of(config.params_dtype);
-  report["weights"] = flags.weights == InferenceWeights::kInt8 ? "int8" : "model";
+  report["weights"] = name_of(flags.weights);
   report["device"] = stream->get().device.str();
   report["threads"] = num_threads();
   report["ranks"] = world.size();

@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "megatron/comm/group.h"
-#include "megatron/parallel/tensor/int8_linear.h"
+#include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
 

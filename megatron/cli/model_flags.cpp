@@ -6,9 +6,12 @@ namespace megatron::cli {
 
 void add_inference_weights(FlagTable& table, InferenceWeights& weights) {
   table.add_choice("--inference-weights", weights,
-                   {{"model", InferenceWeights::kModel}, {"int8", InferenceWeights::kInt8}},
+                   {{"model", InferenceWeights::kModel},
+                    {"int8", InferenceWeights::kInt8},
+                    {"fp8", InferenceWeights::kFp8}},
                    "Weights of linear layers: as the model has them, or rounded to 8 bits with a "
-                   "scale for each row (CPU).");
+                   "scale for each row: to whole numbers (int8, for the CPU), or, with the layers' "
+                   "inputs, to E4M3 (fp8, for GPUs of compute capability 9.0; slow on the CPU).");
 }
 
 void add_model_flags(FlagTable& table, ModelFlags& flags) {

@@ -18,7 +18,7 @@
 #include "megatron/models/model_specs.h"
 #include "megatron/models/plan/traffic.h"
 #include "megatron/models/plan/update_work.h"
-#include "megatron/parallel/tensor/int8_linear.h"
+#include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
@@ -181,9 +181,10 @@ void print_memory(const Plan& plan) {
     print_line(
         fmt::format("  {:<12} {:<40} {:>10.3f}", "host memory", row.what, gibibytes(row.bytes)));
   }
-  print_line(fmt::format("parameters for inference, all stages together{}: {:.3f} GiB",
-                         plan.weights == InferenceWeights::kInt8 ? ", in int8" : "",
-                         gibibytes(plan.inference_bytes)));
+  print_line(fmt::format(
+      "parameters for inference, all stages together{}: {:.3f} GiB",
+      plan.weights == InferenceWeights::kModel ? "" : fmt::format(", in {}", name_of(plan.weights)),
+      gibibytes(plan.inference_bytes)));
   if (plan.stages.size() == 1) return;
   print_line("\nstage   layers   parameters   in flight   total GiB   peak");
   for (size_t i = 0; i < plan.stages.size(); ++i) {

@@ -1,5 +1,6 @@
 #include "megatron/inference/text_step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/device/staging.h"
+#include "megatron/parallel/tensor/linear.h"
 
 namespace megatron {
 namespace {
@@ -38,11 +40,17 @@ bool has_plain_layers(const TransformerConfig& c) {
          !c.fp32_residual_connection && !c.fp8.is_on() && c.lora_rank == 0;
 }
 
+bool has_rounded_weights(const GptModel& model) {
+  const auto layers = modules_of<ColumnParallelLinear>(model);
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const auto* layer) { return layer->has_rounded_weight(); });
+}
+
 }  // namespace
 
 bool TextStep::takes(const InferenceModel& model, const KvCache& cache) {
   return model.gpt != nullptr && model.parallel.model.size() == 1 &&
-         has_plain_layers(model.config()) &&
+         has_plain_layers(model.config()) && !has_rounded_weights(*model.gpt) &&
          kernels::has_decode_text(shape_of(model.config(), cache.page_tokens()),
                                   model.stream().device);
 }

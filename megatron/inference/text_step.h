@@ -11,7 +11,8 @@ namespace megatron {
 class TextStep {
  public:
   // Is it for this model? A GPU of compute capability 9.0 has it for GPTs in 16 bits with learned,
-  // rotary or no positions, and layers that are as kernels::decode_text computes them.
+  // rotary or no positions, layers that are as kernels::decode_text computes them, and weights that
+  // are not rounded to 8 bits.
   static bool takes(const InferenceModel& model, const KvCache& cache);
 
   // REQUIRES: takes(model, cache). Both outlive it.

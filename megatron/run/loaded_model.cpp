@@ -26,7 +26,7 @@ bool names_tokenizer(const TokenizerConfig& config) {
 }
 
 TransformerConfig for_inference(TransformerConfig config, InferenceWeights weights) {
-  if (weights == InferenceWeights::kInt8) config.fp8 = {};  // their products are others
+  if (weights != InferenceWeights::kModel) config.fp8 = {};  // their products are others
   config.hidden_dropout = 0;
   config.attention_dropout = 0;
   config.retro.encoder_hidden_dropout = 0;
@@ -125,7 +125,7 @@ std::unique_ptr<Model> loaded(const TransformerConfig& config, const Chunk& chun
   }
   load_checkpoint(contents, state, {.optimizer = false, .is_part = is_part});
   state.model.clear();  // it shares the weights
-  if (weights == InferenceWeights::kInt8) keep_weights_in_int8(model, site.stream->get());
+  round_weights(model, weights, site.stream->get());
   return made;
 }
 

@@ -15,7 +15,7 @@
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/models/t5/t5_model.h"
 #include "megatron/parallel/config.h"
-#include "megatron/parallel/tensor/int8_linear.h"
+#include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/tokenizers/tokenizer.h"
 #include "megatron/training/config.h"
 

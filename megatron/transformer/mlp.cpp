@@ -39,8 +39,8 @@ Branch Mlp::forward(const Variable& x, const ForwardContext& context) const {
                     {*linear_fc2_.fp8(), linear_fc2_.weight()}, tp_),
             linear_fc2_.bias()};
   }
-  const bool has_int8 = linear_fc1_.has_int8_weight();
-  if (fp8 == nullptr && !has_adapter && !has_int8 && activation_ == Activation::kGeluTanh) {
+  const bool is_rounded = linear_fc1_.has_rounded_weight();
+  if (fp8 == nullptr && !has_adapter && !is_rounded && activation_ == Activation::kGeluTanh) {
     return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_),
             linear_fc2_.bias()};
   }

@@ -152,14 +152,16 @@ TEST(PlanTest, SizesAreEnough) {
 }
 
 // 12 layers have 12 h^2 weights in rows of h or 4 h: 9 h rows.
-TEST(PlanTest, CountsWeightsInInt8) {
+TEST(PlanTest, CountsWeightsIn8Bits) {
   constexpr int64_t h = 768;
   const auto bytes = [](const std::string& more) {
     return planned("--workload 124m" + more)["inference_parameter_bytes"].get<int64_t>();
   };
   const int64_t parameters = planned("--workload 124m")["parameters"].get<int64_t>();
   EXPECT_EQ(bytes(""), 2 * parameters);
-  EXPECT_EQ(bytes(" --inference-weights int8"), 2 * parameters - 12 * (12 * h * h - 4 * 9 * h));
+  for (const char* flag : {" --inference-weights int8", " --inference-weights fp8"}) {
+    EXPECT_EQ(bytes(flag), 2 * parameters - 12 * (12 * h * h - 4 * 9 * h)) << flag;
+  }
 }
 
 // BERT-large as Megatron-LM trains it: its heads count, and attention has the whole square.

@@ -11,6 +11,7 @@
 
 #include "megatron/device/stream.h"
 #include "megatron/kernels/paged_attention.h"
+#include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/transformer/init.h"
 #include "tests/support/device_under_test.h"
 
@@ -169,6 +170,21 @@ TEST_P(TextStepTest, HasTheLogitsOfTheOtherKernels) {
     compare(cache.layer(i).keys, other.layer(i).keys);
     compare(cache.layer(i).values, other.layer(i).values);
   }
+}
+
+// With weights in FP8 the kernels that serve any number of texts take the text, and its logits
+// change by roundings of a sixteenth at most.
+TEST_P(TextStepTest, LeavesWeightsIn8BitsToTheOtherKernels) {
+  const NoGrad no_grad;
+  KvCache cache = filled_cache();
+  if (!TextStep::takes({*model_}, cache)) GTEST_SKIP() << "no GPU of compute capability 9.0";
+  const Tensor exact = expected(cache, 3, 129);
+  round_weights(*model_, InferenceWeights::kFp8, stream_);
+  KvCache other = filled_cache();
+  EXPECT_FALSE(TextStep::takes({*model_}, other));
+  const double error = relative_error(expected(other, 3, 129), exact);
+  EXPECT_GT(error, 1e-3);
+  EXPECT_LT(error, 0.2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TextStepTest, testing::ValuesIn(variants()),

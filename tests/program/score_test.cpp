@@ -122,8 +122,10 @@ TEST_F(ScoreTest, TextIsScoredAsItsIds) {
   }
 }
 
-// Weights in int8 change the loss of a small model a little, in every layout of ranks.
-TEST_F(InferenceTest, WeightsInInt8) {
+// Weights in 8 bits change the loss of a small model a little, in every layout of ranks.
+class RoundedWeightsTest : public InferenceTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(RoundedWeightsTest, ChangeTheLossALittle) {
   const Ids row = {5, 17, 99, 3, 64, 28, 77, 12, 45, 8, 101, 33};
   for (const char* name : {"gpt2", "llama-gqa"}) {
     const std::string model = (golden("hf") / name).string();
@@ -140,7 +142,7 @@ TEST_F(InferenceTest, WeightsInInt8) {
                      "--device",
                      "cpu",
                      "--inference-weights",
-                     "int8"};
+                     GetParam()};
       words.insert(words.end(), layout.begin(), layout.end());
       const Outcome outcome = run("launch", words, {.input = json_lines({row})});
       ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -149,10 +151,12 @@ TEST_F(InferenceTest, WeightsInInt8) {
       EXPECT_NE(loss, exact) << name;
     }
     const auto texts = generate(golden("hf") / name, {row},
-                                Flags({}).with("--inference-weights", "int8").with("--greedy"));
+                                Flags({}).with("--inference-weights", GetParam()).with("--greedy"));
     EXPECT_EQ(texts.size(), 1u);
   }
 }
+INSTANTIATE_TEST_SUITE_P(Forms, RoundedWeightsTest, testing::Values("int8", "fp8"),
+                         [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
 }  // namespace megatron::program

@@ -12,9 +12,9 @@
 #include "megatron/ops/elementwise.h"
 #include "megatron/parallel/tensor/fp8_linear.h"
 #include "megatron/parallel/tensor/input_gradient.h"
-#include "megatron/parallel/tensor/int8_linear.h"
 #include "megatron/parallel/tensor/mappings.h"
 #include "megatron/parallel/tensor/pieces.h"
+#include "megatron/parallel/tensor/rounded_linear.h"
 
 namespace megatron {
 namespace {
@@ -169,10 +169,11 @@ std::unique_ptr<Fp8Layer> fp8_layer(const LinearOptions& options, const Variable
   return std::make_unique<Fp8Layer>(options.fp8, weight, stream);
 }
 
-// Replaces the elements of a layer's weight, and so of the model's parameter, by int8.
-void round_weight(Int8Weight& rounded, Variable weight, ParameterRole role) {
+// Replaces the elements of a layer's weight, and so of the model's parameter.
+void round_elements(RoundedWeight& rounded, Variable weight, ParameterRole role,
+                    InferenceWeights form) {
   if (role != ParameterRole::kMatrix || rounded.scales.defined()) return;
-  rounded = quantized_rows(weight.data());
+  rounded = rounded_rows(weight.data(), form);
   weight.set_data(rounded.numbers);
 }
 
@@ -180,7 +181,7 @@ void round_weight(Int8Weight& rounded, Variable weight, ParameterRole role) {
 
 ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
                                            const LinearOptions& options, const Placement& placement)
-    : tp_(tp), role_(options.role), int8_(std::make_unique<Int8Weight>()) {
+    : tp_(tp), role_(options.role), rounded_(std::make_unique<RoundedWeight>()) {
   const int64_t parts = options.stacked_parts;
   const int64_t local = parts * divided(out / parts, tp.size(), "an output size of");
   ParameterInfo info{.role = options.role,
@@ -204,12 +205,14 @@ ColumnParallelLinear::ColumnParallelLinear(int64_t in, int64_t out, const Tensor
 
 ColumnParallelLinear::~ColumnParallelLinear() = default;
 
-void ColumnParallelLinear::keep_weight_in_int8() const { round_weight(*int8_, weight_, role_); }
+void ColumnParallelLinear::round_weight(InferenceWeights form) const {
+  round_elements(*rounded_, weight_, role_, form);
+}
 
-bool ColumnParallelLinear::has_int8_weight() const { return int8_->scales.defined(); }
+bool ColumnParallelLinear::has_rounded_weight() const { return rounded_->scales.defined(); }
 
 Variable ColumnParallelLinear::product(const Variable& x, const Variable& bias) const {
-  if (has_int8_weight()) return int8_column_parallel_linear(x, *int8_, bias, tp_);
+  if (has_rounded_weight()) return rounded_column_parallel_linear(x, *rounded_, bias, tp_);
   if (fp8_) return fp8_column_parallel_linear(x, {*fp8_, weight_, bias}, tp_);
   return column_parallel_linear(x, weight_, bias, tp_);
 }
@@ -227,7 +230,7 @@ Variable ColumnParallelLinear::forward_without_bias(const Variable& x,
 
 RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParallel& tp,
                                      const LinearOptions& options, const Placement& placement)
-    : tp_(tp), role_(options.role), int8_(std::make_unique<Int8Weight>()) {
+    : tp_(tp), role_(options.role), rounded_(std::make_unique<RoundedWeight>()) {
   const int64_t local = divided(in, tp.size(), "an input size of");
   weight_ = add_parameter("weight", {out, local},
                           {.role = options.role, .init = options.init, .sharding = sharded(tp, 1)},
@@ -244,15 +247,17 @@ RowParallelLinear::RowParallelLinear(int64_t in, int64_t out, const TensorParall
 
 RowParallelLinear::~RowParallelLinear() = default;
 
-void RowParallelLinear::keep_weight_in_int8() const { round_weight(*int8_, weight_, role_); }
+void RowParallelLinear::round_weight(InferenceWeights form) const {
+  round_elements(*rounded_, weight_, role_, form);
+}
 
-bool RowParallelLinear::has_int8_weight() const { return int8_->scales.defined(); }
+bool RowParallelLinear::has_rounded_weight() const { return rounded_->scales.defined(); }
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x,
                                                  const DropoutKey& adapter_dropout) const {
-  const Variable y = has_int8_weight() ? int8_row_parallel_linear(x, *int8_, tp_)
-                     : fp8_            ? fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_)
-                                       : row_parallel_linear(x, weight_, tp_);
+  const Variable y = has_rounded_weight() ? rounded_row_parallel_linear(x, *rounded_, tp_)
+                     : fp8_               ? fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_)
+                                          : row_parallel_linear(x, weight_, tp_);
   return adapter_ ? add(y, adapter_->forward(x, adapter_dropout)) : y;
 }
 

@@ -29,11 +29,12 @@
 // [1] with P also the product of dweight for the rank's own rows.
 //
 // With LinearOptions::fp8 the products of a layer are those of fp8_linear.h. Inference may keep
-// weights in int8 (int8_linear.h).
+// weights in 8 bits (rounded_linear.h).
 namespace megatron {
 
 class Fp8Layer;
-struct Int8Weight;
+enum class InferenceWeights;
+struct RoundedWeight;
 
 struct LinearOptions {
   bool has_bias = true;
@@ -75,10 +76,10 @@ class ColumnParallelLinear final : public Module {
   // Null without FP8.
   const Fp8Layer* fp8() const { return fp8_.get(); }
 
-  // From now on the weight is in int8, unless it makes logits: for inference, without FP8. weight()
+  // From now on the weight is rounded, unless it makes logits: for inference, without FP8. weight()
   // then has the numbers alone.
-  void keep_weight_in_int8() const;
-  bool has_int8_weight() const;
+  void round_weight(InferenceWeights form) const;
+  bool has_rounded_weight() const;
 
  private:
   Variable product(const Variable& x, const Variable& bias) const;
@@ -87,7 +88,7 @@ class ColumnParallelLinear final : public Module {
   ParameterRole role_;
   Variable weight_;
   Variable bias_;
-  std::unique_ptr<Int8Weight> int8_;  // empty: the weight has the model's dtype
+  std::unique_ptr<RoundedWeight> rounded_;  // empty: the weight has the model's dtype
   std::unique_ptr<Fp8Layer> fp8_;
   std::optional<ColumnParallelLora> adapter_;
 };
@@ -112,17 +113,17 @@ class RowParallelLinear final : public Module {
   // Null without FP8.
   const Fp8Layer* fp8() const { return fp8_.get(); }
 
-  // From now on the weight is in int8, unless it makes logits: for inference, without FP8. weight()
+  // From now on the weight is rounded, unless it makes logits: for inference, without FP8. weight()
   // then has the numbers alone.
-  void keep_weight_in_int8() const;
-  bool has_int8_weight() const;
+  void round_weight(InferenceWeights form) const;
+  bool has_rounded_weight() const;
 
  private:
   TensorParallel tp_;
   ParameterRole role_;
   Variable weight_;
   Variable bias_;
-  std::unique_ptr<Int8Weight> int8_;  // empty: the weight has the model's dtype
+  std::unique_ptr<RoundedWeight> rounded_;  // empty: the weight has the model's dtype
   std::unique_ptr<Fp8Layer> fp8_;
   std::optional<RowParallelLora> adapter_;
 };
