@@ -37,18 +37,29 @@ double quantile(std::vector<double> values, double share) {
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
-// The encoder of a T5 reads the prompt, and its decoder begins with token 0.
-Request random_request(const GenerationBenchFlags& flags, int64_t row,
-                       const TransformerConfig& config) {
-  const int64_t vocab_size = config.counted_vocab_size();
-  Request request;
-  for (int64_t i = 0; i < flags.prompt_tokens; ++i) {
+std::vector<int32_t> random_tokens(int64_t count, int64_t row, int64_t vocab_size) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
     const auto words =
         philox({static_cast<uint32_t>(i), static_cast<uint32_t>(row), 0, 0}, mixed_key(1, 0));
-    request.prompt.push_back(static_cast<int32_t>(words[0] % static_cast<uint64_t>(vocab_size)));
+    tokens.push_back(static_cast<int32_t>(words[0] % static_cast<uint64_t>(vocab_size)));
   }
-  if (config.kind == ModelKind::kT5) request.text = std::exchange(request.prompt, {0});
-  request.max_new_tokens = flags.new_tokens;
+  return tokens;
+}
+
+// `written` of the new tokens are there already. The encoder of a T5 reads the prompt, and its
+// decoder begins with token 0.
+Request random_request(const GenerationBenchFlags& flags, int64_t row, int64_t written,
+                       const TransformerConfig& config) {
+  Request request;
+  request.prompt = random_tokens(flags.prompt_tokens + written, row, config.counted_vocab_size());
+  if (config.kind == ModelKind::kT5) {
+    const auto end = request.prompt.begin() + flags.prompt_tokens;
+    request.text.assign(request.prompt.begin(), end);
+    request.prompt.erase(request.prompt.begin(), end);
+    request.prompt.insert(request.prompt.begin(), 0);
+  }
+  request.max_new_tokens = flags.new_tokens - written;
   request.sampling.top_k = flags.top_k;
   request.row = row;
   return request;
@@ -62,37 +73,97 @@ struct Times {
   int64_t num_tokens = 0;
 };
 
+// A step of the engine, and the requests that got a token in it.
+struct TimedStep {
+  Clock::time_point end;
+  std::vector<RequestId> tokens;
+};
+TimedStep timed_step(Engine& engine, Times& times) {
+  const EngineState before = engine.state();
+  const Clock::time_point begin = Clock::now();
+  const std::vector<RequestProgress> all = engine.step();
+  TimedStep step{.end = Clock::now(), .tokens = {}};
+  const EngineState after = engine.state();
+  if (after.launched_steps > before.launched_steps) {
+    times.host_ms.push_back(ms_between(begin, step.end) -
+                            1e3 * (after.waited_seconds - before.waited_seconds));
+  }
+  for (const RequestProgress& progress : all) {
+    if (progress.finish == Finish::kFailed) throw Error(kNotANumber);
+    if (progress.token) step.tokens.push_back(progress.id);
+  }
+  return step;
+}
+
 Times timed(Engine& engine, const GenerationBenchFlags& flags, const TransformerConfig& config) {
   Times times;
   std::map<RequestId, Clock::time_point> last;
   const Clock::time_point begin = Clock::now();
   for (int64_t row = 0; row < flags.requests; ++row) {
-    engine.submit(random_request(flags, row, config));
+    engine.submit(random_request(flags, row, 0, config));
   }
   while (engine.has_work()) {
-    const EngineState before = engine.state();
-    const Clock::time_point start = Clock::now();
-    const std::vector<RequestProgress> all = engine.step();
-    const Clock::time_point now = Clock::now();
-    const EngineState after = engine.state();
-    if (after.launched_steps > before.launched_steps) {
-      times.host_ms.push_back(ms_between(start, now) -
-                              1e3 * (after.waited_seconds - before.waited_seconds));
-    }
-    for (const RequestProgress& progress : all) {
-      if (progress.finish == Finish::kFailed) throw Error(kNotANumber);
-      if (!progress.token) continue;
-      ++times.num_tokens;
-      const auto [place, is_first] = last.try_emplace(progress.id, now);
+    const TimedStep step = timed_step(engine, times);
+    times.num_tokens += static_cast<int64_t>(step.tokens.size());
+    for (const RequestId id : step.tokens) {
+      const auto [place, is_first] = last.try_emplace(id, step.end);
       if (is_first) {
-        times.first_ms.push_back(ms_between(begin, now));
+        times.first_ms.push_back(ms_between(begin, step.end));
       } else {
-        times.gaps_ms.push_back(ms_between(place->second, now));
+        times.gaps_ms.push_back(ms_between(place->second, step.end));
       }
-      place->second = now;
+      place->second = step.end;
     }
   }
   times.total_ms = ms_between(begin, Clock::now());
+  return times;
+}
+
+// The new tokens that text `row` of the first ones is said to have already, so that once all are
+// read the texts have evenly spread numbers of new tokens, and leave evenly: a text draws while
+// those after it are read. Less than 0: its prompt is shorter.
+int64_t written_before(const GenerationBenchFlags& flags, int64_t row, bool is_t5) {
+  const int64_t tokens = flags.rows * (flags.prompt_tokens + flags.new_tokens / 2);
+  const int64_t steps = tokens / std::max<int64_t>(1, flags.max_step_tokens - flags.rows / 2);
+  const int64_t written = (row * (flags.new_tokens - 1) - (flags.rows - row) * steps) / flags.rows;
+  return std::max(written, is_t5 ? 0 : 1 - flags.prompt_tokens);
+}
+
+Times timed_arrivals(Engine& engine, const GenerationBenchFlags& flags,
+                     const TransformerConfig& config) {
+  RequestId last_of_first = 0;
+  for (int64_t row = 0; row < flags.rows; ++row) {
+    const int64_t written = written_before(flags, row, config.kind == ModelKind::kT5);
+    last_of_first = engine.submit(random_request(flags, row, written, config));
+  }
+  for (int64_t row = flags.rows; row < flags.rows + flags.arrivals; ++row) {
+    engine.submit(random_request(flags, row, 0, config));
+  }
+  Times times;
+  for (bool are_read = false; !are_read;) {  // texts are read in their order
+    const TimedStep step = timed_step(engine, times);
+    are_read =
+        std::find(step.tokens.begin(), step.tokens.end(), last_of_first) != step.tokens.end();
+  }
+  times = {};
+  std::map<RequestId, Clock::time_point> last;
+  const Clock::time_point begin = Clock::now();
+  while (engine.state().waiting > 0) {
+    const TimedStep step = timed_step(engine, times);
+    times.num_tokens += static_cast<int64_t>(step.tokens.size());
+    for (const RequestId id : step.tokens) {
+      const auto [place, is_first] = last.try_emplace(id, step.end);
+      if (!is_first) times.gaps_ms.push_back(ms_between(place->second, step.end));
+      place->second = step.end;
+    }
+  }
+  times.total_ms = ms_between(begin, Clock::now());
+  if (times.gaps_ms.empty()) {
+    throw ConfigError(fmt::format(
+        "--arriving-requests {} have all arrived before --generate-rows {} texts were read; give "
+        "more of them, or more --max-step-tokens",
+        flags.arrivals, flags.rows));
+  }
   return times;
 }
 
@@ -103,11 +174,18 @@ void expect_possible(const GenerationBenchFlags& flags) {
       wrong.push_back(fmt::format("{} {} must be at least {}", flag, value, least));
   };
   require("--generate-rows", flags.rows, 1);
-  require("--requests", flags.requests, flags.rows);
+  require("--arriving-requests", flags.arrivals, 0);
+  if (flags.arrivals == 0) require("--requests", flags.requests, flags.rows);
   require("--prompt-tokens", flags.prompt_tokens, 1);
   require("--new-tokens", flags.new_tokens, 2);
   require("--top-k", flags.top_k, 0);
   require("--max-step-tokens", flags.max_step_tokens, 1);
+  if (flags.arrivals > 0 && flags.requests > 0) {
+    wrong.push_back(fmt::format(
+        "--requests {} are texts that all wait from the start; with --arriving-requests there are "
+        "{} + {}: remove it",
+        flags.requests, flags.rows, flags.arrivals));
+  }
   if (!wrong.empty()) throw ConfigError(wrong);
 }
 
@@ -118,6 +196,9 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
   table.add("--generate-rows", flags.rows,
             "Time generation with so many texts at once, instead of training; 0: training.");
   table.add("--requests", flags.requests, "Texts in all; 0: as many as --generate-rows.");
+  table.add("--arriving-requests", flags.arrivals,
+            "Measure a server that is never idle: so many texts arrive, each when another one "
+            "leaves. Before, --generate-rows texts are read that have come unequally far.");
   table.add("--prompt-tokens", flags.prompt_tokens, "Random tokens of each prompt.");
   table.add("--new-tokens", flags.new_tokens, "Tokens to generate for each prompt.");
   table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
@@ -129,7 +210,7 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
 nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
                                            const TrainingArgs& args, const comm::Group& world) {
   GenerationBenchFlags flags = given;
-  if (flags.requests == 0) flags.requests = flags.rows;
+  if (flags.requests == 0 && flags.arrivals == 0) flags.requests = flags.rows;
   expect_possible(flags);
   warn_of_device(args.training.device, world);
   const std::unique_ptr<OwnedStream> stream = open_stream(args.training, world);
@@ -159,11 +240,15 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   options.reuse_prefixes = false;
   options.encoder_tokens = flags.rows * flags.prompt_tokens;
   Engine engine(model, options);
-  GenerationBenchFlags warmup = flags;
-  warmup.requests = flags.rows;
-  warmup.new_tokens = std::min<int64_t>(flags.new_tokens, 8);
-  timed(engine, warmup, config);
-  const Times times = timed(engine, flags, config);
+  const auto measured = [&] {
+    if (flags.arrivals > 0) return timed_arrivals(engine, flags, config);
+    GenerationBenchFlags warmup = flags;
+    warmup.requests = flags.rows;
+    warmup.new_tokens = std::min<int64_t>(flags.new_tokens, 8);
+    timed(engine, warmup, config);
+    return timed(engine, flags, config);
+  };
+  const Times times = measured();
 
   const double gap = quantile(times.gaps_ms, 0.5);
   nlohmann::ordered_json report;
@@ -174,11 +259,13 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   report["threads"] = num_threads();
   report["ranks"] = world.size();
   report["rows"] = flags.rows;
-  report["requests"] = flags.requests;
+  report["requests"] = flags.arrivals > 0 ? flags.rows + flags.arrivals : flags.requests;
+  report["arriving_requests"] = flags.arrivals;
   report["prompt_tokens"] = flags.prompt_tokens;
   report["new_tokens"] = flags.new_tokens;
   report["top_k"] = flags.top_k;
-  report["first_token_ms_p50"] = quantile(times.first_ms, 0.5);
+  report["first_token_ms_p50"] = nullptr;  // of a text that arrives, when others leave
+  if (flags.arrivals == 0) report["first_token_ms_p50"] = quantile(times.first_ms, 0.5);
   report["between_tokens_ms_p50"] = gap;
   report["between_tokens_ms_p95"] = quantile(times.gaps_ms, 0.95);
   report["decode_tokens_per_second"] = gap > 0 ? 1000 * static_cast<double>(flags.rows) / gap : 0;

@@ -14,6 +14,7 @@ namespace megatron::cli {
 struct GenerationBenchFlags {
   int64_t rows = 0;      // texts that are continued at once; 0: training is timed
   int64_t requests = 0;  // texts in all; 0: as many as rows
+  int64_t arrivals = 0;  // texts that arrive as others leave, after `rows` first ones
   int64_t prompt_tokens = 128;
   int64_t new_tokens = 128;
   int64_t top_k = 1;
@@ -24,8 +25,13 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags);
 
 // Continues random prompts with a model of random weights, after a run that warms up, and reports
 // milliseconds to the first token and between two tokens of a text, and tokens per second. Times
-// start when all requests are submitted. Every rank calls it. Throws ConfigError for flags that no
-// text can have.
+// start when all requests are submitted.
+//
+// With arrivals it reports a server that is never idle and whose texts neither begin nor end
+// together: the first texts have come unequally far, times start when they have been read, and end
+// when the last text has arrived. There is no time to the first token then.
+//
+// Every rank calls it. Throws ConfigError for flags that no text can have.
 nlohmann::ordered_json measured_generation(const GenerationBenchFlags& flags,
                                            const TrainingArgs& args, const comm::Group& world);
 

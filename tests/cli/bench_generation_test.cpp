@@ -39,6 +39,19 @@ TEST(BenchGenerationTest, ReportsTimesAndRates) {
   EXPECT_GT(report.at("output_tokens_per_second"), 0);
 }
 
+TEST(BenchGenerationTest, MeasuresWhileTextsArrive) {
+  CapturedStdout captured_out;
+  EXPECT_EQ(bench(words_with({"--arriving-requests", "6", "--max-step-tokens", "8"}), {}), 0);
+  const auto report = nlohmann::json::parse(captured_out.text());
+  EXPECT_EQ(report.at("rows"), 3);
+  EXPECT_EQ(report.at("requests"), 9);
+  EXPECT_EQ(report.at("arriving_requests"), 6);
+  EXPECT_TRUE(report.at("first_token_ms_p50").is_null());
+  EXPECT_GT(report.at("between_tokens_ms_p50"), 0);
+  EXPECT_GE(report.at("between_tokens_ms_p95"), report.at("between_tokens_ms_p50"));
+  EXPECT_GT(report.at("output_tokens_per_second"), 0);
+}
+
 TEST(BenchGenerationTest, TimesAT5) {
   CapturedStdout captured_out;
   std::vector<std::string> words = words_with({"--num-layers", "2", "--decoder-num-layers", "2",
@@ -92,6 +105,12 @@ TEST(BenchGenerationTest, NamesFlagsThatNoTextCanHave) {
     return message_of<ConfigError>([&] { bench(words_with(more), {}); });
   };
   EXPECT_THAT(refusal({"--requests", "2"}), HasSubstr("--requests 2 must be at least 3"));
+  EXPECT_THAT(refusal({"--requests", "7", "--arriving-requests", "6"}),
+              HasSubstr("with --arriving-requests there are 3 + 6: remove it"));
+  EXPECT_THAT(refusal({"--arriving-requests", "-1"}), HasSubstr("must be at least 0"));
+  EXPECT_THAT(refusal({"--arriving-requests", "1", "--prompt-tokens", "1", "--new-tokens", "2",
+                       "--max-step-tokens", "1"}),
+              HasSubstr("--arriving-requests 1 have all arrived before --generate-rows 3"));
   EXPECT_THAT(refusal({"--new-tokens", "1"}), HasSubstr("--new-tokens 1 must be at least 2"));
   EXPECT_THAT(refusal({"--new-tokens", "60"}), HasSubstr("more than the 64 positions"));
 }
