@@ -172,8 +172,8 @@ TEST_P(TextStepTest, HasTheLogitsOfTheOtherKernels) {
   }
 }
 
-// With weights in FP8 the kernels that serve any number of texts take the text, and its logits
-// change by roundings of a sixteenth at most.
+// With weights in FP8 the kernels that serve any number of texts take the text. Roundings change
+// its logits, on the CPU by 0.05 to 0.26; those of other weights would differ by 1.4.
 TEST_P(TextStepTest, LeavesWeightsIn8BitsToTheOtherKernels) {
   const NoGrad no_grad;
   KvCache cache = filled_cache();
@@ -184,7 +184,7 @@ TEST_P(TextStepTest, LeavesWeightsIn8BitsToTheOtherKernels) {
   EXPECT_FALSE(TextStep::takes({*model_}, other));
   const double error = relative_error(expected(other, 3, 129), exact);
   EXPECT_GT(error, 1e-3);
-  EXPECT_LT(error, 0.2);
+  EXPECT_LT(error, 0.5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TextStepTest, testing::ValuesIn(variants()),
