@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron/comm/pending_state.h"
+#include "megatron/comm/start_all_to_all.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"
@@ -237,6 +238,10 @@ Pending start_all_gather(TensorView y, ConstView x, const Group& group, Stream s
 Pending start_reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& group,
                              Stream stream) {
   return start(group, stream, [&](Stream own) { reduce_scatter(y, x, op, group, own); });
+}
+
+Pending start_all_to_all(TensorView y, ConstView x, const Group& group, Stream stream) {
+  return start(group, stream, [&](Stream own) { all_to_all(y, x, group, own); });
 }
 
 Pending start_exchange(std::span<const Transfer> transfers, const Group& group, Stream stream) {

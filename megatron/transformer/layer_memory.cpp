@@ -56,6 +56,11 @@ bool ring_knows_positions(const TransformerConfig& c) {
   return c.attention_dropout > 0 || c.position_embedding_type == PositionEmbedding::kAlibi;
 }
 
+// Can an exchange of heads be cut (context/exchanged_attention.cpp)?
+bool exchanges_halves(const TransformerConfig& c, const MicrobatchSizes& m) {
+  return m.micro_batch_size > 1 || c.query_groups_of_rank(m.tp) / m.cp > 1;
+}
+
 // The tensors of a layer, in bytes.
 struct Tensors {
   int64_t residual;        // x and every gradient of a residual stream  [s, b, h]
@@ -139,6 +144,10 @@ struct Tensors {
                 m.block(both * m.cp / 2, dtype);
     } else if (m.cp > 1 && m.exchange == ContextExchange::kP2p) {
       context = of_ring(c, m, tokens * n * c.kv_channels / m.tp, both);
+    } else if (m.cp > 1) {
+      // When the first half's gradients are given back: those, before and after their exchange, and
+      // the second half's. What cannot be halved is there twice.
+      context = exchanges_halves(c, m) ? qkv + qkv / 2 : 2 * qkv;
     }
   }
 
@@ -168,16 +177,23 @@ struct Tensors {
 
 // The largest call of attention on a rank.
 struct AttentionCall {
-  int64_t queries, keys, heads, groups;
+  int64_t samples, queries, keys, heads, groups;
 
   AttentionCall(const TransformerConfig& c, const MicrobatchSizes& m)
-      : queries(c.seq_length),
+      : samples(m.micro_batch_size),
+        queries(c.seq_length),
         keys(c.seq_length),
         heads(c.num_attention_heads / m.tp),
         groups(c.query_groups_of_rank(m.tp)) {
     if (m.cp > 1 && m.exchange == ContextExchange::kAllToAll) {
       heads /= m.cp;
       groups /= m.cp;
+      if (samples > 1) {  // half of the work
+        samples = (samples + 1) / 2;
+      } else if (groups > 1) {
+        heads = heads / groups * ((groups + 1) / 2);
+        groups = (groups + 1) / 2;
+      }
     } else if (m.cp > 1 && m.exchange == ContextExchange::kP2p) {
       queries /= ring_knows_positions(c) ? 2 * m.cp : m.cp;
       keys /= m.cp;
@@ -197,25 +213,24 @@ bool has_own_gradient(const TransformerConfig& config) {
 // gradients for each head in work. On a GPU, cuBLASLt owns a workspace, and attention sums the
 // gradients of queries in fp32; cuDNN may keep those of the scores to add them in one order.
 int64_t workspace_bytes(const TransformerConfig& c, const MicrobatchSizes& m, const Tensors& t) {
-  const auto [queries, keys, heads, groups] = AttentionCall(c, m);
+  const auto [samples, queries, keys, heads, groups] = AttentionCall(c, m);
   if (m.device == DeviceType::kCuda) {
     const auto tiled = [](int64_t s) { return (s + 63) / 64 * 64; };  // cuDNN's tiles
     int64_t gradients = t.lse;
     if (c.params_dtype != DType::kFloat32) {
-      int64_t bytes = m.is_deterministic
-                          ? m.micro_batch_size * heads * tiled(queries) * tiled(keys) * 2
-                          : m.micro_batch_size * heads * queries * c.kv_channels * 4;
+      int64_t bytes = m.is_deterministic ? samples * heads * tiled(queries) * tiled(keys) * 2
+                                         : samples * heads * queries * c.kv_channels * 4;
       const bool has_relative_bias = c.position_embedding_type == PositionEmbedding::kRelative;
       if (c.attention_dropout > 0 || has_relative_bias) {
-        bytes = kernels::cuda::BackwardBytes(m.micro_batch_size, heads, queries, keys,
-                                             c.kv_channels, has_relative_bias)
+        bytes = kernels::cuda::BackwardBytes(samples, heads, queries, keys, c.kv_channels,
+                                             has_relative_bias)
                     .total();
       }
       gradients += m.block(bytes / 2, DType::kBFloat16);
     }
     return kernels::kCudaMatmulWorkspaceBytes + gradients;
   }
-  const Shape q = {keys, m.micro_batch_size, heads, c.kv_channels};
+  const Shape q = {keys, samples, heads, c.kv_channels};
   return std::max(kernels::cpu::attention_backward_workspace_bytes(q, groups),
                   kernels::cpu::gemm_workspace_bytes(c.params_dtype));
 }
@@ -303,10 +318,7 @@ LayerMemory layer_memory(const TransformerConfig& config, const MicrobatchSizes&
   }
   steps.push_back({"linear_proj", whole + 2 * fp8.hidden + t.heads,
                    whole + 2 * fp8.hidden + own + heads + given_back});
-  // Half of a tensor is sent at a time.
-  if (gives_back) steps.push_back({"heads", t.heads + t.heads / 2, t.heads + t.heads / 2});
   steps.push_back({"attention", t.qkv + t.context, 2 * t.heads + t.qkv + t.lse + t.context});
-  if (gives_back) steps.push_back({"sequence", t.qkv + t.qkv / 2, t.qkv + t.qkv / 2});
   if (config.qk_layernorm) {
     steps.push_back({"joined heads", t.queries + 2 * t.keys, t.qkv});
     steps.push_back({"norm of keys", t.keys, 2 * t.keys});

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "megatron/comm/start_all_to_all.h"
 #include "megatron/comm/threads.h"
 #include "megatron/core/half.h"
 #include "megatron/core/parallel_for.h"
@@ -228,6 +229,9 @@ TEST(CollectivesTest, StartedOnesAreDoneOnTheCpu) {
         EXPECT_EQ(y, (std::vector<int32_t>{3, 3}));
         start_reduce_scatter(view_of(x), view_of(y), Reduce::kSum, world, kCpu).wait();
         EXPECT_EQ(x[0], 6);
+        const std::vector<int32_t> to_ranks = {10 * world.rank(), 10 * world.rank() + 1};
+        start_all_to_all(view_of(y), view_of(to_ranks), world, kCpu).wait();
+        EXPECT_EQ(y, (std::vector<int32_t>{world.rank(), 10 + world.rank()}));
       },
       kOptions);
 }

@@ -18,7 +18,8 @@ namespace megatron {
 //                keeping, and sums their gradients over the ranks in the dtype of qkv
 //                (Llama team 2024, arXiv:2407.21783, sec. 3.3.2).
 //   kAllToAll    Each rank gets the whole sequence of a part of the heads, and gives the outputs
-//                back (Jacobs et al. 2023, arXiv:2309.14509). cp must divide n and g.
+//                back (Jacobs et al. 2023, arXiv:2309.14509), half of the samples (of the heads of
+//                one sample) beside the attention of the other half. cp must divide n and g.
 //
 //   qkv                      [s/cp, b, (n + 2 g) d]  keys rotated by their place in the sequence
 //   options.document_starts  [2, b, s/2cp] int32     by chunk; kAllToAll: [b, s], the whole

@@ -1,6 +1,7 @@
 #include "megatron/parallel/context/head_exchange.h"
 
-#include "megatron/comm/collectives.h"
+#include <utility>
+
 #include "megatron/kernels/copy_heads.h"
 #include "megatron/parallel/context/chunks.h"
 
@@ -30,54 +31,66 @@ const comm::Group& group_of(const ContextParallel& cp, size_t chunk) {
   return chunk == 0 ? cp.group : cp.mirrored;
 }
 
-// x [s/cp, b, w] -> [s, b, w/cp]
-Tensor whole_sequence(const Tensor& x, const ContextParallel& cp) {
-  const int64_t ranks = cp.size();
-  const int64_t length = x.size(0) / 2;
-  const int64_t width = x.size(2) / ranks;
-  const ConstHeadsView from = kernels::heads_of(x.view(), ranks);
-  Tensor y({ranks * x.size(0), x.size(1), width}, x.dtype(), x.stream());
-  Tensor parts({ranks, length, x.size(1), width}, x.dtype(), x.stream());
-  for (const size_t chunk : {size_t{0}, size_t{1}}) {
-    const auto at = static_cast<int64_t>(chunk);
-    kernels::copy_heads(parts_by_position(parts, chunk), tokens_of(from, at * length, length),
-                        x.stream());
-    comm::all_to_all(y.slice(at * ranks * length, ranks * length).view(),
-                     std::as_const(parts).view(), group_of(cp, chunk), x.stream());
-  }
-  return y;
-}
-
-// x [s, b, w/cp] -> [s/cp, b, w]
-Tensor own_chunks(const Tensor& x, const ContextParallel& cp) {
-  const int64_t ranks = cp.size();
-  const int64_t length = x.size(0) / (2 * ranks);
-  const int64_t width = x.size(2);
-  Tensor y({2 * length, x.size(1), ranks * width}, x.dtype(), x.stream());
-  const HeadsView to = kernels::heads_of(y.view(), ranks);
-  Tensor parts({ranks, length, x.size(1), width}, x.dtype(), x.stream());
-  for (const size_t chunk : {size_t{0}, size_t{1}}) {
-    const auto at = static_cast<int64_t>(chunk);
-    const Tensor sent = x.slice(at * ranks * length, ranks * length);
-    comm::all_to_all(parts.view(), sent.view(), group_of(cp, chunk), x.stream());
-    kernels::copy_heads(tokens_of(to, at * length, length), parts_by_position(parts, chunk),
-                        x.stream());
-  }
-  return y;
+// The piece of a chunk of x [s/cp, b, w], whose ranks' parts are heads.
+template <class View>
+auto piece_of_chunk(View x, const ExchangePiece& piece, size_t chunk, int64_t ranks) {
+  const auto heads = kernels::heads_of(x, ranks);
+  const int64_t length = heads.s / 2;
+  auto part = tokens_of(heads, static_cast<int64_t>(chunk) * length, length);
+  using Byte = std::conditional_t<std::is_same_v<View, TensorView>, std::byte, const std::byte>;
+  const int64_t column = heads.d / piece.num_groups * piece.first_group;
+  part.data = static_cast<Byte*>(part.data) +
+              (heads.offset(piece.first_sample, 0) + column) * size_of(heads.dtype);
+  part.b = piece.num_samples;
+  part.d = heads.d / piece.num_groups * piece.groups;
+  return part;
 }
 
 }  // namespace
 
-Variable sequence_to_heads(const Variable& x, const ContextParallel& cp) {
-  if (cp.size() == 1) return x;
-  return record("sequence_to_heads", whole_sequence(x.data(), cp), {x},
-                [cp](const Tensor& dy, const Wants&) -> Grads { return {own_chunks(dy, cp)}; });
+SequenceToHeads::SequenceToHeads(ConstView x, const ExchangePiece& piece, const ContextParallel& cp,
+                                 Stream stream) {
+  const int64_t ranks = cp.size();
+  const int64_t half = x.size(0) / 2 * ranks;  // of the sequence
+  for (const size_t chunk : {size_t{0}, size_t{1}}) {
+    const ConstHeadsView from = piece_of_chunk(x, piece, chunk, ranks);
+    if (!y_.defined()) y_ = Tensor({2 * half, from.b, from.d}, x.dtype, stream);
+    parts_[chunk] = Tensor({ranks, from.s, from.b, from.d}, x.dtype, stream);
+    kernels::copy_heads(parts_by_position(parts_[chunk], chunk), from, stream);
+    pending_[chunk] =
+        comm::start_all_to_all(y_.slice(static_cast<int64_t>(chunk) * half, half).view(),
+                               std::as_const(parts_[chunk]).view(), group_of(cp, chunk), stream);
+  }
 }
 
-Variable heads_to_sequence(const Variable& x, const ContextParallel& cp) {
-  if (cp.size() == 1) return x;
-  return record("heads_to_sequence", own_chunks(x.data(), cp), {x},
-                [cp](const Tensor& dy, const Wants&) -> Grads { return {whole_sequence(dy, cp)}; });
+Tensor SequenceToHeads::take() {
+  for (const size_t chunk : {size_t{0}, size_t{1}}) {
+    pending_[chunk].wait();
+    parts_[chunk] = Tensor();
+  }
+  return std::move(y_);
+}
+
+HeadsToSequence::HeadsToSequence(Tensor x, const ExchangePiece& piece, const ContextParallel& cp)
+    : x_(std::move(x)), piece_(piece) {
+  const int64_t ranks = cp.size();
+  const int64_t half = x_.size(0) / 2;
+  for (const size_t chunk : {size_t{0}, size_t{1}}) {
+    parts_[chunk] = Tensor({ranks, half / ranks, x_.size(1), x_.size(2)}, x_.dtype(), x_.stream());
+    const Tensor sent = x_.slice(static_cast<int64_t>(chunk) * half, half);
+    pending_[chunk] =
+        comm::start_all_to_all(parts_[chunk].view(), sent.view(), group_of(cp, chunk), x_.stream());
+  }
+}
+
+void HeadsToSequence::finish(TensorView y) {
+  for (const size_t chunk : {size_t{0}, size_t{1}}) {
+    pending_[chunk].wait();
+    kernels::copy_heads(piece_of_chunk(y, piece_, chunk, parts_[chunk].size(0)),
+                        parts_by_position(parts_[chunk], chunk), x_.stream());
+    parts_[chunk] = Tensor();
+  }
+  x_ = Tensor();
 }
 
 }  // namespace megatron

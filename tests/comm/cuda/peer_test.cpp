@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "megatron/comm/collectives.h"
+#include "megatron/comm/start_all_to_all.h"
 #include "megatron/comm/threads.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/half.h"
@@ -579,6 +580,7 @@ TEST_P(PeerTest, StartedOnesMakeNoNewEvents) {
     const int64_t count = 5000;
     const OnGpu<float> x(std::vector<float>(static_cast<size_t>(count)), stream);
     const OnGpu<float> all(std::vector<float>(static_cast<size_t>(count * size)), stream);
+    const OnGpu<float> parts(std::vector<float>(static_cast<size_t>(count * size)), stream);
     const auto round = [&] {
       const std::array<Transfer, 2> transfers = {
           {{x.view(), (world.rank() + 1) % size, true},
@@ -588,6 +590,7 @@ TEST_P(PeerTest, StartedOnesMakeNoNewEvents) {
       Pending sum = start_all_reduce(x.view(), Reduce::kSum, world, stream);
       gathering.wait();
       sum.wait();
+      start_all_to_all(parts.view(), all.view(), world, stream).wait();
     };
     for (int i = 0; i < 2; ++i) round();
     barrier(world);

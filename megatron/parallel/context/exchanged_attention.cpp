@@ -1,0 +1,142 @@
+#include "megatron/parallel/context/exchanged_attention.h"
+
+#include <utility>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/device/trace.h"
+#include "megatron/parallel/context/head_exchange.h"
+
+// Work is cut into halves of the samples, or of the heads if there is one sample. The second half
+// arrives beside the attention of the first, and the first half goes back beside that of the
+// second.
+namespace megatron {
+namespace {
+
+// A piece of the work, and its settings.
+struct Piece {
+  ExchangePiece exchange;
+  AttentionOptions options;
+};
+
+// What the backward pass of a piece needs.
+struct SavedPiece {
+  Tensor qkv, y, lse;
+};
+
+std::vector<Piece> pieces_of(int64_t batch, const AttentionOptions& options,
+                             const ContextParallel& cp) {
+  const int64_t all_groups =
+      options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
+  invariant(options.num_heads % cp.size() == 0 && all_groups % cp.size() == 0,
+            "ranks that exchange heads divide heads and groups evenly");
+  const int64_t groups = all_groups / cp.size();
+  const int64_t heads_per_group = options.num_heads / all_groups;
+  const bool by_sample = batch > 1;
+  const int64_t count = by_sample ? batch : groups;
+  const int64_t first = (count + 1) / 2;
+  std::vector<Piece> pieces;
+  for (const auto& [begin, size] :
+       {std::pair{int64_t{0}, first}, std::pair{first, count - first}}) {
+    if (size == 0) continue;
+    Piece piece{{.num_samples = batch, .groups = groups, .num_groups = groups}, options};
+    (by_sample ? piece.exchange.first_sample : piece.exchange.first_group) = begin;
+    (by_sample ? piece.exchange.num_samples : piece.exchange.groups) = size;
+    AttentionOptions& own = piece.options;
+    own.num_query_groups = piece.exchange.groups;
+    own.num_heads = own.num_query_groups * heads_per_group;
+    const int64_t head = (cp.rank() * groups + piece.exchange.first_group) * heads_per_group;
+    own.first_head += head;
+    if (own.alibi_slopes.defined()) {
+      own.alibi_slopes = own.alibi_slopes.slice(head, own.num_heads);
+    }
+    if (own.document_starts.defined()) {
+      own.document_starts =
+          own.document_starts.slice(piece.exchange.first_sample, piece.exchange.num_samples);
+    }
+    invariant(own.dropout.parts_of_sample == 1, "ranks exchange whole samples");
+    own.dropout.first_sample += piece.exchange.first_sample;
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+std::vector<SequenceToHeads> started(ConstView x, const std::vector<Piece>& pieces,
+                                     const ContextParallel& cp, Stream stream) {
+  std::vector<SequenceToHeads> arriving;
+  for (const Piece& piece : pieces) arriving.emplace_back(x, piece.exchange, cp, stream);
+  return arriving;
+}
+
+SavedPiece attended(const Piece& piece, Tensor qkv) {
+  const int64_t heads = piece.options.num_heads;
+  const Stream stream = qkv.stream();
+  const auto in =
+      kernels::split_qkv(std::as_const(qkv).view(), heads, piece.options.num_query_groups);
+  Tensor y({in.q.s, in.q.b, heads * in.q.d}, qkv.dtype(), stream);
+  Tensor lse({in.q.b, heads, in.q.s}, DType::kFloat32, stream);
+  attention_without_gradient(kernels::heads_of(y.view(), heads), lse.view(), in.q, in.k, in.v,
+                             attention_settings(piece.options, in.q.d), stream);
+  return {std::move(qkv), std::move(y), std::move(lse)};
+}
+
+Tensor gradient_of(const Piece& piece, const SavedPiece& saved, const Tensor& dy) {
+  const int64_t heads = piece.options.num_heads;
+  const int64_t groups = piece.options.num_query_groups;
+  Tensor dqkv = empty_like(saved.qkv);
+  const auto in = kernels::split_qkv(saved.qkv.view(), heads, groups);
+  const auto grad = kernels::split_qkv(dqkv.view(), heads, groups);
+  attention_gradients(grad.q, grad.k, grad.v, TensorView{}, kernels::heads_of(dy.view(), heads),
+                      kernels::heads_of(saved.y.view(), heads), saved.lse.view(), in.q, in.k, in.v,
+                      attention_settings(piece.options, in.q.d), dy.stream());
+  return dqkv;
+}
+
+// y [s/cp, b, w] of pieces x, which make_piece(i) computes; each goes back beside the next one.
+template <class MakePiece>
+Tensor given_back(const Shape& shape, const std::vector<Piece>& pieces, const ContextParallel& cp,
+                  DType dtype, Stream stream, const MakePiece& make_piece) {
+  std::vector<HeadsToSequence> leaving;
+  Tensor y;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    Tensor x = make_piece(i);
+    if (i > 0) {
+      y = Tensor(shape, dtype, stream);
+      leaving.back().finish(y.view());
+    }
+    leaving.emplace_back(std::move(x), pieces[i].exchange, cp);
+  }
+  if (!y.defined()) y = Tensor(shape, dtype, stream);
+  leaving.back().finish(y.view());
+  return y;
+}
+
+}  // namespace
+
+Variable exchanged_attention(const Variable& qkv, const AttentionOptions& options,
+                             const ContextParallel& cp) {
+  const TraceRange range("attention", qkv.stream());
+  const Stream stream = qkv.stream();
+  const std::vector<Piece> pieces = pieces_of(qkv.size(1), options, cp);
+  const int64_t groups =
+      options.num_query_groups != 0 ? options.num_query_groups : options.num_heads;
+  const int64_t head_size = qkv.size(2) / (options.num_heads + 2 * groups);
+  std::vector<SequenceToHeads> arriving =
+      started(std::as_const(qkv.data()).view(), pieces, cp, stream);
+  std::vector<SavedPiece> saved;
+  Tensor y = given_back(qkv.shape().with(2, options.num_heads * head_size), pieces, cp, qkv.dtype(),
+                        stream, [&](size_t i) {
+                          saved.push_back(attended(pieces[i], arriving[i].take()));
+                          return saved.back().y;
+                        });
+  return record("exchanged_attention", y, {qkv},
+                [pieces, saved, cp, shape = qkv.shape()](const Tensor& dy, const Wants&) -> Grads {
+                  std::vector<SequenceToHeads> gradients =
+                      started(dy.view(), pieces, cp, dy.stream());
+                  return {given_back(shape, pieces, cp, dy.dtype(), dy.stream(), [&](size_t i) {
+                    return gradient_of(pieces[i], saved[i], gradients[i].take());
+                  })};
+                });
+}
+
+}  // namespace megatron

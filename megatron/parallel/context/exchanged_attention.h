@@ -1,0 +1,12 @@
+#pragma once
+
+#include "megatron/ops/attention.h"
+#include "megatron/parallel/parallel_context.h"
+
+namespace megatron {
+
+// context_parallel_attention() of the whole sequence of a part of the heads.
+Variable exchanged_attention(const Variable& qkv, const AttentionOptions& options,
+                             const ContextParallel& cp);
+
+}  // namespace megatron
