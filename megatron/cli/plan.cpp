@@ -113,15 +113,16 @@ Plan plan_of(TrainingArgs args, const std::string& gpu, InferenceWeights weights
     plan.traffic.push_back(traffic(training, stage));
     plan.exposed.push_back(exposed_traffic(training, stage));
   }
-  plan.time = estimated_step(plan.model(), plan.args.parallel, training.micro_batch_size,
-                             training.num_microbatches,
-                             update_work(training, static_cast<int64_t>(plan.largest())),
-                             plan.device, kCpuFlopsPerThread * num_threads(),
-                             {.exposed_bytes = plan.exposed[plan.largest()].total(),
-                              .exposed_transfers = plan.exposed[plan.largest()].transfers,
-                              .hidden_transfers = plan.traffic[plan.largest()].transfers -
-                                                  plan.exposed[plan.largest()].transfers},
-                             *plan.gpu, plan.args.data.reset_attention_mask);
+  plan.time = estimated_step(
+      plan.model(), plan.args.parallel, training.micro_batch_size, training.num_microbatches,
+      update_work(training, static_cast<int64_t>(plan.largest())), plan.device,
+      kCpuFlopsPerThread * num_threads(),
+      {.exposed_bytes = plan.exposed[plan.largest()].total(),
+       .exposed_transfers = plan.exposed[plan.largest()].transfers,
+       .hidden_transfers =
+           plan.traffic[plan.largest()].transfers - plan.exposed[plan.largest()].transfers,
+       .beside_attention = sent_beside_attention(training, static_cast<int64_t>(plan.largest()))},
+      *plan.gpu, plan.args.data.reset_attention_mask);
   return plan;
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <vector>
 
 #include "megatron/kernels/gelu_matmul.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/parallel/pipeline/schedule.h"
+#include "megatron/training/context_estimate.h"
 #include "megatron/training/flops.h"
 
 namespace megatron {
@@ -53,9 +55,39 @@ constexpr Point kAttentionForward[] = {
 constexpr Point kAttentionBackward[] = {
     {1024, 244e12}, {2048, 322e12}, {4096, 412e12}, {8192, 471e12}, {16384, 504e12}};
 constexpr double kSmallHeads = 0.81;  // rate of heads of 64 relative to 128
+// cuDNN's causal mask of fewer queries than keys, relative to that of as many (all_gather of
+// 131,072 tokens).
+constexpr double kOblongMask = 0.77;
 // The rate of own kernels (dropout, ALiBi, documents) relative to cuDNN's.
 constexpr double kOwnAttention = 0.46;
 constexpr double kOwnAttentionOfSmallHeads = 0.67;
+
+struct AttentionTime {
+  double forward = 0;
+  double backward = 0;
+};
+
+// Seconds of one token through all layers on one tensor-parallel rank. The rate of a call is that
+// of a causal square whose queries see as many keys.
+AttentionTime attention_on_gpu(const TransformerConfig& c, const ParallelConfig& parallel,
+                               const GpuRoof& gpu, bool has_documents) {
+  // Forward: two products of half a square; backward: five.
+  const double forward =
+      2 * static_cast<double>(c.num_layers * c.num_attention_heads * c.kv_channels * c.seq_length) /
+      static_cast<double>(parallel.tensor_model_parallel_size);
+  const bool is_small = c.kv_channels < 128;
+  double rate = gpu.matmul_flops / measured_gpu().matmul_flops * (is_small ? kSmallHeads : 1);
+  const bool by_position = attends_by_position(c, has_documents);
+  if (by_position) rate *= is_small ? kOwnAttentionOfSmallHeads : kOwnAttention;
+  AttentionTime time;
+  for (const AttentionPart& part : attention_parts(c, parallel, by_position)) {
+    const double of_part = rate * (part.has_square || by_position ? 1 : kOblongMask);
+    const double flops = forward * part.work / of_part;
+    time.forward += flops / interpolated(kAttentionForward, 2 * part.keys);
+    time.backward += 2.5 * flops / interpolated(kAttentionBackward, 2 * part.keys);
+  }
+  return time;
+}
 
 // Memory traffic of a token and a layer besides products and attention, in bytes: forward and
 // backward, in 16 bits. `h` is this rank's part of the residual stream, `f` of the MLP, `q` and `k`
@@ -104,7 +136,6 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   const double copies = gpu.memory_bytes / measured_gpu().memory_bytes;
   const auto ranks = static_cast<double>(parallel.tensor_model_parallel_size);
   const auto h = static_cast<double>(c.hidden_size);
-  const auto s = static_cast<double>(c.seq_length);
   const auto v = static_cast<double>(c.padded_vocab_size);
   const auto layers = static_cast<double>(c.num_layers);
   const auto q = static_cast<double>(c.num_attention_heads * c.kv_channels);
@@ -116,19 +147,12 @@ StepEstimate token_on_gpu(const TransformerConfig& c, const ParallelConfig& para
   const double fp8 = part_in_fp8(c);
   token.linear = 6 * weights / ranks / products * ((1 - fp8) / kMatmulFlops + fp8 / kFp8Flops);
   token.head = 6 * h * v / ranks / (products * kMatmulFlops);
-  // Forward: two products of half a square; backward: five.
-  const double forward = 2 * layers * q * s / ranks;
-  const bool is_small = c.kv_channels < 128;
-  double rate = is_small ? products * kSmallHeads : products;
-  const bool has_bias = c.position_embedding_type == PositionEmbedding::kAlibi;
-  if (c.attention_dropout > 0 || has_bias || has_documents) {
-    rate *= is_small ? kOwnAttentionOfSmallHeads : kOwnAttention;
-  }
-  token.attention = forward / (rate * interpolated(kAttentionForward, s)) +
-                    2.5 * forward / (rate * interpolated(kAttentionBackward, s));
+  const AttentionTime attention = attention_on_gpu(c, parallel, gpu, has_documents);
+  token.attention = attention.forward + attention.backward;
   const double f = static_cast<double>(c.ffn_hidden_size) / ranks;
   double bytes =
       elementwise_bytes(c, parallel.sequence_parallel ? h / ranks : h, f, q / ranks, k / ranks);
+  bytes += context_copy_bytes(parallel, q / ranks, k / ranks);
   if (fp8 > 0) bytes += quantisation_bytes(c, h, f, q / ranks, k / ranks);
   token.elementwise = (layers * bytes + 6 * v / ranks) / (copies * kCopyBytes * kStreamEfficiency);
   return token;
@@ -146,6 +170,19 @@ StepEstimate token_at_rate(const TransformerConfig& c, double flops_per_second) 
   token.head = 6 * h * static_cast<double>(c.padded_vocab_size) / flops_per_second;
   token.attention = 6 * static_cast<double>(c.seq_length) * layers * q / flops_per_second;
   return token;
+}
+
+// Seconds for which attention of `seconds` waits for what travels beside it.
+double waiting_beside(const std::vector<SentBeside>& sent, double bytes_per_second,
+                      const AttentionTime& part, double seconds) {
+  const double all = part.forward + part.backward;
+  double waiting = 0;
+  for (const SentBeside& beside : sent) {
+    const double work =
+        seconds * (beside.forward * part.forward + beside.backward * part.backward) / all;
+    waiting += std::max(0.0, beside.bytes / bytes_per_second - work);
+  }
+  return waiting;
 }
 
 // Seconds of an update. The host works beside the traffic to it and back.
@@ -249,9 +286,12 @@ StepEstimate estimated_step(const TransformerConfig& config, const ParallelConfi
   step.bubble = busy * waiting / (1 - waiting);
   if (!is_cpu) {
     const double links = gpu.link_bytes / measured_gpu().link_bytes;
-    step.communication = static_cast<double>(sent.exposed_bytes) / (links * kLinkBytes) +
-                         static_cast<double>(sent.exposed_transfers) * kTransferSeconds +
-                         static_cast<double>(sent.hidden_transfers) * kHiddenTransferSeconds;
+    step.communication =
+        static_cast<double>(sent.exposed_bytes) / (links * kLinkBytes) +
+        static_cast<double>(sent.exposed_transfers) * kTransferSeconds +
+        static_cast<double>(sent.hidden_transfers) * kHiddenTransferSeconds +
+        waiting_beside(sent.beside_attention, links * kLinkBytes,
+                       attention_on_gpu(config, parallel, gpu, has_documents), step.attention);
   }
   step.optimizer = is_cpu ? (update.bf16_flops + update.fp32_flops) / flops_per_second
                           : update_on_gpu(update, gpu);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "megatron/device/device.h"
 #include "megatron/parallel/config.h"
@@ -26,11 +27,19 @@ struct StepEstimate {
   }
 };
 
+// Bytes of an iteration that travel beside a fraction of its attention, forward and backward.
+struct SentBeside {
+  double bytes = 0;
+  double forward = 0;
+  double backward = 0;
+};
+
 // The traffic of a rank in an iteration. Transfers are the collectives of tensor-parallel layers.
 struct SentTraffic {
   int64_t exposed_bytes = 0;  // not overlapped with computation
   int64_t exposed_transfers = 0;
   int64_t hidden_transfers = 0;  // beside products
+  std::vector<SentBeside> beside_attention = {};
 };
 
 // The work of an update on a rank (models/plan/update_work.h).

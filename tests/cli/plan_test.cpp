@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -33,7 +34,8 @@ struct Measured {
 };
 // What H200s took: one on 2026-11-22 at 1ce9c5d (dropout at 7a95672, tensorwise at be3edfc, when
 // products had fast sums), two at 7a95672 (offload on 2026-11-23, docs/zero.md), eight on
-// 2026-11-20 (docs/performance.md).
+// 2026-11-20 (docs/performance.md). Context parallelism on two, on 2026-11-23 at 2b3a504: since
+// then a ring makes fewer calls, and heads are exchanged by halves.
 const Measured kMeasured[] = {
     {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 215'406},
     {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 54'372},
@@ -94,6 +96,27 @@ const Measured kMeasured[] = {
      "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
      "--use-distributed-optimizer --overlap-grad-reduce",
      2048, 51'607},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
+     "--context-parallel-size 2 --cp-comm-type p2p",
+     2048, 54'208},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
+     "--context-parallel-size 2 --cp-comm-type all_gather",
+     2048, 52'908},
+    {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --world-size 2 "
+     "--context-parallel-size 2 --cp-comm-type a2a",
+     2048, 54'979},
+    {"--workload 1.3b --micro-batch-size 1 --global-batch-size 1 --world-size 2 --seq-length "
+     "131072 "
+     "--max-position-embeddings 131072 --context-parallel-size 2 --cp-comm-type p2p",
+     131072, 9'637},
+    {"--workload 1.3b --micro-batch-size 1 --global-batch-size 1 --world-size 2 --seq-length "
+     "131072 "
+     "--max-position-embeddings 131072 --context-parallel-size 2 --cp-comm-type all_gather",
+     131072, 7'883},
+    {"--workload 1.3b --micro-batch-size 1 --global-batch-size 1 --world-size 2 --seq-length "
+     "131072 "
+     "--max-position-embeddings 131072 --context-parallel-size 2 --cp-comm-type a2a",
+     131072, 10'254},
 };
 
 TEST(PlanTest, TimesAreWithinFivePercentOfWhatGpusTook) {
@@ -104,6 +127,22 @@ TEST(PlanTest, TimesAreWithinFivePercentOfWhatGpusTook) {
     EXPECT_NEAR(tokens / plan["seconds"].get<double>(), row.tokens_per_second,
                 0.05 * row.tokens_per_second)
         << row.flags;
+  }
+}
+
+// MiB that a rank's tensors took at their peak, in those runs of 131,072 tokens.
+TEST(PlanTest, MemoryOfLongSequencesIsWithinFivePercentOfWhatGpusTook) {
+  for (const auto& [type, mebibytes] :
+       {std::pair{"p2p", 127'240.0}, std::pair{"all_gather", 128'296.0},
+        std::pair{"a2a", 133'200.0}}) {
+    const nlohmann::json plan =
+        planned(std::string("--workload 1.3b --micro-batch-size 1 --global-batch-size 1 "
+                            "--world-size 2 --seq-length 131072 --max-position-embeddings 131072 "
+                            "--context-parallel-size 2 --cp-comm-type ") +
+                type);
+    EXPECT_NEAR(plan["stages"][0]["total_bytes"].get<double>() / (1 << 20), mebibytes,
+                0.05 * mebibytes)
+        << type;
   }
 }
 

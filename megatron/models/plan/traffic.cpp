@@ -6,6 +6,7 @@
 #include "megatron/models/plan/planned_stage.h"
 #include "megatron/models/plan/training_plan.h"
 #include "megatron/parallel/tensor/pieces.h"
+#include "megatron/training/context_estimate.h"
 
 namespace megatron {
 namespace {
@@ -57,19 +58,60 @@ int64_t num_recomputed_layers(const PlannedStage& stage) {
   return count;
 }
 
-// What context-parallel attention sends for a microbatch.
-int64_t context_bytes(const TransformerConfig& c, const MicrobatchSizes& sizes, int64_t layers,
-                      int64_t recomputed_layers) {
-  const int64_t heads = c.num_attention_heads / sizes.tp;
-  const int64_t groups = c.query_groups_of_rank(sizes.tp);
+// What context-parallel attention sends in an iteration.
+struct ContextTraffic {
+  int64_t bytes = 0;
+  std::vector<SentBeside> beside;  // part of them
+};
+
+ContextTraffic context_traffic(const PlannedTraining& t, const PlannedStage& stage) {
+  const MicrobatchSizes sizes = microbatch_sizes(t);
+  ContextTraffic sent;
+  if (sizes.cp == 1) return sent;
+  const TransformerConfig& c = t.transformer;
   const int64_t head = sizes.tokens(c) * c.kv_channels * size_of(c.params_dtype);
+  const int64_t queries = c.num_attention_heads / sizes.tp * head;
+  const int64_t block = 2 * c.query_groups_of_rank(sizes.tp) * head;  // a rank's keys and values
+  const int64_t backward = stage.num_layers * t.num_microbatches;
+  const int64_t forward = backward + num_recomputed_layers(stage) * t.num_microbatches;
+  const double again = static_cast<double>(forward) / static_cast<double>(backward);
+  const auto ranks = static_cast<double>(sizes.cp);
+  // Of one layer and microbatch, beside a part of its attention.
+  const auto add_forward = [&](int64_t bytes, double part) {
+    sent.beside.push_back({static_cast<double>(forward * bytes), again * part, 0});
+  };
+  const auto add_backward = [&](int64_t bytes, double part) {
+    sent.beside.push_back({static_cast<double>(backward * bytes), 0, part});
+  };
   if (sizes.exchange == ContextExchange::kAllToAll) {  // projections go, outputs come back
-    return (2 * layers + recomputed_layers) *
-           part_of_ring((2 * heads + 2 * groups) * head, sizes.cp);
+    const int64_t all = part_of_ring(2 * queries + block, sizes.cp);
+    sent.bytes = (forward + backward) * all;
+    for (const int64_t half :
+         {part_of_ring(queries + block, sizes.cp) / 2, part_of_ring(queries, sizes.cp) / 2}) {
+      add_forward(half, 0.5);
+      add_backward(half, 0.5);
+    }
+    return sent;
   }
   // Keys and values reach all ranks forward and backward, and gradients their rank; around the
-  // ring, these are the gradients of the first rank, which sends most.
-  return (3 * layers + recomputed_layers) * part_of_ring(2 * groups * head * sizes.cp, sizes.cp);
+  // ring, of the rank that sends most in each step.
+  sent.bytes = (forward + 2 * backward) * (sizes.cp - 1) * block;
+  if (sizes.exchange == ContextExchange::kAllGather) {
+    // The second half, beside the attention of the first chunk, in which rank 0 has least work.
+    const int64_t half = (sizes.cp - 1) * block / 2;
+    add_forward(half, 0.25 / ranks);
+    add_backward(half, 0.25 / ranks);
+    return sent;
+  }
+  // The steps of ring_attention().
+  const double own_before = attends_by_position(c, false) ? 0.75 : 0.5;
+  for (int64_t step = 0; step < sizes.cp - 1; ++step) add_forward(block, 1 / ranks);
+  for (int64_t step = 0; step <= sizes.cp; ++step) {
+    const int64_t blocks = (step < sizes.cp - 1 ? 1 : 0) + (step > 1 ? 1 : 0);
+    const double work = step == 0 ? own_before : step == sizes.cp ? 1 - own_before : 1;
+    add_backward(blocks * block, work / ranks);
+  }
+  return sent;
 }
 
 // A bucket of gradients or parameters that holds `bytes` in all.
@@ -120,9 +162,12 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
         collectives * static_cast<double>(part_of_ring(hidden_of(stack), sizes.tp)));
     sent.transfers += static_cast<int64_t>(collectives);
   }
-  if (sizes.cp > 1 && !(only_exposed && sizes.exchange == ContextExchange::kP2p)) {
-    sent.context_parallel =
-        context_bytes(c, sizes, held.num_layers, num_recomputed_layers(held)) * t.num_microbatches;
+  const ContextTraffic context = context_traffic(t, held);
+  sent.context_parallel = context.bytes;
+  if (only_exposed) {
+    for (const SentBeside& beside : context.beside) {
+      sent.context_parallel -= static_cast<int64_t>(beside.bytes);
+    }
   }
   if (only_exposed && held.num_chunks > 1) return sent;
   const int64_t boundaries = (stage > 0 ? 1 : 0) + (stage < num_stages(t) - 1 ? 1 : 0);
@@ -142,6 +187,10 @@ Traffic traffic(const PlannedTraining& training, int64_t stage) {
 
 Traffic exposed_traffic(const PlannedTraining& training, int64_t stage) {
   return traffic_of(training, stage, true);
+}
+
+std::vector<SentBeside> sent_beside_attention(const PlannedTraining& training, int64_t stage) {
+  return context_traffic(training, stage_of(training, stage)).beside;
 }
 
 }  // namespace megatron

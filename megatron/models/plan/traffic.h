@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "megatron/models/plan/planned_training.h"
+#include "megatron/training/step_estimate.h"
 
 namespace megatron {
 
@@ -27,9 +29,11 @@ Traffic traffic(const PlannedTraining& training, int64_t stage);
 //   layers       what a product waits for. The collectives of a column-parallel layer's gradients
 //                run beside its products; with tp_comm_overlap the others do, too, but the last
 //                piece of an all-reduce, and if pieces are large enough (parallel/tensor/pieces.h)
-//   keys         all of context parallelism but a ring's, which counts as hidden by attention. Of a
-//                gather the second half is hidden in part
+//   keys         what does not travel beside attention: half of an exchange of heads; of a gather
+//                the first half, and the gradients; nothing of a ring
 //   stages       each message; interleaved ones travel beside the next chunk's work
 Traffic exposed_traffic(const PlannedTraining& training, int64_t stage);
+// The rest of context parallelism's bytes, and what they travel beside.
+std::vector<SentBeside> sent_beside_attention(const PlannedTraining& training, int64_t stage);
 
 }  // namespace megatron
