@@ -116,11 +116,12 @@ std::optional<CheckpointFormat> format_of(const fs::path& directory) {
   if (is_megatron) return CheckpointFormat::kMegatron;
   const bool is_deepspeed = has_entry(directory, [](const fs::path& entry) {
     const std::string name = entry.filename().string();
-    return name.starts_with("layer_") && name.ends_with("-model_states.pt");
+    const bool is_layer = name.starts_with("layer_") && name.ends_with("-model_states.pt");
+    const bool is_rank = name.find("mp_rank_") != std::string::npos &&
+                         (name.ends_with("_model_states.pt") || name.ends_with("_optim_states.pt"));
+    return is_layer || is_rank;
   });
-  const bool is_universal =
-      fs::is_directory(directory / "zero") && fs::exists(directory / "mp_rank_00_model_states.pt");
-  if (is_deepspeed || is_universal) return CheckpointFormat::kDeepSpeed;
+  if (is_deepspeed) return CheckpointFormat::kDeepSpeed;
   if (fs::exists(directory / "config.json")) return CheckpointFormat::kHuggingFace;
   if (fs::exists(directory / ".metadata") || fs::exists(directory / "metadata.json")) {
     throw Unsupported(fmt::format(

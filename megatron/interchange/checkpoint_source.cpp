@@ -69,8 +69,12 @@ const ArgMap& CheckpointSource::args() const {
 
 const CheckpointContents& CheckpointSource::contents(const ArgMap& fallback) const {
   Opened& o = *opened_;
-  const bool lacks_fallback =
-      o.format == CheckpointFormat::kMegatron && args().empty() && !fallback.empty();
+  const auto stores_no_settings = [&] {
+    if (o.format == CheckpointFormat::kMegatron) return args().empty();
+    // Of DeepSpeed: the sizes that tensors show are among them.
+    return o.format == CheckpointFormat::kDeepSpeed && !args().contains("num_attention_heads");
+  };
+  const bool lacks_fallback = !fallback.empty() && stores_no_settings();
   if (o.contents && (o.has_fallback || !lacks_fallback)) return *o.contents;
   switch (o.format) {
     case CheckpointFormat::kMegatron:
@@ -79,7 +83,8 @@ const CheckpointContents& CheckpointSource::contents(const ArgMap& fallback) con
       o.has_fallback = lacks_fallback;
       break;
     case CheckpointFormat::kDeepSpeed:
-      o.contents = open_deepspeed_checkpoint(o.directory);
+      o.contents = open_deepspeed_checkpoint(o.directory, fallback);
+      o.has_fallback = !fallback.empty();
       break;
     default:
       o.contents = open_checkpoint(o.directory);

@@ -114,6 +114,31 @@ ParameterSchedulerState scheduler_state(const std::map<std::string, ArgMap>& sca
                                               .steps = count("wd_incr_steps")}};
 }
 
+// DeepSpeed's files have only the position if the schedule was its own: the flags' schedule goes on
+// from there.
+void load_scheduler(TrainingState& run, const std::map<std::string, ArgMap>& scalars,
+                    const OptimizerConfig& config) {
+  const auto stored = scalars.find(kScheduler);
+  const bool has_position = stored != scalars.end() && stored->second.contains("num_steps");
+  if (!has_position || stored->second.contains("max_lr")) {
+    run.scheduler.load(scheduler_state(scalars), scheduler_load_of(config));
+    return;
+  }
+  if (scheduler_load_of(config) == SchedulerLoad::kUseCheckpoint) {
+    throw ConfigError(
+        "--use-checkpoint-opt_param-scheduler: the checkpoint stores no schedule, only the "
+        "position "
+        "in it; give the schedule with --lr, --lr-decay-style and the like");
+  }
+  ParameterSchedulerState state = run.scheduler.state();
+  state.num_steps = value_of<int64_t>(scalars, kScheduler, "num_steps");
+  warn(
+      fmt::format("the checkpoint stores no schedule of learning rates; that of the flags goes on "
+                  "at sample {}",
+                  state.num_steps));
+  run.scheduler.load(state, SchedulerLoad::kUseCommandLine);
+}
+
 void load_optimizer_scalars(Optimizer& optimizer, const std::map<std::string, ArgMap>& scalars,
                             int64_t iteration) {
   OptimizerScalars loaded;
@@ -385,7 +410,7 @@ void load_run(const RunConfig& config, TrainingState& run, const CheckpointSourc
                       value_of<double>(state.scalars, kProgress, "floating_point_operations")};
   if (with_optimizer) {
     load_optimizer_scalars(run.optimizer, state.scalars, state.iteration);
-    run.scheduler.load(scheduler_state(state.scalars), scheduler_load_of(config.optimizer));
+    load_scheduler(run, state.scalars, config.optimizer);
   } else {
     run.optimizer.reload_main_params();
   }

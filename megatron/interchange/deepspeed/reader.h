@@ -6,16 +6,18 @@
 
 namespace megatron {
 
-// The weights of a GPT that BigScience's Megatron-DeepSpeed saved: a directory global_stepN with
-// layer_LL-model_TT-model_states.pt for each pipeline layer and tensor-parallel rank, and
-// mp_rank_00_model_states.pt for everything else. Tensors that every rank has drift apart there;
-// their mean is read, as BLOOM's converter does. The optimizer's state (ZeRO) is not read.
+// A checkpoint of DeepSpeed: a directory with the files of files.h, of a pipeline of BigScience's
+// Megatron-DeepSpeed or of a module with the names of Megatron-LM, in any stage of ZeRO and of any
+// number of ranks, with Adam's state. Or the universal checkpoint that ds_to_universal makes of
+// such a directory. Files are mapped; elements are read on demand, a parameter at a time.
 //
-// Or the universal checkpoint that DeepSpeed's ds_to_universal makes of such a directory, in which
-// zero/<parameter> has the whole weight and both moments of Adam: a run can go on with it.
+// `fallback` has the settings for files that store none. Sizes that tensors show need not be among
+// them. Where the files have no schedule of learning rates as Megatron-LM's, the scalars have only
+// the position in it.
 //
 // Throws IoError; FormatError for files that do not fit each other; Unsupported for tensors that no
-// GPT of this program has.
-CheckpointContents open_deepspeed_checkpoint(const std::filesystem::path& directory);
+// model of this program has.
+CheckpointContents open_deepspeed_checkpoint(const std::filesystem::path& directory,
+                                             const ArgMap& fallback = {});
 
 }  // namespace megatron

@@ -11,6 +11,7 @@
 #include "megatron/checkpoint/directory.h"
 #include "megatron/core/error.h"
 #include "megatron/core/listed.h"
+#include "megatron/interchange/megatron/completion.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/optimizer.h"
@@ -105,7 +106,7 @@ class MegatronReader {
     pipeline_ranks_ = ranks_.back().pipeline + 1;
     read_settings(args);
     read_models();
-    add_sizes();
+    add_tensor_sizes(kind_, contents_);
     if (contents_.is_release) {
       contents_.iteration = 0;
     } else {
@@ -123,7 +124,6 @@ class MegatronReader {
 
   void read_settings(const ArgMap& args);
   void add_released_sizes();
-  void add_sizes();
   void read_random_state();
   void read_scheduler();
   void read_models();
@@ -144,7 +144,6 @@ class MegatronReader {
   int64_t pipeline_ranks_ = 1;
   int64_t version_ = 0;
   std::optional<ParameterTable> table_;
-  bool is_gated_ = false;
   bool is_untied_ = false;
 };
 
@@ -174,8 +173,7 @@ void MegatronReader::read_settings(const ArgMap& given) {
   if (args == nullptr) add_released_sizes();
   const PyValue* version = root.find("checkpoint_version");
   version_ = version != nullptr ? static_cast<int64_t>(version->number().value_or(0.0)) : 0;
-  is_gated_ = is_gated(settings);
-  table_ = parameter_table(kind_, is_gated_);
+  table_ = parameter_table(kind_, is_gated(settings));
   is_untied_ = value_or(settings, "untie_embeddings_and_output_weights", false);
 
   contents_.iteration = iteration_in(root);
@@ -287,37 +285,6 @@ void MegatronReader::read_chunk(RankFiles& rank, PyValue model, FirstLayers firs
   order_as_registered(chunk);
 }
 
-// Adds the sizes that tensors show, where the settings do not say them.
-void MegatronReader::add_sizes() {
-  const StoredSection& weights = contents_.sections[kWeightsSection];
-  const auto add = [&](const char* name, const char* tensor, int axis, int64_t divisor = 1) {
-    const auto found = weights.find(tensor);
-    if (found == weights.end() || found->second.shape.rank() <= axis) return;
-    ArgValue& value = contents_.args[name];
-    if (std::holds_alternative<std::monostate>(value)) value = found->second.shape[axis] / divisor;
-  };
-  add("padded_vocab_size", kWords, 0);
-  add("hidden_size", kWords, 1);
-  add("max_position_embeddings", "embedding.position_embeddings.weight", 0);
-  add("seq_length", "embedding.position_embeddings.weight", 0);
-  const bool is_gpt = kind_ == ModelKind::kGpt;
-  add("ffn_hidden_size",
-      is_gpt ? "decoder.layers.0.mlp.linear_fc1.weight" : "encoder.layers.0.mlp.linear_fc1.weight",
-      0, is_gated_ ? 2 : 1);
-  if (kind_ == ModelKind::kBert) {
-    contents_.args["bert_binary_head"] = weights.contains("binary_head.weight");
-  }
-  ArgValue& layers = contents_.args["num_layers"];
-  if (!std::holds_alternative<std::monostate>(layers)) return;
-  int64_t count = 0;
-  for (const auto& [name, tensor] : weights) {
-    std::optional<int64_t> layer;
-    without_layer(name, layer);
-    if (layer) count = std::max(count, *layer + 1);
-  }
-  layers = count;
-}
-
 std::vector<ShardPart> MegatronReader::parts_of(const RankTensor& parameter, const Shape& whole,
                                                 int64_t rank) const {
   if (version_ < 2 && kind_ == ModelKind::kT5) {
@@ -382,12 +349,7 @@ void MegatronReader::read_optimizers() {
     };
     read_megatron_optimizer(rank, contents_.args, sink, contents_.scalars);
   }
-  if (!contents_.has_optimizer() || contents_.sections.contains(kMainParamSection)) return;
-  // A run in fp32 keeps no copies: the weights are the main parameters.
-  const StoredSection& weights = contents_.sections.at(kWeightsSection);
-  const bool is_fp32 = std::ranges::all_of(
-      weights, [](const auto& entry) { return entry.second.dtype == DType::kFloat32; });
-  if (is_fp32) contents_.sections[kMainParamSection] = weights;
+  add_main_params(contents_);
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "megatron/interchange/megatron/names.h"
+
+// The names of parameters in checkpoints of DeepSpeed.
+namespace megatron {
+
+// Layers of BigScience's pipeline: 0 casts, 2 and the one after the transformer's layers transpose;
+// they have no parameters.
+inline constexpr int kPipelineEmbedding = 1;
+inline constexpr int kPipelineFirstLayer = 3;
+inline constexpr int kPipelineAfterLayers = 2;  // from the last layer to the final norm
+
+// The number of the pipeline layer that "4.mlp.dense_h_to_4h.bias" or "tied_modules.embed.K" is of,
+// and the rest; none for a parameter of a module without a pipeline.
+struct PipelineName {
+  int layer = 0;
+  std::string key;
+};
+std::optional<PipelineName> pipeline_name(std::string_view parameter);
+
+// Finds our names of parameters.
+class DeepSpeedNames {
+ public:
+  // Of a model with these parameters, as DeepSpeed names them.
+  explicit DeepSpeedNames(const std::vector<std::string>& parameters);
+
+  ModelKind kind() const { return kind_; }
+  // Of a pipeline: its last layer, the final norm; 0 without one.
+  int last_layer() const { return last_layer_; }
+  // None for the copy of a tied embedding. Throws Unsupported if no model of this program has the
+  // parameter.
+  std::optional<std::string> ours(std::string_view parameter, const std::string& file) const;
+
+ private:
+  ModelKind kind_ = ModelKind::kGpt;
+  int last_layer_ = 0;
+};
+
+}  // namespace megatron
