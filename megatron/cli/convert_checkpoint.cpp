@@ -50,6 +50,8 @@ struct Options {
   std::string model_size;
   std::string checkpoint_type = "hf";
   int64_t max_queue_size = 50;
+  int64_t num_extract_workers = 0;
+  int64_t num_merge_workers = 0;
   int64_t expert = 1;
   int64_t num_attention_heads = 0;
   bool bf16 = false;
@@ -128,6 +130,8 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.add_optional("--model-size", o.model_size, "Not needed: config.json has it.");
   flags.add("--checkpoint-type", o.checkpoint_type, "hf: Meta's own files are not read.");
   flags.add("--max-queue-size", o.max_queue_size, "Not needed.");
+  flags.add_optional("--num_extract_workers", o.num_extract_workers, "Not needed.");
+  flags.add_optional("--num_merge_workers", o.num_merge_workers, "Not needed.");
   flags.group("checking");
   flags.add_switch("--no-checking", o.no_checking,
                    "Neither verify the written tensors nor compare the models' logits.");

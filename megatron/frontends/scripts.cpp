@@ -54,6 +54,11 @@ constexpr Script kScripts[] = {
     {"convert_megatron_gpt2_checkpoint.py", "convert-megatron-checkpoint"},
     {"convert_megatron_bert_checkpoint.py", "convert-megatron-checkpoint"},
     {"merge_mp_partitions.py", "merge-mp-partitions"},
+    {"deepspeed_to_megatron.py", "convert-checkpoint"},
+    {"deepspeed_to_transformers.py", "convert-checkpoint", "--saver=hf"},
+    // What they make, a checkpoint of this program is: every layout of ranks loads it.
+    {"deepspeed_to_deepspeed.py", "convert-checkpoint", "--saver=native"},
+    {"ds_to_universal.py", "convert-checkpoint", "--saver=native"},
     {"blacklist_urls.py", "corpus", "blacklist-urls"},
     {"cleanup_dataset.py", "corpus", "clean"},
     {"cleanup_fix_dataset.py", "corpus", "fix"},

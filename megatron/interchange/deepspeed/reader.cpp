@@ -36,12 +36,10 @@ CheckpointContents settings_in(const fs::path& directory, PyValue root, const Ar
     const PyValue* value = root.find_path(keys);
     return value != nullptr ? value->integer().value_or(otherwise) : otherwise;
   };
-  const auto size_of_vocabulary = [&](const char* theirs, const char* ours) {
-    const int64_t size = count({"checkpoint_info", theirs}, 0);
-    if (size > 0 && !contents.args.contains(ours)) contents.args[ours] = size;
-  };
-  size_of_vocabulary("padded_vocab_size", "padded_vocab_size");
-  size_of_vocabulary("original_vocab_size", "orig_vocab_size");
+  const int64_t rows = count({"checkpoint_info", "padded_vocab_size"}, 0);
+  if (rows > 0 && !contents.args.contains("padded_vocab_size")) {
+    contents.args["padded_vocab_size"] = rows;
+  }
   contents.iteration = count({"iteration"}, count({"global_steps"}, 0));
   const auto setting = [&](const char* name, int64_t otherwise) {
     return args != nullptr ? value_or<int64_t>(contents.args, name, otherwise) : otherwise;

@@ -191,7 +191,7 @@ TEST_F(RealFilesTest, OfAPipelineHaveTheirScaleAndMainParameters) {
   EXPECT_EQ(scale.at("scale"), ArgValue(4096.0));
   EXPECT_EQ(scale.at("growth_tracker"), ArgValue(int64_t{5}));
   EXPECT_EQ(scale.at("hysteresis_tracker"), ArgValue(int64_t{2}));
-  EXPECT_EQ(contents.args.at("orig_vocab_size"), ArgValue(int64_t{64}));
+  EXPECT_EQ(contents.args.at("padded_vocab_size"), ArgValue(int64_t{64}));
 }
 
 TEST_F(RealFilesTest, AreRefusedWhenRanksAreMissingOrTooMany) {
