@@ -9,6 +9,7 @@
 
 #include "megatron/cli/command.h"
 #include "megatron/core/error.h"
+#include "megatron/core/hub_cache.h"
 #include "megatron/core/log.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/check_conversion.h"
@@ -19,6 +20,7 @@
 #include "megatron/interchange/save_contents.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/settings/flag_table.h"
+#include "megatron/tokenizers/tokenizer_files.h"
 
 namespace megatron::cli {
 namespace {
@@ -121,7 +123,8 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.group("accepted for compatibility");
   flags.add_optional("--megatron-path", o.megatron_path, "Not needed.");
   flags.add_optional("--tokenizer_name", o.tokenizer_name,
-                     "hf: a directory whose tokenizer files are copied.");
+                     "hf: whose tokenizer files are copied: a directory, or the name of a model in "
+                     "Hugging Face's cache.");
   flags.add_optional("--tokenizer-model", o.tokenizer_model, "Not needed.");
   flags.add_optional("--position-embedding-type", o.position_embedding_type,
                      "Not needed: stored in the source.");
@@ -344,10 +347,22 @@ ArgMap settings_given(const Options& o) {
 fs::path tokenizer_directory(const Options& o, const CheckpointSource& source) {
   const fs::path own = source.hf() != nullptr ? source.directory() : fs::path();
   if (o.tokenizer_name.empty()) return own;
-  if (fs::is_directory(o.tokenizer_name)) return o.tokenizer_name;
-  warn(fmt::format("--tokenizer_name {}: is not a directory, so no tokenizer files are copied",
-                   o.tokenizer_name));
-  return own;
+  const std::optional<fs::path> named = find_model_path(o.tokenizer_name);
+  if (!named) {
+    warn(
+        fmt::format("--tokenizer_name {}: there is no such folder, and no model of that name in "
+                    "Hugging Face's cache, so no tokenizer files are copied",
+                    o.tokenizer_name));
+    return own;
+  }
+  if (!tokenizer_of_model(*named)) {
+    warn(
+        fmt::format("--tokenizer_name {}: has no tokenizer (tokenizer.json, or vocab.json and "
+                    "merges.txt), so no tokenizer files are copied",
+                    o.tokenizer_name));
+    return own;
+  }
+  return *named;
 }
 
 }  // namespace

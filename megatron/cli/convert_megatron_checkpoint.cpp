@@ -46,6 +46,7 @@ std::vector<std::string> size_flags(const std::string& config_file) {
 int convert_megatron_checkpoint(std::span<const std::string> words) {
   bool print_structure = false;
   std::string config_file;
+  std::string tokenizer_name;
   int64_t heads = 0;
   FlagTable flags;
   flags.group("conversion");
@@ -55,6 +56,9 @@ int convert_megatron_checkpoint(std::span<const std::string> words) {
                      "A config.json with the sizes of a checkpoint that stores none.");
   flags.add_optional("--num-attention-heads", heads,
                      "Attention heads, for a checkpoint without settings.");
+  flags.add_optional("--tokenizer_name", tokenizer_name,
+                     "Folder of a tokenizer, or name of a model in Hugging Face's cache (gpt2): "
+                     "its files are copied.");
   std::vector<std::string> rest(words.begin(), words.end());
   std::vector<std::string> own = flags.take_own(rest);
   std::string path;
@@ -77,6 +81,9 @@ int convert_megatron_checkpoint(std::span<const std::string> words) {
   if (!config_file.empty()) {
     const std::vector<std::string> sizes = size_flags(config_file);
     conversion.insert(conversion.end(), sizes.begin(), sizes.end());
+  }
+  if (!tokenizer_name.empty()) {
+    conversion.insert(conversion.end(), {"--tokenizer_name", tokenizer_name});
   }
   if (heads > 0) {
     conversion.insert(conversion.end(), {"--num-attention-heads", std::to_string(heads)});

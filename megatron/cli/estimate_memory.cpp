@@ -12,6 +12,7 @@
 
 #include "megatron/cli/planned_args.h"
 #include "megatron/core/error.h"
+#include "megatron/core/hub_cache.h"
 #include "megatron/core/log.h"
 #include "megatron/formats/json_file.h"
 #include "megatron/frontends/accelerate/memory_estimate.h"
@@ -98,13 +99,15 @@ Model model_of(const std::string& named, const EstimateFlags& estimate,
   model.kind = estimate.kind;
   if (named.empty()) return model;
   model.name = named;
-  if (!fs::exists(named)) {
-    throw ConfigError(fmt::format(
-        "{} does not exist; name a config.json, the folder of a downloaded model, or a checkpoint",
-        named));
+  const std::optional<fs::path> path = find_model_path(named);
+  if (!path) {
+    throw ConfigError(
+        fmt::format("{} does not exist, and Hugging Face's cache has no model of that name; name a "
+                    "config.json, the folder of a downloaded model, or a checkpoint",
+                    named));
   }
-  const fs::path file = config_file_of(named);
-  file.empty() ? take_checkpoint(model, named) : take_config(model, file);
+  const fs::path file = config_file_of(*path);
+  file.empty() ? take_checkpoint(model, *path) : take_config(model, file);
   for (const char* const setting : {"tokenizer_type", "padded_vocab_size", "seq_length"}) {
     model.settings.erase(setting);
   }

@@ -5,18 +5,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/hub_cache.h"
 #include "megatron/core/log.h"
 #include "megatron/data/python_json.h"
 #include "megatron/interchange/hf/adapters.h"
 #include "megatron/interchange/hf/folder.h"
-#include "megatron/interchange/hf/hub_cache.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/hf/peft_folder.h"
 #include "megatron/interchange/source_settings.h"
@@ -98,7 +97,7 @@ void load_model(const FinetuneHooks& hooks, const Pretraining& begun, TrainingRu
 DatasetFiles files_of(const FinetuneFlags& flags) {
   DatasetFiles files;
   if (flags.train_file.empty() && !flags.dataset_name.empty()) {
-    fs::path folder = dataset_path(flags.dataset_name, "--dataset_name", std::getenv);
+    fs::path folder = dataset_path(flags.dataset_name, "--dataset_name");
     if (!flags.dataset_config_name.empty()) {
       folder /= flags.dataset_config_name;
       if (!fs::exists(folder)) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,10 +10,10 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/core/hub_cache.h"
 #include "megatron/core/log.h"
 #include "megatron/core/number_text.h"
 #include "megatron/frontends/override_settings.h"
-#include "megatron/interchange/hf/hub_cache.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/models/epoch_report.h"
 #include "megatron/optim/parameter_scheduler.h"
@@ -59,13 +58,8 @@ ResumePoint resume_point(const fs::path& named) {
   return point;
 }
 
-// The path of a model that a flag names.
-fs::path named_model(const std::string& name, const char* flag) {
-  return model_path(name, flag, [](const char* variable) { return std::getenv(variable); });
-}
-
 Origin origin_of_config(const FinetuneFlags& flags, TrainingArgs& args) {
-  const fs::path path = named_model(flags.config_name, "--config_name");
+  const fs::path path = model_path(flags.config_name, "--config_name");
   const HfModel model = read_hf_config(path);
   ArgMap settings = settings_of(model);
   settings.erase("tokenizer_type");
@@ -83,7 +77,7 @@ std::string named_source(const FinetuneFlags& flags) {
     return resume_point(flags.resume_from_checkpoint).checkpoints.string();
   }
   if (flags.model_name_or_path.empty()) return "";
-  return named_model(flags.model_name_or_path, "--model_name_or_path").string();
+  return model_path(flags.model_name_or_path, "--model_name_or_path").string();
 }
 
 }  // namespace
@@ -92,7 +86,7 @@ ModelKind named_kind(const FinetuneFlags& flags) {
   const std::string source = named_source(flags);
   if (!source.empty()) return find_source(source, 0, true).kind();
   if (flags.config_name.empty()) return ModelKind::kGpt;
-  return read_hf_config(named_model(flags.config_name, "--config_name")).transformer.kind;
+  return read_hf_config(model_path(flags.config_name, "--config_name")).transformer.kind;
 }
 
 namespace {
@@ -104,7 +98,7 @@ ArgMap special_ids(const FinetuneFlags& flags, const ArgMap& settings) {
       flags.model_name_or_path.empty() ? flags.config_name : flags.model_name_or_path;
   ArgMap stated = settings;
   if (!flags.resume_from_checkpoint.empty() && !model.empty()) {
-    const fs::path path = named_model(model, "--model_name_or_path");
+    const fs::path path = model_path(model, "--model_name_or_path");
     if (fs::exists(fs::is_directory(path) ? path / "config.json" : path)) {
       stated = settings_of(read_hf_config(path));
     }
@@ -154,7 +148,7 @@ void choose_tokenizer(const FinetuneFlags& flags, const Origin& origin, Training
   if (names_tokenizer(args)) return;
   const fs::path folder = flags.tokenizer_name.empty()
                               ? origin.folder
-                              : named_model(flags.tokenizer_name, "--tokenizer_name");
+                              : model_path(flags.tokenizer_name, "--tokenizer_name");
   const bool is_checkpoint = flags.tokenizer_name.empty() && !origin.is_hf;
   const std::optional<TokenizerConfig> found =
       is_checkpoint ? tokenizer_of_checkpoint(folder) : tokenizer_of_model(folder);

@@ -8,11 +8,11 @@
 
 #include "megatron/checkpoint/load.h"
 #include "megatron/core/error.h"
+#include "megatron/core/hub_cache.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/unzip.h"
 #include "megatron/interchange/deepspeed/reader.h"
 #include "megatron/interchange/hf/adapters.h"
-#include "megatron/interchange/hf/hub_cache.h"
 #include "megatron/interchange/hf/names.h"
 #include "megatron/interchange/hf/peft_folder.h"
 #include "megatron/interchange/megatron/files.h"
@@ -178,8 +178,7 @@ CheckpointSource adapted_source(const std::filesystem::path& folder) {
   const std::filesystem::path path =
       std::filesystem::exists(beside)
           ? beside
-          : model_path(base, fmt::format("{}: base_model_name_or_path", folder.string()).c_str(),
-                       [](const char* variable) { return std::getenv(variable); });
+          : model_path(base, fmt::format("{}: base_model_name_or_path", folder.string()).c_str());
   return find_source(path, 0, true).with_adapters(folder);
 }
 

@@ -20,9 +20,10 @@ void add_tokenizer_flags(FlagTable& flags, TokenizerConfig& tokenizer) {
       .add_optional("--merge-file,--merges-file", tokenizer.merge_file,
                     "Merges of a GPT-2: merges.txt.")
       .in_every_version();
-  flags.add_optional("--tokenizer-model,--tokenizer-name-or-path", tokenizer.tokenizer_model,
-                     "A SentencePiece model, a tokenizer.json, the list of a TikTokenizer, or a "
-                     "folder with the files.");
+  flags.add_optional(
+      "--tokenizer-model,--tokenizer-name-or-path", tokenizer.tokenizer_model,
+      "A SentencePiece model, a tokenizer.json, the list of a TikTokenizer, a folder "
+      "with the files, or the name of a model in Hugging Face's cache.");
   flags
       .add_optional("--vocab-size", tokenizer.vocab_size,
                     "Number of ids, for NullTokenizer and TikTokenizer.")

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "megatron/core/error.h"
+#include "megatron/core/hub_cache.h"
 #include "megatron/tokenizers/bert_tokenizer.h"
 #include "megatron/tokenizers/gpt2_bpe_tokenizer.h"
 #include "megatron/tokenizers/hf/hf_tokenizer.h"
@@ -88,15 +89,15 @@ std::unique_ptr<Tokenizer> make_tik(const TokenizerConfig& config) {
 }
 
 std::unique_ptr<Tokenizer> make_hf(const TokenizerConfig& config) {
+  const char* const flag = config.tokenizer_type == "PretrainedFromHF" ? "--tokenizer-name-or-path"
+                                                                       : "--tokenizer-model";
   if (config.tokenizer_model.empty()) {
     throw ConfigError(fmt::format(
         "--tokenizer-type {}: {} is missing; give a folder with tokenizer.json or that file",
-        config.tokenizer_type,
-        config.tokenizer_type == "PretrainedFromHF" ? "--tokenizer-name-or-path"
-                                                    : "--tokenizer-model"));
+        config.tokenizer_type, flag));
   }
   return std::make_unique<hf::HfTokenizer>(
-      config.tokenizer_model,
+      model_path(config.tokenizer_model, flag).string(),
       hf::HfTokenizer::Options{.type = config.tokenizer_type,
                                .vocab_extra_ids = config.vocab_extra_ids,
                                .include_special_tokens = config.tokenizer_hf_include_special_tokens,

@@ -7,6 +7,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/core/hub_cache.h"
 
 namespace megatron {
 namespace {
@@ -127,14 +128,17 @@ std::vector<TokenizerFile> tokenizer_files(const TokenizerConfig& config) {
   add(config.vocab_file, copies.vocab_file);
   add(config.merge_file, copies.merge_file);
   if (config.tokenizer_model.empty()) return files;
-  if (fs::is_directory(config.tokenizer_model)) {
-    add_folder(config.tokenizer_model, files);
+  const fs::path model = is_hugging_face(config)
+                             ? model_path(config.tokenizer_model, "--tokenizer-model")
+                             : fs::path(config.tokenizer_model);
+  if (fs::is_directory(model)) {
+    add_folder(model, files);
     return files;
   }
-  if (is_hugging_face(config)) add_folder(fs::path(config.tokenizer_model).parent_path(), files);
+  if (is_hugging_face(config)) add_folder(model.parent_path(), files);
   // The file itself, whatever it is called, and not a neighbour of the name that its copy gets.
   std::erase_if(files, [&](const TokenizerFile& file) { return file.name == model_name(config); });
-  add(config.tokenizer_model, model_name(config));
+  add(model, model_name(config));
   return files;
 }
 

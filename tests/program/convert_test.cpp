@@ -159,6 +159,14 @@ TEST_F(ConvertTest, TheScriptOfTransformersWritesBesideItsInput) {
       convert(path("old"), path("hf"), {"--saver", "hf", "--num-attention-heads", "4"}));
   EXPECT_EQ(score(path("download"), {{1, 2, 3}}), score(path("hf"), {{1, 2, 3}}));
   EXPECT_THAT(errors_of(run(script, {})), ElementsAre(HasSubstr("the path of the checkpoint")));
+
+  const Outcome with_tokenizer =
+      run(script, {"--config_file", path("config.json").string(), "--tokenizer_name",
+                   golden("megatron/data").string(), archive});
+  expect_converted(with_tokenizer);
+  EXPECT_THAT(
+      names_in(path("download")),
+      ElementsAre("config.json", "merges.txt", "pytorch_model.bin", "release.zip", "vocab.json"));
 }
 
 TEST_F(ConvertTest, NothingOfAnEarlierConversionStays) {
@@ -197,6 +205,15 @@ TEST_F(ConvertTest, HuggingFaceModelsComeWithTheirTokenizer) {
   const auto back = nlohmann::json::parse(read_text(path("back/config.json")));
   EXPECT_EQ(back.at("eos_token_id"), 50256);
   EXPECT_TRUE(fs::exists(path("back/tokenizer.json")));
+
+  const Outcome without =
+      convert(path("megatron"), path("without"),
+              {"--saver", "hf", "--tokenizer_name", golden("hf/gpt2").string()});
+  expect_converted(without);
+  EXPECT_THAT(without.err, HasSubstr("has no tokenizer (tokenizer.json"));
+  EXPECT_THAT(
+      convert(path("megatron"), path("none"), {"--saver", "hf", "--tokenizer_name", "no/x"}).err,
+      HasSubstr("--tokenizer_name no/x: there is no such folder, and no model"));
 }
 
 TEST_F(ConvertTest, FlagsOfAnAbsentOptimizerAreWarnedOf) {

@@ -241,10 +241,8 @@ TokenizerFile tokenizer_of(const fs::path& folder, const Json& config) {
 HfFiles read_hf_files(const std::string& path) {
   const bool is_folder = fs::is_directory(path);
   if (!is_folder && !fs::exists(path)) {
-    throw IoError(fmt::format(
-        "{}: no such file or folder; names of models are not looked up on the network, so give a "
-        "folder with tokenizer.json",
-        path));
+    throw IoError(
+        fmt::format("{}: no such file or folder; give a folder with tokenizer.json", path));
   }
   const fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
   const Json config = read_json_if_there(folder / "tokenizer_config.json");

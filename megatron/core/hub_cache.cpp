@@ -1,6 +1,8 @@
-#include "megatron/interchange/hf/hub_cache.h"
+#include "megatron/core/hub_cache.h"
 
 #include <fmt/format.h>
+
+#include <cstdlib>
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
@@ -9,9 +11,8 @@ namespace megatron {
 namespace {
 
 namespace fs = std::filesystem;
-using Variable = std::function<const char*(const char*)>;
 
-fs::path hub_cache(const Variable& variable) {
+fs::path hub_cache(const EnvironmentLookup& variable) {
   const auto folder = [&](const char* name) {
     const char* const value = variable(name);
     return value == nullptr ? fs::path() : fs::path(value);
@@ -30,18 +31,21 @@ std::string folder_of(const char* kind, std::string name) {
   return fmt::format("{}s--{}", kind, name);
 }
 
-fs::path path_of(const char* kind, const char* what, const std::string& name, const char* flag,
-                 const Variable& variable) {
+std::optional<fs::path> find_path(const char* kind, const std::string& name,
+                                  const EnvironmentLookup& variable) {
   if (fs::exists(name)) return name;
   const fs::path folder = hub_cache(variable) / folder_of(kind, name);
   const fs::path reference = folder / "refs" / "main";
-  if (fs::exists(reference)) {
-    std::string revision = read_text(reference);
-    revision.erase(revision.find_last_not_of(" \r\n") + 1);
-    if (const fs::path snapshot = folder / "snapshots" / revision; fs::exists(snapshot)) {
-      return snapshot;
-    }
-  }
+  if (!fs::exists(reference)) return std::nullopt;
+  std::string revision = read_text(reference);
+  revision.erase(revision.find_last_not_of(" \r\n") + 1);
+  const fs::path snapshot = folder / "snapshots" / revision;
+  return fs::exists(snapshot) ? std::optional(snapshot) : std::nullopt;
+}
+
+fs::path path_of(const char* kind, const char* what, const std::string& name, const char* flag,
+                 const EnvironmentLookup& variable) {
+  if (const std::optional<fs::path> found = find_path(kind, name, variable)) return *found;
   throw ConfigError(
       fmt::format("{0} {1}: there is no such file or folder, and no {2} of that name in {3}; "
                   "download the {2} there with Hugging Face's tools, or give the path of its "
@@ -51,12 +55,20 @@ fs::path path_of(const char* kind, const char* what, const std::string& name, co
 
 }  // namespace
 
-fs::path model_path(const std::string& name, const char* flag, const Variable& variable) {
+const char* own_environment(const char* name) { return std::getenv(name); }
+
+fs::path model_path(const std::string& name, const char* flag, const EnvironmentLookup& variable) {
   return path_of("model", "model", name, flag, variable);
 }
 
-fs::path dataset_path(const std::string& name, const char* flag, const Variable& variable) {
+fs::path dataset_path(const std::string& name, const char* flag,
+                      const EnvironmentLookup& variable) {
   return path_of("dataset", "data set", name, flag, variable);
+}
+
+std::optional<fs::path> find_model_path(const std::string& name,
+                                        const EnvironmentLookup& variable) {
+  return find_path("model", name, variable);
 }
 
 }  // namespace megatron
