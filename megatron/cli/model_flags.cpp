@@ -1,5 +1,8 @@
 #include "megatron/cli/model_flags.h"
 
+#include <cstdlib>
+
+#include "megatron/frontends/accelerate/environment.h"
 #include "megatron/settings/tokenizer_flags.h"
 
 namespace megatron::cli {
@@ -15,6 +18,8 @@ void add_inference_weights(FlagTable& table, InferenceWeights& weights) {
 }
 
 void add_model_flags(FlagTable& table, ModelFlags& flags) {
+  frontends::apply_accelerate_degrees(flags.parallel,
+                                      [](const char* name) { return std::getenv(name); });
   table.group("model");
   table.add_optional(
       "--load", flags.load,
@@ -31,7 +36,8 @@ void add_model_flags(FlagTable& table, ModelFlags& flags) {
   add_inference_weights(table, flags.weights);
   table.group("parallel");
   table.add("--tensor-model-parallel-size", flags.parallel.tensor_model_parallel_size,
-            "Ranks that share each layer, under megatron launch; may differ from training.");
+            "Ranks that share each layer, under megatron launch; may differ from training. Under "
+            "accelerate launch its configuration says both sizes.");
   table.add("--pipeline-model-parallel-size", flags.parallel.pipeline_model_parallel_size,
             "Stages that the layers are divided into; may differ from training.");
   table.add_optional("--decoder-first-pipeline-num-layers",

@@ -45,6 +45,7 @@ constexpr Script kScripts[] = {
     {"merge_datasets.py", "merge-datasets"},
     {"merge_preprocessed_data.py", "merge-datasets"},
     {"generate_samples_gpt.py", "generate"},
+    {"megatron_gpt2_generation.py", "generate"},
     {"run_text_generation_server.py", "serve"},
     {"text_generation_cli.py", "text-generation-cli"},
     {"checkpoint/util.py", "convert-checkpoint"},

@@ -5,6 +5,9 @@
 
 #include <map>
 
+#include "megatron/core/error.h"
+#include "tests/support/message_of.h"
+
 namespace megatron::frontends {
 namespace {
 
@@ -54,6 +57,24 @@ TEST(AccelerateEnvironment, BecomesFlags) {
   EXPECT_EQ(map.at("recompute_granularity"), ArgValue(std::string("selective")));
   EXPECT_EQ(map.at("use_distributed_optimizer"), ArgValue(true));
   EXPECT_EQ(map.at("bf16"), ArgValue(true));
+}
+
+TEST(AccelerateEnvironment, DegreesAreForLoadedModels) {
+  const auto degrees = [](const Variables& variables) {
+    ParallelConfig parallel;
+    apply_accelerate_degrees(parallel, [&](const char* name) {
+      const auto found = variables.find(name);
+      return found == variables.end() ? nullptr : found->second.c_str();
+    });
+    return std::pair(parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size);
+  };
+  Variables variables = {{"MEGATRON_LM_TP_DEGREE", "2"}, {"MEGATRON_LM_PP_DEGREE", "4"}};
+  EXPECT_EQ(degrees(variables), std::pair(int64_t{1}, int64_t{1}));
+  variables["ACCELERATE_USE_MEGATRON_LM"] = "true";
+  EXPECT_EQ(degrees(variables), std::pair(int64_t{2}, int64_t{4}));
+  variables["MEGATRON_LM_TP_DEGREE"] = "two";
+  EXPECT_THAT(message_of<ConfigError>([&] { degrees(variables); }),
+              HasSubstr("MEGATRON_LM_TP_DEGREE is two; it must be an integer of at least 1"));
 }
 
 TEST(AccelerateEnvironment, OtherMegatronArgsBecomeFlags) {

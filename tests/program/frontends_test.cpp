@@ -270,14 +270,85 @@ TEST_F(FrontendsTest, FaultsOfTheLaunchersHaveSentences) {
               ElementsAre("accelerate merge-weights is not available"));
   EXPECT_EQ(run("accelerate", {}).exit_code, 1);
   EXPECT_EQ(run("accelerate", {"--help"}).exit_code, 0);
-  EXPECT_THAT(errors_of(run("estimate-memory", {"/no/such"})),
-              ElementsAre(HasSubstr("/no/such does not exist; name a config.json")));
+  EXPECT_THAT(
+      errors_of(run("estimate-memory", {"/no/such"})),
+      ElementsAre(HasSubstr("/no/such does not exist, and Hugging Face's cache has no model")));
   EXPECT_THAT(errors_of(run("deepspeed", {"--autotuning", "run", "pretrain_gpt.py"})),
               ElementsAre(HasSubstr("autotuning and elastic training are not available")));
   EXPECT_THAT(errors_of(run("deepspeed", {"pretrain_ict.py"})),
               ElementsAre(HasSubstr("pretrain_ict.py has no command here yet")));
   EXPECT_THAT(errors_of(run("config", {"defaults"})),
               ElementsAre(HasSubstr("config defaults is not a command")));
+}
+
+// Names of models that Hugging Face's tools have downloaded.
+TEST_F(FrontendsTest, DownloadedTokenizersHaveNames) {
+  namespace fs = std::filesystem;
+  const fs::path model = path("home") / "hub" / "models--tiny--gpt2";
+  const fs::path snapshot = model / "snapshots" / "abc123";
+  fs::create_directories(model / "refs");
+  fs::create_directories(snapshot);
+  std::ofstream(model / "refs" / "main") << "abc123";
+  fs::copy(golden("hf/gpt2/config.json"), snapshot);
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    fs::copy(golden("megatron/data") / name, snapshot);
+  }
+  const RunOptions options{.environment = {{"HF_HOME", path("home").string()}}};
+  const Words tokenizer = {"--tokenizer-type", "PretrainedFromHF", "--tokenizer-name-or-path"};
+  const auto preprocess = [&](const std::string& name) {
+    return run("tools/preprocess_data.py",
+               joined(joined({"--input", golden("megatron/data/corpus.jsonl").string(),
+                              "--output-prefix", path("corpus").string(), "--append-eod"},
+                             tokenizer),
+                      {name}),
+               options);
+  };
+  EXPECT_EQ(preprocess("tiny/gpt2").exit_code, 0);
+  EXPECT_EQ(read_text(path("corpus_text_document.bin")),
+            read_text(golden("megatron/data/corpus_text_document.bin")));
+  EXPECT_THAT(errors_of(preprocess("tiny/other")),
+              ElementsAre(HasSubstr("--tokenizer-name-or-path tiny/other: there is no such file or "
+                                    "folder, and no model of that name in ")));
+
+  // A checkpoint keeps a copy of the files.
+  const Outcome trained = run("pretrain-gpt",
+                              joined(golden_flags()
+                                         .without("--vocab-file")
+                                         .without("--merge-file")
+                                         .with("--train-iters", "1")
+                                         .with("--eval-iters", "0")
+                                         .with("--save-interval", "1")
+                                         .with("--save", path("checkpoint").string())
+                                         .words(),
+                                     joined(tokenizer, {"tiny/gpt2"})),
+                              options);
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  const Words generation = {"--load",
+                            path("checkpoint").string(),
+                            "--prompt",
+                            "The",
+                            "--max-new-tokens",
+                            "4",
+                            "--greedy",
+                            "--device",
+                            "cpu"};
+  const Outcome generated = run("generate", generation);
+  EXPECT_EQ(generated.exit_code, 0) << generated.err;
+
+  // Accelerate's file says how many ranks share the model.
+  std::ofstream(path("config.yaml"))
+      << "distributed_type: MEGATRON_LM\nmegatron_lm_config:\n  megatron_lm_pp_degree: 2\n"
+         "  megatron_lm_tp_degree: 2\nmixed_precision: 'no'\nnum_processes: 4\n";
+  const Outcome shared =
+      run("accelerate", joined({"launch", "--config_file", path("config.yaml").string(),
+                                "megatron_gpt2_generation.py"},
+                               generation));
+  EXPECT_EQ(shared.exit_code, 0) << shared.err;
+  EXPECT_EQ(shared.out, generated.out);
+
+  const Outcome estimated = run("estimate-memory", {"tiny/gpt2"}, options);
+  EXPECT_EQ(estimated.exit_code, 0) << estimated.err;
+  EXPECT_THAT(estimated.out, HasSubstr("tiny/gpt2"));
 }
 
 // The command of Accelerate's document, with other data and sizes.

@@ -34,6 +34,12 @@ class Reader {
   Reader(TrainingArgs& args, const Variable& variable, std::vector<std::string>& problems)
       : args_(args), settings_(args), variable_(variable), problems_(problems) {}
 
+  void apply_degrees() {
+    if (!truth("ACCELERATE_USE_MEGATRON_LM").value_or(false)) return;
+    apply_integer("MEGATRON_LM_TP_DEGREE", "tensor_model_parallel_size");
+    apply_integer("MEGATRON_LM_PP_DEGREE", "pipeline_model_parallel_size");
+  }
+
   void apply(int64_t world_size) {
     apply_precision();
     if (truth("ACCELERATE_USE_DEEPSPEED").value_or(false)) apply_deepspeed(world_size);
@@ -42,8 +48,7 @@ class Reader {
 
  private:
   void apply_megatron(int64_t world_size) {
-    apply_integer("MEGATRON_LM_TP_DEGREE", "tensor_model_parallel_size");
-    apply_integer("MEGATRON_LM_PP_DEGREE", "pipeline_model_parallel_size");
+    apply_degrees();
     apply_truth("MEGATRON_LM_USE_DISTRIBUTED_OPTIMIZER", "use_distributed_optimizer");
     apply_clipping();
     const char* const sequence = "MEGATRON_LM_SEQUENCE_PARALLELISM";
@@ -172,6 +177,15 @@ class Reader {
 void apply_accelerate_environment(TrainingArgs& args, int64_t world_size, const Variable& variable,
                                   std::vector<std::string>& problems) {
   Reader(args, variable, problems).apply(world_size);
+}
+
+void apply_accelerate_degrees(ParallelConfig& parallel, const Variable& variable) {
+  TrainingArgs args;
+  args.parallel = parallel;
+  std::vector<std::string> problems;
+  Reader(args, variable, problems).apply_degrees();
+  if (!problems.empty()) throw ConfigError(problems);
+  parallel = args.parallel;
 }
 
 }  // namespace megatron::frontends

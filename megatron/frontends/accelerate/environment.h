@@ -21,4 +21,8 @@ using Variable = std::function<const char*(const char* name)>;
 void apply_accelerate_environment(TrainingArgs& args, int64_t world_size, const Variable& variable,
                                   std::vector<std::string>& problems);
 
+// Only the degrees of tensor and pipeline parallelism, for a command that loads a model: its flags
+// win. Throws ConfigError.
+void apply_accelerate_degrees(ParallelConfig& parallel, const Variable& variable);
+
 }  // namespace megatron::frontends
