@@ -314,7 +314,8 @@ DatasetMaker maker_of(const typename Dataset::Settings& settings, const Describe
                      std::optional<int64_t> num_samples, const DatasetOptions& options) {
             return std::make_shared<const Dataset>(std::move(data), bounds, split, num_samples,
                                                    options, settings);
-          }};
+          },
+      .is_split_by_document = true};
 }
 
 }  // namespace

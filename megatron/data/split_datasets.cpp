@@ -134,11 +134,12 @@ void add_dataset(SplitDatasets& datasets, Split split, const std::string& name,
 }
 
 // Do these bounds leave out every document of the blend? Few documents and --split may do that.
-bool is_empty(OpenDatasets& open, const Blend& blend, const SplitBounds& bounds) {
+bool is_empty(OpenDatasets& open, const Blend& blend, const SplitBounds& bounds,
+              bool is_split_by_document) {
   return std::ranges::all_of(blend.prefixes, [&](const std::string& prefix) {
     const auto data = open.open(prefix);
-    return split_range(bounds, data->num_documents()).size() == 0 &&
-           split_range(bounds, data->num_sequences()).size() == 0;
+    const int64_t size = is_split_by_document ? data->num_documents() : data->num_sequences();
+    return split_range(bounds, size).size() == 0;
   });
 }
 
@@ -186,7 +187,8 @@ SplitDatasets build_split_datasets(const DataConfig& config, const SampleCounts&
     any = any || !blends.empty();
     const auto bounds = is_split ? (*options.split_matrix)[k] : SplitBounds{};
     if (!bounds || samples.of(split) == 0) continue;
-    if (is_split && split != Split::kTrain && is_empty(open, paths.all, *bounds)) {
+    if (is_split && split != Split::kTrain &&
+        is_empty(open, paths.all, *bounds, maker.is_split_by_document)) {
       // Compat: in Megatron-LM building the index of no documents does not end.
       warn(fmt::format(
           "--split {} leaves no document for the {} split, which will not be evaluated; change it, "

@@ -48,6 +48,8 @@ struct DatasetMaker {
       std::shared_ptr<const IndexedDataset> data, SplitBounds bounds, Split split,
       std::optional<int64_t> num_samples, const DatasetOptions& options)>
       make;
+  // What --split divides: documents, or sequences.
+  bool is_split_by_document = false;
   // The parts of the data; empty: those of --split.
   std::optional<SplitMatrix> split_matrix = {};
 };

@@ -12,6 +12,7 @@
 
 #include "megatron/core/error.h"
 #include "megatron/core/file.h"
+#include "megatron/tokenizers/null_tokenizer.h"
 #include "tests/support/message_of.h"
 #include "tests/support/source_path.h"
 #include "tests/support/temporary_directory.h"
@@ -106,6 +107,22 @@ INSTANTIATE_TEST_SUITE_P(Splits, MaskedCacheTest,
                          testing::Values(GoldenSplit{Split::kTrain, 160},
                                          GoldenSplit{Split::kValid, 48},
                                          GoldenSplit{Split::kTest, 16}));
+
+// --split divides documents here, which have several sequences.
+TEST(MaskedDatasets, ASplitWithoutDocumentsIsNotEvaluated) {
+  const TemporaryDirectory directory;
+  DataConfig config;
+  config.data_path = {(kGolden / "data/sentences_text_sentence").string()};
+  config.data_cache_path = directory.path().string();
+  config.split = "99,1,0.001";
+  BertDataset::Settings settings;
+  settings.vocabulary = golden_vocabulary(0);
+  const SplitDatasets datasets =
+      build_split_datasets(config, {.train = 8, .valid = 0, .test = 8}, 32, 1234,
+                           NullTokenizer(1000), bert_dataset_maker(settings));
+  EXPECT_GE(datasets.train->num_samples(), 8);
+  EXPECT_EQ(datasets.test, nullptr);
+}
 
 // One case of tests/golden/megatron/masked/samples.txt.
 struct GoldenSamples {
