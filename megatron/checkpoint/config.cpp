@@ -14,7 +14,7 @@ std::vector<std::string> problems(const CheckpointConfig& c) {
   if (c.save_interval < 0) {
     found.push_back(fmt::format("--save-interval {} must be greater than 0", c.save_interval));
   } else if (!c.save.empty() && c.save_interval == 0) {
-    found.emplace_back("--save needs --save-interval; for example --save-interval 1000");
+    found.emplace_back("--save-interval is required with --save; for example --save-interval 1000");
   }
   if (c.keep_last < 0) {
     found.push_back(fmt::format("--keep-last {} must be at least 1", c.keep_last));

@@ -181,7 +181,7 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
         "--contigious-checkpointing", "--synchronize-each-layer", "--profile-backward",
         "--scattered-embeddings", "--split-transformers", "--memory-centric-tiled-linear",
         "--zero-reduce-scatter", "--zero-contigious-gradients", "--use-pin-memory",
-        "--abort-on-unmet-fused-kernel-constraints"}) {
+        "--abort-on-unmet-fused-kernel-constraints", "--cpu_torch_adam"}) {
     flags.add_later_entry(name, T::kSwitch, other, false, "For DeepSpeed's engine.");
   }
   for (const char* name : {"--tile-factor", "--zero-reduce-bucket-size",
@@ -226,6 +226,13 @@ void add_distributed_flags(FlagTable& flags, TrainingArgs& args) {
       .status = FlagStatus::kUsed;
   flags.add_later_entry("--use-bnb-optimizer", T::kSwitch, other, false, "8-bit Adam.",
                         "8-bit Adam");
+  flags.add_later_entry("--noise-density", T::kFloat, other, none, "Share of masked tokens.",
+                        "span corruption for a GPT");
+  flags.add_later_entry("--mean-noise-span-length", T::kFloat, other, none,
+                        "Mean length of a masked span.", "span corruption for a GPT");
+  flags.add_removed("--cpu-optimizer", T::kSwitch, "use --optimizer-cpu-offload");
+  flags.add_removed("--inference", T::kSwitch,
+                    "use --skip-train, or the commands score and generate");
 }
 
 }  // namespace megatron
