@@ -2,8 +2,13 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "megatron/checkpoint/directory.h"
 #include "megatron/core/error.h"
+#include "megatron/formats/safetensors.h"
 #include "megatron/formats/torch_writer.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tensors.h"
@@ -86,6 +91,174 @@ TEST_F(DeepSpeedReaderTest, NoticesMissingFiles) {
   std::filesystem::remove(directory_.path() / "mp_rank_00_model_states.pt");
   EXPECT_THAT(message_of<FormatError>([&] { open_deepspeed_checkpoint(directory_.path()); }),
               HasSubstr("it has the arguments of the run"));
+}
+
+// The same with the state of stage 1 on two data-parallel ranks for each tensor-parallel one, in
+// the forms of older and newer versions: parameters in a flat buffer that is cut where it falls,
+// behind them padding.
+class ZeroOnTensorRanksTest : public DeepSpeedReaderTest {
+ protected:
+  static constexpr int64_t kPart = 49;
+
+  Named parameters(int rank) const {
+    const float mean = rank == 0 ? 1.0f : 3.0f;
+    const Tensor same = full({6}, mean, DType::kFloat32, {});
+    return {{"tied_modules.embed.word_embeddings.weight", words_.slice(4 * rank, 4)},
+            {"tied_modules.embed.word_embeddings.norm.weight", same},
+            {"3.self_attention.query_key_value.weight", qkv_.slice(9 * rank, 9)},
+            {"3.self_attention.dense.bias", same},
+            {"5.weight", same}};
+  }
+  std::string optimizer_file(int data, int rank) const {
+    return "zero_pp_rank_" + std::to_string(data) + "_mp_rank_0" + std::to_string(rank) +
+           "_optim_states.pt";
+  }
+  void write_models() const {
+    for (int rank = 0; rank < 2; ++rank) {
+      TorchWriter writer(directory_.path() /
+                         ("mp_rank_0" + std::to_string(rank) + "_model_states.pt"));
+      PickleWriter& pickle = writer.pickle();
+      pickle.begin_dict();
+      pickle.text("mp_world_size"), pickle.integer(2);
+      pickle.text("global_steps"), pickle.integer(9);
+      pickle.text("global_samples"), pickle.integer(90);
+      pickle.text("skipped_steps"), pickle.integer(2);
+      pickle.text("ds_config"), pickle.begin_dict();
+      pickle.text("train_batch_size"), pickle.integer(10);
+      pickle.end_dict();
+      pickle.text("param_shapes"), pickle.begin_list(), pickle.begin_ordered_dict();
+      for (const auto& [name, tensor] : parameters(rank)) {
+        pickle.text(name), pickle.begin_tuple();
+        for (int axis = 0; axis < tensor.shape().rank(); ++axis) pickle.integer(tensor.size(axis));
+        pickle.end_tuple();
+      }
+      pickle.end_ordered_dict(), pickle.end_list();
+      pickle.end_dict();
+      writer.commit();
+    }
+  }
+  // `shift` moves the first slice.
+  void write_optimizer(int data, int rank, bool is_new, int64_t shift = 0) const {
+    std::vector<float> flat;
+    for (const auto& [name, tensor] : parameters(rank)) {
+      const auto values = tensor.span<float>();
+      flat.insert(flat.end(), values.begin(), values.end());
+    }
+    flat.resize(static_cast<size_t>(2 * kPart), -1.0f);
+    Tensor part({kPart}, DType::kFloat32, {});
+    std::copy_n(flat.begin() + data * kPart, kPart, part.span<float>().begin());
+
+    TorchWriter writer(directory_.path() / optimizer_file(data, rank));
+    PickleWriter& pickle = writer.pickle();
+    pickle.begin_dict(), pickle.text("optimizer_state_dict"), pickle.begin_dict();
+    pickle.text("partition_count"), pickle.begin_list(), pickle.integer(2), pickle.end_list();
+    pickle.text("group_paddings"), pickle.begin_list(), pickle.integer(data == 0 ? 0 : 2);
+    pickle.end_list();
+    pickle.text("single_partition_of_fp32_groups"), pickle.begin_list();
+    writer.tensor(part.dtype(), part.shape()), pickle.end_list();
+    pickle.text("base_optimizer_state");
+    if (is_new) {
+      pickle.begin_dict(), pickle.text("state"), pickle.begin_dict(), pickle.integer(0);
+    } else {
+      pickle.begin_list();
+    }
+    pickle.begin_dict();
+    pickle.text("exp_avg"), writer.tensor(part.dtype(), part.shape());
+    pickle.text("exp_avg_sq"), writer.tensor(part.dtype(), part.shape());
+    pickle.end_dict();
+    if (is_new) {
+      pickle.end_dict(), pickle.text("param_groups"), pickle.begin_list(), pickle.begin_dict();
+      pickle.text("step"), pickle.integer(7);
+      pickle.end_dict(), pickle.end_list(), pickle.end_dict();
+      write_slices(pickle, data, rank, shift);
+    } else {
+      pickle.end_list();
+    }
+    pickle.end_dict(), pickle.end_dict();
+    for (const float factor : {1.0f, 2.0f, 3.0f}) {
+      Tensor state = copy_of(part.view());
+      scale_inplace(state, factor);
+      writer.write(state.view());
+    }
+    writer.commit();
+  }
+  void write_slices(PickleWriter& pickle, int data, int rank, int64_t shift) const {
+    pickle.text("param_slice_mappings"), pickle.begin_list(), pickle.begin_ordered_dict();
+    int64_t at = -data * kPart;
+    for (const auto& [name, tensor] : parameters(rank)) {
+      const int64_t begin = std::max<int64_t>(at, 0);
+      const int64_t end = std::min(at + tensor.numel(), kPart);
+      at += tensor.numel();
+      if (begin >= end) continue;
+      pickle.text(name), pickle.begin_namespace();
+      pickle.text("start"), pickle.integer(begin + shift);
+      pickle.text("numel"), pickle.integer(end - begin);
+      pickle.end_namespace();
+    }
+    pickle.end_ordered_dict(), pickle.end_list();
+  }
+  void write_all(bool is_new) const {
+    write_run();
+    write_models();
+    for (int data = 0; data < 2; ++data) {
+      for (int rank = 0; rank < 2; ++rank) write_optimizer(data, rank, is_new);
+    }
+  }
+};
+
+TEST_F(ZeroOnTensorRanksTest, JoinsTheStateOfAllRanks) {
+  for (const bool is_new : {false, true}) {
+    write_all(is_new);
+    const CheckpointContents run = open_deepspeed_checkpoint(directory_.path());
+    EXPECT_EQ(run.iteration, 9);
+    EXPECT_EQ(run.consumed_train_samples, 90);
+    EXPECT_EQ(run.scalars.at("opt_param_scheduler").at("num_steps"), ArgValue(int64_t{70}));
+    EXPECT_EQ(run.scalars.contains("optimizer"), is_new);
+    if (is_new) {
+      EXPECT_EQ(run.scalars.at("optimizer").at("step"), ArgValue(int64_t{7}));
+    }
+    float factor = 1;
+    for (const char* kind : {kMainParamSection, "exp_avg", "exp_avg_sq"}) {
+      const StoredSection& section = run.sections.at(kind);
+      ASSERT_EQ(section.size(), 5u) << kind;
+      const auto scaled = [&](const Tensor& tensor) {
+        Tensor result = copy_of(tensor.view());
+        scale_inplace(result, factor);
+        return result;
+      };
+      expect_identical(read_whole(section.at("embedding.word_embeddings.weight")), scaled(words_));
+      expect_identical(read_whole(section.at("decoder.layers.0.self_attention.linear_qkv.weight")),
+                       scaled(qkv_));
+      const Tensor mean = full({6}, 2.0f * factor, DType::kFloat32, {});
+      for (const char* name : {"embedding.norm.weight", "decoder.final_layernorm.weight",
+                               "decoder.layers.0.self_attention.linear_proj.bias"}) {
+        expect_identical(read_whole(section.at(name)), mean, name);
+      }
+      ++factor;
+    }
+  }
+}
+
+TEST_F(ZeroOnTensorRanksTest, NoticesSlicesAndRanksThatDoNotFit) {
+  const auto refusal = [&] {
+    return message_of<FormatError>([&] { open_deepspeed_checkpoint(directory_.path()); });
+  };
+  write_all(true);
+  write_optimizer(1, 1, true, 30);
+  EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("zero_pp_rank_1_mp_rank_01_optim_states.pt"),
+                                        HasSubstr("but the buffer has 49; is the file damaged?")));
+  write_optimizer(1, 1, false);
+  EXPECT_THAT(refusal(), HasSubstr("has no param_slice_mappings for its groups"));
+  write_optimizer(1, 1, true);
+  for (int data = 0; data < 2; ++data) {
+    std::filesystem::remove(directory_.path() / optimizer_file(data, 1));
+  }
+  EXPECT_THAT(refusal(), testing::AllOf(HasSubstr("zero_pp_rank_0_mp_rank_01_optim_states.pt: is "
+                                                  "missing: by mp_world_size"),
+                                        HasSubstr("there are 2")));
+  write_all(false);
+  std::filesystem::remove(directory_.path() / "mp_rank_01_model_states.pt");
+  EXPECT_THAT(refusal(), HasSubstr("mp_rank_01_model_states.pt: is missing"));
 }
 
 // The whole tensors of a universal checkpoint.
