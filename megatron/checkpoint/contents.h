@@ -46,6 +46,8 @@ struct CheckpointContents {
   std::map<std::string, StoredSection> sections;
   std::map<std::string, ArgMap> scalars;  // see CheckpointState
   ArgMap args;                            // the settings of the saving run
+  // Why stored state of the optimizer is not among the sections; empty if it is, or there is none.
+  std::string optimizer_problem;
 
   bool has_optimizer() const { return sections.size() > 1; }
 };

@@ -123,11 +123,9 @@ std::optional<CheckpointFormat> format_of(const fs::path& directory) {
   });
   if (is_deepspeed) return CheckpointFormat::kDeepSpeed;
   if (fs::exists(directory / "config.json")) return CheckpointFormat::kHuggingFace;
+  // Those of PyTorch and Megatron Core, too, that are refused when they are opened.
   if (fs::exists(directory / ".metadata") || fs::exists(directory / "metadata.json")) {
-    throw Unsupported(fmt::format(
-        "{}: is a distributed checkpoint of PyTorch (torch_dist), which is not supported; "
-        "save it with --ckpt-format torch, or convert it with Megatron-LM",
-        directory.string()));
+    return CheckpointFormat::kMegatron;
   }
   return std::nullopt;
 }

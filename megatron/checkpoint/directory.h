@@ -25,15 +25,14 @@ inline constexpr const char* kStagingName = ".staging";
 // The system that wrote a checkpoint.
 enum class CheckpointFormat {
   kNative,       // manifest.json
-  kMegatron,     // Megatron-LM: mp_rank_XX[_XXX]/model_optim_rng.pt
+  kMegatron,     // Megatron-LM: mp_rank_XX[_XXX]/model_optim_rng.pt, or .metadata (torch_dist)
   kDeepSpeed,    // BigScience's Megatron-DeepSpeed: layer_XX-model_XX-model_states.pt
   kHuggingFace,  // config.json
 };
 // "native", "megatron", "deepspeed", "hf"
 std::string_view name_of(CheckpointFormat format);
 
-// The format of one checkpoint's directory; none if it holds no checkpoint. Throws
-// Unsupported for PyTorch's distributed checkpoints.
+// The format of one checkpoint's directory; none if it holds no checkpoint.
 std::optional<CheckpointFormat> format_of(const std::filesystem::path& directory);
 
 // "iter_0000020"

@@ -42,8 +42,15 @@ void gather(std::byte* to, const std::byte* from, const PyTensor& tensor, int ax
 }  // namespace
 
 TorchFile::TorchFile(const std::filesystem::path& path, const PickleOptions& options)
-    : file_(path), document_(std::make_unique<PyDocument>()) {
-  const std::string_view text = text_of(file_.bytes());
+    : TorchFile(std::make_shared<const MappedFile>(path), options) {}
+
+TorchFile::TorchFile(std::shared_ptr<const MappedFile> file, const PickleOptions& options)
+    : TorchFile(file, file->bytes(), options) {}
+
+TorchFile::TorchFile(std::shared_ptr<const MappedFile> file, std::span<const std::byte> bytes,
+                     const PickleOptions& options)
+    : file_(std::move(file)), bytes_(bytes), document_(std::make_unique<PyDocument>()) {
+  const std::string_view text = text_of(bytes_);
   try {
     if (text.starts_with(kZipMagic)) {
       open_zip(options);
@@ -51,20 +58,21 @@ TorchFile::TorchFile(const std::filesystem::path& path, const PickleOptions& opt
       open_stream(options);
     } else if (text.size() > kTarMagicOffset && text.substr(kTarMagicOffset).starts_with("ustar")) {
       throw Unsupported(fmt::format(
-          "{}: is a tar file of PyTorch 0.1; load and save it with PyTorch 1", path.string()));
+          "{}: is a tar file of PyTorch 0.1; load and save it with PyTorch 1", path().string()));
     } else {
-      throw FormatError(fmt::format("{}: does not begin like a file of torch.save", path.string()));
+      throw FormatError(
+          fmt::format("{}: does not begin like a file of torch.save", path().string()));
     }
   } catch (const FormatError& error) {
     const std::string_view what = error.what();
     if (!what.starts_with("pickle")) throw;
-    throw FormatError(fmt::format("{}: {}", path.string(), what));
+    throw FormatError(fmt::format("{}: {}", path().string(), what));
   }
 }
 
 void TorchFile::open_zip(const PickleOptions& options) {
   constexpr std::string_view kPickle = "/data.pkl";
-  archive_ = std::make_unique<ZipArchive>(file_.bytes(), path());
+  archive_ = std::make_unique<ZipArchive>(bytes_, path());
   const ZipEntry* pickle = nullptr;
   for (const ZipEntry& entry : archive_->entries()) {
     if (!entry.name.ends_with(kPickle) ||
@@ -103,7 +111,7 @@ void TorchFile::open_zip(const PickleOptions& options) {
 }
 
 void TorchFile::open_stream(const PickleOptions& options) {
-  std::span<const std::byte> rest = file_.bytes();
+  std::span<const std::byte> rest = bytes_;
   const auto next = [&] {
     const Unpickled value =
         unpickle(rest.first(std::min(rest.size(), kMaxPickle)), *document_, options);
@@ -206,7 +214,7 @@ FileElements TorchFile::elements(const PyTensor& tensor) const {
     return result;
   }
   // A stride of 0 repeats elements: allow at most as many as the file could hold.
-  if (tensor.shape.numel() * element > static_cast<int64_t>(file_.bytes().size())) {
+  if (tensor.shape.numel() * element > static_cast<int64_t>(bytes_.size())) {
     throw FormatError(fmt::format("{}: a tensor of shape {} is larger than the file",
                                   path().string(), tensor.shape.str()));
   }

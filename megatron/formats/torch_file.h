@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -26,22 +27,27 @@ namespace megatron {
 class TorchFile {
  public:
   explicit TorchFile(const std::filesystem::path& path, const PickleOptions& options = {});
+  // What torch.save wrote into a part of a file. REQUIRES: `bytes` are of that file.
+  TorchFile(std::shared_ptr<const MappedFile> file, std::span<const std::byte> bytes,
+            const PickleOptions& options = {});
   TorchFile(TorchFile&&) = default;
   TorchFile& operator=(TorchFile&&) = default;
 
-  const std::filesystem::path& path() const { return file_.path(); }
+  const std::filesystem::path& path() const { return file_->path(); }
   // The saved object; valid while this lives.
   PyValue root() const { return document_->root(); }
 
-  // REQUIRES: `tensor` belongs to this file. Views are valid while this object lives.
+  // REQUIRES: `tensor` belongs to this file. Views are valid while the mapped file lives.
   FileElements elements(const PyTensor& tensor) const;
 
  private:
+  TorchFile(std::shared_ptr<const MappedFile> file, const PickleOptions& options);
   void open_zip(const PickleOptions& options);
   void open_stream(const PickleOptions& options);
   std::span<const std::byte> checked_storage(const PyTensor& tensor) const;
 
-  MappedFile file_;
+  std::shared_ptr<const MappedFile> file_;
+  std::span<const std::byte> bytes_;
   std::unique_ptr<PyDocument> document_;
   std::unique_ptr<ZipArchive> archive_;
   std::string folder_;  // prefix of the entries: "model_optim_rng/"

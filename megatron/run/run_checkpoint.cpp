@@ -347,10 +347,12 @@ void expect_to_continue(const RunConfig& config, const CheckpointContents& conte
   if (!problems.empty()) throw ConfigError(problems);
   if (contents.has_optimizer() || contents.is_release) return;
   if (config.checkpoint.no_load_optim) return;
+  const std::string& problem = contents.optimizer_problem;
   throw ConfigError(fmt::format(
-      "{} has no optimizer state (it was saved with --no-save-optim); use --no-load-optim to go on "
-      "without, or --finetune to begin at iteration 0",
-      directory.string()));
+      "{} has no optimizer state{} ({}); use --no-load-optim to go on without, or --finetune to "
+      "begin at iteration 0",
+      directory.string(), problem.empty() ? "" : " that can be read",
+      problem.empty() ? "it was saved with --no-save-optim" : problem));
 }
 
 }  // namespace

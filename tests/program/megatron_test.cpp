@@ -1,4 +1,5 @@
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "megatron/checkpoint/load.h"
@@ -52,6 +53,45 @@ TEST_F(MegatronTest, GoesOnWhereMegatronStopped) {
   for (const auto& [name, tensor] : theirs.sections.at(kWeightsSection)) {
     expect_close(read_whole(ours.sections.at(kWeightsSection).at(name)), read_whole(tensor),
                  {.relative = 1e-4, .absolute = 1e-4}, name);
+  }
+}
+
+// The same with Megatron Core's format torch_dist: a run of its library went on as ours must.
+TEST_F(MegatronTest, GoesOnFromADistributedCheckpoint) {
+  const Flags flags = golden_flags()
+                          .with("--num-layers", "2")
+                          .with("--hidden-size", "16")
+                          .with("--eval-iters", "0")
+                          .with("--load", golden("torch_dist/gpt").string());
+  const std::vector<IterationText> got = iterations_of(train(flags).out);
+  ASSERT_EQ(got.size(), 10u);
+  std::ifstream log(golden("torch_dist/gpt/iterations.txt"));
+  size_t i = 0;
+  for (double iteration, rate, loss, norm; log >> iteration >> rate >> loss >> norm;) {
+    if (iteration <= 10) continue;
+    ASSERT_LT(i, got.size());
+    EXPECT_NEAR(got[i].number("lm loss"), loss, 1e-5 * loss) << "iteration " << iteration;
+    EXPECT_NEAR(got[i].number("grad norm"), norm, 1e-3 * norm) << "iteration " << iteration;
+    // The log has the rate of the next iteration.
+    if (i > 0) EXPECT_NEAR(got[i - 1].number("learning rate"), rate, 1e-6 * rate);
+    ++i;
+  }
+  EXPECT_EQ(i, 10u);
+
+  // Four ranks read their parts of it.
+  Words words = {"--nproc-per-node", "4", "pretrain-gpt"};
+  for (const std::string& word : flags.with("--tensor-model-parallel-size", "2")
+                                     .with("--pipeline-model-parallel-size", "2")
+                                     .words()) {
+    words.push_back(word);
+  }
+  const Outcome outcome = run("launch", words);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<IterationText> parallel = iterations_of(outcome.out);
+  ASSERT_EQ(parallel.size(), 10u);
+  for (size_t k = 0; k < 10; ++k) {
+    const double loss = got[k].number("lm loss");
+    EXPECT_NEAR(parallel[k].number("lm loss"), loss, 1e-5 * loss);
   }
 }
 

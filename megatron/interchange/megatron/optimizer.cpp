@@ -66,21 +66,10 @@ void OptimizerReader::read_optimizer() {
   for (const char* old : {"optimizer_state_dict"}) {
     if (const PyValue* inner = wrapper.find(old)) wrapper = *inner;
   }
+  read_optimizer_numbers(*rank_.file, wrapper, scalars_);
   const PyValue* inner = wrapper.find("optimizer");
   read_groups(inner != nullptr ? *inner : wrapper, wrapper);
   if (rank_.optimizer_file != nullptr) read_flat_state();
-  const PyValue* scaler = wrapper.find("grad_scaler");
-  const auto scale =
-      scaler != nullptr ? number_in(*rank_.file, scaler->find("scale")) : std::nullopt;
-  if (scale) {
-    const auto count = [&](const char* name) {
-      const PyValue* value = scaler->find(name);
-      return value != nullptr ? value->integer().value_or(0) : 0;
-    };
-    scalars_["grad_scaler"] = {{"scale", *scale},
-                               {"growth_tracker", count("growth_tracker")},
-                               {"hysteresis_tracker", count("hysteresis_tracker")}};
-  }
 }
 
 // The parameters of a group are those of its weight decay, in the order of registration.
@@ -104,13 +93,6 @@ void OptimizerReader::read_groups(PyValue optimizer, PyValue wrapper) {
       const PyValue* value = group.find(name);
       return value != nullptr ? value->number() : std::nullopt;
     };
-    if (number("lr_mult").value_or(1.0) != 1.0) {
-      throw Unsupported(
-          fmt::format("{}: a group of parameters has lr_mult {}; load it with "
-                      "--no-load-optim",
-                      rank_.file->path().string(), *number("lr_mult")));
-    }
-    if (const auto step = number_in(*rank_.file, group.find("step"))) set_step(*step);
     const PyValue* ids = group.find("params");
     if (ids == nullptr || by_id.empty()) continue;  // the state is in another file
     const double decay = number("wd_mult").value_or(number("weight_decay").value_or(1.0));
@@ -230,6 +212,38 @@ void OptimizerReader::read_flat_chunk(size_t chunk, PyValue buffers) {
 }
 
 }  // namespace
+
+void read_optimizer_numbers(const TorchFile& file, PyValue wrapper,
+                            std::map<std::string, ArgMap>& scalars) {
+  const PyValue* inner = wrapper.find("optimizer");
+  const PyValue optimizer = inner != nullptr ? *inner : wrapper;
+  const auto set_step = [&](const PyValue* value) {
+    const auto step = number_in(file, value);
+    if (step) scalars["optimizer"]["step"] = static_cast<int64_t>(*step);
+  };
+  const PyValue* groups = optimizer.find("param_groups");
+  for (const PyValue group : groups != nullptr ? groups->items() : std::span<const PyValue>()) {
+    const PyValue* factor = group.find("lr_mult");
+    const double lr_mult = factor != nullptr ? factor->number().value_or(1.0) : 1.0;
+    if (lr_mult != 1.0) {
+      throw Unsupported(
+          fmt::format("{}: a group of parameters has lr_mult {}; load it with --no-load-optim",
+                      file.path().string(), lr_mult));
+    }
+    set_step(group.find("step"));
+  }
+  set_step(optimizer.find_path({"state", "common_step"}));
+  const PyValue* scaler = wrapper.find("grad_scaler");
+  const auto scale = scaler != nullptr ? number_in(file, scaler->find("scale")) : std::nullopt;
+  if (!scale) return;
+  const auto count = [&](const char* name) {
+    const PyValue* value = scaler->find(name);
+    return value != nullptr ? value->integer().value_or(0) : 0;
+  };
+  scalars["grad_scaler"] = {{"scale", *scale},
+                            {"growth_tracker", count("growth_tracker")},
+                            {"hysteresis_tracker", count("hysteresis_tracker")}};
+}
 
 void read_megatron_optimizer(const RankFiles& rank, const ArgMap& args, const StateSink& sink,
                              std::map<std::string, ArgMap>& scalars) {

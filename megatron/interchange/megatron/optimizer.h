@@ -19,6 +19,11 @@ inline constexpr int64_t kMegatronBucketSize = 40'000'000;
 using StateSink = std::function<void(const std::string& section, const RankTensor& parameter,
                                      DType dtype, const ShardReader& reader)>;
 
+// Puts the number of updates and the loss scale of an optimizer's dictionary into `scalars`, where
+// it tells them. Throws Unsupported for groups of parameters with learning rates of their own.
+void read_optimizer_numbers(const TorchFile& file, PyValue wrapper,
+                            std::map<std::string, ArgMap>& scalars);
+
 // Gives all state in a rank's files to the sink, tied copies left out, and puts the number of
 // updates and the loss scale into `scalars` where the files tell them. REQUIRES: rank.chunks are
 // filled. Throws FormatError when state and parameters do not fit, Unsupported.

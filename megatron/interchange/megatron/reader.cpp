@@ -8,10 +8,11 @@
 #include <set>
 #include <utility>
 
-#include "megatron/checkpoint/directory.h"
 #include "megatron/core/error.h"
 #include "megatron/core/listed.h"
+#include "megatron/interchange/megatron/common_state.h"
 #include "megatron/interchange/megatron/completion.h"
+#include "megatron/interchange/megatron/dist_reader.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/optimizer.h"
@@ -83,17 +84,6 @@ void order_as_registered(std::vector<RankTensor>& chunk) {
   if (copy != chunk.end()) std::rotate(first_head, copy, copy + 1);
 }
 
-bool is_release(const fs::path& directory) {
-  const fs::path name = directory.has_filename() ? directory : directory.parent_path();
-  return name.filename() == kReleaseName;
-}
-
-int64_t iteration_in(PyValue root) {
-  const PyValue* iteration = root.find("iteration");
-  if (iteration == nullptr) iteration = root.find("total_iters");
-  return iteration != nullptr ? iteration->integer().value_or(0) : 0;
-}
-
 class MegatronReader {
  public:
   MegatronReader(const fs::path& directory, std::vector<RankFiles> ranks, ModelKind kind,
@@ -107,13 +97,8 @@ class MegatronReader {
     read_settings(args);
     read_models();
     add_tensor_sizes(kind_, contents_);
-    if (contents_.is_release) {
-      contents_.iteration = 0;
-    } else {
-      read_random_state();
-      read_scheduler();
-      read_optimizers();
-    }
+    read_common_state(ranks_.front().root(), contents_);
+    if (!contents_.is_release) read_optimizers();
   }
   CheckpointContents take() { return std::move(contents_); }
 
@@ -124,8 +109,6 @@ class MegatronReader {
 
   void read_settings(const ArgMap& args);
   void add_released_sizes();
-  void read_random_state();
-  void read_scheduler();
   void read_models();
   // The number of a layer of the checkpoint for layer 0 of each stack in a file.
   using FirstLayers = std::map<std::string_view, int64_t>;
@@ -153,11 +136,7 @@ void MegatronReader::read_settings(const ArgMap& given) {
   const PyValue* args = root.find("args");
   contents_.args = given;
   const ArgMap& settings = contents_.args;
-  if (value_or<int64_t>(settings, "expert_model_parallel_size", 1) > 1 ||
-      value_or<int64_t>(settings, "num_experts", 0) > 1) {
-    throw Unsupported(
-        fmt::format("{}: is of a model with experts, which are not read", directory_.string()));
-  }
+  refuse_experts(settings, directory_);
   if (args != nullptr) {
     const auto tensor_ranks =
         value_or<int64_t>(settings, "tensor_model_parallel_size", tensor_ranks_);
@@ -175,13 +154,6 @@ void MegatronReader::read_settings(const ArgMap& given) {
   version_ = version != nullptr ? static_cast<int64_t>(version->number().value_or(0.0)) : 0;
   table_ = parameter_table(kind_, is_gated(settings));
   is_untied_ = value_or(settings, "untie_embeddings_and_output_weights", false);
-
-  contents_.iteration = iteration_in(root);
-  contents_.consumed_train_samples = value_or<int64_t>(settings, "consumed_train_samples", 0);
-  contents_.consumed_valid_samples = value_or<int64_t>(settings, "consumed_valid_samples", 0);
-  const PyValue* flops = root.find("num_floating_point_operations_so_far");
-  contents_.scalars["progress"] = {
-      {"floating_point_operations", flops != nullptr ? flops->number().value_or(0.0) : 0.0}};
 }
 
 // Compat: the GPT-2 and BERT of 345M parameters that were released with Megatron-LM store no
@@ -201,21 +173,6 @@ void MegatronReader::add_released_sizes() {
       if (tensor->shape[0] == kPaddedIds) contents_.args["orig_vocab_size"] = kIds;
     }
   }
-}
-
-void MegatronReader::read_random_state() {
-  const PyValue root = ranks_.front().root();
-  if (root.find("rng_state") == nullptr && root.find("cuda_rng_state") == nullptr) return;
-  // States of other generators mean nothing here; the seed that they grew from does.
-  contents_.scalars["rng"] = {{"seed", value_or<int64_t>(contents_.args, "seed", 1234)}};
-}
-
-void MegatronReader::read_scheduler() {
-  const PyValue root = ranks_.front().root();
-  const PyValue* scheduler = root.find("opt_param_scheduler");
-  if (scheduler == nullptr) scheduler = root.find("lr_scheduler");
-  if (scheduler == nullptr) return;
-  contents_.scalars["opt_param_scheduler"] = scheduler_args(*scheduler, contents_.args);
 }
 
 void MegatronReader::read_models() {
@@ -354,16 +311,23 @@ void MegatronReader::read_optimizers() {
 
 }  // namespace
 
-MegatronCheckpoint::MegatronCheckpoint(fs::path directory)
-    : directory_(std::move(directory)),
-      ranks_(open_rank_files(directory_)),
-      kind_(kind_in(ranks_)) {
-  const PyValue* args = ranks_.front().root().find("args");
+MegatronCheckpoint::MegatronCheckpoint(fs::path directory) : directory_(std::move(directory)) {
+  if (is_dist_checkpoint(directory_)) {
+    dist_ = std::make_shared<const DistCheckpoint>(directory_);
+    kind_ = dist_->kind();
+  } else {
+    ranks_ = open_rank_files(directory_);
+    kind_ = kind_in(ranks_);
+  }
+  const PyValue root = dist_ != nullptr ? dist_->root() : ranks_.front().root();
+  const PyValue* args = root.find("args");
   if (args == nullptr) return;
   args_ = megatron_args(*args);
-  if (kind_ == ModelKind::kGpt) add_retro_settings(paths_in(ranks_.front()), args_);
+  if (kind_ == ModelKind::kGpt && dist_ == nullptr) {
+    add_retro_settings(paths_in(ranks_.front()), args_);
+  }
   const auto vocabulary = value_or<int64_t>(args_, "orig_vocab_size", 0);
-  const bool is_conversion = is_release(directory_) || iteration_in(ranks_.front().root()) == 0;
+  const bool is_conversion = is_release(directory_) || iteration_in(root) == 0;
   if (is_conversion && vocabulary > 0 && !args_.contains("true_vocab_size")) {
     // Of a model without padding rows. Compat: Accelerate stores the name too, in runs that train
     // the rows.
@@ -372,8 +336,10 @@ MegatronCheckpoint::MegatronCheckpoint(fs::path directory)
 }
 
 CheckpointContents MegatronCheckpoint::contents(const ArgMap& fallback) const {
+  const ArgMap& args = args_.empty() ? fallback : args_;
   try {
-    return MegatronReader(directory_, ranks_, kind_, args_.empty() ? fallback : args_).take();
+    if (dist_ != nullptr) return dist_contents(dist_, args);
+    return MegatronReader(directory_, ranks_, kind_, args).take();
   } catch (const ShapeError& error) {
     throw FormatError(fmt::format("{}: {}", directory_.string(), error.what()));
   }

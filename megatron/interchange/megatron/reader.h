@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "megatron/checkpoint/contents.h"
@@ -10,10 +11,13 @@
 
 namespace megatron {
 
+class DistCheckpoint;
+
 // A checkpoint of a GPT or a BERT of Megatron-LM: the directory of one iteration with a folder for
 // each rank, of any tensor-, pipeline- and virtual-pipeline-parallel size, of checkpoint versions 0
 // to 3, of the older models or Megatron Core, with the optimizer's state in the same files or in
-// distrib_optim.pt. Tensors have our names and are whole; the files are mapped and read on demand.
+// distrib_optim.pt; or of the format torch_dist (dist_reader.h). Tensors have our names and are
+// whole; the files are mapped and read on demand.
 //
 // Throws IoError; FormatError for files that do not fit each other or the model they describe;
 // Unsupported for experts and for tensors that no such model of this program has.
@@ -31,7 +35,8 @@ class MegatronCheckpoint {
 
  private:
   std::filesystem::path directory_;
-  std::vector<RankFiles> ranks_;
+  std::vector<RankFiles> ranks_;                // of the older format
+  std::shared_ptr<const DistCheckpoint> dist_;  // of torch_dist
   ModelKind kind_;
   ArgMap args_;
 };
