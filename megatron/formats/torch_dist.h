@@ -38,7 +38,7 @@ struct TorchDistPiece {
 struct TorchDistTensor {
   Shape shape;
   std::optional<DType> dtype;          // none: one that this program does not have
-  std::vector<TorchDistPiece> pieces;  // as many elements as the tensor in all
+  std::vector<TorchDistPiece> pieces;  // inside the tensor; they may leave gaps
 };
 
 // A directory whose files are mapped. Opening reads ".metadata" alone and compares sizes; pieces

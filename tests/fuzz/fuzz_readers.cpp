@@ -23,6 +23,7 @@
 #include "megatron/formats/pickle_writer.h"
 #include "megatron/formats/safetensors.h"
 #include "megatron/formats/sharded.h"
+#include "megatron/formats/torch_dist.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
 #include "tests/fuzz/mutator.h"
@@ -162,7 +163,20 @@ std::vector<Reader> readers(const fs::path& directory) {
       if (--left < 0) throw FormatError("too many texts");
     });
   };
+  // The description of pieces in files that are whole.
   const fs::path golden = fs::path(MG_SOURCE_DIR) / "tests/golden/megatron";
+  const fs::path saved = golden.parent_path() / "torch_dist/gpt/iter_0000010";
+  const fs::path pieces = directory / "torch_dist";
+  fs::copy(saved, pieces);
+  const auto distributed = [pieces](const fs::path& path) {
+    fs::copy_file(path, pieces / kTorchDistMetadata, fs::copy_options::overwrite_existing);
+    const TorchDistDirectory files(pieces);
+    for (const auto& [name, tensor] : files.tensors()) {
+      for (const TorchDistPiece& piece : tensor.pieces) {
+        copy_of(files.elements(name, tensor, piece).view);
+      }
+    }
+  };
   fs::copy_file(golden / "data/corpus_text_document.bin", directory / "idx.bin");
   const std::string archive = sample_torch_file(directory / "sample.pt");
   const ZipArchive entries(std::as_bytes(std::span(archive)), "sample.pt");
@@ -175,6 +189,7 @@ std::vector<Reader> readers(const fs::path& directory) {
   }
   return {{"pt", {archive, sample_stream()}, torch},
           {"pkl", {object}, pickle},
+          {"metadata", {read_text(saved / kTorchDistMetadata)}, distributed},
           {"weights", {sample_weights(directory / "sample.bin")}, weights},
           {"safetensors", {sample_safetensors(directory / "sample.safetensors")}, safetensors},
           {"idx", {read_text(golden / "data/corpus_text_document.idx")}, index},

@@ -38,7 +38,8 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
                     {"megatron", LoadFormat::kMegatron},
                     {"deepspeed", LoadFormat::kDeepSpeed},
                     {"hf", LoadFormat::kHuggingFace}},
-                   "Format of --load; auto recognises it.");
+                   "Format of --load; auto recognises it. megatron: --ckpt-format torch or "
+                   "torch_dist there.");
   flags.add_optional("--ckpt-step", c.ckpt_step, "Load this iteration instead of the latest.");
   flags.add_switch("--no-load-optim", c.no_load_optim, "Do not load the optimizer's state.").none();
   flags.add_switch("--no-load-rng", c.no_load_rng, "Do not load the random states.").none();

@@ -181,9 +181,9 @@ def optimizer_of(flags, model):
     return ddp, optimizer, scheduler
 
 
-def save(folder, flags, iteration, ddp, optimizer, scheduler, metadata):
+def state_of(flags, iteration, ddp, optimizer, scheduler, metadata):
     """What Megatron-LM's save_checkpoint() hands to the library."""
-    from megatron.core import dist_checkpointing, parallel_state
+    from megatron.core import parallel_state
     from megatron.core.dist_checkpointing.mapping import ShardedObject
 
     flags.iteration, flags.consumed_train_samples = iteration, iteration * BATCH
@@ -203,14 +203,21 @@ def save(folder, flags, iteration, ddp, optimizer, scheduler, metadata):
     )
     state["rng_state"] = ShardedObject("rng_state", random_state, (pipeline, tensor), here, replica_id=0)
     state["num_floating_point_operations_so_far"] = 123456789
-    target = folder / f"iter_{iteration:07d}"
+    return state
+
+
+def save(folder, state, metadata):
+    from megatron.core import dist_checkpointing
+
+    target = folder / f"iter_{state['iteration']:07d}"
     if torch.distributed.get_rank() == 0:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
     torch.distributed.barrier()
     content = {k: v for k, v in metadata.items() if k != "dp_cp_group"}
     dist_checkpointing.save(state, str(target), content_metadata=content)
-    (folder / "latest_checkpointed_iteration.txt").write_text(str(iteration))
+    (folder / "latest_checkpointed_iteration.txt").write_text(str(state["iteration"]))
+    return target
 
 
 def logits_of(model, tokens):
@@ -252,7 +259,7 @@ def make_gpt():
         lines.append(f"{iteration} {rate:.6E} {np.mean(losses):.7E} {norm:.4f}\n")
         if iteration == SAVED:
             group = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
-            save(FOLDER / "gpt", flags, iteration, ddp, optimizer, scheduler, group)
+            save(FOLDER / "gpt", state_of(flags, iteration, ddp, optimizer, scheduler, group), group)
             tokens = torch.randint(0, 502, (2, 16), generator=torch.Generator().manual_seed(5))
             write_expected(FOLDER / "gpt/expected.safetensors", ddp.module, tokens)
             ddp.train()
@@ -273,6 +280,7 @@ def llama_flags(**more):
 
 def llama_rank(rank, variant, folder, metadata):
     from megatron.core import parallel_state
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
 
     without_gpu()
     start(rank, 2, 2, 29612)
@@ -294,7 +302,13 @@ def llama_rank(rank, variant, folder, metadata):
             parameter.main_grad.copy_(torch.randn(parameter.shape, generator=draw))
         optimizer.step()
         scheduler.step(BATCH)
-    save(folder, flags, 2, ddp, optimizer, scheduler, metadata)
+    state = lambda: state_of(flags, 2, ddp, optimizer, scheduler, metadata)
+    target = save(folder, state(), metadata)
+    torch.distributed.barrier()
+    # Later versions store the content of common.pt as an object beside the tensors.
+    common = torch.load(target / "common.pt", weights_only=False)
+    common = ShardedObject("common_state", common, (1,), (0,), replica_id=rank)
+    save(folder, {**state(), "common_state": common}, metadata)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
@@ -312,6 +326,7 @@ def expect_llama(_, folder, metadata):
     wide = model_of(llama_flags(params_dtype=torch.float32, bf16=False))
     wide.load_state_dict(model.state_dict(), strict=False)
     write_expected(folder / "expected.safetensors", wide, tokens)
+    (folder / "iter_0000002/common.pt").unlink()  # this version needs it to load
 
 
 def make_llama(variant):
