@@ -417,6 +417,9 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (const bool is_dropped = o.no_optimizer; is_dropped || !contents.has_optimizer()) {
     warn_of_optimizer_flags(o, is_dropped);
   }
+  if (!o.no_optimizer && !contents.optimizer_problem.empty()) {
+    print_line(fmt::format("the optimizer's state is left out ({})", contents.optimizer_problem));
+  }
   if (has_adapters(contents)) {
     merge_adapters(contents, described_run(source.format(), contents).transformer);
     contents.args["lora_rank"] = int64_t{0};

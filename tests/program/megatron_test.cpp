@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron/checkpoint/load.h"
+#include "megatron/core/file.h"
 #include "megatron/interchange/megatron/reader.h"
 #include "tests/optim/golden_log.h"
 #include "tests/program/program_test.h"
@@ -167,6 +168,29 @@ TEST_F(MegatronTest, ConvertedRunsGoOnTheSame) {
       EXPECT_NEAR(got[i].number("grad norm"), want[i + 10].number("grad norm"), 1e-3) << name;
     }
   }
+}
+
+// Of state in the buffers of ranks there is no use here; the weights can be had.
+TEST_F(MegatronTest, SaysThatBuffersOfRanksAreNotRead) {
+  const std::filesystem::path copy = path("copy");
+  std::filesystem::copy(golden("torch_dist/gpt/iter_0000010"), copy);
+  std::string text = read_text(copy / ".metadata");
+  const std::string from = "optimizer.state.";
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;) {
+    text.replace(at, from.size(), "optimizer.buffr.");
+  }
+  std::ofstream(copy / ".metadata", std::ios::binary) << text;
+  const Flags flags = golden_flags()
+                          .with("--num-layers", "2")
+                          .with("--hidden-size", "16")
+                          .with("--train-iters", "11");
+  const Outcome outcome = run("pretrain-gpt", flags.with("--load", copy.string()).words());
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, testing::HasSubstr("has no optimizer state that can be read"));
+  EXPECT_THAT(outcome.err, testing::HasSubstr("use --no-load-optim to go on without"));
+  const Outcome converted = run("convert-checkpoint", conversion(copy, path("converted")));
+  EXPECT_EQ(converted.exit_code, 0) << converted.err;
+  EXPECT_THAT(converted.out, testing::HasSubstr("the optimizer's state is left out"));
 }
 
 // A run that saves in Megatron-LM's format and goes on from that is the run that does not stop.
