@@ -74,7 +74,9 @@ TEST_F(MegatronTest, GoesOnFromADistributedCheckpoint) {
     EXPECT_NEAR(got[i].number("lm loss"), loss, 1e-5 * loss) << "iteration " << iteration;
     EXPECT_NEAR(got[i].number("grad norm"), norm, 6e-4) << "iteration " << iteration;
     // The log has the rate of the next iteration, in four digits.
-    if (i > 0) EXPECT_NEAR(got[i - 1].number("learning rate"), rate, 5e-4 * rate);
+    if (i > 0) {
+      EXPECT_NEAR(got[i - 1].number("learning rate"), rate, 5e-4 * rate);
+    }
     ++i;
   }
   EXPECT_EQ(i, 10u);
