@@ -28,6 +28,9 @@ struct Fp8Config {
   int64_t num_layers_at_end_in_bf16 = 1;
 
   bool is_on() const { return format != Fp8Format::kNone; }
+  // Do sequence-parallel ranks gather inputs and gradients of outputs after they are rounded? They
+  // do where a tensor has one scale, and nothing else reads it in 16 bits.
+  bool gathers_in_fp8() const { return is_on() && recipe != Fp8Recipe::kBlockwise && wgrad; }
 };
 
 }  // namespace megatron

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "megatron/comm/collectives.h"
 #include "megatron/device/allocator.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
@@ -61,10 +62,12 @@ Fp8Matrix Fp8Layer::quantized(Fp8Tensor which, const kernels::Fp8Source& x,
   return y;
 }
 
-Tensor Fp8Layer::scale_of(Fp8Tensor which, const kernels::Fp8Source& x) const {
+Tensor Fp8Layer::scale_of(Fp8Tensor which, const kernels::Fp8Source& x,
+                          const comm::Group* ranks) const {
   if (state_->has_delayed_scales) return scales_.slice(static_cast<int64_t>(which), 1);
   Tensor amax = zeros({1}, DType::kFloat32, stream_);
   kernels::fp8_quantize({.amax = amax.view()}, x, {}, stream_);
+  if (ranks != nullptr) comm::all_reduce(amax.view(), comm::Reduce::kMax, *ranks, stream_);
   Tensor scale({1}, DType::kFloat32, stream_);
   kernels::fp8_scale(scale.view(), amax.view(), fp8_largest(config_, which), stream_);
   return scale;
@@ -77,7 +80,7 @@ void Fp8Layer::quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source&
   if (!y.row_inverses.defined()) {
     y.row_inverses = y.column_inverses = Tensor({1}, DType::kFloat32, stream_);
   }
-  y.scale = scale_of(which, x);
+  y.scale = scale_of(which, x, parts.ranks);
   kernels::Fp8Value value;
   if (parts.value != nullptr) {
     const Shape& shape = parts.value->shape;

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "megatron/comm/group.h"
 #include "megatron/kernels/fp8.h"
 #include "megatron/kernels/fp8_matmul.h"
 #include "megatron/kernels/fp8_scales.h"
@@ -38,6 +39,8 @@ struct Fp8Parts {
   bool rows = true;
   bool columns = true;
   Tensor sums = {};  // Fp8Target::sums; undefined: not wanted
+  // Ranks that have parts of the rows: the amax of x is the largest of theirs. Null: x is whole.
+  const comm::Group* ranks = nullptr;
   // Of a derivative: makes the columns of the activation's value, too, which was quantised before.
   Fp8Matrix* value = nullptr;
 };
@@ -64,6 +67,7 @@ class Fp8Layer final : public Module {
 
   // Does the gradient of the weight come from a product in FP8?
   bool has_fp8_wgrad() const { return config_.wgrad; }
+  bool gathers_in_fp8() const { return config_.gathers_in_fp8(); }
 
   // For Fp8Scaling.
   const Tensor& scales() const { return scales_; }
@@ -80,7 +84,7 @@ class Fp8Layer final : public Module {
   };
 
   // The scale of x: of earlier iterations, or its own.
-  Tensor scale_of(Fp8Tensor which, const kernels::Fp8Source& x) const;
+  Tensor scale_of(Fp8Tensor which, const kernels::Fp8Source& x, const comm::Group* ranks) const;
   // Allocates what y lacks of the inverses, and makes the parts that y has.
   void quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
                 const Fp8Parts& parts) const;

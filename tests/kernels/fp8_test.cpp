@@ -12,6 +12,7 @@
 
 #include "megatron/kernels/fp8_matmul.h"
 #include "megatron/kernels/fp8_scales.h"
+#include "megatron/kernels/fp8_transpose.h"
 #include "tests/kernels/fp8_cases.h"
 
 namespace megatron {
@@ -19,6 +20,12 @@ namespace {
 
 using kernels::Fp8Source;
 using kernels::Fp8Target;
+
+std::vector<uint8_t> bytes_of(const Tensor& tensor) {
+  const Tensor on_host = tensor.to(Stream{});
+  const auto* data = static_cast<const uint8_t*>(on_host.view().data);
+  return {data, data + on_host.bytes()};
+}
 
 TEST_F(Fp8KernelTest, QuantizesRowsAndColumnsInOnePass) {
   constexpr float kScale = 24.0f;
@@ -83,11 +90,6 @@ TEST_F(Fp8KernelTest, AValueComesBesideItsDerivative) {
       kernels::fp8_quantize({.columns = got.view(),
                              .value = {.columns = got_value.view(), .scale = value_scale.view()}},
                             derivative, scale.view(), stream);
-      const auto bytes_of = [](const Tensor& tensor) {
-        const Tensor on_host = tensor.to(Stream{});
-        const auto* data = static_cast<const uint8_t*>(on_host.view().data);
-        return std::vector<uint8_t>(data, data + on_host.bytes());
-      };
       EXPECT_EQ(bytes_of(got), bytes_of(want));
       EXPECT_EQ(bytes_of(got_value), bytes_of(want_value));
     }
@@ -107,6 +109,21 @@ TEST_F(Fp8KernelTest, PlainNumbersAreRoundedExactly) {
   for (int64_t i = 0; i < x.numel(); ++i) {
     const Float8E4M3 want(static_cast<float>(element(x, i)) * 3.0f);
     ASSERT_EQ(got.span<Float8E4M3>()[static_cast<size_t>(i)].bits, want.bits) << i;
+  }
+}
+
+TEST_F(Fp8KernelTest, ATransposeIsTheColumns) {
+  for (const auto [rows, cols] : kSizes) {
+    const Case c(Kind::kPlain, rows, cols, DType::kBFloat16);
+    const Tensor x = there(c.x);
+    const Tensor scale = filled({1}, 24);
+    Tensor by_rows({rows, cols}, DType::kFloat8E5M2, stream_under_test());
+    Tensor by_columns({cols, rows}, DType::kFloat8E5M2, stream_under_test());
+    kernels::fp8_quantize({.rows = by_rows.view(), .columns = by_columns.view()}, {.x = x.view()},
+                          scale.view(), stream_under_test());
+    Tensor transposed({cols, rows}, DType::kFloat8E5M2, stream_under_test());
+    kernels::fp8_transpose(transposed.view(), by_rows.view(), stream_under_test());
+    EXPECT_EQ(bytes_of(transposed), bytes_of(by_columns)) << rows << "x" << cols;
   }
 }
 

@@ -1,10 +1,12 @@
 #include "megatron/parallel/tensor/fp8_linear.h"
 
 #include <cmath>
+#include <map>
 #include <utility>
 #include <vector>
 
 #include "megatron/comm/threads.h"
+#include "megatron/comm/transport.h"
 #include "megatron/kernels/fp8_blocks.h"
 #include "megatron/ops/bias_activation.h"
 #include "megatron/ops/linear.h"
@@ -359,6 +361,60 @@ TEST(Fp8ScalingTest, RanksMatchOneRank) {
         for (size_t i = 0; i < want.size(); ++i) expect_close(buffers[i], want[i], {1e-5, 0}, "");
       });
     }
+  }
+}
+
+// The elements that a rank has gathered of each type.
+std::map<DType, int64_t> gathered_by(const comm::Group& group) {
+  std::map<DType, int64_t> counts;
+  for (const auto& entry : group.transport().context().recorder.entries()) {
+    const bool is_gather = entry.call.operation == comm::Operation::kAllGather;
+    if (is_gather) counts[entry.call.dtype] += entry.call.count;
+  }
+  return counts;
+}
+
+// An input and a gradient that ranks round before they gather them are those that they round
+// afterwards, without history, too; and they take one byte an element.
+TEST(Fp8MlpTest, GatheringInFp8ChangesNoBit) {
+  const Tensor x = random_normal({16, 4, kIn}, {.seed = 1});
+  const Tensor dy = random_normal({16, 4, kOut}, {.seed = 2, .stddev = 1e-4f});
+  for (const Fp8Recipe recipe :
+       {Fp8Recipe::kDelayed, Fp8Recipe::kTensorwise, Fp8Recipe::kBlockwise}) {
+    comm::run_ranks(2, [&](const comm::Group& world) {
+      const Fp8Config config = hybrid(recipe);
+      const auto trained = [&](const Layers& layers, const TensorParallel& tp) {
+        Fp8Scaling scaling = scaling_of(layers, config, tp);
+        Variable y, in;
+        for (int64_t iteration = 0; iteration < 2; ++iteration) {
+          scaling.quantize_weights();
+          in = Variable::leaf(own_slice(x, tp));
+          y = layers.in_one_op(in, Activation::kGeluTanh);
+          backward(y, own_slice(dy, tp));
+          scaling.finish_iteration(iteration);
+        }
+        return std::pair{y.data(), in.grad()};
+      };
+      const TensorParallel whole{.group = world};
+      const TensorParallel divided{.group = world, .sequence_parallel = true};
+      const Layers want(config, whole);
+      const auto [want_y, want_dx] = trained(want, whole);
+      EXPECT_TRUE(gathered_by(world).empty());
+      const Layers got(config, divided);
+      const auto [y, dx] = trained(got, divided);
+      expect_identical(y, own_slice(want_y, divided), "y");
+      expect_identical(dx, own_slice(want_dx, divided), "dx");
+      expect_identical(got.fc1.weight().grad(), want.fc1.weight().grad(), "dweight1");
+      expect_identical(got.fc2.weight().grad(), want.fc2.weight().grad(), "dweight2");
+      std::map<DType, int64_t> gathered = gathered_by(world);
+      const int64_t rows = 2 * x.numel() / kIn / 2;  // of a rank in two iterations
+      if (recipe == Fp8Recipe::kBlockwise) {
+        EXPECT_EQ(gathered, (std::map{std::pair{DType::kFloat32, rows * (kIn + kOut)}}));
+      } else {
+        EXPECT_EQ(gathered, (std::map{std::pair{DType::kFloat8E4M3, rows * kIn},
+                                      std::pair{DType::kFloat8E5M2, rows * kOut}}));
+      }
+    });
   }
 }
 

@@ -14,38 +14,58 @@ namespace {
 // What a ring of so many ranks sends of a reduce-scatter or an all-gather.
 int64_t part_of_ring(int64_t bytes, int64_t ranks) { return bytes / ranks * (ranks - 1); }
 
-// Of one microbatch, in collectives of the residual stream, an all-reduce being two. Two layers
-// with a column- and a row-parallel product: forward an all-gather and a reduce-scatter each, or an
-// all-reduce; backward the same, and sequence parallelism gathers the inputs once more for the
-// gradients of weights.
+// Collectives of the residual stream, an all-reduce being two.
+struct Collectives {
+  double count = 0;
+  double volume = 0;  // where one of params_dtype is 1
+
+  void add(double times, const Collectives& other) {
+    count += times * other.count;
+    volume += times * other.volume;
+  }
+};
+
+// Of one microbatch. Two layers with a column- and a row-parallel product: forward an all-gather
+// and a reduce-scatter each, or an all-reduce; backward the same, and sequence parallelism gathers
+// the inputs once more for the gradients of weights, but not in FP8, which may also gather in one
+// byte.
 //
 // Cross-attention has another pair of products, and a third whose input is the encoder's output.
-double collectives_of_layers(const PlannedTraining& t, const StackPart& stack, bool only_exposed) {
+Collectives collectives_of_layers(const PlannedTraining& t, const StackPart& stack,
+                                  bool only_exposed) {
   const ParallelConfig& p = t.parallel;
   const MicrobatchSizes sizes = microbatch_sizes(t);
   const Shape slice = {stack.config.seq_length / sizes.cp / sizes.tp, sizes.micro_batch_size,
                        stack.config.hidden_size};
   const Stream stream{Device{t.device, 0}};
+  const Fp8Config& fp8 = stack.config.fp8;
   double forward = 4;
-  double backward = p.sequence_parallel ? 6 : 4;
+  double backward = p.sequence_parallel && !fp8.is_on() ? 6 : 4;
   if (only_exposed && p.sequence_parallel) {
-    const bool by_pieces = p.tp_comm_overlap && is_worth_a_piece(slice, stream);
+    const bool by_pieces = p.tp_comm_overlap && !fp8.is_on() && is_worth_a_piece(slice, stream);
     forward = by_pieces ? 0 : 4;
     backward = by_pieces ? 0 : 2;
   } else if (only_exposed && p.async_tensor_model_parallel_allreduce) {
     backward = 0;
   }
-  if (stack.has_cross_attention) {
-    forward *= 1.5;
-    backward *= 2;
-  }
-  double count = static_cast<double>(stack.num_layers) * (forward + backward);
+  // Two gathers of each pass.
+  const double spared = p.sequence_parallel && fp8.gathers_in_fp8()
+                            ? 2 - 2.0 / static_cast<double>(size_of(stack.config.params_dtype))
+                            : 0;
+  Collectives of_forward{forward, forward - spared};
+  Collectives of_backward{backward, backward - spared};
+  Collectives all;
+  const auto layers = static_cast<double>(stack.num_layers);
+  const double more = stack.has_cross_attention ? 1.5 : 1;
+  all.add(layers * more, of_forward);
+  all.add(layers * (stack.has_cross_attention ? 2 : 1), of_backward);
   for (const LayerRegion& region : regions_of(stack.config, stack.num_layers)) {
     if (!region.is_recomputed) continue;
     const bool gathers_input = stack.config.distribute_saved_activations && !p.sequence_parallel;
-    count += static_cast<double>(region.num_layers) * forward + (gathers_input ? 1 : 0);
+    all.add(static_cast<double>(region.num_layers) * more, of_forward);
+    if (gathers_input) all.add(1, {1, 1});
   }
-  return count;
+  return all;
 }
 
 int64_t num_recomputed_layers(const PlannedStage& stage) {
@@ -156,11 +176,12 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
   };
   for (const StackPart& stack : held.stacks) {
     if (sizes.tp == 1) break;
-    const double collectives = collectives_of_layers(t, stack, only_exposed) *
-                               static_cast<double>(held.num_chunks * t.num_microbatches);
+    Collectives all;
+    all.add(static_cast<double>(held.num_chunks * t.num_microbatches),
+            collectives_of_layers(t, stack, only_exposed));
     sent.tensor_parallel += static_cast<int64_t>(
-        collectives * static_cast<double>(part_of_ring(hidden_of(stack), sizes.tp)));
-    sent.transfers += static_cast<int64_t>(collectives);
+        all.volume * static_cast<double>(part_of_ring(hidden_of(stack), sizes.tp)));
+    sent.transfers += static_cast<int64_t>(all.count);
   }
   const ContextTraffic context = context_traffic(t, held);
   sent.context_parallel = context.bytes;

@@ -5,6 +5,7 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
+#include "megatron/kernels/fp8_transpose.h"
 #include "megatron/ops/linear.h"
 #include "megatron/parallel/tensor/input_gradient.h"
 #include "megatron/parallel/tensor/mappings.h"
@@ -31,27 +32,63 @@ Tensor summed_over_ranks(Tensor y, const TensorParallel& tp) {
   return y;
 }
 
+// A tensor that sequence parallelism divides among ranks, whole and in FP8.
+struct Whole {
+  Fp8Matrix matrix;
+  Shape shape;       // [s, b, ..]
+  Tensor wide = {};  // undefined if it was gathered in FP8
+};
+
+// A product in FP8 has a multiple of 16 rows, and so has a part that is rounded.
+bool gathers_in_fp8(const Fp8Layer& fp8, const Tensor& part, const TensorParallel& tp) {
+  return tp.sequence_parallel && tp.size() > 1 && fp8.gathers_in_fp8() &&
+         part.rows().size(0) % 16 == 0;
+}
+
+// Of [s/tp, b, ..] with sequence parallelism. All ranks round with the scale of all rows, so the
+// result is that of rounding what was gathered, for a byte an element.
+Whole whole(const Fp8Layer& fp8, Fp8Tensor which, const Tensor& part, Fp8Parts parts,
+            const TensorParallel& tp) {
+  if (!gathers_in_fp8(fp8, part, tp)) {
+    const Tensor wide = whole_rows(part, tp);
+    return {fp8.quantized(which, {.x = wide.rows()}, parts), wide.shape(), wide};
+  }
+  Fp8Matrix x = fp8.quantized(which, {.x = part.rows()}, {.columns = false, .ranks = &tp.group});
+  x.rows = gathered_sequence(x.rows, tp.group);
+  x.shape = x.rows.shape();
+  if (parts.columns) {
+    x.columns = Tensor({x.shape[1], x.shape[0]}, x.rows.dtype(), x.rows.stream());
+    kernels::fp8_transpose(x.columns.view(), std::as_const(x.rows).view(), x.rows.stream());
+  }
+  return {std::move(x), part.shape().with(0, part.size(0) * tp.size())};
+}
+
+// Does the backward pass need a layer's input?
+bool keeps_input(const Fp8Linear& layer) { return grad_enabled() && layer.weight.requires_grad(); }
+
+// The parts of its input that a layer needs, if it keeps some for the backward pass.
+Fp8Parts parts_of_input(const Fp8Linear& layer, bool keeps) {
+  return {.columns = keeps && layer.fp8.has_fp8_wgrad()};
+}
+
 struct Forward {
   Tensor y;  // x weight^T + bias, [.., out], of this rank
   Saved saved;
 };
 
-// For x of shape [.., in]; wide_x is x if it exists as a tensor. keeps_x: saves the transpose of x,
-// or x itself, unless the weight is a constant.
-Forward forward(const kernels::Fp8Source& x, const Shape& shape, const Tensor& wide_x,
-                const Fp8Linear& layer, bool keeps_x = true) {
-  const bool has_fp8_wgrad = layer.fp8.has_fp8_wgrad();
-  keeps_x = keeps_x && grad_enabled() && layer.weight.requires_grad();
+// For x of shape [.., in]; wide_x is x if it exists as a tensor. Saves the transpose of x if x has
+// it, otherwise wide_x if the layer needs it.
+Forward forward(Fp8Matrix x, const Shape& shape, const Tensor& wide_x, const Fp8Linear& layer) {
+  const bool keeps_wide = keeps_input(layer) && !layer.fp8.has_fp8_wgrad();
   Forward result{
       Tensor(shape.with(-1, layer.weight.size(0)), layer.weight.dtype(), layer.weight.stream()),
-      {&layer.fp8, linear_saved(layer.weight, layer.bias),
-       layer.fp8.quantized(Fp8Tensor::kInput, x, {.columns = keeps_x && has_fp8_wgrad}),
-       keeps_x && !has_fp8_wgrad ? wide_x : Tensor()}};
-  Fp8Matrix& quantized = result.saved.x;
-  kernels::fp8_matmul(result.y.rows(), quantized.by_rows(), layer.fp8.weight().by_rows(),
+      {&layer.fp8, linear_saved(layer.weight, layer.bias), std::move(x),
+       keeps_wide ? wide_x : Tensor()}};
+  Fp8Matrix& matrix = result.saved.x;
+  kernels::fp8_matmul(result.y.rows(), matrix.by_rows(), layer.fp8.weight().by_rows(),
                       layer.bias.defined() ? layer.bias.data().view() : ConstView{}, 0,
                       result.y.stream());
-  quantized.drop_rows();
+  matrix.drop_rows();
   return result;
 }
 
@@ -89,6 +126,13 @@ OutputGradient quantized_gradient(const kernels::Fp8Source& dy, const Saved& sav
   return d;
 }
 
+// The same of a row-parallel layer, whose gradient sequence parallelism divides.
+Whole whole_gradient(const Tensor& part, const Saved& saved, const LayerWants& wants,
+                     const TensorParallel& tp) {
+  return whole(*saved.fp8, Fp8Tensor::kGradient, part,
+               {.rows = wants.x, .columns = wants.weight && saved.fp8->has_fp8_wgrad()}, tp);
+}
+
 // dy weight, [.., in], for dy of shape [.., out].
 Tensor input_gradient(const Fp8Matrix& dy, const Shape& shape, const Saved& saved) {
   const Tensor& weight = saved.linear.weight;
@@ -114,8 +158,9 @@ Tensor weight_gradient(const Fp8Matrix& dy, const Tensor& wide_dy, const Saved& 
 Variable fp8_column_parallel_linear(const Variable& x, const Fp8Linear& layer,
                                     const TensorParallel& tp) {
   const TraceRange range("fp8_column_parallel_linear", x.stream());
-  const Tensor whole = whole_rows(x.data(), tp);
-  Forward made = forward({.x = whole.rows()}, whole.shape(), whole, layer);
+  Whole in =
+      whole(layer.fp8, Fp8Tensor::kInput, x.data(), parts_of_input(layer, keeps_input(layer)), tp);
+  Forward made = forward(std::move(in.matrix), in.shape, in.wide, layer);
   return record("fp8_column_parallel_linear", std::move(made.y), {x, layer.weight, layer.bias},
                 [saved = std::move(made.saved), tp](const Tensor& dy, const Wants& wants) -> Grads {
                   const OutputGradient d =
@@ -130,15 +175,15 @@ Variable fp8_column_parallel_linear(const Variable& x, const Fp8Linear& layer,
 Variable fp8_row_parallel_linear(const Variable& x, const Fp8Linear& layer,
                                  const TensorParallel& tp) {
   const TraceRange range("fp8_row_parallel_linear", x.stream());
-  Forward made = forward({.x = x.data().rows()}, x.shape(), x.data(), layer);
+  Forward made = forward(layer.fp8.quantized(Fp8Tensor::kInput, {.x = x.data().rows()},
+                                             parts_of_input(layer, keeps_input(layer))),
+                         x.shape(), x.data(), layer);
   return record(
       "fp8_row_parallel_linear", summed_over_ranks(std::move(made.y), tp), {x, layer.weight},
       [saved = std::move(made.saved), tp](const Tensor& part, const Wants& wants) -> Grads {
-        const Tensor dy = whole_rows(part, tp);
-        const OutputGradient d =
-            quantized_gradient({.x = dy.rows()}, saved, {wants[0], wants[1], false});
-        Tensor dx = wants[0] ? input_gradient(d.matrix, dy.shape(), saved) : Tensor();
-        Tensor dweight = wants[1] ? weight_gradient(d.matrix, dy, saved) : Tensor();
+        const Whole dy = whole_gradient(part, saved, {wants[0], wants[1]}, tp);
+        Tensor dx = wants[0] ? input_gradient(dy.matrix, dy.shape, saved) : Tensor();
+        Tensor dweight = wants[1] ? weight_gradient(dy.matrix, dy.wide, saved) : Tensor();
         return {std::move(dx), std::move(dweight)};
       });
 }
@@ -146,25 +191,27 @@ Variable fp8_row_parallel_linear(const Variable& x, const Fp8Linear& layer,
 Variable fp8_mlp(const Variable& x, const Fp8Linear& layer1, Activation activation,
                  const Fp8Linear& layer2, const TensorParallel& tp) {
   const TraceRange range("fp8_mlp", x.stream());
-  const Tensor whole = whole_rows(x.data(), tp);
-  Forward fc1 = forward({.x = whole.rows()}, whole.shape(), Tensor(), layer1);
+  Forward fc1 = [&] {
+    Whole in = whole(layer1.fp8, Fp8Tensor::kInput, x.data(),
+                     parts_of_input(layer1, keeps_input(layer1)), tp);
+    return forward(std::move(in.matrix), in.shape, Tensor(), layer1);
+  }();
   Tensor pre = std::move(fc1.y);  // [s, b, f/tp or 2f/tp]
-  Forward fc2 = forward({.x = std::as_const(pre).rows(), .activation = activation}, pre.shape(),
-                        Tensor(), layer2, false);
+  Forward fc2 =
+      forward(layer2.fp8.quantized(Fp8Tensor::kInput,
+                                   {.x = std::as_const(pre).rows(), .activation = activation},
+                                   parts_of_input(layer2, false)),
+              pre.shape(), Tensor(), layer2);
 
   return record(
       "fp8_mlp", summed_over_ranks(std::move(fc2.y), tp),
       {x, layer1.weight, layer1.bias, layer2.weight},
       [saved1 = std::move(fc1.saved), pre = std::move(pre), saved2 = std::move(fc2.saved),
        activation, tp](const Tensor& part, const Wants& wants) mutable -> Grads {
-        OutputGradient d2;
-        Tensor dy;  // of the activation's value, [s, b, f/tp]
-        {
-          const Tensor dz = whole_rows(part, tp);
-          d2 = quantized_gradient({.x = dz.rows()}, saved2, {true, wants[3], false});
-          dy = input_gradient(d2.matrix, dz.shape(), saved2);
-          d2.matrix.drop_rows();
-        }
+        Whole dz = whole_gradient(part, saved2, {true, wants[3]}, tp);
+        dz.wide = Tensor();
+        Tensor dy = input_gradient(dz.matrix, dz.shape, saved2);  // of the activation's value
+        dz.matrix.drop_rows();
         // The activation's value comes back beside its derivative, for the gradient of weight2.
         const OutputGradient d = quantized_gradient({.x = std::as_const(pre).rows(),
                                                      .activation = activation,
@@ -174,9 +221,9 @@ Variable fp8_mlp(const Variable& x, const Fp8Linear& layer1, Activation activati
         const Shape shape = pre.shape();
         pre = Tensor();
         dy = Tensor();
-        Tensor dweight2 = wants[3] ? weight_gradient(d2.matrix, Tensor(), saved2) : Tensor();
+        Tensor dweight2 = wants[3] ? weight_gradient(dz.matrix, Tensor(), saved2) : Tensor();
         saved2.x = Fp8Matrix();
-        d2.matrix = Fp8Matrix();
+        dz.matrix = Fp8Matrix();
         InputGradient dx(wants[0] ? input_gradient(d.matrix, shape, saved1) : Tensor(), tp);
         Tensor dweight1 = wants[1] ? weight_gradient(d.matrix, Tensor(), saved1) : Tensor();
         return {dx.finish(), std::move(dweight1), d.dbias, std::move(dweight2)};

@@ -12,9 +12,12 @@
 //   dx = dy W           dy, transposed W        E5M2, E4M3
 //   dW = dy^T x         transposed dy and x     E5M2, E4M3, into fp32
 //
-// Between ranks tensors travel in 16 bits; each rank quantises what it received. With sequence
-// parallelism a layer keeps the whole gathered x, in one byte an element, and does not gather it
-// again. Products are not cut into pieces (TensorParallel::overlaps_products).
+// With sequence parallelism ranks gather x of column-parallel and dy of row-parallel layers in FP8,
+// if their parts have a multiple of 16 rows: each rounds its part with the scale of the whole, and
+// transposes what it received. With scales of blocks, or without FP8 for gradients of weights, they
+// gather 16 bits and round then. Sums between ranks have 16 bits. A layer keeps the whole gathered
+// x, in one byte an element, and does not gather it again. Products are not cut into pieces
+// (TensorParallel::overlaps_products).
 namespace megatron {
 
 // A linear layer: its side in FP8, which must outlive the backward pass, and its parameters.

@@ -542,6 +542,13 @@ TEST_F(GptPlanLayoutTest, TensorParallelTrafficIsWhatTheFlagsLeaveExposed) {
   parallel_.sequence_parallel = true;
   EXPECT_EQ(sent(traffic), 10 * layers);
   EXPECT_EQ(sent(exposed_traffic), 6 * layers);
+  // In FP8 inputs are gathered once, and gathers have half the bytes; blocks are gathered wide.
+  config_.fp8 = {.format = Fp8Format::kHybrid};
+  EXPECT_EQ(sent(traffic), (4 + 2 * 2 / 2) * layers);
+  EXPECT_EQ(sent(exposed_traffic), (2 + 2 * 2 / 2) * layers);
+  config_.fp8.recipe = Fp8Recipe::kBlockwise;
+  EXPECT_EQ(sent(traffic), 8 * layers);
+  config_.fp8 = {};
   parallel_.tp_comm_overlap = true;
   EXPECT_EQ(sent(exposed_traffic), 0);
   // 16384 tokens in pieces of 512 would be too small.

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "megatron/core/view.h"
+#include "megatron/device/device.h"
+
+namespace megatron::kernels {
+
+// The transpose of a matrix in FP8. With one scale for the matrix that is what fp8_quantize() makes
+// of its columns.
+//   y [cols, rows] out FP8   x [rows, cols] in, dtype of y
+//
+// On a GPU rows and cols are multiples of 16, and both start at multiples of 16 bytes; throws
+// ShapeError otherwise.
+void fp8_transpose(TensorView y, ConstView x, Stream stream);
+
+namespace cpu {
+void fp8_transpose(TensorView y, ConstView x, Stream stream);
+}  // namespace cpu
+
+namespace cuda {
+void fp8_transpose(TensorView y, ConstView x, Stream stream);
+}  // namespace cuda
+
+}  // namespace megatron::kernels
