@@ -90,7 +90,7 @@ void expect_device_for(InferenceWeights weights, Stream stream) {
         "give --inference-weights fp8 or --device cpu, or remove the flag");
   }
   const cuda::Properties gpu = cuda::properties(stream.device.index);
-  if (gpu.major >= 9) return;
+  if (gpu.major == 9) return;
   throw ConfigError(fmt::format(
       "--inference-weights fp8 needs a GPU of compute capability 9.0, and {} ({}) has {}.{}; give "
       "--inference-weights model",
