@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "megatron/comm/pending_state.h"
-#include "megatron/comm/start_all_to_all.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/error.h"
 #include "megatron/device/cuda.h"

@@ -87,6 +87,7 @@ Pending start_all_reduce(TensorView x, Reduce op, const Group& group, Stream str
 Pending start_all_gather(TensorView y, ConstView x, const Group& group, Stream stream);
 Pending start_reduce_scatter(TensorView y, ConstView x, Reduce op, const Group& group,
                              Stream stream);
+Pending start_all_to_all(TensorView y, ConstView x, const Group& group, Stream stream);
 Pending start_exchange(std::span<const Transfer> transfers, const Group& group, Stream stream);
 
 }  // namespace megatron::comm

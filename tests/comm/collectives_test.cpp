@@ -10,7 +10,6 @@
 #include <numeric>
 #include <vector>
 
-#include "megatron/comm/start_all_to_all.h"
 #include "megatron/comm/threads.h"
 #include "megatron/core/half.h"
 #include "megatron/core/parallel_for.h"

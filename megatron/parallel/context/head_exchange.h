@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "megatron/comm/start_all_to_all.h"
+#include "megatron/comm/collectives.h"
 #include "megatron/kernels/attention.h"
 #include "megatron/parallel/parallel_context.h"
 #include "megatron/tensor/tensor.h"

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "megatron/comm/collectives.h"
-#include "megatron/comm/start_all_to_all.h"
 #include "megatron/comm/threads.h"
 #include "megatron/comm/transport.h"
 #include "megatron/core/half.h"
