@@ -54,7 +54,8 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
 
   flags
       .add_later_entry("--ckpt-format,--dist-ckpt-format", T::kChoice, other, "torch",
-                       "Format of checkpoints.", "this checkpoint format")
+                       "Format of checkpoints; here --save-format, and that of --load is always "
+                       "detected.")
       .among({"torch", "torch_dist", "torch_dcp", "fsdp_dtensor", "zarr"});
   flags.add_later_entry("--auto-detect-ckpt-format", T::kSwitch, other, false,
                         "The format of a loaded checkpoint is always detected.");
