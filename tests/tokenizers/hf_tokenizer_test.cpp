@@ -268,7 +268,7 @@ TEST(HfTokenizer, ErrorsNameTheFileAndTheRemedy) {
     return message_of([&] { HfTokenizer(files.write("t.json", content), {}); });
   };
   EXPECT_THAT(message_of([] { HfTokenizer("/nowhere", {}); }),
-              HasSubstr("/nowhere: no such file or folder; names of models are not looked up"));
+              HasSubstr("/nowhere: no such file or folder; give a folder with tokenizer.json"));
   EXPECT_THAT(open("{"), HasSubstr("t.json: this is no JSON"));
   EXPECT_THAT(open("[]"), HasSubstr("t.json: there is no \"model\"; is this a tokenizer.json?"));
   EXPECT_THAT(open("{}"), HasSubstr("t.json: there is no \"model\""));
