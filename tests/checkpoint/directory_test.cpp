@@ -100,8 +100,7 @@ TEST_F(CheckpointDirectoryTest, KnowsOtherFormats) {
   EXPECT_EQ(format_of(path() / "iter_0000005"), CheckpointFormat::kMegatron);
   EXPECT_EQ(format_of(path() / "global_step7"), CheckpointFormat::kDeepSpeed);
   EXPECT_EQ(format_of(path() / "iter_0000008"), CheckpointFormat::kHuggingFace);
-  EXPECT_THAT(message_of<Unsupported>([&] { format_of(path() / "iter_0000009"); }),
-              HasSubstr("--ckpt-format torch"));
+  EXPECT_EQ(format_of(path() / "iter_0000009"), CheckpointFormat::kMegatron);
   std::ofstream(path() / "latest") << "global_step7";
   EXPECT_EQ(find_checkpoint(path()), path() / "global_step7");
   EXPECT_EQ(find_checkpoint(path(), 7), path() / "global_step7");
