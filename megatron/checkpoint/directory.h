@@ -26,7 +26,7 @@ inline constexpr const char* kStagingName = ".staging";
 enum class CheckpointFormat {
   kNative,       // manifest.json
   kMegatron,     // Megatron-LM: mp_rank_XX[_XXX]/model_optim_rng.pt, or .metadata (torch_dist)
-  kDeepSpeed,    // BigScience's Megatron-DeepSpeed: layer_XX-model_XX-model_states.pt
+  kDeepSpeed,    // DeepSpeed: layer_XX-model_XX-model_states.pt, or mp_rank_XX_model_states.pt
   kHuggingFace,  // config.json
 };
 // "native", "megatron", "deepspeed", "hf"
