@@ -259,27 +259,12 @@ void check(const ProductCase& p) {
   Tensor c = copied(old.to(stream));
   kernels::fp8_matmul(c.view(), a.factor(), b.factor(),
                       p.has_bias ? bias_there.view() : ConstView{}, p.beta, stream);
-  const Tensor got = c.to(Stream{});
   const Read left(a);
   const Read right(b);
-  // As in fp8_test.cpp: a tensor core adds the terms of a piece with 13 bits below the largest one.
-  const double of_terms = stream.is_cpu() ? 0x1p-20 : 0x1p-12;
-  const double of_result = p.c == DType::kFloat32 ? 0x1p-22 : tolerance_of(p.c).relative;
-  for (int64_t i = 0; i < p.m; ++i) {
-    for (int64_t j = 0; j < p.n; ++j) {
-      double sum = 0;
-      double size = 0;
-      for (int64_t l = 0; l < p.k; ++l) {
-        const double term = left.value(i, l) * right.value(j, l);
-        sum += term;
-        size += std::abs(term);
-      }
-      if (p.has_bias) sum += element(bias, j);
-      sum += p.beta * element(old, i * p.n + j);
-      ASSERT_NEAR(element(got, i * p.n + j), sum, of_terms * size + of_result * std::abs(sum))
-          << i << ", " << j;
-    }
-  }
+  expect_product(
+      c, p.k, [&](int64_t i, int64_t l) { return left.value(i, l); },
+      [&](int64_t j, int64_t l) { return right.value(j, l); }, p.has_bias ? &bias : nullptr, old,
+      p.beta);
 }
 
 // The three products of a layer: lines times squares, with the transposed weight, and lines times

@@ -114,6 +114,34 @@ struct Sizes {
 // Less than a tile of a GPU's kernel, one tile, and parts of several.
 inline constexpr Sizes kSizes[] = {{16, 32}, {128, 128}, {272, 160}};
 
+// Expects c = a b^T + bias + beta * old, [m, n], for factors whose elements are a(i, l) and b(j,
+// l), l < k. A null bias is 0.
+template <class A, class B>
+void expect_product(const Tensor& c, int64_t k, const A& a, const B& b, const Tensor* bias,
+                    const Tensor& old, float beta) {
+  // Tensor cores of Hopper add the terms of a piece of a sum with 13 bits below the largest one.
+  const double of_terms = c.stream().is_cpu() ? 0x1p-20 : 0x1p-12;
+  const double of_result =
+      c.dtype() == DType::kFloat32 ? 0x1p-22 : tolerance_of(c.dtype()).relative;
+  const Tensor got = c.to(Stream{});
+  const int64_t n = c.size(1);
+  for (int64_t i = 0; i < c.size(0); ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      double size = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        const double term = a(i, l) * b(j, l);
+        sum += term;
+        size += std::abs(term);
+      }
+      if (bias != nullptr) sum += element(*bias, j);
+      sum += beta * element(old, i * n + j);
+      ASSERT_NEAR(element(got, i * n + j), sum, of_terms * size + of_result * std::abs(sum))
+          << i << ", " << j;
+    }
+  }
+}
+
 inline Tensor random_float8(const Shape& shape, uint64_t seed, DType dtype) {
   const Tensor wide = random_normal(shape, {.seed = seed, .stddev = 30});
   Tensor y(shape, dtype, Stream{});

@@ -278,25 +278,10 @@ class Fp8MatmulTest : public Fp8KernelTest {
     kernels::fp8_matmul(c.view(), {a_there.view(), inverse_a.view()},
                         {b_there.view(), inverse_b.view()},
                         p.has_bias ? bias_there.view() : ConstView{}, p.beta, stream);
-    const Tensor got = c.to(Stream{});
-    // Tensor cores of Hopper add the terms of a piece of a sum with 13 bits below the largest one.
-    const double of_terms = stream.is_cpu() ? 0x1p-20 : 0x1p-12;
-    const double of_result = p.c == DType::kFloat32 ? 0x1p-22 : tolerance_of(p.c).relative;
-    for (int64_t i = 0; i < p.m; ++i) {
-      for (int64_t j = 0; j < p.n; ++j) {
-        double sum = 0;
-        double size = 0;
-        for (int64_t l = 0; l < p.k; ++l) {
-          const double term = stored(a, i * p.k + l) / 24 * stored(b, j * p.k + l) / 7;
-          sum += term;
-          size += std::abs(term);
-        }
-        if (p.has_bias) sum += element(bias, j);
-        sum += p.beta * element(old, i * p.n + j);
-        ASSERT_NEAR(element(got, i * p.n + j), sum, of_terms * size + of_result * std::abs(sum))
-            << i << ", " << j;
-      }
-    }
+    expect_product(
+        c, p.k, [&](int64_t i, int64_t l) { return stored(a, i * p.k + l) / 24; },
+        [&](int64_t j, int64_t l) { return stored(b, j * p.k + l) / 7; },
+        p.has_bias ? &bias : nullptr, old, p.beta);
   }
 };
 
