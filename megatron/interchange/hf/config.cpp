@@ -93,17 +93,14 @@ double common_dropout(const HfFields& fields, const char* name, const char* othe
 }
 
 // Rotary embeddings, as rope_parameters (transformers 5) or the older fields state them. Compat: as
-// in transformers 5, rope_scaling counts if a file has both.
+// in transformers 5.23, nothing of rope_parameters counts beside rope_scaling.
 void read_rope(const HfFields& fields, TransformerConfig& config, const char* theta_name,
                const char* percent_name, double default_percent) {
   config.position_embedding_type = PositionEmbedding::kRope;
   config.rotary_base = fields.number(theta_name, 10000.0);
   config.rotary_percent = fields.number(percent_name, default_percent);
-  if (const std::optional<HfFields> parameters = fields.object("rope_parameters")) {
-    config.rotary_base = parameters->number("rope_theta", config.rotary_base);
-    config.rotary_percent = parameters->number("partial_rotary_factor", config.rotary_percent);
-  }
-  const char* name = fields.object("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const std::optional<HfFields> scaling = fields.object("rope_scaling");
+  const char* name = scaling && !scaling->is_empty() ? "rope_scaling" : "rope_parameters";
   const std::optional<HfFields> rope = fields.object(name);
   if (!rope) return;
   config.rotary_base = rope->number("rope_theta", config.rotary_base);

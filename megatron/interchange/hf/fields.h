@@ -23,6 +23,7 @@ class HfFields {
   HfFields(const std::filesystem::path& path, const nlohmann::json& object)
       : path_(path), object_(object) {}
 
+  bool is_empty() const { return object_.empty(); }
   bool has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
 
   int64_t size(const char* name) const { return checked_size(name, required(name)); }

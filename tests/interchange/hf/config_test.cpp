@@ -104,11 +104,17 @@ TEST_F(HfConfigTest, LlamaRotaryEmbeddings) {
 
   rope["low_freq_factor"] = 2.0;
   EXPECT_THAT(unsupported("llama", {{"rope_parameters", rope}}), HasSubstr("low_freq_factor 1"));
-  // Of two, rope_scaling counts.
-  const json both = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}},
-                     {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}};
+  // Of two, rope_scaling alone counts. The values are those of LlamaConfig in transformers 5.23.
+  json both = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e4}}},
+               {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}};
   EXPECT_EQ(read("llama", both).transformer.rotary_seq_len_interpolation_factor, 2);
-  EXPECT_EQ(read("llama", both).transformer.rotary_base, 5e5);
+  EXPECT_EQ(read("llama", both).transformer.rotary_base, 1e4);
+  both["rope_theta"] = 7e3;
+  EXPECT_EQ(read("llama", both).transformer.rotary_base, 7e3);
+  both["rope_scaling"]["rope_theta"] = 9e3;
+  EXPECT_EQ(read("llama", both).transformer.rotary_base, 9e3);
+  both["rope_scaling"] = json::object();
+  EXPECT_EQ(read("llama", both).transformer.rotary_base, 5e4);
   EXPECT_THAT(unsupported("llama", {{"rope_scaling", {{"rope_type", "yarn"}}}}),
               HasSubstr("rope_scaling is"));
   EXPECT_THAT(unsupported("llama", {{"rope_parameters", {{"rope_type", "yarn"}}}}),
