@@ -70,6 +70,7 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> data, IndexRange se
 void GptDataset::load_or_build(IndexRange sequences, const EpochPlan& plan, int64_t seed,
                                const IndexCache& cache) {
   if (load(sequences, plan, cache)) return;
+  cache.announce(plan.num_samples, index_bytes(sequences, plan));
   index_ = build_gpt_index(*data_, sequences, plan, seq_length_, seed);
   const bool saved = cache.save([&] {
     index_.document_index.save(cache.array_file(kDocumentIndex));

@@ -19,6 +19,14 @@ namespace {
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kScanGrain = int64_t{1} << 16;  // fewest sequences that pay for a thread
 
+bool has_wide_positions(IndexRange sequences, const EpochPlan& plan) {
+  return plan.num_epochs * sequences.size() > kMaxInt32;
+}
+
+bool has_wide_order(const EpochPlan& plan) {
+  return plan.num_samples >= std::numeric_limits<uint32_t>::max() - 1;
+}
+
 std::vector<int32_t> build_document_index(IndexRange sequences, const EpochPlan& plan,
                                           NumpyRandom& random) {
   const int64_t per_epoch = sequences.size();
@@ -135,6 +143,12 @@ int64_t count_tokens(const IndexedDataset& data, IndexRange sequences) {
   return total;
 }
 
+int64_t index_bytes(IndexRange sequences, const EpochPlan& plan) {
+  const int64_t row = has_wide_positions(sequences, plan) ? 16 : 8;
+  return 4 * plan.num_epochs * sequences.size() + row * (plan.num_samples + 1) +
+         (has_wide_order(plan) ? 8 : 4) * plan.num_samples;
+}
+
 GptIndex build_gpt_index(const IndexedDataset& data, IndexRange sequences, const EpochPlan& plan,
                          int64_t seq_length, int64_t seed) {
   if (sequences.end > kMaxInt32) {
@@ -148,7 +162,7 @@ GptIndex build_gpt_index(const IndexedDataset& data, IndexRange sequences, const
   std::vector<int32_t> documents = build_document_index(sequences, plan, random);
   const auto num_positions = static_cast<int64_t>(documents.size());
 
-  if (num_positions > kMaxInt32) {
+  if (has_wide_positions(sequences, plan)) {
     index.wide_sample_index = NpyArray<int64_t>(
         build_sample_index<int64_t>(data, documents, plan.num_samples, seq_length),
         {plan.num_samples + 1, 2});
@@ -159,7 +173,7 @@ GptIndex build_gpt_index(const IndexedDataset& data, IndexRange sequences, const
   }
   index.document_index = NpyArray<int32_t>(std::move(documents), {num_positions});
 
-  if (plan.num_samples >= std::numeric_limits<uint32_t>::max() - 1) {
+  if (has_wide_order(plan)) {
     index.wide_shuffle_index =
         NpyArray<int64_t>(build_shuffle_index<int64_t>(plan, random), {plan.num_samples});
   } else {

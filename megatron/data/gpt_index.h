@@ -54,6 +54,9 @@ struct GptIndex {
 // Tokens of a run of sequences. REQUIRES: the range is inside the dataset.
 int64_t count_tokens(const IndexedDataset& data, IndexRange sequences);
 
+// The size of the index of these sequences.
+int64_t index_bytes(IndexRange sequences, const EpochPlan& plan);
+
 // Builds the index of these sequences, in time and memory proportional to the number of samples and
 // sequences. Throws Unsupported for sequence numbers above 2^31 - 1.
 // REQUIRES: plan = plan_epochs(count_tokens(data, sequences), ...) with this seq_length.

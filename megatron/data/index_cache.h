@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
@@ -30,12 +31,15 @@ class IndexCache {
   std::filesystem::path description_file() const;
   // Do the description and all these arrays exist?
   bool holds(std::initializer_list<std::string_view> names) const;
+  // Prints a line about the time and size of an index that takes long to build.
+  void announce(int64_t num_samples, int64_t bytes) const;
   // Creates the directory, calls `save_arrays` and writes the description. If the directory is not
   // writable, warns and returns false: the next start builds the index again.
   bool save(const std::function<void()>& save_arrays) const;
 
  private:
   std::filesystem::path directory_;
+  Split split_;
   std::string stem_;
   std::string description_;
 };

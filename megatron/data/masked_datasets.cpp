@@ -78,6 +78,8 @@ std::optional<SentenceIndex> load(const IndexCache& cache, const IndexedDataset&
 SentenceIndex load_or_build(const IndexedDataset& data, SplitBounds bounds,
                             const SentenceIndexOptions& options, const IndexCache& cache) {
   if (std::optional<SentenceIndex> cached = load(cache, data, options)) return *std::move(cached);
+  const int64_t wanted = options.num_samples.value_or(0);
+  cache.announce(wanted, wanted * 3 * static_cast<int64_t>(sizeof(uint32_t)));
   SentenceIndex index =
       build_sentence_index(data, split_range(bounds, data.num_documents()), options);
   const bool is_saved = cache.save([&] {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -14,8 +16,6 @@ namespace megatron {
 namespace {
 
 constexpr int64_t kMaxSentenceTokens = 512;
-
-using Row = SentenceIndex::Row;
 
 // Target lengths, drawn in order.
 class Targets {
@@ -49,8 +49,9 @@ bool is_used(const IndexedDataset& data, int64_t begin, int64_t end, int64_t min
   return true;
 }
 
+template <class T>
 void add_document(const IndexedDataset& data, int64_t begin, int64_t end, int64_t min_sentences,
-                  Targets& targets, std::vector<Row>& rows) {
+                  Targets& targets, std::vector<T>& rows) {
   int64_t start = begin;
   int64_t length = 0;
   int64_t target = targets.next();
@@ -59,33 +60,67 @@ void add_document(const IndexedDataset& data, int64_t begin, int64_t end, int64_
     const int64_t left = end - s - 1;
     const bool is_full = length >= target && left > 1 && s + 1 - start >= min_sentences;
     if (!is_full && left > 0) continue;
-    rows.push_back({start, s + 1, target});
+    for (const int64_t value : {start, s + 1, target}) rows.push_back(static_cast<T>(value));
     start = s + 1;
     length = 0;
     target = targets.next();  // also after the last sample of a document
   }
 }
 
-void shuffle(std::vector<Row>& rows, int64_t seed) {
+// Fisher-Yates from the last row down. A draw is far cheaper than a cache miss, so partners are
+// drawn ahead and prefetched.
+template <class T>
+void shuffle(std::vector<T>& rows, int64_t seed) {
+  constexpr size_t kAhead = 64;
   std::mt19937_64 random(static_cast<uint64_t>(seed) + 1);
-  for (size_t i = rows.size(); i-- > 1;) std::swap(rows[i], rows[random() % (i + 1)]);
+  std::array<T*, kAhead> partners;
+  for (size_t left = rows.size() / 3; left > 1;) {
+    const size_t count = std::min(left - 1, kAhead);
+    for (size_t k = 0; k < count; ++k) {
+      partners[k] = &rows[3 * (random() % (left - k))];
+      __builtin_prefetch(partners[k], 1);
+    }
+    for (size_t k = 0; k < count; ++k) {
+      std::swap_ranges(partners[k], partners[k] + 3, &rows[3 * (left - 1 - k)]);
+    }
+    left -= count;
+  }
 }
 
 template <class T>
-NpyArray<T> array_of(const std::vector<Row>& rows) {
-  std::vector<T> values;
-  values.reserve(rows.size() * 3);
-  for (const Row& row : rows) {
-    for (const int64_t value : {row.begin, row.end, row.target}) {
-      values.push_back(static_cast<T>(value));
+NpyArray<T> build_rows(const IndexedDataset& data, IndexRange documents,
+                       const SentenceIndexOptions& options) {
+  Targets targets(options);
+  std::vector<T> rows;
+  const int64_t wanted = options.num_samples.value_or(0);
+  int64_t count = 0;
+  do {
+    for (int64_t d = documents.begin; d < documents.end; ++d) {
+      const int64_t begin = data.document_start(d);
+      const int64_t end = data.document_start(d + 1);
+      if (is_used(data, begin, end, options.min_sentences)) {
+        add_document(data, begin, end, options.min_sentences, targets, rows);
+      }
     }
-  }
-  return NpyArray<T>(std::move(values), {static_cast<int64_t>(rows.size()), 3});
+    const int64_t before = std::exchange(count, std::ssize(rows) / 3);
+    if (count == before) {
+      throw ConfigError(fmt::format(
+          "{}: none of documents {} to {} has {} sentences or more of at most {} tokens; "
+          "preprocess "
+          "the text with --split-sentences, change --split, or ask for no samples (--eval-iters 0)",
+          data.prefix().string(), documents.begin, documents.end, options.min_sentences,
+          kMaxSentenceTokens));
+    }
+    // All epochs are about as long as the first.
+    if (before == 0) rows.reserve(static_cast<size_t>(3 * (std::max(wanted, count) + 2 * count)));
+  } while (count < wanted);
+  shuffle(rows, options.seed);
+  return NpyArray<T>(std::move(rows), {count, 3});
 }
 
 }  // namespace
 
-Row SentenceIndex::row(int64_t sample) const {
+SentenceIndex::Row SentenceIndex::row(int64_t sample) const {
   const auto at = [&](int64_t column) {
     const int64_t i = 3 * sample + column;
     return narrow.empty() ? static_cast<int64_t>(wide[i]) : static_cast<int64_t>(narrow[i]);
@@ -97,33 +132,11 @@ SentenceIndex build_sentence_index(const IndexedDataset& data, IndexRange docume
                                    const SentenceIndexOptions& options) {
   invariant(options.max_length >= 3, "a sample has room for three tokens");
   invariant(options.seed > 0, "the seed is positive");
-  Targets targets(options);
-  std::vector<Row> rows;
-  do {
-    const size_t before = rows.size();
-    for (int64_t d = documents.begin; d < documents.end; ++d) {
-      const int64_t begin = data.document_start(d);
-      const int64_t end = data.document_start(d + 1);
-      if (is_used(data, begin, end, options.min_sentences)) {
-        add_document(data, begin, end, options.min_sentences, targets, rows);
-      }
-    }
-    if (rows.size() == before) {
-      throw ConfigError(fmt::format(
-          "{}: none of documents {} to {} has {} sentences or more of at most {} tokens; "
-          "preprocess "
-          "the text with --split-sentences, change --split, or ask for no samples (--eval-iters 0)",
-          data.prefix().string(), documents.begin, documents.end, options.min_sentences,
-          kMaxSentenceTokens));
-    }
-  } while (static_cast<int64_t>(rows.size()) < options.num_samples.value_or(0));
-  shuffle(rows, options.seed);
-
   SentenceIndex index;
   if (data.num_sequences() > std::numeric_limits<uint32_t>::max()) {
-    index.wide = array_of<uint64_t>(rows);
+    index.wide = build_rows<uint64_t>(data, documents, options);
   } else {
-    index.narrow = array_of<uint32_t>(rows);
+    index.narrow = build_rows<uint32_t>(data, documents, options);
   }
   return index;
 }

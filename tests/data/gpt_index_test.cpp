@@ -42,6 +42,9 @@ TEST_F(GptIndexTest, OneEpoch) {
 
 TEST_F(GptIndexTest, LastEpochApart) {
   const GptIndex index = index_of(IndexedDataset(prefix_), 20, 4);
+  EXPECT_EQ(index_bytes({0, 10}, plan_epochs(50, 20, 4)),
+            index.document_index.values().size_bytes() + index.sample_index.values().size_bytes() +
+                index.shuffle_index.values().size_bytes());
   EXPECT_THAT(index.document_index.values(),
               ElementsAre(7, 2, 9, 1, 0, 8, 4, 5, 6, 3, 7, 3, 5, 1, 4, 8, 0, 2, 6, 9));
   EXPECT_THAT(index.sample_index.values().subspan(26),

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -72,6 +74,19 @@ TEST_F(SentenceIndexTest, EqualsMegatronsSingleSentences) {
     EXPECT_EQ(row[2], 13);
   }
   EXPECT_EQ(starts, (std::vector<int64_t>{2, 2, 3, 3, 0, 2, 7, 7, 0, 0, 3, 7}));
+}
+
+// The order of many rows is that of a plain Fisher-Yates shuffle.
+TEST_F(SentenceIndexTest, ShufflesManyRows) {
+  const auto all = rows({.num_samples = 200, .max_length = 13, .min_sentences = 1, .seed = 5});
+  std::vector<int64_t> starts;
+  for (int i = 0; i < 50; ++i) {
+    for (const int64_t start : {0, 2, 3, 7}) starts.push_back(start);
+  }
+  std::mt19937_64 random(6);
+  for (size_t i = starts.size(); i-- > 1;) std::swap(starts[i], starts[random() % (i + 1)]);
+  ASSERT_EQ(all.size(), starts.size());
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i][0], starts[i]) << i;
 }
 
 TEST_F(SentenceIndexTest, WithoutACountReadsOneEpoch) {
