@@ -36,9 +36,12 @@ SlowNotice::~SlowNotice() {
 
 void SlowNotice::finished(int64_t iteration) {
   iteration_ = iteration;
+  fraction_ = 0;
   const int64_t interval = options_.log_interval;
   if (interval > 0 && iteration % interval == 0) last_line_ = Clock::now();
 }
+
+void SlowNotice::advanced(double fraction) { fraction_ = fraction; }
 
 void SlowNotice::watch() {
   Clock::time_point silent_since = last_line_;
@@ -66,6 +69,12 @@ std::string SlowNotice::text(Clock::time_point now) const {
     text +=
         fmt::format(", the others take about {}",
                     duration_text(each * static_cast<double>(options_.last_iteration - iteration)));
+  } else if (const double fraction = fraction_; fraction > 0) {
+    text += fmt::format(", and {:.1f} % of the next one; an iteration takes about {}",
+                        100 * fraction, duration_text(seconds_of(now - started_) / fraction));
+  } else if (options_.least_seconds > 0) {
+    text += fmt::format("; by its operations an iteration takes {} or more",
+                        duration_text(options_.least_seconds));
   }
   if (options_.log_interval > 1) {
     text += fmt::format("; --log-interval {} prints a line every {} iterations",

@@ -21,6 +21,7 @@ class SlowNotice {
     int64_t first_iteration = 0;  // finished when the run starts
     int64_t last_iteration = 0;
     int64_t log_interval = 0;  // 0: no iteration lines
+    double least_seconds = 0;  // of an iteration, by its operations; 0: unknown
     std::chrono::milliseconds patience = std::chrono::minutes(1);
   };
 
@@ -32,6 +33,8 @@ class SlowNotice {
 
   // Call after each iteration.
   void finished(int64_t iteration);
+  // Call after each microbatch of the current iteration, with the fraction of it that is done.
+  void advanced(double fraction);
 
  private:
   void watch();
@@ -41,6 +44,7 @@ class SlowNotice {
   const std::function<void(const std::string&)> print_;
   const Clock::time_point started_ = Clock::now();
   std::atomic<int64_t> iteration_;
+  std::atomic<double> fraction_ = 0;  // of the current iteration
   std::atomic<Clock::time_point> last_line_;
 
   std::mutex mutex_;

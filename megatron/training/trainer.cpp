@@ -11,9 +11,10 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
+#include "megatron/core/parallel_for.h"
 #include "megatron/device/trace.h"
 #include "megatron/training/signals.h"
-#include "megatron/training/slow_notice.h"
+#include "megatron/training/step_estimate.h"
 
 namespace megatron {
 namespace {
@@ -90,12 +91,12 @@ void Trainer::run() {
 }
 
 bool Trainer::train() {
-  std::optional<SlowNotice> notice;
   if (log_.is_kept()) {
-    notice.emplace(SlowNotice::Options{.first_iteration = state_.progress.iteration,
-                                       .last_iteration = train_iters_,
-                                       .log_interval = config_.log_interval},
-                   print_line);
+    notice_.emplace(SlowNotice::Options{.first_iteration = state_.progress.iteration,
+                                        .last_iteration = train_iters_,
+                                        .log_interval = config_.log_interval,
+                                        .least_seconds = least_seconds()},
+                    print_line);
   }
   bool is_leaving = false;
   while (state_.progress.iteration < train_iters_ && !is_leaving) {
@@ -118,14 +119,21 @@ bool Trainer::train() {
     train_step();
     profile_.after_iteration(state_.progress.iteration);
     log_finished();
-    if (notice) notice->finished(state_.progress.iteration);
+    if (notice_) notice_->finished(state_.progress.iteration);
     if (has_recorded_microbatch() && !was_recorded) {
       log_.line("microbatches are replayed as one CUDA graph from here on");
     }
     is_leaving = finish_iteration();
   }
   settle();
+  notice_.reset();
   return is_leaving;
+}
+
+double Trainer::least_seconds() const {
+  if (!state_.stream.is_cpu()) return 0;
+  const auto threads = static_cast<double>(state_.parallel.world.size() * num_threads());
+  return task_.flops(state_.microbatches.global_batch_size()) / (threads * kCpuFlopsPerThread);
 }
 
 void Trainer::train_step() {
@@ -229,10 +237,14 @@ LossSums Trainer::run_microbatches(Split split, int64_t num_microbatches, const 
     losses.add(made);
     return {std::move(made.activations), std::move(made.losses)};
   };
+  const auto num_parts = static_cast<double>(shape.chunks * num_microbatches);
+  int64_t num_done = 0;
   if (seed.defined()) {
     work.backward = [&](const ChunkOutput& output, const Grads& gradients) {
       const TimerScope timer(log_.timers(), "backward-compute", 2);
       run_backward(output, gradients, seed);
+      ++num_done;
+      if (notice_) notice_->advanced(static_cast<double>(num_done) / num_parts);
     };
   }
   run_pipeline(seed.defined() ? training_steps(shape) : evaluation_steps(shape), shape,

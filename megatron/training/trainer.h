@@ -14,6 +14,7 @@
 #include "megatron/training/progress_file.h"
 #include "megatron/training/run_config.h"
 #include "megatron/training/run_saver.h"
+#include "megatron/training/slow_notice.h"
 #include "megatron/training/train_task.h"
 #include "megatron/training/training_log.h"
 #include "megatron/training/training_state.h"
@@ -85,6 +86,8 @@ class Trainer {
   // Maximum over all ranks; true if it is true on one.
   int highest_on_ranks(int number) const;
   bool on_any_rank(bool condition) const;
+  // Of an iteration on the CPU, by its operations; 0 on a GPU.
+  double least_seconds() const;
   // The loop. True if an exit condition ended it.
   bool train();
   // Finishes the queued iteration and writes its log lines.
@@ -118,9 +121,10 @@ class Trainer {
   std::optional<ProgressFile> progress_file_;  // --log-progress
   std::optional<MicrobatchGraph> graph_;       // --cuda-graph
   std::optional<Curriculum> curriculum_;
-  int64_t last_saved_ = -1;         // iteration
-  int64_t last_evaluated_ = -1;     // iteration
-  std::optional<Progress> saving_;  // the state in a save under way
+  std::optional<SlowNotice> notice_;  // while training, on the rank that writes the log
+  int64_t last_saved_ = -1;           // iteration
+  int64_t last_evaluated_ = -1;       // iteration
+  std::optional<Progress> saving_;    // the state in a save under way
 
   std::optional<QueuedIteration> queued_;
   std::optional<Readback> loss_sums_;

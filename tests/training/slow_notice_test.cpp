@@ -5,6 +5,7 @@
 
 #include <future>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace megatron {
@@ -12,6 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 using testing::Not;
 
 // Waits for the first line that matches `pattern`.
@@ -36,6 +38,23 @@ TEST(SlowNoticeTest, SaysHowFarTheRunIs) {
                         "--log-interval 100 prints a line every 100 iterations"));
   EXPECT_THAT(line_with("49 of", options, 49),
               HasSubstr("49 of 50 iterations are done, the others take about 0m00s; "));
+}
+
+TEST(SlowNoticeTest, SaysHowLongTheFirstIterationTakes) {
+  const SlowNotice::Options options = {
+      .last_iteration = 50, .log_interval = 1, .least_seconds = 7320, .patience = 20ms};
+  EXPECT_EQ(line_with("0 of", options, 0),
+            "still training after 0m00s: 0 of 50 iterations are done; by its operations an "
+            "iteration takes 2h02m or more");
+  std::promise<std::string> found;
+  SlowNotice notice({.last_iteration = 50, .least_seconds = 7320, .patience = 20ms},
+                    [&, is_set = false](const std::string& text) mutable {
+                      if (!std::exchange(is_set, true)) found.set_value(text);
+                    });
+  notice.advanced(0.00001);
+  EXPECT_THAT(found.get_future().get(),
+              MatchesRegex("still training after 0m00s: 0 of 50 iterations are done, and 0.0 % of "
+                           "the next one; an iteration takes about [0-9]+[hm][0-9]+[ms]"));
 }
 
 TEST(SlowNoticeTest, RepeatsAfterTwiceTheSilence) {
