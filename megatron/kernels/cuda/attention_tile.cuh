@@ -217,9 +217,10 @@ struct BiasWindow {
 // positive, factor of base-2 scores. `bias` is that of the lane's first row and column in a window.
 template <class Shape, bool kIsGeneral>
 __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kKeyTiles][4],
-                                             const Problem& p, const Seen& seen, int64_t batch,
-                                             int head, float slope, const float* bias, int query,
-                                             int key, const Lane& at) {
+                                             const Problem& p, const Seen& seen,
+                                             const HiddenKeys<Shape::kKeys / kWarp>& hidden,
+                                             int64_t batch, float slope, const float* bias,
+                                             int query, int key, const Lane& at) {
   float factor = p.scale * kLog2E;
   if (kIsGeneral && p.relative_bias != nullptr) {
     // Scores on a diagonal of tiles share their bias.
@@ -270,7 +271,6 @@ __device__ __forceinline__ float finish_rows(float (&x)[Shape::kUnits][Shape::kK
       }
     }
   }
-  const HiddenKeys<Shape::kKeys / kWarp> hidden(p, batch, key, at.lane);
   if (!hidden.any()) return factor;
 #pragma unroll
   for (int t = 0; t < Shape::kKeyTiles; ++t) {

@@ -1,4 +1,4 @@
-#include "megatron/kernels/cuda/attention_tile.cuh"
+#include "megatron/kernels/cuda/attention_softmax.cuh"
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
 
@@ -35,74 +35,6 @@ struct ForwardShape {
   static constexpr int kBytes =
       static_cast<int>((QueryTile<T>::kElements + 4 * KeyTile<T>::kElements) * sizeof(T) +
                        (kIsGeneral ? 2 * Window::kFloats * sizeof(float) : 0));
-};
-
-// The maximum and the sum over the four lanes of a row.
-__device__ __forceinline__ float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));
-}
-__device__ __forceinline__ float row_sum(float x) {
-  x += __shfl_xor_sync(kFullMask, x, 1);
-  return x + __shfl_xor_sync(kFullMask, x, 2);
-}
-
-// A warp's queries, their running statistics and their sums.
-template <class Shape>
-struct QueryRows {
-  static constexpr int kUnits = Shape::kUnits;
-  float largest[kUnits][2];  // score so far, for rows `row` and `row + 8` of a unit
-  float total[kUnits][2];    // this lane's part
-  float sums[kUnits][Shape::kChannelTiles][4] = {};
-
-  __device__ QueryRows() {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        largest[u][h] = -infinity();
-        total[u][h] = 0;
-      }
-    }
-  }
-
-  // Turns products into probabilities relative to the largest score so far; factor is positive.
-  __device__ __forceinline__ void exponentiate(float (&x)[kUnits][Shape::kKeyTiles][4],
-                                               float factor) {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      float shrink[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float top = x[u][0][2 * h];
-#pragma unroll
-        for (int t = 0; t < Shape::kKeyTiles; ++t) {
-          top = fmaxf(top, fmaxf(x[u][t][2 * h], x[u][t][2 * h + 1]));
-        }
-        const float now = fmaxf(largest[u][h], row_max(top) * factor);
-        const float base = now == -infinity() ? 0.0f : now;  // no key seen so far
-        shrink[h] = exp2_fast(largest[u][h] - base);
-        largest[u][h] = now;
-        float sum = 0;
-#pragma unroll
-        for (int t = 0; t < Shape::kKeyTiles; ++t) {
-#pragma unroll
-          for (int i = 2 * h; i < 2 * h + 2; ++i) {
-            x[u][t][i] = exp2_fast(fmaf(x[u][t][i], factor, -base));
-            sum += x[u][t][i];
-          }
-        }
-        total[u][h] = fmaf(total[u][h], shrink[h], sum);
-      }
-      // Usually no row has found a larger score.
-      if (!__any_sync(kFullMask, shrink[0] != 1.0f || shrink[1] != 1.0f)) continue;
-#pragma unroll
-      for (int t = 0; t < Shape::kChannelTiles; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sums[u][t][i] *= shrink[i / 2];
-      }
-    }
-  }
 };
 
 // Drops probabilities of 32 keys, starting at `key`, in the tiles from t on.
@@ -207,8 +139,9 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       add_by_columns<T, KeyTile::kStride>(x, a, k_lane + step * kUnit);
     }
 
-    rows.exponentiate(
-        x, finish_rows<Shape, kIsGeneral>(x, p, own, batch, head, slope, bias, query, key, at));
+    const HiddenKeys<Shape::kKeys / kWarp> hidden(p, batch, key, at.lane);
+    rows.rescale(rows.exponentiate(
+        x, finish_rows<Shape, kIsGeneral>(x, p, own, hidden, batch, slope, bias, query, key, at)));
 
     const T* const v_lane = v_tiles + place + KeyTile::of_rows(at.lane);
 #pragma unroll

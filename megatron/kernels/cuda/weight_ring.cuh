@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "megatron/kernels/cuda/barrier.cuh"
+
 // A ring of tiles of weights in shared memory, which one warp fills by bulk copies and the other
 // warps of the block read (compute capability 9.0).
 namespace megatron::kernels::cuda {
@@ -17,39 +19,6 @@ struct RowPart {
     return all == 0 ? 0 : count * tile / all;
   }
 };
-
-namespace barrier {
-
-__device__ __forceinline__ void init(uint32_t at, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals));
-}
-__device__ __forceinline__ void make_visible() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ __forceinline__ void arrive(uint32_t at) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory");
-}
-__device__ __forceinline__ void arrive_and_expect(uint32_t at, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes)
-               : "memory");
-}
-// Waits for the end of the phase with this parity.
-__device__ __forceinline__ void wait(uint32_t at, uint32_t parity) {
-  uint32_t is_done = 0;
-  do {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n"
-        "}"
-        : "=r"(is_done)
-        : "r"(at), "r"(parity)
-        : "memory");
-  } while (is_done == 0);
-}
-
-}  // namespace barrier
 
 // Where a warp is in the ring. A slot holds up to 16 rows of `columns` elements of 16 bits. Rows
 // are 16 bytes apart more than they are long, so that eight of them lie in different banks.

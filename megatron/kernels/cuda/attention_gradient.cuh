@@ -1,0 +1,283 @@
+#pragma once
+
+#include "megatron/kernels/cuda/attention_tile.cuh"
+
+// What the backward kernels of attention on tensor cores share: the order of their work, and the
+// gradients of a tile of scores.
+namespace megatron::kernels::cuda {
+
+inline constexpr int kTileQueries = kBackwardQueries;
+
+// Pointers into the workspace.
+struct Scratch {
+  float4* sums;        // of dq, by tile of queries, warp, product and lane
+  float2* statistics;  // [b, heads, sq]: log2 of the sum of powers of two, D / factor
+  // [b, heads, tiles of keys, sq + kKeys - 1]: gradients of scores, over the factor of kept
+  // probabilities, by key - query + sq - 1 - the tile's first key; null if they are not wanted
+  float* bias_sums;
+  int* ticket;
+  int* counters;  // [b, heads, tiles]: how many tiles of keys have added to dq
+  int tiles;      // of queries of a head
+};
+
+// The tiles of keys that add to a tile of queries.
+struct Adders {
+  int first, last;
+  __device__ Adders(const Seen& seen, int keys)
+      : first(seen.first / keys), last((seen.last + keys - 1) / keys) {}
+  __device__ bool has(int tile) const { return tile >= first && tile < last; }
+};
+
+// --- Before: D, and zeroed sums and counters ---
+
+// A block for a tile of queries; eight lanes share a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    backward_statistics_kernel(Heads<T> dq, Heads<const T> dout, Heads<const T> out,
+                               const float* lse, Scratch scratch, Problem p, int keys) {
+  const int tile = static_cast<int>(blockIdx.x % scratch.tiles);
+  const int64_t pair = blockIdx.x / scratch.tiles;
+  const int64_t batch = pair / p.heads;
+  const int head = static_cast<int>(pair % p.heads);
+  const int first_query = tile * kTileQueries - queries_before_first(p);
+  const int warp_lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Seen seen = seen_by<kTileQueries, true>(p, batch, first_query, warp_lane);
+  const Adders adders(seen, keys);
+  const bool has_keys = adders.first < adders.last;
+  if (threadIdx.x == 0) {
+    scratch.counters[blockIdx.x] = 0;
+    if (blockIdx.x == 0) *scratch.ticket = 0;
+  }
+  constexpr int kLanes = 8;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  for (int i = static_cast<int>(threadIdx.x) / kLanes; i < kTileQueries; i += kThreads / kLanes) {
+    const int query = first_query + i;
+    const bool is_inside = query >= 0 && query < p.sq;
+    float sum = 0;
+    for (int c = lane * kVector; is_inside && c < p.d; c += kLanes * kVector) {
+      float x[kVector], y[kVector];
+      load(x, dout.row(batch, head, query) + c);
+      load(y, out.row(batch, head, query) + c);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) sum = fmaf(x[j], y[j], sum);
+    }
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kFullMask, sum, step);
+    if (!is_inside) continue;
+    const int64_t at = pair * p.sq + query;
+    if (lane == 0) scratch.statistics[at] = make_float2(lse[at] * kLog2E, sum / p.kept);
+    if (has_keys) continue;
+    T* const row = dq.row(batch, head, query);
+    for (int c = lane; c < p.d; c += kLanes) row[c] = from_float<T>(0.0f);
+  }
+}
+
+// --- The pass ---
+
+// A block's work: a tile of keys of one group of heads in one sample.
+struct Work {
+  int64_t batch;
+  int group, tile;
+  static constexpr int kPairsAtOnce = 32;
+
+  // By ticket: first the first tiles of some pairs of sample and group, then their second tiles,
+  // ...
+  __device__ Work(const Problem& p, int ticket, int tiles) {
+    const int pairs = static_cast<int>(p.b) * p.groups;
+    const int first = ticket / (kPairsAtOnce * tiles) * kPairsAtOnce;
+    const int count = min(kPairsAtOnce, pairs - first);
+    const int rest = ticket % (kPairsAtOnce * tiles);
+    tile = rest / count;
+    const int pair = first + rest % count;
+    batch = pair / p.groups;
+    group = pair % p.groups;
+  }
+};
+
+// The tiles of queries that see a block's keys, head by head, from the last.
+struct Visit {
+  int head, tile;
+  Seen seen;
+  Adders adders;
+
+  __device__ Visit(int first_head, int tiles)
+      : head(first_head), tile(tiles), seen{}, adders(seen, 1) {}
+
+  template <bool kIsGeneral>
+  __device__ void advance(const Problem& p, const Work& work, int keys, int tiles, int end_head,
+                          int lane) {
+    do {
+      if (--tile < 0) {
+        tile = tiles - 1;
+        ++head;
+      }
+      if (head >= end_head) return;
+      seen = seen_by<kTileQueries, kIsGeneral>(p, work.batch,
+                                               tile * kTileQueries - queries_before_first(p), lane);
+      adders = Adders(seen, keys);
+    } while (!adders.has(work.tile));
+  }
+};
+
+// A warp's part of a tile of scores: the products of its keys, as rows, and a chunk of queries.
+template <class Shape>
+using Scores = float[Shape::kUnits][Shape::kChunkTiles][4];
+// A lane's sums over a part, by even and odd column and by diagonal of 8 x 8 tiles.
+template <class Shape>
+using Diagonals = float[2][Shape::kDiagonals];
+
+// Adds position biases to products and hides keys. Returns the remaining factor of base-2 scores.
+// `bias` is that of the lane's first row and column in a window.
+template <class Shape, bool kIsGeneral>
+__device__ __forceinline__ float finish_columns(Scores<Shape>& x, const Problem& p,
+                                                const Seen& seen, const HiddenKeys<1>& hidden,
+                                                int64_t batch, float slope, const float* bias,
+                                                int query, int key, const Lane& at) {
+  float factor = p.scale * kLog2E;
+  // A query that does not exist has no sum that bounds its scores.
+  bool may_be_large = p.slopes != nullptr || factor <= 0;
+  if (kIsGeneral && p.relative_bias != nullptr) {
+    may_be_large |= query < 0 || query + Shape::kChunk > p.sq;
+    // Scores on a diagonal of tiles share their bias.
+#pragma unroll
+    for (int i = 0; i < Shape::kDiagonals; ++i) {
+      const int diagonal = i + 1 - Shape::kChunkTiles;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const float shared = kLog2E * bias[diagonal * 8 - c];
+#pragma unroll
+        for (int t = 0; t < Shape::kChunkTiles; ++t) {
+          const int row = diagonal + t;
+          if (row < 0 || row >= 2 * Shape::kUnits) continue;
+          float& score = x[row / 2][t][row % 2 * 2 + c];
+          score = fmaf(score, factor, shared);
+        }
+      }
+    }
+    factor = 1;
+  }
+  if (p.slopes != nullptr || factor <= 0) {
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto position =
+            static_cast<float>(p.key_offset + key + u * kUnit + at.row + i / 2 * 8);
+#pragma unroll
+        for (int t = 0; t < Shape::kChunkTiles; ++t) {
+          x[u][t][i] = fmaf(x[u][t][i], factor, slope * kLog2E * position);
+        }
+      }
+    }
+    factor = 1;
+  }
+  if (may_be_large || !seen.has_all(key, Shape::kWarpKeys)) {
+#pragma unroll
+    for (int t = 0; t < Shape::kChunkTiles; ++t) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const Span<kIsGeneral> span(p, batch, query + t * 8 + at.column + c);
+#pragma unroll
+        for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            if (!span.has(key + u * kUnit + at.row + h * 8)) x[u][t][2 * h + c] = -infinity();
+          }
+        }
+      }
+    }
+  }
+  if (!hidden.any()) return factor;
+#pragma unroll
+  for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (!hidden.has(0, u * kUnit + at.row + h * 8)) continue;
+#pragma unroll
+      for (int t = 0; t < Shape::kChunkTiles; ++t) {
+        x[u][t][2 * h] = x[u][t][2 * h + 1] = -infinity();
+      }
+    }
+  }
+  return factor;
+}
+
+// Turns scores and gradients dp of kept probabilities into kept probabilities p and gradients ds of
+// scores, rounded: the left factors of products over the chunk's queries. Adds the gradients of
+// each diagonal of tiles and column to `diagonals`. words_of(step, c): the random words of the
+// lane's keys and column c (0 or 1) of step's 16 queries.
+template <class T, class Shape, bool kHasDropout, bool kIsGeneral, class Words>
+__device__ __forceinline__ void differentiate(
+    uint32_t (&kept)[Shape::kUnits][Shape::kChunkSteps][4],
+    uint32_t (&ds)[Shape::kUnits][Shape::kChunkSteps][4], Diagonals<Shape>& diagonals,
+    const Scores<Shape>& x, const Scores<Shape>& dp, float factor, const float2* statistics,
+    const DropoutHead& dropout, const Words& words_of, int key, const Lane& at) {
+#pragma unroll
+  for (int t = 0; t < Shape::kChunkTiles; ++t) {
+    // Of both queries: log of the sum, D, the same of the next query.
+    const float4 both = *reinterpret_cast<const float4*>(statistics + t * 8 + at.column);
+    const float logs[2] = {both.x, both.z};
+    const float deltas[2] = {both.y, both.w};
+    AttentionWords words[2];
+    if constexpr (kHasDropout) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        words[c] = words_of(t / 2, c);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < Shape::kUnits; ++u) {
+      float p[4];
+      float gradient[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        p[i] = exp2_fast(fmaf(x[u][t][i], factor, -logs[i % 2]));
+        float kept_p = p[i];
+        if constexpr (kHasDropout) {
+          // The first 16 of 32 keys have the even words; a warp of 16 is either half.
+          constexpr bool kHasBoth = Shape::kUnits == 2;
+          const auto even = static_cast<size_t>(t % 2 * 2);
+          const bool is_first = kHasBoth ? u == 0 : key % kDropoutKeys == 0;
+          const uint32_t word = is_first ? words[i % 2][even] : words[i % 2][even + 1];
+          kept_p = dropout.keeps(word, i / 2 != 0) ? p[i] : 0.0f;
+          gradient[i] = fmaf(kept_p, dp[u][t][i], -p[i] * deltas[i % 2]);
+        } else {
+          gradient[i] = p[i] * (dp[u][t][i] - deltas[i % 2]);
+        }
+        if constexpr (kIsGeneral) {
+          diagonals[i % 2][2 * u + i / 2 - t + Shape::kChunkTiles - 1] += gradient[i];
+        }
+        p[i] = kept_p;
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        kept[u][t / 2][t % 2 * 2 + h] = pack_two<T>(p[2 * h], p[2 * h + 1]);
+        ds[u][t / 2][t % 2 * 2 + h] = pack_two<T>(gradient[2 * h], gradient[2 * h + 1]);
+      }
+    }
+  }
+}
+
+// Writes a warp's rows of dk or dv.
+template <class T, class Shape>
+__device__ void store_keys(const Heads<T>& to, const Work& work, const Problem& p,
+                           const float (&sums)[Shape::kUnits][Shape::kChannelTiles][4],
+                           float factor, int key, const Lane& at) {
+#pragma unroll
+  for (int u = 0; u < Shape::kUnits; ++u) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int own = key + u * kUnit + at.row + h * 8;
+      if (own >= p.sk) continue;
+      T* const row = to.row(work.batch, work.group, own);
+#pragma unroll
+      for (int t = 0; t < Shape::kChannelTiles; ++t) {
+        const int c = t * 8 + at.column;
+        const float(&four)[4] = sums[u][t];
+        store_two(row, c, p.d, four[2 * h] * factor, four[2 * h + 1] * factor);
+      }
+    }
+  }
+}
+
+}  // namespace megatron::kernels::cuda

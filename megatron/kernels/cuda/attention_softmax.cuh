@@ -1,0 +1,93 @@
+#pragma once
+
+#include "megatron/kernels/cuda/attention_tile.cuh"
+
+// The softmax of tiles of scores in registers, laid out as sums of tensor-core products (mma.cuh):
+// what the forward kernels of attention share.
+namespace megatron::kernels::cuda {
+
+// The maximum and the sum over the four lanes of a row.
+__device__ __forceinline__ float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));
+}
+__device__ __forceinline__ float row_sum(float x) {
+  x += __shfl_xor_sync(kFullMask, x, 1);
+  return x + __shfl_xor_sync(kFullMask, x, 2);
+}
+
+// A warp's queries, their running statistics and their sums.
+template <class Shape>
+struct QueryRows {
+  static constexpr int kUnits = Shape::kUnits;
+  float largest[kUnits][2];  // score so far, for rows `row` and `row + 8` of a unit
+  float total[kUnits][2];    // this lane's part
+  float sums[kUnits][Shape::kChannelTiles][4] = {};
+
+  __device__ QueryRows() {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        largest[u][h] = -infinity();
+        total[u][h] = 0;
+      }
+    }
+  }
+
+  // Factors of earlier sums, for rows `row` and `row + 8` of a unit.
+  struct Shrink {
+    float of[kUnits][2];
+  };
+
+  // Turns products into probabilities relative to the largest score so far; factor is positive.
+  // rescale() must follow before sums take the probabilities.
+  __device__ __forceinline__ Shrink exponentiate(float (&x)[kUnits][Shape::kKeyTiles][4],
+                                                 float factor) {
+    Shrink shrink;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        // Even and odd columns apart: two short chains instead of a long one.
+        float tops[2] = {x[u][0][2 * h], x[u][0][2 * h + 1]};
+#pragma unroll
+        for (int t = 1; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) tops[c] = fmaxf(tops[c], x[u][t][2 * h + c]);
+        }
+        const float now = fmaxf(largest[u][h], row_max(fmaxf(tops[0], tops[1])) * factor);
+        const float base = now == -infinity() ? 0.0f : now;  // no key seen so far
+        shrink.of[u][h] = exp2_fast(largest[u][h] - base);
+        largest[u][h] = now;
+        float parts[2] = {};
+#pragma unroll
+        for (int t = 0; t < Shape::kKeyTiles; ++t) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            float& one = x[u][t][2 * h + c];
+            one = exp2_fast(fmaf(one, factor, -base));
+            parts[c] += one;
+          }
+        }
+        total[u][h] = fmaf(total[u][h], shrink.of[u][h], parts[0] + parts[1]);
+      }
+    }
+    return shrink;
+  }
+
+  __device__ __forceinline__ void rescale(const Shrink& shrink) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      // Usually no row has found a larger score.
+      if (!__any_sync(kFullMask, shrink.of[u][0] != 1.0f || shrink.of[u][1] != 1.0f)) continue;
+#pragma unroll
+      for (int t = 0; t < Shape::kChannelTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[u][t][i] *= shrink.of[u][i / 2];
+      }
+    }
+  }
+};
+
+}  // namespace megatron::kernels::cuda
