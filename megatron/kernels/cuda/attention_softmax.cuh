@@ -3,7 +3,7 @@
 #include "megatron/kernels/cuda/attention_tile.cuh"
 
 // The softmax of tiles of scores in registers, laid out as sums of tensor-core products (mma.cuh):
-// what the forward kernels of attention share.
+// what the forward kernels of attention share. And dropout of packed pairs.
 namespace megatron::kernels::cuda {
 
 // The maximum and the sum over the four lanes of a row.
@@ -86,6 +86,37 @@ struct QueryRows {
 #pragma unroll
         for (int i = 0; i < 4; ++i) sums[u][t][i] *= shrink.of[u][i / 2];
       }
+    }
+  }
+};
+
+// Drops probabilities that are rounded and packed in pairs: one operation for two of them.
+// REQUIRES: the threshold (attention_keep_threshold()) is at least 2^15.
+struct PairDropper {
+  uint32_t most_kept, to_highest;  // in both halves
+
+  __device__ explicit PairDropper(uint32_t threshold)
+      : most_kept((threshold - 1) * 0x10001u), to_highest((0x8000u - threshold) * 0x10001u) {}
+
+  // The highest bit of a half is set where the half is not below the threshold. A half becomes at
+  // least threshold - 1, so that what is added neither borrows nor, at 2^16 - 1, overflows.
+  __device__ __forceinline__ uint32_t dropped(uint32_t word) const {
+    return max_of_halves(word, most_kept) + to_highest;
+  }
+  // `first` and `second` are left factors (mma.cuh) of the first and the last 16 of 32 keys; even
+  // and odd are the words of the lane's two columns.
+  __device__ __forceinline__ void drop(uint32_t (&first)[4], uint32_t (&second)[4],
+                                       const AttentionWords& even,
+                                       const AttentionWords& odd) const {
+#pragma unroll
+    for (size_t word = 0; word < 4; ++word) {
+      // Words 0 and 1 are of row `row`, 2 and 3 of `row + 8`; 0 and 2 of the first 16 keys. The
+      // lower half is of their first 8 keys.
+      uint32_t(&keys)[4] = word % 2 == 0 ? first : second;
+      const uint32_t dropped_even = dropped(even[word]);
+      const uint32_t dropped_odd = dropped(odd[word]);
+      keys[word / 2] &= ~spread_highest_bits<false>(dropped_even, dropped_odd);
+      keys[word / 2 + 2] &= ~spread_highest_bits<true>(dropped_even, dropped_odd);
     }
   }
 };

@@ -53,6 +53,7 @@ int attribute(cudaDeviceAttr which, Device device) {
 struct Known {
   int allowed_bytes = 0;
   std::optional<bool> has_clusters;
+  std::optional<bool> has_warpgroups;
 };
 struct Kernels {
   std::mutex mutex;
@@ -83,6 +84,20 @@ bool has_clusters(const void* kernel, Device device) {
     cudaFuncAttributes code{};
     MG_CUDA(cudaFuncGetAttributes(&code, kernel));
     answer = code.ptxVersion >= 90 && attribute(cudaDevAttrClusterLaunch, device) != 0;
+  }
+  return *answer;
+}
+
+bool has_warpgroups(const void* kernel, Device device) {
+  if (const Capability* const other = pretended(); other != nullptr && other->name != "9.0") {
+    return false;
+  }
+  const std::lock_guard lock(kernels().mutex);
+  std::optional<bool>& answer = kernels().known[{kernel, device.index}].has_warpgroups;
+  if (!answer) {
+    cudaFuncAttributes code{};
+    MG_CUDA(cudaFuncGetAttributes(&code, kernel));
+    answer = code.sharedSizeBytes > 0;
   }
   return *answer;
 }

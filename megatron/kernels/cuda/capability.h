@@ -19,6 +19,11 @@ int max_shared_bytes(Device device);
 // Thread safe.
 bool has_clusters(const void* kernel, Device device);
 
+// May a kernel with products of warpgroups (wgmma.cuh) run? They need code for 9.0a, which only a
+// GPU of compute capability 9.0 runs. REQUIRES: in that code the kernel has static shared memory;
+// in any other it is empty. Asks the driver once for each kernel and device. Thread safe.
+bool has_warpgroups(const void* kernel, Device device);
+
 // Allows a kernel `bytes` of dynamic shared memory on a device, which must be the thread's current
 // one. Asks the driver once for each kernel and device. Thread safe.
 void allow_shared_bytes(const void* kernel, int bytes, Device device);

@@ -114,6 +114,20 @@ __device__ __forceinline__ uint32_t pack_two<Float16>(float first, float second)
   return two;
 }
 
+// The larger of the lower and of the upper halves, unsigned: compute capability 9.0.
+__device__ __forceinline__ uint32_t max_of_halves(uint32_t a, uint32_t b) {
+  uint32_t both;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(both) : "r"(a), "r"(b));
+  return both;
+}
+// The highest bit of a's half in every bit of the lower half, and that of b's in the upper half.
+template <bool kUpper>
+__device__ __forceinline__ uint32_t spread_highest_bits(uint32_t a, uint32_t b) {
+  uint32_t both;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(both) : "r"(a), "r"(b), "n"(kUpper ? 0xFFBB : 0xDD99));
+  return both;
+}
+
 // Counters through which blocks exchange results in global memory. A block writes its results and
 // passes a barrier; then one of its threads calls store_release(). After a thread of another block
 // has loaded that value, its block sees the results after the next barrier.

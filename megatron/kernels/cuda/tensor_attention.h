@@ -11,7 +11,7 @@ namespace megatron::kernels::cuda {
 // bytes, and with dropout a key_offset that is a multiple of kDropoutKeys. It serves calls that
 // cuDNN does not, with dropout, documents or position biases. Products
 // read probabilities rounded to 16 bits; all sums are fp32, in an order that depends only on the
-// shapes, so runs are bit-equal.
+// shapes, so runs are bit-equal. Where warpgroups serve a call (wgmma_attention.h), they do.
 //
 // views: everything that the pass reads or writes except the log-sum-exp; the first is q.
 bool tensor_forward_takes(std::initializer_list<ConstHeadsView> views,

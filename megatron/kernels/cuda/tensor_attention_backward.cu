@@ -1,6 +1,7 @@
 #include "megatron/kernels/cuda/attention_gradient.cuh"
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
+#include "megatron/kernels/cuda/wgmma_attention.h"
 
 // FlashAttention-2's backward pass (Dao 2023, arXiv:2307.08691, alg. 2) on tensor cores, bit-equal
 // in every run. A block has a tile of keys, whose gradients stay in registers during its pass over
@@ -401,6 +402,7 @@ struct Arguments {
   ConstHeadsView dout, out;
   ConstView lse;
   ConstHeadsView q, k, v;
+  bool is_on_warpgroups;
 };
 
 template <class T, class Shape, bool kHasDropout, bool kIsGeneral>
@@ -411,6 +413,10 @@ void launch(const Arguments& a, const Problem& problem, const Scratch& scratch, 
       heads_on_device<T>(a.dq), heads_on_device<const T>(a.dout), heads_on_device<const T>(a.out),
       a.lse.as<float>(), scratch, problem, Shape::kKeys);
   MG_CUDA(cudaGetLastError());
+  if (a.is_on_warpgroups) {
+    return wgmma_attention_backward(a.dq, a.dk, a.dv, a.dout, a.q, a.k, a.v, scratch, problem,
+                                    stream);
+  }
   const int64_t blocks = (a.k.s + Shape::kKeys - 1) / Shape::kKeys * a.k.b * a.k.heads;
   if (blocks == 0) return;
   constexpr int kBytes = Shape::template kBytes<T, kIsGeneral>;
@@ -452,7 +458,12 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorV
   if (has_bias_gradient) {
     MG_CUDA(cudaMemsetAsync(bias_sums, 0, static_cast<size_t>(bytes.bias_sums), native(stream)));
   }
-  const Arguments arguments{dq, dk, dv, dout, out, lse, q, k, v};
+  const Arguments arguments{
+      dq,  dk,
+      dv,  dout,
+      out, lse,
+      q,   k,
+      v,   suits_warpgroups(q, k, settings) && has_warpgroup_attention(stream.device)};
   const Problem problem = problem_of(q, k, settings);
   const bool is_general = problem.relative_bias != nullptr || problem.prefix_ends != nullptr;
   const auto with_dropout = [&]<class T, class Shape, bool kHasDropout>() {

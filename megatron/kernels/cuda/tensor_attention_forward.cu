@@ -1,6 +1,7 @@
 #include "megatron/kernels/cuda/attention_softmax.cuh"
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/tensor_attention.h"
+#include "megatron/kernels/cuda/wgmma_attention.h"
 
 // FlashAttention-2 (Dao 2023, arXiv:2307.08691, alg. 1) on tensor cores. A warp has 16 kUnits
 // queries, whose scores, probabilities and sums stay in its registers while the block passes over
@@ -211,6 +212,9 @@ void launch(const HeadsView& out, const TensorView& lse, const ConstHeadsView& q
 void tensor_attention_forward(HeadsView out, TensorView lse, ConstHeadsView q, ConstHeadsView k,
                               ConstHeadsView v, const AttentionSettings& settings, Stream stream) {
   if (q.s == 0 || q.b == 0) return;
+  if (suits_warpgroups(q, k, settings) && has_warpgroup_attention(stream.device)) {
+    return wgmma_attention_forward(out, lse, q, k, v, settings, stream);
+  }
   const bool is_general =
       settings.relative_bias.data != nullptr || settings.prefix_ends.data != nullptr;
   const auto with_dropout = [&]<class T, class Shape, bool kHasDropout>() {

@@ -548,6 +548,29 @@ TEST_F(AttentionCudaTest, KeyPaddingUpToEveryKey) {
   }
 }
 
+// Whole tiles of keys are hidden, at the end or at the beginning.
+TEST_F(AttentionCudaTest, KeyPaddingOnTensorCores) {
+  const int64_t s = 300;
+  Tensor mask({4, s}, DType::kBool, Stream{});
+  for (int64_t i = 0; i < s; ++i) {
+    mask.view().as<bool>()[i] = false;
+    mask.view().as<bool>()[s + i] = i >= 130;
+    mask.view().as<bool>()[2 * s + i] = i < 140;
+    mask.view().as<bool>()[3 * s + i] = true;
+  }
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const int64_t d : {64, 128}) {
+      for (const float probability : {0.0f, 0.1f, 0.5f, 0.6f}) {
+        Problem p = self_attention("padding", s, 4, 4, 2, d, false);
+        p.dtype = dtype;
+        p.key_padding_mask = mask;
+        p.dropout = {.key = 11, .probability = probability};
+        check(p);
+      }
+    }
+  }
+}
+
 TEST_F(AttentionCudaTest, Alibi) {
   Problem p = self_attention("alibi", 90, 1, 2, 2, 16);
   p.alibi_slopes = tensor_of(std::vector<float>{0.5f, 0.125f}, {2});
@@ -761,8 +784,11 @@ TEST_F(AttentionCudaTest, NanReachesWhoSeesIt) {
   for (const std::vector<int32_t>& starts : {only_it, all_before}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       for (const float probability : {0.0f, 0.5f}) {
-        for (const Path path : {Path::kMath, Path::kChosen}) {
-          Problem p = self_attention("NaN", kLength, 1, 2, 2, 16);
+        for (const auto& [path, d] : {std::pair{Path::kMath, 16},
+                                      {Path::kChosen, 16},
+                                      {Path::kChosen, 64},
+                                      {Path::kChosen, 128}}) {
+          Problem p = self_attention("NaN", kLength, 1, 2, 2, d);
           p.is_fused = false;
           p.dtype = dtype;
           p.document_starts = tensor_of(starts, {1, kLength});

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "megatron/kernels/attention.h"
+#include "megatron/kernels/cuda/wgmma_attention.h"
 #include "tests/kernels/cuda/twin.h"
 
 // The linker hands every call of cudaFuncSetAttribute in this program to the function below.
@@ -47,6 +48,18 @@ TEST_F(CapabilityCudaTest, TheDriverIsAskedOnceForAKernel) {
     for (int i = 0; i < 5; ++i) attend();
     EXPECT_EQ(num_calls, before);
   }
+}
+
+// Without them other kernels serve the same calls, so no result would tell.
+TEST_F(CapabilityCudaTest, Capability90HasWarpgroups) {
+  int major = 0;
+  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu().index),
+            cudaSuccess);
+  if (major != 9) GTEST_SKIP() << "not a GPU of compute capability 9.0: not run";
+  EXPECT_TRUE(kernels::cuda::has_warpgroup_attention(gpu()))
+      << "was this program compiled for 90a-real?";
+  const AsOnAnotherGpu other("8.0");
+  EXPECT_FALSE(kernels::cuda::has_warpgroup_attention(gpu()));
 }
 
 }  // namespace

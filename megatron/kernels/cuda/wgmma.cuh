@@ -1,0 +1,199 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "megatron/kernels/cuda/mma.cuh"
+#include "megatron/kernels/cuda/shared_matrix.cuh"
+
+// Products of warpgroups (wgmma) of factors in shared memory (shared_matrix.cuh), tiles copied
+// there by the tensor memory accelerator, and registers that move between warpgroups: compute
+// capability 9.0a. All 128 threads of a warpgroup call the functions of this file together, except
+// where it says otherwise.
+//
+// Sums of 64 rows: warp w of the group has rows 16 w .. 16 w + 15, in the layout of mma.cuh; so has
+// a left factor in registers.
+namespace megatron::kernels::cuda {
+
+inline constexpr int kWarpgroup = 128;  // threads
+
+// --- Products ---
+
+// Before the first product that reads registers written since the last one.
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// Ends a group of products.
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until at most kGroups groups are not done.
+template <int kGroups>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
+}
+// Shows this thread's stores to shared memory to later products and bulk copies; a barrier of the
+// readers and writers must follow.
+__device__ __forceinline__ void fence_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+// A barrier of kThreads threads of the block; barrier 0 is __syncthreads().
+template <int kThreads>
+__device__ __forceinline__ void named_barrier(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+// Keeps the compiler from moving accesses to registers that products use across this point.
+template <int kTiles>
+__device__ __forceinline__ void hold(float (&sums)[kTiles][4]) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(sums[t][i])::"memory");
+  }
+}
+
+#define MG_SUMS_2(c, t)                                                                    \
+  "+f"((c)[t][0]), "+f"((c)[t][1]), "+f"((c)[t][2]), "+f"((c)[t][3]), "+f"((c)[t + 1][0]), \
+      "+f"((c)[t + 1][1]), "+f"((c)[t + 1][2]), "+f"((c)[t + 1][3])
+#define MG_SUMS_8(c, t) \
+  MG_SUMS_2(c, t), MG_SUMS_2(c, t + 2), MG_SUMS_2(c, t + 4), MG_SUMS_2(c, t + 6)
+#define MG_SUMS_4(c) MG_SUMS_2(c, 0), MG_SUMS_2(c, 2)
+#define MG_LIST_16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define MG_LIST_32                                                              \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16," \
+  "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define MG_LIST_64                                                              \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16," \
+  "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"  \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46,"  \
+  "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61,"  \
+  "%62, %63}"
+// Both factors in shared memory; operands A, B, ADDS, and whether rows are depths.
+#define MG_WGMMA_SHARED(N, TYPE, LIST, A, B, ADDS, LEFT, RIGHT)                        \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
+  "k16.f32." TYPE "." TYPE " " LIST ", " A ", " B ", p, 1, 1, " LEFT ", " RIGHT ";\n}"
+// The left factor in registers A.
+#define MG_WGMMA_LEFT(N, TYPE, LIST, A, B, ADDS, RIGHT)                                \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
+  "k16.f32." TYPE "." TYPE " " LIST ", " A ", " B ", p, 1, 1, " RIGHT ";\n}"
+
+// sums (adds: +)= a b, 16 deep. kLeftByRows, kRightByRows: which function made a and b.
+template <class T, bool kLeftByRows, bool kRightByRows, int kTiles>
+__device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], SharedMatrix a, SharedMatrix b,
+                                      bool adds) {
+  static_assert(kTiles == 4 || kTiles == 8 || kTiles == 16);
+  constexpr bool kIsBFloat16 = std::is_same_v<T, BFloat16>;
+  const auto add = static_cast<int>(adds);
+  if constexpr (kTiles == 4 && kIsBFloat16) {
+    asm volatile(MG_WGMMA_SHARED("32", "bf16", MG_LIST_16, "%16", "%17", "%18", "%19", "%20")
+                 : MG_SUMS_4(sums)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
+                   "n"(int{kRightByRows}));
+  } else if constexpr (kTiles == 4) {
+    asm volatile(MG_WGMMA_SHARED("32", "f16", MG_LIST_16, "%16", "%17", "%18", "%19", "%20")
+                 : MG_SUMS_4(sums)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
+                   "n"(int{kRightByRows}));
+  } else if constexpr (kTiles == 8 && kIsBFloat16) {
+    asm volatile(MG_WGMMA_SHARED("64", "bf16", MG_LIST_32, "%32", "%33", "%34", "%35", "%36")
+                 : MG_SUMS_8(sums, 0)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
+                   "n"(int{kRightByRows}));
+  } else if constexpr (kTiles == 8) {
+    asm volatile(MG_WGMMA_SHARED("64", "f16", MG_LIST_32, "%32", "%33", "%34", "%35", "%36")
+                 : MG_SUMS_8(sums, 0)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
+                   "n"(int{kRightByRows}));
+  } else if constexpr (kIsBFloat16) {
+    asm volatile(MG_WGMMA_SHARED("128", "bf16", MG_LIST_64, "%64", "%65", "%66", "%67", "%68")
+                 : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
+                   "n"(int{kRightByRows}));
+  } else {
+    asm volatile(MG_WGMMA_SHARED("128", "f16", MG_LIST_64, "%64", "%65", "%66", "%67", "%68")
+                 : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
+                 : "l"(a.bits()), "l"(b.bits()), "r"(add), "n"(int{kLeftByRows}),
+                   "n"(int{kRightByRows}));
+  }
+}
+
+// sums += a b with a in registers.
+template <class T, bool kRightByRows, int kTiles>
+__device__ __forceinline__ void wgmma(float (&sums)[kTiles][4], const uint32_t (&a)[4],
+                                      SharedMatrix b) {
+  static_assert(kTiles == 8 || kTiles == 16);
+  constexpr bool kIsBFloat16 = std::is_same_v<T, BFloat16>;
+  if constexpr (kTiles == 8 && kIsBFloat16) {
+    asm volatile(
+        MG_WGMMA_LEFT("64", "bf16", MG_LIST_32, "{%32, %33, %34, %35}", "%36", "%37", "%38")
+        : MG_SUMS_8(sums, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(1),
+          "n"(int{kRightByRows}));
+  } else if constexpr (kTiles == 8) {
+    asm volatile(MG_WGMMA_LEFT("64", "f16", MG_LIST_32, "{%32, %33, %34, %35}", "%36", "%37", "%38")
+                 : MG_SUMS_8(sums, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(1),
+                   "n"(int{kRightByRows}));
+  } else if constexpr (kIsBFloat16) {
+    asm volatile(
+        MG_WGMMA_LEFT("128", "bf16", MG_LIST_64, "{%64, %65, %66, %67}", "%68", "%69", "%70")
+        : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(1),
+          "n"(int{kRightByRows}));
+  } else {
+    asm volatile(
+        MG_WGMMA_LEFT("128", "f16", MG_LIST_64, "{%64, %65, %66, %67}", "%68", "%69", "%70")
+        : MG_SUMS_8(sums, 0), MG_SUMS_8(sums, 8)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(1),
+          "n"(int{kRightByRows}));
+  }
+}
+
+#undef MG_SUMS_2
+#undef MG_SUMS_8
+#undef MG_SUMS_4
+#undef MG_LIST_16
+#undef MG_LIST_32
+#undef MG_LIST_64
+#undef MG_WGMMA_SHARED
+#undef MG_WGMMA_LEFT
+
+// --- Registers ---
+
+// From now on a thread of the calling warpgroup has kRegisters; more than before, or fewer.
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// --- Shared memory ---
+
+// The block's dynamic shared memory. By any thread.
+__device__ __forceinline__ unsigned char* dynamic_shared_memory() {
+  extern __shared__ unsigned char memory[];
+  return memory;
+}
+// Stores a word at an address in shared memory. By any thread.
+__device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+// Starts copying a tile whose first row is `row` of a head of a sample, channels [channel, channel
+// + 64), zero outside of the head; tensor_map.h has made the map. The barrier counts the bytes of a
+// whole tile. By one thread.
+__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier,
+                                          int channel, int row, int head, int group, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+      "%4, %5, %6, %7}], [%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(channel), "r"(row), "r"(head), "r"(group), "r"(batch)
+      : "memory");
+}
+
+}  // namespace megatron::kernels::cuda

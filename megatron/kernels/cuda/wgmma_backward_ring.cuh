@@ -1,0 +1,228 @@
+#pragma once
+
+#include "megatron/kernels/attention_dropout_parts.h"
+#include "megatron/kernels/cuda/attention_gradient.cuh"
+#include "megatron/kernels/cuda/barrier.cuh"
+#include "megatron/kernels/cuda/wgmma.cuh"
+
+// How a block of the backward pass on warpgroups (wgmma_backward_kernel.cuh) is divided, its tiles
+// of queries and gradients of outputs in shared memory, which one warp fills, and its turns to add
+// to dq, for which another one waits.
+namespace megatron::kernels::cuda {
+
+// Divides the work for heads of 64 or 128 channels.
+template <int kChannels_>
+struct WgmmaBackwardShape {
+  static_assert(kChannels_ == 64 || kChannels_ == 128);
+  static constexpr int kChannels = kChannels_;
+  static constexpr bool kIsWide = kChannels == 128;
+  static constexpr int kGroups = 2;
+  static constexpr int kUnits = 1;  // of 16 keys, of a warp
+  static constexpr int kWarps = 4 * kGroups;
+  static constexpr int kWarpKeys = kUnits * kUnit;
+  static constexpr int kKeys = kWarps * kWarpKeys;
+  static constexpr int kKeySteps = kKeys / kUnit;      // of a product over keys
+  static constexpr int kChunk = kTileQueries;          // all queries of a tile at once
+  static constexpr int kChunkTiles = kChunk / 8;       // columns of a product
+  static constexpr int kChunkSteps = kChunk / kUnit;   // of a product over queries
+  static constexpr int kChannelTiles = kChannels / 8;  // columns of a product
+  static constexpr int kSteps = kChannels / kUnit;     // of a product over channels
+  static constexpr int kSumTiles = kChannelTiles / 2;  // of a group's part of dq
+  static constexpr int kDiagonals = 1;                 // not used
+  static constexpr int kStages = 2;                    // tiles of queries in shared memory
+
+  // The third group gives its registers to the others.
+  static constexpr int kConsumers = kGroups * kWarpgroup;  // threads
+  static constexpr int kBlock = kConsumers + kWarpgroup;
+  static constexpr int kRegisters = kIsWide ? 240 : 232;
+  static constexpr int kCopyRegisters = kIsWide ? 24 : 40;
+  static_assert(kGroups * kRegisters + kCopyRegisters <= 65536 / kBlock / 8 * 8 * (kGroups + 1));
+
+  // In bytes. The tiles of 64 channels of a matrix lie one after the other.
+  static constexpr int kColumns = kChannels / kTileColumns;
+  static constexpr int kKeyTile = kKeys * kTileRowBytes;
+  static constexpr int kQueryTile = kTileQueries * kTileRowBytes;
+  static constexpr int kStage = kColumns * kQueryTile;
+  static constexpr int kScoreTile = kKeys * kTileRowBytes;
+  static constexpr int kDropoutRows = kTileQueries / 2;  // whose words a tile of queries has
+  static constexpr int kBytes = kTileAlignment + kColumns * 2 * kKeyTile + 2 * kStages * kStage +
+                                kStages * kScoreTile +
+                                kStages * (kTileQueries * static_cast<int>(sizeof(float2)) +
+                                           kDropoutRows * static_cast<int>(sizeof(DropoutRow)));
+  static_assert(kKeys == kBackwardKeys && kTileQueries == kTileColumns && kDropoutRows == kWarp);
+};
+
+// A tile of queries that the block visits, and its turn to add to the tile of dq.
+struct BackwardStep {
+  static constexpr int kNoHead = -1;
+  int head, tile;  // no head: the end
+  int whole_first;
+  int before;  // tiles of keys that add to dq first
+  bool is_last;
+};
+
+struct BackwardMaps {
+  CUtensorMap q, k, v, dout;
+};
+// How many heads a view's group has, for coordinates of the maps.
+struct BackwardGroups {
+  int q, k, v, dout;
+};
+
+// The barriers of a block, by their addresses.
+template <class Shape>
+struct BackwardBarriers {
+  static constexpr int kCount = 3 + 2 * Shape::kStages;
+  uint32_t first;
+  __device__ uint32_t keys() const { return first; }
+  __device__ uint32_t turn() const { return first + 8; }    // it is the block's turn to add
+  __device__ uint32_t added() const { return first + 16; }  // all warps have added
+  __device__ uint32_t full(int stage) const {
+    return first + 24 + static_cast<uint32_t>(stage) * 8;
+  }
+  // All groups have read the tiles, and the warp that waits for turns the step.
+  __device__ uint32_t empty(int stage) const { return full(Shape::kStages + stage); }
+
+  // By one thread, before the others use them.
+  __device__ void init() const {
+    barrier::init(keys(), 1);
+    barrier::init(turn(), 1);
+    barrier::init(added(), Shape::kWarps);
+    for (int stage = 0; stage < Shape::kStages; ++stage) {
+      barrier::init(full(stage), 1);
+      barrier::init(empty(stage), Shape::kWarps + 1);
+    }
+    barrier::make_visible();
+  }
+};
+
+// The tiles of a block in shared memory, by their addresses.
+template <class Shape>
+struct BackwardTiles {
+  uint32_t k, v, q_stages, dout_stages, ds_stages;
+  float2* statistics_stages;
+  DropoutRow* rows_stages;
+
+  __device__ explicit BackwardTiles(unsigned char* memory) {
+    constexpr auto kAlignment = static_cast<uint32_t>(kTileAlignment);
+    const uint32_t begin = shared_address(memory);
+    k = (begin + kAlignment - 1) / kAlignment * kAlignment;
+    v = k + Shape::kColumns * Shape::kKeyTile;
+    q_stages = v + Shape::kColumns * Shape::kKeyTile;
+    dout_stages = q_stages + Shape::kStages * Shape::kStage;
+    ds_stages = dout_stages + Shape::kStages * Shape::kStage;
+    const uint32_t end = ds_stages + Shape::kStages * Shape::kScoreTile;
+    statistics_stages = reinterpret_cast<float2*>(memory + (end - begin));
+    rows_stages = reinterpret_cast<DropoutRow*>(statistics_stages + Shape::kStages * kTileQueries);
+  }
+  __device__ uint32_t q(int stage) const { return q_stages + of(stage, Shape::kStage); }
+  __device__ uint32_t dout(int stage) const { return dout_stages + of(stage, Shape::kStage); }
+  __device__ uint32_t ds(int stage) const { return ds_stages + of(stage, Shape::kScoreTile); }
+  // [kTileQueries]: see Scratch.
+  __device__ float2* statistics(int stage) const {
+    return statistics_stages + stage * kTileQueries;
+  }
+  __device__ DropoutRow* rows(int stage) const { return rows_stages + stage * Shape::kDropoutRows; }
+
+ private:
+  __device__ static uint32_t of(int stage, int bytes) {
+    return static_cast<uint32_t>(stage * bytes);
+  }
+};
+
+// Where a warp is in the ring of two stages.
+struct TwoStages {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    stage ^= 1;
+    if (stage == 0) parity ^= 1;
+  }
+};
+
+// Copies the block's keys and values, and fills the ring with the tiles of queries that see them.
+// By one warp.
+template <class Shape, bool kHasDropout>
+__device__ __forceinline__ void fill_backward_ring(
+    const BackwardMaps& maps, const BackwardGroups& groups, const BackwardBarriers<Shape>& barriers,
+    const BackwardTiles<Shape>& tiles, BackwardStep* steps, const Work& work,
+    const Scratch& scratch, const Problem& p, const Lane& at) {
+  const auto copy = [&](uint32_t to, const CUtensorMap& map, uint32_t barrier, int bytes, int row,
+                        int head, int heads_per_group) {
+    for (int i = 0; i < Shape::kColumns; ++i) {
+      copy_tile(to + static_cast<uint32_t>(i * bytes), map, barrier, i * kTileColumns, row,
+                head % heads_per_group, head / heads_per_group, static_cast<int>(work.batch));
+    }
+  };
+  if (at.lane == 0) {
+    const int key = work.tile * Shape::kKeys;
+    barrier::arrive_and_expect(barriers.keys(), 2 * Shape::kColumns * Shape::kKeyTile);
+    copy(tiles.k, maps.k, barriers.keys(), Shape::kKeyTile, key, work.group, groups.k);
+    copy(tiles.v, maps.v, barriers.keys(), Shape::kKeyTile, key, work.group, groups.v);
+  }
+  const int heads_per_group = p.heads / p.groups;
+  const int end_head = (work.group + 1) * heads_per_group;
+  Visit visit(end_head - heads_per_group, scratch.tiles);
+  for (TwoStages place;; place.advance()) {
+    const int stage = place.stage;
+    visit.advance<false>(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
+    barrier::wait(barriers.empty(stage), place.parity ^ 1);
+    if (visit.head >= end_head) {
+      if (at.lane != 0) return;
+      steps[stage].head = BackwardStep::kNoHead;
+      return barrier::arrive(barriers.full(stage));
+    }
+    const int query = visit.tile * kTileQueries - queries_before_first(p);
+    const float2* const from = scratch.statistics + (work.batch * p.heads + visit.head) * p.sq;
+    for (int i = at.lane; i < kTileQueries; i += kWarp) {
+      // Without a query its row and statistics are zeros, which makes all gradients zero.
+      const bool is_inside = query + i >= 0 && query + i < p.sq;
+      tiles.statistics(stage)[i] = is_inside ? from[query + i] : float2{0, 0};
+    }
+    if constexpr (kHasDropout) {
+      const DropoutHead dropout(p, work.batch, visit.head);
+      const int row = (p.first_position + query) / 16 * 8 + at.lane;
+      tiles.rows(stage)[at.lane] = dropout_row_words(dropout.first_row + static_cast<uint32_t>(row),
+                                                     dropout.sample, p.dropout_keys);
+    }
+    if (at.lane == 0) {
+      steps[stage] = {.head = visit.head,
+                      .tile = visit.tile,
+                      .whole_first = visit.seen.whole_first,
+                      .before = work.tile - visit.adders.first,
+                      .is_last = work.tile + 1 == visit.adders.last};
+    }
+    __syncwarp();  // lane 0 tells of all this
+    if (at.lane != 0) continue;
+    barrier::arrive_and_expect(barriers.full(stage), 2 * Shape::kStage);
+    copy(tiles.q(stage), maps.q, barriers.full(stage), Shape::kQueryTile, query, visit.head,
+         groups.q);
+    copy(tiles.dout(stage), maps.dout, barriers.full(stage), Shape::kQueryTile, query, visit.head,
+         groups.dout);
+  }
+}
+
+// Waits until the tile of keys before this one has added to the tile of dq, and tells the next one
+// when this one has. By one thread.
+template <class Shape>
+__device__ __forceinline__ void wait_for_turns(const BackwardBarriers<Shape>& barriers,
+                                               const BackwardStep* steps, const Work& work,
+                                               const Scratch& scratch, const Problem& p) {
+  TwoStages place;
+  for (uint32_t turn_parity = 0;; turn_parity ^= 1) {
+    barrier::wait(barriers.full(place.stage), place.parity);
+    const BackwardStep step = steps[place.stage];
+    if (step.head == BackwardStep::kNoHead) return;
+    barrier::arrive(barriers.empty(place.stage));
+    int* const counter =
+        scratch.counters + (work.batch * p.heads + step.head) * scratch.tiles + step.tile;
+    while (step.before > 0 && load_acquire(counter) != step.before) {
+    }
+    barrier::arrive(barriers.turn());
+    barrier::wait(barriers.added(), turn_parity);
+    if (!step.is_last) store_release(counter, step.before + 1);
+    place.advance();
+  }
+}
+
+}  // namespace megatron::kernels::cuda
