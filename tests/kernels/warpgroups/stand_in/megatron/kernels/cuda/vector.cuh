@@ -1,0 +1,80 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "megatron/core/half.h"
+#include "tests/kernels/warpgroups/gpu.h"
+
+// CUDA C++ on the CPU.
+// NOLINTBEGIN(bugprone-reserved-identifier)
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static thread_local  // a thread of the CPU runs a block
+#define threadIdx (::megatron::gpu::thread_index)
+#define blockIdx (::megatron::gpu::block_index)
+#define gridDim (::megatron::gpu::grid_size)
+// NOLINTEND(bugprone-reserved-identifier)
+
+namespace megatron::kernels::cuda {
+
+using std::max;
+using std::min;
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+template <class T>
+T __ldcg(const T* p) {
+  return *p;
+}
+template <class T>
+void __stcg(T* p, const T& value) {
+  *p = value;
+}
+inline float __int_as_float(int bits) { return gpu::from_bits<float>(static_cast<uint32_t>(bits)); }
+inline int atomicAdd(int* p, int more) { return std::atomic_ref(*p).fetch_add(more); }
+
+inline void __syncthreads() { gpu::block_barrier(0, static_cast<int>(gpu::block_size.x)); }
+inline void __syncwarp() { gpu::exchange(0, "__syncwarp"); }
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return gpu::from_bits<T>(
+      gpu::exchange(gpu::bits_of(value), "__shfl_sync")[static_cast<size_t>(lane % 32)]);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  const size_t other = (threadIdx.x % 32) ^ static_cast<unsigned>(mask);
+  return gpu::from_bits<T>(gpu::exchange(gpu::bits_of(value), "__shfl_xor_sync")[other]);
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+  const auto values = gpu::exchange(value ? 1 : 0, "__ballot_sync");
+  unsigned bits = 0;
+  for (size_t i = 0; i < values.size(); ++i) bits |= static_cast<unsigned>(values[i]) << i;
+  return bits;
+}
+inline bool __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
+
+// vector.cuh
+inline constexpr int kVector = 8;
+template <class T>
+T from_float(float x) {
+  return T(x);
+}
+template <int N, class T>
+void load(float (&values)[N], const T* p) {
+  for (int i = 0; i < N; ++i) values[i] = static_cast<float>(p[i]);
+}
+
+}  // namespace megatron::kernels::cuda
