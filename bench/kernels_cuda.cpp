@@ -114,7 +114,8 @@ void residual_norms(int64_t rows, int64_t cols, Stream s) {
   }
 }
 
-// Causal attention by cuDNN, and by own kernels for dropout and documents.
+// Causal attention by cuDNN, and by own kernels for dropout and documents; attention to every key
+// by cuDNN, and by own kernels for padding.
 void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream s) {
   const Tensor qkv = some({length, samples, 3 * heads * d}, 1, s);
   const Tensor dout = some({length, samples, heads * d}, 1, s);
@@ -131,15 +132,25 @@ void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream
   dropping.dropout = {.key = 1, .probability = 0.1f};
   kernels::AttentionSettings documents = plain;
   documents.document_starts = starts.view();
+  const Tensor hidden = zeros({samples, length}, DType::kBool, s);
+  kernels::AttentionSettings whole = plain;
+  whole.is_causal = false;
+  kernels::AttentionSettings padded = whole;
+  padded.key_padding_mask = hidden.view();
+  kernels::AttentionSettings padded_dropping = padded;
+  padded_dropping.dropout = dropping.dropout;
   const double flops = 2.0 * static_cast<double>(samples * heads * d) *
                        static_cast<double>(length) * static_cast<double>(length);
   const auto report = [&](const std::string& what, double count, double us) {
-    std::printf("%-28s %6lld  %8.1f us  %5.0f TFLOP/s\n", what.c_str(), static_cast<long long>(d),
-                us, count * flops / us / 1e6);
+    std::printf("%-38s %5lld %4lld  %8.1f us  %5.0f TFLOP/s\n", what.c_str(),
+                static_cast<long long>(length), static_cast<long long>(d), us,
+                count * flops / us / 1e6);
   };
   for (const auto& [name, settings] :
        {std::pair("attention", plain), std::pair("attention, dropout", dropping),
-        std::pair("attention, documents", documents)}) {
+        std::pair("attention, documents", documents), std::pair("attention, every key", whole),
+        std::pair("attention, padding", padded),
+        std::pair("attention, padding, dropout", padded_dropping)}) {
     Tensor forward({1 + kernels::attention_forward_workspace_bytes(y, lse.view(), in.q, in.k, in.v,
                                                                    settings, s)},
                    DType::kUInt8, s);
@@ -148,10 +159,11 @@ void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream
                                                          in.q, in.k, in.v, settings, s)},
         DType::kUInt8, s);
     const auto& chosen = settings;
-    report(name, 1, us_of(s, [&] {
+    const double pairs = settings.is_causal ? 1 : 2;
+    report(name, pairs, us_of(s, [&] {
              kernels::attention_forward(y, lse.view(), in.q, in.k, in.v, chosen, forward.view(), s);
            }));
-    report(std::string(name) + " backward", 2.5, us_of(s, [&] {
+    report(std::string(name) + " backward", 2.5 * pairs, us_of(s, [&] {
              kernels::attention_backward(grad.q, grad.k, grad.v, {}, dy, y, lse.view(), in.q, in.k,
                                          in.v, chosen, backward.view(), s);
            }));
@@ -254,6 +266,7 @@ int main(int argc, char** argv) {
   if (wants("attention")) {
     attention(16, 1024, 16, 64, s);
     attention(8, 2048, 16, 128, s);
+    attention(32, 512, 16, 64, s);
   }
   if (wants("pages")) {
     pages(256, 1200, 32, 8, 128, s);
