@@ -59,8 +59,8 @@ constexpr double kSmallHeads = 0.81;  // rate of heads of 64 relative to 128
 // 131,072 tokens).
 constexpr double kOblongMask = 0.77;
 // The rate of own kernels (dropout, ALiBi, documents) relative to cuDNN's.
-constexpr double kOwnAttention = 0.46;
-constexpr double kOwnAttentionOfSmallHeads = 0.67;
+constexpr double kOwnAttention = 0.72;
+constexpr double kOwnAttentionOfSmallHeads = 0.75;
 
 struct AttentionTime {
   double forward = 0;

@@ -32,10 +32,11 @@ struct Measured {
   int64_t seq_length;
   double tokens_per_second;  // of each GPU
 };
-// What H200s took: one on 2026-11-22 at 1ce9c5d (dropout at 7a95672, tensorwise at be3edfc, when
-// products had fast sums), two at 7a95672 (offload on 2026-11-23, docs/zero.md), eight on
-// 2026-11-20 (docs/performance.md). Context parallelism on two, on 2026-11-23 at 2b3a504: since
-// then a ring makes fewer calls, and heads are exchanged by halves.
+// What H200s took: one on 2026-11-22 at 1ce9c5d (tensorwise at be3edfc, when products had fast
+// sums; dropout on 2026-11-23, with attention on warpgroups), two at 7a95672 (offload on
+// 2026-11-23, docs/zero.md), eight on 2026-11-20 (docs/performance.md). Context parallelism on
+// two, on 2026-11-23 at 2b3a504: since then a ring makes fewer calls, and heads are exchanged by
+// halves.
 const Measured kMeasured[] = {
     {"--workload 345m --micro-batch-size 32 --global-batch-size 64", 1024, 215'406},
     {"--workload 1.5b --micro-batch-size 16 --global-batch-size 32", 1024, 54'372},
@@ -51,10 +52,10 @@ const Measured kMeasured[] = {
      2048, 89'012},
     {"--workload 345m --micro-batch-size 32 --global-batch-size 64 --attention-dropout 0.1 "
      "--hidden-dropout 0.1",
-     1024, 196'742},
+     1024, 204'902},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 16 --attention-dropout 0.1 "
      "--hidden-dropout 0.1",
-     2048, 58'938},
+     2048, 63'950},
     {"--workload 1.3b --micro-batch-size 8 --global-batch-size 64 --world-size 2 "
      "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
      2048, 67'544},
