@@ -57,16 +57,35 @@ TEST_F(MegatronTest, GoesOnWhereMegatronStopped) {
   }
 }
 
-// The same with Megatron Core's format torch_dist: a run of its library went on as ours must.
-TEST_F(MegatronTest, GoesOnFromADistributedCheckpoint) {
+// The same with Megatron Core's format torch_dist: runs of its library went on as ours must.
+struct DistRun {
+  const char* name;
+  const char* layers;
+  const char* hidden_size;
+  const char* heads;
+  const char* ffn_hidden_size;
+  const char* stages;  // of four ranks that go on with it
+};
+
+class DistRunTest : public MegatronTest, public testing::WithParamInterface<DistRun> {};
+INSTANTIATE_TEST_SUITE_P(Runs, DistRunTest,
+                         testing::Values(DistRun{"gpt", "2", "16", "4", "64", "2"},
+                                         DistRun{"buckets", "1", "8", "2", "16", "1"}),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+TEST_P(DistRunTest, GoesOnWhereMegatronCoreStopped) {
+  const DistRun& model = GetParam();
+  const std::filesystem::path saved = golden(std::string("torch_dist/") + model.name);
   const Flags flags = golden_flags()
-                          .with("--num-layers", "2")
-                          .with("--hidden-size", "16")
+                          .with("--num-layers", model.layers)
+                          .with("--hidden-size", model.hidden_size)
+                          .with("--num-attention-heads", model.heads)
+                          .with("--ffn-hidden-size", model.ffn_hidden_size)
                           .with("--eval-iters", "0")
-                          .with("--load", golden("torch_dist/gpt").string());
+                          .with("--load", saved.string());
   const std::vector<IterationText> got = iterations_of(train(flags).out);
   ASSERT_EQ(got.size(), 10u);
-  std::ifstream log(golden("torch_dist/gpt/iterations.txt"));
+  std::ifstream log(saved / "iterations.txt");
   size_t i = 0;
   for (double iteration, rate, loss, norm; log >> iteration >> rate >> loss >> norm;) {
     if (iteration <= 10) continue;
@@ -84,7 +103,8 @@ TEST_F(MegatronTest, GoesOnFromADistributedCheckpoint) {
   // Four ranks read their parts of it.
   Words words = {"--nproc-per-node", "4", "pretrain-gpt"};
   for (const std::string& word : flags.with("--tensor-model-parallel-size", "2")
-                                     .with("--pipeline-model-parallel-size", "2")
+                                     .with("--pipeline-model-parallel-size", model.stages)
+                                     .with("--use-distributed-optimizer")
                                      .words()) {
     words.push_back(word);
   }

@@ -14,6 +14,7 @@
 #include "megatron/formats/json_file.h"
 #include "megatron/interchange/megatron/common_state.h"
 #include "megatron/interchange/megatron/completion.h"
+#include "megatron/interchange/megatron/dist_buckets.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/optimizer.h"
@@ -120,6 +121,7 @@ class DistReader {
   ModelKind kind_;
   CheckpointContents contents_;
   bool is_untied_ = true;
+  bool has_buckets_ = false;
   std::vector<std::string> unknown_;
 };
 
@@ -127,7 +129,9 @@ void DistReader::read_tensors() {
   contents_.sections[kWeightsSection];
   for (const auto& [name, tensor] : checkpoint_->files().tensors()) {
     const Key key = key_of(name);
-    if (key.section.empty()) {
+    if (is_dist_bucket(name)) {
+      has_buckets_ = true;
+    } else if (key.section.empty()) {
       contents_.optimizer_problem = fmt::format("{} is not state of a parameter", name);
     } else if (!key.path.ends_with("_extra_state")) {
       add_tensor(name, key, tensor);
@@ -240,8 +244,9 @@ void DistReader::read_optimizer() {
   constexpr const char* kRemedy =
       "save it with --ckpt-fully-parallel-save and --dist-ckpt-optim-fully-reshardable there";
   std::string& problem = contents_.optimizer_problem;
+  if (has_buckets_) problem = read_dist_buckets(checkpoint_, contents_);
   for (const auto& [name, place] : checkpoint_->files().objects()) {
-    if (name.starts_with("optimizer.distributed")) {
+    if (name.starts_with("optimizer.distributed") && !has_buckets_) {
       problem = fmt::format("{} is state of a rank's buffers", name);
     }
   }

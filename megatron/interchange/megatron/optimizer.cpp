@@ -233,11 +233,15 @@ void read_optimizer_numbers(const TorchFile& file, PyValue wrapper,
     set_step(group.find("step"));
   }
   set_step(optimizer.find_path({"state", "common_step"}));
-  const PyValue* scaler = wrapper.find("grad_scaler");
-  const auto scale = scaler != nullptr ? number_in(file, scaler->find("scale")) : std::nullopt;
+  if (const PyValue* scaler = wrapper.find("grad_scaler")) read_grad_scaler(file, *scaler, scalars);
+}
+
+void read_grad_scaler(const TorchFile& file, PyValue scaler,
+                      std::map<std::string, ArgMap>& scalars) {
+  const auto scale = number_in(file, scaler.find("scale"));
   if (!scale) return;
   const auto count = [&](const char* name) {
-    const PyValue* value = scaler->find(name);
+    const PyValue* value = scaler.find(name);
     return value != nullptr ? value->integer().value_or(0) : 0;
   };
   scalars["grad_scaler"] = {{"scale", *scale},

@@ -24,6 +24,10 @@ using StateSink = std::function<void(const std::string& section, const RankTenso
 void read_optimizer_numbers(const TorchFile& file, PyValue wrapper,
                             std::map<std::string, ArgMap>& scalars);
 
+// Puts the loss scale of that dictionary into `scalars`.
+void read_grad_scaler(const TorchFile& file, PyValue scaler,
+                      std::map<std::string, ArgMap>& scalars);
+
 // Gives all state in a rank's files to the sink, tied copies left out, and puts the number of
 // updates and the loss scale into `scalars` where the files tell them. REQUIRES: rank.chunks are
 // filled. Throws FormatError when state and parameters do not fit, Unsupported.

@@ -286,15 +286,9 @@ void MegatronReader::add_shard(const RankFiles& rank, const std::string& section
     return intersects(piece.region, parts_of(parameter, whole, rank.tensor)[0].region);
   });
   if (is_second) fail(rank, fmt::format("{} is in the checkpoint twice", ours));
-  for (ShardPart& part : parts_of(parameter, whole, rank.tensor)) {
-    const int64_t row_bytes = shard[0] == 0 ? 0 : shard.numel() / shard[0] * size_of(dtype);
-    stored.pieces.push_back(
-        {part.region, [reader, shape = part.region.shape, skipped = part.begin * row_bytes] {
-           FileElements elements = reader();
-           elements.view.data = static_cast<const std::byte*>(elements.view.data) + skipped;
-           elements.view.shape = shape;
-           return elements;
-         }});
+  for (TensorPiece& piece :
+       pieces_of_shard(parts_of(parameter, whole, rank.tensor), shard, dtype, reader)) {
+    stored.pieces.push_back(std::move(piece));
   }
 }
 

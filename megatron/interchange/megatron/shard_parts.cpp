@@ -55,4 +55,21 @@ std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_
   return parts;
 }
 
+std::vector<TensorPiece> pieces_of_shard(const std::vector<ShardPart>& parts, const Shape& shard,
+                                         DType dtype, const ShardReader& reader) {
+  const bool is_empty = shard.rank() == 0 || shard[0] == 0;
+  const int64_t row_bytes = is_empty ? 0 : shard.numel() / shard[0] * size_of(dtype);
+  std::vector<TensorPiece> pieces;
+  for (const ShardPart& part : parts) {
+    pieces.push_back(
+        {part.region, [reader, shape = part.region.shape, skipped = part.begin * row_bytes] {
+           FileElements elements = reader();
+           elements.view.data = static_cast<const std::byte*>(elements.view.data) + skipped;
+           elements.view.shape = shape;
+           return elements;
+         }});
+  }
+  return pieces;
+}
+
 }  // namespace megatron

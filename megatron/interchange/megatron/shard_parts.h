@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "megatron/checkpoint/contents.h"
 #include "megatron/checkpoint/region.h"
+#include "megatron/interchange/megatron/files.h"
 #include "megatron/nn/parameter.h"
 
 // Where the rows of a tensor-parallel rank's shard lie in the whole tensor.
@@ -23,5 +25,9 @@ std::vector<ShardPart> shard_parts(const Sharding& sharding, const Shape& whole)
 // 1: interleaved). `heads` is their number in the whole model, `channels` of one.
 std::vector<ShardPart> old_qkv_parts(int64_t version, const Shape& whole, int64_t rank,
                                      int64_t ranks, int64_t heads, int64_t channels);
+
+// The pieces of the whole tensor that are those parts of a shard, which `reader` reads.
+std::vector<TensorPiece> pieces_of_shard(const std::vector<ShardPart>& parts, const Shape& shard,
+                                         DType dtype, const ShardReader& reader);
 
 }  // namespace megatron

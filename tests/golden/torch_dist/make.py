@@ -46,16 +46,16 @@ def without_gpu():
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor
 
 
-def start(rank, tensor, pipeline, port):
+def start(rank, tensor, pipeline, port, data=1, chunks=None):
     from megatron.core import parallel_state
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=tensor * pipeline)
-    parallel_state.initialize_model_parallel(tensor, pipeline)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=tensor * pipeline * data)
+    parallel_state.initialize_model_parallel(tensor, pipeline, chunks)
 
 
-def model_of(flags, pipeline=1):
+def model_of(flags, pipeline=1, chunk=None):
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -83,6 +83,7 @@ def model_of(flags, pipeline=1):
         use_cpu_initialization=True,
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
         pipeline_model_parallel_size=pipeline,
+        virtual_pipeline_model_parallel_size=flags.virtual_pipeline_model_parallel_size,
         pipeline_dtype=flags.params_dtype,
         params_dtype=flags.params_dtype,
         bf16=flags.bf16,
@@ -92,8 +93,9 @@ def model_of(flags, pipeline=1):
         get_gpt_layer_local_spec(normalization=flags.normalization),
         vocab_size=flags.padded_vocab_size,
         max_sequence_length=flags.max_position_embeddings,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+        vp_stage=chunk,
         share_embeddings_and_output_weights=not flags.untie_embeddings_and_output_weights,
         position_embedding_type=flags.position_embedding_type,
         rotary_base=10000,
@@ -188,7 +190,9 @@ def state_of(flags, iteration, ddp, optimizer, scheduler, metadata):
 
     flags.iteration, flags.consumed_train_samples = iteration, iteration * BATCH
     state = {"args": flags, "checkpoint_version": 3.0, "iteration": iteration}
-    state["model"] = ddp.module.sharded_state_dict(metadata=metadata)
+    for at, chunk in enumerate(ddp):
+        name = "model" if len(ddp) == 1 else f"model{at}"
+        state[name] = chunk.module.sharded_state_dict(metadata=metadata)
     state["optimizer"] = optimizer.sharded_state_dict(state, metadata=metadata)
     state["opt_param_scheduler"] = scheduler.state_dict()
     random_state = [{
@@ -201,7 +205,7 @@ def state_of(flags, iteration, ddp, optimizer, scheduler, metadata):
         parallel_state.get_pipeline_model_parallel_rank(),
         parallel_state.get_tensor_model_parallel_rank(),
     )
-    state["rng_state"] = ShardedObject("rng_state", random_state, (pipeline, tensor), here, replica_id=0)
+    state["rng_state"] = ShardedObject("rng_state", random_state, (pipeline, tensor), here, replica_id=parallel_state.get_data_parallel_rank())
     state["num_floating_point_operations_so_far"] = 123456789
     return state
 
@@ -259,7 +263,7 @@ def make_gpt():
         lines.append(f"{iteration} {rate:.6E} {np.mean(losses):.7E} {norm:.4f}\n")
         if iteration == SAVED:
             group = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
-            save(FOLDER / "gpt", state_of(flags, iteration, ddp, optimizer, scheduler, group), group)
+            save(FOLDER / "gpt", state_of(flags, iteration, [ddp], optimizer, scheduler, group), group)
             tokens = torch.randint(0, 502, (2, 16), generator=torch.Generator().manual_seed(5))
             write_expected(FOLDER / "gpt/expected.safetensors", ddp.module, tokens)
             ddp.train()
@@ -302,7 +306,7 @@ def llama_rank(rank, variant, folder, metadata):
             parameter.main_grad.copy_(torch.randn(parameter.shape, generator=draw))
         optimizer.step()
         scheduler.step(BATCH)
-    state = lambda: state_of(flags, 2, ddp, optimizer, scheduler, metadata)
+    state = lambda: state_of(flags, 2, [ddp], optimizer, scheduler, metadata)
     target = save(folder, state(), metadata)
     torch.distributed.barrier()
     # Later versions store the content of common.pt as an object beside the tensors.

@@ -1,0 +1,310 @@
+#include "megatron/interchange/megatron/dist_buckets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "megatron/core/error.h"
+#include "megatron/interchange/megatron/files.h"
+#include "megatron/interchange/megatron/optimizer.h"
+#include "megatron/interchange/megatron/rank_shard.h"
+#include "megatron/interchange/megatron/shard_parts.h"
+#include "megatron/interchange/megatron/writer.h"
+
+namespace megatron {
+namespace {
+
+constexpr std::string_view kBuffers = "optimizer.distributed.dp_group_idx_";
+constexpr int64_t kAlignment = 64;  // of parameters in a buffer, in elements
+
+constexpr std::pair<std::string_view, const char*> kKinds[] = {
+    {"param", kMainParamSection}, {"exp_avg", "exp_avg"}, {"exp_avg_sq", "exp_avg_sq"}};
+
+// optimizer.distributed.dp_group_idx_{rank}.gbuf_idx_{chunk}.dtype_{...}.bucket_idx_{bucket}.{kind}
+struct BucketName {
+  int64_t rank = 0;   // tensor- and pipeline-parallel
+  int64_t chunk = 0;  // of the model
+  int64_t bucket = 0;
+  std::string_view kind;
+};
+
+// Takes the prefix off the text, and the number behind it.
+std::optional<int64_t> number_after(std::string_view prefix, std::string_view& text) {
+  if (!text.starts_with(prefix)) return std::nullopt;
+  text.remove_prefix(prefix.size());
+  int64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (result.ec != std::errc() || number < 0) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(result.ptr - text.data()));
+  return number;
+}
+
+std::optional<BucketName> bucket_name(std::string_view name) {
+  const auto rank = number_after(kBuffers, name);
+  const auto chunk = rank ? number_after(".gbuf_idx_", name) : std::nullopt;
+  if (!chunk || !name.starts_with(".dtype_")) return std::nullopt;
+  name.remove_prefix(std::min(name.find(".bucket_idx_"), name.size()));
+  const auto bucket = number_after(".bucket_idx_", name);
+  if (!bucket || !name.starts_with('.')) return std::nullopt;
+  return BucketName{*rank, *chunk, *bucket, name.substr(1)};
+}
+
+struct Bucket {
+  std::string name;
+  const TorchDistTensor* tensor = nullptr;
+  std::vector<const TorchDistPiece*> pieces;  // by offset
+};
+
+// The part of a bucket that is a parameter.
+struct Place {
+  size_t bucket = 0;
+  int64_t begin = 0;
+};
+
+int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Where parameters lie in buckets of these sizes: last first, each in the first bucket with room.
+// A bucket ends with its last parameter, or with the padding behind it. None if they do not fit.
+std::optional<std::vector<Place>> places_of(const RankShard::Chunk& parameters,
+                                            const std::vector<Bucket>& buckets) {
+  std::vector<Place> places(parameters.size());
+  const auto is_full = [&](size_t bucket, int64_t end) {
+    const int64_t size = buckets[bucket].tensor->shape[0];
+    return size == end || size == aligned(end);
+  };
+  size_t bucket = 0;
+  int64_t end = 0;
+  for (size_t i = parameters.size(); i-- > 0;) {
+    const int64_t numel = parameters[i].shape.numel();
+    if (end > 0 && is_full(bucket, end)) {
+      ++bucket;
+      end = 0;
+    }
+    if (bucket == buckets.size()) return std::nullopt;
+    places[i] = {bucket, aligned(end)};
+    end = places[i].begin + numel;
+    if (end > buckets[bucket].tensor->shape[0]) return std::nullopt;
+  }
+  if (bucket + 1 != buckets.size() || !is_full(bucket, end)) return std::nullopt;
+  return places;
+}
+
+// The pieces that are elements [begin, end) of a bucket; none if others overlap its ends.
+std::optional<std::vector<const TorchDistPiece*>> pieces_within(const Bucket& bucket, int64_t begin,
+                                                                int64_t end) {
+  std::vector<const TorchDistPiece*> found;
+  const auto is_before = [](const TorchDistPiece* piece, int64_t at) {
+    return piece->offset[0] < at;
+  };
+  auto piece = std::ranges::lower_bound(bucket.pieces, begin, {},
+                                        [](const TorchDistPiece* one) { return one->offset[0]; });
+  int64_t at = begin;
+  for (; piece != bucket.pieces.end() && is_before(*piece, end); ++piece) {
+    if ((*piece)->offset[0] != at) return std::nullopt;
+    at += (*piece)->shape[0];
+    found.push_back(*piece);
+  }
+  if (at != end) return std::nullopt;
+  return found;
+}
+
+class BucketReader {
+ public:
+  BucketReader(const std::shared_ptr<const DistCheckpoint>& checkpoint,
+               CheckpointContents& contents)
+      : checkpoint_(checkpoint), contents_(contents) {}
+
+  std::string read();
+
+ private:
+  std::string collect_buckets();
+  std::string add_state(const MegatronLayout& layout);
+  std::string add_chunk(const RankShard& shard, size_t chunk);
+  void add_parameter(const RankShard::Parameter& parameter, const char* section,
+                     const Bucket& bucket, std::vector<const TorchDistPiece*> pieces);
+  std::string difference_from_weights() const;
+  void read_numbers();
+  void drop_state() {
+    for (const auto& [theirs, ours] : kKinds) contents_.sections.erase(ours);
+  }
+
+  const std::shared_ptr<const DistCheckpoint>& checkpoint_;
+  CheckpointContents& contents_;
+  int64_t tensor_ranks_ = 1;
+  // By rank, chunk and kind.
+  std::map<std::tuple<int64_t, int64_t, std::string_view>, std::vector<Bucket>> buckets_;
+};
+
+std::string BucketReader::collect_buckets() {
+  std::map<std::tuple<int64_t, int64_t, std::string_view>, std::map<int64_t, Bucket>> found;
+  for (const auto& [name, tensor] : checkpoint_->files().tensors()) {
+    const auto parsed = bucket_name(name);
+    if (!parsed) continue;
+    if (tensor.shape.rank() != 1 || !tensor.dtype) return fmt::format("{} is no flat buffer", name);
+    Bucket bucket{name, &tensor, {}};
+    for (const TorchDistPiece& piece : tensor.pieces) bucket.pieces.push_back(&piece);
+    std::ranges::sort(bucket.pieces, {},
+                      [](const TorchDistPiece* piece) { return piece->offset[0]; });
+    auto& buckets = found[{parsed->rank, parsed->chunk, parsed->kind}];
+    if (!buckets.emplace(parsed->bucket, std::move(bucket)).second) {
+      return fmt::format("{} has buffers of several types", name);
+    }
+  }
+  for (auto& [key, buckets] : found) {
+    for (auto& [number, bucket] : buckets) buckets_[key].push_back(std::move(bucket));
+  }
+  return "";
+}
+
+std::string BucketReader::read() {
+  std::string problem = collect_buckets();
+  if (!problem.empty()) return problem;
+  const ArgMap& args = contents_.args;
+  MegatronLayout layout;
+  layout.tensor_model_parallel_size = value_or<int64_t>(args, "tensor_model_parallel_size", 1);
+  layout.pipeline_model_parallel_size = value_or<int64_t>(args, "pipeline_model_parallel_size", 1);
+  layout.virtual_pipeline_model_parallel_size =
+      value_or<int64_t>(args, "virtual_pipeline_model_parallel_size", 1);
+  tensor_ranks_ = layout.tensor_model_parallel_size;
+  // The two kinds of layers register parameters in other orders; their tensors have the same names.
+  const bool is_local = value_or<std::string>(args, "transformer_impl", "") == "local";
+  const MegatronNaming usual = is_local ? MegatronNaming::kCore : MegatronNaming::kCoreFused;
+  const MegatronNaming other = is_local ? MegatronNaming::kCoreFused : MegatronNaming::kCore;
+  for (const MegatronNaming naming : {usual, other}) {
+    layout.naming = naming;
+    std::string found = add_state(layout);
+    if (found.empty()) found = difference_from_weights();
+    if (found.empty()) {
+      read_numbers();
+      return "";
+    }
+    drop_state();
+    if (problem.empty()) problem = found;
+  }
+  return problem;
+}
+
+std::string BucketReader::add_state(const MegatronLayout& layout) {
+  if (layout.tensor_model_parallel_size < 1 || layout.pipeline_model_parallel_size < 1 ||
+      layout.virtual_pipeline_model_parallel_size < 1) {
+    return "the stored numbers of ranks are not positive";
+  }
+  const std::vector<std::string> found = problems(contents_, layout);
+  if (!found.empty()) return found.front();
+  for (int64_t pipeline = 0; pipeline < layout.pipeline_model_parallel_size; ++pipeline) {
+    for (int64_t tensor = 0; tensor < layout.tensor_model_parallel_size; ++tensor) {
+      const RankShard shard(contents_, layout, tensor, pipeline);
+      for (size_t chunk = 0; chunk < shard.chunks().size(); ++chunk) {
+        std::string problem = add_chunk(shard, chunk);
+        if (!problem.empty()) return problem;
+      }
+    }
+  }
+  return "";
+}
+
+std::string BucketReader::add_chunk(const RankShard& shard, size_t chunk) {
+  const int64_t rank = shard.pipeline() * tensor_ranks_ + shard.tensor();
+  const RankShard::Chunk& parameters = shard.chunks()[chunk];
+  for (const auto& [kind, section] : kKinds) {
+    const auto found = buckets_.find({rank, static_cast<int64_t>(chunk), kind});
+    const std::string what = fmt::format("{}{}.gbuf_idx_{} of {}", kBuffers, rank, chunk, kind);
+    if (found == buckets_.end()) return fmt::format("{} is not there", what);
+    const std::vector<Bucket>& buckets = found->second;
+    const auto places = places_of(parameters, buckets);
+    if (!places) return fmt::format("{} does not have the sizes of the model's parameters", what);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const Place& place = (*places)[i];
+      const int64_t end = place.begin + parameters[i].shape.numel();
+      auto pieces = pieces_within(buckets[place.bucket], place.begin, end);
+      if (!pieces) return fmt::format("{} has no piece that is {}", what, parameters[i].ours);
+      add_parameter(parameters[i], section, buckets[place.bucket], std::move(*pieces));
+    }
+  }
+  return "";
+}
+
+void BucketReader::add_parameter(const RankShard::Parameter& parameter, const char* section,
+                                 const Bucket& bucket, std::vector<const TorchDistPiece*> pieces) {
+  const Shape& whole = contents_.sections.at(kWeightsSection).at(parameter.ours).shape;
+  const DType dtype = *bucket.tensor->dtype;
+  StoredTensor& stored = contents_.sections[section][parameter.ours];
+  const std::vector<ShardPart> parts = shard_parts(parameter.info.sharding, whole);
+  const bool is_copy = std::ranges::any_of(stored.pieces, [&](const TensorPiece& piece) {
+    return intersects(piece.region, parts[0].region);
+  });
+  if (is_copy) return;  // tied, or the same on every tensor-parallel rank
+  stored.shape = whole;
+  stored.dtype = dtype;
+  const auto read = [checkpoint = checkpoint_, name = bucket.name, tensor = bucket.tensor,
+                     pieces = std::move(pieces), shape = parameter.shape, dtype] {
+    if (pieces.size() == 1) {
+      FileElements elements = checkpoint->files().elements(name, *tensor, *pieces[0]);
+      elements.view.shape = shape;
+      return elements;
+    }
+    Tensor y(shape, dtype, Stream{});
+    auto* to = static_cast<std::byte*>(y.view().data);
+    for (const TorchDistPiece* piece : pieces) {
+      const FileElements elements = checkpoint->files().elements(name, *tensor, *piece);
+      const auto bytes = static_cast<size_t>(piece->shape.numel() * size_of(dtype));
+      if (bytes > 0) std::memcpy(to, elements.view.data, bytes);
+      to += bytes;
+    }
+    return FileElements{std::as_const(y).view(), y};
+  };
+  for (TensorPiece& piece : pieces_of_shard(parts, parameter.shape, dtype, read)) {
+    stored.pieces.push_back(std::move(piece));
+  }
+}
+
+// Norms and biases, which are small, show whether a place is another parameter's.
+std::string BucketReader::difference_from_weights() const {
+  const StoredSection& main = contents_.sections.at(kMainParamSection);
+  for (const auto& [name, weight] : contents_.sections.at(kWeightsSection)) {
+    if (weight.shape.rank() != 1) continue;
+    const Tensor want = read_whole(weight);
+    const Tensor got = cast(read_whole(main.at(name)), weight.dtype);
+    const auto bytes = static_cast<size_t>(weight.shape.numel() * size_of(weight.dtype));
+    if (std::memcmp(want.view().data, got.view().data, bytes) != 0) {
+      return fmt::format("the main parameter of {} does not round to the weight", name);
+    }
+  }
+  return "";
+}
+
+void BucketReader::read_numbers() {
+  const auto& objects = checkpoint_->files().objects();
+  const auto read = [&](const char* what, const auto& use) {
+    const auto object = objects.find(fmt::format("{}0.{}/shard_0_1", kBuffers, what));
+    if (object == objects.end()) return;
+    const TorchDistPlace& place = object->second;
+    const TorchFile file(place.file, place.file->bytes().subspan(place.begin, place.bytes));
+    const auto items = file.root().items();
+    if (!items.empty()) use(file, items[0]);
+  };
+  read("optimizer", [&](const TorchFile& file, PyValue optimizer) {
+    read_optimizer_numbers(file, optimizer, contents_.scalars);
+  });
+  read("grad_scaler", [&](const TorchFile& file, PyValue scaler) {
+    read_grad_scaler(file, scaler, contents_.scalars);
+  });
+}
+
+}  // namespace
+
+bool is_dist_bucket(std::string_view name) { return bucket_name(name).has_value(); }
+
+std::string read_dist_buckets(const std::shared_ptr<const DistCheckpoint>& checkpoint,
+                              CheckpointContents& contents) {
+  return BucketReader(checkpoint, contents).read();
+}
+
+}  // namespace megatron
