@@ -198,6 +198,14 @@ void refuse_untracked(const fs::path& load) {
       load.string(), kTrackerFile, fmt::join(iterations, ", "), iterations.back()));
 }
 
+// Has the folder of a Hugging Face model weights?
+bool has_weights(const fs::path& folder) {
+  return has_entry(folder, [](const fs::path& entry) {
+    const std::string name = entry.filename().string();
+    return name.ends_with(".safetensors") || name.starts_with("pytorch_model");
+  });
+}
+
 std::optional<fs::path> found_checkpoint(const fs::path& load, int64_t ckpt_step) {
   if (ckpt_step > 0) return checked_iteration(load, ckpt_step, "--ckpt-step");
   if (fs::exists(load / kTrackerFile)) {
@@ -208,12 +216,15 @@ std::optional<fs::path> found_checkpoint(const fs::path& load, int64_t ckpt_step
     throw FormatError(fmt::format("{}: names a release, but {} holds no checkpoint",
                                   (load / kTrackerFile).string(), (load / kReleaseName).string()));
   }
-  if (format_of(load)) return load;
+  const std::optional<CheckpointFormat> format = format_of(load);
+  if (format && (*format != CheckpointFormat::kHuggingFace || has_weights(load))) return load;
+  // transformers' Trainer saves config.json beside DeepSpeed's directory, and not always weights.
   for (const char* tracker : {kDeepSpeedTracker, kUniversalTracker}) {
     if (!fs::exists(load / tracker)) continue;
     const fs::path named = load / trimmed(read_text(load / tracker));
     if (named.parent_path() == load && format_of(named)) return named;
   }
+  if (format) return load;
   refuse_untracked(load);
   return std::nullopt;
 }

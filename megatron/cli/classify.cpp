@@ -157,7 +157,8 @@ void apply_data(const ClassifyFlags& flags, const ClassificationTask::Data& data
 // Starts from --pretrained-checkpoint. The new head keeps its first values, unless the checkpoint
 // has one.
 void load_pretrained(const ClassifyFlags& flags, const RunConfig& config, TrainingRun& run) {
-  const CheckpointSource source = find_source(flags.pretrained_checkpoint, 0, true);
+  const CheckpointSource source =
+      find_source(flags.pretrained_checkpoint, 0, true, LoadFormat::kAuto, Parts::kWeights);
   print_line(fmt::format(" loading the pretrained model of {}", source.directory().string()));
   const std::string head = problem_of(flags.kind()).head + ".";
   expect_kind(source, ModelKind::kBert);

@@ -405,7 +405,8 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (o.fp16) o.params_dtype = "fp16";
   if (!problems.empty()) throw ConfigError(problems);
 
-  const CheckpointSource source = find_source(o.load, o.ckpt_step, true);
+  const CheckpointSource source = find_source(o.load, o.ckpt_step, true, LoadFormat::kAuto,
+                                              o.no_optimizer ? Parts::kWeights : Parts::kAll);
   expect_model_type(o, source);
   CheckpointContents contents = source.contents(settings_given(o));
   print_line(fmt::format("reading {} ({})", contents.directory.string(), name_of(source.format())));

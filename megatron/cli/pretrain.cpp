@@ -21,6 +21,7 @@
 #include "megatron/run/common_error.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/run/memory_check.h"
+#include "megatron/run/run_checkpoint.h"
 #include "megatron/run/start.h"
 #include "megatron/run/train_step_library.h"
 #include "megatron/run/training_run.h"
@@ -86,7 +87,7 @@ CheckpointSource resolve_with_source(TrainingArgs& args, int num_ranks,
   const CheckpointConfig& config = args.checkpoint;
   try {
     source = find_source(config.load, config.ckpt_step, config.exit_on_missing_checkpoint,
-                         config.load_format);
+                         config.load_format, wanted_parts(config));
     if (source.exists()) expect_kind(source, args.transformer.kind);
     if (config.use_checkpoint_args && source.exists()) take_architecture(args, source);
   } catch (const Error& error) {  // stored flags are unknown and would be reported as missing

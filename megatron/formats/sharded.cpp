@@ -146,6 +146,11 @@ ShardedWeights::ShardedWeights(const std::filesystem::path& path) : path_(path) 
   }
 }
 
+ShardedWeights::ShardedWeights(std::filesystem::path path, std::vector<WeightTensor> tensors)
+    : path_(std::move(path)), tensors_(std::move(tensors)) {
+  collect();
+}
+
 void ShardedWeights::open_file(const std::filesystem::path& file) {
   std::vector<WeightTensor> found =
       is_torch_file(file) ? tensors_of_torch(file) : tensors_of_safetensors(file);

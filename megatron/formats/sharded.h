@@ -33,6 +33,8 @@ class ShardedWeights {
   // if the index and the shards disagree, the index names a file outside the folder, or a file of
   // torch.save holds anything but a dictionary of tensors.
   explicit ShardedWeights(const std::filesystem::path& path);
+  // These tensors, of files in other forms below `path`. Throws FormatError for a name of two.
+  ShardedWeights(std::filesystem::path path, std::vector<WeightTensor> tensors);
 
   const std::filesystem::path& path() const { return path_; }
   // In the order of files; within a file in the order of bytes, or of the dictionary.

@@ -26,6 +26,7 @@ struct CheckpointSource::Opened {
   std::filesystem::path directory;
   CheckpointFormat format = CheckpointFormat::kNative;
   std::shared_ptr<const UnpackedArchive> archive;
+  Parts parts = Parts::kAll;
   std::optional<HfModel> hf;
   std::optional<MegatronCheckpoint> megatron;
   std::optional<CheckpointContents> contents;
@@ -33,11 +34,12 @@ struct CheckpointSource::Opened {
 };
 
 CheckpointSource::CheckpointSource(std::filesystem::path directory, CheckpointFormat format,
-                                   std::shared_ptr<const UnpackedArchive> archive)
+                                   std::shared_ptr<const UnpackedArchive> archive, Parts parts)
     : opened_(std::make_shared<Opened>()) {
   opened_->directory = std::move(directory);
   opened_->format = format;
   opened_->archive = std::move(archive);
+  opened_->parts = parts;
   if (format != CheckpointFormat::kHuggingFace) return;
   opened_->hf = read_hf_config(opened_->directory);
   opened_->contents = open_hf_checkpoint(opened_->directory, *opened_->hf);
@@ -58,7 +60,7 @@ ModelKind CheckpointSource::kind() const {
 }
 
 void CheckpointSource::open_megatron() const {
-  if (!opened_->megatron) opened_->megatron.emplace(opened_->directory);
+  if (!opened_->megatron) opened_->megatron.emplace(opened_->directory, opened_->parts);
 }
 
 const ArgMap& CheckpointSource::args() const {
@@ -83,7 +85,7 @@ const CheckpointContents& CheckpointSource::contents(const ArgMap& fallback) con
       o.has_fallback = lacks_fallback;
       break;
     case CheckpointFormat::kDeepSpeed:
-      o.contents = open_deepspeed_checkpoint(o.directory, fallback);
+      o.contents = open_deepspeed_checkpoint(o.directory, fallback, o.parts);
       o.has_fallback = !fallback.empty();
       break;
     default:
@@ -134,20 +136,39 @@ struct Found {
 
 std::optional<Found> find(const fs::path& load, int64_t ckpt_step);
 
-// The only folder of a directory, if it holds nothing else: archives often have one.
-fs::path only_folder(const fs::path& directory) {
-  auto entry = fs::directory_iterator(directory);
-  if (entry == fs::directory_iterator() || !entry->is_directory()) return directory;
-  const fs::path first = entry->path();
-  return ++entry == fs::directory_iterator() ? first : directory;
+// Archives often have one folder in another: the first that is a checkpoint or holds anything else.
+// A number asks for the folder above the checkpoint.
+fs::path content_of_archive(fs::path folder, int64_t ckpt_step) {
+  while (!format_of(folder)) {
+    auto entry = fs::directory_iterator(folder);
+    if (entry == fs::directory_iterator() || !entry->is_directory()) break;
+    const fs::path only = entry->path();
+    if (++entry != fs::directory_iterator() || (ckpt_step > 0 && format_of(only))) break;
+    folder = only;
+  }
+  return folder;
+}
+
+// The message with names of files in the archive: "a.zip/run: has no ...".
+std::string within_archive(std::string message, const UnpackedArchive& archive,
+                           const fs::path& path) {
+  const std::string unpacked = archive.directory().string();
+  for (size_t at = message.find(unpacked); at != std::string::npos; at = message.find(unpacked)) {
+    message.replace(at, unpacked.size(), path.string());
+  }
+  return message;
 }
 
 std::optional<Found> find_in_archive(const fs::path& load, int64_t ckpt_step) {
   const auto archive = std::make_shared<const UnpackedArchive>(load);
-  std::optional<Found> found = find(archive->directory(), ckpt_step);
-  if (!found) found = find(only_folder(archive->directory()), ckpt_step);
-  if (found) found->archive = archive;
-  return found;
+  try {
+    std::optional<Found> found =
+        find(content_of_archive(archive->directory(), ckpt_step), ckpt_step);
+    if (found) found->archive = archive;
+    return found;
+  } catch (const FormatError& error) {
+    throw FormatError(within_archive(error.what(), *archive, load));
+  }
 }
 
 // In the folder of a rank: the checkpoint that it is a part of, or its file alone.
@@ -185,7 +206,7 @@ CheckpointSource adapted_source(const std::filesystem::path& folder) {
 }  // namespace
 
 CheckpointSource find_source(const fs::path& load, int64_t ckpt_step, bool must_exist,
-                             LoadFormat load_format) {
+                             LoadFormat load_format, Parts parts) {
   if (load.empty()) return {};
   if (is_peft_folder(load)) return adapted_source(load);
   const std::optional<Found> found = find(load, ckpt_step);
@@ -201,7 +222,7 @@ CheckpointSource find_source(const fs::path& load, int64_t ckpt_step, bool must_
                                   name_of(load_format), found->path.string(),
                                   name_of(found->format)));
   }
-  return {found->path, found->format, found->archive};
+  return {found->path, found->format, found->archive, parts};
 }
 
 }  // namespace megatron

@@ -10,6 +10,7 @@
 #include "megatron/checkpoint/directory.h"
 #include "megatron/core/arg_map.h"
 #include "megatron/interchange/hf/config.h"
+#include "megatron/interchange/parts.h"
 
 namespace megatron {
 
@@ -25,7 +26,8 @@ class CheckpointSource {
   // model is opened at once, so that a config.json that does not fit the weights is refused before
   // anybody takes memory for it.
   CheckpointSource(std::filesystem::path directory, CheckpointFormat format,
-                   std::shared_ptr<const UnpackedArchive> archive = nullptr);
+                   std::shared_ptr<const UnpackedArchive> archive = nullptr,
+                   Parts parts = Parts::kAll);
 
   bool exists() const { return opened_ != nullptr; }
   // REQUIRES, here and below: exists()
@@ -56,6 +58,6 @@ class CheckpointSource {
 // Throws ConfigError when there is none of them and `must_exist`, or it is of another format than
 // `load_format`; IoError, FormatError.
 CheckpointSource find_source(const std::filesystem::path& load, int64_t ckpt_step, bool must_exist,
-                             LoadFormat load_format = LoadFormat::kAuto);
+                             LoadFormat load_format = LoadFormat::kAuto, Parts parts = Parts::kAll);
 
 }  // namespace megatron

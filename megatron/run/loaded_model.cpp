@@ -12,6 +12,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/interchange/checkpoint_source.h"
+#include "megatron/interchange/deepspeed/hf_module.h"
 #include "megatron/interchange/source_settings.h"
 #include "megatron/parallel/pipeline/model_chunk.h"
 #include "megatron/run/common_error.h"
@@ -177,7 +178,8 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
     throw ConfigError("--load is required: the directory of a checkpoint or Hugging Face model");
   }
   comm::use_threads(choice.num_threads);
-  const CheckpointSource source = find_source(choice.load, choice.ckpt_step, true);
+  const CheckpointSource source =
+      find_source(choice.load, choice.ckpt_step, true, LoadFormat::kAuto, Parts::kWeights);
   ArgMap fallback;
   if (choice.num_attention_heads > 0) fallback["num_attention_heads"] = choice.num_attention_heads;
   const CheckpointContents& contents = source.contents(fallback);
@@ -197,6 +199,10 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
     const TrainingArgs run = described_run(source.format(), contents);
     config = run.transformer;
     tokenizer = tokenizer_of_checkpoint(source.directory()).value_or(run.tokenizer);
+    const auto of_model = hf_config_folder(source.directory());
+    if (!names_tokenizer(tokenizer) && of_model) {
+      tokenizer = tokenizer_of_model(*of_model).value_or(tokenizer);
+    }
   }
   if (names_tokenizer(choice.tokenizer)) {
     tokenizer = choice.tokenizer;

@@ -369,6 +369,10 @@ std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const Training
   return std::make_unique<DirectSaver>(config, state, task, options);
 }
 
+Parts wanted_parts(const CheckpointConfig& config) {
+  return config.no_load_optim || config.finetune ? Parts::kWeights : Parts::kAll;
+}
+
 void load_run(const RunConfig& config, TrainingState& run, const CheckpointSource& source) {
   const CheckpointConfig& c = config.checkpoint;
   if (!source.exists()) {

@@ -20,6 +20,9 @@ std::unique_ptr<RunSaver> make_run_saver(const RunConfig& config, const Training
                                          const TrainTask& task,
                                          const std::vector<int64_t>& foreign = {});
 
+// What of --load a run takes: with --no-load-optim and --finetune the weights.
+Parts wanted_parts(const CheckpointConfig& config);
+
 // Brings a newly built run to where the source stands; Megatron-LM's rules for --finetune,
 // --no-load-optim and the scheduler flags. Throws ConfigError for every setting that contradicts
 // the source, FormatError for tensors that do not fit.

@@ -26,7 +26,8 @@ constexpr const char* kDataTimer = "train/valid/test-data-iterators-setup";
 
 CheckpointSource source_of_load(const CheckpointConfig& c) {
   if (c.load.empty()) return {};
-  return find_source(c.load, c.ckpt_step, c.exit_on_missing_checkpoint, c.load_format);
+  return find_source(c.load, c.ckpt_step, c.exit_on_missing_checkpoint, c.load_format,
+                     wanted_parts(c));
 }
 
 // The directory that the caller has prepared, or prepares it.

@@ -14,6 +14,7 @@ namespace megatron::program {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -135,6 +136,29 @@ TEST_F(ConvertTest, FilesOfRanksAndArchivesAreRead) {
     EXPECT_EQ(read_text(path("got/model.safetensors")), read_text(path("want/model.safetensors")))
         << from;
   }
+}
+
+// Iterations without the file that names the latest.
+TEST_F(ConvertTest, AnArchiveOfOneIterationNeedsNoTracker) {
+  const std::string rank = read_text(source() / "mp_rank_00/model_optim_rng.pt");
+  const auto write = [&](const char* name, const std::vector<int>& iterations) {
+    ZipWriter writer(path(name));
+    for (const int iteration : iterations) {
+      writer.add("gpt/iter_000000" + std::to_string(iteration) + "/mp_rank_00/model_optim_rng.pt",
+                 rank);
+    }
+    writer.commit();
+  };
+  write("one.zip", {3});
+  expect_converted(convert(path("one.zip"), path("got"), {"--saver", "hf"}));
+  expect_converted(convert(path("one.zip"), path("got"), {"--saver", "hf", "--ckpt-step", "3"}));
+  write("two.zip", {3, 5});
+  const Outcome refused = convert(path("two.zip"), path("got"), {"--saver", "hf"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(errors_of(refused),
+              ElementsAre(AllOf(HasSubstr(path("two.zip/gpt").string() + ": has no latest"),
+                                HasSubstr("choose one with --ckpt-step 5"))));
+  expect_converted(convert(path("two.zip"), path("got"), {"--saver", "hf", "--ckpt-step", "3"}));
 }
 
 // The line of transformers' documents, for a release that stores no settings.

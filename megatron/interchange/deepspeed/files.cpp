@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "megatron/core/error.h"
+#include "megatron/interchange/deepspeed/model_states.h"
 
 namespace megatron {
 namespace {
@@ -128,6 +129,13 @@ void open_optimizer(const fs::path& directory, const PathsByRank& paths,
   }
 }
 
+// Are the weights of the module in the files of the optimizer?
+bool is_divided(const TorchFile& model) {
+  return std::ranges::any_of(module_parameters(model), [](const auto& parameter) {
+    return parameter.second->shape.numel() == 0;
+  });
+}
+
 }  // namespace
 
 fs::path first_model_states(const fs::path& directory) {
@@ -139,18 +147,19 @@ fs::path first_model_states(const fs::path& directory) {
   return {};
 }
 
-std::vector<DeepSpeedRank> open_deepspeed_ranks(const fs::path& directory) {
+std::vector<DeepSpeedRank> open_deepspeed_ranks(const fs::path& directory, Parts parts) {
   const fs::path first = first_model_states(directory);
   if (first.empty()) {
     throw FormatError(fmt::format("{}: is missing; it has the arguments of the run",
                                   (directory / model_name(0)).string()));
   }
-  const RankPaths paths = rank_paths(directory);
+  RankPaths paths = rank_paths(directory);
   std::vector<DeepSpeedRank> ranks(1);
   ranks[0].model = std::make_shared<TorchFile>(first);
   const PyValue root = ranks[0].model->root();
   const PyValue* module = root.find("module");
   const bool has_weights = module != nullptr && module->is_dict();
+  if (parts == Parts::kWeights && !is_divided(*ranks[0].model)) paths.optimizer.clear();
   if (!has_weights && paths.optimizer.empty()) return ranks;
   const int64_t count = std::max<int64_t>(count_in(root, "mp_world_size"), 1);
   expect_ranks(directory, paths.model, count, "mp_world_size", first, model_name);

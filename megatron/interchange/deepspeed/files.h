@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "megatron/formats/torch_file.h"
+#include "megatron/interchange/parts.h"
 
 // The files of the ranks that saved a checkpoint with DeepSpeed:
 //
@@ -31,9 +32,12 @@ using DeepSpeedLayers = std::map<int, std::vector<std::shared_ptr<TorchFile>>>;
 // The file of the first rank's model states; empty if there is none.
 std::filesystem::path first_model_states(const std::filesystem::path& directory);
 
-// The ranks, by number. Those of a pipeline without optimizer files may be fewer than saved.
-// Throws FormatError, which names the file that is missing or too many; Unsupported for experts.
-std::vector<DeepSpeedRank> open_deepspeed_ranks(const std::filesystem::path& directory);
+// The ranks, by number. Those of a pipeline without optimizer files may be fewer than saved. For
+// the weights alone, optimizer files are opened in stage 3 of ZeRO only, which has the weights
+// there. Throws FormatError, which names the file that is missing or too many; Unsupported for
+// experts.
+std::vector<DeepSpeedRank> open_deepspeed_ranks(const std::filesystem::path& directory,
+                                                Parts parts = Parts::kAll);
 
 // Throws FormatError if a layer does not have the files of as many ranks as others.
 DeepSpeedLayers open_deepspeed_layers(const std::filesystem::path& directory);

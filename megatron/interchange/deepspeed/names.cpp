@@ -13,12 +13,6 @@ namespace {
 constexpr std::string_view kTied = "tied_modules.embed.";
 constexpr std::string_view kWrapper = "module.";
 
-// The path without the modules that wrap the model.
-std::string_view unwrapped(std::string_view parameter) {
-  while (parameter.starts_with(kWrapper)) parameter.remove_prefix(kWrapper.size());
-  return parameter;
-}
-
 // The path that Megatron-LM's own files have for a parameter of the pipeline.
 std::string megatron_path(const PipelineName& name, int last_layer) {
   if (name.layer == kPipelineEmbedding) return "language_model.embedding." + name.key;
@@ -28,6 +22,11 @@ std::string megatron_path(const PipelineName& name, int last_layer) {
 }
 
 }  // namespace
+
+std::string_view unwrapped(std::string_view parameter) {
+  while (parameter.starts_with(kWrapper)) parameter.remove_prefix(kWrapper.size());
+  return parameter;
+}
 
 std::optional<PipelineName> pipeline_name(std::string_view parameter) {
   if (parameter.starts_with(kTied)) {

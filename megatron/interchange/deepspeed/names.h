@@ -16,6 +16,9 @@ inline constexpr int kPipelineEmbedding = 1;
 inline constexpr int kPipelineFirstLayer = 3;
 inline constexpr int kPipelineAfterLayers = 2;  // from the last layer to the final norm
 
+// The path without the modules that wrap the model.
+std::string_view unwrapped(std::string_view parameter);
+
 // The number of the pipeline layer that "4.mlp.dense_h_to_4h.bias" or "tied_modules.embed.K" is of,
 // and the rest; none for a parameter of a module without a pipeline.
 struct PipelineName {

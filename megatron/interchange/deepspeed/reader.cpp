@@ -10,6 +10,7 @@
 #include "megatron/core/error.h"
 #include "megatron/core/listed.h"
 #include "megatron/interchange/deepspeed/files.h"
+#include "megatron/interchange/deepspeed/hf_module.h"
 #include "megatron/interchange/deepspeed/model_states.h"
 #include "megatron/interchange/deepspeed/names.h"
 #include "megatron/interchange/deepspeed/shards.h"
@@ -49,10 +50,12 @@ CheckpointContents settings_in(const fs::path& directory, PyValue root, const Ar
   contents.consumed_valid_samples = setting("consumed_valid_samples", 0);
   contents.scalars["progress"] = {{"floating_point_operations", 0.0}};
   const PyValue* scheduler = root.find("lr_scheduler");
-  if (scheduler != nullptr && scheduler->is_dict() &&
-      scheduler->find("last_batch_iteration") == nullptr) {
+  const auto has = [&](const char* key) { return scheduler->find(key) != nullptr; };
+  if (scheduler != nullptr && scheduler->is_dict() && !has("last_batch_iteration") &&
+      !has("last_epoch")) {
     contents.scalars["opt_param_scheduler"] = scheduler_args(*scheduler, contents.args);
-  } else {  // DeepSpeed's own schedule, or none: updates that were skipped do not advance
+  } else {  // DeepSpeed's own schedule, PyTorch's, or none: updates that were skipped do
+            // not advance
     const int64_t skipped =
         count({"skipped_steps"}, 0) * count({"ds_config", "train_batch_size"}, 0);
     contents.scalars["opt_param_scheduler"] = {
@@ -63,7 +66,7 @@ CheckpointContents settings_in(const fs::path& directory, PyValue root, const Ar
 
 class DeepSpeedReader {
  public:
-  DeepSpeedReader(std::vector<DeepSpeedRank> ranks, CheckpointContents contents);
+  DeepSpeedReader(std::vector<DeepSpeedRank> ranks, CheckpointContents contents, Parts parts);
   CheckpointContents take() { return std::move(contents_); }
 
  private:
@@ -78,6 +81,10 @@ class DeepSpeedReader {
   std::vector<std::string> parameters() const;
   void read_layers();
   void read_modules();
+  // Of a model of transformers.
+  void read_hf();
+  // The part of a weight that a rank has.
+  DeepSpeedShard weight_of(size_t rank, const std::string& name, const PyTensor& tensor) const;
   void read_state();
   // Adds a shard. A later pipeline stage may have a copy of the embedding.
   void add(DeepSpeedShards& shards, int64_t model_rank, const std::string& ours,
@@ -93,16 +100,26 @@ class DeepSpeedReader {
   std::optional<DeepSpeedNames> names_;
 };
 
-DeepSpeedReader::DeepSpeedReader(std::vector<DeepSpeedRank> ranks, CheckpointContents contents)
+DeepSpeedReader::DeepSpeedReader(std::vector<DeepSpeedRank> ranks, CheckpointContents contents,
+                                 Parts parts)
     : contents_(std::move(contents)),
       ranks_(std::move(ranks)),
       layers_(open_deepspeed_layers(contents_.directory)) {
   tensor_ranks_ =
       static_cast<int64_t>(layers_.empty() ? ranks_.size() : layers_.begin()->second.size());
   for (const DeepSpeedRank& rank : ranks_) {
-    states_.push_back(rank.optimizer.empty() ? read_plain_state(rank) : read_zero_state(rank));
+    if (!rank.optimizer.empty()) {
+      states_.push_back(read_zero_state(rank));
+    } else {
+      states_.push_back(parts == Parts::kAll ? read_plain_state(rank) : DeepSpeedState());
+    }
   }
-  names_.emplace(parameters());
+  const std::vector<std::string> names = parameters();
+  if (layers_.empty() && !names.empty() && are_hf_names(names)) {
+    read_hf();
+    return;
+  }
+  names_.emplace(names);
   if (layers_.empty()) {
     read_modules();
   } else {
@@ -110,7 +127,7 @@ DeepSpeedReader::DeepSpeedReader(std::vector<DeepSpeedRank> ranks, CheckpointCon
     read_layers();
   }
   join(kWeightsSection, weights_);
-  read_state();
+  if (parts == Parts::kAll) read_state();
 }
 
 void DeepSpeedReader::expect_all_layers() const {
@@ -170,30 +187,49 @@ void DeepSpeedReader::read_layers() {
   }
 }
 
+DeepSpeedShard DeepSpeedReader::weight_of(size_t rank, const std::string& name,
+                                          const PyTensor& tensor) const {
+  const auto& model = ranks_[rank].model;
+  const std::string file = model->path().string();
+  if (tensor.shape.numel() > 0) {
+    return {file, tensor.shape, tensor.dtype, [model, t = &tensor] { return model->elements(*t); }};
+  }
+  // Stage 3: the optimizer's files have the elements.
+  const DeepSpeedState& state = states_[rank];
+  const auto main = state.kinds.find(kMainParamSection);
+  const bool is_there = main != state.kinds.end() && main->second.contains(name);
+  if (!is_there || !state.shapes.contains(name)) {
+    fail(file, fmt::format("{} is divided among ranks, and no optim_states.pt has its parts; "
+                           "copy the files of all ranks here",
+                           name));
+  }
+  const StateTensor& parts = main->second.at(name);
+  return {file, state.shapes.at(name), parts.dtype, parts.read};
+}
+
+void DeepSpeedReader::read_hf() {
+  if (ranks_.size() > 1) {
+    throw Unsupported(fmt::format(
+        "{}: has the files of {} model-parallel ranks, and none of their parameters has "
+        "a name of Megatron-LM",
+        contents_.directory.string(), ranks_.size()));
+  }
+  std::vector<std::pair<std::string, DeepSpeedShard>> weights;
+  for (const auto& [name, tensor] : module_parameters(*ranks_[0].model)) {
+    weights.emplace_back(name, weight_of(0, name, *tensor));
+  }
+  read_hf_module(weights, states_[0], contents_);
+  if (contents_.sections.size() > 1) add_main_params(contents_);
+}
+
 void DeepSpeedReader::read_modules() {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const auto& model = ranks_[rank].model;
     const std::string file = model->path().string();
-    const DeepSpeedState& state = states_[rank];
     for (const auto& [name, tensor] : module_parameters(*model)) {
       const auto ours = names_->ours(name, file);
       if (!ours) continue;
-      DeepSpeedShard shard = {file, tensor->shape, tensor->dtype,
-                              [model, t = tensor] { return model->elements(*t); }};
-      if (tensor->shape.numel() == 0) {  // stage 3: the optimizer's files have the elements
-        const auto main = state.kinds.find(kMainParamSection);
-        const bool is_there = main != state.kinds.end() && main->second.contains(name);
-        if (!is_there || !state.shapes.contains(name)) {
-          fail(file, fmt::format("{} is divided among ranks, and no optim_states.pt has its parts; "
-                                 "copy the files of all ranks here",
-                                 name));
-        }
-        const StateTensor& parts = main->second.at(name);
-        shard.shape = state.shapes.at(name);
-        shard.dtype = parts.dtype;
-        shard.read = parts.read;
-      }
-      add(weights_, static_cast<int64_t>(rank), *ours, std::move(shard));
+      add(weights_, static_cast<int64_t>(rank), *ours, weight_of(rank, name, *tensor));
     }
   }
   if (weights_.empty()) {
@@ -246,7 +282,8 @@ void DeepSpeedReader::read_state() {
 
 }  // namespace
 
-CheckpointContents open_deepspeed_checkpoint(const fs::path& directory, const ArgMap& fallback) {
+CheckpointContents open_deepspeed_checkpoint(const fs::path& directory, const ArgMap& fallback,
+                                             Parts parts) {
   CheckpointContents contents;
   if (is_universal_checkpoint(directory)) {
     const fs::path first = first_model_states(directory);
@@ -256,11 +293,11 @@ CheckpointContents open_deepspeed_checkpoint(const fs::path& directory, const Ar
     }
     const TorchFile settings(first);
     contents = settings_in(directory, settings.root(), fallback);
-    read_universal(directory, settings, contents);
+    read_universal(directory, settings, parts, contents);
   } else {
-    std::vector<DeepSpeedRank> ranks = open_deepspeed_ranks(directory);
+    std::vector<DeepSpeedRank> ranks = open_deepspeed_ranks(directory, parts);
     contents = settings_in(directory, ranks[0].model->root(), fallback);
-    contents = DeepSpeedReader(std::move(ranks), std::move(contents)).take();
+    contents = DeepSpeedReader(std::move(ranks), std::move(contents), parts).take();
   }
   if (contents.sections.at(kWeightsSection).contains("output_layer.weight")) {
     contents.args.try_emplace("untie_embeddings_and_output_weights", true);

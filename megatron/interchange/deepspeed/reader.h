@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "megatron/checkpoint/contents.h"
+#include "megatron/interchange/parts.h"
 
 namespace megatron {
 
@@ -18,6 +19,7 @@ namespace megatron {
 // Throws IoError; FormatError for files that do not fit each other; Unsupported for tensors that no
 // model of this program has.
 CheckpointContents open_deepspeed_checkpoint(const std::filesystem::path& directory,
-                                             const ArgMap& fallback = {});
+                                             const ArgMap& fallback = {},
+                                             Parts parts = Parts::kAll);
 
 }  // namespace megatron

@@ -105,7 +105,7 @@ bool is_universal_checkpoint(const fs::path& directory) {
   return fs::is_directory(directory / kUniversal);
 }
 
-void read_universal(const fs::path& directory, const TorchFile& model_states,
+void read_universal(const fs::path& directory, const TorchFile& model_states, Parts parts,
                     CheckpointContents& contents) {
   const fs::path folder = directory / kUniversal;
   std::vector<std::string> parameters;
@@ -130,12 +130,17 @@ void read_universal(const fs::path& directory, const TorchFile& model_states,
         has_vocabulary_rows(*ours) ? value_or<int64_t>(contents.args, "padded_vocab_size", 0) : 0;
     const auto shape = shapes.find(parameter);
     for (const auto& [file, section] : kKinds) {
+      if (parts == Parts::kWeights && section != kMainParamSection) continue;
       contents.sections[section][*ours] = stored_of(
           open_whole(folder / parameter / file, shape == shapes.end() ? nullptr : &shape->second),
           rows);
     }
   }
   contents.sections[kWeightsSection] = contents.sections[kMainParamSection];
+  if (parts == Parts::kWeights) {
+    contents.sections.erase(kMainParamSection);
+    return;
+  }
   if (const auto step = step_in(folder, parameters[0])) {
     contents.scalars["optimizer"]["step"] = static_cast<int64_t>(*step);
   }

@@ -202,6 +202,12 @@ StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
   return weights;
 }
 
+StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
+                              const HfModel& model) {
+  return open_hf_weights(file, hf_names(model.family, model.transformer), hf_tensors(model),
+                         sizes_of(model));
+}
+
 namespace {
 
 // The pooler of a file that has one.

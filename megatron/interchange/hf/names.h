@@ -24,6 +24,10 @@ StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
                               const NameTable& table, std::span<const TensorSpec> ours,
                               const LayoutSizes& sizes);
 
+// The same for the tensors of that model.
+StoredSection open_hf_weights(const std::shared_ptr<const ShardedWeights>& file,
+                              const HfModel& model);
+
 // The pooler of a BERT: the layer between the first token and the heads of the whole text. Files
 // may hold it beside the LM head alone.
 enum class HfPooler { kIfUsed, kIfThere };

@@ -49,7 +49,7 @@ bool is_rank_folder(const fs::path& folder) {
   return folder.filename().string().starts_with(kPrefix);
 }
 
-std::vector<RankFiles> open_rank_files(const fs::path& directory) {
+std::vector<RankFiles> open_rank_files(const fs::path& directory, Parts parts) {
   std::vector<RankFiles> ranks;
   if (fs::is_regular_file(directory)) {
     ranks.emplace_back().file = std::make_shared<TorchFile>(directory);
@@ -77,7 +77,7 @@ std::vector<RankFiles> open_rank_files(const fs::path& directory) {
     }
     rank.tensor = numbers[0];
     rank.pipeline = numbers.size() > 1 ? numbers[1] : 0;
-    if (fs::exists(entry.path() / "distrib_optim.pt")) {
+    if (parts == Parts::kAll && fs::exists(entry.path() / "distrib_optim.pt")) {
       rank.optimizer_file = std::make_shared<TorchFile>(entry.path() / "distrib_optim.pt");
     }
     ranks.push_back(std::move(rank));

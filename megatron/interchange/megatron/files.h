@@ -11,6 +11,7 @@
 
 #include "megatron/core/arg_map.h"
 #include "megatron/formats/torch_file.h"
+#include "megatron/interchange/parts.h"
 #include "megatron/nn/parameter.h"
 
 // The files of the ranks that saved a checkpoint with Megatron-LM.
@@ -53,7 +54,8 @@ bool is_rank_folder(const std::filesystem::path& folder);
 // Opens the files of all ranks in a directory, by pipeline rank, then tensor rank; chunks are left
 // empty. `directory` may also be the file of an only rank. Throws FormatError when folders are
 // missing, Unsupported for models with experts.
-std::vector<RankFiles> open_rank_files(const std::filesystem::path& directory);
+std::vector<RankFiles> open_rank_files(const std::filesystem::path& directory,
+                                       Parts parts = Parts::kAll);
 
 // The leaves of nested dictionaries, their keys joined with dots.
 std::vector<std::pair<std::string, PyValue>> flattened(PyValue value);

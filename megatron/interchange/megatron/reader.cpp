@@ -87,7 +87,7 @@ void order_as_registered(std::vector<RankTensor>& chunk) {
 class MegatronReader {
  public:
   MegatronReader(const fs::path& directory, std::vector<RankFiles> ranks, ModelKind kind,
-                 const ArgMap& args)
+                 const ArgMap& args, Parts parts)
       : directory_(directory), ranks_(std::move(ranks)), kind_(kind) {
     contents_.directory = directory;
     // Compat: Megatron-LM takes the weights of a release, whatever else is in its files.
@@ -98,7 +98,7 @@ class MegatronReader {
     read_models();
     add_tensor_sizes(kind_, contents_);
     read_common_state(ranks_.front().root(), contents_);
-    if (!contents_.is_release) read_optimizers();
+    if (!contents_.is_release && parts == Parts::kAll) read_optimizers();
   }
   CheckpointContents take() { return std::move(contents_); }
 
@@ -305,12 +305,13 @@ void MegatronReader::read_optimizers() {
 
 }  // namespace
 
-MegatronCheckpoint::MegatronCheckpoint(fs::path directory) : directory_(std::move(directory)) {
+MegatronCheckpoint::MegatronCheckpoint(fs::path directory, Parts parts)
+    : directory_(std::move(directory)), parts_(parts) {
   if (is_dist_checkpoint(directory_)) {
     dist_ = std::make_shared<const DistCheckpoint>(directory_);
     kind_ = dist_->kind();
   } else {
-    ranks_ = open_rank_files(directory_);
+    ranks_ = open_rank_files(directory_, parts_);
     kind_ = kind_in(ranks_);
   }
   const PyValue root = dist_ != nullptr ? dist_->root() : ranks_.front().root();
@@ -333,7 +334,7 @@ CheckpointContents MegatronCheckpoint::contents(const ArgMap& fallback) const {
   const ArgMap& args = args_.empty() ? fallback : args_;
   try {
     if (dist_ != nullptr) return dist_contents(dist_, args);
-    return MegatronReader(directory_, ranks_, kind_, args).take();
+    return MegatronReader(directory_, ranks_, kind_, args, parts_).take();
   } catch (const ShapeError& error) {
     throw FormatError(fmt::format("{}: {}", directory_.string(), error.what()));
   }

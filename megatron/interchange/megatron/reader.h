@@ -24,7 +24,7 @@ class DistCheckpoint;
 class MegatronCheckpoint {
  public:
   // Opens and parses the files of all ranks.
-  explicit MegatronCheckpoint(std::filesystem::path directory);
+  explicit MegatronCheckpoint(std::filesystem::path directory, Parts parts = Parts::kAll);
 
   ModelKind kind() const { return kind_; }
   // The stored settings, under the names of core_r0.5.0; empty where there are none.
@@ -35,6 +35,7 @@ class MegatronCheckpoint {
 
  private:
   std::filesystem::path directory_;
+  Parts parts_;
   std::vector<RankFiles> ranks_;                // of the older format
   std::shared_ptr<const DistCheckpoint> dist_;  // of torch_dist
   ModelKind kind_;

@@ -225,6 +225,24 @@ TEST_F(RealFilesTest, AreRefusedWhenRanksAreMissingOrTooMany) {
   EXPECT_THAT(refusal(third), HasSubstr("is divided among ranks, and no optim_states.pt"));
 }
 
+TEST_F(RealFilesTest, DamagedStateIsNotOpenedForTheWeights) {
+  const fs::path first = copied("zero1");
+  const CheckpointContents whole = open_deepspeed_checkpoint(first);
+  for (const int rank : {0, 1}) {
+    std::ofstream(first / ("zero_pp_rank_" + std::to_string(rank) + "_mp_rank_00_optim_states.pt"))
+        << "damaged";
+  }
+  EXPECT_THAT(message_of<Error>([&] { open_deepspeed_checkpoint(first); }),
+              HasSubstr("optim_states.pt"));
+  const CheckpointContents weights = open_deepspeed_checkpoint(first, {}, Parts::kWeights);
+  EXPECT_FALSE(weights.has_optimizer());
+  for (const auto& [name, tensor] : weights.sections.at(kWeightsSection)) {
+    expect_identical(read_whole(tensor), read_whole(whole.sections.at(kWeightsSection).at(name)));
+  }
+  // In stage 3 the weights are in these files.
+  EXPECT_EQ(open_deepspeed_checkpoint(copied("zero3"), {}, Parts::kWeights).sections.size(), 1u);
+}
+
 // Files of another save, with other numbers of elements, and bytes that changed.
 TEST_F(RealFilesTest, AreRefusedWhenTheyDoNotFitEachOther) {
   const char* const part = "zero_pp_rank_1_mp_rank_00_optim_states.pt";

@@ -1,0 +1,100 @@
+#include "megatron/interchange/deepspeed/hf_module.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "megatron/core/error.h"
+#include "megatron/formats/sharded.h"
+#include "megatron/interchange/deepspeed/names.h"
+#include "megatron/interchange/hf/config.h"
+#include "megatron/interchange/hf/names.h"
+#include "megatron/interchange/source_settings.h"
+#include "megatron/settings/flag_table.h"
+
+namespace megatron {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What the config.json says of the model, and of the run only that.
+ArgMap model_settings(const HfModel& model) {
+  const ArgMap all = settings_of(model);
+  TrainingArgs unset;
+  const FlagTable flags = training_flags(unset);
+  ArgMap settings;
+  for (const auto& [name, value] : all) {
+    const Flag* flag = flags.find(name);
+    const bool is_id = name.ends_with("_token_id");
+    if (is_id || (flag != nullptr && flag->is_architecture)) settings[name] = value;
+  }
+  settings["padded_vocab_size"] = model.vocab_size;
+  settings["true_vocab_size"] = model.vocab_size;
+  return settings;
+}
+
+WeightTensor tensor_of(const std::string& name, const DeepSpeedShard& shard) {
+  return {{std::string(unwrapped(name)), shard.dtype, shard.shape},
+          shard.file,
+          [read = shard.read, shape = shard.shape] {
+            FileElements elements = read();
+            elements.view.shape = shape;
+            return elements;
+          }};
+}
+
+}  // namespace
+
+bool are_hf_names(const std::vector<std::string>& parameters) {
+  std::vector<std::string> paths;
+  for (const std::string& parameter : parameters) paths.emplace_back(unwrapped(parameter));
+  const ModelKind kind = kind_of_paths(paths);
+  return std::ranges::none_of(
+      paths, [&](const std::string& path) { return find_megatron_name(kind, path).has_value(); });
+}
+
+std::optional<fs::path> hf_config_folder(const fs::path& checkpoint) {
+  for (const fs::path& folder : {checkpoint, fs::absolute(checkpoint).parent_path()}) {
+    if (fs::exists(folder / "config.json")) return folder;
+  }
+  return std::nullopt;
+}
+
+void read_hf_module(const std::vector<std::pair<std::string, DeepSpeedShard>>& weights,
+                    const DeepSpeedState& state, CheckpointContents& contents) {
+  const std::optional<fs::path> folder = hf_config_folder(contents.directory);
+  if (!folder) {
+    throw FormatError(
+        fmt::format("{}: parameters such as {} are of a model of transformers; copy its "
+                    "config.json there, so that the model is known",
+                    contents.directory.string(), weights.front().first));
+  }
+  const HfModel model = read_hf_config(*folder);
+  std::map<std::string, std::vector<WeightTensor>> sections;
+  for (const auto& [name, shard] : weights) {
+    sections[kWeightsSection].push_back(tensor_of(name, shard));
+    for (const auto& [kind, tensors] : state.kinds) {
+      const auto found = tensors.find(name);
+      if (found == tensors.end()) continue;
+      const StateTensor& tensor = found->second;
+      if (tensor.numel != shard.shape.numel()) {
+        throw FormatError(fmt::format(
+            "{}: {} of {} has {} elements in the files of all ranks, the weight {}; are all files "
+            "of one save?",
+            contents.directory.string(), kind, name, tensor.numel, shard.shape.str()));
+      }
+      sections[kind].push_back(
+          tensor_of(name, {shard.file, shard.shape, tensor.dtype, tensor.read}));
+    }
+  }
+  for (auto& [kind, tensors] : sections) {
+    contents.sections[kind] = open_hf_weights(
+        std::make_shared<const ShardedWeights>(contents.directory, std::move(tensors)), model);
+  }
+  for (const auto& [owner, values] : state.scalars) contents.scalars[owner] = values;
+  contents.args = model_settings(model);
+}
+
+}  // namespace megatron
