@@ -25,6 +25,7 @@
 #include "megatron/device/cuda.h"
 #include "megatron/device/free_memory.h"
 #include "megatron/device/trace.h"
+#include "megatron/frontends/deepspeed/apply_config.h"
 #include "megatron/run/device_choice.h"
 #include "megatron/run/memory_check.h"
 #include "megatron/settings/flag_table.h"
@@ -82,7 +83,8 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
   words = workload_command(flags.workload, words);
 
   std::vector<std::string> problems;
-  const TrainingArgs asked = parsed_flags(words, kind, problems);
+  TrainingArgs asked = parsed_flags(words, kind, problems);
+  frontends::apply_deepspeed_flags(asked, world.size(), problems);
   if (!asked.given.contains("global_batch_size") && problems.empty()) {
     ParallelConfig parallel = asked.parallel;
     parallel.world_size = world.size();
@@ -91,7 +93,9 @@ TrainingArgs training_args_of(const BenchFlags& flags, const comm::Group& world)
     words.push_back(std::to_string(asked.training.micro_batch_size * flags.num_microbatches * dp));
   }
   problems.clear();
-  TrainingArgs args = resolved(parsed_flags(words, kind, problems), world.size(), problems);
+  TrainingArgs args = parsed_flags(words, kind, problems);
+  frontends::apply_deepspeed_flags(args, world.size(), problems);
+  args = resolved(std::move(args), world.size(), problems);
   for (std::string& problem : unavailable(args)) problems.push_back(std::move(problem));
   expect_agreement(args, problems, world);
   for (const std::string& warning : args.warnings) warn(warning);

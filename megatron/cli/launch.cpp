@@ -78,9 +78,10 @@ FlagTable flags_of(LaunchFlags& launch) {
       .none();
   flags.add_optional("--hostfile", launch.hostfile,
                      "File of hosts for mpirun, which then starts all ranks from this host.");
-  flags.add("--max-restarts", launch.max_restarts,
-            "Restart up to so many times from the last checkpoint after a failure; needs --save, "
-            "which is then the default of --load.");
+  flags.add(
+      "--max-restarts", launch.max_restarts,
+      "Restart up to so many times after a failure, from the last checkpoint of --save, which "
+      "is then the default of --load.");
   flags.group("torchrun's names");
   flags.add_optional("--rdzv-endpoint", launch.rdzv_endpoint,
                      "--master-addr and --master-port as ADDRESS:PORT.");
@@ -181,7 +182,7 @@ int64_t count_hosts(const std::string& path) {
 }
 
 // Fills derived values, and throws ConfigError with all problems.
-void resolve(LaunchFlags& launch, const TrainingArgs& args) {
+void resolve(LaunchFlags& launch) {
   std::vector<std::string> problems;
   const auto require = [&](bool holds, std::string problem) {
     if (!holds) problems.push_back(std::move(problem));
@@ -191,8 +192,6 @@ void resolve(LaunchFlags& launch, const TrainingArgs& args) {
   read_rendezvous(launch, problems);
   require(launch.max_restarts >= 0,
           fmt::format("--max-restarts {} must be at least 0", launch.max_restarts));
-  require(launch.max_restarts == 0 || !args.checkpoint.save.empty(),
-          "--max-restarts needs --save, where a restart finds the last checkpoint");
   require(launch.master_port >= 0 && launch.master_port < 65536,
           fmt::format("--master-port {} must be between 1 and 65535", launch.master_port));
   require(launch.ranks == Ranks::kProcesses || !launch.has_ranks ||
@@ -265,7 +264,7 @@ int launch(std::span<const std::string> words) {
   const Words rest(words.begin() + static_cast<int64_t>(command) + 1, words.end());
   std::vector<std::string> problems;  // the command reads the flags again and reports them
   const TrainingArgs args = parsed_flags(rest, ModelKind::kGpt, problems);
-  resolve(launch, args);
+  resolve(launch);
   const bool is_here = launch.ranks == Ranks::kThreads || launch.world_size() == 1;
   if ((is_here && launch.max_restarts == 0) || args.wants_help) {
     return run_on_threads(chosen, rest,

@@ -40,9 +40,6 @@ int launch_processes(const ProcessLaunch& launch) {
   }
   std::vector<std::string> problems;  // the command reads the flags again and reports them
   const TrainingArgs args = parsed_flags(launch.words, ModelKind::kGpt, problems);
-  if (launch.max_restarts > 0 && args.checkpoint.save.empty()) {
-    throw ConfigError("--max_restarts needs --save, where a restart finds the last checkpoint");
-  }
   try {
     return launch::run_supervised({.program = launch::own_program(),
                                    .command = command,

@@ -165,14 +165,20 @@ int run_supervised(const Supervision& job) {
   const int port = hosts                  ? hosts->ranks_port()
                    : job.master_port == 0 ? reserved.number()
                                           : static_cast<int>(job.master_port);
+  if (job.max_restarts > 0 && job.save.empty()) {
+    warn("without --save a restart begins at the first iteration");
+  }
+  const auto saved_iteration = [&] {
+    return job.save.empty() ? std::nullopt : latest_iteration(job.save);
+  };
   for (int64_t restarts = 0;; ++restarts) {
     const bool resumes =
-        job.max_restarts > 0 && latest_iteration(job.save) && (restarts > 0 || !job.has_load);
+        job.max_restarts > 0 && saved_iteration() && (restarts > 0 || !job.has_load);
     const JobOutcome outcome = attempt(
         processes_of(job, resumes ? resuming(job.words, job.save) : job.words, port, secret),
         hosts);
     if (restarts >= job.max_restarts || !may_pass(outcome)) return outcome.exit_code;
-    const std::optional<int64_t> saved = latest_iteration(job.save);
+    const std::optional<int64_t> saved = saved_iteration();
     warn(fmt::format("restart {} of {} {}: {}", restarts + 1, job.max_restarts,
                      saved ? fmt::format("from the checkpoint of iteration {}", *saved)
                            : "from the beginning, nothing was saved",

@@ -54,6 +54,17 @@ TEST(DeepSpeedFlags, BigSciencesFileBecomesFlags) {
   EXPECT_EQ(got.args.training.global_batch_size, 16);
 }
 
+TEST(DeepSpeedFlags, LoadUniversalLoadsTheUniversalCheckpoint) {
+  const TemporaryDirectory run;
+  const std::string file = R"({"train_batch_size": 8, "checkpoint": {"load_universal": true}})";
+  const Words load = {"--load", run.path().string()};
+  EXPECT_EQ(applied(file, load).args.checkpoint.load, run.path());  // there is none
+  run.write("latest_universal", "global_step7_universal\n");
+  const Applied got = applied(file, load);
+  EXPECT_THAT(got.problems, IsEmpty());
+  EXPECT_EQ(got.args.checkpoint.load, run.path() / "global_step7_universal");
+}
+
 TEST(DeepSpeedFlags, BatchesOfTheFileNeedNoFlags) {
   const Applied got =
       applied(R"({"train_batch_size": 8, "bf16": {"enabled": "auto"}})", {"--bf16"});

@@ -252,6 +252,20 @@ TEST_F(FailureTest, ARestartGoesOnAsIfNothingHadHappened) {
   }
 }
 
+TEST_F(FailureTest, ARestartWithoutASaveBeginsAgain) {
+  Words own = processes();
+  own.insert(own.end(), {"--max-restarts", "1"});
+  Running running("launch", launched(own, unsaved_job("begin")));
+  ASSERT_TRUE(running.wait_for(" iteration        5/"));
+  ::kill(descendants(running.pid()).back(), SIGKILL);
+  const Outcome outcome = running.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("warning: without --save a restart begins at the first iteration"),
+                    HasSubstr("restart 1 of 1 from the beginning, nothing was saved")));
+  expect_as(metrics_of(path("begin.jsonl")), undisturbed());
+}
+
 TEST_F(FailureTest, TwoHostsRestartTogether) {
   const TwoHosts hosts;
   if (!hosts.are_there()) {

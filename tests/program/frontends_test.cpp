@@ -414,5 +414,16 @@ TEST_F(FrontendsTest, RanksAreTested) {
   EXPECT_THAT(outcome.out, HasSubstr("pipeline parallel: two steps have the losses of one rank"));
 }
 
+// The workload alone has a batch of 2.
+TEST_F(FrontendsTest, BenchReadsDeepSpeedsFile) {
+  std::ofstream(path("ds.json"))
+      << R"({"train_batch_size": 6, "train_micro_batch_size_per_gpu": 2})";
+  const Outcome outcome =
+      run("bench", {"--workload", "tiny", "--steps", "1", "--warmup", "0", "--device", "cpu",
+                    "--deepspeed_config", path("ds.json").string()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\"global_batch_size\":6,"));
+}
+
 }  // namespace
 }  // namespace megatron::program

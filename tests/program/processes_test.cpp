@@ -271,8 +271,8 @@ TEST_F(ProcessesTest, FlagsOfLaunchAreChecked) {
     return errors_of(outcome);
   };
   EXPECT_THAT(
-      errors({"--nnodes", "2", "--ranks", "threads", "--max-restarts", "1"}, golden_flags()),
-      ElementsAre(HasSubstr("--max-restarts needs --save"),
+      errors({"--nnodes", "2", "--ranks", "threads", "--max-restarts", "-1"}, golden_flags()),
+      ElementsAre(HasSubstr("--max-restarts -1 must be at least 0"),
                   HasSubstr("--ranks threads works on one host only"),
                   HasSubstr("--nnodes 2 needs --master-addr"),
                   HasSubstr("--nnodes 2 needs --node-rank")));

@@ -23,7 +23,7 @@ constexpr Option kTexts[] = {
     {"--gpu_ids", "GPUs of this machine: all, or numbers with commas."},
     {"--mixed_precision", "no, fp16 or bf16."},
     {"--num_cpu_threads_per_process", "OMP_NUM_THREADS of each rank."},
-    {"--max_restarts", "Restart up to N times from the last checkpoint; needs --save."},
+    {"--max_restarts", "Restart up to N times, from the last checkpoint of --save."},
     {"--megatron_lm_tp_degree", "Tensor parallel size."},
     {"--megatron_lm_pp_degree", "Pipeline parallel size."},
     {"--megatron_lm_num_micro_batches", "Micro-batches of an iteration on each rank."},

@@ -58,6 +58,7 @@ class Applier {
     apply_clipping();
     apply_zero();
     args_.training.curriculum = config_.curriculum;
+    if (config_.loads_universal) load_universal_checkpoint(args_);
     for (const std::string& sentence : config_.unavailable) report(sentence);
     warn_of(config_.without_effect, "no effect here");
     warn_of(config_.unknown, "not settings of DeepSpeed");

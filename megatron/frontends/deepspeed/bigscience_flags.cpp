@@ -180,9 +180,9 @@ void apply_groups_file(TrainingArgs& args, const char* dest, const char* target,
   args.given.insert(target);
 }
 
-// DeepSpeed's loader finds the universal checkpoint by a file of its own.
-void apply_universal_checkpoint(TrainingArgs& args) {
-  if (!args.given.contains("universal_checkpoint")) return;
+}  // namespace
+
+void load_universal_checkpoint(TrainingArgs& args) {
   const std::filesystem::path tracker =
       std::filesystem::path(args.checkpoint.load) / "latest_universal";
   if (args.checkpoint.load.empty() || !std::filesystem::exists(tracker)) return;
@@ -192,13 +192,11 @@ void apply_universal_checkpoint(TrainingArgs& args) {
   args.checkpoint.load = (tracker.parent_path() / name).string();
 }
 
-}  // namespace
-
 void apply_bigscience_flags(TrainingArgs& args, std::vector<std::string>& problems) {
   apply_heads(args, problems);
   apply_saved_activations(args);
   apply_partition(args, problems);
-  apply_universal_checkpoint(args);
+  if (args.given.contains("universal_checkpoint")) load_universal_checkpoint(args);
   apply_groups_file(args, "train_weighted_split_paths_path", "train_data_path",
                     args.data.train_data_path, problems);
   apply_groups_file(args, "valid_weighted_split_paths_path", "valid_data_path",

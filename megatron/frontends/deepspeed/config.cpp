@@ -297,11 +297,7 @@ class Reader {
       problems_.push_back(fmt::format(
           "checkpoint.tag_validation is {}; it must be one of WARN, IGNORE, FAIL", validation));
     }
-    if (checkpoint.flag("load_universal").value_or(false)) {
-      config_.unavailable.emplace_back(
-          "checkpoint.load_universal is not available; convert the checkpoint with "
-          "convert-checkpoint");
-    }
+    config_.loads_universal = checkpoint.flag("load_universal").value_or(false);
     for (const std::string& key : checkpoint.rest()) config_.without_effect.push_back(key);
   }
 

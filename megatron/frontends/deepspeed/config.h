@@ -31,6 +31,7 @@ struct DeepSpeedConfig {
   std::optional<bool> bf16 = false;  // none: "auto"
   int64_t zero_stage = 0;
   bool offloads_optimizer = false;  // its state is in host memory
+  bool loads_universal = false;     // --load is the universal checkpoint beside others
   CurriculumConfig curriculum;
   std::vector<std::string> without_effect;  // keys that only matter to DeepSpeed's engine
   std::vector<std::string> unknown;         // keys that DeepSpeed does not know, either
