@@ -57,33 +57,55 @@ struct RowsInMemory {
   int64_t cols;
 
   using Raw = RawPack<T>;
+  struct Parameters {};
+  __device__ void prefetch(int) const {}
+  __device__ Parameters parameters(int) const { return {}; }
   __device__ Raw fetch(int64_t row, int column) const { return load_pack(x + row * cols + column); }
-  __device__ RawPack<T> finish(int64_t, int, const Raw& raw) const { return raw; }
+  __device__ RawPack<T> finish(int64_t, int, const Raw& raw, const Parameters&) const {
+    return raw;
+  }
 };
 
 // Normalises a row in the registers of its threads, kPacks packs each: a warp with several rows in
-// a block, or a whole block. rows.fetch() starts the loads for a pack of x; rows.finish() makes it.
+// a block, or a whole block. rows.fetch() and rows.parameters() start the loads for a pack of x;
+// rows.finish() makes it. With one pack a thread, as when few rows wait for their latency, all
+// loads are under way at once.
 template <class T, int kPacks, bool kIsWarp, class Rows>
 __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f, Rows rows) {
+  constexpr bool kIsEarly = kPacks == 1;
   __shared__ float shared[2][kWarp];
-  let_next_kernel_start();
-  wait_for_earlier_kernels();
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (row >= f.rows) return;  // leaves whole warps or the whole block
   const auto cols = static_cast<int>(f.cols);
   const auto column = [](int j) {
     return (static_cast<int>(threadIdx.x) + j * static_cast<int>(blockDim.x)) * kVector;
   };
+  let_next_kernel_start();
+  if (kIsEarly && column(0) < cols) {
+    rows.prefetch(column(0));
+    f.weight.prefetch(column(0));
+    f.bias.prefetch(column(0));
+  }
+  wait_for_earlier_kernels();
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (row >= f.rows) return;  // leaves whole warps or the whole block
 
   typename Rows::Raw parts[kPacks];
+  Words early_weight{}, early_bias{};
+  typename Rows::Parameters early_parameters{};
 #pragma unroll
   for (int j = 0; j < kPacks; ++j) {
     if (column(j) < cols) parts[j] = rows.fetch(row, column(j));
   }
+  if (kIsEarly && column(0) < cols) {
+    early_parameters = rows.parameters(column(0));
+    early_weight = f.weight.fetch(column(0), kVector);
+    if (!f.bias.is_null()) early_bias = f.bias.fetch(column(0), kVector);
+  }
   RawPack<T> raw[kPacks];
 #pragma unroll
   for (int j = 0; j < kPacks; ++j) {
-    if (column(j) < cols) raw[j] = rows.finish(row, column(j), parts[j]);
+    if (column(j) >= cols) continue;
+    const auto parameters = kIsEarly ? early_parameters : rows.parameters(column(j));
+    raw[j] = rows.finish(row, column(j), parts[j], parameters);
   }
   float center = 0;
   if (f.mean != nullptr) {
@@ -115,8 +137,12 @@ __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f
 #pragma unroll
   for (int j = 0; j < kPacks; ++j) {
     if (column(j) >= cols) continue;
-    const Words raw_weight = f.weight.fetch(column(j), kVector);
-    const Words raw_bias = f.bias.is_null() ? Words{} : f.bias.fetch(column(j), kVector);
+    Words raw_weight = early_weight;
+    Words raw_bias = early_bias;
+    if (!kIsEarly) {
+      raw_weight = f.weight.fetch(column(j), kVector);
+      if (!f.bias.is_null()) raw_bias = f.bias.fetch(column(j), kVector);
+    }
     const Floats in = unpacked(raw[j]);
     const Floats w = f.weight.floats(raw_weight);
     Floats out;

@@ -27,14 +27,20 @@ struct ResidualRows {
     RawPack<T> residual;
     RawPack<D> branch;
   };
+  using Parameters = Words;
+  __device__ void prefetch(int column) const { bias.prefetch(column); }
+  __device__ Parameters parameters(int column) const {
+    return bias.is_null() ? Words{} : bias.fetch(column, kVector);
+  }
   __device__ Raw fetch(int64_t row, int column) const {
     const int64_t at = row * cols + column;
     return {load_pack(residual + at), load_pack(branch + at)};
   }
-  __device__ RawPack<T> finish(int64_t row, int column, const Raw& raw) const {
+  __device__ RawPack<T> finish(int64_t row, int column, const Raw& raw,
+                               const Parameters& parameters) const {
     Floats sum = unpacked(raw.branch);
     if (!bias.is_null()) {
-      const Floats b = bias.read(column, kVector);
+      const Floats b = bias.floats(parameters);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) sum.values[i] = __fadd_rn(sum.values[i], b.values[i]);
     }
