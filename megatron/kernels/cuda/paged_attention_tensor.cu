@@ -11,9 +11,9 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 2;
 constexpr int kStep = kUnit;      // keys of a step
-constexpr int kStages = 2;        // steps of a warp's ring
+constexpr int kStages = 3;        // steps of a warp's ring
 constexpr int kTileHeads = 8;     // columns of a product
 constexpr int kKeysOfPart = 512;  // a block's keys
 static_assert(kKeysOfPart >= kLeastPagedKeys);
@@ -108,8 +108,13 @@ struct RunningSums {
   }
 };
 
+// Blocks of a multiprocessor at once: as many as its shared memory or its registers have room for,
+// because the loads of a short text follow one another.
+template <int kChannels, int kTiles>
+constexpr int kBlocks = kChannels == 64 && kTiles == 1 ? 8 : 4;
+
 template <class T, int kChannels, int kTiles>
-__global__ void __launch_bounds__(kWarps* kWarp, kTiles == 1 ? 3 : 2)
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles>)
     tensor_paged_kernel(const PagedProblem<T> p) {
   extern __shared__ __align__(128) unsigned char memory[];
   using KeyTile = Tile<T, kChannels>;
