@@ -41,6 +41,7 @@ std::optional<int> gpu_of(int local_rank, int local_size, VisibleGpus gpus, bool
 }
 
 bool has_own_gpus(const std::function<const char*(const char* name)>& variable) {
+  if (variable("GROUP_RANK") != nullptr) return false;
   if (variable("SLURM_GPUS_PER_TASK") != nullptr) return true;
   const char* const visible = variable("CUDA_VISIBLE_DEVICES");
   return visible != nullptr && *visible != '\0' && std::strchr(visible, ',') == nullptr;

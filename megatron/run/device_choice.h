@@ -36,7 +36,8 @@ struct VisibleGpus {
   bool are_own = false;
 };
 std::optional<int> gpu_of(int local_rank, int local_size, VisibleGpus gpus, bool are_threads);
-// Whether SLURM_GPUS_PER_TASK is set, or CUDA_VISIBLE_DEVICES names one GPU. `variable` is getenv.
+// Whether SLURM_GPUS_PER_TASK is set, or CUDA_VISIBLE_DEVICES names one GPU; not among the ranks of
+// `megatron launch` and torchrun (GROUP_RANK), which have the same variables. `variable` is getenv.
 bool has_own_gpus(const std::function<const char*(const char* name)>& variable);
 
 }  // namespace megatron

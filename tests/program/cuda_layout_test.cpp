@@ -79,6 +79,7 @@ TEST_F(CudaLayoutTest, ContextRanksTrainAlikeInBf16) {
                           .with("--max-position-embeddings", "512")
                           .with("--attention-dropout", "0")
                           .with("--hidden-dropout", "0")
+                          .with("--eval-iters", "0")
                           .with("--train-iters", "8");
   const Flags dropping = plain.with("--attention-dropout", "0.1");
   const Flags documents = dropping.with("--reset-attention-mask").with("--reset-position-ids");

@@ -39,6 +39,7 @@ TEST(DeviceChoiceTest, TheLauncherTellsWhoseTheGpusAre) {
   EXPECT_TRUE(has_own({{"CUDA_VISIBLE_DEVICES", "3"}}));
   EXPECT_FALSE(has_own({{"CUDA_VISIBLE_DEVICES", "0,1"}}));
   EXPECT_FALSE(has_own({{"CUDA_VISIBLE_DEVICES", ""}}));
+  EXPECT_FALSE(has_own({{"CUDA_VISIBLE_DEVICES", "3"}, {"GROUP_RANK", "0"}}));
 }
 
 }  // namespace
