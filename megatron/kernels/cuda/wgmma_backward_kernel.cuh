@@ -153,6 +153,7 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
     hold(part);
     hold(dk_sums[0]);
     hold(dv_sums[0]);
+    __syncwarp();  // all lanes have read the statistics
     if (at.lane == 0) barrier::arrive(barriers.empty(stage));
 #pragma unroll
     for (int t = 0; t < Shape::kSumTiles; ++t) {
