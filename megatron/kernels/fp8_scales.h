@@ -14,6 +14,9 @@ namespace megatron::kernels {
 //   scale [1] out fp32   amax [1] in fp32
 void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream);
 
+// inverse = 1 / scale.   inverse [1] out fp32   scale [1] in fp32
+void fp8_inverse(TensorView inverse, ConstView scale, Stream stream);
+
 // The tensors of a linear layer that have a scale: its input, its weight and the gradient of its
 // output.
 inline constexpr int kFp8Tensors = 3;
@@ -48,11 +51,13 @@ MG_HOST_DEVICE inline float fp8_scale_of(float amax, float largest, float otherw
 
 namespace cpu {
 void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream);
+void fp8_inverse(TensorView inverse, ConstView scale, Stream stream);
 void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& update, Stream stream);
 }  // namespace cpu
 
 namespace cuda {
 void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream);
+void fp8_inverse(TensorView inverse, ConstView scale, Stream stream);
 void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& update, Stream stream);
 }  // namespace cuda
 

@@ -22,7 +22,8 @@ struct Fp8Config {
   int64_t interval = 1;          // iterations between two updates of delayed scales
   int64_t amax_history_len = 1;  // iterations
   Fp8AmaxAlgorithm amax_compute_algo = Fp8AmaxAlgorithm::kMostRecent;
-  bool wgrad = true;  // the gradients of weights, too
+  bool wgrad = true;          // the gradients of weights, too
+  bool param_gather = false;  // data-parallel ranks gather weights in FP8 and keep them so alone
   bool first_last_layers_bf16 = false;
   int64_t num_layers_at_start_in_bf16 = 1;  // with first_last_layers_bf16
   int64_t num_layers_at_end_in_bf16 = 1;

@@ -8,6 +8,7 @@
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/fp8_blocks.h"
+#include "megatron/kernels/fp8_transpose.h"
 
 namespace megatron {
 namespace {
@@ -25,6 +26,14 @@ kernels::Fp8Blocked blocked(Tensor& matrix, Tensor& inverses, kernels::Fp8Blocks
                    : Tensor(shape, DType::kFloat32, matrix.stream());
   }
   return {matrix.view(), inverses.view()};
+}
+
+// A range of elements as a matrix that kernels for FP8 take, with rows of up to 4096.
+Tensor as_matrix(const Tensor& range) {
+  int64_t cols = 16;
+  while (cols < 4096 && range.numel() % (32 * cols) == 0) cols *= 2;
+  if (range.numel() % cols != 0) cols = range.numel();  // on the CPU
+  return range.reshape({range.numel() / cols, cols});
 }
 
 }  // namespace
@@ -68,9 +77,18 @@ Tensor Fp8Layer::scale_of(Fp8Tensor which, const kernels::Fp8Source& x,
   Tensor amax = zeros({1}, DType::kFloat32, stream_);
   kernels::fp8_quantize({.amax = amax.view()}, x, {}, stream_);
   if (ranks != nullptr) comm::all_reduce(amax.view(), comm::Reduce::kMax, *ranks, stream_);
+  return scale_from(which, amax);
+}
+
+Tensor Fp8Layer::scale_from(Fp8Tensor which, const Tensor& amax) const {
   Tensor scale({1}, DType::kFloat32, stream_);
   kernels::fp8_scale(scale.view(), amax.view(), fp8_largest(config_, which), stream_);
   return scale;
+}
+
+Tensor Fp8Layer::kept_amax(Fp8Tensor which) const {
+  if (!state_->amax.defined() || !grad_enabled()) return {};
+  return state_->amax.slice(static_cast<int64_t>(which), 1);
 }
 
 void Fp8Layer::quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source& x,
@@ -89,8 +107,7 @@ void Fp8Layer::quantize(Fp8Matrix& y, Fp8Tensor which, const kernels::Fp8Source&
     value = {parts.value->columns.view(), std::as_const(parts.value->scale).view()};
   }
   Tensor sums = parts.sums;
-  const bool keeps_amax = state_->amax.defined() && grad_enabled();
-  Tensor amax = keeps_amax ? state_->amax.slice(static_cast<int64_t>(which), 1) : Tensor();
+  Tensor amax = kept_amax(which);
   kernels::fp8_quantize({.rows = view_or_null(y.rows),
                          .columns = view_or_null(y.columns),
                          .inverse = y.row_inverses.view(),
@@ -129,6 +146,41 @@ void Fp8Layer::quantize_weight() const {
     y.columns = Tensor({weight.size(1), weight.size(0)}, dtype, stream_);
   }
   quantize(y, Fp8Tensor::kWeight, {.x = weight.view()}, {});
+}
+
+void Fp8Layer::gather_weight_in(Tensor rows, std::function<void()> arrive) const {
+  state_->arrive = std::move(arrive);
+  if (!state_->arrive) return;
+  const MemoryScope scope(MemoryCategory::kParameters);
+  Fp8Matrix& y = state_->weight;
+  y.shape = rows.shape();
+  y.columns = Tensor({y.shape[1], y.shape[0]}, rows.dtype(), stream_);
+  y.row_inverses = y.column_inverses = Tensor({1}, DType::kFloat32, stream_);
+  y.rows = std::move(rows);
+}
+
+void Fp8Layer::measure_part(Tensor amax, const Tensor& part) const {
+  kernels::fp8_quantize({.amax = amax.view()}, {.x = as_matrix(part).view()}, {}, stream_);
+}
+
+void Fp8Layer::scale_weight(const Tensor& amax) const {
+  Fp8Matrix& y = state_->weight;
+  y.scale = needs_amax_of_weight() ? scale_from(Fp8Tensor::kWeight, amax)
+                                   : scales_.slice(static_cast<int64_t>(Fp8Tensor::kWeight), 1);
+  kernels::fp8_inverse(y.row_inverses.view(), std::as_const(y.scale).view(), stream_);
+}
+
+void Fp8Layer::quantize_part(Tensor rows, const Tensor& part) const {
+  Tensor amax = kept_amax(Fp8Tensor::kWeight);
+  Tensor to = as_matrix(rows);
+  const Tensor from = as_matrix(part);
+  kernels::fp8_quantize({.rows = to.view(), .amax = view_or_null(amax)}, {.x = from.view()},
+                        std::as_const(state_->weight.scale).view(), stream_);
+}
+
+void Fp8Layer::complete_weight() const {
+  Fp8Matrix& y = state_->weight;
+  kernels::fp8_transpose(y.columns.view(), std::as_const(y.rows).view(), stream_);
 }
 
 }  // namespace megatron

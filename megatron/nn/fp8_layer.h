@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "megatron/comm/group.h"
@@ -61,13 +62,36 @@ class Fp8Layer final : public Module {
   // In grad mode it raises the amax of this iteration.
   Fp8Matrix quantized(Fp8Tensor which, const kernels::Fp8Source& x, const Fp8Parts& parts) const;
   // As of the last quantize_weight(). Its memory stays where it is.
-  const Fp8Matrix& weight() const { return state_->weight; }
+  const Fp8Matrix& weight() const {
+    if (state_->arrive) state_->arrive();
+    return state_->weight;
+  }
   // To be called after each change of the weight.
   void quantize_weight() const;
+
+  // For Fp8Gather, in place of quantize_weight(): from now on others make the weight in FP8 of
+  // parts, in `rows` [out, in], and `arrive` is called before weight() gives access to it. Null: no
+  // more calls.
+  void gather_weight_in(Tensor rows, std::function<void()> arrive) const;
+  bool gathers_weight() const { return state_->arrive != nullptr; }
+  // 1. Does the scale of the weight come from its own amax? Else from those of earlier iterations.
+  bool needs_amax_of_weight() const { return !state_->has_delayed_scales; }
+  // 2. If so, raises amax [1] to that of a part of the weight.
+  void measure_part(Tensor amax, const Tensor& part) const;
+  // 3. Sets the scale, from amax [1] of all parts if it is needed.
+  void scale_weight(const Tensor& amax) const;
+  // 4. Rounds a part to its place in the rows, both [n]. In grad mode it raises the amax of this
+  // iteration.
+  void quantize_part(Tensor rows, const Tensor& part) const;
+  // 5. When all parts are in their places: makes what products need beside the rows.
+  void complete_weight() const;
 
   // Does the gradient of the weight come from a product in FP8?
   bool has_fp8_wgrad() const { return config_.wgrad; }
   bool gathers_in_fp8() const { return config_.gathers_in_fp8(); }
+
+  // The parameter that is kept in FP8.
+  const Variable& parameter() const { return weight_; }
 
   // For Fp8Scaling.
   const Tensor& scales() const { return scales_; }
@@ -81,8 +105,12 @@ class Fp8Layer final : public Module {
     Tensor amax;  // undefined: not kept
     Fp8Matrix weight;
     bool has_delayed_scales = false;
+    std::function<void()> arrive;  // null: quantize_weight() makes the weight
   };
 
+  Tensor scale_from(Fp8Tensor which, const Tensor& amax) const;
+  // Where the amax of this iteration is raised; undefined if it is not.
+  Tensor kept_amax(Fp8Tensor which) const;
   // The scale of x: of earlier iterations, or its own.
   Tensor scale_of(Fp8Tensor which, const kernels::Fp8Source& x, const comm::Group* ranks) const;
   // Allocates what y lacks of the inverses, and makes the parts that y has.

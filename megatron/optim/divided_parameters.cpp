@@ -13,6 +13,7 @@ constexpr size_t kKept = 2;
 DividedParameters::DividedParameters(FlatParameters& parameters, comm::Group data)
     : data_(std::move(data)) {
   for (const FlatBuffer& buffer : parameters.buffers()) {
+    if (buffer.is_in_fp8) continue;
     for (size_t b = 0; b < buffer.bucket_params.size(); ++b) {
       Bucket& bucket = buckets_.emplace_back();
       bucket.whole = buffer.bucket_params[b];

@@ -8,23 +8,26 @@
 #include "megatron/device/allocator.h"
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
+#include "megatron/parallel/fp8_gather.h"
 
 namespace megatron {
 namespace {
 
 FlatBuffer& buffer_of(std::vector<FlatBuffer>& buffers, const OptimizedParameter& parameter,
-                      bool separates_matrices) {
+                      const FlatParametersOptions& options) {
   const DType dtype = parameter.variable.dtype();
-  const bool is_matrix = separates_matrices && parameter.is_layer_matrix;
+  const bool is_matrix = options.separates_matrices && parameter.is_layer_matrix;
+  const bool is_in_fp8 = options.num_shares > 1 && parameter.fp8 != nullptr;
   const auto found = std::find_if(buffers.begin(), buffers.end(), [&](const FlatBuffer& b) {
     return b.dtype == dtype && b.has_partial_gradients == parameter.has_partial_gradients &&
-           b.has_matrices == is_matrix;
+           b.has_matrices == is_matrix && b.is_in_fp8 == is_in_fp8;
   });
   if (found != buffers.end()) return *found;
   FlatBuffer& buffer = buffers.emplace_back();
   buffer.dtype = dtype;
   buffer.has_partial_gradients = parameter.has_partial_gradients;
   buffer.has_matrices = is_matrix;
+  buffer.is_in_fp8 = is_in_fp8;
   return buffer;
 }
 
@@ -97,6 +100,14 @@ void divide_parameters(FlatBuffer& buffer, std::vector<OptimizedParameter>& para
   }
 }
 
+// Of weights that exist in FP8 alone.
+void refuse_access(FlatBuffer& buffer) {
+  for (Tensor& bucket : buffer.bucket_params) {
+    bucket.before_access(
+        [] { throw InternalError("weights gathered in FP8 are in their layers"); });
+  }
+}
+
 void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
                const FlatParametersOptions& options) {
   std::vector<FlatItem> items;
@@ -112,8 +123,8 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
   }
   FlatLayoutOptions layout = options.layout;
   if (options.num_shares > 1) {  // shares have the alignment of parameters
-    layout.bucket_alignment =
-        std::lcm(layout.bucket_alignment, layout.alignment * options.num_shares);
+    const int64_t unit = buffer.is_in_fp8 ? kFp8ShareUnit : layout.alignment;
+    layout.bucket_alignment = std::lcm(layout.bucket_alignment, unit * options.num_shares);
   }
   buffer.layout = flat_layout(items, layout);
   buffer.shares = shares_of(buffer.layout, options.share, options.num_shares);
@@ -123,9 +134,10 @@ void take_over(FlatBuffer& buffer, std::vector<OptimizedParameter>& parameters,
       options.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : buffer.dtype;
   {
     const MemoryScope scope(MemoryCategory::kParameters);
-    if (is_divided && options.divides_parameters) {
+    if (buffer.is_in_fp8 || (is_divided && options.divides_parameters)) {
       buffer.params = zeros({buffer.layout.numel / options.num_shares}, buffer.dtype, stream);
       divide_parameters(buffer, parameters, options);
+      if (buffer.is_in_fp8) refuse_access(buffer);
     } else {
       buffer.params = zeros({buffer.layout.numel}, buffer.dtype, stream);
       move_in(buffer, parameters, options, 0, buffer.parameters.size());
@@ -203,7 +215,7 @@ FlatParameters::FlatParameters(std::vector<OptimizedParameter> parameters,
   std::erase_if(parameters_,
                 [](const OptimizedParameter& p) { return !p.variable.requires_grad(); });
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    buffer_of(buffers_, parameters_[i], options.separates_matrices).parameters.push_back(i);
+    buffer_of(buffers_, parameters_[i], options).parameters.push_back(i);
   }
   for (FlatBuffer& buffer : buffers_) take_over(buffer, parameters_, options);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "megatron/autograd/variable.h"
+#include "megatron/nn/fp8_layer.h"
 #include "megatron/nn/module.h"
 #include "megatron/optim/flat_layout.h"
 
@@ -26,6 +27,9 @@ struct OptimizedParameter {
   Sharding sharding = {};               // this rank's part of the whole tensor
   bool is_layer_matrix = false;         // neither embedding nor output layer: Muon may update it
   std::vector<int64_t> row_parts = {};  // see ParameterInfo
+  // The layer that has it in FP8, if ranks gather it so (parallel/fp8_gather.h). With several
+  // shares it has no elements beside this rank's share.
+  const Fp8Layer* fp8 = nullptr;
 };
 
 // The trainable parameters of a module on this tensor-parallel rank, from their ParameterInfo. The
@@ -62,6 +66,7 @@ struct FlatBuffer {
   DType dtype = DType::kFloat32;
   bool has_partial_gradients = false;  // see OptimizedParameter
   bool has_matrices = false;           // of layers, and nothing else
+  bool is_in_fp8 = false;              // weights that ranks gather in FP8, and nothing else
   FlatLayout layout;                   // places are parallel to `parameters`
   std::vector<size_t> parameters;      // positions in FlatParameters::parameters(), rising
   Tensor params;                       // [numel], dtype; padding is zero and stays so
@@ -69,7 +74,8 @@ struct FlatBuffer {
   std::vector<FlatSpan> shares;        // the elements that this rank updates, rising
   // Divided gradients or parameters: `grads` or `params` has only the shares, one after the other,
   // and the variables are views of these tensors, one for each bucket, without memory.
-  // DividedGradients and DividedParameters give them memory for a while.
+  // DividedGradients and DividedParameters give them memory for a while. Parameters that ranks
+  // gather in FP8 are divided, too, and never get memory.
   std::vector<Tensor> bucket_grads;
   std::vector<Tensor> bucket_params;
 };
@@ -77,9 +83,10 @@ struct FlatBuffer {
 // This rank's share number `share` of a flat tensor of the buffer, &FlatBuffer::params or grads.
 Tensor share_of(const FlatBuffer& buffer, Tensor FlatBuffer::*flat, size_t share);
 
-// Moves parameters into flat buffers, one per dtype and kind of gradient (and of matrix), and gives
-// them main gradients there. After that the variables are views of the buffers, and reductions,
-// clipping and updates work on whole buffers. Constants (without gradient) are not moved.
+// Moves parameters into flat buffers, one per dtype and kind of gradient (and of matrix, and of
+// what is gathered in FP8), and gives them main gradients there. After that the variables are views
+// of the buffers, and reductions, clipping and updates work on whole buffers. Constants (without
+// gradient) are not moved.
 class FlatParameters {
  public:
   // In the order of registration.

@@ -15,12 +15,13 @@ GradientReduction::GradientReduction(FlatParameters& parameters, const ParallelC
   size_t num_divided = 0;
   for (size_t b = 0; b < parameters_.buffers().size(); ++b) {
     const FlatBuffer& buffer = parameters_.buffers()[b];
-    if (buffer.bucket_params.empty()) add_buckets(b);
+    const bool divides = !buffer.bucket_params.empty() && !buffer.is_in_fp8;
+    if (!divides) add_buckets(b);
     if (buffer.bucket_grads.empty()) continue;
     watch_divided(buffer, num_divided);
     num_divided += buffer.bucket_grads.size();
     divides_gradients = true;
-    divides_parameters = divides_parameters || !buffer.bucket_params.empty();
+    divides_parameters = divides_parameters || divides;
   }
   if (divides_gradients) divided_gradients_.emplace(parameters_, parallel_.data);
   if (divides_parameters) divided_parameters_.emplace(parameters_, parallel_.data);
@@ -141,6 +142,7 @@ void GradientReduction::gather_parameters() {
   // Buckets hold parameters in reverse order of their use in the forward pass.
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     const FlatBuffer& buffer = parameters_.buffers()[bucket->buffer];
+    if (buffer.is_in_fp8) continue;
     Tensor params = buffer.params.slice(bucket->span.begin, bucket->span.size());
     const int64_t share = bucket->span.size() / parallel_.data.size();
     const Tensor own = params.slice(parallel_.data.rank() * share, share);

@@ -49,7 +49,8 @@ class GradientReduction {
   // Call after the last backward pass. Ordered with the stream's work.
   void finish();
   // Call after the update: every rank gets the parameters that others updated, bucket by bucket in
-  // the order of the forward pass. With overlap_param_gather only starts the gathers.
+  // the order of the forward pass. With overlap_param_gather only starts the gathers. Fp8Gather has
+  // those in FP8.
   void gather_parameters();
 
  private:
@@ -77,7 +78,7 @@ class GradientReduction {
   const ParallelContext& parallel_;
   const GradientReductionOptions options_;
   const std::vector<TiedParameter> tied_;
-  std::vector<Bucket> buckets_;  // of parameters that are not divided
+  std::vector<Bucket> buckets_;  // but those that DividedParameters gathers
   std::optional<DividedGradients> divided_gradients_;
   std::optional<DividedParameters> divided_parameters_;
   int64_t num_microbatches_ = 0;

@@ -38,12 +38,14 @@ bool has_amax(const Tensor& history) {
 }  // namespace
 
 Fp8Scaling::Fp8Scaling(const std::vector<const Module*>& chunks, const Fp8Config& config,
-                       const ParallelContext& parallel, Stream stream)
+                       const ParallelContext& parallel, Stream stream,
+                       std::unique_ptr<Fp8Gather> gather)
     : config_(config),
       is_delayed_(config.recipe == Fp8Recipe::kDelayed),
       groups_({parallel.tensor.group, parallel.data}),
       stream_(stream),
-      layers_(layers_of(chunks)) {
+      layers_(layers_of(chunks)),
+      gather_(std::move(gather)) {
   if (layers_.empty() || !is_delayed_) return;
   const MemoryScope scope(MemoryCategory::kParameters);
   const auto count = static_cast<int64_t>(layers_.size());
@@ -62,7 +64,10 @@ void Fp8Scaling::quantize_weights() {
     has_looked_for_history_ = true;
     if (has_amax(layers_[0]->amax_history())) use_history();
   }
-  for (const Fp8Layer* layer : layers_) layer->quantize_weight();
+  for (const Fp8Layer* layer : layers_) {
+    if (!layer->gathers_weight()) layer->quantize_weight();
+  }
+  if (gather_) gather_->start();
 }
 
 void Fp8Scaling::finish_iteration(int64_t iteration) {

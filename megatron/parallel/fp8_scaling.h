@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "megatron/nn/fp8_layer.h"
+#include "megatron/parallel/fp8_gather.h"
 #include "megatron/parallel/parallel_context.h"
 
 namespace megatron {
@@ -16,9 +18,11 @@ namespace megatron {
 // Nothing waits for the device, except the first quantize_weights().
 class Fp8Scaling {
  public:
-  // The layers of `chunks`, which must outlive it.
+  // The layers of `chunks`, which must outlive it. With `gather` the data-parallel ranks gather
+  // weights in FP8; else a rank rounds its layers' parameters.
   Fp8Scaling(const std::vector<const Module*>& chunks, const Fp8Config& config,
-             const ParallelContext& parallel, Stream stream);
+             const ParallelContext& parallel, Stream stream,
+             std::unique_ptr<Fp8Gather> gather = nullptr);
 
   // To be called between an update of the weights, or a load, and the next forward pass.
   void quantize_weights();
@@ -37,8 +41,9 @@ class Fp8Scaling {
   const std::vector<comm::Group> groups_;  // one after the other, they reach all ranks of a layer
   const Stream stream_;
   std::vector<const Fp8Layer*> layers_;
-  Tensor amax_;    // [layers, 3]: of the current iteration
-  Tensor states_;  // [layers, 2] int64: kernels::Fp8LayerState
+  std::unique_ptr<Fp8Gather> gather_;  // may be null
+  Tensor amax_;                        // [layers, 3]: of the current iteration
+  Tensor states_;                      // [layers, 2] int64: kernels::Fp8LayerState
   bool has_looked_for_history_ = false;
   bool has_history_ = false;
 };

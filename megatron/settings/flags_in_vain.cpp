@@ -150,7 +150,7 @@ class FlagsInVain {
     if (!fp8.is_on()) {
       return warn_of(
           {"--fp8-margin", "--fp8-interval", "--fp8-amax-history-len", "--fp8-amax-compute-algo",
-           "--no-fp8-wgrad", "--fp8-recipe", "--first-last-layers-bf16",
+           "--no-fp8-wgrad", "--fp8-recipe", "--fp8-param-gather", "--first-last-layers-bf16",
            "--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
           "--fp8-format");
     }
@@ -165,6 +165,11 @@ class FlagsInVain {
       warn_of({"--num-layers-at-start-in-bf16", "--num-layers-at-end-in-bf16"},
               "--first-last-layers-bf16");
     }
+    warn_if(fp8.param_gather &&
+                args_.parallel.data_parallel_size * args_.parallel.context_parallel_size == 1,
+            "--fp8-param-gather has no effect with one data-parallel rank, which has all weights");
+    warn_if(fp8.param_gather && args_.transformer.lora_rank > 0,
+            "--fp8-param-gather has no effect with --lora-rank: weights in FP8 do not change");
     if (args_.parallel.tp_comm_overlap) {
       warn("--tp-comm-overlap has no effect on layers in FP8, whose products are not cut");
     }

@@ -1,6 +1,7 @@
 #include "megatron/training/training_state.h"
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/device/allocator.h"
 #include "megatron/nn/deferred_memory.h"
+#include "megatron/optim/fp8_buckets.h"
 #include "megatron/parallel/pipeline/executor.h"
 
 namespace megatron {
@@ -54,7 +56,7 @@ std::vector<const Module*> built(const RunConfig& config, TrainTask& task,
   return chunks;
 }
 
-std::vector<OptimizedParameter> parameters_of(const TrainTask& task,
+std::vector<OptimizedParameter> parameters_of(const RunConfig& config, const TrainTask& task,
                                               const std::vector<const Module*>& chunks,
                                               const ParallelContext& parallel) {
   std::vector<OptimizedParameter> all;
@@ -64,6 +66,7 @@ std::vector<OptimizedParameter> parameters_of(const TrainTask& task,
       all.push_back(std::move(parameter));
     }
   }
+  if (config.transformer.fp8.param_gather) find_fp8_layers(all, chunks);
   return all;
 }
 
@@ -104,6 +107,15 @@ FlatParameters flat(std::vector<OptimizedParameter> parameters,
   return made;
 }
 
+// Null if no weights are gathered in FP8.
+std::unique_ptr<Fp8Gather> fp8_gather(const RunConfig& config, const FlatParameters& parameters,
+                                      const ParallelContext& parallel, Stream stream) {
+  std::vector<Fp8Bucket> buckets = fp8_buckets(parameters);
+  if (buckets.empty()) return nullptr;
+  return std::make_unique<Fp8Gather>(std::move(buckets), parallel.data,
+                                     config.parallel.overlap_param_gather, stream);
+}
+
 // Sums numbers over the ranks that update one copy of the model.
 SumOverModel sum_over_model(const RunConfig& config, const ParallelContext& parallel) {
   const comm::Group group =
@@ -137,9 +149,10 @@ TrainingState::TrainingState(const RunConfig& config, TrainTask& task, const com
       stream(on),
       random(static_cast<uint64_t>(config.training.seed)),
       chunks(built(config, task, parallel, stream, random)),
-      parameters(flat(parameters_of(task, chunks, parallel), flat_options(config, parallel, chunks),
-                      stream.device)),
-      fp8(chunks, config.transformer.fp8, parallel, stream),
+      parameters(flat(parameters_of(config, task, chunks, parallel),
+                      flat_options(config, parallel, chunks), stream.device)),
+      fp8(chunks, config.transformer.fp8, parallel, stream,
+          fp8_gather(config, parameters, parallel, stream)),
       gradients(parameters, parallel,
                 {.use_distributed_optimizer = config.parallel.use_distributed_optimizer,
                  .overlap_grad_reduce = config.parallel.overlap_grad_reduce,

@@ -135,6 +135,24 @@ TEST_F(CudaLayoutTest, MuonsMatricesTrainAsOneRank) {
   }
 }
 
+TEST_F(CudaLayoutTest, GatheringParametersInFp8ChangesNoBit) {
+  const Flags delayed = wide_model(true)
+                            .with("--bf16")
+                            .with("--ffn-hidden-size", "192")
+                            .with("--fp8-format", "hybrid");
+  const auto expect_same = [&](const Flags& flags, const Layout& layout, const std::string& name) {
+    const std::vector<Metrics> want = trained(flags, layout, name + "_wide");
+    ASSERT_GE(want.size(), 20u) << name;
+    expect_same_bits(trained(flags.with("--fp8-param-gather"), layout, name), want, name);
+  };
+  const Layout overlapped{.dp = 2, .distributed_optimizer = true, .overlap = true};
+  expect_same(delayed.with("--overlap-param-gather"), overlapped, "overlapped");
+  expect_same(delayed, {.dp = 4, .zero_stage = 2}, "stage2");
+  expect_same(delayed.with("--fp8-recipe", "tensorwise"),
+              {.tp = 2, .dp = 2, .sequence_parallel = true, .distributed_optimizer = true},
+              "tensorwise");
+}
+
 // Products are cut in pieces of at least 1024 rows.
 TEST_F(CudaLayoutTest, ProductsByPiecesTrainAsOneRank) {
   for (const bool is_llama_style : {false, true}) {

@@ -129,6 +129,84 @@ TEST_F(Fp8Test, ARunGoesOnInAnotherLayoutWithItsScales) {
   EXPECT_EQ(count, 4 * 4 * 2) << "scales and history of four linear layers in four layers";
 }
 
+Flags gathered(const Flags& flags) { return flags.with("--fp8-param-gather"); }
+
+// Weights that ranks gather in FP8 are those that they round after gathering them in the model's
+// dtype: every number of a run has the same bits, and so has its checkpoint.
+TEST_F(Fp8Test, GatheringParametersInFp8ChangesNoBit) {
+  const Flags gpt = golden_flags()
+                        .with("--micro-batch-size", "1")
+                        .with("--save-interval", "1000")
+                        .with("--eval-interval", "8")
+                        .with("--eval-iters", "2");
+  const Flags llama = llama_style(gpt).with("--bf16");
+  const Flags delayed = in_fp8(gpt.with("--bf16"));
+  const Flags tensorwise = in_fp8(llama).with("--fp8-recipe", "tensorwise");
+  const Layout two{.dp = 2, .distributed_optimizer = true};
+  const Layout overlapped{.dp = 2, .distributed_optimizer = true, .overlap = true};
+  const struct {
+    Flags flags;
+    Layout layout;
+    const char* name;
+  } runs[] = {
+      {delayed, two, "delayed"},
+      {delayed.with("--overlap-param-gather"), overlapped, "overlapped"},
+      {in_fp8(gpt), two, "fp32"},
+      {tensorwise.with("--first-last-layers-bf16"), two, "tensorwise"},
+      {delayed.with("--use-precision-aware-optimizer"), overlapped, "remainders"},
+      {delayed, {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 2}, "stage2"},
+      {tensorwise.with("--overlap-param-gather"),
+       {.tp = 2, .pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true},
+       "pipeline"},
+      {delayed.with("--no-fp8-wgrad").with("--log-params-norm"),
+       {.distributed_optimizer = true, .cp = 2},
+       "context"},
+      {recomputed(delayed).with("--optimizer-cpu-offload"), two, "offload"},
+      {delayed.with("--optimizer", "muon"), two, "muon"},
+  };
+  for (const auto& [flags, layout, name] : runs) {
+    const auto run = [&](const Flags& plain, const std::string& as) {
+      return trained(plain.with("--save", path(as).string()), layout, as);
+    };
+    const std::string wide = std::string(name) + "_wide";
+    const std::vector<Metrics> want = run(flags, wide);
+    ASSERT_GE(want.size(), 20u) << name;
+    expect_same_bits(run(gathered(flags), name), want, name);
+    SCOPED_TRACE(name);
+    expect_identical(read_saved_run(iteration_in(path(name), 20)),
+                     read_saved_run(iteration_in(path(wide), 20)));
+  }
+}
+
+// A run stops and goes on with the same bits, and from there in other layouts, with the flag and
+// without.
+TEST_F(Fp8Test, ARunThatGathersParametersInFp8GoesOn) {
+  const Flags flags =
+      gathered(in_fp8(with_dropout(golden_flags()).with("--bf16")).with("--eval-iters", "0"));
+  const Layout two{.dp = 2, .distributed_optimizer = true, .overlap = true};
+  const std::vector<Metrics> straight = trained(flags, two, "straight");
+  ASSERT_EQ(straight.size(), 20u);
+  const std::string saved = path("saved").string();
+  const Flags stopping =
+      flags.with("--save", saved).with("--save-interval", "1000").with("--exit-interval", "7");
+  std::vector<Metrics> resumed = trained(stopping, two, "begun");
+  const std::vector<Metrics> rest = trained(flags.with("--load", saved), two, "rest");
+  resumed.insert(resumed.end(), rest.begin(), rest.end());
+  EXPECT_EQ(resumed, straight);
+
+  const auto expect_near = [&](const Flags& other, const Layout& layout, const std::string& name) {
+    const std::vector<Metrics> got = trained(other.with("--load", saved), layout, name);
+    ASSERT_EQ(got.size(), rest.size()) << name;
+    for (size_t i = 0; i < rest.size(); ++i) {
+      const double loss = rest[i].at("lm loss");
+      EXPECT_NEAR(got[i].at("lm loss"), loss, 2e-3 * loss) << name << ", iteration " << i;
+    }
+  };
+  const Flags wide = in_fp8(with_dropout(golden_flags()).with("--bf16")).with("--eval-iters", "0");
+  expect_near(wide, {}, "one");
+  expect_near(flags, {.tp = 2, .dp = 2, .zero_stage = 2}, "stage2");
+}
+
 // Scales are no weights: a run without FP8 ignores them, and one with FP8 starts without them.
 TEST_F(Fp8Test, RunsWithAndWithoutFp8GoOnFromEachOther) {
   const Flags plain = golden_flags().with("--bf16").with("--eval-iters", "0");

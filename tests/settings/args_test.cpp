@@ -458,6 +458,12 @@ TEST(ResolveTest, SettingsOfTheOtherKindOfScaleOrOptimizerAreWarnings) {
               ElementsAre("--muon-tp-mode has no effect with --tensor-model-parallel-size 1"));
   EXPECT_THAT(parsed("--sgd-momentum 0.5").warnings,
               ElementsAre("--sgd-momentum has no effect without --optimizer sgd"));
+  const std::string gathering = "--fp8-param-gather --use-distributed-optimizer";
+  EXPECT_THAT(parsed(gathering).warnings,
+              ElementsAre("--fp8-param-gather has no effect without --fp8-format"));
+  EXPECT_THAT(parsed(gathering + " --hidden-size 32 --fp8-format hybrid").warnings,
+              ElementsAre("--fp8-param-gather has no effect with one data-parallel rank, which "
+                          "has all weights"));
 }
 
 TEST(ResolveTest, InputsOnTheHostAreThoseOfFullRecomputation) {

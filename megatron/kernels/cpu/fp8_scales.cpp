@@ -9,6 +9,10 @@ void fp8_scale(TensorView scale, ConstView amax, float largest, Stream) {
   *scale.as<float>() = fp8_scale_of(*amax.as<float>(), largest, 1.0f);
 }
 
+void fp8_inverse(TensorView inverse, ConstView scale, Stream) {
+  *inverse.as<float>() = 1 / *scale.as<float>();
+}
+
 void fp8_update_scales(ConstView layers, TensorView amax, const Fp8Update& update, Stream) {
   const auto* const states = reinterpret_cast<const Fp8LayerState*>(layers.as<int64_t>());
   for (int64_t layer = 0; layer < layers.size(0); ++layer) {

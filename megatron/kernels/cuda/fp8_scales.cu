@@ -9,6 +9,8 @@ __global__ void scale_kernel(float* scale, const float* amax, float largest) {
   *scale = fp8_scale_of(*amax, largest, 1.0f);
 }
 
+__global__ void inverse_kernel(float* inverse, const float* scale) { *inverse = 1.0f / *scale; }
+
 // A block for each layer, a warp for each tensor.
 __global__ void __launch_bounds__(kFp8Tensors* kWarp)
     update_kernel(const Fp8LayerState* layers, float* amax, Fp8Update update) {
@@ -33,6 +35,11 @@ __global__ void __launch_bounds__(kFp8Tensors* kWarp)
 
 void fp8_scale(TensorView scale, ConstView amax, float largest, Stream stream) {
   scale_kernel<<<1, 1, 0, native(stream)>>>(scale.as<float>(), amax.as<float>(), largest);
+  MG_CUDA(cudaGetLastError());
+}
+
+void fp8_inverse(TensorView inverse, ConstView scale, Stream stream) {
+  inverse_kernel<<<1, 1, 0, native(stream)>>>(inverse.as<float>(), scale.as<float>());
   MG_CUDA(cudaGetLastError());
 }
 

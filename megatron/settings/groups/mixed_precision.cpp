@@ -114,8 +114,11 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
                        "(delayed) or of itself (tensorwise), or each block of it by its own "
                        "(blockwise; on GPUs of compute capability 9.0).");
   recipe.becomes("recipe").is_listed = false;
-  flags.add_later_entry("--fp8-param-gather", T::kSwitch, other, false, "Gather parameters in FP8.",
-                        "a gather of parameters in FP8");
+  Flag& gather = flags.add_switch(
+      "--fp8-param-gather", fp8.param_gather,
+      "Keep the weights of FP8 layers in FP8 alone, and gather them in one byte an element; needs "
+      "--use-distributed-optimizer, and not --fp8-recipe blockwise.");
+  gather.becomes("param_gather").is_listed = false;
   flags
       .add_switch("--first-last-layers-bf16", fp8.first_last_layers_bf16,
                   "Multiply without FP8 in the first and last layers.")

@@ -1,0 +1,85 @@
+#include "megatron/parallel/fp8_gather.h"
+
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/device/allocator.h"
+#include "megatron/device/trace.h"
+
+namespace megatron {
+
+Fp8Gather::Fp8Gather(std::vector<Fp8Bucket> buckets, const comm::Group& data, bool overlaps,
+                     Stream stream)
+    : data_(data), overlaps_(overlaps), stream_(stream) {
+  const MemoryScope scope(MemoryCategory::kParameters);
+  buckets_.resize(buckets.size());  // they stay where they are
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    Bucket& bucket = buckets_[b];
+    bucket.of = std::move(buckets[b]);
+    invariant(bucket.of.size % data_.size() == 0, "a bucket divides evenly among the ranks");
+    bucket.first = num_weights_;
+    num_weights_ += static_cast<int64_t>(bucket.of.weights.size());
+    bucket.rows = zeros({bucket.of.size}, DType::kFloat8E4M3, stream_);
+    for (const Fp8Bucket::Weight& weight : bucket.of.weights) {
+      const Shape& shape = weight.layer->parameter().shape();
+      weight.layer->gather_weight_in(bucket.rows.slice(weight.begin, shape.numel()).reshape(shape),
+                                     [this, &bucket] { complete(bucket); });
+    }
+  }
+}
+
+Fp8Gather::~Fp8Gather() {
+  for (const Bucket& bucket : buckets_) {
+    for (const Fp8Bucket::Weight& weight : bucket.of.weights) {
+      weight.layer->gather_weight_in({}, nullptr);
+    }
+  }
+}
+
+void Fp8Gather::scale_weights() {
+  Tensor amax = zeros({num_weights_}, DType::kFloat32, stream_);
+  const auto amax_of = [&](const Bucket& bucket, size_t weight) {
+    return amax.slice(bucket.first + static_cast<int64_t>(weight), 1);
+  };
+  if (buckets_.front().of.weights.front().layer->needs_amax_of_weight()) {
+    for (const Bucket& bucket : buckets_) {
+      for (const Fp8Bucket::Part& part : bucket.of.parts) {
+        bucket.of.weights[part.weight].layer->measure_part(amax_of(bucket, part.weight),
+                                                           part.elements);
+      }
+    }
+    comm::all_reduce(amax.view(), comm::Reduce::kMax, data_, stream_);
+  }
+  for (const Bucket& bucket : buckets_) {
+    for (size_t i = 0; i < bucket.of.weights.size(); ++i) {
+      bucket.of.weights[i].layer->scale_weight(amax_of(bucket, i));
+    }
+  }
+}
+
+void Fp8Gather::start() {
+  const TraceRange range("gather_fp8_weights", stream_);
+  for (Bucket& bucket : buckets_) bucket.gathering.wait();  // of weights that nobody used
+  scale_weights();
+  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+    for (const Fp8Bucket::Part& part : bucket->of.parts) {
+      bucket->of.weights[part.weight].layer->quantize_part(
+          bucket->rows.slice(part.begin, part.elements.numel()), part.elements);
+    }
+    const int64_t share = bucket->of.size / data_.size();
+    const Tensor own = bucket->rows.slice(data_.rank() * share, share);
+    bucket->gathering = comm::start_all_gather(bucket->rows.view(), own.view(), data_, stream_);
+    bucket->is_complete = false;
+  }
+  if (overlaps_) return;
+  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) complete(*bucket);
+}
+
+void Fp8Gather::complete(Bucket& bucket) {
+  if (bucket.is_complete) return;
+  bucket.is_complete = true;
+  bucket.gathering.wait();
+  for (const Fp8Bucket::Weight& weight : bucket.of.weights) weight.layer->complete_weight();
+}
+
+}  // namespace megatron
