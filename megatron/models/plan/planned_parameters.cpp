@@ -150,6 +150,35 @@ int64_t whole_gradients(const PlannedTraining& t, const FlatLayout& layout) {
   return bucket.end - bucket.begin + largest_buckets(layout, 2, embedding);
 }
 
+namespace {
+
+// The weights of FP8 layers, with those of layers that FP8 leaves out.
+std::vector<RepeatedSpec> fp8_weights(const PlannedTraining& t, int64_t stage) {
+  std::vector<RepeatedSpec> all;
+  for (const ModelChunk& chunk :
+       model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
+    for (RepeatedSpec& repeated : parameters_of(t.transformer, chunk)) {
+      const ParameterInfo& info = repeated.spec.info;
+      if (!repeated.is_in_layer || info.is_adapter || info.role != ParameterRole::kMatrix) continue;
+      all.push_back(std::move(repeated));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+int64_t num_gathered_in_fp8(const PlannedTraining& t, int64_t stage) {
+  const Fp8Config& fp8 = t.transformer.fp8;
+  if (!fp8.is_on() || !fp8.param_gather || num_shards(t) == 1 || t.transformer.lora_rank > 0)
+    return 0;
+  int64_t sum = 0;
+  for (const auto& [spec, count, is_in_layer] : fp8_weights(t, stage)) {
+    sum += count * local_shape(t, spec).numel();
+  }
+  return sum;
+}
+
 int64_t fp8_bytes(const PlannedTraining& t, int64_t stage) {
   if (!t.transformer.fp8.is_on()) return 0;
   const MicrobatchSizes sizes = microbatch_sizes(t);
@@ -167,15 +196,10 @@ int64_t fp8_bytes(const PlannedTraining& t, int64_t stage) {
   };
   int64_t sum = 0;
   int64_t layers = 0;
-  for (const ModelChunk& chunk :
-       model_chunks(t.parallel, t.transformer.num_layers, static_cast<int>(stage))) {
-    for (const auto& [spec, count, is_in_layer] : parameters_of(t.transformer, chunk)) {
-      if (!is_in_layer || spec.info.is_adapter || spec.info.role != ParameterRole::kMatrix)
-        continue;
-      const Shape shape = local_shape(t, spec);
-      sum += count * (2 * sizes.block(shape.numel(), DType::kFloat8E4M3) + scales(shape));
-      layers += count;
-    }
+  for (const auto& [spec, count, is_in_layer] : fp8_weights(t, stage)) {
+    const Shape shape = local_shape(t, spec);
+    sum += count * (2 * sizes.block(shape.numel(), DType::kFloat8E4M3) + scales(shape));
+    layers += count;
   }
   return sum + (is_delayed ? numbers(3 * layers) : 0);  // an iteration's amax
 }

@@ -47,6 +47,10 @@ int64_t largest_buckets(const FlatLayout& layout, size_t count, int64_t except =
 // that is summed, and a tied embedding, whose gradients come first and last.
 int64_t whole_gradients(const PlannedTraining& t, const FlatLayout& layout);
 
+// The elements of weights that a rank of the stage keeps in FP8, and only its share of them in the
+// model's dtype (--fp8-param-gather).
+int64_t num_gathered_in_fp8(const PlannedTraining& t, int64_t stage);
+
 // What a stage's linear layers keep for FP8: their weights by rows and by columns, and scales.
 // Layers that FP8 leaves out count, too.
 int64_t fp8_bytes(const PlannedTraining& t, int64_t stage);

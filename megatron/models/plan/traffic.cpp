@@ -155,7 +155,9 @@ Traffic traffic_of(const PlannedTraining& t, int64_t stage, bool only_exposed) {
   const int64_t numel = stage_layout(t, stage_parameters(t, stage)).numel;
   const int64_t gradients =
       sizes.block(numel, p.accumulate_allreduce_grads_in_fp32 ? DType::kFloat32 : c.params_dtype);
-  const int64_t parameters = sizes.block(numel, c.params_dtype);
+  const int64_t in_fp8 = num_gathered_in_fp8(t, stage);
+  const int64_t parameters =
+      sizes.block(numel - in_fp8, c.params_dtype) + sizes.block(in_fp8, DType::kFloat8E4M3);
   // ZeRO stages 2 and 3 sum the gradients of each microbatch, and stage 3 gathers the parameters
   // for each forward and each backward pass.
   const int64_t sums = divides_gradients(t) ? t.num_microbatches : 1;

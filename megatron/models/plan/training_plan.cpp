@@ -49,8 +49,10 @@ RankMemory rank_memory(const PlannedTraining& t, int64_t stage) {
     if (bytes > 0) memory.rows.push_back({category, std::move(what), bytes});
   };
   const int64_t shard = (numel + shards - 1) / shards;
+  const int64_t in_fp8 = num_gathered_in_fp8(t, stage);
   add(MemoryCategory::kParameters, "parameters",
-      sizes.block(divides_parameters(t) ? shard : numel, c.params_dtype));
+      sizes.block(divides_parameters(t) ? shard : numel - in_fp8 + (in_fp8 + shards - 1) / shards,
+                  c.params_dtype));
   if (divides_parameters(t)) {  // two used before, one in use, one gathered ahead
     add(MemoryCategory::kParameters, "gathered parameters",
         sizes.block(largest_buckets(layout, 4), c.params_dtype));

@@ -4,12 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "megatron/comm/threads.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/models/plan/traffic.h"
 #include "megatron/optim/flat_parameters.h"
+#include "megatron/optim/fp8_buckets.h"
 #include "megatron/optim/optimizer.h"
+#include "megatron/parallel/fp8_scaling.h"
 #include "megatron/transformer/layer_memory.h"
 #include "tests/models/gpt/small_config.h"
 #include "tests/models/plan_trial.h"
@@ -511,6 +516,52 @@ TEST_F(GptPlanLayoutTest, LargestMicroBatchIsTheLastThatFits) {
   EXPECT_EQ(largest_micro_batch_size(training, 1 << 20, 64), 0);
 }
 
+// --fp8-param-gather: a byte by rows, one by columns, and a rank's share in the model's dtype.
+TEST(GptPlanGatherTest, RanksThatGatherInFp8TakeWhatIsPlanned) {
+  for (const Fp8Recipe recipe : {Fp8Recipe::kDelayed, Fp8Recipe::kTensorwise}) {
+    TransformerConfig config = config_of({"gathered", [](TransformerConfig& c) {
+                                            make_llama(c);
+                                            c.params_dtype = DType::kBFloat16;
+                                          }});
+    config.fp8 = {.format = Fp8Format::kHybrid, .recipe = recipe, .param_gather = true};
+    ParallelConfig parallel;
+    parallel.world_size = parallel.data_parallel_size = 4;
+    parallel.use_distributed_optimizer = true;
+    const OptimizerConfig adam;
+    const auto planned = [&] {
+      return rank_memory({.transformer = config,
+                          .parallel = parallel,
+                          .optimizer = adam,
+                          .micro_batch_size = 2,
+                          .num_microbatches = 1},
+                         0)
+          .bytes(MemoryCategory::kParameters);
+    };
+    const int64_t plan = planned();
+    comm::run_ranks(4, [&](const comm::Group& world) {
+      const Stream stream{Device{DeviceType::kCpu, world.rank() + 1}};  // a pool of its own
+      CachingAllocator& allocator = allocator_of(stream.device);
+      allocator.empty_cache();
+      ParallelContext context;
+      context.world = context.data = world;
+      const GptModel model(config, whole_model(config.num_layers), context.tensor, stream,
+                           context.context);
+      initialize(model, 1);
+      std::vector<OptimizedParameter> parameters = optimized_parameters(model);
+      find_fp8_layers(parameters, {&model});
+      FlatParameters flat(std::move(parameters), {.share = world.rank(), .num_shares = 4});
+      Fp8Scaling scaling({&model}, config.fp8, context, stream,
+                         std::make_unique<Fp8Gather>(fp8_buckets(flat), world, false, stream));
+      scaling.quantize_weights();
+      const auto took =
+          static_cast<double>(at(allocator.stats().by_category, MemoryCategory::kParameters));
+      EXPECT_NEAR(static_cast<double>(plan), took, 0.03 * took);
+    });
+    config.fp8.param_gather = false;
+    EXPECT_GT(planned(), 1.3 * static_cast<double>(plan));
+  }
+}
+
 // In elements of a tensor of the residual stream [s, b, h], an all-gather among two sends half.
 TEST_F(GptPlanLayoutTest, TensorParallelTrafficIsWhatTheFlagsLeaveExposed) {
   parallel_.tensor_model_parallel_size = 2;
@@ -583,6 +634,10 @@ TEST_F(GptPlanLayoutTest, DataParallelTrafficIsExposedBucketByBucket) {
   EXPECT_NEAR(exposed(), 2 * 4 * n * 3 / 4, 0.01 * n);
   parallel_.use_distributed_optimizer = true;
   EXPECT_NEAR(exposed(), (4 + 2) * n * 3 / 4, 0.01 * n);
+  config_.fp8 = {.format = Fp8Format::kHybrid, .param_gather = true};
+  const double in_fp8 = 16 * 12 * 1024 * 1024;  // the weights of layers, in one byte less
+  EXPECT_NEAR(exposed(), ((4 + 2) * n - in_fp8) * 3 / 4, 0.01 * n);
+  config_.fp8 = {};
   parallel_.overlap_grad_reduce = true;
   parallel_.ddp_bucket_size = 1'000'000;
   EXPECT_NEAR(exposed(), (4 * 1e6 + 2 * n) * 3 / 4, 0.01 * n);
