@@ -18,4 +18,11 @@ inline TransformerConfig small_config(int64_t num_layers) {
   return c;
 }
 
+// Recomputes whole layers.
+inline void recompute(TransformerConfig& c, RecomputeMethod method, int64_t num_layers) {
+  c.recompute_granularity = RecomputeGranularity::kFull;
+  c.recompute_method = method;
+  c.recompute_num_layers = num_layers;
+}
+
 }  // namespace megatron
