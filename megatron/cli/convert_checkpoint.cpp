@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "megatron/cli/command.h"
+#include "megatron/cli/zero_to_fp32.h"
 #include "megatron/core/error.h"
 #include "megatron/core/hub_cache.h"
 #include "megatron/core/log.h"
@@ -107,8 +108,10 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.add("--target-virtual-pipeline-size", o.virtual_pipeline, "Model chunks of a stage.");
   flags.add("--target_data_parallel_size,--target_dp", o.data,
             "Data parallel ranks, for the flat buffers of --use_distributed_optimizer.");
-  flags.add_optional("--target_params_dtype,--params-dtype", o.params_dtype,
-                     "fp32, fp16 or bf16 weights; default: as in the source.");
+  flags.add_optional(
+      "--target_params_dtype,--params-dtype", o.params_dtype,
+      "fp32, fp16 or bf16 weights; default: as in the source. fp32 are the optimizer's "
+      "main parameters, if the source has them.");
   flags.add_switch("--bf16", o.bf16, "The same as --target_params_dtype bf16.");
   flags.add_switch("--fp16", o.fp16, "The same as --target_params_dtype fp16.");
   flags.add("--target-expert-parallel-size", o.expert, "1: models with experts are not converted.");
@@ -368,10 +371,15 @@ fs::path tokenizer_directory(const Options& o, const CheckpointSource& source) {
 }  // namespace
 
 int convert_checkpoint(std::span<const std::string> words) {
+  if (!words.empty() && words[0] == "zero-to-fp32") {
+    return convert_checkpoint(words_of_zero_to_fp32(words.subspan(1)));
+  }
   Options o;
   FlagTable flags;
   add_flags(flags, o);
-  if (!parse_flags(flags, "megatron convert-checkpoint --load-dir DIR --save-dir DIR [flags]",
+  if (!parse_flags(flags,
+                   "megatron convert-checkpoint --load-dir DIR --save-dir DIR [flags]\n"
+                   "       megatron convert-checkpoint zero-to-fp32 CHECKPOINT OUTPUT [-t TAG]",
                    words)) {
     return 0;
   }
@@ -405,8 +413,10 @@ int convert_checkpoint(std::span<const std::string> words) {
   if (o.fp16) o.params_dtype = "fp16";
   if (!problems.empty()) throw ConfigError(problems);
 
+  const std::optional<DType> dtype = dtype_of(o.params_dtype);
+  const bool takes_weights = o.no_optimizer && dtype != DType::kFloat32;
   const CheckpointSource source = find_source(o.load, o.ckpt_step, true, LoadFormat::kAuto,
-                                              o.no_optimizer ? Parts::kWeights : Parts::kAll);
+                                              takes_weights ? Parts::kWeights : Parts::kAll);
   expect_model_type(o, source);
   CheckpointContents contents = source.contents(settings_given(o));
   print_line(fmt::format("reading {} ({})", contents.directory.string(), name_of(source.format())));
@@ -426,8 +436,10 @@ int convert_checkpoint(std::span<const std::string> words) {
     contents.args["lora_rank"] = int64_t{0};
     print_line("the adapters are added to the weights");
   }
+  if (dtype == DType::kFloat32 && contents.sections.contains(kMainParamSection)) {
+    contents.sections[kWeightsSection] = contents.sections[kMainParamSection];
+  }
   const CheckpointContents before = contents;
-  const std::optional<DType> dtype = dtype_of(o.params_dtype);
   if (dtype) convert_section(contents, kWeightsSection, *dtype);
   if (o.no_optimizer) {
     StoredSection weights = std::move(contents.sections.at(kWeightsSection));

@@ -60,6 +60,7 @@ constexpr Script kScripts[] = {
     // What they make, a checkpoint of this program is: every layout of ranks loads it.
     {"deepspeed_to_deepspeed.py", "convert-checkpoint", "--saver=native"},
     {"ds_to_universal.py", "convert-checkpoint", "--saver=native"},
+    {"zero_to_fp32.py", "convert-checkpoint", "zero-to-fp32"},
     {"blacklist_urls.py", "corpus", "blacklist-urls"},
     {"cleanup_dataset.py", "corpus", "clean"},
     {"cleanup_fix_dataset.py", "corpus", "fix"},

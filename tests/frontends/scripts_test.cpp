@@ -27,6 +27,8 @@ TEST(Scripts, MayStandForTheToolOfACommand) {
   EXPECT_EQ(command_of_script("group_duplicate_url.py"), "corpus");
   EXPECT_THAT(words_of_script("pretrain_gpt.py"), ElementsAre("pretrain-gpt"));
   EXPECT_THAT(words_of_script("corpus"), ElementsAre("corpus"));
+  EXPECT_THAT(words_of_script("ckpt/zero_to_fp32.py"),
+              ElementsAre("convert-checkpoint", "zero-to-fp32"));
   EXPECT_THAT(words_of_script("deepspeed/checkpoint/ds_to_universal.py"),
               ElementsAre("convert-checkpoint", "--saver=native"));
   EXPECT_THAT(words_of_script("deepspeed_to_transformers.py"),

@@ -2,12 +2,15 @@
 #include <set>
 
 #include "megatron/core/file.h"
+#include "megatron/formats/sharded.h"
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
 #include "megatron/formats/zip.h"
+#include "megatron/interchange/deepspeed/reader.h"
 #include "megatron/interchange/megatron/files.h"
 #include "tests/program/inference_test.h"
 #include "tests/support/shared_data.h"
+#include "tests/support/tensors.h"
 
 // What convert-checkpoint protects, copies and says.
 namespace megatron::program {
@@ -191,6 +194,26 @@ TEST_F(ConvertTest, TheScriptOfTransformersWritesBesideItsInput) {
   EXPECT_THAT(
       names_in(path("download")),
       ElementsAre("config.json", "merges.txt", "pytorch_model.bin", "release.zip", "vocab.json"));
+}
+
+// A pipeline in fp16: the weights of its layers are rounded, the main parameters are not.
+TEST_F(ConvertTest, ZeroToFp32WritesTheMainParameters) {
+  const std::string run_of = golden("deepspeed/checkpoints").string();
+  const Outcome converted =
+      run("ckpt/zero_to_fp32.py", {run_of, path("model").string(), "-t", "pipeline",
+                                   "--safe_serialization", "--num-attention-heads", "2"});
+  expect_converted(converted);
+  EXPECT_THAT(names_in(path("model")), ElementsAre("config.json", "model.safetensors"));
+  const CheckpointContents from = open_deepspeed_checkpoint(fs::path(run_of) / "pipeline");
+  const ShardedWeights file(path("model"));
+  const FileElements norm = file.find("transformer.ln_f.weight")->read();
+  const char* const ours = "decoder.final_layernorm.weight";
+  expect_identical(copy_of(norm.view), read_whole(from.sections.at(kMainParamSection).at(ours)));
+  EXPECT_EQ(from.sections.at(kWeightsSection).at(ours).dtype, DType::kFloat16);
+
+  EXPECT_THAT(errors_of(run("zero_to_fp32.py", {run_of})), ElementsAre(HasSubstr("two paths")));
+  EXPECT_THAT(errors_of(run("zero_to_fp32.py", {run_of, "pytorch_model.bin"})),
+              ElementsAre(HasSubstr("pytorch_model.bin must be a directory")));
 }
 
 TEST_F(ConvertTest, NothingOfAnEarlierConversionStays) {
