@@ -39,7 +39,7 @@ void add_unread_flags(FlagTable& table, ArgMap& map) {
   const auto add = [&](FlagType type, const ArgValue& fallback,
                        std::initializer_list<const char*> names) {
     for (const char* name : names) {
-      table.add_entry(name, type, map, fallback, "Unread there, too.");
+      table.add_entry(name, type, map, fallback, "Megatron-LM does not read it, either.");
     }
   };
   add(FlagType::kSwitch, false,

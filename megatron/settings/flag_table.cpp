@@ -235,8 +235,9 @@ std::string described(const Flag& flag) {
   }
   if (!flag.models.empty()) text += fmt::format(" For {} only.", fmt::join(flag.models, " and "));
   if (flag.status == FlagStatus::kRefused) text += " Not available yet.";
-  if (flag.takes_value() && flag.fallback.index() != 0) {
-    text += fmt::format(" (default: {})", text_of(flag.fallback));
+  const std::string fallback = text_of(flag.fallback);
+  if (flag.takes_value() && flag.fallback.index() != 0 && !fallback.empty()) {
+    text += fmt::format(" (default: {})", fallback);
   }
   return text;
 }
@@ -576,7 +577,7 @@ std::string FlagTable::help(HelpScope scope, std::string_view model) const {
     }
   }
   for (const std::string& group : groups) {
-    text += fmt::format("\n{}:\n", group);
+    text += fmt::format("\n{}:\n", group.empty() ? "flags" : group);
     for (const Flag& flag : rows_) {
       if (flag.group != group || !shows(flag)) continue;
       const std::string left = "  " + synopsis(flag);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "megatron/core/error.h"
+#include "megatron/settings/flag_table.h"
 #include "tests/settings/command_line.h"
 #include "tests/support/source_path.h"
 
@@ -218,6 +219,14 @@ TEST(FlagListTest, HelpShowsWhatWorks) {
   EXPECT_THAT(help, HasSubstr("--help-all also lists"));
   EXPECT_THAT(training_help("pretrain-bert", ModelKind::kBert, HelpScope::kUseful),
               HasSubstr("\n  --mask-prob "));
+}
+
+TEST(FlagListTest, AnEmptyTextIsNoDefaultToShow) {
+  std::string name;
+  FlagTable table;
+  table.add("--name", name, "A name.");
+  EXPECT_EQ(table.help().substr(0, 17), "\nflags:\n  --name ");
+  EXPECT_THAT(table.help(), testing::EndsWith("A name.\n"));
 }
 
 TEST(ParseTest, DigitsMayBeGrouped) {
