@@ -8,6 +8,7 @@
 #include "megatron/device/trace.h"
 #include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/fp8_blocks.h"
+#include "megatron/kernels/fp8_squares.h"
 #include "megatron/kernels/fp8_transpose.h"
 
 namespace megatron {
@@ -154,28 +155,53 @@ void Fp8Layer::gather_weight_in(Tensor rows, std::function<void()> arrive) const
   const MemoryScope scope(MemoryCategory::kParameters);
   Fp8Matrix& y = state_->weight;
   y.shape = rows.shape();
-  y.columns = Tensor({y.shape[1], y.shape[0]}, rows.dtype(), stream_);
-  y.row_inverses = y.column_inverses = Tensor({1}, DType::kFloat32, stream_);
   y.rows = std::move(rows);
+  y.columns = Tensor({y.shape[1], y.shape[0]}, y.rows.dtype(), stream_);
+  if (config_.recipe == Fp8Recipe::kBlockwise) {
+    y.blocks = kernels::Fp8Blocks::kSquare;
+    blocked(y.rows, y.row_inverses, y.blocks);
+    blocked(y.columns, y.column_inverses, y.blocks);
+  } else {
+    y.row_inverses = y.column_inverses = Tensor({1}, DType::kFloat32, stream_);
+  }
 }
 
-void Fp8Layer::measure_part(Tensor amax, const Tensor& part) const {
-  kernels::fp8_quantize({.amax = amax.view()}, {.x = as_matrix(part).view()}, {}, stream_);
+Shape Fp8Layer::shape_of_amax() const {
+  return kernels::fp8_scales_shape(state_->weight.blocks, state_->weight.shape);
+}
+
+void Fp8Layer::measure_part(Tensor amax, const Tensor& part, int64_t begin) const {
+  if (config_.recipe == Fp8Recipe::kBlockwise) {
+    return kernels::fp8_measure_squares(amax.view(), {part.view(), begin, state_->weight.shape},
+                                        stream_);
+  }
+  const Tensor from = as_matrix(part);
+  kernels::fp8_quantize({.amax = amax.view()}, {.x = from.view()}, {}, stream_);
 }
 
 void Fp8Layer::scale_weight(const Tensor& amax) const {
   Fp8Matrix& y = state_->weight;
+  if (config_.recipe == Fp8Recipe::kBlockwise) {
+    return kernels::fp8_square_inverses(y.row_inverses.view(), y.column_inverses.view(),
+                                        amax.view(), y.shape, stream_);
+  }
   y.scale = needs_amax_of_weight() ? scale_from(Fp8Tensor::kWeight, amax)
                                    : scales_.slice(static_cast<int64_t>(Fp8Tensor::kWeight), 1);
   kernels::fp8_inverse(y.row_inverses.view(), std::as_const(y.scale).view(), stream_);
 }
 
-void Fp8Layer::quantize_part(Tensor rows, const Tensor& part) const {
+void Fp8Layer::quantize_part(const Tensor& part, int64_t begin) const {
+  const Fp8Matrix& y = state_->weight;
+  Tensor rows = y.rows.reshape({y.rows.numel()}).slice(begin, part.numel());
+  if (config_.recipe == Fp8Recipe::kBlockwise) {
+    return kernels::fp8_quantize_squares(rows.view(), {part.view(), begin, y.shape},
+                                         y.row_inverses.view(), stream_);
+  }
   Tensor amax = kept_amax(Fp8Tensor::kWeight);
   Tensor to = as_matrix(rows);
   const Tensor from = as_matrix(part);
   kernels::fp8_quantize({.rows = to.view(), .amax = view_or_null(amax)}, {.x = from.view()},
-                        std::as_const(state_->weight.scale).view(), stream_);
+                        y.scale.view(), stream_);
 }
 
 void Fp8Layer::complete_weight() const {

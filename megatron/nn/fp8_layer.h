@@ -76,13 +76,13 @@ class Fp8Layer final : public Module {
   bool gathers_weight() const { return state_->arrive != nullptr; }
   // 1. Does the scale of the weight come from its own amax? Else from those of earlier iterations.
   bool needs_amax_of_weight() const { return !state_->has_delayed_scales; }
-  // 2. If so, raises amax [1] to that of a part of the weight.
-  void measure_part(Tensor amax, const Tensor& part) const;
-  // 3. Sets the scale, from amax [1] of all parts if it is needed.
+  Shape shape_of_amax() const;
+  // 2. If so, raises amax to that of a part of the weight, elements [begin, begin + n).
+  void measure_part(Tensor amax, const Tensor& part, int64_t begin) const;
+  // 3. Sets the scale, from the amax of all parts if it is needed.
   void scale_weight(const Tensor& amax) const;
-  // 4. Rounds a part to its place in the rows, both [n]. In grad mode it raises the amax of this
-  // iteration.
-  void quantize_part(Tensor rows, const Tensor& part) const;
+  // 4. Rounds a part to its place in the rows. In grad mode it raises the amax of this iteration.
+  void quantize_part(const Tensor& part, int64_t begin) const;
   // 5. When all parts are in their places: makes what products need beside the rows.
   void complete_weight() const;
 

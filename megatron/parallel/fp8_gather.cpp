@@ -17,13 +17,13 @@ Fp8Gather::Fp8Gather(std::vector<Fp8Bucket> buckets, const comm::Group& data, bo
     Bucket& bucket = buckets_[b];
     bucket.of = std::move(buckets[b]);
     invariant(bucket.of.size % data_.size() == 0, "a bucket divides evenly among the ranks");
-    bucket.first = num_weights_;
-    num_weights_ += static_cast<int64_t>(bucket.of.weights.size());
     bucket.rows = zeros({bucket.of.size}, DType::kFloat8E4M3, stream_);
     for (const Fp8Bucket::Weight& weight : bucket.of.weights) {
       const Shape& shape = weight.layer->parameter().shape();
       weight.layer->gather_weight_in(bucket.rows.slice(weight.begin, shape.numel()).reshape(shape),
                                      [this, &bucket] { complete(bucket); });
+      bucket.amax.push_back(num_amax_);
+      num_amax_ += weight.layer->shape_of_amax().numel();
     }
   }
 }
@@ -37,18 +37,20 @@ Fp8Gather::~Fp8Gather() {
 }
 
 void Fp8Gather::scale_weights() {
-  Tensor amax = zeros({num_weights_}, DType::kFloat32, stream_);
+  Tensor all = zeros({num_amax_}, DType::kFloat32, stream_);
   const auto amax_of = [&](const Bucket& bucket, size_t weight) {
-    return amax.slice(bucket.first + static_cast<int64_t>(weight), 1);
+    const Shape shape = bucket.of.weights[weight].layer->shape_of_amax();
+    return all.slice(bucket.amax[weight], shape.numel()).reshape(shape);
   };
   if (buckets_.front().of.weights.front().layer->needs_amax_of_weight()) {
     for (const Bucket& bucket : buckets_) {
       for (const Fp8Bucket::Part& part : bucket.of.parts) {
-        bucket.of.weights[part.weight].layer->measure_part(amax_of(bucket, part.weight),
-                                                           part.elements);
+        const Fp8Bucket::Weight& weight = bucket.of.weights[part.weight];
+        weight.layer->measure_part(amax_of(bucket, part.weight), part.elements,
+                                   part.begin - weight.begin);
       }
     }
-    comm::all_reduce(amax.view(), comm::Reduce::kMax, data_, stream_);
+    comm::all_reduce(all.view(), comm::Reduce::kMax, data_, stream_);
   }
   for (const Bucket& bucket : buckets_) {
     for (size_t i = 0; i < bucket.of.weights.size(); ++i) {
@@ -63,8 +65,8 @@ void Fp8Gather::start() {
   scale_weights();
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     for (const Fp8Bucket::Part& part : bucket->of.parts) {
-      bucket->of.weights[part.weight].layer->quantize_part(
-          bucket->rows.slice(part.begin, part.elements.numel()), part.elements);
+      const Fp8Bucket::Weight& weight = bucket->of.weights[part.weight];
+      weight.layer->quantize_part(part.elements, part.begin - weight.begin);
     }
     const int64_t share = bucket->of.size / data_.size();
     const Tensor own = bucket->rows.slice(data_.rank() * share, share);

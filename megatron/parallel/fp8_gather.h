@@ -33,10 +33,9 @@ struct Fp8Bucket {
 
 // --fp8-param-gather: the weights of FP8 layers exist in FP8 alone, but for the share of each
 // data-parallel rank, which it also has in the model's dtype. A rank rounds its share with the
-// scales of whole weights, and gathers the others' in one byte an element. So the bits are those of
-// weights that were gathered in the model's dtype and rounded then.
-//
-// For scales of whole tensors: the transpose of a weight is made of its rows.
+// scales of whole weights, or of squares of them, which come of the amax of all ranks, and gathers
+// the others' in one byte an element. So the bits are those of weights that were gathered in the
+// model's dtype and rounded then.
 class Fp8Gather {
  public:
   // There are buckets, which hold weights in reverse order of their use in the forward pass. With
@@ -53,8 +52,8 @@ class Fp8Gather {
  private:
   struct Bucket {
     Fp8Bucket of;
-    int64_t first = 0;  // number of its first weight
-    Tensor rows;        // [size] FP8: those of all weights; padding is zero
+    std::vector<int64_t> amax;  // of the weights, in that of all
+    Tensor rows;                // [size] FP8: those of all weights; padding is zero
     bool is_complete = true;
     comm::Pending gathering;
   };
@@ -66,7 +65,7 @@ class Fp8Gather {
   const bool overlaps_;
   const Stream stream_;
   std::vector<Bucket> buckets_;
-  int64_t num_weights_ = 0;
+  int64_t num_amax_ = 0;  // of all weights
 };
 
 }  // namespace megatron

@@ -421,10 +421,6 @@ class Resolver {
     require(!c.fp8.param_gather || args_.parallel.use_distributed_optimizer,
             "--fp8-param-gather needs --use-distributed-optimizer; add it or remove "
             "--fp8-param-gather");
-    require(!c.fp8.param_gather || c.fp8.recipe != Fp8Recipe::kBlockwise,
-            "--fp8-param-gather is not available with --fp8-recipe blockwise, whose scales belong "
-            "to blocks that ranks would share; use delayed or tensorwise, or remove "
-            "--fp8-param-gather");
     for (const int64_t length : {c.seq_length, c.decoder_seq_length}) {
       const int64_t tokens = args_.training.micro_batch_size * length / cp;
       require(tokens % 16 == 0,

@@ -2,9 +2,12 @@
 #include "megatron/kernels/fp8_blocks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "megatron/kernels/fp8_matmul.h"
+#include "megatron/kernels/fp8_squares.h"
 #include "tests/kernels/fp8_cases.h"
 
 namespace megatron {
@@ -145,6 +148,52 @@ TEST_F(Fp8BlocksTest, ASquareHasOneScaleInBothDirections) {
 }
 
 // The backward pass of a layer makes the value again that the forward pass had quantised.
+// Parts that cut rows and squares: what they make together has the bits of the whole.
+TEST_F(Fp8BlocksTest, PartsOfSquaresAreTogetherTheWhole) {
+  const Stream stream = stream_under_test();
+  const Shape shape{272, 400};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Tensor on_host = random_normal(shape, {.seed = 5, .stddev = 3});
+    on_host.span<float>()[7] = 1e4f;
+    on_host.span<float>()[130 * 400 + 130] = std::numeric_limits<float>::quiet_NaN();
+    for (int64_t i = 256; i < 272; ++i) {
+      std::ranges::fill(on_host.slice(i, 1).span<float>().subspan(384), 0.0f);
+    }
+    const Tensor x = there(cast(on_host, dtype));
+    Blocked rows(shape, Fp8Blocks::kSquare, DType::kFloat8E4M3);
+    Blocked columns({400, 272}, Fp8Blocks::kSquare, DType::kFloat8E4M3);
+    kernels::fp8_quantize_blocks(
+        {.blocks = Fp8Blocks::kSquare, .rows = rows.target(), .columns = columns.target()},
+        {.x = x.view()}, stream);
+
+    Blocked got(shape, Fp8Blocks::kSquare, DType::kFloat8E4M3);
+    Tensor of_columns =
+        copied(Blocked({400, 272}, Fp8Blocks::kSquare, DType::kFloat8E4M3).inverses);
+    Tensor amax = zeros(got.inverses.shape(), DType::kFloat32, stream);
+    const Tensor flat = x.reshape({x.numel()});
+    const int64_t ends[] = {0, 2048, 2064, 54'400, 108'800};
+    const auto for_parts = [&](const auto& use) {
+      for (size_t i = 0; i + 1 < std::size(ends); ++i) {
+        const Tensor part = flat.slice(ends[i], ends[i + 1] - ends[i]);
+        use(kernels::Fp8Part{part.view(), ends[i], shape}, part.numel());
+      }
+    };
+    for_parts([&](const kernels::Fp8Part& part, int64_t) {
+      kernels::fp8_measure_squares(amax.view(), part, stream);
+    });
+    kernels::fp8_square_inverses(got.inverses.view(), of_columns.view(), std::as_const(amax).view(),
+                                 shape, stream);
+    const Tensor numbers = got.matrix.reshape({x.numel()});
+    for_parts([&](const kernels::Fp8Part& part, int64_t n) {
+      Tensor to = numbers.slice(part.begin, n);
+      kernels::fp8_quantize_squares(to.view(), part, std::as_const(got.inverses).view(), stream);
+    });
+    expect_identical(got.matrix.to(Stream{}), rows.matrix.to(Stream{}), "rows");
+    expect_identical(got.inverses.to(Stream{}), rows.inverses.to(Stream{}), "inverses of rows");
+    expect_identical(of_columns.to(Stream{}), columns.inverses.to(Stream{}), "of columns");
+  }
+}
+
 TEST_F(Fp8BlocksTest, AValueComesBesideItsDerivative) {
   for (const Kind kind : {Kind::kGeluGradient, Kind::kSwigluGradient}) {
     for (const auto [rows, cols] : kSizes) {

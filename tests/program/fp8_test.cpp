@@ -163,6 +163,8 @@ TEST_F(Fp8Test, GatheringParametersInFp8ChangesNoBit) {
        "context"},
       {recomputed(delayed).with("--optimizer-cpu-offload"), two, "offload"},
       {delayed.with("--optimizer", "muon"), two, "muon"},
+      {in_blocks(llama).with("--ffn-hidden-size", "288").with("--overlap-param-gather"), overlapped,
+       "blockwise"},
   };
   for (const auto& [flags, layout, name] : runs) {
     const auto run = [&](const Flags& plain, const std::string& as) {

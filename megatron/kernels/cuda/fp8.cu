@@ -26,12 +26,6 @@ struct Tile {
   ValueTile value;
 };
 
-__device__ void raise(float* amax, float value) {
-  // Numbers that are not negative compare as their bits do, and NaN is above all of them.
-  const int bits = __float_as_int(value);
-  if (bits > *reinterpret_cast<volatile int*>(amax)) atomicMax(reinterpret_cast<int*>(amax), bits);
-}
-
 // kHasValue: source is a Derivative, and t.value is made.
 template <class Source, bool kHasValue>
 __global__ void __launch_bounds__(kTileThreads, kHasValue ? 2 : 1)

@@ -170,6 +170,13 @@ __device__ __forceinline__ float larger_or_nan(float a, float b) {
   return most;
 }
 
+// *amax becomes the larger one.
+__device__ inline void raise(float* amax, float value) {
+  // Numbers that are not negative compare as their bits do, and NaN is above all of them.
+  const int bits = __float_as_int(value);
+  if (bits > *reinterpret_cast<volatile int*>(amax)) atomicMax(reinterpret_cast<int*>(amax), bits);
+}
+
 // Eight elements in FP8.
 __device__ inline uint2 quantized(const Floats& v, float scale, __nv_fp8_interpretation_t format) {
   uint32_t halves[4];

@@ -117,7 +117,7 @@ void add_mixed_precision_flags(FlagTable& flags, TrainingArgs& args) {
   Flag& gather = flags.add_switch(
       "--fp8-param-gather", fp8.param_gather,
       "Keep the weights of FP8 layers in FP8 alone, and gather them in one byte an element; needs "
-      "--use-distributed-optimizer, and not --fp8-recipe blockwise.");
+      "--use-distributed-optimizer.");
   gather.becomes("param_gather").is_listed = false;
   flags
       .add_switch("--first-last-layers-bf16", fp8.first_last_layers_bf16,

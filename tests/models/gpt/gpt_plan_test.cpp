@@ -336,7 +336,8 @@ INSTANTIATE_TEST_SUITE_P(Variants, GptPlanRanksTest, testing::ValuesIn(kRanksVar
 
 // --fp8-param-gather: a byte by rows, one by columns, and a rank's share in the model's dtype.
 TEST(GptPlanGatherTest, RanksThatGatherInFp8TakeWhatIsPlanned) {
-  for (const Fp8Recipe recipe : {Fp8Recipe::kDelayed, Fp8Recipe::kTensorwise}) {
+  for (const Fp8Recipe recipe :
+       {Fp8Recipe::kDelayed, Fp8Recipe::kTensorwise, Fp8Recipe::kBlockwise}) {
     TransformerConfig config = config_of({"gathered", [](TransformerConfig& c) {
                                             make_llama(c);
                                             c.params_dtype = DType::kBFloat16;
