@@ -49,7 +49,10 @@ WeightTensor tensor_of(const std::string& name, const DeepSpeedShard& shard) {
 
 bool are_hf_names(const std::vector<std::string>& parameters) {
   std::vector<std::string> paths;
-  for (const std::string& parameter : parameters) paths.emplace_back(unwrapped(parameter));
+  for (const std::string& parameter : parameters) {
+    if (pipeline_name(parameter)) return false;
+    paths.emplace_back(unwrapped(parameter));
+  }
   const ModelKind kind = kind_of_paths(paths);
   return std::ranges::none_of(
       paths, [&](const std::string& path) { return find_megatron_name(kind, path).has_value(); });

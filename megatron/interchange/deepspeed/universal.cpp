@@ -6,11 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
 #include "megatron/formats/safetensors.h"
+#include "megatron/interchange/deepspeed/hf_module.h"
 #include "megatron/interchange/deepspeed/model_states.h"
 #include "megatron/interchange/deepspeed/names.h"
 #include "megatron/interchange/deepspeed/state.h"
@@ -23,6 +25,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUniversal = "zero";
 constexpr const char* kRest = "optimizer_state.pt";  // of the state: the loss scale, the groups
+
+// Files of a parameter, and the sections of their tensors.
+constexpr std::pair<const char*, const char*> kKinds[] = {
+    {"fp32.pt", kMainParamSection}, {"exp_avg.pt", "exp_avg"}, {"exp_avg_sq.pt", "exp_avg_sq"}};
 
 // The file of a whole tensor: {"param": tensor, ...}, or the tensor alone.
 struct WholeTensor {
@@ -99,6 +105,55 @@ std::optional<double> step_in(const fs::path& directory, const std::string& para
   return number_in(file, states->entries()[0].second.find("step"));
 }
 
+// Of a model with the names of Megatron-LM.
+void read_parameters(const fs::path& folder, const std::vector<std::string>& parameters,
+                     const std::map<std::string, Shape>& shapes, Parts parts,
+                     CheckpointContents& contents) {
+  const DeepSpeedNames names(parameters);
+  for (const std::string& parameter : parameters) {
+    const auto ours = names.ours(parameter, folder.string());
+    if (!ours) continue;
+    const auto rows =
+        has_vocabulary_rows(*ours) ? value_or<int64_t>(contents.args, "padded_vocab_size", 0) : 0;
+    const auto shape = shapes.find(parameter);
+    for (const auto& [file, section] : kKinds) {
+      const bool is_weight = section == std::string_view(kMainParamSection);
+      if (parts == Parts::kWeights && !is_weight) continue;
+      contents.sections[section][*ours] = stored_of(
+          open_whole(folder / parameter / file, shape == shapes.end() ? nullptr : &shape->second),
+          rows);
+    }
+  }
+  contents.sections[kWeightsSection] = contents.sections[kMainParamSection];
+  if (parts == Parts::kWeights) contents.sections.erase(kMainParamSection);
+}
+
+// Of a model of transformers.
+void read_hf_universal(const fs::path& folder, const std::vector<std::string>& parameters,
+                       const std::map<std::string, Shape>& shapes, Parts parts,
+                       CheckpointContents& contents) {
+  std::vector<std::pair<std::string, DeepSpeedShard>> weights;
+  DeepSpeedState state;
+  for (const std::string& parameter : parameters) {
+    const auto shape = shapes.find(parameter);
+    for (const auto& [file, section] : kKinds) {
+      const bool is_weight = section == std::string_view(kMainParamSection);
+      if (parts == Parts::kWeights && !is_weight) continue;
+      const fs::path path = folder / parameter / file;
+      const WholeTensor whole = open_whole(path, shape == shapes.end() ? nullptr : &shape->second);
+      const ShardReader read = [whole] { return whole.file->elements(*whole.tensor); };
+      const DType dtype = whole.tensor->dtype;
+      if (is_weight) {
+        weights.emplace_back(parameter, DeepSpeedShard{path.string(), whole.shape, dtype, read});
+      }
+      if (parts == Parts::kAll) {
+        state.kinds[section][parameter] = {dtype, whole.shape.numel(), read};
+      }
+    }
+  }
+  read_hf_module(weights, state, contents);
+}
+
 }  // namespace
 
 bool is_universal_checkpoint(const fs::path& directory) {
@@ -116,31 +171,16 @@ void read_universal(const fs::path& directory, const TorchFile& model_states, Pa
     throw FormatError(
         fmt::format("{}: has no parameters; convert the checkpoint again", folder.string()));
   }
-  const DeepSpeedNames names(parameters);
   std::map<std::string, Shape> shapes;
   for (const NamedShapes& group : parameter_shapes(model_states)) {
     shapes.insert(group.begin(), group.end());
   }
-  constexpr std::pair<const char*, const char*> kKinds[] = {
-      {"fp32.pt", kMainParamSection}, {"exp_avg.pt", "exp_avg"}, {"exp_avg_sq.pt", "exp_avg_sq"}};
-  for (const std::string& parameter : parameters) {
-    const auto ours = names.ours(parameter, folder.string());
-    if (!ours) continue;
-    const auto rows =
-        has_vocabulary_rows(*ours) ? value_or<int64_t>(contents.args, "padded_vocab_size", 0) : 0;
-    const auto shape = shapes.find(parameter);
-    for (const auto& [file, section] : kKinds) {
-      if (parts == Parts::kWeights && section != kMainParamSection) continue;
-      contents.sections[section][*ours] = stored_of(
-          open_whole(folder / parameter / file, shape == shapes.end() ? nullptr : &shape->second),
-          rows);
-    }
+  if (are_hf_names(parameters)) {
+    read_hf_universal(folder, parameters, shapes, parts, contents);
+  } else {
+    read_parameters(folder, parameters, shapes, parts, contents);
   }
-  contents.sections[kWeightsSection] = contents.sections[kMainParamSection];
-  if (parts == Parts::kWeights) {
-    contents.sections.erase(kMainParamSection);
-    return;
-  }
+  if (parts == Parts::kWeights) return;
   if (const auto step = step_in(folder, parameters[0])) {
     contents.scalars["optimizer"]["step"] = static_cast<int64_t>(*step);
   }

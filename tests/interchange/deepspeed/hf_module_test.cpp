@@ -121,6 +121,28 @@ class HfModuleTest : public testing::TestWithParam<const char*> {
     writer.write(mains.view()), writer.write(doubled(mains).view());
     writer.commit();
   }
+  // What ds_to_universal makes of it.
+  void write_universal() const {
+    write_model("mp_rank_00_model_states.pt", false, [](TorchWriter&) {});
+    for (size_t i = 0; i < names_.size(); ++i) {
+      const fs::path folder = step_ / "zero" / names_[i];
+      fs::create_directories(folder);
+      write_param(folder / "fp32.pt", tensors_[i]);
+      write_param(folder / "exp_avg.pt", doubled(tensors_[i]));
+      write_param(folder / "exp_avg_sq.pt", tensors_[i]);
+      Tensor step({1}, DType::kFloat32, {});
+      step.span<float>()[0] = 7;
+      write_param(folder / "step.pt", step);
+    }
+  }
+  static void write_param(const fs::path& path, const Tensor& tensor) {
+    TorchWriter writer(path);
+    writer.pickle().begin_dict();
+    writer.pickle().text("param"), writer.tensor(tensor.dtype(), tensor.shape());
+    writer.pickle().end_dict();
+    writer.write(tensor.view());
+    writer.commit();
+  }
   void expect_model() const {
     ASSERT_EQ(find_checkpoint(directory_.path(), 0), step_);
     const CheckpointContents contents = open_deepspeed_checkpoint(step_);
@@ -154,6 +176,15 @@ TEST_P(HfModuleTest, HasWeightsAndMomentsWithoutZero) {
 TEST_P(HfModuleTest, HasWeightsAndMomentsOfStage3) {
   write_zero3();
   expect_model();
+}
+
+TEST_P(HfModuleTest, HasWeightsAndMomentsOfAUniversalCheckpoint) {
+  write_universal();
+  expect_model();
+  for (const std::string& name : names_)
+    directory_.write("global_step7/zero/" + name + "/exp_avg.pt", "");
+  const auto weights = open_deepspeed_checkpoint(step_, {}, Parts::kWeights).sections;
+  EXPECT_EQ(weights.size(), 1u);
 }
 
 TEST_P(HfModuleTest, AsksForTheConfig) {
