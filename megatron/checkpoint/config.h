@@ -13,7 +13,7 @@ enum class LoadFormat { kAuto, kNative, kMegatron, kDeepSpeed, kHuggingFace };
 std::string_view name_of(LoadFormat format);
 
 // --save-format: the system that can read the checkpoints of --save.
-enum class SaveFormat { kNative, kMegatron, kMegatronCore, kHuggingFace };
+enum class SaveFormat { kNative, kMegatron, kMegatronCore, kTorchDist, kHuggingFace };
 
 // Sources and destinations of checkpoints. Names are Megatron's flag names.
 struct CheckpointConfig {

@@ -82,7 +82,7 @@ void add_flags(FlagTable& flags, Options& o) {
   flags.add(
       "--saver", o.saver,
       "Format to write: megatron or legacy, core or mcore (local layers), core-te or mcore-te "
-      "(Transformer Engine's), megatron-layernorm (before 2023-09), native, hf.");
+      "(Transformer Engine's), megatron-layernorm (before 2023-09), torch_dist, native, hf.");
   flags.add_switch("--convert_checkpoint_from_megatron_to_transformers", o.to_transformers,
                    "The same as --saver hf.");
   flags.add_switch("--print-checkpoint-structure", o.print_structure,
@@ -187,6 +187,7 @@ Target target_of(const Options& o, const ArgMap& args) {
       {"megatron-core", SaveFormat::kMegatronCore, MegatronNaming::kCore},
       {"core-te", SaveFormat::kMegatronCore, MegatronNaming::kCoreFused},
       {"mcore-te", SaveFormat::kMegatronCore, MegatronNaming::kCoreFused},
+      {"torch_dist", SaveFormat::kTorchDist, MegatronNaming::kCoreFused},
       {"native", SaveFormat::kNative, MegatronNaming::kLegacy},
       {"hf", SaveFormat::kHuggingFace, MegatronNaming::kLegacy},
   };
@@ -194,8 +195,8 @@ Target target_of(const Options& o, const ArgMap& args) {
   const auto* saver =
       std::ranges::find(kSavers, name, [](const Saver& s) { return std::string(s.name); });
   if (saver == std::end(kSavers)) {
-    throw ConfigError(
-        fmt::format("--saver {} is not known; use megatron, core, core-te, native or hf", name));
+    throw ConfigError(fmt::format(
+        "--saver {} is not known; use megatron, core, core-te, torch_dist, native or hf", name));
   }
   Target target{saver->format, {.naming = saver->naming}};
   if (!o.saver_transformer_impl.empty()) {
@@ -261,8 +262,9 @@ void fit_vocabulary(CheckpointContents& contents, const Options& o, const Target
     contents.args["true_vocab_size"] = vocab_size;
   }
   const int64_t ranks = target.layout.tensor_model_parallel_size;
-  const bool is_megatron =
-      target.format == SaveFormat::kMegatron || target.format == SaveFormat::kMegatronCore;
+  const bool is_megatron = target.format == SaveFormat::kMegatron ||
+                           target.format == SaveFormat::kMegatronCore ||
+                           target.format == SaveFormat::kTorchDist;
   if (!is_megatron) return;
   if (vocab_size == 0) {
     if (rows % ranks == 0) return;

@@ -158,16 +158,38 @@ void PickleWriter::end_tuple() {
   --open_;
 }
 
-void PickleWriter::begin_namespace() {
-  global("argparse", "Namespace");
+void PickleWriter::begin_object(std::string_view module, std::string_view name) {
+  global(module, name);
   op(')');
   op('\x81');
+}
+
+void PickleWriter::end_object() { op('b'); }
+
+void PickleWriter::begin_call(std::string_view module, std::string_view name) {
+  global(module, name);
+  begin_tuple();
+}
+
+void PickleWriter::end_call() {
+  end_tuple();
+  op('R');
+}
+
+void PickleWriter::torch_size(std::span<const int64_t> sizes) {
+  begin_call("torch", "Size");
+  integers(sizes);
+  end_call();
+}
+
+void PickleWriter::begin_namespace() {
+  begin_object("argparse", "Namespace");
   begin_dict();
 }
 
 void PickleWriter::end_namespace() {
   end_dict();
-  op('b');
+  end_object();
 }
 
 void PickleWriter::uint32_array(const std::vector<uint32_t>& values) {

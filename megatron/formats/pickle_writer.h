@@ -40,6 +40,14 @@ class PickleWriter {
   void end_list();
   void begin_tuple();
   void end_tuple();
+  // An object of a class, made without arguments; between them its state: a dictionary of
+  // attributes, or what its __setstate__ takes.
+  void begin_object(std::string_view module, std::string_view name);
+  void end_object();
+  // The result of a call with the values between them.
+  void begin_call(std::string_view module, std::string_view name);
+  void end_call();
+  void torch_size(std::span<const int64_t> sizes);
   // An argparse.Namespace with the entries of the following dictionary.
   void begin_namespace();
   void end_namespace();

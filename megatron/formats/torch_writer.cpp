@@ -10,6 +10,8 @@ namespace megatron {
 TorchWriter::TorchWriter(std::filesystem::path path)
     : folder_(path.stem().string() + "/"), zip_(std::move(path)) {}
 
+TorchWriter::TorchWriter(FileWriter& file) : folder_("archive/"), zip_(file) {}
+
 void TorchWriter::tensor(DType dtype, const Shape& shape) {
   invariant(!has_pickle_, "tensors are declared before elements are written");
   tensors_.push_back({std::to_string(tensors_.size()), dtype, shape});

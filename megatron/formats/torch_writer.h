@@ -20,6 +20,8 @@ class TorchWriter {
  public:
   // Throws IoError; the file appears with commit().
   explicit TorchWriter(std::filesystem::path path);
+  // Writes behind what `file` has; commit() ends this part, not the file.
+  explicit TorchWriter(FileWriter& file);
 
   // The writer of the object. Tensors go through tensor().
   PickleWriter& pickle() { return pickle_; }

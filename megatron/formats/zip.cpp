@@ -228,7 +228,7 @@ const ZipEntry* ZipArchive::find(std::string_view name) const {
 
 void ZipWriter::begin(std::string name, uint64_t bytes) {
   end();
-  const auto offset = static_cast<uint64_t>(file_.bytes_written());
+  const auto offset = bytes_written();
   const bool is_large = bytes >= kIn64;
   const uint64_t zip64_bytes = is_large ? 20 : 0;
   const uint64_t unpadded = offset + kLocalBytes + name.size() + zip64_bytes + 4;
@@ -282,7 +282,7 @@ void ZipWriter::end() {
 
 void ZipWriter::commit() {
   end();
-  const auto begin = static_cast<uint64_t>(file_.bytes_written());
+  const auto begin = bytes_written();
   for (const Written& entry : written_) {
     Header extra;
     if (entry.bytes >= kIn64) extra.put(entry.bytes).put(entry.bytes);
@@ -298,7 +298,7 @@ void ZipWriter::commit() {
     if (extra_bytes > 0) header.put(kZip64Field).put(extra_bytes).put_text(extra.text());
     file_.write(header.text());
   }
-  const auto end64 = static_cast<uint64_t>(file_.bytes_written());
+  const auto end64 = bytes_written();
   const uint64_t bytes = end64 - begin;
   const auto entries = static_cast<uint64_t>(written_.size());
   Header footer;
@@ -309,7 +309,7 @@ void ZipWriter::commit() {
   footer.put(kEndMagic).put(uint16_t{0}).put(uint16_t{0}).put(few).put(few);
   footer.put(low(bytes)).put(low(begin)).put(uint16_t{0});
   file_.write(footer.text());
-  file_.commit();
+  if (own_ != nullptr) own_->commit();
 }
 
 }  // namespace megatron

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,7 +52,10 @@ class ZipArchive {
 class ZipWriter {
  public:
   // Throws IoError; the file appears with commit().
-  explicit ZipWriter(std::filesystem::path path) : file_(std::move(path)) {}
+  explicit ZipWriter(std::filesystem::path path)
+      : own_(std::make_unique<FileWriter>(std::move(path))), file_(*own_) {}
+  // An archive behind what `file` has: commit() ends the archive, not the file.
+  explicit ZipWriter(FileWriter& file) : file_(file), first_(file.bytes_written()) {}
 
   // Begins the next entry. REQUIRES: the previous one is complete.
   void begin(std::string name, uint64_t bytes);
@@ -67,8 +71,11 @@ class ZipWriter {
     uint32_t crc = 0;
   };
   void end();
+  uint64_t bytes_written() const { return static_cast<uint64_t>(file_.bytes_written() - first_); }
 
-  FileWriter file_;
+  std::unique_ptr<FileWriter> own_;  // empty if the file is another's
+  FileWriter& file_;
+  int64_t first_ = 0;  // of the archive's bytes
   std::vector<Written> written_;
   uint64_t missing_ = 0;  // bytes of the last entry
 };

@@ -12,6 +12,7 @@
 #include "megatron/comm/collectives.h"
 #include "megatron/comm/working.h"
 #include "megatron/interchange/hf/folder.h"
+#include "megatron/interchange/megatron/dist_writer.h"
 
 namespace megatron {
 
@@ -21,6 +22,10 @@ void save_contents(const std::filesystem::path& directory, const CheckpointConte
   if (format == SaveFormat::kNative) return save_checkpoint(directory, saved);
   CheckpointContents contents = saved;
   drop_fp8_state(contents);
+  if (format == SaveFormat::kTorchDist) {
+    pad_vocabulary(contents, vocabulary_of(contents).shape[0]);
+    return save_dist_checkpoint(directory, contents, layout, {});
+  }
   const bool is_hf = format == SaveFormat::kHuggingFace;
   const auto write = [&](const std::filesystem::path& unfinished) {
     if (is_hf) {
@@ -51,6 +56,12 @@ void save_foreign(const RunConfig& run, const CheckpointState& state, const comm
       .virtual_pipeline_model_parallel_size = std::max<int64_t>(chunks, 1),
       .use_distributed_optimizer = run.parallel.use_distributed_optimizer,
       .data_parallel_size = run.parallel.data_parallel_size};
+  const bool has_padding = true_vocab_size(state.args) > 0;  // which no rank can make alone
+  if (config.save_format == SaveFormat::kTorchDist && world.size() > 1 && !has_padding) {
+    CheckpointContents contents = contents_of(state);
+    drop_fp8_state(contents);
+    return save_dist_checkpoint(config.save, contents, layout, world);
+  }
   if (world.size() == 1) {
     return save_contents(config.save, contents_of(state), config.save_format, layout,
                          run.transformer);

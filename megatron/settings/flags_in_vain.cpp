@@ -247,6 +247,10 @@ class FlagsInVain {
     warn_if(args_.checkpoint.async_save && (args_.checkpoint.save.empty() ||
                                             args_.checkpoint.save_format != SaveFormat::kNative),
             "--async-save has no effect without --save, or with another --save-format than native");
+    warn_if(
+        given("ckpt_format") && args_.legacy.ckpt_format != CkptFormat::kTorchDist,
+        "--ckpt-format has no effect without torch_dist: --save-format is the format of --save, "
+        "and that of --load is detected");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),

@@ -12,14 +12,18 @@
 
 namespace megatron {
 
-// Flags of older versions, which resolve() turns into fields of the configs.
+// --ckpt-format of Megatron-LM; of these only torch_dist has an effect.
+enum class CkptFormat { kTorch, kTorchDist, kTorchDcp, kFsdpDtensor, kZarr };
+
+// Flags of other versions, which resolve() turns into fields of the configs.
 struct LegacyFlags {
   bool use_rotary_position_embeddings = false;  // position_embedding_type rope
   bool add_position_embedding = true;
-  bool recompute_activations = false;    // recompute_granularity selective
-  bool checkpoint_activations = false;   // recompute_granularity full, method uniform
-  int64_t checkpoint_num_layers = 1;     // recompute_num_layers of the line above
-  int64_t retro_cyclic_train_iters = 0;  // train_iters of data in cyclic order
+  bool recompute_activations = false;           // recompute_granularity selective
+  bool checkpoint_activations = false;          // recompute_granularity full, method uniform
+  int64_t checkpoint_num_layers = 1;            // recompute_num_layers of the line above
+  int64_t retro_cyclic_train_iters = 0;         // train_iters of data in cyclic order
+  CkptFormat ckpt_format = CkptFormat::kTorch;  // torch_dist: save_format torch_dist
 };
 
 // The command line of a training program: the config of the run, and facts about the command line

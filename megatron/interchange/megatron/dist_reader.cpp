@@ -18,6 +18,7 @@
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/names.h"
 #include "megatron/interchange/megatron/optimizer.h"
+#include "megatron/interchange/megatron/python_args.h"
 
 namespace megatron {
 namespace {
@@ -95,6 +96,7 @@ class DistReader {
     }
     read_random_state();
     read_optimizer();
+    read_own_scalars();
   }
   CheckpointContents take() { return std::move(contents_); }
 
@@ -104,6 +106,13 @@ class DistReader {
   }
 
   void read_tensors();
+  // Main parameters under the name that another kind of optimizer has for them, too.
+  bool is_second_name(std::string_view name) const {
+    constexpr std::string_view kPrefix = "optimizer.state.fp32_param.";
+    if (!name.starts_with(kPrefix)) return false;
+    const std::string first = fmt::format("optimizer.state.param.{}", name.substr(kPrefix.size()));
+    return checkpoint_->files().tensors().contains(first);
+  }
   void add_tensor(const std::string& name, const Key& key, const TorchDistTensor& tensor);
   // The halves of a gated product, which some options keep apart.
   enum class Half { kBoth, kGate, kUp };
@@ -112,6 +121,7 @@ class DistReader {
   void expect_complete() const;
   void read_random_state();
   void read_optimizer();
+  void read_own_scalars();
   void drop_optimizer() {
     std::erase_if(contents_.sections,
                   [](const auto& section) { return section.first != kWeightsSection; });
@@ -129,6 +139,7 @@ void DistReader::read_tensors() {
   contents_.sections[kWeightsSection];
   for (const auto& [name, tensor] : checkpoint_->files().tensors()) {
     const Key key = key_of(name);
+    if (is_second_name(name)) continue;
     if (is_dist_bucket(name)) {
       has_buckets_ = true;
     } else if (key.section.empty()) {
@@ -274,6 +285,15 @@ void DistReader::read_optimizer() {
     }
   }
   add_main_params(contents_);
+}
+
+void DistReader::read_own_scalars() {
+  const PyValue* own = checkpoint_->root().find(kOwnScalars);
+  if (own == nullptr) return;
+  for (const auto& [owner, values] : own->entries()) {
+    const auto name = owner.text();
+    if (name && values.is_dict()) contents_.scalars[std::string(*name)] = plain_args(values);
+  }
 }
 
 // Refuses what other writers leave in such a directory.

@@ -20,6 +20,9 @@ namespace megatron {
 // Is it a directory of PyTorch's or Megatron Core's distributed checkpoints, of whatever format?
 bool is_dist_checkpoint(const std::filesystem::path& directory);
 
+// The key of what only this program stores (dist_writer.h): its scalars, by owner.
+inline constexpr const char* kOwnScalars = "megatron_cpp";
+
 class DistCheckpoint {
  public:
   // Throws IoError, FormatError; Unsupported for zarr, torch_dcp and fsdp_dtensor.

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <numeric>
+#include <vector>
+
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/optimizer.h"
 #include "megatron/interchange/megatron/rank_file.h"
@@ -20,6 +23,18 @@ class OptimizerWriter {
     file_.key("optimizer"), write_adam();
     write_scaler();
     if (!shard_.is_distributed()) write_main_params();
+    pickle_.end_dict();
+  }
+
+  // Optimizers in fp32 look for their numbers outside, others inside.
+  void write_common() {
+    pickle_.begin_dict();
+    file_.key("optimizer"), pickle_.begin_dict();
+    write_common_numbers();
+    pickle_.end_dict();
+    write_common_numbers();
+    write_scaler();
+    file_.key("param_state_sharding_type"), pickle_.text("fully_reshardable");
     pickle_.end_dict();
   }
 
@@ -66,11 +81,24 @@ class OptimizerWriter {
     for (size_t g = 0; g < 2; ++g) {
       const size_t members = shard_.groups()[g].size();
       if (members == 0) continue;
-      write_param_group(g == 0, step, id, static_cast<int64_t>(members));
+      std::vector<int64_t> ids(shard_.is_distributed() ? 0 : members);
+      std::iota(ids.begin(), ids.end(), id);
+      write_param_group(g == 0, step, ids);
       id += static_cast<int64_t>(members);
     }
     pickle_.end_list();
     pickle_.end_dict();
+  }
+
+  void write_common_numbers() {
+    const int64_t step = optimizer_step();
+    file_.key("state"), pickle_.begin_dict();
+    file_.key("common_step"),
+        file_.constant(full({}, static_cast<float>(step), DType::kFloat32, Stream{}));
+    pickle_.end_dict();
+    file_.key("param_groups"), pickle_.begin_list();
+    for (const bool is_with_decay : {true, false}) write_param_group(is_with_decay, step, {});
+    pickle_.end_list();
   }
 
   void write_adam_state(int64_t step) {
@@ -91,12 +119,14 @@ class OptimizerWriter {
     pickle_.end_dict();
   }
 
-  void write_param_group(bool is_with_decay, int64_t step, int64_t first, int64_t members) {
+  // Without ids: the parameters are elsewhere.
+  void write_param_group(bool is_with_decay, int64_t step, const std::vector<int64_t>& ids) {
     const ArgMap& args = contents_.args;
     pickle_.begin_dict();
     file_.key("wd_mult"), pickle_.number(is_with_decay ? 1.0 : 0.0);
     file_.key("lr_mult"), pickle_.number(1.0);
     file_.key("is_expert_parallel"), pickle_.boolean(false);
+    file_.key("is_decoupled_lr"), pickle_.boolean(false);
     file_.key("lr"), pickle_.number(value_or(args, "lr", 0.0));
     file_.key("bias_correction"), pickle_.boolean(true);
     file_.key("betas"), pickle_.begin_tuple();
@@ -107,9 +137,9 @@ class OptimizerWriter {
     file_.key("weight_decay"),
         pickle_.number(is_with_decay ? value_or(args, "weight_decay", 0.0) : 0.0);
     file_.key("step"), pickle_.integer(step);
-    if (!shard_.is_distributed()) {
+    if (!ids.empty()) {
       file_.key("params"), pickle_.begin_list();
-      for (int64_t id = first; id < first + members; ++id) pickle_.integer(id);
+      for (const int64_t id : ids) pickle_.integer(id);
       pickle_.end_list();
     }
     pickle_.end_dict();
@@ -125,6 +155,10 @@ class OptimizerWriter {
 
 void write_optimizer(RankFile& file, const RankShard& shard) {
   OptimizerWriter(file, shard).write();
+}
+
+void write_common_optimizer(RankFile& file, const RankShard& shard) {
+  OptimizerWriter(file, shard).write_common();
 }
 
 }  // namespace megatron

@@ -32,8 +32,17 @@ class RankFile {
   std::vector<std::function<void()>> elements_;  // of the announced tensors
 };
 
+// The settings of a rank as a namespace, with its sizes of the model and the layout.
+void write_args(RankFile& file, const RankShard& shard);
+
+// The random states of a rank: those of freshly seeded generators.
+void write_random_states(RankFile& file, const RankShard& shard);
+
 // The optimizer's dictionary of a rank's file, and the gradient scaler's.
 void write_optimizer(RankFile& file, const RankShard& shard);
+
+// What of the optimizer common.pt has in the format torch_dist: all but tensors of parameters.
+void write_common_optimizer(RankFile& file, const RankShard& shard);
 
 // The distributed optimizer's file beside it: for each chunk and kind of state a flat buffer, with
 // the parameters one behind the other, last first (optim/flat_layout.h).

@@ -12,7 +12,6 @@
 #include "megatron/core/error.h"
 #include "megatron/interchange/megatron/files.h"
 #include "megatron/interchange/megatron/parameter_table.h"
-#include "megatron/interchange/megatron/python_random.h"
 #include "megatron/interchange/megatron/rank_file.h"
 #include "megatron/interchange/megatron/rank_shard.h"
 #include "megatron/interchange/megatron/stages.h"
@@ -41,7 +40,7 @@ class RankWriter {
 
   void write() {
     pickle_.begin_dict();
-    key("args"), write_args();
+    key("args"), write_args(file_, shard_);
     key("checkpoint_version"), pickle_.number(kCheckpointVersion);
     key("iteration"), pickle_.integer(contents_.iteration);
     key("num_floating_point_operations_so_far"),
@@ -60,7 +59,7 @@ class RankWriter {
         pickle_.end_dict();
       }
     }
-    key("rng_state"), write_random_states();
+    key("rng_state"), write_random_states(file_, shard_);
     pickle_.end_dict();
     file_.commit();
   }
@@ -156,94 +155,6 @@ class RankWriter {
           file_.tensor(kWeightsSection, parameter, shard_.weights_dtype());
     }
     key("lm_head.output_layer._extra_state"), pickle_.none();
-  }
-
-  void write_args() {
-    ArgMap args = contents_.args;
-    const int64_t layers = layers_in(contents_);
-    const int64_t chunks = layout_.virtual_pipeline_model_parallel_size;
-    const int64_t stages = layout_.pipeline_model_parallel_size;
-    args["num_layers"] = args["encoder_num_layers"] = layers;
-    if (kind_ == ModelKind::kT5) {
-      args["num_layers"] = args["encoder_num_layers"] = layers_in(contents_, "encoder");
-      args["decoder_num_layers"] = layers_in(contents_, "decoder");
-      args["pipeline_model_parallel_split_rank"] =
-          shard_.stages().split_rank() > 0 ? ArgValue(shard_.stages().split_rank()) : ArgValue();
-    }
-    args["tensor_model_parallel_size"] = layout_.tensor_model_parallel_size;
-    args["pipeline_model_parallel_size"] = stages;
-    args["transformer_pipeline_model_parallel_size"] = stages;
-    args["virtual_pipeline_model_parallel_size"] = chunks > 1 ? ArgValue(chunks) : ArgValue();
-    args["num_layers_per_virtual_pipeline_stage"] =
-        chunks > 1 ? ArgValue(layers / (stages * chunks)) : ArgValue();
-    args["world_size"] = layout_.tensor_model_parallel_size * stages * layout_.data_parallel_size;
-    args["rank"] = shard_.pipeline() * layout_.tensor_model_parallel_size + shard_.tensor();
-    args["data_parallel_size"] = layout_.data_parallel_size;
-    args["context_parallel_size"] = int64_t{1};
-    args["expert_model_parallel_size"] = int64_t{1};
-    args["use_distributed_optimizer"] = layout_.use_distributed_optimizer;
-    if (layout_.use_distributed_optimizer) {
-      args["accumulate_allreduce_grads_in_fp32"] = shard_.grad_dtype() == DType::kFloat32;
-    }
-    if (layout_.tensor_model_parallel_size == 1) args["sequence_parallel"] = false;
-    args["params_dtype"] = shard_.weights_dtype();
-    args["fp16"] = shard_.weights_dtype() == DType::kFloat16;
-    args["bf16"] = shard_.weights_dtype() == DType::kBFloat16;
-    const StoredSection& weights = contents_.sections.at(kWeightsSection);
-    args["padded_vocab_size"] = weights.at(kWordEmbeddings).shape[0];
-    args["untie_embeddings_and_output_weights"] = weights.contains(kOutputWeights);
-    args["use_mcore_models"] = is_core(layout_.naming);
-    const bool is_fused = layout_.naming == MegatronNaming::kLegacyFused ||
-                          layout_.naming == MegatronNaming::kCoreFused;
-    args["transformer_impl"] = std::string(is_fused ? "transformer_engine" : "local");
-    args["iteration"] = contents_.iteration;
-    args["consumed_train_samples"] = contents_.consumed_train_samples;
-    args["consumed_valid_samples"] = contents_.consumed_valid_samples;
-    if (is_core(layout_.naming) && args.contains("norm_epsilon")) {
-      args["layernorm_epsilon"] = args["norm_epsilon"];  // later versions
-    }
-    pickle_.begin_namespace();
-    for (const auto& [name, value] : args) key(name), pickle_.value(value);
-    pickle_.end_namespace();
-  }
-
-  static Tensor bytes_tensor(const std::string& bytes) {
-    Tensor y({static_cast<int64_t>(bytes.size())}, DType::kUInt8, Stream{});
-    std::ranges::copy(bytes, static_cast<char*>(y.view().data));
-    return y;
-  }
-
-  void write_random_states() {
-    // Compat: the seeds of Megatron-LM's ranks.
-    const auto seed = static_cast<uint64_t>(value_or<int64_t>(contents_.args, "seed", 1234) +
-                                            100 * shard_.pipeline());
-    pickle_.begin_list();
-    pickle_.begin_dict();
-    key("random_rng_state"), pickle_.begin_tuple();
-    pickle_.integer(3);
-    pickle_.begin_tuple();
-    for (const uint32_t word : mt19937_words_of_array(static_cast<uint32_t>(seed))) {
-      pickle_.integer(word);
-    }
-    pickle_.integer(624);
-    pickle_.end_tuple();
-    pickle_.none();
-    pickle_.end_tuple();
-    key("np_rng_state"), pickle_.begin_tuple();
-    pickle_.text("MT19937");
-    pickle_.uint32_array(mt19937_words(static_cast<uint32_t>(seed)));
-    pickle_.integer(624), pickle_.integer(0), pickle_.number(0.0);
-    pickle_.end_tuple();
-    key("torch_rng_state"), file_.constant(bytes_tensor(torch_random_state(seed)));
-    key("cuda_rng_state"), file_.constant(bytes_tensor(cuda_random_state(seed)));
-    key("rng_tracker_states"), pickle_.begin_dict();
-    const auto rank = static_cast<uint64_t>(shard_.tensor());
-    key("data-parallel-rng"), file_.constant(bytes_tensor(cuda_random_state(seed)));
-    key("model-parallel-rng"), file_.constant(bytes_tensor(cuda_random_state(seed + 2718 + rank)));
-    key("expert-parallel-rng"), file_.constant(bytes_tensor(cuda_random_state(seed + 1024 + rank)));
-    pickle_.end_dict();
-    pickle_.end_dict();
-    pickle_.end_list();
   }
 
   const RankShard& shard_;

@@ -11,13 +11,15 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.group("checkpointing");
   flags.add_optional("--save", c.save, "Directory to save checkpoints in.");
   flags.add_optional("--save-interval", c.save_interval, "Iterations between checkpoints.");
-  flags.add_choice("--save-format", c.save_format,
-                   {{"native", SaveFormat::kNative},
-                    {"megatron", SaveFormat::kMegatron},
-                    {"megatron-core", SaveFormat::kMegatronCore},
-                    {"hf", SaveFormat::kHuggingFace}},
-                   "Format of --save: this program's, Megatron-LM's (two models), or a Hugging "
-                   "Face folder without the optimizer.");
+  flags.add_choice(
+      "--save-format", c.save_format,
+      {{"native", SaveFormat::kNative},
+       {"megatron", SaveFormat::kMegatron},
+       {"megatron-core", SaveFormat::kMegatronCore},
+       {"torch_dist", SaveFormat::kTorchDist},
+       {"hf", SaveFormat::kHuggingFace}},
+      "Format of --save: this program's, Megatron-LM's (two models, or torch_dist), or a "
+      "Hugging Face folder without the optimizer.");
   flags.add_optional("--keep-last", c.keep_last,
                      "Keep only this many of the newest checkpoints; all if not given.");
   flags.add_optional("--save-retain-interval", c.save_retain_interval,
@@ -52,11 +54,14 @@ void add_checkpointing_flags(FlagTable& flags, TrainingArgs& args) {
   flags.add_switch("--exit-on-missing-checkpoint", c.exit_on_missing_checkpoint,
                    "Do not start from random weights when --load has no checkpoint.");
 
-  flags
-      .add_later_entry("--ckpt-format,--dist-ckpt-format", T::kChoice, other, "torch",
-                       "Format of checkpoints; here --save-format, and that of --load is always "
-                       "detected.")
-      .among({"torch", "torch_dist", "torch_dcp", "fsdp_dtensor", "zarr"});
+  flags.add_choice("--ckpt-format,--dist-ckpt-format", args.legacy.ckpt_format,
+                   {{"torch", CkptFormat::kTorch},
+                    {"torch_dist", CkptFormat::kTorchDist},
+                    {"torch_dcp", CkptFormat::kTorchDcp},
+                    {"fsdp_dtensor", CkptFormat::kFsdpDtensor},
+                    {"zarr", CkptFormat::kZarr}},
+                   "torch_dist: the same as --save-format torch_dist. Others have no effect: "
+                   "--save-format is the format of --save, and that of --load is always detected.");
   flags.add_later_entry("--auto-detect-ckpt-format", T::kSwitch, other, false,
                         "The format of a loaded checkpoint is always detected.");
   flags.add_later_entry("--async-strategy", T::kText, other, "mcore", "Detail of --async-save.");
