@@ -251,6 +251,12 @@ class FlagsInVain {
         given("ckpt_format") && args_.legacy.ckpt_format != CkptFormat::kTorchDist,
         "--ckpt-format has no effect without torch_dist: --save-format is the format of --save, "
         "and that of --load is detected");
+    warn_if(
+        args_.legacy.ckpt_format == CkptFormat::kTorchDist &&
+            args_.checkpoint.save_format != SaveFormat::kTorchDist &&
+            !args_.checkpoint.save.empty(),
+        "--ckpt-format torch_dist has no effect: it is written for a GPT with --optimizer adam; "
+        "this run saves as --save-format native");
     warn_if(given("save_interval") && args_.checkpoint.save.empty(),
             "--save-interval has no effect without --save");
     warn_if(given("keep_last") && args_.checkpoint.save.empty(),

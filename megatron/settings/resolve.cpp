@@ -317,17 +317,17 @@ class Resolver {
   // --ckpt-format torch_dist, and what that format holds.
   void save_format() {
     SaveFormat& format = args_.checkpoint.save_format;
-    if (args_.legacy.ckpt_format == CkptFormat::kTorchDist) {
-      require(!given("save_format") || format == SaveFormat::kTorchDist,
-              "--ckpt-format torch_dist contradicts --save-format; remove one");
-      format = SaveFormat::kTorchDist;
-    }
-    if (format != SaveFormat::kTorchDist || args_.checkpoint.save.empty()) return;
     const TransformerConfig& c = args_.transformer;
     const bool is_gpt = c.kind == ModelKind::kGpt && !c.retro.add_retriever;
     const bool is_adam = args_.optimizer.optimizer == OptimizerKind::kAdam;
-    require(is_gpt && (is_adam || args_.checkpoint.no_save_optim),
-            "--save-format torch_dist (--ckpt-format) is for a GPT with --optimizer adam; use "
+    const bool can_hold = is_gpt && (is_adam || args_.checkpoint.no_save_optim);
+    if (args_.legacy.ckpt_format == CkptFormat::kTorchDist) {
+      require(!given("save_format") || format == SaveFormat::kTorchDist,
+              "--ckpt-format torch_dist contradicts --save-format; remove one");
+      if (can_hold) format = SaveFormat::kTorchDist;
+    }
+    require(format != SaveFormat::kTorchDist || args_.checkpoint.save.empty() || can_hold,
+            "--save-format torch_dist is for a GPT with --optimizer adam; use "
             "--save-format native");
   }
 

@@ -116,6 +116,10 @@ TEST(ResolveTest, SettingsOfTheOtherKindOfScaleOrOptimizerAreWarnings) {
   EXPECT_THAT(parsed(saving + "sgd").warnings,
               ElementsAre(HasSubstr("hold the state of --optimizer adam alone")));
   EXPECT_THAT(parsed(saving + "adam").warnings, IsEmpty());
+  const std::string dist = "--save s --save-interval 5 --ckpt-format torch_dist --optimizer ";
+  EXPECT_THAT(parsed(dist + "sgd").warnings,
+              ElementsAre(HasSubstr("this run saves as --save-format native")));
+  EXPECT_THAT(parsed(dist + "adam").warnings, IsEmpty());
   EXPECT_THAT(parsed("--muon-use-nesterov").warnings,
               ElementsAre("--muon-... has no effect without --optimizer muon"));
   EXPECT_THAT(parsed("--optimizer muon --muon-use-nesterov").warnings, IsEmpty());
