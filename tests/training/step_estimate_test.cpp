@@ -104,7 +104,7 @@ TEST(StepEstimateTest, DocumentsTakeOwnKernels) {
                           has_documents)
         .attention;
   };
-  EXPECT_NEAR(attention(true), attention(false) / 0.46, 1e-12);
+  EXPECT_NEAR(attention(true), attention(false) / 0.72, 1e-12);
 }
 
 }  // namespace
