@@ -35,8 +35,9 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     backward_statistics_kernel(Heads<T> dq, Heads<const T> dout, Heads<const T> out,
                                const float* lse, Scratch scratch, Problem p, int keys) {
-  const int tile = static_cast<int>(blockIdx.x % scratch.tiles);
-  const int64_t pair = blockIdx.x / scratch.tiles;
+  const auto block = static_cast<int>(blockIdx.x);
+  const int tile = block % scratch.tiles;
+  const int64_t pair = block / scratch.tiles;
   const int64_t batch = pair / p.heads;
   const int head = static_cast<int>(pair % p.heads);
   const int first_query = tile * kTileQueries - queries_before_first(p);
