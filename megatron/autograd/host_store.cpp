@@ -60,7 +60,7 @@ struct HostStore::Copies {
     try {
       synchronize(queue.get());
     } catch (const Error&) {
-      // Whoever waits for the device next reports it.
+      // The next wait for the device reports it.
     }
   }
   Copies(const Copies&) = delete;
@@ -123,7 +123,7 @@ class HostStore::Pass {
       try {
         if (x.device.defined()) copies_->taken(x);
       } catch (const Error&) {
-        // Whoever waits for the device next reports it.
+        // The next wait for the device reports it.
       }
       copies_->give_back(x);
     }

@@ -22,7 +22,7 @@ struct Traffic {
   }
 };
 Traffic traffic(const PlannedTraining& training, int64_t stage);
-// What of it no computation hides, with the overlaps that the flags ask for:
+// The part of it that no computation hides, with the overlaps that the flags ask for:
 //
 //   gradients    all; with overlap_grad_reduce the bucket that closes last
 //   parameters   all; with overlap_param_gather the bucket that the forward pass needs first
