@@ -70,7 +70,7 @@ TEST_P(DistWriterTest, RanksWriteTheirParts) {
         if (!is_divided || world.rank() == 2) continue;
         const int64_t half = whole.shape[0] / 2;
         const Region region{{world.rank() * half, 0}, whole.shape.with(0, half)};
-        const auto read = [&whole, region] { return elements_of(whole, region); };
+        const auto read = [&from = whole, region] { return elements_of(from, region); };
         tensors[name] = {whole.shape, whole.dtype, {{region, read}}};
       }
     }
