@@ -81,7 +81,7 @@ RequestId Engine::submit(Request request) {
   request.num_top = std::min(request.num_top, known);
   counts_.prompt_tokens +=
       static_cast<int64_t>((model_.t5 != nullptr ? request.text : request.prompt).size());
-  waiting_.push_back(std::make_unique<Group>(++last_id_, std::move(request)));
+  waiting_.push_back(std::make_shared<Group>(++last_id_, std::move(request)));
   return last_id_;
 }
 
@@ -91,6 +91,7 @@ void Engine::cancel(RequestId id) {
                                     [&](const auto& group) { return group->id == id; });
     if (place == groups->end()) continue;
     for (Row& row : (*place)->rows) release_pages(row);
+    (*place)->is_running = false;
     groups->erase(place);
     return;
   }
@@ -235,6 +236,7 @@ bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
   counts_.reused_tokens += row.cached;
   for (int64_t i = 0; i < needed; ++i) row.pages.push_back(pool_.allocate());
   group.text = std::move(text);
+  group.is_running = true;
   running_.push_back(std::move(waiting_.front()));
   waiting_.pop_front();
   plan(*running_.back(), budget, parts);
@@ -271,7 +273,8 @@ bool Engine::preempt_youngest(const Group& but) {
                                   [](const auto& group) { return !group->beams; });
   invariant(place != running_.rend(), "a text that needs a page is one of those that run");
   const bool is_other = place->get() != &but;
-  std::unique_ptr<Group> group = std::move(*place);
+  std::shared_ptr<Group> group = std::move(*place);
+  group->is_running = false;
   running_.erase(std::next(place).base());
   for (Row& row : group->rows) release_pages(row);
   group->text.reset();
@@ -299,75 +302,69 @@ bool Engine::may_decode(std::span<const Part> parts) const {
 
 void Engine::launch(std::span<const Part> parts) {
   std::vector<DecodeRow> rows;
-  std::vector<RequestId> ids;
+  std::vector<std::shared_ptr<Group>> groups;
   for (const Part& part : parts) {
     const Row& row = *part.row;
     rows.push_back({row.tokens.back(), static_cast<int64_t>(row.tokens.size()), row.pages,
                     draw_of(part.group->request, part.group->num_drawn(row))});
-    ids.push_back(part.group->id);
+    groups.push_back(part.group->shared_from_this());
   }
   steps_->launch(rows);
-  launched_.push_back(std::move(ids));
+  launched_.push_back(std::move(groups));
 }
 
 // Launches the step after the one that was launched, whose tokens only the device knows, unless
 // there may be other work or a text needs a page that another one has. Returns whether it did.
 bool Engine::launch_ahead() {
   if (!options_.decodes_ahead.value_or(!model_.stream().is_cpu())) return false;
-  const std::vector<RequestId>& before = launched_.back();
+  const std::vector<std::shared_ptr<Group>>& before = launched_.back();
   if (running_.size() > before.size()) return false;  // some are still being read
   if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_rows) return false;
+  const int64_t reserved = reserved_pages();
   std::vector<DecodeRow> rows;
-  std::vector<RequestId> ids;
+  std::vector<std::shared_ptr<Group>> groups;
   for (size_t i = 0; i < before.size(); ++i) {
-    Group* const group = running_group(before[i]);
-    if (group == nullptr) continue;
+    const std::shared_ptr<Group>& group = before[i];
+    if (!group->is_running) continue;
     Row& row = group->rows.front();
     const int64_t step = group->num_drawn(row) + 1;
     if (step >= group->request.max_new_tokens) continue;  // the token under way is its last
     const int64_t length = static_cast<int64_t>(row.tokens.size()) + 1;
     if (static_cast<int64_t>(row.pages.size()) < pool_.pages_for(length)) {
-      if (pool_.num_available() <= reserved_pages()) return false;
+      if (pool_.num_available() <= reserved) return false;
       row.pages.push_back(pool_.allocate());
     }
     rows.push_back(
         {drawn_by(static_cast<int64_t>(i)), length, row.pages, draw_of(group->request, step)});
-    ids.push_back(group->id);
+    groups.push_back(group);
   }
   if (rows.empty()) return false;
   steps_->launch(rows);
-  launched_.push_back(std::move(ids));
+  launched_.push_back(std::move(groups));
   return true;
 }
 
 // Reads the first step that was launched. The tokens of requests that are gone are dropped.
 void Engine::finish_launched(std::vector<RequestProgress>& all) {
   launch_ahead();
-  const std::vector<RequestId> ids = std::move(launched_.front());
+  const std::vector<std::shared_ptr<Group>> groups = std::move(launched_.front());
   launched_.pop_front();
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<int32_t> tokens = steps_->take();
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
   counts_.waited_seconds += waited.count();
   ++counts_.launched_steps;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    Group* const group = running_group(ids[i]);
-    if (group == nullptr) continue;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!groups[i]->is_running) continue;
     Part part;
-    part.group = group;
-    part.row = &group->rows.front();
+    part.group = groups[i].get();
+    part.row = &part.group->rows.front();
     part.draws = true;
     ++part.row->cached;
     const double token = tokens[i];
     all.push_back(apply(part, {&token, 1}));
   }
   settle(all);
-}
-
-Engine::Group* Engine::running_group(RequestId id) {
-  const auto place = std::find_if(running_.begin(), running_.end(),
-                                  [&](const auto& group) { return group->id == id; });
-  return place == running_.end() ? nullptr : place->get();
 }
 
 Tensor Engine::run(std::span<const Part> parts) {

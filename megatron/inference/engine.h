@@ -84,7 +84,7 @@ class Engine {
   struct Group;      // the rows of a request
   struct Part;       // what a step does for a row
   struct Selection;  // what the rank that draws found for a part
-  using Groups = std::deque<std::unique_ptr<Group>>;
+  using Groups = std::deque<std::shared_ptr<Group>>;
 
   void check_text(const Request& request) const;
   std::shared_ptr<Text> text_of(const Request& request);
@@ -105,7 +105,6 @@ class Engine {
   bool launch_ahead();
   void finish_launched(std::vector<RequestProgress>& all);
   void settle(std::span<const RequestProgress> all);
-  Group* running_group(RequestId id);
 
   Tensor run(std::span<const Part> parts);
   std::vector<double> selected(std::span<const Part> parts, const Tensor& hidden);
@@ -137,8 +136,8 @@ class Engine {
   RequestId last_id_ = 0;
   EngineState counts_;
   std::optional<DecodeSteps> steps_;  // for a model on one rank
-  // The requests of the steps that were launched and not read, by row.
-  std::deque<std::vector<RequestId>> launched_;
+  // The groups of the steps that were launched and not read, by row; some may run no more.
+  std::deque<std::vector<std::shared_ptr<Group>>> launched_;
 };
 
 }  // namespace megatron

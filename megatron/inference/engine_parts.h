@@ -35,7 +35,7 @@ struct Engine::Row {
   int64_t cached = 0;                          // tokens whose keys and values are in the pages
 };
 
-struct Engine::Group {
+struct Engine::Group : std::enable_shared_from_this<Group> {
   Group(RequestId the_id, Request the_request)
       : id(the_id), request(std::move(the_request)), rows(1) {
     rows.front().tokens = request.prompt;
@@ -74,6 +74,7 @@ struct Engine::Group {
 
   RequestId id;
   Request request;
+  bool is_running = false;
   std::shared_ptr<Text> text = {};  // of a T5, while the group runs
   std::vector<Row> rows;
   std::optional<BeamSearch> beams = {};
