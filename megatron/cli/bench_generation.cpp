@@ -180,6 +180,7 @@ void expect_possible(const GenerationBenchFlags& flags) {
   require("--new-tokens", flags.new_tokens, 2);
   require("--top-k", flags.top_k, 0);
   require("--max-step-tokens", flags.max_step_tokens, 1);
+  require("--cache-tokens", flags.cache_tokens, 0);
   if (flags.arrivals > 0 && flags.requests > 0) {
     wrong.push_back(fmt::format(
         "--requests {} are texts that all wait from the start; with --arriving-requests there are "
@@ -196,14 +197,19 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
   table.add("--generate-rows", flags.rows,
             "Time generation with so many texts at once, instead of training; 0: training.");
   table.add("--requests", flags.requests, "Texts in all; 0: as many as --generate-rows.");
-  table.add("--arriving-requests", flags.arrivals,
-            "Measure a server that is never idle: so many texts arrive, each when another one "
-            "leaves. Before, --generate-rows texts are read that have come unequally far.");
+  table.add(
+      "--arriving-requests", flags.arrivals,
+      "Measure the steady state of a server that is never idle: so many texts arrive, each when "
+      "another one leaves. Before, --generate-rows texts are read that have come unequally "
+      "far; no time or rate counts that.");
   table.add("--prompt-tokens", flags.prompt_tokens, "Random tokens of each prompt.");
   table.add("--new-tokens", flags.new_tokens, "Tokens to generate for each prompt.");
   table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
   table.add("--max-step-tokens", flags.max_step_tokens,
             "Tokens of one forward pass; longer prompts are read in several.");
+  table.add("--cache-tokens", flags.cache_tokens,
+            "Tokens that the cache holds; 0: --generate-rows texts of full length. Texts that have "
+            "come unequally far need less.");
   add_inference_weights(table, flags.weights);
 }
 
@@ -236,7 +242,8 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   EngineOptions options;
   options.max_rows = flags.rows;
   options.max_step_tokens = flags.max_step_tokens;
-  options.cache_tokens = flags.rows * (length + options.page_tokens);
+  options.cache_tokens =
+      flags.cache_tokens > 0 ? flags.cache_tokens : flags.rows * (length + options.page_tokens);
   options.reuse_prefixes = false;
   options.encoder_tokens = flags.rows * flags.prompt_tokens;
   Engine engine(model, options);
@@ -272,6 +279,12 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   report["host_ms_p50"] = quantile(times.host_ms, 0.5);  // the device's work hides it
   report["output_tokens_per_second"] =
       1000 * static_cast<double>(times.num_tokens) / times.total_ms;
+  report["prompt_tokens_per_second"] = nullptr;  // while texts arrive
+  if (flags.arrivals > 0) {
+    report["prompt_tokens_per_second"] =
+        1000 * static_cast<double>(flags.arrivals * flags.prompt_tokens) / times.total_ms;
+  }
+  report["preemptions"] = engine.state().preemptions;
   report["peak_allocated_mib"] =
       static_cast<double>(allocator_of(stream->get().device).stats().peak_allocated_bytes) /
       (1024.0 * 1024.0);

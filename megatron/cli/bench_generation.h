@@ -19,6 +19,7 @@ struct GenerationBenchFlags {
   int64_t new_tokens = 128;
   int64_t top_k = 1;
   int64_t max_step_tokens = 2048;
+  int64_t cache_tokens = 0;  // 0: all texts at once have room at their full length
   InferenceWeights weights = InferenceWeights::kModel;
 };
 void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags);
@@ -29,7 +30,9 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags);
 //
 // With arrivals it reports a server that is never idle and whose texts neither begin nor end
 // together: the first texts have come unequally far, times start when they have been read, and end
-// when the last text has arrived. There is no time to the first token then.
+// when the last text has arrived. All tokens drawn in between count, in steps that also read
+// prompts, too: tokens of texts and of prompts per second are those of a steady state. There is no
+// time to the first token then.
 //
 // Every rank calls it. Throws ConfigError for flags that no text can have.
 nlohmann::ordered_json measured_generation(const GenerationBenchFlags& flags,

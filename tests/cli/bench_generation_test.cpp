@@ -50,6 +50,19 @@ TEST(BenchGenerationTest, MeasuresWhileTextsArrive) {
   EXPECT_GT(report.at("between_tokens_ms_p50"), 0);
   EXPECT_GE(report.at("between_tokens_ms_p95"), report.at("between_tokens_ms_p50"));
   EXPECT_GT(report.at("output_tokens_per_second"), 0);
+  EXPECT_GT(report.at("prompt_tokens_per_second"), 0);
+  EXPECT_EQ(report.at("preemptions"), 0);
+}
+
+TEST(BenchGenerationTest, ASmallCacheMakesTextsWait) {
+  CapturedStdout captured_out;
+  EXPECT_EQ(bench(words_with({"--requests", "7", "--prompt-tokens", "20", "--new-tokens", "20",
+                              "--cache-tokens", "80"}),
+                  {}),
+            0);
+  const auto report = nlohmann::json::parse(captured_out.text());
+  EXPECT_GT(report.at("preemptions"), 0);
+  EXPECT_TRUE(report.at("prompt_tokens_per_second").is_null());
 }
 
 TEST(BenchGenerationTest, TimesAT5) {
