@@ -11,10 +11,10 @@ namespace megatron {
 // One row of a batch of generation: some of the tokens of one text, and where the text before them
 // is.
 struct PagedRow {
-  int64_t first_token = 0;          // of the batch's tokens, those from here on ...
-  int64_t num_tokens = 0;           // ... belong to this row
-  int64_t before = 0;               // tokens of the row that are in its pages already
-  std::vector<int32_t> pages = {};  // enough for before + num_tokens
+  int64_t first_token = 0;              // of the batch's tokens, those from here on ...
+  int64_t num_tokens = 0;               // ... belong to this row
+  int64_t before = 0;                   // tokens of the row that are in its pages already
+  std::span<const int32_t> pages = {};  // enough for before + num_tokens
 };
 
 // Keys and values of a layer, in pages of equal size that texts own one by one.
