@@ -213,6 +213,9 @@ void elementwise(int64_t rows, int64_t cols, Stream s) {
   const Tensor dy = some({rows, 1, cols}, -1, s);
   const Tensor bias = some({cols}, 1, s);
   Tensor y = empty_like(x);
+  Tensor dbias({cols}, DType::kFloat32, s);
+  const Shape matrix = std::as_const(x).rows().shape;
+  Tensor workspace({kernels::bias_activation_backward_workspace_bytes(matrix, s)}, DType::kUInt8, s);
   const int64_t n = x.bytes();
   for (const auto& [name, activation] : {std::pair("gelu tanh", Activation::kGeluTanh),
                                          std::pair("gelu erf", Activation::kGeluErf)}) {
@@ -220,7 +223,8 @@ void elementwise(int64_t rows, int64_t cols, Stream s) {
       kernels::bias_activation_forward(y.rows(), x.rows(), bias.view(), activation, s);
     });
     measure((std::string(name) + " backward").c_str(), cols, 3 * n, s, [&] {
-      kernels::bias_activation_backward(y.rows(), dy.rows(), x.rows(), bias.view(), activation, s);
+      kernels::bias_activation_backward(y.rows(), dbias.view(), dy.rows(), x.rows(), bias.view(),
+                                        activation, 1, workspace.view(), s);
     });
   }
   measure("bias_dropout_add", cols, 3 * n, s, [&] {

@@ -13,12 +13,23 @@ void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activati
   throw_built_without_cuda("bias_activation");
 }
 
-void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
-                              Activation activation, Stream stream) {
-  if (stream.is_cpu()) return cpu::bias_activation_backward(dx, dy, x, bias, activation, stream);
-  if constexpr (kBuiltWithCuda) {
-    return cuda::bias_activation_backward(dx, dy, x, bias, activation, stream);
+void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
+                              ConstView bias, Activation activation, float beta,
+                              TensorView workspace, Stream stream) {
+  if (stream.is_cpu()) {
+    return cpu::bias_activation_backward(dx, dbias, dy, x, bias, activation, beta, workspace,
+                                         stream);
   }
+  if constexpr (kBuiltWithCuda) {
+    return cuda::bias_activation_backward(dx, dbias, dy, x, bias, activation, beta, workspace,
+                                          stream);
+  }
+  throw_built_without_cuda("bias_activation");
+}
+
+int64_t bias_activation_backward_workspace_bytes(const Shape& x, Stream stream) {
+  if (stream.is_cpu()) return 0;
+  if constexpr (kBuiltWithCuda) return cuda::bias_activation_backward_workspace_bytes(x);
   throw_built_without_cuda("bias_activation");
 }
 

@@ -19,23 +19,37 @@ void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activati
                              Stream stream);
 
 // dx = dy * act'(x + bias). Recomputes x + bias, so only x and bias must be saved.
-//   dx [rows, f or 2f] out, may alias x; may alias dy unless gated
-//   dy [rows, f] in    x [rows, f or 2f] in    bias [f or 2f] in, may be null
-void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
-                              Activation activation, Stream stream);
+//
+//   dx     [rows, f or 2f]  out  may alias x; may alias dy unless gated
+//   dbias  [f or 2f]        out  beta * dbias + sum over rows of dx as stored; any dtype; may be null
+//   dy     [rows, f]        in
+//   x      [rows, f or 2f]  in
+//   bias   [f or 2f]        in   may be null
+//
+// With beta 0, dbias is not read. The order of its sums depends only on the shape. With a dbias the
+// workspace holds bias_activation_backward_workspace_bytes() bytes of undefined content.
+void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
+                              ConstView bias, Activation activation, float beta,
+                              TensorView workspace, Stream stream);
+
+// Scratch memory of the backward function for an x of this shape; may be 0.
+int64_t bias_activation_backward_workspace_bytes(const Shape& x, Stream stream);
 
 namespace cpu {
 void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
                              Stream stream);
-void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
-                              Activation activation, Stream stream);
+void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
+                              ConstView bias, Activation activation, float beta,
+                              TensorView workspace, Stream stream);
 }  // namespace cpu
 
 namespace cuda {
 void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
                              Stream stream);
-void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
-                              Activation activation, Stream stream);
+void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
+                              ConstView bias, Activation activation, float beta,
+                              TensorView workspace, Stream stream);
+int64_t bias_activation_backward_workspace_bytes(const Shape& x);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

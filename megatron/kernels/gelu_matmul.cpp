@@ -2,6 +2,7 @@
 
 #include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/dispatch.h"
+#include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/matmul.h"
 
 namespace megatron::kernels {
@@ -34,18 +35,22 @@ void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView we
   bias_activation_forward(y, sum, ConstView{}, Activation::kGeluTanh, stream);
 }
 
-void gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,
-                          Stream stream) {
+void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, ConstView weight,
+                          ConstView pre, float beta, TensorView workspace, Stream stream) {
   const int64_t m = dpre.size(0);
   const int64_t n = dpre.size(1);
   expect_matrix(dz, m, weight.size(0), dpre.dtype, "gelu_matmul: dz");
   expect_matrix(weight, weight.size(0), n, dpre.dtype, "gelu_matmul: weight");
   expect_matrix(pre, m, n, dpre.dtype, "gelu_matmul: pre");
   if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu() && cuda::gelu_matmul_backward(dpre, dz, weight, pre, stream)) return;
+    if (!stream.is_cpu() && cuda::gelu_matmul_backward(dpre, dz, weight, pre, stream)) {
+      if (!dbias.is_null()) sum_rows(dbias, dpre, beta, stream);
+      return;
+    }
   }
   matmul(dpre, dz, Transpose::kNo, weight, Transpose::kNo, ConstView{}, 0.0f, stream);
-  bias_activation_backward(dpre, dpre, pre, ConstView{}, Activation::kGeluTanh, stream);
+  bias_activation_backward(dpre, dbias, dpre, pre, ConstView{}, Activation::kGeluTanh, beta,
+                           workspace, stream);
 }
 
 }  // namespace megatron::kernels

@@ -30,13 +30,15 @@ void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView we
 // dpre = (dz weight) * gelu'(pre).
 //
 //   dpre    [m, n]  out  dtype of dz
+//   dbias   [n]     out  beta * dbias + sum over rows of dpre as stored; any dtype; may be null
 //   dz      [m, k]  in   fp32 | fp16 | bf16: the gradient of z = y weight^T
 //   weight  [k, n]  in   dtype of dz
 //   pre     [m, n]  in   dtype of dz
 //
-// The order of the sums depends only on the shapes.
-void gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,
-                          Stream stream);
+// The order of the sums depends only on the shapes. With a dbias the workspace holds
+// bias_activation_backward_workspace_bytes() bytes of undefined content, for the shape of pre.
+void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, ConstView weight,
+                          ConstView pre, float beta, TensorView workspace, Stream stream);
 
 namespace cuda {
 // Return false, without doing anything, if cuBLASLt has no such product.

@@ -2,8 +2,8 @@
 
 #include "megatron/device/trace.h"
 #include "megatron/kernels/bias_activation.h"
-#include "megatron/kernels/elementwise.h"
 #include "megatron/ops/parameter_gradient.h"
+#include "megatron/ops/workspace.h"
 
 namespace megatron {
 namespace {
@@ -16,6 +16,12 @@ int64_t output_width(int64_t width, Activation activation) {
                      std::to_string(width) + " is odd");
   }
   return width / 2;
+}
+
+Workspace workspace_of(const Tensor& x, bool wants_bias) {
+  if (!wants_bias) return Workspace(0, x.stream());
+  const Shape rows = x.rows().shape;
+  return Workspace(kernels::bias_activation_backward_workspace_bytes(rows, x.stream()), x.stream());
 }
 
 ConstView view_or_null(const Tensor& x) { return x.defined() ? x.view() : ConstView{}; }
@@ -35,11 +41,12 @@ Variable bias_activation(const Variable& x, const Variable& bias, Activation act
                 [x = x.data(), b, sink = bias.defined() ? bias.grad_sink() : GradSink(),
                  activation](const Tensor& dy, const Wants& wants) -> Grads {
                   Tensor dx = x.is_sole_owner() ? x : empty_like(x);
-                  kernels::bias_activation_backward(dx.rows(), dy.rows(), x.rows(), view_or_null(b),
-                                                    activation, dx.stream());
-                  if (!wants[1]) return {dx, Tensor()};
-                  ParameterGradient dbias(sink, b.shape(), b.dtype(), dx.stream(), true);
-                  kernels::sum_rows(dbias.view(), dx.rows(), dbias.beta(), dx.stream());
+                  const Stream s = dx.stream();
+                  ParameterGradient dbias(sink, b.shape(), b.dtype(), s, wants[1]);
+                  Workspace workspace = workspace_of(x, wants[1]);
+                  kernels::bias_activation_backward(dx.rows(), dbias.view(), dy.rows(), x.rows(),
+                                                    view_or_null(b), activation, dbias.beta(),
+                                                    workspace.view(), s);
                   return {dx, dbias.result()};
                 });
 }

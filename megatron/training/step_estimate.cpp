@@ -96,14 +96,17 @@ double elementwise_bytes(const TransformerConfig& c, double h, double f, double 
   double bytes = 36 * h;  // two norms with residual, bias and dropout
   if (c.position_embedding_type == PositionEmbedding::kRope) bytes += 8 * (q + k);
   if (c.fp8.is_on()) return bytes;  // the passes that quantise do the rest
+  const bool is_tanh = c.activation == Activation::kGeluTanh;
+  const bool derives_in_product = is_tanh && c.hidden_size >= kernels::kFewestTermsOfGeluGradient;
   if (c.is_gated()) {
     bytes += 16 * f;
-  } else if (c.activation != Activation::kGeluTanh) {
+  } else if (!is_tanh) {
     bytes += 10 * f;
-  } else if (c.hidden_size < kernels::kFewestTermsOfGeluGradient) {
+  } else if (!derives_in_product) {
     bytes += 6 * f;  // the activation's derivative
   }
-  if (c.add_bias_linear) bytes += 2 * (q + 2 * k + f * (c.is_gated() ? 2 : 1) + 2 * h);
+  // The gradients of biases; the kernel of the activation's derivative sums that of fc1.
+  if (c.add_bias_linear) bytes += 2 * (q + 2 * k + 2 * h + (derives_in_product ? f : 0));
   return bytes;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "megatron/kernels/bias_activation.h"
 #include "tests/support/device_under_test.h"
 #include "tests/support/tensors.h"
 
@@ -152,8 +153,14 @@ TEST_P(GeluMatmulTest, BackwardIsRoundedTwice) {
     const Tensor weight_there = there(weight);
     const Tensor pre_there = there(pre);
     Tensor dpre = empty(s);
-    kernels::gelu_matmul_backward(dpre.view(), dz_there.view(), weight_there.view(),
-                                  pre_there.view(), stream_under_test());
+    const Tensor dbias = random_normal({s.n}, {.seed = 4});
+    Tensor dbias_there = there(copied(dbias));
+    Tensor workspace(
+        {kernels::bias_activation_backward_workspace_bytes(dpre.shape(), stream_under_test())},
+        DType::kUInt8, stream_under_test());
+    kernels::gelu_matmul_backward(dpre.view(), dbias_there.view(), dz_there.view(),
+                                  weight_there.view(), pre_there.view(), 0.5f, workspace.view(),
+                                  stream_under_test());
     std::vector<Want> wants;
     for (int64_t i = 0; i < s.m * s.n; ++i) {
       const Sum& product = products[static_cast<size_t>(i)];
@@ -163,7 +170,15 @@ TEST_P(GeluMatmulTest, BackwardIsRoundedTwice) {
                                   std::abs(slope) * (product.error + least) +
                                   0x1p-21 * std::abs(product.value) + least});
     }
-    expect_within(dpre.to(Stream{}), wants, "dpre " + text(s));
+    const Tensor got = dpre.to(Stream{});
+    expect_within(got, wants, "dpre " + text(s));
+    std::vector<Want> sums;
+    for (int64_t j = 0; j < s.n; ++j) {
+      Sum sum = term(0.5 * element(dbias, j));
+      for (int64_t i = 0; i < s.m; ++i) sum = sum + term(element(got, i * s.n + j));
+      sums.push_back(sum);
+    }
+    expect_within(dbias_there.to(Stream{}), sums, "dbias " + text(s));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "megatron/core/parallel_for.h"
 #include "megatron/kernels/cpu/tiles.h"
 #include "megatron/kernels/cpu/vector_math.h"
+#include "megatron/kernels/elementwise.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -180,8 +181,9 @@ void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activati
   });
 }
 
-void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
-                              Activation activation, Stream) {
+void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
+                              ConstView bias, Activation activation, float beta, TensorView,
+                              Stream stream) {
   expect_shapes(dy, x, bias, activation);
   expect_shape(dx.shape, x.shape, "bias_activation: dx");
   constexpr const char* kWho = "bias_activation";
@@ -195,6 +197,7 @@ void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstVie
       for (int64_t row = begin; row < end; ++row) kernel.backward(out, dy_tiles, row);
     });
   });
+  if (!dbias.is_null()) sum_rows(dbias, dx, beta, stream);
 }
 
 }  // namespace megatron::kernels::cpu

@@ -17,7 +17,8 @@ void evaluate_source(TensorView v, const Fp8Source& source, Stream stream) {
   }
   const WideScratch dy(source.dy.shape, stream);
   cast(dy.view, source.dy, stream);
-  bias_activation_backward(v, dy.view, x.view, ConstView{}, *source.activation, stream);
+  bias_activation_backward(v, TensorView{}, dy.view, x.view, ConstView{}, *source.activation, 0,
+                           TensorView{}, stream);
 }
 
 void sum_source(float* sums, const float* v, int64_t rows, int64_t cols) {

@@ -1,6 +1,10 @@
 #include "megatron/kernels/bias_activation.h"
+
+#include <type_traits>
+
 #include "megatron/kernels/cuda/activation.cuh"
 #include "megatron/kernels/cuda/pack.cuh"
+#include "megatron/kernels/elementwise.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -12,79 +16,204 @@ struct Matrix {
   int64_t f;  // width of y
 };
 
-// A fetched pack of x plus columns [at, at + n) of bias.
-__device__ inline Floats biased(const Source& x, const Words& raw, const Source& bias, int64_t at,
-                                int n) {
-  Floats sum = x.floats(raw);
-  if (bias.is_null()) return sum;
-  const Floats b = bias.read(at, n);
+// The packs of a row of x, or of dx, that belong to a pack of y: one of each half with a gate.
+template <Gate kGate>
+constexpr int kHalves = kGate == Gate::kNone ? 1 : 2;
+template <Gate kGate>
+using Halves = Floats[kHalves<kGate>];
+
+// The halves that the function applies to, and that it is multiplied by.
+template <Gate kGate>
+constexpr int kOfFunction = kGate == Gate::kSecondHalf ? 1 : 0;
+template <Gate kGate>
+constexpr int kLinear = 1 - kOfFunction<kGate>;
+
+template <class Function, Gate kGate>
+__device__ __forceinline__ Floats value(const Halves<kGate>& x) {
+  Floats y;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) sum.values[i] += b.values[i];
-  return sum;
+  for (int i = 0; i < kVector; ++i) {
+    y.values[i] = Function::value(x[kOfFunction<kGate>].values[i]);
+    if constexpr (kGate != Gate::kNone) y.values[i] *= x[kLinear<kGate>].values[i];
+  }
+  return y;
 }
 
 template <class Function, Gate kGate>
+__device__ __forceinline__ void differentiate(Halves<kGate>& dx, const Floats& dy,
+                                              const Halves<kGate>& x) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    const float of = x[kOfFunction<kGate>].values[i];
+    float d = dy.values[i];
+    if constexpr (kGate != Gate::kNone) {
+      dx[kLinear<kGate>].values[i] = d * Function::value(of);
+      d *= x[kLinear<kGate>].values[i];
+    }
+    dx[kOfFunction<kGate>].values[i] = d * Function::derivative(of);
+  }
+}
+
+__device__ __forceinline__ void add(Floats& sum, const Floats& x) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) sum.values[i] += x.values[i];
+}
+
+// The kernel for derivatives and their sums, of tensors of one dtype with 16-byte accesses. A block
+// has kRowsOfBlock rows of y and one pack of columns for each lane of a warp; a warp takes every
+// kWarps-th row, several at once.
+constexpr int kRowsOfBlock = 128;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kColumnsOfBlock = kWarp * kVector;
+constexpr int64_t kMostRowBlocks = UINT16_MAX;
+// A thread's columns and rows.
+struct Place {
+  int64_t column, row, end;
+
+  __device__ explicit Place(const Matrix& size)
+      : column((static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp) * kVector),
+        row(static_cast<int64_t>(blockIdx.y) * kRowsOfBlock + threadIdx.x / kWarp),
+        end(min(size.rows, static_cast<int64_t>(blockIdx.y + 1) * kRowsOfBlock)) {}
+};
+
+template <Gate kGate>
+__device__ __forceinline__ void read_bias(Halves<kGate>& values, const Source& bias,
+                                          const Matrix& size, int64_t column) {
+  if (bias.is_null()) return;
+#pragma unroll
+  for (int h = 0; h < kHalves<kGate>; ++h) {
+    values[h] = bias.read(h * size.f + column, kVector);
+  }
+}
+
+template <class T, Gate kGate>
+__device__ __forceinline__ void load_halves(RawPack<T> (&raw)[kHalves<kGate>], const T* x,
+                                            const Matrix& size, int64_t row, int64_t column) {
+#pragma unroll
+  for (int h = 0; h < kHalves<kGate>; ++h) {
+    raw[h] = load_pack(x + (row * kHalves<kGate> + h) * size.f + column);
+  }
+}
+
+template <class T, Gate kGate>
+__device__ __forceinline__ void unpack_biased(Halves<kGate>& x,
+                                              const RawPack<T> (&raw)[kHalves<kGate>],
+                                              const Halves<kGate>& bias, bool has_bias) {
+#pragma unroll
+  for (int h = 0; h < kHalves<kGate>; ++h) {
+    x[h] = unpacked(raw[h]);
+    if (has_bias) add(x[h], bias[h]);
+  }
+}
+
+// sums [row blocks, width of dx]: the sums of dx, as stored, over the rows of each block.
+template <class T, class Function, Gate kGate>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(Sink y, Source x, Source bias, Matrix size) {
-  const RowPack here(size.rows, size.f);
-  const int n = here.count;
-  if (n <= 0) return;
-  const int64_t to = here.row * size.f + here.column;
-  Floats out;
-  if constexpr (kGate == Gate::kNone) {
-    const Floats sum = biased(x, x.fetch(to, n), bias, here.column, n);
+    backward_sums_kernel(T* dx, float* sums, const T* dy, const T* x, Source bias, Matrix size) {
+  constexpr int kUnderWay = 2 / kHalves<kGate>;
+  __shared__ float of_warps[kWarps][kHalves<kGate> * kColumnsOfBlock];
+  const Place at(size);
+  Halves<kGate> total{};
+  if (at.column < size.f) {
+    Halves<kGate> b{};
+    read_bias<kGate>(b, bias, size, at.column);
+    for (int64_t first = at.row; first < at.end; first += kWarps * kUnderWay) {
+      RawPack<T> raw[kUnderWay][kHalves<kGate>];
+      RawPack<T> raw_dy[kUnderWay];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) out.values[i] = Function::value(sum.values[i]);
-  } else {
-    const int64_t from = here.row * 2 * size.f + here.column;
-    const Words raw_first = x.fetch(from, n);
-    const Words raw_second = x.fetch(from + size.f, n);
-    const Floats first = biased(x, raw_first, bias, here.column, n);
-    const Floats second = biased(x, raw_second, bias, size.f + here.column, n);
-    const Floats& gate = kGate == Gate::kFirstHalf ? first : second;
-    const Floats& linear = kGate == Gate::kFirstHalf ? second : first;
+      for (int j = 0; j < kUnderWay; ++j) {
+        const int64_t row = first + j * kWarps;
+        if (row >= at.end) continue;
+        load_halves<T, kGate>(raw[j], x, size, row, at.column);
+        raw_dy[j] = load_pack(dy + row * size.f + at.column);
+      }
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      out.values[i] = Function::value(gate.values[i]) * linear.values[i];
+      for (int j = 0; j < kUnderWay; ++j) {
+        const int64_t row = first + j * kWarps;
+        if (row >= at.end) continue;
+        Halves<kGate> in, out;
+        unpack_biased<T, kGate>(in, raw[j], b, !bias.is_null());
+        differentiate<Function, kGate>(out, unpacked(raw_dy[j]), in);
+#pragma unroll
+        for (int h = 0; h < kHalves<kGate>; ++h) {
+          const RawPack<T> stored = packed<T>(out[h]);
+          store_pack(dx + (row * kHalves<kGate> + h) * size.f + at.column, stored);
+          add(total[h], unpacked(stored));
+        }
+      }
     }
   }
-  y.write(to, n, out);
+#pragma unroll
+  for (int h = 0; h < kHalves<kGate>; ++h) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      of_warps[threadIdx.x / kWarp][(h * kWarp + threadIdx.x % kWarp) * kVector + i] =
+          total[h].values[i];
+    }
+  }
+  __syncthreads();
+  static_assert(kColumnsOfBlock == kThreads);
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumnsOfBlock + threadIdx.x;
+  if (column >= size.f) return;
+#pragma unroll
+  for (int h = 0; h < kHalves<kGate>; ++h) {
+    float sum = 0;
+    for (int i = 0; i < kWarps; ++i) sum += of_warps[i][h * kColumnsOfBlock + threadIdx.x];
+    sums[(static_cast<int64_t>(blockIdx.y) * kHalves<kGate> + h) * size.f + column] = sum;
+  }
 }
 
-template <class Function, Gate kGate>
-__global__ void __launch_bounds__(kThreads)
-    backward_kernel(Sink dx, Source dy, Source x, Source bias, Matrix size) {
+// A Source, or a Sink, of whole packs whose dtype is a template argument.
+template <class T>
+struct Packs {
+  T* data;
+
+  using Value = std::remove_const_t<T>;
+  __device__ RawPack<Value> fetch(int64_t at, int) const { return load_pack<Value>(data + at); }
+  __device__ Floats floats(const RawPack<Value>& raw) const { return unpacked(raw); }
+  __device__ void write(int64_t at, int, const Floats& pack) const {
+    store_pack(data + at, packed<Value>(pack));
+  }
+};
+
+// The kernels without sums: one thread for each pack of y. In is a Source or Packs, Out a Sink or
+// Packs.
+template <Gate kGate, class In>
+__device__ __forceinline__ void read_halves(Halves<kGate>& in, const In& x, const Source& bias,
+                                            const Matrix& size, const RowPack& here) {
+  decltype(x.fetch(0, 0)) raw[kHalves<kGate>];
+#pragma unroll
+  for (int h = 0; h < kHalves<kGate>; ++h) {
+    raw[h] = x.fetch((here.row * kHalves<kGate> + h) * size.f + here.column, here.count);
+  }
+#pragma unroll
+  for (int h = 0; h < kHalves<kGate>; ++h) {
+    in[h] = x.floats(raw[h]);
+    if (!bias.is_null()) add(in[h], bias.read(h * size.f + here.column, here.count));
+  }
+}
+
+template <class Function, Gate kGate, class Out, class In>
+__global__ void __launch_bounds__(kThreads) forward_kernel(Out y, In x, Source bias, Matrix size) {
   const RowPack here(size.rows, size.f);
-  const int n = here.count;
-  if (n <= 0) return;
-  const int64_t to = here.row * size.f + here.column;
-  const Words raw_d = dy.fetch(to, n);
-  if constexpr (kGate == Gate::kNone) {
-    const Floats sum = biased(x, x.fetch(to, n), bias, here.column, n);
-    const Floats d = dy.floats(raw_d);
-    Floats out;
+  if (here.count <= 0) return;
+  Halves<kGate> in;
+  read_halves<kGate>(in, x, bias, size, here);
+  y.write(here.row * size.f + here.column, here.count, value<Function, kGate>(in));
+}
+
+template <class Function, Gate kGate, class Out, class In>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(Out dx, In dy, In x, Source bias, Matrix size) {
+  const RowPack here(size.rows, size.f);
+  if (here.count <= 0) return;
+  const auto raw_dy = dy.fetch(here.row * size.f + here.column, here.count);
+  Halves<kGate> in, out;
+  read_halves<kGate>(in, x, bias, size, here);
+  differentiate<Function, kGate>(out, dy.floats(raw_dy), in);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      out.values[i] = d.values[i] * Function::derivative(sum.values[i]);
-    }
-    dx.write(to, n, out);
-  } else {
-    const int64_t from = here.row * 2 * size.f + here.column;
-    const Words raw_first = x.fetch(from, n);
-    const Words raw_second = x.fetch(from + size.f, n);
-    const Floats first = biased(x, raw_first, bias, here.column, n);
-    const Floats second = biased(x, raw_second, bias, size.f + here.column, n);
-    const Floats& gate = kGate == Gate::kFirstHalf ? first : second;
-    const Floats& linear = kGate == Gate::kFirstHalf ? second : first;
-    const Floats d = dy.floats(raw_d);
-    Floats dgate, dlinear;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      dlinear.values[i] = d.values[i] * Function::value(gate.values[i]);
-      dgate.values[i] = d.values[i] * linear.values[i] * Function::derivative(gate.values[i]);
-    }
-    dx.write(from, n, kGate == Gate::kFirstHalf ? dgate : dlinear);
-    dx.write(from + size.f, n, kGate == Gate::kFirstHalf ? dlinear : dgate);
+  for (int h = 0; h < kHalves<kGate>; ++h) {
+    dx.write((here.row * kHalves<kGate> + h) * size.f + here.column, here.count, out[h]);
   }
 }
 
@@ -94,6 +223,45 @@ void expect_shapes(ConstView y, ConstView x, ConstView bias, Activation activati
   if (bias.data != nullptr) expect_shape(bias.shape, {width}, "bias_activation: bias");
 }
 
+int64_t row_blocks(int64_t rows) { return divided_up(rows, kRowsOfBlock); }
+
+// Are the tensors of one dtype, in whole packs? Their rows are of `f` or 2 `f` elements.
+template <class... Tensors>
+bool are_packs(int64_t f, ConstView first, const Tensors&... others) {
+  return is_wide(first, f) && ((others.dtype == first.dtype && is_wide(others, f)) && ...);
+}
+
+dim3 sums_grid(const Matrix& size) {
+  return dim3(static_cast<unsigned>(divided_up(size.f, kColumnsOfBlock)),
+              static_cast<unsigned>(row_blocks(size.rows)));
+}
+
+// sums may be null.
+void launch_backward(TensorView dx, float* sums, ConstView dy, ConstView x, ConstView bias,
+                     Activation activation, cudaStream_t queue) {
+  const Matrix size{dy.size(0), dy.size(1)};
+  const Source b = source_of(bias, size.f, kWho);
+  const auto [grid, block] = row_grid(size.rows, size.f, kWho);
+  dispatch_activation(activation, [&, grid = grid, block = block]<class Function, Gate kGate>() {
+    if (!are_packs(size.f, dx, dy, x)) {
+      backward_kernel<Function, kGate>
+          <<<grid, block, 0, queue>>>(sink_of(dx, size.f, kWho), source_of(dy, size.f, kWho),
+                                      source_of(x, size.f, kWho), b, size);
+      return;
+    }
+    dispatch_floating(x.dtype, kWho, [&]<class T>() {
+      if (sums == nullptr) {
+        backward_kernel<Function, kGate><<<grid, block, 0, queue>>>(
+            Packs<T>{dx.as<T>()}, Packs<const T>{dy.as<T>()}, Packs<const T>{x.as<T>()}, b, size);
+      } else {
+        backward_sums_kernel<T, Function, kGate><<<sums_grid(size), kThreads, 0, queue>>>(
+            dx.as<T>(), sums, dy.as<T>(), x.as<T>(), b, size);
+      }
+    });
+  });
+  MG_CUDA(cudaGetLastError());
+}
+
 }  // namespace
 
 void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activation activation,
@@ -101,33 +269,49 @@ void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activati
   expect_shapes(y, x, bias, activation);
   if (y.numel() == 0) return;
   const Matrix size{y.size(0), y.size(1)};
-  const Sink out = sink_of(y, size.f, kWho);
-  const Source in = source_of(x, size.f, kWho);
   const Source b = source_of(bias, size.f, kWho);
   const auto [grid, block] = row_grid(size.rows, size.f, kWho);
   const auto queue = native(stream);
   dispatch_activation(activation, [&, grid = grid, block = block]<class Function, Gate kGate>() {
-    forward_kernel<Function, kGate><<<grid, block, 0, queue>>>(out, in, b, size);
+    if (!are_packs(size.f, y, x)) {
+      forward_kernel<Function, kGate><<<grid, block, 0, queue>>>(
+          sink_of(y, size.f, kWho), source_of(x, size.f, kWho), b, size);
+      return;
+    }
+    dispatch_floating(x.dtype, kWho, [&]<class T>() {
+      forward_kernel<Function, kGate>
+          <<<grid, block, 0, queue>>>(Packs<T>{y.as<T>()}, Packs<const T>{x.as<T>()}, b, size);
+    });
   });
   MG_CUDA(cudaGetLastError());
 }
 
-void bias_activation_backward(TensorView dx, ConstView dy, ConstView x, ConstView bias,
-                              Activation activation, Stream stream) {
+void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
+                              ConstView bias, Activation activation, float beta,
+                              TensorView workspace, Stream stream) {
   expect_shapes(dy, x, bias, activation);
   expect_shape(dx.shape, x.shape, "bias_activation: dx");
-  if (dy.numel() == 0) return;
-  const Matrix size{dy.size(0), dy.size(1)};
-  const Sink out = sink_of(dx, size.f, kWho);
-  const Source d = source_of(dy, size.f, kWho);
-  const Source in = source_of(x, size.f, kWho);
-  const Source b = source_of(bias, size.f, kWho);
-  const auto [grid, block] = row_grid(size.rows, size.f, kWho);
-  const auto queue = native(stream);
-  dispatch_activation(activation, [&, grid = grid, block = block]<class Function, Gate kGate>() {
-    backward_kernel<Function, kGate><<<grid, block, 0, queue>>>(out, d, in, b, size);
-  });
-  MG_CUDA(cudaGetLastError());
+  const int64_t rows = dy.size(0);
+  TensorView sums;
+  if (!dbias.is_null() && dy.numel() > 0 && row_blocks(rows) <= kMostRowBlocks &&
+      are_packs(dy.size(1), dx, dy, x)) {
+    const int64_t bytes = bias_activation_backward_workspace_bytes(x.shape);
+    if (workspace.bytes() < bytes) {
+      throw ShapeError("bias_activation: the workspace has " + std::to_string(workspace.bytes()) +
+                       " bytes, expected bias_activation_backward_workspace_bytes(), " +
+                       std::to_string(bytes));
+    }
+    sums = {workspace.data, {row_blocks(rows), x.size(1)}, DType::kFloat32};
+  }
+  if (dy.numel() > 0) {
+    launch_backward(dx, static_cast<float*>(sums.data), dy, x, bias, activation, native(stream));
+  }
+  if (dbias.is_null()) return;
+  sum_rows(dbias, sums.is_null() ? ConstView(dx) : ConstView(sums), beta, stream);
+}
+
+int64_t bias_activation_backward_workspace_bytes(const Shape& x) {
+  return row_blocks(x[0]) * x[1] * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace megatron::kernels::cuda

@@ -20,27 +20,6 @@ inline constexpr int kTileWarps = kTileThreads / kWarp;
 static_assert(kTile == kFp8SumRows);
 static_assert(kWarp == 2 * kPacks, "a warp has two groups of rows");
 
-// GELU for results of one decimal digit: the hardware's exponential, of six.
-struct FastGelu {
-  static __device__ float gate(float x) {
-    const float u = 2.0f * 0.79788456f * x * fmaf(0.044715f * x, x, 1.0f);
-    return __fdividef(1.0f, 1.0f + __expf(-u));
-  }
-  static __device__ float value(float x) { return x * gate(x); }
-  static __device__ float derivative(float x) {
-    const float s = gate(x);
-    return fmaf(2.0f * x * s * (1.0f - s), fmaf(0.1070322243f * x, x, 0.79788456f), s);
-  }
-};
-template <class Function>
-struct Fast {
-  using type = Function;
-};
-template <>
-struct Fast<GeluTanh> {
-  using type = FastGelu;
-};
-
 // The sources of v, for packs of eight columns: fetch() starts the loads, value() uses them.
 template <class T>
 struct Plain {
@@ -142,8 +121,7 @@ void dispatch_source(const Fp8Source& source, const char* who, Use&& use) {
   dispatch_floating(source.x.dtype, who, [&]<class T>() {
     const T* const x = source.x.as<T>();
     if (!source.activation) return use(Plain<T>{x, cols});
-    dispatch_activation(*source.activation, [&]<class Accurate, Gate kGate>() {
-      using Function = typename Fast<Accurate>::type;
+    dispatch_activation(*source.activation, [&]<class Function, Gate kGate>() {
       if (source.is_derivative()) {
         use(Derivative<T, Function, kGate>{x, source.dy.as<T>(), cols});
       } else {

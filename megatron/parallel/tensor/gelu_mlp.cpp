@@ -3,7 +3,10 @@
 #include <utility>
 
 #include "megatron/device/trace.h"
+#include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/gelu_matmul.h"
+#include "megatron/ops/parameter_gradient.h"
+#include "megatron/ops/workspace.h"
 #include "megatron/parallel/tensor/linear.h"
 
 namespace megatron {
@@ -29,17 +32,26 @@ Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bi
        saved2 = linear_saved(weight2, Variable()),
        tp](const Tensor& dz, const Wants& wants) mutable -> Grads {
         Tensor dpre = empty_like(pre);
+        ParameterGradient dbias1(saved1.bias_sink, {pre.size(-1)}, pre.dtype(), pre.stream(),
+                                 wants[2]);
+        Workspace workspace(wants[2] ? kernels::bias_activation_backward_workspace_bytes(
+                                           pre.rows().shape, pre.stream())
+                                     : 0,
+                            pre.stream());
+        float beta = dbias1.beta();
         Tensor dweight2 = row_parallel_gradients(
             dz, y, saved2, wants[3], tp, [&](int64_t first, const Tensor& rows) {
               Tensor part = dpre.slice(first, rows.size(0));
-              kernels::gelu_matmul_backward(part.rows(), rows.rows(), saved2.weight.view(),
+              kernels::gelu_matmul_backward(part.rows(), dbias1.view(), rows.rows(),
+                                            saved2.weight.view(),
                                             std::as_const(pre).slice(first, rows.size(0)).rows(),
-                                            dpre.stream());
+                                            beta, workspace.view(), dpre.stream());
+              beta = 1.0f;
             });
         pre = Tensor();
         y = Tensor();
-        Grads grads = column_parallel_gradients(dpre, x, saved1, wants, tp);
-        return {std::move(grads[0]), std::move(grads[1]), std::move(grads[2]), std::move(dweight2)};
+        Grads grads = column_parallel_gradients(dpre, x, saved1, Wants({wants[0], wants[1], false}), tp);
+        return {std::move(grads[0]), std::move(grads[1]), dbias1.result(), std::move(dweight2)};
       });
 }
 

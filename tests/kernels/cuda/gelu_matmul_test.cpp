@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "megatron/kernels/bias_activation.h"
 #include "tests/kernels/cuda/twin.h"
 
 // What both devices compute: tests/kernels/gelu_matmul_test.cpp. Here is what only a GPU has.
@@ -27,15 +28,19 @@ class GeluMatmulCudaTest : public CudaTest {
                                  stream);
   }
 
-  // dpre, dz, weight, pre
+  // dpre, dz, weight, pre, dbias
   static std::vector<Tensor> backward_tensors(const Sizes& s, DType dtype) {
     return {zeros({s.m, s.n}, dtype, Stream{}),
             random_normal({s.m, s.k}, {.seed = 1, .stddev = 0.1f, .dtype = dtype}),
             random_normal({s.k, s.n}, {.seed = 2, .stddev = 0.3f, .dtype = dtype}),
-            random_normal({s.m, s.n}, {.seed = 3, .dtype = dtype})};
+            random_normal({s.m, s.n}, {.seed = 3, .dtype = dtype}),
+            random_normal({s.n}, {.seed = 4, .dtype = dtype})};
   }
   static void backward(std::vector<Tensor>& t, Stream stream) {
-    kernels::gelu_matmul_backward(t[0].view(), t[1].view(), t[2].view(), t[3].view(), stream);
+    Tensor workspace({kernels::bias_activation_backward_workspace_bytes(t[3].shape(), stream)},
+                     DType::kUInt8, stream);
+    kernels::gelu_matmul_backward(t[0].view(), t[4].view(), t[1].view(), t[2].view(), t[3].view(),
+                                  1, workspace.view(), stream);
   }
 };
 
