@@ -56,7 +56,7 @@ void cross_entropy_losses(TensorView losses, TensorView log_sum_exp, ConstView s
                           Stream stream);
 
 // dlogits = (softmax - target distribution) * dlosses.
-//   dlogits [s, b, v/tp] out, may be logits    dlosses [s, b] in, fp32
+//   dlogits [s, b, v/tp] out, dtype of logits, may be logits    dlosses [s, b] in, fp32
 //   logits [s, b, v/tp] in    log_sum_exp [s, b] in, fp32
 void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView logits,
                             ConstView log_sum_exp, const Labels& labels, int64_t first_column,

@@ -1,15 +1,15 @@
 #include <algorithm>
-#include <limits>
+#include <type_traits>
 
 #include "megatron/kernels/cross_entropy.h"
+#include "megatron/kernels/cuda/activation.cuh"
 #include "megatron/kernels/cuda/pack.cuh"
 
 namespace megatron::kernels::cuda {
 namespace {
 
 constexpr const char* kWho = "cross_entropy";
-constexpr int kRowThreads = 512;
-constexpr int kWarps = kRowThreads / 32;
+constexpr int kStatisticsThreads = 512;
 
 // Labels read by rows of [s, b].
 struct Targets {
@@ -40,32 +40,44 @@ struct Part {
 
   static __device__ Part none() { return {-INFINITY, 0.0f, 0.0f}; }
 
-  __device__ void add(const Floats& x, int n) {
+  template <class T, int kPacks>
+  __device__ void add(const RawPack<T> (&packs)[kPacks]) {
     float largest = max;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if (i < n) largest = fmaxf(largest, x.values[i]);
-    }
-    // Only -infinity so far: every exp is 0, and infinity - infinity would be NaN.
-    const float center = largest == -INFINITY ? 0.0f : largest;
-    float sum = 0;
+    for (int j = 0; j < kPacks; ++j) {
+      const Floats x = unpacked(packs[j]);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      if (i < n) {
-        sum += __expf(x.values[i] - center);
+      for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, x.values[i]);
+    }
+    rescale(largest);
+    const float offset = -kLog2OfE * center();
+#pragma unroll
+    for (int j = 0; j < kPacks; ++j) {
+      const Floats x = unpacked(packs[j]);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        exp_sum += exp2_fast(fmaf(kLog2OfE, x.values[i], offset));
         logit_sum += x.values[i];
       }
     }
-    exp_sum = exp_sum * __expf(max - center) + sum;
-    max = largest;
   }
 
+  __device__ void add(float x) { merge({x, x == -INFINITY ? 0.0f : 1.0f, x}); }
+
   __device__ void merge(const Part& other) {
-    const float largest = fmaxf(max, other.max);
-    const float center = largest == -INFINITY ? 0.0f : largest;
-    exp_sum = exp_sum * __expf(max - center) + other.exp_sum * __expf(other.max - center);
+    rescale(fmaxf(max, other.max));
+    exp_sum += other.exp_sum * exp2_fast(kLog2OfE * (other.max - center()));
     logit_sum += other.logit_sum;
+  }
+
+ private:
+  // Only -infinity so far: every exp is 0, and infinity - infinity would be NaN.
+  __device__ float center() const { return max == -INFINITY ? 0.0f : max; }
+
+  __device__ void rescale(float largest) {
+    const float before = max;
     max = largest;
+    exp_sum *= exp2_fast(kLog2OfE * (before - center()));
   }
 };
 
@@ -80,39 +92,50 @@ __device__ inline Part warp_merged(Part part) {
   return part;
 }
 
-// One block per row of `cols` columns; the first `counted` are not padding.
-__global__ void __launch_bounds__(kRowThreads)
-    statistics_kernel(float* statistics, Source logits, Targets labels, int64_t first_column,
-                      int64_t cols, int64_t counted) {
-  constexpr int kUnrolled = 2;
-  __shared__ Part shared[kWarps];
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * cols;
-  Part part = Part::none();
-  for (int64_t at = threadIdx.x * kVector; at < counted; at += kUnrolled * kRowThreads * kVector) {
-    Words raw[kUnrolled];
-    int counts[kUnrolled];
+// The columns [0, end) of a row in turns of a block: packs(at, raw) gets kUnderWay packs, whose
+// columns start at `at` and every kStride later, or one pack; single(at) gets one column. Only rows
+// of whole packs have packs.
+template <int kRowThreads, int kUnderWay, class T, class Packs, class Single>
+__device__ __forceinline__ void for_row(const T* row, bool has_packs, int end, const Packs& packs,
+                                        const Single& single) {
+  constexpr int kStride = kRowThreads * kVector;
+  const int whole = has_packs ? end / kVector * kVector : 0;
+  int at = static_cast<int>(threadIdx.x) * kVector;
+  for (; at + (kUnderWay - 1) * kStride < whole; at += kUnderWay * kStride) {
+    RawPack<T> raw[kUnderWay];
 #pragma unroll
-    for (int j = 0; j < kUnrolled; ++j) {
-      const int64_t left = counted - at - j * kRowThreads * kVector;
-      counts[j] = left < kVector ? static_cast<int>(left) : kVector;
-      if (left > 0) raw[j] = logits.fetch(first + at + j * kRowThreads * kVector, counts[j]);
-    }
-#pragma unroll
-    for (int j = 0; j < kUnrolled; ++j) {
-      if (counts[j] > 0) part.add(logits.floats(raw[j]), counts[j]);
-    }
+    for (int j = 0; j < kUnderWay; ++j) raw[j] = load_pack(row + at + j * kStride);
+    packs(at, raw);
   }
+  for (; at < whole; at += kStride) {
+    const RawPack<T> raw[1] = {load_pack(row + at)};
+    packs(at, raw);
+  }
+  for (int i = whole + static_cast<int>(threadIdx.x); i < end; i += kRowThreads) single(i);
+}
+
+// One block per row of `cols` columns; the first `counted` are not padding.
+template <class T>
+__global__ void __launch_bounds__(kStatisticsThreads)
+    statistics_kernel(float* statistics, const T* logits, bool has_packs, Targets labels,
+                      int64_t first_column, int64_t cols, int64_t counted) {
+  __shared__ Part shared[kStatisticsThreads / kWarp];
+  const T* const row = logits + static_cast<int64_t>(blockIdx.x) * cols;
+  Part part = Part::none();
+  for_row<kStatisticsThreads, 4>(
+      row, has_packs, static_cast<int>(counted), [&](int, const auto& packs) { part.add(packs); },
+      [&](int column) { part.add(to_float(row[column])); });
   part = warp_merged(part);
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = part;
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = part;
   __syncthreads();
-  if (threadIdx.x >= 32) return;
-  part = warp_merged(threadIdx.x < kWarps ? shared[threadIdx.x] : Part::none());
+  if (threadIdx.x >= kWarp) return;
+  part = warp_merged(threadIdx.x < kStatisticsThreads / kWarp ? shared[threadIdx.x] : Part::none());
   if (threadIdx.x != 0) return;
   const int64_t label = labels.of_row(blockIdx.x);
   const int64_t column = label - first_column;
   const bool is_here = label >= 0 && column >= 0 && column < counted;
   reinterpret_cast<float4*>(statistics)[blockIdx.x] =
-      make_float4(part.max, part.exp_sum, is_here ? logits[first + column] : 0.0f, part.logit_sum);
+      make_float4(part.max, part.exp_sum, is_here ? to_float(row[column]) : 0.0f, part.logit_sum);
 }
 
 __global__ void losses_kernel(float* losses, float* log_sum_exp, const float4* statistics,
@@ -150,30 +173,46 @@ struct Backward {
   float even;  // the target distribution's value at every column but the label
 };
 
-// One block per piece of a row: 8 columns per thread and turn. Starts with the last rows: the
-// forward pass ended with them, so they may still be in the L2 cache.
+// One block per row. Starts with the last rows: the forward pass ended with them, so they may still
+// be in the L2 cache.
+template <class T>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(Sink dlogits, Source logits, Targets labels, Backward b) {
+    backward_kernel(T* dlogits, const T* logits, bool has_packs, Targets labels, Backward b) {
   const uint32_t row = gridDim.x - 1 - blockIdx.x;
-  const int64_t column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kVector;
-  const int64_t left = b.cols - column;
-  if (left <= 0) return;
-  const int n = left < kVector ? static_cast<int>(left) : kVector;
-  const int64_t at = row * b.cols + column;
-  const Words raw = logits.fetch(at, n);
   const int64_t label = labels.of_row(row);
   const float scale = label < 0 ? 0.0f : b.dlosses[row];
-  const float lse = b.log_sum_exp[row];
-  const int64_t target = label < 0 ? -1 : label - b.first_column - column;  // in this pack
-  const Floats x = logits.floats(raw);
-  Floats dx;
+  const float offset = -kLog2OfE * b.log_sum_exp[row];
+  const int64_t target = label < 0 ? -1 : label - b.first_column;
+  T* const out = dlogits + row * b.cols;
+  const T* const in = logits + row * b.cols;
+  const auto gradient = [&](float x, float wanted) {
+    return (exp2_fast(fmaf(kLog2OfE, x, offset)) - wanted) * scale;
+  };
+  const auto gradient_at = [&](int column, float x) {
+    if (column >= b.counted) return 0.0f;
+    return gradient(x, column == target ? b.even + (1 - b.spread) : b.even);
+  };
+  for_row<kThreads, 4>(
+      in, has_packs, static_cast<int>(b.cols),
+      [&](int at, const auto& packs) {
+        constexpr int kPacks = std::extent_v<std::remove_reference_t<decltype(packs)>>;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    const float p = __expf(x.values[i] - lse) - b.even;
-    const float gradient = (target == i ? p - (1 - b.spread) : p) * scale;
-    dx.values[i] = column + i < b.counted ? gradient : 0.0f;
-  }
-  dlogits.write(at, n, dx);
+        for (int j = 0; j < kPacks; ++j) {
+          const int column = at + j * kThreads * kVector;
+          const Floats x = unpacked(packs[j]);
+          Floats dx;
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) dx.values[i] = gradient(x.values[i], b.even);
+          const bool is_plain =
+              (target < column || target >= column + kVector) && column + kVector <= b.counted;
+          if (!is_plain) {
+#pragma unroll
+            for (int i = 0; i < kVector; ++i) dx.values[i] = gradient_at(column + i, x.values[i]);
+          }
+          store_pack(out + column, packed<T>(dx));
+        }
+      },
+      [&](int column) { out[column] = from_float<T>(gradient_at(column, to_float(in[column]))); });
 }
 
 // The number of a rank's columns that are not padding.
@@ -198,9 +237,11 @@ void cross_entropy_statistics(TensorView statistics, ConstView logits, const Lab
   expect_shape(statistics.shape, logits.shape.with(2, kNumCrossEntropyStatistics),
                "cross_entropy: statistics");
   if (rows == 0) return;
-  statistics_kernel<<<static_cast<unsigned>(rows), kRowThreads, 0, native(stream)>>>(
-      statistics.as<float>(), source_of(logits, cols, kWho), targets, first_column, cols,
-      counted_columns(cols, first_column, num_columns));
+  dispatch_floating(logits.dtype, kWho, [&]<class T>() {
+    statistics_kernel<T><<<static_cast<unsigned>(rows), kStatisticsThreads, 0, native(stream)>>>(
+        statistics.as<float>(), logits.as<T>(), is_wide(logits, cols), targets, first_column, cols,
+        counted_columns(cols, first_column, num_columns));
+  });
   MG_CUDA(cudaGetLastError());
 }
 
@@ -240,10 +281,11 @@ void cross_entropy_backward(TensorView dlogits, ConstView dlosses, ConstView log
                           .counted = counted_columns(cols, first_column, num_columns),
                           .spread = spread,
                           .even = spread / static_cast<float>(num_columns)};
-  const dim3 grid(static_cast<unsigned>(rows),
-                  static_cast<unsigned>(divided_up(cols, kThreads * kVector)));
-  backward_kernel<<<grid, kThreads, 0, native(stream)>>>(
-      sink_of(dlogits, cols, kWho), source_of(logits, cols, kWho), targets, backward);
+  dispatch_floating(logits.dtype, kWho, [&]<class T>() {
+    backward_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, native(stream)>>>(
+        dlogits.as<T>(), logits.as<T>(), is_wide(logits, cols) && is_wide(dlogits, cols), targets,
+        backward);
+  });
   MG_CUDA(cudaGetLastError());
 }
 
