@@ -215,7 +215,8 @@ void elementwise(int64_t rows, int64_t cols, Stream s) {
   Tensor y = empty_like(x);
   Tensor dbias({cols}, DType::kFloat32, s);
   const Shape matrix = std::as_const(x).rows().shape;
-  Tensor workspace({kernels::bias_activation_backward_workspace_bytes(matrix, s)}, DType::kUInt8, s);
+  Tensor workspace({kernels::bias_activation_backward_workspace_bytes(matrix, s)}, DType::kUInt8,
+                   s);
   const int64_t n = x.bytes();
   for (const auto& [name, activation] : {std::pair("gelu tanh", Activation::kGeluTanh),
                                          std::pair("gelu erf", Activation::kGeluErf)}) {

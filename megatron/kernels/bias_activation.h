@@ -21,13 +21,14 @@ void bias_activation_forward(TensorView y, ConstView x, ConstView bias, Activati
 // dx = dy * act'(x + bias). Recomputes x + bias, so only x and bias must be saved.
 //
 //   dx     [rows, f or 2f]  out  may alias x; may alias dy unless gated
-//   dbias  [f or 2f]        out  beta * dbias + sum over rows of dx as stored; any dtype; may be null
+//   dbias  [f or 2f]        out  beta * dbias + sum over rows of dx as stored; may be null
 //   dy     [rows, f]        in
 //   x      [rows, f or 2f]  in
 //   bias   [f or 2f]        in   may be null
 //
-// With beta 0, dbias is not read. The order of its sums depends only on the shape. With a dbias the
-// workspace holds bias_activation_backward_workspace_bytes() bytes of undefined content.
+// dbias is fp32, fp16 or bf16; with beta 0 it is not read. The order of its sums depends only on
+// the shape. With a dbias the workspace holds bias_activation_backward_workspace_bytes() bytes of
+// undefined content.
 void bias_activation_backward(TensorView dx, TensorView dbias, ConstView dy, ConstView x,
                               ConstView bias, Activation activation, float beta,
                               TensorView workspace, Stream stream);

@@ -50,7 +50,8 @@ Variable gelu_mlp(const Variable& x, const Variable& weight1, const Variable& bi
             });
         pre = Tensor();
         y = Tensor();
-        Grads grads = column_parallel_gradients(dpre, x, saved1, Wants({wants[0], wants[1], false}), tp);
+        Grads grads =
+            column_parallel_gradients(dpre, x, saved1, Wants({wants[0], wants[1], false}), tp);
         return {std::move(grads[0]), std::move(grads[1]), dbias1.result(), std::move(dweight2)};
       });
 }
