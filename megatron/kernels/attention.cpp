@@ -181,10 +181,12 @@ cuda::BackwardBytes::BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t
                                    bool has_relative_bias) {
   const auto whole = [](int64_t n, int64_t unit) { return (n + unit - 1) / unit; };
   // The first tile may begin before the first query.
-  const int64_t tiles = b * heads * whole(sq + kDropoutQueries - 1, kBackwardQueries);
+  const int64_t tiles_of_head = whole(sq + kDropoutQueries - 1, kBackwardQueries);
+  const int64_t tiles = b * heads * tiles_of_head;
   const int64_t channels = d <= 64 ? 64 : d <= 96 ? 96 : 128;
   sums = tiles * kBackwardQueries * channels * 4;
   statistics = b * heads * sq * 8;
+  first_keys = b * tiles_of_head * 8;
   // The distances of a tile of keys to all queries.
   const int64_t distances = sq + kBackwardKeys - 1;
   bias_sums = has_relative_bias ? b * heads * whole(sk, kBackwardKeys) * distances * 4 : 0;

@@ -163,8 +163,8 @@ int64_t attention_backward_workspace_bytes(HeadsView dq, HeadsView dk, HeadsView
 struct BackwardBytes {
   BackwardBytes(int64_t b, int64_t heads, int64_t sq, int64_t sk, int64_t d,
                 bool has_relative_bias);
-  int64_t total() const { return sums + statistics + bias_sums + counters; }
-  int64_t sums, statistics, bias_sums, counters;
+  int64_t total() const { return sums + statistics + first_keys + bias_sums + counters; }
+  int64_t sums, statistics, first_keys, bias_sums, counters;
 };
 inline constexpr int64_t kBackwardQueries = 64;  // queries of a tile
 inline constexpr int64_t kBackwardKeys = 128;    // keys of a tile

@@ -15,6 +15,8 @@ struct Scratch {
   // [b, heads, tiles of keys, sq + kKeys - 1]: gradients of scores, over the factor of kept
   // probabilities, by key - query + sq - 1 - the tile's first key; null if they are not wanted
   float* bias_sums;
+  // [b, tiles]: the first key that some query of a tile sees, and that all do; only of documents
+  int2* first_keys;
   int* ticket;
   int* counters;  // [b, heads, tiles]: how many tiles of keys have added to dq
   int tiles;      // of queries of a head
@@ -48,6 +50,9 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) {
     scratch.counters[blockIdx.x] = 0;
     if (blockIdx.x == 0) *scratch.ticket = 0;
+    if (p.document_starts != nullptr && head == 0) {
+      scratch.first_keys[batch * scratch.tiles + tile] = make_int2(seen.first, seen.whole_first);
+    }
   }
   constexpr int kLanes = 8;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -104,17 +109,17 @@ struct Visit {
   __device__ Visit(int first_head, int tiles)
       : head(first_head), tile(tiles), seen{}, adders(seen, 1) {}
 
-  template <bool kIsGeneral>
-  __device__ void advance(const Problem& p, const Work& work, int keys, int tiles, int end_head,
-                          int lane) {
+  // seen_of(tile): the keys that a tile of queries sees.
+  template <class SeenOf>
+  __device__ __forceinline__ void advance(const Work& work, int keys, int tiles, int end_head,
+                                          SeenOf& seen_of) {
     do {
       if (--tile < 0) {
         tile = tiles - 1;
         ++head;
       }
       if (head >= end_head) return;
-      seen = seen_by<kTileQueries, kIsGeneral>(p, work.batch,
-                                               tile * kTileQueries - queries_before_first(p), lane);
+      seen = seen_of(tile);
       adders = Adders(seen, keys);
     } while (!adders.has(work.tile));
   }

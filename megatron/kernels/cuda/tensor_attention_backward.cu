@@ -197,8 +197,12 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
                  is_inside);
   };
 
+  const auto seen_of = [&](int tile) {
+    return seen_by<kTileQueries, kIsGeneral>(
+        p, work.batch, tile * kTileQueries - queries_before_first(p), at.lane);
+  };
   Visit visit(end_head - heads_per_group, scratch.tiles);
-  visit.advance<kIsGeneral>(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
+  visit.advance(work, Shape::kKeys, scratch.tiles, end_head, seen_of);
   KeyTile::template copy<Shape::kBlock>(k_tile, HeadRows<T>(k, work.batch, work.group, p.sk, p.d),
                                         tile_key);
   KeyTile::template copy<Shape::kBlock>(v_tile, HeadRows<T>(v, work.batch, work.group, p.sk, p.d),
@@ -212,7 +216,7 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
   int released = 0;
   while (visit.head < end_head) {
     Visit next = visit;
-    next.advance<kIsGeneral>(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
+    next.advance(work, Shape::kKeys, scratch.tiles, end_head, seen_of);
     wait_for_copies();
     __syncthreads();  // this tile has arrived; the last one is read and its dq added
     if (threadIdx.x == 0 && to_release != nullptr) store_release(to_release, released);
@@ -446,12 +450,14 @@ void tensor_attention_backward(HeadsView dq, HeadsView dk, HeadsView dv, TensorV
   auto* const memory = static_cast<unsigned char*>(workspace);
   const int64_t rows =
       q.s + (settings.dropout.is_active() ? settings.query_offset % kDropoutQueries : 0);
-  auto* const bias_sums = reinterpret_cast<float*>(memory + bytes.sums + bytes.statistics);
+  unsigned char* const after_statistics = memory + bytes.sums + bytes.statistics;
+  auto* const bias_sums = reinterpret_cast<float*>(after_statistics + bytes.first_keys);
   auto* const ticket =
-      reinterpret_cast<int*>(memory + bytes.sums + bytes.statistics + bytes.bias_sums);
+      reinterpret_cast<int*>(after_statistics + bytes.first_keys + bytes.bias_sums);
   const Scratch scratch{.sums = reinterpret_cast<float4*>(memory),
                         .statistics = reinterpret_cast<float2*>(memory + bytes.sums),
                         .bias_sums = has_bias_gradient ? bias_sums : nullptr,
+                        .first_keys = reinterpret_cast<int2*>(after_statistics),
                         .ticket = ticket,
                         .counters = ticket + 1,
                         .tiles = static_cast<int>((rows + kTileQueries - 1) / kTileQueries)};

@@ -140,6 +140,39 @@ struct TwoStages {
   }
 };
 
+// The keys that tiles of queries of a sample see, as backward_statistics_kernel() found them: those
+// of 32 tiles lie in the lanes of a warp, which asks together.
+class SeenByTiles {
+ public:
+  __device__ SeenByTiles(const Problem& p, const Scratch& scratch, int64_t batch, int lane)
+      : problem_(p), tiles_(scratch.tiles), lane_(lane) {
+    if (p.document_starts != nullptr) first_keys_ = scratch.first_keys + batch * scratch.tiles;
+  }
+
+  __device__ __forceinline__ Seen operator()(int tile) {
+    const int query = tile * kTileQueries - queries_before_first(problem_);
+    Seen seen{.first = 0,
+              .last = problem_.last_key(min(query + kTileQueries, problem_.sq) - 1),
+              .whole_first = 0,
+              .whole_last = problem_.last_key(max(query, 0))};
+    if (first_keys_ == nullptr) return seen;
+    if (tile / kWarp != part_) {
+      part_ = tile / kWarp;
+      own_ = first_keys_[min(part_ * kWarp + lane_, tiles_ - 1)];
+    }
+    seen.first = __shfl_sync(kFullMask, own_.x, tile % kWarp);
+    seen.whole_first = __shfl_sync(kFullMask, own_.y, tile % kWarp);
+    return seen;
+  }
+
+ private:
+  const Problem& problem_;
+  const int2* first_keys_ = nullptr;  // of the sample; null without documents
+  int tiles_, lane_;
+  int part_ = -1;  // the 32 tiles
+  int2 own_{};     // the lane's
+};
+
 // Copies the block's keys and values, and fills the ring with the tiles of queries that see them.
 // By one warp.
 template <class Shape, bool kHasDropout>
@@ -162,22 +195,31 @@ __device__ __forceinline__ void fill_backward_ring(
   }
   const int heads_per_group = p.heads / p.groups;
   const int end_head = (work.group + 1) * heads_per_group;
+  SeenByTiles seen_by_tiles(p, scratch, work.batch, at.lane);
   Visit visit(end_head - heads_per_group, scratch.tiles);
   for (TwoStages place;; place.advance()) {
     const int stage = place.stage;
-    visit.advance<false>(p, work, Shape::kKeys, scratch.tiles, end_head, at.lane);
+    visit.advance(work, Shape::kKeys, scratch.tiles, end_head, seen_by_tiles);
+    const bool is_end = visit.head >= end_head;
+    const int query = visit.tile * kTileQueries - queries_before_first(p);
+    // Without a query its row and statistics are zeros, which makes all gradients zero. They are on
+    // their way while this warp waits.
+    float2 statistics[kTileQueries / kWarp] = {};
+#pragma unroll
+    for (int i = 0; i < kTileQueries / kWarp; ++i) {
+      const int own = query + i * kWarp + at.lane;
+      if (is_end || own < 0 || own >= p.sq) continue;
+      statistics[i] = scratch.statistics[(work.batch * p.heads + visit.head) * p.sq + own];
+    }
     barrier::wait(barriers.empty(stage), place.parity ^ 1);
-    if (visit.head >= end_head) {
+    if (is_end) {
       if (at.lane != 0) return;
       steps[stage].head = BackwardStep::kNoHead;
       return barrier::arrive(barriers.full(stage));
     }
-    const int query = visit.tile * kTileQueries - queries_before_first(p);
-    const float2* const from = scratch.statistics + (work.batch * p.heads + visit.head) * p.sq;
-    for (int i = at.lane; i < kTileQueries; i += kWarp) {
-      // Without a query its row and statistics are zeros, which makes all gradients zero.
-      const bool is_inside = query + i >= 0 && query + i < p.sq;
-      tiles.statistics(stage)[i] = is_inside ? from[query + i] : float2{0, 0};
+#pragma unroll
+    for (int i = 0; i < kTileQueries / kWarp; ++i) {
+      tiles.statistics(stage)[i * kWarp + at.lane] = statistics[i];
     }
     if constexpr (kHasDropout) {
       const DropoutHead dropout(p, work.batch, visit.head);

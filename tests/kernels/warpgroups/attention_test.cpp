@@ -101,10 +101,12 @@ bool backward(const Case& c, Buffers& t, const gpu::Timing& timing) {
   std::vector<float4> sums(static_cast<size_t>(pairs * tiles * kTileQueries * c.d / 4),
                            float4{NAN, NAN, NAN, NAN});
   std::vector<float2> statistics(static_cast<size_t>(pairs * c.sq));
+  std::vector<int2> first_keys(static_cast<size_t>(c.b * tiles), int2{-7, -7});
   std::vector<int> counters(static_cast<size_t>(1 + pairs * tiles), 7);
   const Scratch scratch{.sums = sums.data(),
                         .statistics = statistics.data(),
                         .bias_sums = nullptr,
+                        .first_keys = first_keys.data(),
                         .ticket = counters.data(),
                         .counters = counters.data() + 1,
                         .tiles = tiles};

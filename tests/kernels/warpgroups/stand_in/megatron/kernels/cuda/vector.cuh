@@ -27,12 +27,16 @@ namespace megatron::kernels::cuda {
 using std::max;
 using std::min;
 
+struct alignas(8) int2 {
+  int x, y;
+};
 struct alignas(8) float2 {
   float x, y;
 };
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+inline int2 make_int2(int x, int y) { return {x, y}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 template <class T>
