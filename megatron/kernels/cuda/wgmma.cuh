@@ -184,6 +184,15 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
 
+// Adds to four floats in global memory and goes on: a load after the next barrier would not see it
+// yet, but a thread that loads what store_release() (mma.cuh) stored after a barrier does. By any
+// thread.
+__device__ __forceinline__ void add_to_global(float4* to, const float (&x)[4]) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+
 // Starts copying a tile whose first row is `row` of a head of a sample, channels [channel, channel
 // + 64), zero outside of the head; tensor_map.h has made the map. The barrier counts the bytes of a
 // whole tile. By one thread.

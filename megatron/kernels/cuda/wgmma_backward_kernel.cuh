@@ -142,32 +142,30 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
     float4* const partial = scratch.sums +
                             (query_tile * Shape::kWarps + at.warp) * (Shape::kSumTiles * kWarp) +
                             at.lane;
-    float4 earlier[Shape::kSumTiles];
     barrier::wait(barriers.turn(), turn_parity);
-    if constexpr (Shape::kIsWide) wgmma_wait<1>();  // frees the registers of left factors
-#pragma unroll
-    for (int t = 0; t < Shape::kSumTiles; ++t) {
-      earlier[t] = step.before > 0 ? __ldcg(partial + t * kWarp) : float4{0, 0, 0, 0};
-    }
     wgmma_wait<0>();
     hold(part);
     hold(dk_sums[0]);
     hold(dv_sums[0]);
     __syncwarp();  // all lanes have read the statistics
     if (at.lane == 0) barrier::arrive(barriers.empty(stage));
+    if (!step.is_last && step.before > 0) {
 #pragma unroll
-    for (int t = 0; t < Shape::kSumTiles; ++t) {
-      part[t][0] += earlier[t].x;
-      part[t][1] += earlier[t].y;
-      part[t][2] += earlier[t].z;
-      part[t][3] += earlier[t].w;
-    }
-    if (!step.is_last) {
+      for (int t = 0; t < Shape::kSumTiles; ++t) add_to_global(partial + t * kWarp, part[t]);
+    } else if (!step.is_last) {
 #pragma unroll
       for (int t = 0; t < Shape::kSumTiles; ++t) {
         __stcg(partial + t * kWarp, make_float4(part[t][0], part[t][1], part[t][2], part[t][3]));
       }
     } else {
+#pragma unroll
+      for (int t = 0; t < Shape::kSumTiles && step.before > 0; ++t) {
+        const float4 earlier = __ldcg(partial + t * kWarp);
+        part[t][0] += earlier.x;
+        part[t][1] += earlier.y;
+        part[t][2] += earlier.z;
+        part[t][3] += earlier.w;
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int own = query + at.warp % 4 * kUnit + at.row + h * 8;

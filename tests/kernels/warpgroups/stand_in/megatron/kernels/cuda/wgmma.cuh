@@ -52,6 +52,9 @@ void give_registers() {}
 
 inline unsigned char* dynamic_shared_memory() { return gpu::dynamic_memory(); }
 inline void store_shared(uint32_t to, uint32_t word) { gpu::store(to, word); }
+inline void add_to_global(float4* to, const float (&x)[4]) {
+  *to = {to->x + x[0], to->y + x[1], to->z + x[2], to->w + x[3]};
+}
 inline void copy_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int channel, int row,
                       int head, int group, int batch) {
   gpu::copy(to, map, barrier, {channel, row, head, group, batch});
