@@ -8,9 +8,6 @@
 
 namespace megatron {
 
-// The `count` indices of the largest logits, largest first, equal ones by index.
-std::vector<int64_t> largest(std::span<const float> logits, int64_t count);
-
 // The candidates of a step of a beam search, best first: tokens below vocab_size behind the beams,
 // whose logits are rows [beam]. Fewer than num_candidates() for a small vocabulary.
 std::vector<BeamCandidate> best_candidates(const BeamSearch& beams,

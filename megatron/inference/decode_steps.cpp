@@ -48,8 +48,9 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
   for (int64_t i = 0; i < max_rows_; ++i) queries.push_back(static_cast<int32_t>(i));
   queries_ = tensor_of(queries, {max_rows_}).to(stream_);
   drawn_ = zeros({max_rows_}, DType::kInt32, stream_);
-  for (auto& readback : readbacks_) {
-    readback = std::make_unique<Readback>(drawn_.bytes(), stream_.device);
+  probabilities_ = probabilities_of_rows(max_rows_, stream_);
+  for (auto& result : results_) {
+    result = std::make_unique<Result>(drawn_, probabilities_);
   }
   if (TextStep::takes(model, cache)) text_step_.emplace(model, cache);
   if (!stream_.is_cpu()) pool_.keep();
@@ -63,17 +64,31 @@ void DecodeSteps::launch(std::span<const DecodeRow> rows) {
   Kind& kind = kind_of(padded(count), max_length);
   upload(rows, kind.ids.size(1));
   run(kind);
-  const size_t place = next_readback_;
-  next_readback_ = (next_readback_ + 1) % kMostAhead;
-  readbacks_[place]->start(std::as_const(drawn_).view().data, stream_);
-  launched_.push_back({count, place});
+  const bool has_probabilities = std::any_of(rows.begin(), rows.end(), [](const DecodeRow& row) {
+    return row.draw.num_probabilities > 0;
+  });
+  const size_t place = next_result_;
+  next_result_ = (next_result_ + 1) % kMostAhead;
+  Result& result = *results_[place];
+  result.tokens.start(std::as_const(drawn_).view().data, stream_);
+  if (has_probabilities) {
+    result.probabilities.start(std::as_const(probabilities_).view().data, stream_);
+  }
+  launched_.push_back({count, place, has_probabilities});
 }
 
-std::vector<int32_t> DecodeSteps::take() {
+DrawnTokens DecodeSteps::take() {
   const Launched step = launched_.front();
   launched_.pop_front();
-  const auto* const tokens = reinterpret_cast<const int32_t*>(readbacks_[step.readback]->wait());
-  return {tokens, tokens + step.rows};
+  Result& result = *results_[step.result];
+  const auto* const tokens = reinterpret_cast<const int32_t*>(result.tokens.wait());
+  DrawnTokens drawn{{tokens, tokens + step.rows}};
+  if (step.has_probabilities) {
+    const auto* const found =
+        reinterpret_cast<const kernels::TokenLogProbability*>(result.probabilities.wait());
+    drawn.probabilities.assign(found, found + step.rows * kernels::kMostProbabilities);
+  }
+  return drawn;
 }
 
 // A GPU has one graph for several numbers of rows; the CPU would compute the padding.
@@ -143,7 +158,11 @@ void DecodeSteps::compute(Kind& kind) {
       kind.ids.view(), kind.positions.view(), std::as_const(tokens_).slice(0, rows).view(),
       std::as_const(lengths_).slice(0, rows).view(), std::as_const(drawn_).view(), stream_);
   const auto draw = [&](const Tensor& logits) {
-    draw_tokens(drawn_, logits, draws_.slice(0, rows * kDrawWords));
+    draw_tokens(drawn_, probabilities_, logits, draws_.slice(0, rows * kDrawWords),
+                {.ids = cache_.ids().view(),
+                 .pages = std::as_const(kind.batch.pages).view(),
+                 .lengths = std::as_const(kind.batch.lengths).view(),
+                 .last = std::as_const(kind.ids).reshape({rows}).view()});
   };
   if (rows == 1 && text_step_) {
     return draw(text_step_->logits(kind.ids, kind.positions, kind.batch.pages, kind.batch.lengths,

@@ -45,9 +45,8 @@ class DecodeSteps {
 
   // Queues a step for 1 to max_rows rows. REQUIRES: fewer than kMostAhead steps are not read.
   void launch(std::span<const DecodeRow> rows);
-  // Waits for the first step that is not read: a token for each of its rows, kernels::kNoToken
-  // where logits are NaN.
-  std::vector<int32_t> take();
+  // Waits for the first step that is not read: what its rows drew.
+  DrawnTokens take();
 
  private:
   // Steps of one padded number of rows and longest length.
@@ -59,7 +58,15 @@ class DecodeSteps {
   };
   struct Launched {
     int64_t rows = 0;
-    size_t readback = 0;
+    size_t result = 0;
+    bool has_probabilities = false;
+  };
+  // What the host reads of a step; probabilities where a row asks for some.
+  struct Result {
+    Result(const Tensor& drawn, const Tensor& found)
+        : tokens(drawn.bytes(), drawn.stream().device),
+          probabilities(found.bytes(), found.stream().device) {}
+    Readback tokens, probabilities;
   };
 
   int64_t padded(int64_t rows) const;
@@ -80,11 +87,12 @@ class DecodeSteps {
   Tensor draws_, tokens_, lengths_, pages_;  // parts of inputs_
   Tensor queries_;                           // 0, 1, ..
   Tensor drawn_;                             // [max_rows] int32
+  Tensor probabilities_;                     // of max_rows rows
   std::vector<int32_t> host_inputs_;
   std::map<std::pair<int64_t, int64_t>, Kind> kinds_;  // by rows and longest length
   bool records_ = true;
-  std::array<std::unique_ptr<Readback>, kMostAhead> readbacks_;
-  size_t next_readback_ = 0;
+  std::array<std::unique_ptr<Result>, kMostAhead> results_;
+  size_t next_result_ = 0;
   std::deque<Launched> launched_;
 };
 

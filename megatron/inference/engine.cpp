@@ -306,7 +306,8 @@ void Engine::launch(std::span<const Part> parts) {
   for (const Part& part : parts) {
     const Row& row = *part.row;
     rows.push_back({row.tokens.back(), static_cast<int64_t>(row.tokens.size()), row.pages,
-                    draw_of(part.group->request, part.group->num_drawn(row))});
+                    draw_of(part.group->request, part.group->num_drawn(row),
+                            model_.config().counted_vocab_size())});
     groups.push_back(part.group->shared_from_this());
   }
   steps_->launch(rows);
@@ -334,8 +335,8 @@ bool Engine::launch_ahead() {
       if (pool_.num_available() <= reserved) return false;
       row.pages.push_back(pool_.allocate());
     }
-    rows.push_back(
-        {drawn_by(static_cast<int64_t>(i)), length, row.pages, draw_of(group->request, step)});
+    rows.push_back({drawn_by(static_cast<int64_t>(i)), length, row.pages,
+                    draw_of(group->request, step, model_.config().counted_vocab_size())});
     groups.push_back(group);
   }
   if (rows.empty()) return false;
@@ -350,10 +351,11 @@ void Engine::finish_launched(std::vector<RequestProgress>& all) {
   const std::vector<std::shared_ptr<Group>> groups = std::move(launched_.front());
   launched_.pop_front();
   const auto begin = std::chrono::steady_clock::now();
-  const std::vector<int32_t> tokens = steps_->take();
+  const DrawnTokens drawn = steps_->take();
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
   counts_.waited_seconds += waited.count();
   ++counts_.launched_steps;
+  std::vector<double> values;
   for (size_t i = 0; i < groups.size(); ++i) {
     if (!groups[i]->is_running) continue;
     Part part;
@@ -361,14 +363,31 @@ void Engine::finish_launched(std::vector<RequestProgress>& all) {
     part.row = &part.group->rows.front();
     part.draws = true;
     ++part.row->cached;
-    const double token = tokens[i];
-    all.push_back(apply(part, {&token, 1}));
+    values.clear();
+    append_drawn(part.group->request, drawn.tokens[i], drawn.probabilities_of(i), values);
+    all.push_back(apply(part, values));
   }
   settle(all);
 }
 
+// The tokens of the parts, where draws find them.
+void Engine::put_ids(std::span<const Part> parts) {
+  std::vector<int32_t> ids, slots;
+  for (const Part& part : parts) {
+    for (int64_t i = part.begin; i < part.begin + part.count; ++i) {
+      const int64_t page = part.row->pages[static_cast<size_t>(i / pool_.page_tokens())];
+      ids.push_back(part.row->tokens[static_cast<size_t>(i)]);
+      slots.push_back(static_cast<int32_t>(page * pool_.page_tokens() + i % pool_.page_tokens()));
+    }
+  }
+  const Shape shape = {std::ssize(ids)};
+  kernels::put_ids(cache_.ids().view(), tensor_of(ids, shape).to(model_.stream()).view(),
+                   tensor_of(slots, shape).to(model_.stream()).view(), model_.stream());
+}
+
 Tensor Engine::run(std::span<const Part> parts) {
   const NoGrad no_grad;
+  if (draws(model_)) put_ids(parts);
   std::vector<int64_t> tokens;
   std::vector<int64_t> positions;
   std::vector<PagedRow> rows;

@@ -54,8 +54,9 @@ struct EngineState {
 // where logits nearly tie.
 //
 // A step whose rows all draw their next token on the device goes through DecodeSteps. Requests that
-// need the logits on the host do not: log-probabilities, penalties, logit_bias, never_after, beams,
-// and stop tokens that min_new_tokens forbids. A T5 never goes through DecodeSteps.
+// need the logits on the host do not: logit_bias, never_after, beams, stop tokens that
+// min_new_tokens forbids, and more than 20 of the most probable tokens. A T5 never goes through
+// DecodeSteps.
 //
 // Every rank of the model makes the same calls and gets the same results. Each step has one gather
 // over the tensor-parallel ranks of the last stage and one broadcast.
@@ -113,7 +114,8 @@ class Engine {
                     std::vector<double>& values) const;
   int64_t num_values(const Part& part) const;
   static bool all_draw_on_device(std::span<const Part> parts);
-  static std::vector<kernels::Draw> draws_of(std::span<const Part> parts);
+  DrawnTokens drawn_by_device(std::span<const Part> parts, const Tensor& logits);
+  void put_ids(std::span<const Part> parts);
 
   RequestProgress apply(const Part& part, std::span<const double> values);
   void apply_token(const Part& part, std::span<const double> values, RequestProgress& progress);

@@ -97,11 +97,13 @@ struct Engine::Part {
 // Rows `ids` of hidden [t, 1, h]: [ids, 1, h].
 Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids);
 
-// Whether the device can draw token `step` of a request: nothing else of the logits is asked for,
-// and no logit is changed.
+// Whether the device can draw token `step` of a request.
 bool draws_on_device(const Request& request, int64_t step);
-// How it draws the token.
-kernels::Draw draw_of(const Request& request, int64_t step);
+// How it draws the token. Ids from known_size on have no probability.
+kernels::Draw draw_of(const Request& request, int64_t step, int64_t known_size);
+// Appends what a request asked for: the token that was drawn, then log-probabilities.
+void append_drawn(const Request& request, int32_t token,
+                  std::span<const kernels::TokenLogProbability> found, std::vector<double>& values);
 
 // Whether the last of a request's tokens ends it.
 bool stops(const Request& request, std::span<const int32_t> tokens);

@@ -51,18 +51,36 @@ Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids) {
 }
 
 bool draws_on_device(const Request& request, int64_t step) {
-  const SamplingOptions& sampling = request.sampling;
-  const bool keeps_logits = sampling.repetition_penalty == 1.0 && sampling.presence_penalty == 0 &&
-                            sampling.frequency_penalty == 0 && sampling.logit_bias.empty() &&
-                            !request.never_after;
   const bool may_stop = request.stop_tokens.empty() || step >= request.min_new_tokens;
-  return keeps_logits && may_stop && !request.beams && !request.return_log_probabilities &&
-         request.num_top == 0;
+  return request.sampling.logit_bias.empty() && !request.never_after && may_stop &&
+         !request.beams && request.num_top < kernels::kMostProbabilities;
 }
 
-kernels::Draw draw_of(const Request& request, int64_t step) {
-  return draw_of(request.sampling, top_p_at(request.sampling, step),
-                 sampling_uniform(request.seed, request.row, step), request.vocab_size);
+kernels::Draw draw_of(const Request& request, int64_t step, int64_t known_size) {
+  kernels::Draw draw = draw_of(request.sampling, top_p_at(request.sampling, step),
+                               sampling_uniform(request.seed, request.row, step),
+                               request.vocab_size, static_cast<int64_t>(request.prompt.size()));
+  draw.known_size = static_cast<int32_t>(known_size);
+  if (request.return_log_probabilities || request.num_top > 0) {
+    draw.num_probabilities = 1 + static_cast<int32_t>(request.num_top);
+  }
+  return draw;
+}
+
+void append_drawn(const Request& request, int32_t token,
+                  std::span<const kernels::TokenLogProbability> found,
+                  std::vector<double>& values) {
+  values.push_back(token == kernels::kNoToken ? kNotDrawn : token);
+  const auto num_top = static_cast<size_t>(request.num_top);
+  const size_t end = values.size() + (request.return_log_probabilities ? 1 : 0) + 2 * num_top;
+  if (token != kernels::kNoToken) {
+    if (request.return_log_probabilities) values.push_back(found.front().log_probability);
+    for (size_t i = 1; i <= num_top; ++i) {
+      values.push_back(static_cast<double>(found[i].token));
+      values.push_back(found[i].log_probability);
+    }
+  }
+  values.resize(end);
 }
 
 bool stops(const Request& request, std::span<const int32_t> tokens) {
@@ -93,13 +111,33 @@ bool Engine::all_draw_on_device(std::span<const Part> parts) {
   });
 }
 
-std::vector<kernels::Draw> Engine::draws_of(std::span<const Part> parts) {
+// Draws for the parts that the device can draw for; the others get no token.
+DrawnTokens Engine::drawn_by_device(std::span<const Part> parts, const Tensor& logits) {
   std::vector<kernels::Draw> draws;
+  std::vector<int32_t> pages, lengths;
+  size_t most_pages = 1;
+  for (const Part& part : parts) most_pages = std::max(most_pages, part.row->pages.size());
   for (const Part& part : parts) {
     if (!part.draws) continue;
-    draws.push_back(draw_of(part.group->request, part.group->num_drawn(*part.row)));
+    const Request& request = part.group->request;
+    const int64_t step = part.group->num_drawn(*part.row);
+    draws.push_back(draws_on_device(request, step)
+                        ? draw_of(request, step, model_.config().counted_vocab_size())
+                        : kernels::Draw{});
+    pages.insert(pages.end(), part.row->pages.begin(), part.row->pages.end());
+    pages.resize(draws.size() * most_pages);
+    lengths.push_back(static_cast<int32_t>(part.row->tokens.size()));
   }
-  return draws;
+  const auto rows = std::ssize(draws);
+  const bool reads_texts = std::any_of(
+      draws.begin(), draws.end(), [](const kernels::Draw& draw) { return draw.has_penalty(); });
+  if (!reads_texts) return drawn_tokens(logits, draws, {});
+  const Tensor table =
+      tensor_of(pages, {rows, static_cast<int64_t>(most_pages)}).to(logits.stream());
+  const Tensor text_lengths = tensor_of(lengths, {rows}).to(logits.stream());
+  return drawn_tokens(
+      logits, draws,
+      {.ids = cache_.ids().view(), .pages = table.view(), .lengths = text_lengths.view()});
 }
 
 std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& hidden) {
@@ -124,28 +162,43 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
   Tensor logits;
   if (!last_tokens.empty()) logits = gathered_logits(model_, rows_of(hidden, last_tokens));
   if (!draws(model_)) return std::vector<double>(static_cast<size_t>(count));
-  if (logits.defined() && forced.empty() && all_draw_on_device(parts)) {
-    const std::vector<int32_t> tokens = drawn_tokens(logits, draws_of(parts));
-    return {tokens.begin(), tokens.end()};
+  DrawnTokens drawn;
+  Tensor here;  // the logits of the rows that the host draws for
+  std::vector<int64_t> rows_here;
+  int64_t row = 0;
+  for (const Part& part : parts) {
+    if (!part.draws) continue;
+    if (!draws_on_device(part.group->request, part.group->num_drawn(*part.row))) {
+      rows_here.push_back(row);
+    }
+    ++row;
   }
-  logits = on_host(logits);
+  if (std::ssize(rows_here) < row) drawn = drawn_by_device(parts, logits);
+  if (!rows_here.empty()) here = on_host(rows_of(logits, rows_here));
 
   const int64_t known = model_.config().counted_vocab_size();
   size_t next_forced = 0;
-  int64_t logits_row = 0;
+  size_t next_drawn = 0;
+  int64_t next_here = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
+    const Request& request = part.group->request;
     if (part.num_forced > 0) {
       const auto found = std::as_const(forced[next_forced++]).span<float>();
       values.insert(values.end(), found.begin(), found.end());
     }
     if (!part.draws) continue;
-    if (!part.group->beams) {
-      select_token(part, row_of(logits, logits_row, known), values);
-    } else if (part.is_first) {
-      select_beams(parts.subspan(i, part.group->rows.size()), logits, logits_row, values);
+    const size_t drawn_row = next_drawn++;
+    if (draws_on_device(request, part.group->num_drawn(*part.row))) {
+      append_drawn(request, drawn.tokens[drawn_row], drawn.probabilities_of(drawn_row), values);
+      continue;
     }
-    ++logits_row;
+    const int64_t row_here = next_here++;
+    if (!part.group->beams) {
+      select_token(part, row_of(here, row_here, known), values);
+    } else if (part.is_first) {
+      select_beams(parts.subspan(i, part.group->rows.size()), here, row_here, values);
+    }
   }
   return values;
 }
@@ -153,23 +206,15 @@ std::vector<double> Engine::selected(std::span<const Part> parts, const Tensor& 
 void Engine::select_token(const Part& part, std::span<float> logits,
                           std::vector<double>& values) const {
   const Request& request = part.group->request;
-  const size_t end = values.size() + static_cast<size_t>(num_values(part) - part.num_forced);
-  if (has_nan(logits)) {
-    values.push_back(kNotDrawn);
-    values.resize(end);
-    return;
-  }
+  if (has_nan(logits)) return append_drawn(request, kernels::kNoToken, {}, values);
   forbid(logits, request, part.row->tokens);
-  const int64_t token = drawn_token(request, part.row->tokens, logits);
-  values.push_back(static_cast<double>(token));
-  if (!request.return_log_probabilities && request.num_top == 0) return;
-  const double sum = log_sum_exp(logits);
-  const auto log_probability = [&](int64_t id) { return logits[static_cast<size_t>(id)] - sum; };
-  if (request.return_log_probabilities) values.push_back(log_probability(token));
-  for (const int64_t id : largest(logits, request.num_top)) {
-    values.push_back(static_cast<double>(id));
-    values.push_back(log_probability(id));
+  const auto token = static_cast<int32_t>(drawn_token(request, part.row->tokens, logits));
+  std::vector<kernels::TokenLogProbability> found;
+  if (request.return_log_probabilities || request.num_top > 0) {
+    found.resize(1 + static_cast<size_t>(request.num_top));
   }
+  kernels::cpu::find_probabilities(found, logits, token);
+  append_drawn(request, token, found, values);
 }
 
 void Engine::select_beams(std::span<const Part> parts, const Tensor& logits, int64_t first_row,

@@ -70,24 +70,47 @@ Tensor on_host(const Tensor& logits) {
   return cast(logits, DType::kFloat32).to(Stream{}).reshape({logits.size(0), logits.size(2)});
 }
 
-void draw_tokens(Tensor& tokens, const Tensor& logits, const Tensor& draws) {
+bool wants_probabilities(std::span<const kernels::Draw> draws) {
+  return std::any_of(draws.begin(), draws.end(),
+                     [](const kernels::Draw& draw) { return draw.num_probabilities > 0; });
+}
+
+Tensor probabilities_of_rows(int64_t rows, Stream stream) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(kernels::TokenLogProbability));
+  return zeros({rows, kernels::kMostProbabilities * kBytes}, DType::kUInt8, stream);
+}
+
+void draw_tokens(Tensor& tokens, Tensor& probabilities, const Tensor& logits, const Tensor& draws,
+                 const kernels::DrawTexts& texts) {
   const Stream stream = logits.stream();
   const ConstView rows = logits.rows();
   Workspace workspace(kernels::draw_workspace_bytes(rows.size(0), rows.size(1), stream), stream);
-  kernels::draw_tokens(tokens.slice(0, rows.size(0)).view(), rows,
-                       {draws.view().data, {draws.bytes()}, DType::kUInt8}, workspace.view(),
-                       stream);
+  Tensor found;
+  if (probabilities.defined()) found = probabilities.slice(0, rows.size(0));
+  kernels::draw_tokens(
+      tokens.slice(0, rows.size(0)).view(), found.defined() ? found.view() : TensorView{}, rows,
+      {draws.view().data, {draws.bytes()}, DType::kUInt8}, texts, workspace.view(), stream);
 }
 
-std::vector<int32_t> drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> draws) {
+DrawnTokens drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> draws,
+                         const kernels::DrawTexts& texts) {
   const auto bytes = static_cast<int64_t>(draws.size_bytes());
   Tensor near({bytes}, DType::kUInt8, logits.stream());
   upload_bytes(near.view().data, draws.data(), bytes, logits.stream());
   Tensor tokens({logits.size(0)}, DType::kInt32, logits.stream());
-  draw_tokens(tokens, logits, near);
+  Tensor probabilities;
+  if (wants_probabilities(draws)) {
+    probabilities = probabilities_of_rows(logits.size(0), logits.stream());
+  }
+  draw_tokens(tokens, probabilities, logits, near, texts);
   const Tensor here = tokens.to(Stream{});
   const auto all = here.span<int32_t>();
-  return {all.begin(), all.end()};
+  DrawnTokens drawn{{all.begin(), all.end()}};
+  if (!probabilities.defined()) return drawn;
+  const Tensor found = probabilities.to(Stream{});
+  const auto* const first = static_cast<const kernels::TokenLogProbability*>(found.view().data);
+  drawn.probabilities.assign(first, first + logits.size(0) * kernels::kMostProbabilities);
+  return drawn;
 }
 
 Tensor forced_log_probabilities(const InferenceModel& model, const Tensor& hidden,

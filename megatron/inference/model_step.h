@@ -53,11 +53,31 @@ Tensor gathered_logits(const InferenceModel& model, const Tensor& hidden);
 // Logits [r, 1, v] in fp32 on the host: [r, v]. Undefined if they are.
 Tensor on_host(const Tensor& logits);
 
+// Tokens that were drawn, on the host.
+struct DrawnTokens {
+  std::vector<int32_t> tokens;  // kernels::kNoToken where logits are NaN
+  // kernels::kMostProbabilities for each of them; empty if nobody asked for any.
+  std::vector<kernels::TokenLogProbability> probabilities = {};
+
+  std::span<const kernels::TokenLogProbability> probabilities_of(size_t row) const {
+    if (probabilities.empty()) return {};
+    return std::span(probabilities)
+        .subspan(row * kernels::kMostProbabilities, kernels::kMostProbabilities);
+  }
+};
+// Whether one of the draws asks for log-probabilities.
+bool wants_probabilities(std::span<const kernels::Draw> draws);
+// Room for the log-probabilities of so many rows: [rows, bytes] uint8.
+Tensor probabilities_of_rows(int64_t rows, Stream stream);
+
 // Draws a token for each row of logits [r, 1, v] (kernels/draw.h).
-//   tokens [at least r] int32    draws  r kernels::Draw, in any dtype
-void draw_tokens(Tensor& tokens, const Tensor& logits, const Tensor& draws);
+//   tokens [at least r] int32    probabilities  of at least r rows, or undefined
+//   draws  r kernels::Draw, in any dtype
+void draw_tokens(Tensor& tokens, Tensor& probabilities, const Tensor& logits, const Tensor& draws,
+                 const kernels::DrawTexts& texts);
 // The same for draws on the host; waits for the tokens.
-std::vector<int32_t> drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> draws);
+DrawnTokens drawn_tokens(const Tensor& logits, std::span<const kernels::Draw> draws,
+                         const kernels::DrawTexts& texts);
 
 // Log-probabilities of ids [b, n] at the first n positions of hidden [s, b, h]: [n, b] fp32 on the
 // host of the rank that draws, a chunk of positions at a time. Undefined on the other ranks.

@@ -60,12 +60,31 @@ class CachedText {
     const Tensor hidden = run_stages(model_, input, &cached).data();
     const Tensor logits = gathered_logits(model_, hidden.slice(count - 1, 1));
     std::vector<double> token = {0};
-    if (logits.defined()) token[0] = drawn_tokens(logits, {&draw, 1}).front();
+    if (logits.defined()) token[0] = drawn_token(logits, tokens, draw);
     share(model_, token);
     return static_cast<int32_t>(token[0]);
   }
 
  private:
+  // What follows the text, whose last tokens are these.
+  int32_t drawn_token(const Tensor& logits, std::span<const int32_t> tokens,
+                      const kernels::Draw& draw) {
+    const Stream stream = model_.stream();
+    std::vector<int32_t> slots(tokens.size());  // page i is the i-th one of the text
+    std::iota(slots.begin(), slots.end(), static_cast<int32_t>(length_ - std::ssize(tokens)));
+    const auto near = [&](std::span<const int32_t> values, const Shape& shape) {
+      return tensor_of(std::vector<int32_t>(values.begin(), values.end()), shape).to(stream);
+    };
+    const Shape count = {std::ssize(tokens)};
+    kernels::put_ids(cache_.ids().view(), near(tokens, count).view(), near(slots, count).view(),
+                     stream);
+    const Tensor pages = near(pages_, {1, std::ssize(pages_)});
+    const Tensor length = near(std::vector<int32_t>{static_cast<int32_t>(length_)}, {1});
+    return drawn_tokens(
+               logits, {&draw, 1},
+               {.ids = cache_.ids().view(), .pages = pages.view(), .lengths = length.view()})
+        .tokens.front();
+  }
   KvCache cache_of(const std::vector<int32_t>& pages) const {
     return {
         model_.config(), model_.decoder_layers(), model_.parallel.tensor.size(), std::ssize(pages),
@@ -118,9 +137,9 @@ Generation generate_with_neighbors(const InferenceModel& model, const Request& r
   const int64_t most = std::min(request.max_new_tokens, chunks.total - length);
   std::span<const int32_t> unread = made.tokens;
   for (int64_t step = 0; step < most && !made.is_stopped; ++step) {
-    const int32_t token =
-        text.next(unread, draw_of(request.sampling, top_p_at(request.sampling, step),
-                                  sampling_uniform(request.seed, request.row, step), vocab));
+    const int32_t token = text.next(
+        unread, draw_of(request.sampling, top_p_at(request.sampling, step),
+                        sampling_uniform(request.seed, request.row, step), vocab, length));
     if (token == kernels::kNoToken) throw Error(kNotANumber);
     made.tokens.push_back(token);
     unread = std::span(made.tokens).last(1);

@@ -25,10 +25,10 @@ struct TwoChunks {
 TwoChunks two_chunks(int64_t prompt_length, const TransformerConfig& config);
 
 // Continues the prompt: its neighbours are read once, keys and values of all layers are kept. Draws
-// as Engine does; of the request it knows prompt, max_new_tokens, sampling without penalties, seed,
-// row, vocab_size and stop_tokens. The continuation ends where the two chunks do. Every rank of the
-// model calls it and gets the same result. Throws ConfigError for an empty prompt or an id that is
-// not in the vocabulary. REQUIRES: the model is a Retro on one stage whose gate is open.
+// as Engine does; of the request it knows prompt, max_new_tokens, sampling without logit_bias,
+// seed, row, vocab_size and stop_tokens. The continuation ends where the two chunks do. Every rank
+// of the model calls it and gets the same result. Throws ConfigError for an empty prompt or an id
+// that is not in the vocabulary. REQUIRES: the model is a Retro on one stage whose gate is open.
 Generation generate_with_neighbors(const InferenceModel& model, const Request& request,
                                    const PromptNeighbors& neighbors);
 

@@ -40,12 +40,12 @@ double top_p_at(const SamplingOptions& options, int64_t step);
 void adjust_logits(std::span<float> logits, const SamplingOptions& options,
                    std::span<const int32_t> tokens, int64_t prompt_length);
 
-// How the kernels draw a step's token among vocab_size ids (kernels/draw.h).
+// How the kernels draw a step's token among vocab_size ids, without logit_bias (kernels/draw.h).
 kernels::Draw draw_of(const SamplingOptions& options, double top_p, double uniform,
-                      int64_t vocab_size);
+                      int64_t vocab_size, int64_t prompt_length);
 
 // The index drawn from one row of logits, which adjust_logits() has seen, at `uniform` in [0, 1):
-// kernels::draw_tokens() on the host. NaN is refused with Error.
+// as kernels::draw_tokens() does. NaN is refused with Error.
 //   logits  fp32, one per token
 int64_t sample(std::span<const float> logits, const SamplingOptions& options, double top_p,
                double uniform);
@@ -56,8 +56,5 @@ double sampling_uniform(uint64_t seed, int64_t row, int64_t step);
 
 // log(softmax(logits))[token], in fp64 sums over all logits.
 double log_probability(std::span<const float> logits, int64_t token);
-
-// log(sum(exp(logits))), the difference between a logit and its log-probability.
-double log_sum_exp(std::span<const float> logits);
 
 }  // namespace megatron

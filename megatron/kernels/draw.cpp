@@ -4,18 +4,39 @@
 
 namespace megatron::kernels {
 
-void draw_tokens(TensorView tokens, ConstView logits, ConstView draws, TensorView workspace,
-                 Stream stream) {
+void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, ConstView draws,
+                 const DrawTexts& texts, TensorView workspace, Stream stream) {
   const int64_t rows = logits.size(0);
   expect_shape(tokens.shape, {rows}, "draw_tokens: tokens");
   expect_dtype(tokens.dtype, DType::kInt32, "draw_tokens: tokens");
+  if (probabilities.data != nullptr) {
+    expect_shape(probabilities.shape,
+                 {rows, kMostProbabilities * static_cast<int64_t>(sizeof(TokenLogProbability))},
+                 "draw_tokens: probabilities");
+  }
   expect_shape(logits.shape, {rows, logits.size(1)}, "draw_tokens: logits");
   expect_shape(draws.shape, {rows * static_cast<int64_t>(sizeof(Draw))}, "draw_tokens: draws");
-  if (stream.is_cpu()) return cpu::draw_tokens(tokens, logits, draws, stream);
+  if (texts.ids.data != nullptr) {
+    expect_shape(texts.pages.shape, {rows, texts.pages.size(1)}, "draw_tokens: pages");
+    expect_shape(texts.lengths.shape, {rows}, "draw_tokens: lengths");
+    if (texts.last.data != nullptr) expect_shape(texts.last.shape, {rows}, "draw_tokens: last");
+  }
+  if (stream.is_cpu()) {
+    return cpu::draw_tokens(tokens, probabilities, logits, draws, texts, stream);
+  }
   if constexpr (kBuiltWithCuda) {
-    return cuda::draw_tokens(tokens, logits, draws, workspace, stream);
+    return cuda::draw_tokens(tokens, probabilities, logits, draws, texts, workspace, stream);
   }
   throw_built_without_cuda("draw_tokens");
+}
+
+void put_ids(TensorView ids, ConstView tokens, ConstView slots, Stream stream) {
+  expect_dtype(ids.dtype, DType::kInt32, "put_ids: ids");
+  expect_dtype(tokens.dtype, DType::kInt32, "put_ids: tokens");
+  expect_shape(slots.shape, tokens.shape, "put_ids: slots");
+  if (stream.is_cpu()) return cpu::put_ids(ids, tokens, slots, stream);
+  if constexpr (kBuiltWithCuda) return cuda::put_ids(ids, tokens, slots, stream);
+  throw_built_without_cuda("put_ids");
 }
 
 int64_t draw_workspace_bytes(int64_t rows, int64_t v, Stream stream) {

@@ -2,28 +2,67 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
+#include "megatron/device/host_device.h"
 
 namespace megatron::kernels {
 
-// How a token is drawn from a row of logits. The filters apply in the order top_k, top_p, min_p.
+// How a token is drawn from a row of logits: first the penalties of tokens that the text has, then
+// the filters in the order top_k, top_p, min_p.
 struct Draw {
   double temperature = 1;  // > 0
   double top_p = 0;        // 0: off
   double min_p = 0;        // 0: off
   double uniform = 0;      // the random number, in [0, 1)
-  int32_t top_k = 0;       // 0: off; 1: the most probable token, whatever the rest says
-  int32_t vocab_size = 0;  // ids from here on are never drawn; 0: nothing is drawn
+  // Of every token that the text has: a positive logit is divided by it, a negative one multiplied
+  // (Keskar et al. 2019, arXiv:1909.05858). 1: off
+  double repetition_penalty = 1;
+  double presence_penalty = 0;   // subtracted once from a token that the text has behind its prompt
+  double frequency_penalty = 0;  // subtracted as often as the token is there
+  int32_t prompt_length = 0;     // tokens of the text that are its prompt
+  int32_t top_k = 0;             // 0: off; 1: the most probable token, whatever the rest says
+  int32_t vocab_size = 0;        // ids from here on are never drawn; 0: nothing is drawn
+  int32_t known_size = 0;        // ids from here on have no probability
+  // Log-probabilities to return, at most kMostProbabilities: 1: of the drawn token, 1 + n: also of
+  // the n most probable ones, below known_size.
+  int32_t num_probabilities = 0;
+
+  MG_HOST_DEVICE bool has_penalty() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
+  }
+};
+inline constexpr int kMostProbabilities = 21;
+
+struct TokenLogProbability {
+  double log_probability = 0;  // log(softmax(logits))[token] of the logits before any penalty
+  int32_t token = 0;
+};
+
+// The tokens of the texts whose next ones are drawn. They lie in pages, as keys do.
+struct DrawTexts {
+  TensorView ids{};     // [pages, tokens of a page] i/o int32
+  ConstView pages{};    // [rows, max pages] int32: the pages of a text, in the order of its tokens
+  ConstView lengths{};  // [rows] int32: tokens of the text; 0: no such row
+  // [rows] int64: the last tokens, which are put into their pages before anything is drawn. Null:
+  // they are there already.
+  ConstView last{};
 };
 
 // Draws a token for each row.
 //
-//   tokens     [rows]     out  int32; kNoToken if a logit below vocab_size is NaN or none is drawn
-//   logits     [rows, v]  in   fp32 | fp16 | bf16
-//   draws      [rows]     in   Draw, on the stream's device, as sizeof(Draw) uint8 each
-//   workspace             scratch, draw_workspace_bytes(); null if that is 0
+//   tokens         [rows]     out  int32; kNoToken if a logit below vocab_size is NaN or none is
+//   drawn probabilities  [rows, kMostProbabilities]  out  TokenLogProbability, as sizeof() uint8
+//   each: the
+//                             drawn token's, then the most probable ones, equal ones by index. Rows
+//                             without a token, and places that nobody asked for, stay. Null if no
+//                             row asks for any.
+//   logits         [rows, v]  in   fp32 | fp16 | bf16
+//   draws          [rows]     in   Draw, on the stream's device, as sizeof(Draw) uint8 each
+//   texts                     i/o  null if no row has a penalty
+//   workspace                 scratch, draw_workspace_bytes(); null if that is 0
 //
 // The weight of a token is exp((logit - largest logit) / temperature), rounded to a multiple of
 // 2^-34, so that sums of weights are exact and do not depend on their order. With top_k > 1 the k
@@ -31,9 +70,15 @@ struct Draw {
 // weights, equal ones by index, up to the one whose sum crosses top_p; min_p drops weights below
 // it. The draw is the inverse of the cumulative distribution, in the order of indices. Ties of the
 // largest logit go to the lowest index.
-void draw_tokens(TensorView tokens, ConstView logits, ConstView draws, TensorView workspace,
-                 Stream stream);
+void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, ConstView draws,
+                 const DrawTexts& texts, TensorView workspace, Stream stream);
 int64_t draw_workspace_bytes(int64_t rows, int64_t v, Stream stream);
+
+// Puts tokens of texts into pages.
+//   ids    [pages, tokens of a page]  i/o  int32
+//   tokens [t]                        in   int32
+//   slots  [t]                        in   int32: page * tokens of a page + place in the page
+void put_ids(TensorView ids, ConstView tokens, ConstView slots, Stream stream);
 
 inline constexpr int32_t kNoToken = -1;
 inline constexpr int kWeightBits = 34;  // of the largest weight, 1
@@ -45,12 +90,26 @@ inline ConstView view_of(std::span<const Draw> draws) {
 
 namespace cpu {
 int32_t drawn_token(std::span<const float> logits, const Draw& draw);
-void draw_tokens(TensorView tokens, ConstView logits, ConstView draws, Stream stream);
+// Applies the penalties of a draw; `tokens` is the text.
+void apply_penalties(std::span<float> logits, const Draw& draw, std::span<const int32_t> tokens);
+// Finds the log-probability of a token and those of the most probable ones; kNoToken where there
+// are no more.
+void find_probabilities(std::span<TokenLogProbability> found, std::span<const float> logits,
+                        int32_t token);
+// The `count` indices of the largest logits, largest first, equal ones by index.
+std::vector<int64_t> largest_logits(std::span<const float> logits, int64_t count);
+// log(sum(exp(logits))), the difference between a logit and its log-probability, in fp64.
+double log_sum_exp(std::span<const float> logits);
+
+void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, ConstView draws,
+                 const DrawTexts& texts, Stream stream);
+void put_ids(TensorView ids, ConstView tokens, ConstView slots, Stream stream);
 }  // namespace cpu
 
 namespace cuda {
-void draw_tokens(TensorView tokens, ConstView logits, ConstView draws, TensorView workspace,
-                 Stream stream);
+void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, ConstView draws,
+                 const DrawTexts& texts, TensorView workspace, Stream stream);
+void put_ids(TensorView ids, ConstView tokens, ConstView slots, Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -22,6 +22,8 @@ class KvCache {
   int64_t page_tokens() const { return page_tokens_; }
   // `layer` counts from 0 over the whole model and is one of the chunk's.
   PagedStore& layer(int64_t layer) { return layers_[static_cast<size_t>(layer - first_layer_)]; }
+  // The tokens that were read: [pages, tokens of a page] int32.
+  Tensor& ids() { return ids_; }
   // Page `to` gets the contents of page `from` in all layers.
   void copy_page(int32_t to, int32_t from);
 
@@ -29,6 +31,7 @@ class KvCache {
   int64_t first_layer_;
   int64_t page_tokens_;
   std::vector<PagedStore> layers_;
+  Tensor ids_;
 };
 
 // What a forward pass of generation does to the cache: the rows of its tokens. Behind an encoder

@@ -53,11 +53,13 @@ Tokens by_full_passes(const GptModel& model, const Request& request) {
     const auto length = static_cast<int64_t>(ids.size());
     const NoGrad no_grad;
     const Variable hidden = run_stages({model}, {.tokens = tensor_of(ids, {1, length})}, nullptr);
-    const Tensor logits = on_host(gathered_logits({model}, hidden.data().slice(length - 1, 1)));
+    Tensor logits = on_host(gathered_logits({model}, hidden.data().slice(length - 1, 1)));
     const auto known = static_cast<size_t>(model.config().counted_vocab_size());
-    tokens.push_back(static_cast<int32_t>(
-        sample(logits.span<float>().first(known), request.sampling, request.sampling.top_p,
-               sampling_uniform(request.seed, request.row, step))));
+    const std::span<float> row = logits.span<float>().first(known);
+    adjust_logits(row, request.sampling, tokens, static_cast<int64_t>(request.prompt.size()));
+    tokens.push_back(
+        static_cast<int32_t>(sample(row, request.sampling, request.sampling.top_p,
+                                    sampling_uniform(request.seed, request.row, step))));
   }
   return {tokens.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()), tokens.end()};
 }
@@ -116,6 +118,45 @@ TEST_P(EngineTest, DrawsDoNotDependOnWhatElseRuns) {
   }
 }
 
+// The texts lie in pages on the device: through prompts in pieces, pages that two texts share,
+// pages that were lost and steps under way.
+TEST_P(EngineTest, PenaltiesAreThoseOfTheWholeText) {
+  const SamplingOptions kinds[] = {
+      {.top_k = 1, .repetition_penalty = 1.6},
+      {.top_k = 1, .presence_penalty = 1.5, .frequency_penalty = 0.8},
+      {.repetition_penalty = 1.3, .presence_penalty = -0.5, .frequency_penalty = 0.3},
+      {.top_k = 1, .repetition_penalty = 1.2, .logit_bias = {{4, 3.0}}}};  // the host draws
+  const std::vector<EngineOptions> all = {
+      {.decodes_ahead = false},
+      {.max_rows = 3, .max_step_tokens = 4, .page_tokens = 4, .decodes_ahead = true},
+      {.page_tokens = 3, .cache_tokens = 36, .decodes_ahead = true}};
+  for (size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(i);
+    Engine engine({*model_}, all[i]);
+    std::map<RequestId, Request> requests;
+    int num_changed = 0;
+    for (const Tokens& prompt : kPrompts) {
+      for (const SamplingOptions& sampling : kinds) {
+        Request request = request_of(prompt, static_cast<int64_t>(requests.size()));
+        Request plain = request;
+        plain.sampling.top_k = sampling.top_k;
+        request.sampling = sampling;
+        if (!sampling.logit_bias.empty()) request.max_new_tokens = 5;  // then the device goes on
+        requests[engine.submit(request)] = request;
+        num_changed += by_full_passes(*model_, request) != by_full_passes(*model_, plain) ? 1 : 0;
+      }
+    }
+    EXPECT_GT(num_changed, 8);  // of 16
+    for (const auto& [id, tokens] : run_all(engine)) {
+      EXPECT_EQ(tokens, by_full_passes(*model_, requests[id])) << id;
+    }
+    EXPECT_GT(engine.state().launched_steps, 0);
+    if (i == 2) {
+      EXPECT_GT(engine.state().preemptions, 0);
+    }
+  }
+}
+
 TEST_P(EngineTest, ASecondTextReusesTheFirstOnesPages) {
   Engine engine({*model_}, {.page_tokens = 4});
   engine.submit(request_of(kPrompts[0]));
@@ -151,6 +192,7 @@ TEST_P(EngineTest, LogProbabilitiesAreThoseOfTheScore) {
         EXPECT_GE(progress.top[0].log_probability, progress.log_probability);
       }
     }
+    EXPECT_GT(engine.state().launched_steps, 0);
     for (const auto& [id, values] : found) {
       Tokens all = kPrompts[static_cast<size_t>((id - 1) % 4)];
       all.insert(all.end(), tokens[id].begin(), tokens[id].end());
@@ -307,7 +349,7 @@ TEST_P(EngineTest, BeamsSharePages) {
     const Tensor logits = on_host(gathered_logits({*model_}, hidden.data().slice(length - 1, 1)));
     const auto row =
         logits.span<float>().first(static_cast<size_t>(model_->config().counted_vocab_size()));
-    const double sum = log_sum_exp(row);
+    const double sum = kernels::cpu::log_sum_exp(row);
     std::vector<double> values;
     for (const float logit : row) values.push_back(logit - sum);
     return values;

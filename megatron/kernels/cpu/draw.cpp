@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "megatron/core/dtype.h"
@@ -87,16 +89,115 @@ int32_t drawn_token(std::span<const float> logits, const Draw& draw) {
   return static_cast<int32_t>(last);
 }
 
-void draw_tokens(TensorView tokens, ConstView logits, ConstView draws, Stream) {
+void apply_penalties(std::span<float> logits, const Draw& draw, std::span<const int32_t> tokens) {
+  const auto in_range = [&](int32_t id) { return static_cast<size_t>(id) < logits.size(); };
+  if (draw.repetition_penalty != 1) {
+    const std::set<int32_t> present(tokens.begin(), tokens.end());
+    const auto penalty = static_cast<float>(draw.repetition_penalty);
+    for (const int32_t id : present) {
+      if (!in_range(id)) continue;
+      float& logit = logits[static_cast<size_t>(id)];
+      logit = logit > 0 ? logit / penalty : logit * penalty;
+    }
+  }
+  if (draw.presence_penalty == 0 && draw.frequency_penalty == 0) return;
+  std::map<int32_t, int64_t> counts;
+  for (const int32_t id : tokens.subspan(static_cast<size_t>(draw.prompt_length))) ++counts[id];
+  for (const auto& [id, count] : counts) {
+    if (!in_range(id)) continue;
+    logits[static_cast<size_t>(id)] -= static_cast<float>(
+        draw.presence_penalty + draw.frequency_penalty * static_cast<double>(count));
+  }
+}
+
+double log_sum_exp(std::span<const float> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return largest + std::log(sum);
+}
+
+std::vector<int64_t> largest_logits(std::span<const float> logits, int64_t count) {
+  std::vector<int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  const auto middle = order.begin() + std::min<int64_t>(count, static_cast<int64_t>(order.size()));
+  std::partial_sort(order.begin(), middle, order.end(), [&](int64_t a, int64_t b) {
+    const float x = logits[static_cast<size_t>(a)];
+    const float y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  order.erase(middle, order.end());
+  return order;
+}
+
+void find_probabilities(std::span<TokenLogProbability> found, std::span<const float> logits,
+                        int32_t token) {
+  if (found.empty()) return;
+  const double sum = log_sum_exp(logits);
+  const auto of = [&](int64_t id) {
+    return TokenLogProbability{logits[static_cast<size_t>(id)] - sum, static_cast<int32_t>(id)};
+  };
+  found.front() = of(token);
+  const std::span<TokenLogProbability> top = found.subspan(1);
+  const std::vector<int64_t> ids = largest_logits(logits, std::ssize(top));
+  for (size_t i = 0; i < top.size(); ++i) {
+    top[i] = i < ids.size() ? of(ids[i]) : TokenLogProbability{0, kNoToken};
+  }
+}
+
+namespace {
+
+// The place of a token of a text in its pages.
+int32_t& place_of(const DrawTexts& texts, int64_t row, int64_t position) {
+  const int64_t page_tokens = texts.ids.size(1);
+  const int64_t page =
+      texts.pages.as<int32_t>()[row * texts.pages.size(1) + position / page_tokens];
+  return texts.ids.as<int32_t>()[page * page_tokens + position % page_tokens];
+}
+
+std::vector<int32_t> text_of(const DrawTexts& texts, int64_t row) {
+  std::vector<int32_t> tokens(static_cast<size_t>(texts.lengths.as<int32_t>()[row]));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = place_of(texts, row, static_cast<int64_t>(i));
+  }
+  return tokens;
+}
+
+}  // namespace
+
+void draw_tokens(TensorView tokens, TensorView probabilities, ConstView logits, ConstView draws,
+                 const DrawTexts& texts, Stream) {
   const auto* const how = static_cast<const Draw*>(draws.data);
+  auto* const found = static_cast<TokenLogProbability*>(probabilities.data);
   const int64_t v = logits.size(1);
+  if (texts.last.data != nullptr) {
+    for (int64_t row = 0; row < logits.size(0); ++row) {
+      const int64_t length = texts.lengths.as<int32_t>()[row];
+      if (length == 0) continue;
+      place_of(texts, row, length - 1) = static_cast<int32_t>(texts.last.as<int64_t>()[row]);
+    }
+  }
   dispatch_floating(logits.dtype, "draw_tokens", [&]<class T>() {
     for (int64_t row = 0; row < logits.size(0); ++row) {
+      const Draw& draw = how[row];
       const T* const from = static_cast<const T*>(logits.data) + row * v;
-      const std::vector<float> floats(from, from + std::min<int64_t>(v, how[row].vocab_size));
-      tokens.as<int32_t>()[row] = drawn_token(floats, how[row]);
+      std::vector<float> floats(from, from + std::min<int64_t>(v, draw.vocab_size));
+      if (draw.has_penalty()) apply_penalties(floats, draw, text_of(texts, row));
+      const int32_t token = drawn_token(floats, draw);
+      tokens.as<int32_t>()[row] = token;
+      if (draw.num_probabilities == 0 || token == kNoToken) continue;
+      floats.assign(from, from + std::min<int64_t>(v, draw.known_size));
+      find_probabilities(
+          {found + row * kMostProbabilities, static_cast<size_t>(draw.num_probabilities)}, floats,
+          token);
     }
   });
+}
+
+void put_ids(TensorView ids, ConstView tokens, ConstView slots, Stream) {
+  for (int64_t i = 0; i < tokens.numel(); ++i) {
+    ids.as<int32_t>()[slots.as<int32_t>()[i]] = tokens.as<int32_t>()[i];
+  }
 }
 
 }  // namespace megatron::kernels::cpu
