@@ -61,6 +61,9 @@ Request random_request(const GenerationBenchFlags& flags, int64_t row, int64_t w
   }
   request.max_new_tokens = flags.new_tokens - written;
   request.sampling.top_k = flags.top_k;
+  request.sampling.repetition_penalty = flags.repetition_penalty;
+  request.return_log_probabilities = flags.top_logprobs >= 0;
+  request.num_top = std::max<int64_t>(0, flags.top_logprobs);
   request.row = row;
   return request;
 }
@@ -179,6 +182,11 @@ void expect_possible(const GenerationBenchFlags& flags) {
   require("--prompt-tokens", flags.prompt_tokens, 1);
   require("--new-tokens", flags.new_tokens, 2);
   require("--top-k", flags.top_k, 0);
+  require("--top-logprobs", flags.top_logprobs, -1);
+  if (flags.repetition_penalty <= 0) {
+    wrong.push_back(
+        fmt::format("--repetition-penalty {} must be above 0", flags.repetition_penalty));
+  }
   require("--max-step-tokens", flags.max_step_tokens, 1);
   require("--cache-tokens", flags.cache_tokens, 0);
   if (flags.arrivals > 0 && flags.requests > 0) {
@@ -205,6 +213,11 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
   table.add("--prompt-tokens", flags.prompt_tokens, "Random tokens of each prompt.");
   table.add("--new-tokens", flags.new_tokens, "Tokens to generate for each prompt.");
   table.add("--top-k", flags.top_k, "Draw among the k most probable tokens; 0: among all.");
+  table.add("--top-logprobs", flags.top_logprobs,
+            "Find the log-probability of each token of a text, and of so many of the most probable "
+            "ones with each new token; -1: of none.");
+  table.add("--repetition-penalty", flags.repetition_penalty,
+            "Divides a positive logit of a token that the text has, multiplies a negative one.");
   table.add("--max-step-tokens", flags.max_step_tokens,
             "Tokens of one forward pass; longer prompts are read in several.");
   table.add("--cache-tokens", flags.cache_tokens,
@@ -271,6 +284,8 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   report["prompt_tokens"] = flags.prompt_tokens;
   report["new_tokens"] = flags.new_tokens;
   report["top_k"] = flags.top_k;
+  report["top_logprobs"] = flags.top_logprobs;
+  report["repetition_penalty"] = flags.repetition_penalty;
   report["first_token_ms_p50"] = nullptr;  // of a text that arrives, when others leave
   if (flags.arrivals == 0) report["first_token_ms_p50"] = quantile(times.first_ms, 0.5);
   report["between_tokens_ms_p50"] = gap;

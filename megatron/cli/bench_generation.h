@@ -18,6 +18,8 @@ struct GenerationBenchFlags {
   int64_t prompt_tokens = 128;
   int64_t new_tokens = 128;
   int64_t top_k = 1;
+  int64_t top_logprobs = -1;
+  double repetition_penalty = 1;
   int64_t max_step_tokens = 2048;
   int64_t cache_tokens = 0;  // 0: all texts at once have room at their full length
   InferenceWeights weights = InferenceWeights::kModel;
