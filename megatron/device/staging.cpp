@@ -1,6 +1,5 @@
 #include "megatron/device/staging.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <map>
@@ -13,7 +12,8 @@ namespace {
 
 // Enough for several arrays of several microbatches.
 constexpr int64_t kNumBuffers = 64;
-constexpr int64_t kSmallestBuffer = 4096;
+// All of the small buffers are one allocation: the driver waits for the device to pin memory.
+constexpr int64_t kSmall = int64_t{64} << 10;
 // A larger upload is part of a model being loaded; its copy must not stay in pinned memory.
 constexpr int64_t kLargestUpload = int64_t{2} << 20;
 
@@ -31,21 +31,28 @@ StagingRing& ring_of(Device device) {
 
 }  // namespace
 
-StagingRing::StagingRing(Device device, int64_t num_buffers) : device_(device) {
+StagingRing::StagingRing(Device device, int64_t num_buffers)
+    : device_(device), small_(num_buffers * kSmall, device) {
   invariant(num_buffers > 0, "a ring has a buffer");
   for (int64_t i = 0; i < num_buffers; ++i) slots_.push_back({nullptr, Event(device)});
 }
 
 void StagingRing::upload(void* to, const void* from, int64_t bytes, Stream stream) {
   const std::lock_guard lock(mutex_);
-  Slot& slot = slots_[next_++ % slots_.size()];
-  if (slot.buffer != nullptr) slot.is_read.synchronize();
-  if (slot.buffer == nullptr || slot.buffer->bytes() < bytes) {
-    const auto size = std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kSmallestBuffer)));
-    slot.buffer = std::make_unique<PinnedBuffer>(static_cast<int64_t>(size), device_);
+  const size_t place = next_++ % slots_.size();
+  Slot& slot = slots_[place];
+  if (slot.is_used) slot.is_read.synchronize();
+  slot.is_used = true;
+  std::byte* buffer = small_.data() + place * static_cast<size_t>(kSmall);
+  if (bytes > kSmall) {
+    if (slot.large == nullptr || slot.large->bytes() < bytes) {
+      const auto size = std::bit_ceil(static_cast<uint64_t>(bytes));
+      slot.large = std::make_unique<PinnedBuffer>(static_cast<int64_t>(size), device_);
+    }
+    buffer = slot.large->data();
   }
-  if (bytes > 0) std::memcpy(slot.buffer->data(), from, static_cast<size_t>(bytes));
-  copy_bytes(to, slot.buffer->data(), bytes, stream);
+  if (bytes > 0) std::memcpy(buffer, from, static_cast<size_t>(bytes));
+  copy_bytes(to, buffer, bytes, stream);
   slot.is_read.record(stream);
 }
 

@@ -14,7 +14,8 @@ namespace megatron {
 // Pinned memory through which pageable host memory is copied to a device. The driver would wait for
 // all earlier work of the stream before it copies more than 64 KiB of pageable memory; with this
 // ring the host goes on. A buffer is reused when its copy is done, so the host waits only when it
-// is `num_buffers` copies ahead. Thread safe.
+// is `num_buffers` copies ahead, or when a copy of more than 64 KiB is the largest of its buffer.
+// Thread safe.
 class StagingRing {
  public:
   StagingRing(Device device, int64_t num_buffers);
@@ -24,11 +25,13 @@ class StagingRing {
 
  private:
   struct Slot {
-    std::unique_ptr<PinnedBuffer> buffer;  // as large as the largest copy so far
+    std::unique_ptr<PinnedBuffer> large;  // as large as the largest copy so far; null: none was
     Event is_read;
+    bool is_used = false;
   };
 
   const Device device_;
+  PinnedBuffer small_;  // for each slot one part
   std::mutex mutex_;
   std::vector<Slot> slots_;
   size_t next_ = 0;

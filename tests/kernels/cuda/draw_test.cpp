@@ -137,7 +137,7 @@ TEST_P(DrawCudaTest, PenaltiesAndLogProbabilitiesAreThoseOfTheHost) {
       Tensor of_texts = tensor_of(ids, {rows * kMaxPages, kPageTokens}).to(on);
       const Tensor table = tensor_of(pages, {rows, kMaxPages}).to(on);
       const Tensor ends = tensor_of(lengths, {rows}).to(on);
-      const Tensor last = full({rows}, 2.0f, DType::kInt64, on);
+      const Tensor last = tensor_of(std::vector<int64_t>(draws.size(), 2), {rows}).to(on);
       const int64_t bytes = kernels::draw_workspace_bytes(rows, v, on);
       Tensor workspace({std::max<int64_t>(bytes, 1)}, DType::kUInt8, on);
       kernels::draw_tokens(tokens.view(), found.view(), logits.view(), how.view(),
