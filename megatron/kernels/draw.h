@@ -25,7 +25,7 @@ struct Draw {
   int32_t prompt_length = 0;     // tokens of the text that are its prompt
   int32_t top_k = 0;             // 0: off; 1: the most probable token, whatever the rest says
   int32_t vocab_size = 0;        // ids from here on are never drawn; 0: nothing is drawn
-  int32_t known_size = 0;        // ids from here on have no probability
+  int32_t known_size = 0;        // ids from here on have no probability; at least vocab_size
   // Log-probabilities to return, at most kMostProbabilities: 1: of the drawn token, 1 + n: also of
   // the n most probable ones, below known_size.
   int32_t num_probabilities = 0;

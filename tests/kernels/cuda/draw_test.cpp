@@ -104,7 +104,7 @@ TEST_P(DrawCudaTest, PenaltiesAndLogProbabilitiesAreThoseOfTheHost) {
   constexpr auto kBytes =
       static_cast<int64_t>(kernels::kMostProbabilities * sizeof(kernels::TokenLogProbability));
   for (const int64_t v : {5, 1003, 50304}) {
-    std::vector<Draw> draws = many_draws(static_cast<int32_t>(v));
+    std::vector<Draw> draws = many_draws(static_cast<int32_t>(v - 1));
     draws.resize(36);
     std::vector<int32_t> lengths;
     for (size_t i = 0; i < draws.size(); ++i) {
@@ -114,7 +114,7 @@ TEST_P(DrawCudaTest, PenaltiesAndLogProbabilitiesAreThoseOfTheHost) {
       draw.frequency_penalty = i % 5 == 0 ? -0.4 : 0.2;
       if (i % 7 == 0) draw.repetition_penalty = 1, draw.frequency_penalty = 0;
       draw.prompt_length = static_cast<int32_t>(i);
-      draw.known_size = static_cast<int32_t>(v - 1);
+      draw.known_size = static_cast<int32_t>(v);
       draw.num_probabilities = static_cast<int32_t>(i % 4 == 1 ? 0 : 1 + i % 4 * 6);
       lengths.push_back(static_cast<int32_t>(i * 11));
     }
