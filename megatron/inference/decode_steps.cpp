@@ -20,6 +20,8 @@ constexpr int64_t kDrawWords = sizeof(kernels::Draw) / sizeof(int32_t);
 static_assert(sizeof(kernels::Draw) % sizeof(int64_t) == 0);
 // Numbers of rows of more than this are padded to a multiple of it.
 constexpr int64_t kRowsAtOnce = 16;
+// Changes of pages that a step uploads one by one; with more it uploads the table.
+constexpr int64_t kMostChanges = 2048;
 
 int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -32,8 +34,9 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
       max_rows_(rounded_up(max_rows, kRowsAtOnce)),
       max_pages_(max_pages),
       stream_(model.stream()),
-      pool_(allocator_of(stream_.device)) {
-  inputs_ = zeros({max_rows_ * (kDrawWords + 2 + max_pages_)}, DType::kInt32, stream_);
+      pool_(allocator_of(stream_.device)),
+      host_pages_(max_rows_, max_pages) {
+  inputs_ = zeros({max_rows_ * (kDrawWords + 2) + 1 + 2 * kMostChanges}, DType::kInt32, stream_);
   int64_t at = 0;
   const auto part = [&](int64_t words) {
     at += words;
@@ -42,8 +45,8 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
   draws_ = part(max_rows_ * kDrawWords);  // first, for its alignment
   tokens_ = part(max_rows_);
   lengths_ = part(max_rows_);
-  pages_ = part(max_rows_ * max_pages_);
-  host_inputs_.resize(static_cast<size_t>(inputs_.numel()));
+  changes_ = part(1 + 2 * kMostChanges);
+  pages_ = zeros({max_rows_, max_pages_}, DType::kInt32, stream_);
   std::vector<int32_t> queries;
   for (int64_t i = 0; i < max_rows_; ++i) queries.push_back(static_cast<int32_t>(i));
   queries_ = tensor_of(queries, {max_rows_}).to(stream_);
@@ -60,9 +63,15 @@ void DecodeSteps::launch(std::span<const DecodeRow> rows) {
   invariant(launched_.size() < kMostAhead, "the steps before are read first");
   const auto count = static_cast<int64_t>(rows.size());
   int64_t max_length = 0;
-  for (const DecodeRow& row : rows) max_length = std::max(max_length, row.length);
+  std::vector<int64_t> texts;
+  for (const DecodeRow& row : rows) {
+    max_length = std::max(max_length, row.length);
+    texts.push_back(row.text);
+  }
+  const std::span<const int32_t> places = rows_.of(texts);
   Kind& kind = kind_of(padded(count), max_length);
-  upload(rows, kind.ids.size(1));
+  upload(rows, places, kind.ids.size(1));
+  rows_before_.assign(places.begin(), places.end());
   run(kind);
   const bool has_probabilities = std::any_of(rows.begin(), rows.end(), [](const DecodeRow& row) {
     return row.draw.num_probabilities > 0;
@@ -74,19 +83,24 @@ void DecodeSteps::launch(std::span<const DecodeRow> rows) {
   if (has_probabilities) {
     result.probabilities.start(std::as_const(probabilities_).view().data, stream_);
   }
-  launched_.push_back({count, place, has_probabilities});
+  launched_.push_back({rows_before_, place, has_probabilities});
 }
 
 DrawnTokens DecodeSteps::take() {
-  const Launched step = launched_.front();
+  const Launched step = std::move(launched_.front());
   launched_.pop_front();
   Result& result = *results_[step.result];
   const auto* const tokens = reinterpret_cast<const int32_t*>(result.tokens.wait());
-  DrawnTokens drawn{{tokens, tokens + step.rows}};
-  if (step.has_probabilities) {
-    const auto* const found =
-        reinterpret_cast<const kernels::TokenLogProbability*>(result.probabilities.wait());
-    drawn.probabilities.assign(found, found + step.rows * kernels::kMostProbabilities);
+  DrawnTokens drawn;
+  drawn.tokens.reserve(step.rows.size());
+  for (const int32_t row : step.rows) drawn.tokens.push_back(tokens[row]);
+  if (!step.has_probabilities) return drawn;
+  const auto* const found =
+      reinterpret_cast<const kernels::TokenLogProbability*>(result.probabilities.wait());
+  for (const int32_t row : step.rows) {
+    const auto* const first = found + row * kernels::kMostProbabilities;
+    drawn.probabilities.insert(drawn.probabilities.end(), first,
+                               first + kernels::kMostProbabilities);
   }
   return drawn;
 }
@@ -107,7 +121,7 @@ DecodeSteps::Kind& DecodeSteps::kind_of(int64_t rows, int64_t max_length) {
   if (!is_new) return kind;
   kind.ids = Tensor({1, rows}, DType::kInt64, stream_);
   kind.positions = Tensor({1, rows}, DType::kInt64, stream_);
-  kind.batch.pages = pages_.slice(0, rows * max_pages_).reshape({rows, max_pages_});
+  kind.batch.pages = pages_.slice(0, rows);
   kind.batch.lengths = lengths_.slice(0, rows);
   kind.batch.queries = queries_.slice(0, rows);
   kind.batch.max_length = longest;
@@ -118,20 +132,39 @@ DecodeSteps::Kind& DecodeSteps::kind_of(int64_t rows, int64_t max_length) {
   return kind;
 }
 
-void DecodeSteps::upload(std::span<const DecodeRow> rows, int64_t padded_rows) {
-  int32_t* const tokens = host_inputs_.data() + max_rows_ * kDrawWords;
-  int32_t* const lengths = tokens + max_rows_;
-  int32_t* const pages = lengths + max_rows_;
-  for (size_t i = 0; i < static_cast<size_t>(padded_rows); ++i) {
-    const DecodeRow row = i < rows.size() ? rows[i] : DecodeRow{};
-    std::memcpy(host_inputs_.data() + i * kDrawWords, &row.draw, sizeof(row.draw));
-    tokens[i] = row.token;
-    lengths[i] = static_cast<int32_t>(row.length);
-    std::copy(row.pages.begin(), row.pages.end(), pages + i * static_cast<size_t>(max_pages_));
+void DecodeSteps::upload(std::span<const DecodeRow> rows, std::span<const int32_t> places,
+                         int64_t padded_rows) {
+  const auto max_rows = static_cast<size_t>(max_rows_);
+  const size_t first_change = max_rows * (kDrawWords + 2) + 1;
+  host_inputs_.resize(first_change);
+  int32_t* const tokens = host_inputs_.data() + max_rows * kDrawWords;
+  int32_t* const lengths = tokens + max_rows;
+  const auto put_draw = [&](size_t place, const kernels::Draw& draw) {
+    std::memcpy(host_inputs_.data() + place * kDrawWords, &draw, sizeof(draw));
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const DecodeRow& row = rows[i];
+    const auto place = static_cast<size_t>(places[i]);
+    put_draw(place, row.draw);
+    tokens[place] =
+        row.token >= 0 ? row.token : drawn_by(rows_before_[static_cast<size_t>(-1 - row.token)]);
+    lengths[place] = static_cast<int32_t>(row.length);
   }
-  const int32_t* const end = pages + padded_rows * max_pages_;
+  for (size_t place = rows.size(); place < static_cast<size_t>(padded_rows); ++place) {
+    put_draw(place, {});
+    lengths[place] = 0;
+  }
+  for (size_t i = 0; i < rows.size(); ++i)
+    host_pages_.put(places[i], rows[i].text, rows[i].pages, host_inputs_);
+  if (host_inputs_.size() > static_cast<size_t>(inputs_.numel())) {
+    host_inputs_.resize(first_change);
+    const auto table = host_pages_.first_rows(static_cast<int64_t>(rows.size()));
+    upload_bytes(pages_.view().data, table.data(), static_cast<int64_t>(table.size_bytes()),
+                 stream_);
+  }
+  host_inputs_[first_change - 1] = static_cast<int32_t>((host_inputs_.size() - first_change) / 2);
   upload_bytes(inputs_.view().data, host_inputs_.data(),
-               (end - host_inputs_.data()) * static_cast<int64_t>(sizeof(int32_t)), stream_);
+               static_cast<int64_t>(std::span(host_inputs_).size_bytes()), stream_);
 }
 
 void DecodeSteps::run(Kind& kind) {
@@ -154,9 +187,12 @@ void DecodeSteps::compute(Kind& kind) {
   const NoGrad no_grad;
   const PoolScope scope(stream_.is_cpu() ? nullptr : &pool_);
   const int64_t rows = kind.ids.size(1);
+  // Attention reads the pages before the kernels before it have ended, but after the product of its
+  // layer, which begins when decode_inputs has ended.
   kernels::decode_inputs(
-      kind.ids.view(), kind.positions.view(), std::as_const(tokens_).slice(0, rows).view(),
-      std::as_const(lengths_).slice(0, rows).view(), std::as_const(drawn_).view(), stream_);
+      kind.ids.view(), kind.positions.view(), pages_.reshape({max_rows_ * max_pages_}).view(),
+      std::as_const(tokens_).slice(0, rows).view(), std::as_const(lengths_).slice(0, rows).view(),
+      std::as_const(drawn_).view(), std::as_const(changes_).view(), stream_);
   const auto draw = [&](const Tensor& logits) {
     draw_tokens(drawn_, probabilities_, logits, draws_.slice(0, rows * kDrawWords),
                 {.ids = cache_.ids().view(),

@@ -13,6 +13,7 @@
 #include "megatron/device/readback.h"
 #include "megatron/device/work_graph.h"
 #include "megatron/inference/model_step.h"
+#include "megatron/inference/step_rows.h"
 #include "megatron/inference/text_step.h"
 #include "megatron/kernels/draw.h"
 
@@ -20,6 +21,8 @@ namespace megatron {
 
 // A row of a decode step: its last token, which the model reads to draw the next one.
 struct DecodeRow {
+  // Its number, from step to step; no other text has had it. Its pages only become more.
+  int64_t text = 0;
   int32_t token = 0;   // an id, or drawn_by(i)
   int64_t length = 0;  // tokens of the row, this one included
   std::span<const int32_t> pages = {};
@@ -30,7 +33,8 @@ inline int32_t drawn_by(int64_t row) { return static_cast<int32_t>(-1 - row); }
 
 // Steps of generation in which every row has one new token and draws the next. The drawn tokens
 // stay on the device, where the next step finds them, so that it can be launched before the host
-// has read them. On a GPU a step is the launch of a CUDA graph, one for each number of rows (padded
+// has read them. So does the table of pages: a step uploads what has changed since the one before.
+// On a GPU a step is the launch of a CUDA graph, one for each number of rows (padded
 // with rows that do nothing) and each longest length (rounded up); a graph is recorded the second
 // time it is needed. A step of one text is one kernel where there is one for the model (TextStep).
 //
@@ -57,7 +61,7 @@ class DecodeSteps {
     std::optional<WorkGraph> graph = {};
   };
   struct Launched {
-    int64_t rows = 0;
+    std::vector<int32_t> rows;  // on the device, of the rows of launch()
     size_t result = 0;
     bool has_probabilities = false;
   };
@@ -71,7 +75,8 @@ class DecodeSteps {
 
   int64_t padded(int64_t rows) const;
   Kind& kind_of(int64_t rows, int64_t max_length);
-  void upload(std::span<const DecodeRow> rows, int64_t padded_rows);
+  void upload(std::span<const DecodeRow> rows, std::span<const int32_t> places,
+              int64_t padded_rows);
   void run(Kind& kind);
   void compute(Kind& kind);
 
@@ -82,13 +87,17 @@ class DecodeSteps {
   std::optional<TextStep> text_step_;
   MemoryPool pool_;  // outlives the graphs
 
-  // What a step reads: for each row a Draw, its token, its length, and its pages.
-  Tensor inputs_;                            // int32
-  Tensor draws_, tokens_, lengths_, pages_;  // parts of inputs_
-  Tensor queries_;                           // 0, 1, ..
-  Tensor drawn_;                             // [max_rows] int32
-  Tensor probabilities_;                     // of max_rows rows
+  // What a step reads: for each row a Draw, its token and its length; and the changes of pages.
+  Tensor inputs_;                              // int32
+  Tensor draws_, tokens_, lengths_, changes_;  // parts of inputs_
+  Tensor pages_;                               // [max_rows, max_pages] int32
+  Tensor queries_;                             // 0, 1, ..
+  Tensor drawn_;                               // [max_rows] int32
+  Tensor probabilities_;                       // of max_rows rows
   std::vector<int32_t> host_inputs_;
+  StepRows rows_;
+  std::vector<int32_t> rows_before_;  // of the rows of the launch before
+  PageTableCopy host_pages_;
   std::map<std::pair<int64_t, int64_t>, Kind> kinds_;  // by rows and longest length
   bool records_ = true;
   std::array<std::unique_ptr<Result>, kMostAhead> results_;

@@ -237,6 +237,7 @@ bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
   for (int64_t i = 0; i < needed; ++i) row.pages.push_back(pool_.allocate());
   group.text = std::move(text);
   group.is_running = true;
+  group.admission = ++last_admission_;
   running_.push_back(std::move(waiting_.front()));
   waiting_.pop_front();
   plan(*running_.back(), budget, parts);
@@ -305,7 +306,8 @@ void Engine::launch(std::span<const Part> parts) {
   std::vector<std::shared_ptr<Group>> groups;
   for (const Part& part : parts) {
     const Row& row = *part.row;
-    rows.push_back({row.tokens.back(), static_cast<int64_t>(row.tokens.size()), row.pages,
+    rows.push_back({part.group->admission, row.tokens.back(),
+                    static_cast<int64_t>(row.tokens.size()), row.pages,
                     draw_of(part.group->request, part.group->num_drawn(row),
                             model_.config().counted_vocab_size())});
     groups.push_back(part.group->shared_from_this());
@@ -321,9 +323,10 @@ bool Engine::launch_ahead() {
   const std::vector<std::shared_ptr<Group>>& before = launched_.back();
   if (running_.size() > before.size()) return false;  // some are still being read
   if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_rows) return false;
-  const int64_t reserved = reserved_pages();
   std::vector<DecodeRow> rows;
   std::vector<std::shared_ptr<Group>> groups;
+  rows.reserve(before.size());
+  groups.reserve(before.size());
   for (size_t i = 0; i < before.size(); ++i) {
     const std::shared_ptr<Group>& group = before[i];
     if (!group->is_running) continue;
@@ -332,10 +335,10 @@ bool Engine::launch_ahead() {
     if (step >= group->request.max_new_tokens) continue;  // the token under way is its last
     const int64_t length = static_cast<int64_t>(row.tokens.size()) + 1;
     if (static_cast<int64_t>(row.pages.size()) < pool_.pages_for(length)) {
-      if (pool_.num_available() <= reserved) return false;
+      if (pool_.num_available() == 0) return false;  // no text that runs has beams, which reserve
       row.pages.push_back(pool_.allocate());
     }
-    rows.push_back({drawn_by(static_cast<int64_t>(i)), length, row.pages,
+    rows.push_back({group->admission, drawn_by(static_cast<int64_t>(i)), length, row.pages,
                     draw_of(group->request, step, model_.config().counted_vocab_size())});
     groups.push_back(group);
   }
@@ -355,6 +358,7 @@ void Engine::finish_launched(std::vector<RequestProgress>& all) {
   const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
   counts_.waited_seconds += waited.count();
   ++counts_.launched_steps;
+  all.reserve(groups.size());
   std::vector<double> values;
   for (size_t i = 0; i < groups.size(); ++i) {
     if (!groups[i]->is_running) continue;

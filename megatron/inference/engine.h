@@ -136,6 +136,7 @@ class Engine {
   Groups running_;             // in the order they came
   Groups waiting_;
   RequestId last_id_ = 0;
+  int64_t last_admission_ = 0;
   EngineState counts_;
   std::optional<DecodeSteps> steps_;  // for a model on one rank
   // The groups of the steps that were launched and not read, by row; some may run no more.

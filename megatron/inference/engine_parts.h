@@ -75,6 +75,7 @@ struct Engine::Group : std::enable_shared_from_this<Group> {
   RequestId id;
   Request request;
   bool is_running = false;
+  int64_t admission = 0;            // its number among all, while the group runs
   std::shared_ptr<Text> text = {};  // of a T5, while the group runs
   std::vector<Row> rows;
   std::optional<BeamSearch> beams = {};

@@ -6,21 +6,27 @@
 
 namespace megatron::kernels {
 
-void decode_inputs(TensorView ids, TensorView positions, ConstView tokens, ConstView lengths,
-                   ConstView drawn, Stream stream) {
+void decode_inputs(TensorView ids, TensorView positions, TensorView pages, ConstView tokens,
+                   ConstView lengths, ConstView drawn, ConstView changes, Stream stream) {
   const int64_t rows = ids.numel();
   expect_shape(positions.shape, ids.shape, "decode_inputs: positions");
   expect_shape(tokens.shape, {rows}, "decode_inputs: tokens");
   expect_shape(lengths.shape, {rows}, "decode_inputs: lengths");
-  if (stream.is_cpu()) return cpu::decode_inputs(ids, positions, tokens, lengths, drawn, stream);
+  if (stream.is_cpu()) {
+    return cpu::decode_inputs(ids, positions, pages, tokens, lengths, drawn, changes, stream);
+  }
   if constexpr (kBuiltWithCuda) {
-    return cuda::decode_inputs(ids, positions, tokens, lengths, drawn, stream);
+    return cuda::decode_inputs(ids, positions, pages, tokens, lengths, drawn, changes, stream);
   }
   throw_built_without_cuda("decode_inputs");
 }
 
-void cpu::decode_inputs(TensorView ids, TensorView positions, ConstView tokens, ConstView lengths,
-                        ConstView drawn, Stream) {
+void cpu::decode_inputs(TensorView ids, TensorView positions, TensorView pages, ConstView tokens,
+                        ConstView lengths, ConstView drawn, ConstView changes, Stream) {
+  const int32_t* const change = changes.as<int32_t>();
+  for (int32_t i = 0; i < change[0]; ++i) {
+    pages.as<int32_t>()[change[1 + 2 * i]] = change[2 + 2 * i];
+  }
   for (int64_t row = 0; row < ids.numel(); ++row) {
     const int32_t length = lengths.as<int32_t>()[row];
     const int32_t token = tokens.as<int32_t>()[row];

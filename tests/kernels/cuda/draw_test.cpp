@@ -181,11 +181,21 @@ TEST_F(DecodeInputsCudaTest, TakesTokensFromTheHostAndTheDevice) {
   const std::vector<int32_t> tokens = {5, -1, -3, 0, 9};
   const std::vector<int32_t> lengths = {3, 1, 40, 0, 0};
   const std::vector<int32_t> drawn = {7, 8, -1};
-  const std::vector<Tensor> tensors = {
-      zeros({1, 5}, DType::kInt64, Stream{}), zeros({1, 5}, DType::kInt64, Stream{}),
-      tensor_of(tokens, {5}), tensor_of(lengths, {5}), tensor_of(drawn, {3})};
+  std::vector<int32_t> changes = {400};  // more than a block has threads
+  for (int32_t i = 0; i < 450; ++i) {
+    changes.push_back(3 * i);
+    changes.push_back(i + 1);
+  }
+  const std::vector<Tensor> tensors = {zeros({1, 5}, DType::kInt64, Stream{}),
+                                       zeros({1, 5}, DType::kInt64, Stream{}),
+                                       zeros({1400}, DType::kInt32, Stream{}),
+                                       tensor_of(tokens, {5}),
+                                       tensor_of(lengths, {5}),
+                                       tensor_of(drawn, {3}),
+                                       tensor_of(changes, {901})};
   expect_twins(tensors, [](std::vector<Tensor>& t, Stream stream) {
-    kernels::decode_inputs(t[0].view(), t[1].view(), t[2].view(), t[3].view(), t[4].view(), stream);
+    kernels::decode_inputs(t[0].view(), t[1].view(), t[2].view(), t[3].view(), t[4].view(),
+                           t[5].view(), t[6].view(), stream);
   });
 }
 
