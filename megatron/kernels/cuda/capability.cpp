@@ -74,6 +74,8 @@ int max_shared_bytes(Device device) {
   return other == nullptr ? bytes : std::min(bytes, other->shared_bytes);
 }
 
+int multiprocessors(Device device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
+
 bool has_clusters(const void* kernel, Device device) {
   if (const Capability* const other = pretended(); other != nullptr && !other->has_clusters) {
     return false;

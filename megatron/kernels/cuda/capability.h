@@ -14,6 +14,8 @@ inline constexpr int kLeastSharedBytes = 99 * 1024;
 // 163 KiB on 8.0, 227 KiB on 9.0 and 10.0.
 int max_shared_bytes(Device device);
 
+int multiprocessors(Device device);
+
 // May a kernel with clusters of blocks run? Clusters need compute capability 9.0 of both the GPU
 // and the code: PTX of 8.0 has none on any GPU. Asks the driver once for each kernel and device.
 // Thread safe.

@@ -439,12 +439,6 @@ Kernel kernel_of(const DecodeTextShape& s) {
   return s.dtype == DType::kBFloat16 ? kernel_of<BFloat16>(s.d) : kernel_of<Float16>(s.d);
 }
 
-int multiprocessors(Device device) {
-  int count = 0;
-  MG_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device.index));
-  return count;
-}
-
 // How the kernel divides its work; no blocks: it cannot.
 struct Division {
   int64_t blocks = 0, columns = 0, slots = 0, part_rows = 0, bytes = 0;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/tensor_map.h"
 #include "megatron/kernels/cuda/wgmma_attention.h"
@@ -11,7 +13,8 @@ void launch(const HeadsView& dq, const HeadsView& dk, const HeadsView& dv,
             const ConstHeadsView& dout, const ConstHeadsView& q, const ConstHeadsView& k,
             const ConstHeadsView& v, const Scratch& scratch, const Problem& problem,
             Stream stream) {
-  const int64_t blocks = (k.s + Shape::kKeys - 1) / Shape::kKeys * k.b * k.heads;
+  const int works = BackwardWorks(problem, Shape::kKeys).count;
+  const int blocks = std::min(works, multiprocessors(stream.device));
   const auto kernel = wgmma_backward_kernel<T, Shape, kHasDropout>;
   allow_shared_bytes(reinterpret_cast<const void*>(kernel), Shape::kBytes, stream.device);
   const BackwardMaps maps{tensor_map(q, kTileQueries), tensor_map(k, Shape::kKeys),

@@ -3,10 +3,11 @@
 #include "megatron/kernels/cuda/wgmma_backward_ring.cuh"
 
 // The backward pass of tensor_attention_backward.cu for compute capability 9.0a: the same tiles,
-// order and scratch memory. One warp copies tiles of queries and of gradients of outputs, and one
-// waits for the block's turns to add to dq. Each of two warpgroups has 64 of the block's 128 keys.
-// Gradients of scores meet in shared memory, where each group reads those of all keys for its half
-// of the channels of dq.
+// order and scratch memory. A block stays and takes one work, a tile of keys, after the other: with
+// a block for each work, 8 us of each passed until the tensor cores were busy and after they were
+// (one H200, 9 of 17 tiles of 64 queries). One warp copies tiles, and one waits for the block's
+// turns to add to dq. Each of two warpgroups has 64 of the 128 keys. Gradients of scores meet in
+// shared memory, where each group reads those of all keys for its half of the channels of dq.
 namespace megatron::kernels::cuda {
 
 template <class T, class Shape, bool kHasDropout>
@@ -26,31 +27,21 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
     barriers.init();
   }
   __syncthreads();
-  const Work work(p, own_ticket, (p.sk + Shape::kKeys - 1) / Shape::kKeys);
-
   if (at.warp >= Shape::kWarps) {
     give_registers<Shape::kCopyRegisters>();
     if (at.warp == Shape::kWarps) {
-      fill_backward_ring<Shape, kHasDropout>(maps, groups, barriers, tiles, steps, work, scratch, p,
-                                             at);
+      fill_backward_ring<Shape, kHasDropout>(maps, groups, barriers, tiles, steps, own_ticket,
+                                             scratch, p, at);
     }
     if (at.warp == Shape::kWarps + 1 && at.lane == 0) {
-      wait_for_turns(barriers, steps, work, scratch, p);
+      wait_for_turns(barriers, steps, own_ticket, scratch, p);
     }
     return;
   }
   take_registers<Shape::kRegisters>();
 
   const int group = __shfl_sync(kFullMask, at.warp / 4, 0);  // uniform for the compiler
-  const int warp_key = work.tile * Shape::kKeys + at.warp * Shape::kWarpKeys;
-  const HiddenKeys<1> hidden(p, work.batch, warp_key, at.lane);
-  const DropoutColumn column = dropout_column_words(
-      static_cast<uint32_t>((p.key_offset + warp_key) / kDropoutKeys * 8 + at.row),
-      p.dropout.sample(work.batch), p.dropout_keys);
   const auto group_rows = static_cast<uint32_t>(group * 64 * kTileRowBytes);
-  // The group's half of the channels of keys, for dq: one of two tiles, or half of a tile.
-  const uint32_t k_part =
-      tiles.k + static_cast<uint32_t>(group * (Shape::kIsWide ? Shape::kKeyTile : 64));
   // Starts x = rows of keys times rows of queries, transposed.
   const auto multiply_rows = [&](Scores<Shape>& x, SharedMatrix keys, SharedMatrix queries) {
     hold(x[0]);
@@ -75,117 +66,143 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
     wgmma_commit();
   };
 
-  float dk_sums[1][Shape::kChannelTiles][4] = {};
-  float dv_sums[1][Shape::kChannelTiles][4] = {};
-  TwoStages place;
-  barrier::wait(barriers.keys(), 0);
-  for (uint32_t turn_parity = 0;; turn_parity ^= 1) {
-    const int stage = place.stage;
-    barrier::wait(barriers.full(stage), place.parity);
-    const BackwardStep step = steps[stage];
-    if (step.head == BackwardStep::kNoHead) break;
-    const int query = step.tile * kTileQueries - queries_before_first(p);
-
-    Scores<Shape> x;
-    Scores<Shape> dp;
-    multiply_rows(x, matrix_by_columns(tiles.k + group_rows), matrix_by_columns(tiles.q(stage)));
-    multiply_rows(dp, matrix_by_columns(tiles.v + group_rows),
-                  matrix_by_columns(tiles.dout(stage)));
-    const DropoutHead dropout(p, work.batch, step.head);
-    wgmma_wait<1>();
-    hold(x[0]);
-    const Seen chunk{.first = 0,
-                     .last = p.last_key(query + kTileQueries - 1),
-                     .whole_first = step.whole_first,
-                     .whole_last = p.last_key(query)};
-    const float factor = finish_columns<Shape, false>(
-        x, p, chunk, hidden, work.batch, p.slope(step.head), nullptr, query, warp_key, at);
-    wgmma_wait<0>();
-    hold(dp[0]);
-    Left kept;
-    Left ds;
-    Diagonals<Shape> diagonals;
-    const DropoutRow* const rows = tiles.rows(stage) + at.column;
-    differentiate<T, Shape, kHasDropout, false>(
-        kept, ds, diagonals, x, dp, factor, tiles.statistics(stage), dropout,
-        [&](int i, int c) { return dropout_words(column, rows[i * 8 + c], p.dropout_keys); },
-        p.key_offset + warp_key, at);
-    add_queries(dv_sums[0], kept, matrix_by_rows(tiles.dout(stage), Shape::kQueryTile));
-    add_queries(dk_sums[0], ds, matrix_by_rows(tiles.q(stage), Shape::kQueryTile));
-#pragma unroll
-    for (int t = 0; t < Shape::kChunkTiles; ++t) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = at.warp * Shape::kWarpKeys + at.row + h * 8;
-        store_shared(tiles.ds(stage) + tile_part(row, t) + static_cast<uint32_t>(at.column * 2),
-                     ds[0][t / 2][t % 2 * 2 + h]);
+  const BackwardWorks works(p, Shape::kKeys);
+  RingPlace<Shape::kStages> place;
+  RingPlace<Shape::kKeyStages> keys_place;
+  int ds_tile = 0;
+  uint32_t turn_parity = 0;
+  for (int ticket = own_ticket; ticket < works.count;) {
+    const Work work(p, ticket, works.tiles);
+    const int warp_key = work.tile * Shape::kKeys + at.warp * Shape::kWarpKeys;
+    const HiddenKeys<1> hidden(p, work.batch, warp_key, at.lane);
+    const DropoutColumn column = dropout_column_words(
+        static_cast<uint32_t>((p.key_offset + warp_key) / kDropoutKeys * 8 + at.row),
+        p.dropout.sample(work.batch), p.dropout_keys);
+    const uint32_t k_tile = tiles.k(keys_place.stage);
+    const uint32_t v_tile = tiles.v(keys_place.stage);
+    // The group's half of the channels of keys, for dq: one of two tiles, or half of a tile.
+    const uint32_t k_part =
+        k_tile + static_cast<uint32_t>(group * (Shape::kIsWide ? Shape::kKeyTile : 64));
+    float dk_sums[1][Shape::kChannelTiles][4] = {};
+    float dv_sums[1][Shape::kChannelTiles][4] = {};
+    barrier::wait(barriers.keys_full(keys_place.stage), keys_place.parity);
+    for (;; place.advance(), ds_tile ^= 1, turn_parity ^= 1) {
+      const int stage = place.stage;
+      barrier::wait(barriers.full(stage), place.parity);
+      const BackwardStep step = steps[stage];
+      if (step.head == BackwardStep::kNoHead) {
+        ticket = step.tile;
+        break;
       }
-    }
-    fence_shared();
+      const int query = step.tile * kTileQueries - queries_before_first(p);
 
-    // All gradients of scores are there. The other stage's are read: each group has waited for its
-    // products with them before it came here, so the next ones may be written after this barrier.
-    named_barrier<Shape::kConsumers>(1);
-    float part[Shape::kSumTiles][4];  // this block's part of a tile of dq
-    const SharedMatrix ds_matrix = matrix_by_rows(tiles.ds(stage), 0);
-    const SharedMatrix k_matrix = matrix_by_rows(k_part, 0);
-    hold(part);
-    wgmma_fence();
+      Scores<Shape> x;
+      Scores<Shape> dp;
+      multiply_rows(x, matrix_by_columns(k_tile + group_rows), matrix_by_columns(tiles.q(stage)));
+      multiply_rows(dp, matrix_by_columns(v_tile + group_rows),
+                    matrix_by_columns(tiles.dout(stage)));
+      const DropoutHead dropout(p, work.batch, step.head);
+      wgmma_wait<1>();
+      hold(x[0]);
+      const Seen chunk{.first = 0,
+                       .last = p.last_key(query + kTileQueries - 1),
+                       .whole_first = step.whole_first,
+                       .whole_last = p.last_key(query)};
+      const float factor = finish_columns<Shape, false>(
+          x, p, chunk, hidden, work.batch, p.slope(step.head), nullptr, query, warp_key, at);
+      wgmma_wait<0>();
+      hold(dp[0]);
+      Left kept;
+      Left ds;
+      Diagonals<Shape> diagonals;
+      const DropoutRow* const rows = tiles.rows(stage) + at.column;
+      differentiate<T, Shape, kHasDropout, false>(
+          kept, ds, diagonals, x, dp, factor, tiles.statistics(stage), dropout,
+          [&](int i, int c) { return dropout_words(column, rows[i * 8 + c], p.dropout_keys); },
+          p.key_offset + warp_key, at);
+      add_queries(dv_sums[0], kept, matrix_by_rows(tiles.dout(stage), Shape::kQueryTile));
+      add_queries(dk_sums[0], ds, matrix_by_rows(tiles.q(stage), Shape::kQueryTile));
 #pragma unroll
-    for (int i = 0; i < Shape::kKeySteps; ++i) {
-      wgmma<T, true, true>(part, ds_matrix.after(step_by_rows(i)), k_matrix.after(step_by_rows(i)),
-                           i > 0);
-    }
-    wgmma_commit();
-
-    const int64_t query_tile = (work.batch * p.heads + step.head) * scratch.tiles + step.tile;
-    float4* const partial = scratch.sums +
-                            (query_tile * Shape::kWarps + at.warp) * (Shape::kSumTiles * kWarp) +
-                            at.lane;
-    barrier::wait(barriers.turn(), turn_parity);
-    wgmma_wait<0>();
-    hold(part);
-    hold(dk_sums[0]);
-    hold(dv_sums[0]);
-    __syncwarp();  // all lanes have read the statistics
-    if (at.lane == 0) barrier::arrive(barriers.empty(stage));
-    if (!step.is_last && step.before > 0) {
+      for (int t = 0; t < Shape::kChunkTiles; ++t) {
 #pragma unroll
-      for (int t = 0; t < Shape::kSumTiles; ++t) add_to_global(partial + t * kWarp, part[t]);
-    } else if (!step.is_last) {
-#pragma unroll
-      for (int t = 0; t < Shape::kSumTiles; ++t) {
-        __stcg(partial + t * kWarp, make_float4(part[t][0], part[t][1], part[t][2], part[t][3]));
-      }
-    } else {
-#pragma unroll
-      for (int t = 0; t < Shape::kSumTiles && step.before > 0; ++t) {
-        const float4 earlier = __ldcg(partial + t * kWarp);
-        part[t][0] += earlier.x;
-        part[t][1] += earlier.y;
-        part[t][2] += earlier.z;
-        part[t][3] += earlier.w;
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int own = query + at.warp % 4 * kUnit + at.row + h * 8;
-        if (own < 0 || own >= p.sq) continue;
-        T* const row = dq.row(work.batch, step.head, own);
-        const float dq_factor = p.scale * p.kept;
-#pragma unroll
-        for (int t = 0; t < Shape::kSumTiles; ++t) {
-          const int c = group * Shape::kChannels / 2 + t * 8 + at.column;
-          store_two(row, c, p.d, part[t][2 * h] * dq_factor, part[t][2 * h + 1] * dq_factor);
+        for (int h = 0; h < 2; ++h) {
+          const int row = at.warp * Shape::kWarpKeys + at.row + h * 8;
+          store_shared(tiles.ds(ds_tile) + tile_part(row, t) + static_cast<uint32_t>(at.column * 2),
+                       ds[0][t / 2][t % 2 * 2 + h]);
         }
       }
-    }
-    __syncwarp();  // all lanes have added
-    if (at.lane == 0) barrier::arrive(barriers.added());
-    place.advance();
-  }
+      fence_shared();
 
-  store_keys<T, Shape>(dk, work, p, dk_sums, p.scale * p.kept, warp_key, at);
-  store_keys<T, Shape>(dv, work, p, dv_sums, p.kept, warp_key, at);
+      // All gradients of scores are there. The other tile's are read: each group has waited for its
+      // products with them before it came here, so the next ones may be written after this barrier.
+      named_barrier<Shape::kConsumers>(1);
+      float part[Shape::kSumTiles][4];  // this block's part of a tile of dq
+      const SharedMatrix ds_matrix = matrix_by_rows(tiles.ds(ds_tile), 0);
+      const SharedMatrix k_matrix = matrix_by_rows(k_part, 0);
+      hold(part);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < Shape::kKeySteps; ++i) {
+        wgmma<T, true, true>(part, ds_matrix.after(step_by_rows(i)),
+                             k_matrix.after(step_by_rows(i)), i > 0);
+      }
+      wgmma_commit();
+
+      const int64_t query_tile = (work.batch * p.heads + step.head) * scratch.tiles + step.tile;
+      float4* const partial = scratch.sums +
+                              (query_tile * Shape::kWarps + at.warp) * (Shape::kSumTiles * kWarp) +
+                              at.lane;
+      barrier::wait(barriers.turn(), turn_parity);
+      wgmma_wait<0>();
+      hold(part);
+      hold(dk_sums[0]);
+      hold(dv_sums[0]);
+      __syncwarp();  // all lanes have read the statistics
+      if (at.lane == 0) barrier::arrive(barriers.empty(stage));
+      if (!step.is_last && step.before > 0) {
+#pragma unroll
+        for (int t = 0; t < Shape::kSumTiles; ++t) add_to_global(partial + t * kWarp, part[t]);
+      } else if (!step.is_last) {
+#pragma unroll
+        for (int t = 0; t < Shape::kSumTiles; ++t) {
+          __stcg(partial + t * kWarp, make_float4(part[t][0], part[t][1], part[t][2], part[t][3]));
+        }
+      } else {
+#pragma unroll
+        for (int t = 0; t < Shape::kSumTiles && step.before > 0; ++t) {
+          const float4 earlier = __ldcg(partial + t * kWarp);
+          part[t][0] += earlier.x;
+          part[t][1] += earlier.y;
+          part[t][2] += earlier.z;
+          part[t][3] += earlier.w;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int own = query + at.warp % 4 * kUnit + at.row + h * 8;
+          if (own < 0 || own >= p.sq) continue;
+          T* const row = dq.row(work.batch, step.head, own);
+          const float dq_factor = p.scale * p.kept;
+#pragma unroll
+          for (int t = 0; t < Shape::kSumTiles; ++t) {
+            const int c = group * Shape::kChannels / 2 + t * 8 + at.column;
+            store_two(row, c, p.d, part[t][2 * h] * dq_factor, part[t][2 * h + 1] * dq_factor);
+          }
+        }
+      }
+      __syncwarp();  // all lanes have added
+      if (at.lane == 0) barrier::arrive(barriers.added());
+    }
+
+    __syncwarp();  // all lanes have read the step
+    if (at.lane == 0) {
+      barrier::arrive(barriers.empty(place.stage));
+      barrier::arrive(barriers.keys_empty(keys_place.stage));
+    }
+    place.advance();
+    keys_place.advance();
+    store_keys<T, Shape>(dk, work, p, dk_sums, p.scale * p.kept, warp_key, at);
+    store_keys<T, Shape>(dv, work, p, dv_sums, p.kept, warp_key, at);
+  }
 #endif
 }
 

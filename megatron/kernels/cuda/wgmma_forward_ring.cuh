@@ -3,6 +3,7 @@
 #include "megatron/kernels/attention_dropout_parts.h"
 #include "megatron/kernels/cuda/attention_softmax.cuh"
 #include "megatron/kernels/cuda/barrier.cuh"
+#include "megatron/kernels/cuda/ring_place.cuh"
 #include "megatron/kernels/cuda/wgmma.cuh"
 
 // How a block of the forward pass on warpgroups (wgmma_forward_kernel.cuh) is divided, and its
@@ -49,19 +50,6 @@ struct WgmmaForwardShape {
   static constexpr int kBytes = kTileAlignment + kColumns * kQueryTile + 2 * kStages * kStage +
                                 kStages * kDropoutColumns * static_cast<int>(sizeof(DropoutColumn));
   static_assert(kKeys % kDropoutKeys == 0 && kDropoutColumns <= kWarp);
-};
-
-// Where a warp is in a ring of tiles. A barrier of the ring ends a phase whenever the ring has gone
-// round once; the first phases have parity 0.
-template <int kStages>
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
 };
 
 // The tiles of keys that some query sees; none if last <= first.

@@ -119,12 +119,13 @@ bool backward(const Case& c, Buffers& t, const gpu::Timing& timing) {
       })) {
     return false;
   }
-  const int64_t blocks = (c.sk + Shape::kKeys - 1) / Shape::kKeys * c.b * c.groups;
+  // Few blocks, so that they take one work after the other.
+  const int blocks = std::min(BackwardWorks(problem, Shape::kKeys).count, 2);
   const BackwardMaps maps{
       {x.q, kTileQueries}, {x.k, Shape::kKeys}, {x.v, Shape::kKeys}, {x.dout, kTileQueries}};
   const BackwardGroups groups{heads_per_group(x.q), heads_per_group(x.k), heads_per_group(x.v),
                               heads_per_group(x.dout)};
-  return gpu::run(static_cast<int>(blocks), Shape::kBlock, Shape::kBytes, timing, [&] {
+  return gpu::run(blocks, Shape::kBlock, Shape::kBytes, timing, [&] {
     wgmma_backward_kernel<T, Shape, kHasDropout>(maps, groups, dq, heads_on_device<T>(x.dk),
                                                  heads_on_device<T>(x.dv), scratch, problem);
   });
