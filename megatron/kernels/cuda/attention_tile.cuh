@@ -142,8 +142,8 @@ __device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int que
       seen.last = max(seen.last, last);
       seen.whole_last = min(seen.whole_last, last);
     }
-    seen.last = warp_max(seen.last);
-    seen.whole_last = -warp_max(-seen.whole_last);
+    seen.last = __reduce_max_sync(kFullMask, seen.last);
+    seen.whole_last = __reduce_min_sync(kFullMask, seen.whole_last);
   }
   if (p.document_starts == nullptr) return seen;
   seen.first = p.sk;
@@ -152,8 +152,8 @@ __device__ __forceinline__ Seen seen_by(const Problem& p, int64_t batch, int que
     seen.first = min(seen.first, first);
     seen.whole_first = max(seen.whole_first, first);
   }
-  seen.first = -warp_max(-seen.first);
-  seen.whole_first = warp_max(seen.whole_first);
+  seen.first = __reduce_min_sync(kFullMask, seen.first);
+  seen.whole_first = __reduce_max_sync(kFullMask, seen.whole_first);
   return seen;
 }
 

@@ -56,6 +56,13 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
     if (at.lane == 0) barrier::arrive(barriers.k_empty(k_place.stage));
     k_place.advance();
   };
+  // Dropout reads a stage's columns after its keys are multiplied.
+  const auto release_multiplied_keys = [&] {
+    if constexpr (!kHasDropout) release_keys();
+  };
+  const auto release_dropped_keys = [&] {
+    if constexpr (kHasDropout) release_keys();
+  };
   const auto release_values = [&] {
     if (at.lane == 0) barrier::arrive(barriers.v_empty(v_place.stage));
     v_place.advance();
@@ -135,9 +142,10 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       const Hidden hidden(p, work.batch, key, at.lane);
       wgmma_wait<0>();
       hold(x[0]);
+      release_multiplied_keys();
       rows.rescale(exponentiate(key, hidden));
       round();
-      release_keys();
+      release_dropped_keys();
       wait_for_values();
       multiply_values();
       wgmma_wait<0>();
@@ -153,9 +161,10 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       const Hidden hidden(p, work.batch, key, at.lane);
       wgmma_wait<0>();
       hold(x[0]);
+      release_multiplied_keys();
       exponentiate(key, hidden);
       round();
-      release_keys();
+      release_dropped_keys();
     }
     for (int i = own_range.first + 1; i < own_range.last; ++i) {
       const int key = i * Shape::kKeys;
@@ -166,13 +175,14 @@ __global__ void __launch_bounds__(Shape::kBlock, Shape::kBlocks)
       const Hidden hidden(p, work.batch, key, at.lane);
       wgmma_wait<1>();
       hold(x[0]);
+      release_multiplied_keys();
       const auto shrink = exponentiate(key, hidden);
       wgmma_wait<0>();
       hold(rows.sums[0]);
       release_values();
       rows.rescale(shrink);
       round();
-      release_keys();
+      release_dropped_keys();
     }
     wait_for_values();
     multiply_values();

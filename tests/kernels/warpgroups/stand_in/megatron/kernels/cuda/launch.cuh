@@ -11,13 +11,5 @@ inline constexpr int kThreads = 256;
 inline bool is_aligned(const void* p, uintptr_t bytes = 16) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
-template <class T>
-T warp_max(T value) {
-  for (int step = kWarp / 2; step > 0; step /= 2) {
-    const T other = __shfl_xor_sync(kFullMask, value, step);
-    value = value > other || value != value ? value : other;
-  }
-  return value;
-}
 
 }  // namespace megatron::kernels::cuda

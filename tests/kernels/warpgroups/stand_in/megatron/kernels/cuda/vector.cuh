@@ -62,6 +62,20 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   const size_t other = (threadIdx.x % 32) ^ static_cast<unsigned>(mask);
   return gpu::from_bits<T>(gpu::exchange(gpu::bits_of(value), "__shfl_xor_sync")[other]);
 }
+inline int __reduce_max_sync(unsigned, int value) {
+  int most = value;
+  for (const uint64_t own : gpu::exchange(gpu::bits_of(value), "__reduce_max_sync")) {
+    most = max(most, gpu::from_bits<int>(own));
+  }
+  return most;
+}
+inline int __reduce_min_sync(unsigned, int value) {
+  int least = value;
+  for (const uint64_t own : gpu::exchange(gpu::bits_of(value), "__reduce_min_sync")) {
+    least = min(least, gpu::from_bits<int>(own));
+  }
+  return least;
+}
 inline unsigned __ballot_sync(unsigned, bool value) {
   const auto values = gpu::exchange(value ? 1 : 0, "__ballot_sync");
   unsigned bits = 0;
