@@ -5,6 +5,7 @@
 #include "megatron/device/memory.h"
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/pack.cuh"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -80,46 +81,73 @@ struct SumFewRows {
   }
 };
 
-// Sums of kSumColumns columns. Rows are dealt to kSumParts parts: part b has rows b, b + kSumParts,
+// Sums of kColumns columns. Rows are dealt to kSumParts parts: part b has rows b, b + kSumParts,
 // ... of every kSumParts * kSumLanes rows. The sums of the parts are added in order. This needs no
 // scratch, and the order depends only on the shape.
 constexpr int kSumParts = 8;
-constexpr int kSumColumns = 64;
-constexpr int kSumLanes = 32;  // rows that a block reads at a time
-constexpr int kSumThreads = kSumColumns / kVector * kSumLanes;
-using ColumnSums = float[kSumLanes][kSumColumns];  // in shared memory; the first row is the result
+constexpr int kSumThreads = 256;
+// Rows that a block of kColumns columns reads at a time.
+template <int kColumns>
+constexpr int kSumLanes = kSumThreads / (kColumns / kVector);
+template <int kColumns>
+using ColumnSums = float[kSumLanes<kColumns>][kColumns];  // shared; the first row is the result
+// Wide matrices have enough columns for blocks of 128, which read faster.
+constexpr int64_t kWideColumns = 4096;
+
+// Adds every `step`-th row of packs from `row` on to total, several at once.
+template <class T>
+__device__ __forceinline__ void add_packs(Floats& total, const T* x, int64_t row, int64_t rows,
+                                          int64_t step, int64_t cols) {
+  constexpr int kUnderWay = 4;
+  const auto add = [&total](const RawPack<T>& raw) {
+    const Floats pack = unpacked(raw);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) total.values[j] += pack.values[j];
+  };
+  for (; row + (kUnderWay - 1) * step < rows; row += kUnderWay * step) {
+    RawPack<T> raw[kUnderWay];
+#pragma unroll
+    for (int i = 0; i < kUnderWay; ++i) raw[i] = load_pack(x + (row + i * step) * cols);
+#pragma unroll
+    for (int i = 0; i < kUnderWay; ++i) add(raw[i]);
+  }
+  for (; row < rows; row += step) add(load_pack(x + row * cols));
+}
 
 // The sum of one part, for columns from `first` on. REQUIRES: a barrier before reading the result.
-template <int N>
-__device__ __forceinline__ void sum_part(ColumnSums& sums, const AnyInput& x, int64_t rows,
-                                         int64_t cols, int64_t first, unsigned part) {
-  const unsigned slot = threadIdx.x % (kSumColumns / kVector) * kVector;
-  const unsigned lane = threadIdx.x / (kSumColumns / kVector);
+template <int kColumns, bool kHasPacks>
+__device__ __forceinline__ void sum_part(ColumnSums<kColumns>& sums, const AnyInput& x,
+                                         int64_t rows, int64_t cols, int64_t first, unsigned part) {
+  constexpr int kLanes = kSumLanes<kColumns>;
+  const unsigned slot = threadIdx.x % (kColumns / kVector) * kVector;
+  const unsigned lane = threadIdx.x / (kColumns / kVector);
   const int64_t column = first + slot;
-  float total[kVector] = {};
-  for (int64_t i = part * kSumLanes + lane; i < rows; i += kSumParts * kSumLanes) {
-    if constexpr (N == kVector) {
-      if (column >= cols) break;
-      float values[N];
-      x.read(values, i * cols + column);
-#pragma unroll
-      for (int j = 0; j < N; ++j) total[j] += values[j];
-    } else {
+  const int64_t row = part * kLanes + lane;
+  constexpr int64_t kStep = kSumParts * kLanes;
+  Floats total{};
+  if constexpr (kHasPacks) {
+    if (column < cols) {
+      with_type(x.dtype, [&]<class T>(T*) {
+        add_packs(total, static_cast<const T*>(x.data) + column, row, rows, kStep, cols);
+      });
+    }
+  } else {
+    for (int64_t i = row; i < rows; i += kStep) {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
         if (column + j >= cols) break;
         float value[1];
         x.read(value, i * cols + column + j);
-        total[j] += value[0];
+        total.values[j] += value[0];
       }
     }
   }
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) sums[lane][slot + j] = total[j];
+  for (int j = 0; j < kVector; ++j) sums[lane][slot + j] = total.values[j];
   __syncthreads();
-  if (threadIdx.x < kSumColumns) {
+  if (threadIdx.x < kColumns) {
     float sum = 0;
-    for (int i = 0; i < kSumLanes; ++i) sum += sums[i][threadIdx.x];
+    for (int i = 0; i < kLanes; ++i) sum += sums[i][threadIdx.x];
     sums[0][threadIdx.x] = sum;
   }
 }
@@ -144,17 +172,17 @@ __device__ __forceinline__ void store_sum(const AnyOutput& y, float beta, int64_
 
 // A cluster of blocks, each with one part. The first block adds the sums of the others from their
 // shared memory.
-template <int N>
+template <int kColumns, bool kHasPacks>
 __global__ void MG_CLUSTER_OF(kSumParts) __launch_bounds__(kSumThreads)
     sum_rows_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  __shared__ ColumnSums sums;
+  __shared__ ColumnSums<kColumns> sums;
   const auto cluster = cooperative_groups::this_cluster();
   const unsigned part = cluster.block_rank();
-  const int64_t first = static_cast<int64_t>(blockIdx.x / kSumParts) * kSumColumns;
-  sum_part<N>(sums, x, rows, cols, first, part);
+  const int64_t first = static_cast<int64_t>(blockIdx.x / kSumParts) * kColumns;
+  sum_part<kColumns, kHasPacks>(sums, x, rows, cols, first, part);
   cluster.sync();
-  if (part == 0 && threadIdx.x < kSumColumns && first + threadIdx.x < cols) {
+  if (part == 0 && threadIdx.x < kColumns && first + threadIdx.x < cols) {
     float sum = 0;
     for (unsigned b = 0; b < kSumParts; ++b) {
       sum += *cluster.map_shared_rank(&sums[0][threadIdx.x], b);
@@ -166,31 +194,32 @@ __global__ void MG_CLUSTER_OF(kSumParts) __launch_bounds__(kSumThreads)
 }
 
 // The same without clusters: one block computes all parts in turn.
-template <int N>
+template <int kColumns, bool kHasPacks>
 __global__ void __launch_bounds__(kSumThreads)
     sum_rows_alone_kernel(AnyOutput y, AnyInput x, int64_t rows, int64_t cols, float beta) {
-  __shared__ ColumnSums sums;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kSumColumns;
+  __shared__ ColumnSums<kColumns> sums;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kColumns;
   float sum = 0;
   for (unsigned part = 0; part < kSumParts; ++part) {
-    sum_part<N>(sums, x, rows, cols, first, part);
-    if (threadIdx.x < kSumColumns) sum += sums[0][threadIdx.x];  // written by this thread
+    sum_part<kColumns, kHasPacks>(sums, x, rows, cols, first, part);
+    if (threadIdx.x < kColumns) sum += sums[0][threadIdx.x];  // written by this thread
     __syncthreads();
   }
-  if (threadIdx.x < kSumColumns && first + threadIdx.x < cols) {
+  if (threadIdx.x < kColumns && first + threadIdx.x < cols) {
     store_sum(y, beta, first + threadIdx.x, sum);
   }
 }
 
-template <int N>
+template <int kColumns, bool kHasPacks>
 void launch_sum_rows(const AnyOutput& y, const AnyInput& x, int64_t rows, int64_t cols, float beta,
                      Stream stream) {
-  const auto groups = static_cast<unsigned>((cols + kSumColumns - 1) / kSumColumns);
-  if (has_clusters(reinterpret_cast<const void*>(sum_rows_kernel<N>), stream.device)) {
-    sum_rows_kernel<N>
-        <<<groups * kSumParts, kSumThreads, 0, native(stream)>>>(y, x, rows, cols, beta);
+  const auto groups = static_cast<unsigned>((cols + kColumns - 1) / kColumns);
+  const auto kernel = sum_rows_kernel<kColumns, kHasPacks>;
+  if (has_clusters(reinterpret_cast<const void*>(kernel), stream.device)) {
+    kernel<<<groups * kSumParts, kSumThreads, 0, native(stream)>>>(y, x, rows, cols, beta);
   } else {
-    sum_rows_alone_kernel<N><<<groups, kSumThreads, 0, native(stream)>>>(y, x, rows, cols, beta);
+    sum_rows_alone_kernel<kColumns, kHasPacks>
+        <<<groups, kSumThreads, 0, native(stream)>>>(y, x, rows, cols, beta);
   }
   MG_CUDA(cudaGetLastError());
 }
@@ -250,10 +279,12 @@ void sum_rows(TensorView y, ConstView x, float beta, Stream stream) {
     if (cols % kVector == 0) return run(cols, sum, stream, out, in);
     return for_each_element(cols, false, sum, stream);
   }
-  if (is_aligned(x.data) && cols % kVector == 0) {
-    launch_sum_rows<kVector>(out, in, rows, cols, beta, stream);
+  if (!is_aligned(x.data) || cols % kVector != 0) {
+    launch_sum_rows<64, false>(out, in, rows, cols, beta, stream);
+  } else if (cols < kWideColumns) {
+    launch_sum_rows<64, true>(out, in, rows, cols, beta, stream);
   } else {
-    launch_sum_rows<1>(out, in, rows, cols, beta, stream);
+    launch_sum_rows<128, true>(out, in, rows, cols, beta, stream);
   }
 }
 

@@ -58,8 +58,9 @@ TEST_P(ElementwiseCudaTest, Scale) {
 }
 
 TEST_P(ElementwiseCudaTest, SumRows) {
-  for (const Shape& shape : {Shape{1, 1}, Shape{0, 5}, Shape{5, 0}, Shape{1'000, 7},
-                             Shape{777, 1'025}, Shape{4'096, 1'024}, Shape{3, 65'536}}) {
+  for (const Shape& shape :
+       {Shape{1, 1}, Shape{0, 5}, Shape{5, 0}, Shape{1'000, 7}, Shape{777, 1'025},
+        Shape{4'096, 1'024}, Shape{1'999, 4'200}, Shape{3, 65'536}}) {
     const Tensor x = random_normal(shape, {.seed = 5, .dtype = GetParam()});
     const Tensor y = random_normal({shape[1]}, {.seed = 6, .dtype = GetParam()});
     // Two orders of summation: each strays from the sum by rounding.
@@ -81,7 +82,8 @@ TEST_P(ElementwiseCudaTest, SumRows) {
 
 // GPUs before compute capability 9.0 have no clusters of blocks.
 TEST_P(ElementwiseCudaTest, SumRowsHasTheSameBitsWithoutClusters) {
-  for (const Shape& shape : {Shape{1'000, 7}, Shape{777, 1'025}, Shape{4'096, 1'024}}) {
+  for (const Shape& shape :
+       {Shape{1'000, 7}, Shape{777, 1'025}, Shape{4'096, 1'024}, Shape{1'999, 4'200}}) {
     const Tensor x = random_normal(shape, {.seed = 5, .dtype = GetParam()}).to(stream());
     const auto sum = [&] {
       Tensor y = random_normal({shape[1]}, {.seed = 6, .dtype = GetParam()}).to(stream());
