@@ -28,7 +28,10 @@ void gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView we
     expect_dtype(bias.dtype, y.dtype, "gelu_matmul: bias");
   }
   if constexpr (kBuiltWithCuda) {
-    if (!stream.is_cpu() && cuda::gelu_matmul_forward(y, pre, x, weight, bias, stream)) return;
+    if (!stream.is_cpu() && pre.is_null() &&
+        cuda::gelu_matmul_forward(y, x, weight, bias, stream)) {
+      return;
+    }
   }
   const TensorView sum = pre.is_null() ? y : pre;
   matmul(sum, x, Transpose::kNo, weight, Transpose::kYes, bias, 0.0f, stream);

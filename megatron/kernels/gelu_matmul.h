@@ -3,11 +3,12 @@
 #include "megatron/core/view.h"
 #include "megatron/device/device.h"
 
-// The two products of an MLP around its GELU (the tanh form, kernels/activation.h). On a GPU, bf16
-// operands with rows of whole 16 bytes take one kernel each way: cuBLASLt applies GELU before it
-// stores, or the derivative, if the sums are long enough to hide it. Every other case is a product
-// followed by the kernels of bias_activation.h. The gradient of the bias is separate: with it
-// cuBLASLt takes three times as long (docs/performance.md).
+// The two products of an MLP around its GELU (the tanh form, kernels/activation.h). On a GPU, two
+// cases with bf16 operands and rows of whole 16 bytes take one kernel: GELU without its argument
+// kept, and the derivative, if the sums are long enough to hide it. Every other case is a product
+// followed by the kernels of bias_activation.h. With its argument stored, too, GELU in the product
+// makes training slower, and with the gradient of the bias cuBLASLt takes three times as long
+// (docs/performance.md).
 namespace megatron::kernels {
 
 // cuBLASLt hides the derivative behind sums of 1600 terms or more. With 1024 terms its product took
@@ -42,8 +43,8 @@ void gelu_matmul_backward(TensorView dpre, TensorView dbias, ConstView dz, Const
 
 namespace cuda {
 // Return false, without doing anything, if cuBLASLt has no such product.
-bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
-                         ConstView bias, Stream stream);
+bool gelu_matmul_forward(TensorView y, ConstView x, ConstView weight, ConstView bias,
+                         Stream stream);
 bool gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, ConstView pre,
                           Stream stream);
 }  // namespace cuda

@@ -103,7 +103,7 @@ double elementwise_bytes(const TransformerConfig& c, double h, double f, double 
   } else if (!is_tanh) {
     bytes += 10 * f;
   } else if (!derives_in_product) {
-    bytes += 6 * f;  // the activation's derivative
+    bytes += 6 * f;  // its derivative; the rate of products covers the forward pass
   }
   // The gradients of biases; the kernel of the activation's derivative sums that of fc1.
   if (c.add_bias_linear) bytes += 2 * (q + 2 * k + 2 * h + (derives_in_product ? f : 0));

@@ -25,10 +25,9 @@ bool launched(const MatmulKey& key, const MatmulOperands& operands, Stream strea
 
 }  // namespace
 
-bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView weight,
-                         ConstView bias, Stream stream) {
+bool gelu_matmul_forward(TensorView y, ConstView x, ConstView weight, ConstView bias,
+                         Stream stream) {
   if (!suits(x, weight, y)) return false;
-  if (!pre.is_null() && !has_aligned_rows(pre)) return false;
   if (bias.data != nullptr && !has_aligned_rows(bias)) return false;
   const MatmulKey key{.m = y.size(0),
                       .n = y.size(1),
@@ -36,10 +35,9 @@ bool gelu_matmul_forward(TensorView y, TensorView pre, ConstView x, ConstView we
                       .in = x.dtype,
                       .out = y.dtype,
                       .transpose_b = Transpose::kYes,
-                      .epilogue = pre.is_null() ? Epilogue::kGelu : Epilogue::kGeluKept,
+                      .epilogue = Epilogue::kGelu,
                       .has_bias = bias.data != nullptr};
-  const MatmulOperands operands{
-      .d = y.data, .a = x.data, .b = weight.data, .bias = bias.data, .pre = pre.data};
+  const MatmulOperands operands{.d = y.data, .a = x.data, .b = weight.data, .bias = bias.data};
   return launched(key, operands, stream);
 }
 
@@ -52,8 +50,7 @@ bool gelu_matmul_backward(TensorView dpre, ConstView dz, ConstView weight, Const
                       .in = dz.dtype,
                       .out = dpre.dtype,
                       .epilogue = Epilogue::kGeluGradient};
-  const MatmulOperands operands{
-      .d = dpre.data, .a = dz.data, .b = weight.data, .pre = const_cast<void*>(pre.data)};
+  const MatmulOperands operands{.d = dpre.data, .a = dz.data, .b = weight.data, .pre = pre.data};
   return launched(key, operands, stream);
 }
 

@@ -49,8 +49,6 @@ cublasLtEpilogue_t epilogue_of(const MatmulKey& key) {
       return key.has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     case Epilogue::kGelu:
       return key.has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    case Epilogue::kGeluKept:
-      return key.has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case Epilogue::kGeluGradient:
       return CUBLASLT_EPILOGUE_DGELU;
   }
@@ -63,8 +61,6 @@ const char* text_of(Epilogue epilogue) {
       return "";
     case Epilogue::kGelu:
       return ", GELU";
-    case Epilogue::kGeluKept:
-      return ", GELU with the sum stored";
     case Epilogue::kGeluGradient:
       return ", times the derivative of GELU";
   }
@@ -173,7 +169,7 @@ MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands) {
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, operation(key.transpose_b));
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, operation(key.transpose_a));
   set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key));
-  if (key.epilogue == Epilogue::kGeluKept || key.epilogue == Epilogue::kGeluGradient) {
+  if (key.epilogue == Epilogue::kGeluGradient) {
     set(plan.description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
   }
   if (key.has_bias) {

@@ -20,7 +20,6 @@ void check_cublas(cublasStatus_t status, const char* call);
 enum class Epilogue {
   kNone,
   kGelu,          // d = gelu(product + bias)
-  kGeluKept,      // the same, and pre = product + bias
   kGeluGradient,  // d = product * gelu'(pre)
 };
 
@@ -68,8 +67,7 @@ struct MatmulOperands {
   const void* c = nullptr;
   const void* bias = nullptr;
   float beta = 0;
-  // [m, n], dtype of d: written by kGeluKept, read by kGeluGradient
-  void* pre = nullptr;
+  const void* pre = nullptr;  // [m, n], dtype of d: read by kGeluGradient
   // FP8: what the elements of a and b are multiplied by, on the device.
   const float* inverse_a = nullptr;
   const float* inverse_b = nullptr;
