@@ -72,8 +72,10 @@ struct Place {
 
   __device__ explicit Place(const Matrix& size)
       : column((static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp) * kVector),
-        row(static_cast<int64_t>(blockIdx.y) * kRowsOfBlock + threadIdx.x / kWarp),
-        end(min(size.rows, static_cast<int64_t>(blockIdx.y + 1) * kRowsOfBlock)) {}
+        row(static_cast<int64_t>(row_block()) * kRowsOfBlock + threadIdx.x / kWarp),
+        end(min(size.rows, static_cast<int64_t>(row_block() + 1) * kRowsOfBlock)) {}
+
+  static __device__ unsigned row_block() { return gridDim.y - 1 - blockIdx.y; }
 };
 
 template <Gate kGate>
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int h = 0; h < kHalves<kGate>; ++h) {
     float sum = 0;
     for (int i = 0; i < kWarps; ++i) sum += of_warps[i][h * kColumnsOfBlock + threadIdx.x];
-    sums[(static_cast<int64_t>(blockIdx.y) * kHalves<kGate> + h) * size.f + column] = sum;
+    sums[(static_cast<int64_t>(Place::row_block()) * kHalves<kGate> + h) * size.f + column] = sum;
   }
 }
 

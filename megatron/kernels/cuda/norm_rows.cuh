@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f
     f.bias.prefetch(column(0));
   }
   wait_for_earlier_kernels();
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int64_t row = static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= f.rows) return;  // leaves whole warps or the whole block
 
   typename Rows::Raw parts[kPacks];
@@ -252,15 +252,17 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
   if (kPrefetches && column(0) < b.cols) weight = b.weight.read(column(0), kVector);
 
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  // Rows are counted from the last one.
+  int64_t from_last = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   RowPart<T, D, kPacks, Past> now, next;
-  if (kPrefetches && row < b.rows) next.load(b, past, row);
+  if (kPrefetches && from_last < b.rows) next.load(b, past, b.rows - 1 - from_last);
   // All rows of a block iterate together, because its barriers are for all threads.
-  for (int64_t first = row - threadIdx.y, turn = 0; first < b.rows; first += step, ++turn) {
-    const bool is_row = row < b.rows;
+  for (int64_t first = from_last - threadIdx.y, turn = 0; first < b.rows; first += step, ++turn) {
+    const bool is_row = from_last < b.rows;
+    const int64_t row = b.rows - 1 - from_last;
     if constexpr (kPrefetches) {
       now = next;
-      if (row + step < b.rows) next.load(b, past, row + step);
+      if (from_last + step < b.rows) next.load(b, past, row - step);
     } else {
       if (is_row) now.load(b, past, row);
     }
@@ -329,7 +331,7 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
         }
       }
     }
-    row += step;
+    from_last += step;
   }
 
   if (b.partials == nullptr) return;

@@ -242,7 +242,9 @@ inline Sink sink_of(TensorView y, int64_t width, const char* who) {
 inline int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One thread for each pack of a matrix. Threads of one row are neighbours; a block has several rows
-// if they are narrow.
+// if they are narrow. Blocks start with the last rows, as other kernels here: the kernel before
+// wrote those last, so that they may still be in the L2 cache, and the next one starts with the
+// first rows.
 struct RowGrid {
   dim3 grid;
   dim3 block;
@@ -251,13 +253,12 @@ inline RowGrid row_grid(int64_t rows, int64_t cols, const char* who) {
   const int64_t packs = divided_up(cols, kVector);
   unsigned x = 1;
   while (x < packs && x < kThreads) x *= 2;
-  const int64_t blocks = divided_up(rows, kThreads / x);
-  if (blocks > INT32_MAX || divided_up(packs, x) > UINT16_MAX) {
+  const int64_t blocks = divided_up(rows, kThreads / x) * divided_up(packs, x);
+  if (blocks > INT32_MAX) {
     throw ShapeError(std::string(who) + ": [" + std::to_string(rows) + ", " + std::to_string(cols) +
                      "] exceeds one launch; use a smaller micro-batch");
   }
-  return {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(divided_up(packs, x))),
-          dim3(x, kThreads / x)};
+  return {dim3(static_cast<unsigned>(blocks)), dim3(x, kThreads / x)};
 }
 
 // The pack of a thread of a RowGrid.
@@ -266,9 +267,12 @@ struct RowPack {
   int64_t column;
   int count;  // columns left, at most 8; none if not positive
 
-  __device__ RowPack(int64_t rows, int64_t cols)
-      : row(static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y),
-        column((static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kVector) {
+  __device__ RowPack(int64_t rows, int64_t cols) {
+    const auto packs = static_cast<unsigned>((cols + kVector - 1) / kVector);
+    const unsigned blocks_of_row = (packs + blockDim.x - 1) / blockDim.x;
+    const unsigned block = gridDim.x - 1 - blockIdx.x;
+    row = static_cast<int64_t>(block / blocks_of_row) * blockDim.y + threadIdx.y;
+    column = (static_cast<int64_t>(block % blocks_of_row) * blockDim.x + threadIdx.x) * kVector;
     const int64_t left = row < rows ? cols - column : 0;
     count = left < kVector ? static_cast<int>(left) : kVector;
   }
