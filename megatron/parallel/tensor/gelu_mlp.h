@@ -7,7 +7,8 @@ namespace megatron {
 
 // y = gelu(x weight1^T + bias1) weight2^T, summed over ranks; GELU is the tanh form. The same as a
 // column-parallel layer, bias_activation() and a row-parallel layer (linear.h), with their
-// transfers, but the kernel of the product computes GELU (kernels/gelu_matmul.h).
+// transfers, but kernels of the products may compute GELU or its derivative
+// (kernels/gelu_matmul.h).
 //
 //   x        [s, b, h]   the same on every rank; [s/tp, b, h] with sequence parallelism
 //   weight1  [f/tp, h]   bias1 [f/tp], may be undefined
