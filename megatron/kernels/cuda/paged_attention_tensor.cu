@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kWarps = 2;
 constexpr int kStep = kUnit;      // keys of a step
-constexpr int kStages = 3;        // steps of a warp's ring
 constexpr int kTileHeads = 8;     // columns of a product
 constexpr int kKeysOfPart = 512;  // a block's keys
 static_assert(kKeysOfPart >= kLeastPagedKeys);
@@ -110,11 +109,12 @@ struct RunningSums {
 
 // Blocks of a multiprocessor at once: as many as its shared memory or its registers have room for,
 // because the loads of a short text follow one another.
-template <int kChannels, int kTiles>
-constexpr int kBlocks = kChannels == 64 && kTiles == 1 ? 8 : 4;
+template <int kChannels, int kTiles, int kStages>
+constexpr int kBlocks = kChannels == 64 && kTiles == 1 ? 8 : (kStages == 2 ? 6 : 4);
 
-template <class T, int kChannels, int kTiles>
-__global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles>)
+// kStages: steps of a warp's ring.
+template <class T, int kChannels, int kTiles, int kStages>
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles, kStages>)
     tensor_paged_kernel(const PagedProblem<T> p) {
   extern __shared__ __align__(128) unsigned char memory[];
   using KeyTile = Tile<T, kChannels>;
@@ -259,9 +259,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles>)
   });
 }
 
-template <class T, int kChannels, int kTiles>
+template <class T, int kChannels, int kTiles, int kStages>
 void launch(PagedProblem<T> p, int64_t rows, int64_t max_length, Stream stream) {
-  const auto kernel = tensor_paged_kernel<T, kChannels, kTiles>;
+  const auto kernel = tensor_paged_kernel<T, kChannels, kTiles, kStages>;
   const auto* const address = reinterpret_cast<const void*>(kernel);
   constexpr int kBytes =
       kWarps * kStages * 2 * Tile<T, kChannels>::kElements * static_cast<int>(sizeof(T));
@@ -280,8 +280,12 @@ void launch(PagedProblem<T> p, int64_t rows, int64_t max_length, Stream stream) 
 
 template <class T, int kTiles>
 void dispatch(const PagedProblem<T>& p, int64_t rows, int64_t max_length, Stream stream) {
-  if (p.d <= 64) return launch<T, 64, kTiles>(p, rows, max_length, stream);
-  launch<T, 128, kTiles>(p, rows, max_length, stream);
+  // Of many blocks more run at once with shorter rings; the sums are the same.
+  constexpr int64_t kManyParts = 2048;
+  const int64_t parts = rows * p.groups * ((max_length + kKeysOfPart - 1) / kKeysOfPart);
+  if (p.d <= 64) return launch<T, 64, kTiles, 3>(p, rows, max_length, stream);
+  if (kTiles == 1 && parts > kManyParts) return launch<T, 128, 1, 2>(p, rows, max_length, stream);
+  launch<T, 128, kTiles, 3>(p, rows, max_length, stream);
 }
 
 }  // namespace

@@ -133,6 +133,40 @@ TEST_P(PagedAttentionCudaTest, ARowDoesNotDependOnTheOthers) {
   expect_identical(attended({2, 0}, {5, 600}).slice(0, 1), all.slice(0, 1));
 }
 
+// Many parts run with shorter rings than few.
+TEST_P(PagedAttentionCudaTest, ARowHasTheSameBitsAmongMany) {
+  constexpr int64_t kRows = 600, kHeads = 8, kGroups = 2, kSize = 128, kTokens = 16, kMost = 40;
+  const Tensor q =
+      random_normal({kRows, 1, kHeads * kSize}, {.seed = 1, .dtype = GetParam()}).to(stream());
+  const Shape store = {kMost, kTokens, kGroups, kSize};
+  Tensor keys = random_normal(store, {.seed = 2, .dtype = GetParam()}).to(stream());
+  Tensor values = random_normal(store, {.seed = 3, .dtype = GetParam()}).to(stream());
+  // Rows [first, first + count), which all have the same pages.
+  const auto attended = [&](int32_t first, int32_t count) {
+    std::vector<int32_t> pages, lengths, queries;
+    for (int32_t row = first; row < first + count; ++row) {
+      for (int32_t page = 0; page < kMost; ++page) pages.push_back(page * 7 % kMost);
+      lengths.push_back(640 - row);
+      queries.push_back(row);
+    }
+    const Tensor table = tensor_of(pages, {count, kMost}).to(stream());
+    const Tensor sizes = tensor_of(lengths, {count}).to(stream());
+    const Tensor tokens = tensor_of(queries, {count}).to(stream());
+    const int64_t bytes =
+        kernels::paged_attention_workspace_bytes(count, kHeads, kSize, 640, stream());
+    Tensor workspace = zeros({bytes}, DType::kUInt8, stream());
+    Tensor y = zeros({kRows, 1, kHeads * kSize}, GetParam(), stream());
+    kernels::paged_attention(kernels::heads_of(y.view(), kHeads), keys.view(), values.view(),
+                             kernels::heads_of(q.view(), kHeads), {}, {},
+                             {table.view(), sizes.view(), tokens.view(), 640}, {.scale = 0.1f},
+                             workspace.view(), stream());
+    return y.to(Stream{});
+  };
+  const Tensor all = attended(0, kRows);
+  expect_identical(attended(0, 300).slice(0, 300), all.slice(0, 300));
+  expect_identical(attended(300, 300).slice(300, 300), all.slice(300, 300));
+}
+
 TEST_P(PagedAttentionCudaTest, PutsTokensIntoPages) {
   constexpr int64_t kGroups = 3, kSize = 16;
   const Shape store = {4, 5, kGroups, kSize};
