@@ -20,6 +20,14 @@ int64_t pages_of_cache(const TransformerConfig& config, const EngineOptions& opt
   return (tokens + options.page_tokens - 1) / options.page_tokens;
 }
 
+// Asks for an object that is read soon.
+template <class T>
+void prefetch(const T& object) {
+  constexpr size_t kLine = 64;
+  const auto* const bytes = reinterpret_cast<const char*>(&object);
+  for (size_t at = 0; at < sizeof(T); at += kLine) __builtin_prefetch(bytes + at);
+}
+
 }  // namespace
 
 Engine::Engine(const InferenceModel& model, const EngineOptions& options)
@@ -327,7 +335,12 @@ bool Engine::launch_ahead() {
   std::vector<std::shared_ptr<Group>> groups;
   rows.reserve(before.size());
   groups.reserve(before.size());
+  // The caches may have lost the texts since the step before: each is asked for some rows ahead.
+  constexpr size_t kGroupsAhead = 6, kRowsAhead = 3;
   for (size_t i = 0; i < before.size(); ++i) {
+    if (i + kGroupsAhead < before.size()) prefetch(*before[i + kGroupsAhead]);
+    if (i + kRowsAhead < before.size()) prefetch(before[i + kRowsAhead]->rows.front());
+    if (i + 1 < before.size()) __builtin_prefetch(&before[i + 1]->rows.front().tokens.back());
     const std::shared_ptr<Group>& group = before[i];
     if (!group->is_running) continue;
     Row& row = group->rows.front();
