@@ -1,0 +1,151 @@
+// What a step of the engine does, and the pages that its texts get and give back.
+#include <algorithm>
+#include <utility>
+
+#include "megatron/core/error.h"
+#include "megatron/inference/engine_parts.h"
+
+namespace megatron {
+
+// Texts that have been read go first, by age: they may need pages, which only younger ones that
+// have no part yet lose. Those that are being read have all pages they need.
+std::vector<Engine::Part> Engine::planned_parts() {
+  std::vector<Part> parts;
+  int64_t budget = options_.max_step_tokens;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Group& group = *running_[i];
+    if (!group.is_read()) continue;
+    bool has_pages = true;
+    for (Row& row : group.rows) {
+      has_pages = has_pages && grow(group, row, static_cast<int64_t>(row.tokens.size()));
+    }
+    if (has_pages) {
+      plan(group, budget, parts);
+    } else {
+      --i;  // the group itself waits again
+    }
+  }
+  for (const auto& group : running_) {
+    if (!group->is_read() && budget > 0) plan(*group, budget, parts);
+  }
+  while (admit_next(budget, parts)) {
+  }
+  int64_t token = 0;
+  for (Part& part : parts) {
+    part.first_token = token;
+    token += part.count;
+  }
+  return parts;
+}
+
+void Engine::plan(Group& group, int64_t& budget, std::vector<Part>& parts) {
+  for (size_t i = 0; i < group.rows.size() && budget > 0; ++i) {
+    Row& row = group.rows[i];
+    Part part;
+    part.group = &group;
+    part.row = &row;
+    part.is_first = i == 0;
+    part.begin = row.cached;
+    part.count = std::min(reads_singly_ ? 1 : budget, group.num_inputs(row) - row.cached);
+    const int64_t end = part.begin + part.count;
+    part.draws = end == static_cast<int64_t>(row.tokens.size());
+    if (group.request.return_log_probabilities) {
+      const auto last = static_cast<int64_t>(group.request.prompt.size()) - 1;
+      part.first_forced = std::max(part.begin, group.num_forced);
+      part.num_forced = std::max<int64_t>(0, std::min(end, last) - part.first_forced);
+      group.num_forced += part.num_forced;
+    }
+    budget -= part.count;
+    parts.push_back(part);
+  }
+}
+
+bool Engine::admit_next(int64_t& budget, std::vector<Part>& parts) {
+  if (waiting_.empty() || budget <= 0) return false;
+  Group& group = *waiting_.front();
+  if (group.num_inputs() <= 0) return false;  // the next step answers it
+  int64_t rows = group.num_rows();
+  for (const auto& other : running_) rows += other->num_rows();
+  if (rows > options_.max_rows) return false;
+  std::shared_ptr<Text> text;
+  int64_t new_text = 0;
+  if (model_.t5 != nullptr) {
+    text = text_of(group.request);
+    if (text.use_count() == 1) new_text = static_cast<int64_t>(group.request.text.size());
+    if (!has_room_for_text(new_text)) return false;
+  }
+
+  Row& row = group.rows.front();
+  PagePool::Match known;
+  const bool may_reuse = options_.reuse_prefixes && !group.wants_forced();
+  if (may_reuse) known = pool_.match(std::span(row.tokens).first(row.tokens.size() - 1));
+  const auto reused = static_cast<int64_t>(known.pages.size());
+  const int64_t needed = pool_.pages_for(static_cast<int64_t>(row.tokens.size())) - reused;
+  const int64_t most = group.beams ? group.most_pages(pool_) : needed;
+  if (pool_.num_available() - reserved_pages() < most) {
+    for (const int32_t page : known.pages) pool_.release(page);
+    return false;
+  }
+  row.pages = std::move(known.pages);
+  row.serials = std::move(known.serials);
+  row.cached = reused * pool_.page_tokens();
+  counts_.reused_tokens += row.cached;
+  for (int64_t i = 0; i < needed; ++i) row.pages.push_back(pool_.allocate());
+  group.text = std::move(text);
+  group.is_running = true;
+  group.admission = ++last_admission_;
+  running_.push_back(std::move(waiting_.front()));
+  waiting_.pop_front();
+  plan(*running_.back(), budget, parts);
+  budget -= new_text;
+  return true;
+}
+
+// Pages that the rows of beam searches may still need: they never wait in the middle.
+int64_t Engine::reserved_pages() const {
+  int64_t reserved = 0;
+  for (const auto& group : running_) {
+    if (!group->beams) continue;
+    reserved += group->most_pages(pool_);
+    for (const Row& row : group->rows) reserved -= static_cast<int64_t>(row.pages.size());
+  }
+  return std::max<int64_t>(0, reserved);
+}
+
+// Gives a row pages for `tokens` tokens. False: there are none, and its group waits again.
+bool Engine::grow(Group& group, Row& row, int64_t tokens) {
+  while (static_cast<int64_t>(row.pages.size()) < pool_.pages_for(tokens)) {
+    if (group.beams || pool_.num_available() > reserved_pages()) {
+      row.pages.push_back(pool_.allocate());
+    } else if (!preempt_youngest(group)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Makes the youngest text wait again. False: that is this one.
+bool Engine::preempt_youngest(const Group& but) {
+  const auto place = std::find_if(running_.rbegin(), running_.rend(),
+                                  [](const auto& group) { return !group->beams; });
+  invariant(place != running_.rend(), "a text that needs a page is one of those that run");
+  const bool is_other = place->get() != &but;
+  std::shared_ptr<Group> group = std::move(*place);
+  group->is_running = false;
+  running_.erase(std::next(place).base());
+  for (Row& row : group->rows) release_pages(row);
+  group->text.reset();
+  waiting_.push_front(std::move(group));
+  ++counts_.preemptions;
+  return is_other;
+}
+
+void Engine::release_pages(Row& row) {
+  // The last pages first: without owners they are also the first to be used anew.
+  for (auto page = row.pages.rbegin(); page != row.pages.rend(); ++page) pool_.release(*page);
+  row.pages.clear();
+  row.serials.clear();
+  row.cached = 0;
+}
+
+}  // namespace megatron
