@@ -54,11 +54,11 @@ struct DrawTexts {
 // Draws a token for each row.
 //
 //   tokens         [rows]     out  int32; kNoToken if a logit below vocab_size is NaN or none is
-//   drawn probabilities  [rows, kMostProbabilities]  out  TokenLogProbability, as sizeof() uint8
-//   each: the
-//                             drawn token's, then the most probable ones, equal ones by index. Rows
-//                             without a token, and places that nobody asked for, stay. Null if no
-//                             row asks for any.
+//                                  drawn
+//   probabilities             out  [rows, kMostProbabilities] TokenLogProbability, as uint8: the
+//                                  drawn token's, then the most probable ones, equal ones by index.
+//                                  Rows without a token, and places that nobody asked for, stay.
+//                                  Null if no row asks for any.
 //   logits         [rows, v]  in   fp32 | fp16 | bf16
 //   draws          [rows]     in   Draw, on the stream's device, as sizeof(Draw) uint8 each
 //   texts                     i/o  null if no row has a penalty
