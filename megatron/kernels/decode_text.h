@@ -62,15 +62,19 @@ struct DecodeText {
 //
 // Each multiprocessor has one block. A warp of it copies the block's rows of all weights, in the
 // order of their use, into a ring in shared memory, as far ahead as there is room: also while
-// blocks wait for each other. The other warps multiply. After each product the blocks tell each
-// other their parts of the result: a message is a pair of numbers with the number of the layer, and
-// who needs it polls it.
+// blocks wait for each other. Two groups of warps multiply, each every second slot of the ring, and
+// one more warp sums what they have and sends it to all blocks: a word is an element with the
+// number of the layer. Who needs it waits a while before it looks; calls search how long is best,
+// and how many weights to ask for at once (WaitSearch in kernels/cuda/decode_text_waits.h), and
+// keep in the workspace what they found.
 void decode_text(TensorView logits, ConstView x, const DecodeText& text, ConstView pages,
                  ConstView length, int64_t max_length, TensorView workspace, Stream stream);
 int64_t decode_text_workspace_bytes(const DecodeTextShape& shape);
-// Can the device run it? Heads have 64 or 128 channels, hidden and ffn are multiples of 16, hidden
-// at most 7680. A CPU cannot, nor a GPU whose blocks would need more shared memory than there is,
-// or that has no code for compute capability 9.0.
+// Can the device run it? Heads have 64 or 128 channels; a page has a power of two of tokens;
+// hidden, ffn and heads d have a common divisor that is a multiple of 64 and not small beside
+// hidden, which is at most 8192 (columns_of() in kernels/cuda/decode_text_division.h). A CPU
+// cannot, nor a GPU whose blocks would need more shared memory than there is, or that has no code
+// for compute capability 9.0.
 bool has_decode_text(const DecodeTextShape& shape, Device device);
 
 namespace cuda {

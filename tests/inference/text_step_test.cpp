@@ -44,6 +44,9 @@ std::vector<Variant> variants() {
   std::vector<Variant> all;
   all.push_back({"gpt2", config_of(3, 256, 4, 1003)});
   all.push_back({"gpt2_1558m", config_of(2, 1600, 25, 2048)});
+  TransformerConfig large = config_of(1, 2048, 32, 512);  // slots of 1024 columns
+  large.normalization = Normalization::kRmsNorm;
+  all.push_back({"large", large});
   TransformerConfig llama = config_of(3, 512, 8, 640);
   llama.ffn_hidden_size = 1408;
   llama.group_query_attention = true;

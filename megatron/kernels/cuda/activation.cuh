@@ -2,18 +2,12 @@
 
 #include "megatron/kernels/activation.h"
 #include "megatron/kernels/cuda/mma.cuh"
+#include "megatron/kernels/cuda/reciprocal.cuh"
 
 // The functions of activations and their derivatives for device code.
 namespace megatron::kernels::cuda {
 
 inline constexpr float kLog2OfE = 1.4426950408889634f;
-
-// 1 / x, and 0 for infinity; relative error 2^-23.
-__device__ __forceinline__ float reciprocal_fast(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 __device__ inline float sigmoid(float x) {
   return reciprocal_fast(1.0f + exp2_fast(-kLog2OfE * x));

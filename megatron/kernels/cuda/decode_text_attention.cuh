@@ -8,236 +8,302 @@
 // Attention in the kernel decode_text: a head, or a part of its keys, is a block's.
 namespace megatron::kernels::cuda::text {
 
-// By all workers of a block.
+// The keys of the block, and their head. Only those before `last`, the text's last token, are
+// earlier than this step.
+struct AttentionItem {
+  int head, group, split, begin, end, last;
+  bool exists;
+};
+__device__ __forceinline__ AttentionItem attention_item(const Parameters& p) {
+  const auto heads = static_cast<int>(p.shape.heads), block = static_cast<int>(blockIdx.x);
+  const int items = heads * p.splits;
+  const int stride = static_cast<int>(gridDim.x) / items;  // they are far from each other
+  const int index = block / stride, length = *p.length;
+  const int keys = (length + p.splits - 1) / p.splits;
+  AttentionItem item{};
+  item.exists = block % stride == 0 && index < items;
+  item.head = index / p.splits;
+  item.group = item.head / (heads / static_cast<int>(p.shape.groups));
+  item.split = index % p.splits;
+  item.begin = item.split * keys;
+  item.end = min(item.begin + keys, length);
+  item.last = length - 1;
+  return item;
+}
+
+// By the warps of a block that multiply.
 template <class T, int kHead>
 struct TextAttention {
-  static constexpr int kEarly = 3;  // steps of keys and values that are read ahead
+  static constexpr int kThreads = kMultiplierThreads;
+  static constexpr int kLanes = kHead / 8;                  // of a key
+  static constexpr int kKeysOfWarp = kWarp / kLanes;        // of a step
+  static constexpr int kKeys = kKeysOfWarp * kMultipliers;  // of a step of the block
+  static constexpr int kSteps = 8;  // of keys and values that are in registers at once
+
+  struct alignas(16) Memory {
+    AttentionItem item;
+    alignas(16) float qkv[3 * kHead];
+    float results[kMultipliers][kHead + 2];  // and the maximum of the scores, and their sum
+  };
 
   const Parameters& p;
-  float* sums;  // in shared memory: [warps, kHead + 2]
-  float* qkv;   // in shared memory: [3, kHead]
+  Memory& memory;
   int thread, warp, lane;
 
-  // What a group of kHead / 8 lanes knows of the keys it has seen: the maximum of their scores, the
+  __device__ __forceinline__ int64_t place_in_pages(int page, int token, int group) const {
+    const int in_page = token & ((1 << p.page_shift) - 1);
+    const int64_t place = (int64_t{page} << p.page_shift) + in_page;
+    return (place * p.shape.groups + group) * kHead;
+  }
+
+  // The cosine and the sine of the thread's channel.
+  __device__ __forceinline__ float2 angle_of(int position) const {
+    const int half = p.rotary_dim / 2;
+    if (thread >= 2 * half) return {};
+    const float* const angles = p.rotary_table + int64_t{position} * p.rotary_dim + thread % half;
+    return {angles[0], angles[half]};
+  }
+  __device__ __forceinline__ void rotate(float2 angle) const {
+    const int half = p.rotary_dim / 2;
+    if (thread >= 2 * half) return;
+    float* const head = memory.qkv + thread / half * kHead;
+    const int channel = thread % half;
+    const bool halves = p.rotary_pairs == RotaryPairs::kHalves;
+    float& x1 = head[halves ? channel : 2 * channel];
+    float& x2 = head[halves ? channel + half : 2 * channel + 1];
+    const float y1 = rounded<T>(x1 * angle.x - x2 * angle.y);
+    x2 = rounded<T>(x2 * angle.x + x1 * angle.y);
+    x1 = y1;
+  }
+
+  // What a group of kLanes lanes knows of the keys it has seen: the maximum of their scores, the
   // sum of their weights, and the weighted sum of 8 channels of their values.
   struct Seen {
     float maximum = -INFINITY, sum = 0, values[8] = {};
 
-    __device__ void add(float other_maximum, float other_sum, const float (&other)[8]) {
-      const float larger = fmaxf(maximum, other_maximum);
-      if (larger == -INFINITY) return;
-      const float own = exp2_fast(maximum - larger);
-      const float factor = exp2_fast(other_maximum - larger);
+    __device__ __forceinline__ void scale_to(float larger) {
+      const float factor = larger == -INFINITY ? 0 : exp2_fast(maximum - larger);
       maximum = larger;
-      sum = sum * own + other_sum * factor;
+      sum *= factor;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) values[i] = values[i] * own + other[i] * factor;
+      for (float& value : values) value *= factor;
     }
   };
-  static constexpr int kLanes = kHead / 8;               // of a key
-  static constexpr int kKeys = kWarp / kLanes * kWarps;  // of a step of the block
-
-  __device__ __forceinline__ int64_t place_in_pages(int64_t token, int group) const {
-    const auto page_tokens = static_cast<int>(p.shape.page_tokens);
-    const int64_t page = p.pages[token / page_tokens];
-    return ((page * page_tokens + token % page_tokens) * p.shape.groups + group) * kHead;
+  __device__ __forceinline__ static void floats(uint4 eight, float (&x)[8]) {
+    const float4 first = four_floats<T>({eight.x, eight.y});
+    const float4 second = four_floats<T>({eight.z, eight.w});
+    x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
+    x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
+  }
+  __device__ __forceinline__ static uint4 packed(const float* x) {
+    return {pack_two<T>(x[0], x[1]), pack_two<T>(x[2], x[3]), pack_two<T>(x[4], x[5]),
+            pack_two<T>(x[6], x[7])};
   }
 
-  __device__ __forceinline__ void rotate(float* head, int64_t position, int channel) const {
-    const int half = p.rotary_dim / 2;
-    const float* const angles = p.rotary_table + position * p.rotary_dim;
-    const bool halves = p.rotary_pairs == RotaryPairs::kHalves;
-    float& x1 = head[halves ? channel : 2 * channel];
-    float& x2 = head[halves ? channel + half : 2 * channel + 1];
-    const float cosine = angles[channel], sine = angles[channel + half];
-    const float y1 = rounded<T>(x1 * cosine - x2 * sine);
-    x2 = rounded<T>(x2 * cosine + x1 * sine);
-    x1 = y1;
+  __device__ __forceinline__ int heads_of_group() const {
+    return static_cast<int>(p.shape.heads) / static_cast<int>(p.shape.groups);
   }
 
-  // Asks for the earlier keys and values of the block's head, so that they are in the cache when
-  // the query comes.
+  // Asks for the earlier keys and values of the block, so that they are in the cache when the
+  // query comes.
   __device__ __forceinline__ void prefetch(const DecodeTextLayer& layer) const {
-    const int item = static_cast<int>(blockIdx.x);
-    const auto heads = static_cast<int>(p.shape.heads);
-    if (item >= heads * p.splits) return;
-    const int group = item / p.splits / (heads / static_cast<int>(p.shape.groups));
-    const int keys = (*p.length + p.splits - 1) / p.splits;
-    const int begin = item % p.splits * keys;
-    const int end = min(begin + keys, *p.length - 1);
-    for (int token = begin + thread; token < end; token += kWorkers) {
-      const int64_t at = place_in_pages(token, group);
+    const AttentionItem& item = memory.item;
+    if (!item.exists) return;
+#pragma unroll 1
+    for (int token = item.begin + thread; token < min(item.end, item.last); token += kThreads) {
+      const int64_t at = place_in_pages(p.pages[token >> p.page_shift], token, item.group);
       for (int channel = 0; channel < kHead; channel += 64) {
         prefetch_line(static_cast<const T*>(layer.keys) + at + channel);
         prefetch_line(static_cast<const T*>(layer.values) + at + channel);
       }
     }
   }
-  __device__ __forceinline__ static void prefetch_line(const T* p) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
-  }
-
-  // A head, or one of several parts of its keys, is a block's.
-  __device__ __forceinline__ void attend(const DecodeTextLayer& layer, uint32_t tag) const {
-    const int item = static_cast<int>(blockIdx.x);
-    const auto heads = static_cast<int>(p.shape.heads);
-    if (item >= heads * p.splits) return;
-    const int head = item / p.splits, split = item % p.splits;
-    const int heads_of_group = heads / static_cast<int>(p.shape.groups);
-    const int group = head / heads_of_group;
-    const int length = *p.length;
-    const int last = length - 1;
-    const int keys_of_split = (length + p.splits - 1) / p.splits;
-    const int begin = split * keys_of_split;
-    const int end = min(begin + keys_of_split, length);
+  // Looks for the query `wait` cycles after cycles_now() was `asked`. REQUIRES: item.exists.
+  __device__ __forceinline__ void attend(const DecodeTextLayer& layer, uint32_t tag, uint32_t asked,
+                                         int wait) const {
+    const auto [head, group, split, begin, end, last, exists] = memory.item;
 
     // Earlier keys and values do not depend on this step.
-    const int own = begin + warp * (kWarp / kLanes) + lane / kLanes;
+    const int own = begin + warp * kKeysOfWarp + lane / kLanes;
+    const int earlier = min(end, last);
     const int channel = lane % kLanes * 8;
-    const T* const keys = static_cast<const T*>(layer.keys);
-    const T* const values = static_cast<const T*>(layer.values);
-    uint4 some_keys[kEarly], some_values[kEarly];
-    const auto load = [&](int batch) {
-#pragma unroll
-      for (int i = 0; i < kEarly; ++i) {
-        const int token = own + (batch + i) * kKeys;
-        if (token >= min(end, last)) continue;
-        const int64_t at = place_in_pages(token, group) + channel;
-        some_keys[i] = *reinterpret_cast<const uint4*>(keys + at);
-        some_values[i] = *reinterpret_cast<const uint4*>(values + at);
-      }
+    uint4 keys[kSteps], values[kSteps];
+    const auto exists_at = [&](int step) { return begin + step * kKeys < earlier; };
+    // Of a lane that has no key its place is that of the last: what it reads counts as 0.
+    const auto page_at = [&](int step) {
+      return p.pages[min(own + step * kKeys, earlier - 1) >> p.page_shift];
     };
-    load(0);
-
-    constexpr int kPairs = kHead / 4;  // pairs of messages of a query, a key or a value
-    if (thread < 3 * kPairs) {
-      const int which = thread / kPairs, at = thread % kPairs;
-      const int base = group * (heads_of_group + 2);
-      const int row = which == 0 ? base + head % heads_of_group : base + heads_of_group + which - 1;
-      const MessagePair pair = receive(pairs_at(p, p.places.qkv) + row * kPairs + at, tag);
-      const float2 first = two_floats<T>(pair.first.data), second = two_floats<T>(pair.second.data);
-      reinterpret_cast<float4*>(qkv)[thread] = {first.x, first.y, second.x, second.y};
+    const auto load = [&](int step, int page, int i) {
+      const int64_t at =
+          place_in_pages(page, min(own + step * kKeys, earlier - 1), group) + channel;
+      keys[i] = load_once(static_cast<const T*>(layer.keys) + at);
+      values[i] = load_once(static_cast<const T*>(layer.values) + at);
+    };
+    int pages[kSteps] = {};  // all are asked for before the first is used
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if (exists_at(i)) pages[i] = page_at(i);
     }
-    workers_barrier();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      keys[i] = values[i] = {0, 0, 0, 0};
+      if (exists_at(i)) load(i, pages[i], i);
+    }
+    const float2 angle = p.rotary_dim > 0 ? angle_of(last) : float2{};
+
+    constexpr int kFours = kHead / 4;  // words of a query, a key or a value, four at a time
+    wait_cycles(asked, wait);
+    if (thread < 3 * kFours) {
+      const int which = thread / kFours, at = thread % kFours;
+      const int base = group * (heads_of_group() + 2);
+      const int row =
+          which == 0 ? base + head % heads_of_group() : base + heads_of_group() + which - 1;
+      const Word* const words = p.words + p.places.qkv + row * kHead + at * 4;
+      reinterpret_cast<float4*>(memory.qkv)[thread] =
+          four_floats<T>(elements_of(receive(words, look(words), tag)));
+    }
+    multipliers_barrier();
     if (p.rotary_dim > 0) {
-      const int half = p.rotary_dim / 2;
-      if (thread < 2 * half) rotate(qkv + thread / half * kHead, last, thread % half);
-      workers_barrier();
+      rotate(angle);
+      multipliers_barrier();
     }
-    if (head % heads_of_group == 0 && begin <= last && last < end && thread < 2 * kHead) {
-      const int64_t at = place_in_pages(last, group) + thread % kHead;
-      T* const to = static_cast<T*>(thread < kHead ? layer.keys : layer.values);
-      to[at] = from_float<T>(qkv[kHead + thread]);
-    }
-
-    float query[8];
     const float factor = p.shape.scale * 1.44269504f;  // weights are powers of 2
-#pragma unroll
-    for (int i = 0; i < 8; ++i) query[i] = qkv[channel + i] * factor;
+    const auto* const fours = reinterpret_cast<const float4*>(memory.qkv + channel);
+    const float4 first = fours[0], second = fours[1];
+    const float query[8] = {first.x * factor,  first.y * factor,  first.z * factor,
+                            first.w * factor,  second.x * factor, second.y * factor,
+                            second.z * factor, second.w * factor};
     Seen seen;
-    const auto see = [&](const float(&key)[8], const float(&value)[8], bool exists) {
-      float score = 0;
+#pragma unroll 1
+    for (int step = 0; begin + step * kKeys < end; step += kSteps) {
+      float scores[kSteps];
+      float maximum = seen.maximum;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) score += query[i] * key[i];
-#pragma unroll
-      for (int step = 1; step < kLanes; step *= 2) score += __shfl_xor_sync(kFullMask, score, step);
-      if (exists) seen.add(score, 1, value);
-    };
-    const auto floats = [](uint4 eight, float(&x)[8]) {
-      const float4 first = four_floats<T>({eight.x, eight.y});
-      const float4 second = four_floats<T>({eight.z, eight.w});
-      x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
-      x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
-    };
-    // All lanes of a warp take as many steps: begin + warp's keys + i * kKeys < end.
-    const int first_of_warp = begin + warp * (kWarp / kLanes);
-    const auto see_token = [&](int token, uint4 k, uint4 v) {
-      float key[8], value[8];
-      if (token == last) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          key[i] = qkv[kHead + channel + i];
-          value[i] = qkv[2 * kHead + channel + i];
+      for (int i = 0; i < kSteps; ++i) {
+        scores[i] = -INFINITY;
+        if (begin + (step + i) * kKeys >= end) continue;
+        const int token = own + (step + i) * kKeys;
+        if (token == last) {
+          keys[i] = packed(memory.qkv + kHead + channel);
+          values[i] = packed(memory.qkv + 2 * kHead + channel);
         }
-      } else {
-        floats(k, key);
-        floats(v, value);
+        float key[8];
+        floats(keys[i], key);
+        float score = 0;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) score += query[j] * key[j];
+#pragma unroll
+        for (int lanes = 1; lanes < kLanes; lanes *= 2) {
+          score += __shfl_xor_sync(kFullMask, score, lanes);
+        }
+        if (token < end) scores[i] = score;
+        maximum = fmaxf(maximum, scores[i]);
       }
-      see(key, value, token < end);
-    };
-    for (int batch = 0; first_of_warp + batch * kKeys < end; batch += kEarly) {
-      if (batch > 0) load(batch);
+      seen.scale_to(maximum);
 #pragma unroll
-      for (int i = 0; i < kEarly; ++i) {
-        if (first_of_warp + (batch + i) * kKeys < end) {
-          see_token(own + (batch + i) * kKeys, some_keys[i], some_values[i]);
+      for (int i = 0; i < kSteps; ++i) {
+        if (begin + (step + i) * kKeys < end) {
+          const float weight = maximum == -INFINITY ? 0 : exp2_fast(scores[i] - maximum);
+          float value[8];
+          floats(values[i], value);
+          seen.sum += weight;
+#pragma unroll
+          for (int j = 0; j < 8; ++j) seen.values[j] += weight * value[j];
         }
+        // While the others are used.
+        if (exists_at(step + kSteps + i)) load(step + kSteps + i, page_at(step + kSteps + i), i);
       }
     }
+    send_result(seen, head, split, channel, tag);
+    if (head % heads_of_group() == 0 && begin <= last && last < end) {
+      const int64_t place = place_in_pages(p.pages[last >> p.page_shift], last, group);
+      for (int at = thread; at < 2 * kHead; at += kThreads) {
+        T* const to = static_cast<T*>(at < kHead ? layer.keys : layer.values);
+        to[place + at % kHead] = from_float<T>(memory.qkv[kHead + at]);
+      }
+    }
+  }
 
-    // The groups of a warp, then the warps, then the blocks of a head.
+  // The groups of a warp, then the warps, then the blocks of a head.
+  __device__ __forceinline__ void send_result(Seen& seen, int head, int split, int channel,
+                                              uint32_t tag) const {
+    float maximum = seen.maximum;
 #pragma unroll
-    for (int distance = kLanes; distance < kWarp; distance *= 2) {
-      float other[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) other[i] = __shfl_xor_sync(kFullMask, seen.values[i], distance);
-      const float maximum = __shfl_xor_sync(kFullMask, seen.maximum, distance);
-      const float sum = __shfl_xor_sync(kFullMask, seen.sum, distance);
-      seen.add(maximum, sum, other);
+    for (int lanes = kLanes; lanes < kWarp; lanes *= 2) {
+      maximum = fmaxf(maximum, __shfl_xor_sync(kFullMask, maximum, lanes));
     }
-    float* const of_warp = sums + warp * (kHead + 2);
+    seen.scale_to(maximum);
+#pragma unroll
+    for (int lanes = kLanes; lanes < kWarp; lanes *= 2) {
+      seen.sum += __shfl_xor_sync(kFullMask, seen.sum, lanes);
+#pragma unroll
+      for (float& value : seen.values) value += __shfl_xor_sync(kFullMask, value, lanes);
+    }
     if (lane < kLanes) {
+      float* const result = memory.results[warp];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) of_warp[channel + i] = seen.values[i];
-      if (lane == 0) of_warp[kHead] = seen.maximum;
-      if (lane == 0) of_warp[kHead + 1] = seen.sum;
+      for (int i = 0; i < 8; ++i) result[channel + i] = seen.values[i];
+      if (lane == 0) result[kHead] = maximum, result[kHead + 1] = seen.sum;
     }
-    workers_barrier();
-    if (thread < kHead / 2) {
-      float maximum = -INFINITY, sum = 0;
-      float2 value{0, 0};
-      for (int w = 0; w < kWarps; ++w) maximum = fmaxf(maximum, sums[w * (kHead + 2) + kHead]);
-      for (int w = 0; w < kWarps; ++w) {
-        const float* const other = sums + w * (kHead + 2);
-        const float weight = maximum == -INFINITY ? 0 : exp2_fast(other[kHead] - maximum);
-        sum += other[kHead + 1] * weight;
-        value.x += other[2 * thread] * weight;
-        value.y += other[2 * thread + 1] * weight;
-      }
-      combine_parts(head, split, tag, maximum, sum, value);
+    multipliers_barrier();
+    if (thread >= kHead / 2) return;
+    float largest = -INFINITY, sum = 0;
+    float2 value{0, 0};
+#pragma unroll
+    for (const auto& result : memory.results) largest = fmaxf(largest, result[kHead]);
+#pragma unroll
+    for (const auto& result : memory.results) {
+      const float weight = largest == -INFINITY ? 0 : exp2_fast(result[kHead] - largest);
+      sum += result[kHead + 1] * weight;
+      value.x += result[2 * thread] * weight;
+      value.y += result[2 * thread + 1] * weight;
     }
-    workers_barrier();
+    combine_splits(head, split, tag, largest, sum, value);
   }
 
   // By kHead / 2 threads of each block of a head: the first block sends their common result.
-  __device__ __forceinline__ void combine_parts(int head, int split, uint32_t tag, float maximum,
-                                                float sum, float2 value) const {
+  __device__ __forceinline__ void combine_splits(int head, int split, uint32_t tag, float maximum,
+                                                 float sum, float2 value) const {
     if (p.splits > 1) {
-      constexpr int kPairs = (kHead + 2) / 2;
-      MessagePair* const parts = pairs_at(p, p.places.parts) + int64_t{head} * p.splits * kPairs;
-      MessagePair* const own = parts + split * kPairs;
+      constexpr int kNumbers = (kHead + 2) / 2;
+      Numbers* const results = reinterpret_cast<Numbers*>(p.words + p.places.splits) +
+                               int64_t{head} * p.splits * kNumbers;
       if (split > 0) {
-        send(own + thread, __float_as_uint(value.x), __float_as_uint(value.y), tag);
-        if (thread == 0) {
-          send(own + kHead / 2, __float_as_uint(maximum), __float_as_uint(sum), tag);
-        }
+        Numbers* const own = results + split * kNumbers;
+        send(own + thread, value.x, value.y, tag);
+        if (thread == 0) send(own + kHead / 2, maximum, sum, tag);
         return;
       }
-      for (int i = 1; i < p.splits; ++i) {
-        const MessagePair other = receive(parts + i * kPairs + thread, tag);
-        const MessagePair weight = receive(parts + i * kPairs + kHead / 2, tag);
-        const float other_maximum = __uint_as_float(weight.first.data);
-        const float larger = fmaxf(maximum, other_maximum);
-        const float own_factor = exp2_fast(maximum - larger);
-        const float factor = exp2_fast(other_maximum - larger);
-        maximum = larger;
-        sum = sum * own_factor + __uint_as_float(weight.second.data) * factor;
-        value.x = value.x * own_factor + __uint_as_float(other.first.data) * factor;
-        value.y = value.y * own_factor + __uint_as_float(other.second.data) * factor;
+      constexpr int kAtOnce = 4;
+#pragma unroll 1
+      for (int begin = 1; begin < p.splits; begin += kAtOnce) {
+        uint4 values[kAtOnce] = {}, weights[kAtOnce] = {};  // maximum and sum
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (begin + i >= p.splits) break;
+          const Numbers* const from = results + (begin + i) * kNumbers;
+          values[i] = look(from + thread);
+          weights[i] = look(from + kHead / 2);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (begin + i >= p.splits) break;
+          const Numbers* const from = results + (begin + i) * kNumbers;
+          const float2 other = receive(from + thread, values[i], tag);
+          const float2 weight = receive(from + kHead / 2, weights[i], tag);
+          const float larger = fmaxf(maximum, weight.x);
+          const float own_factor = exp2_fast(maximum - larger);
+          const float factor = exp2_fast(weight.x - larger);
+          maximum = larger;
+          sum = sum * own_factor + weight.y * factor;
+          value.x = value.x * own_factor + other.x * factor;
+          value.y = value.y * own_factor + other.y * factor;
+        }
       }
     }
-    send(p.messages + p.places.attention + head * (kHead / 2) + thread,
-         pack_two<T>(value.x / sum, value.y / sum), tag);
+    Word* const to = p.words + p.places.attention + head * kHead + 2 * thread;
+    send(to, from_float<T>(value.x / sum).bits, tag);
+    send(to + 1, from_float<T>(value.y / sum).bits, tag);
   }
 };
 

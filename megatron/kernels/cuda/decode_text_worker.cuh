@@ -1,18 +1,18 @@
 #pragma once
 
+#include "megatron/kernels/cuda/decode_text_division.h"
+#include "megatron/kernels/cuda/decode_text_waits.h"
 #include "megatron/kernels/cuda/exchange.cuh"
 #include "megatron/kernels/cuda/launch.cuh"
+#include "megatron/kernels/cuda/weight_ring.cuh"
 #include "megatron/kernels/decode_text.h"
 
 // What the parts of the kernel decode_text share.
 namespace megatron::kernels::cuda::text {
 
-inline constexpr int kWarps = 15;  // that compute; one more copies weights
-inline constexpr int kWorkers = kWarps * kWarp;
-
-// Where vectors lie in the workspace, in messages.
+// Where vectors lie in the workspace, in words.
 struct Places {
-  int x, qkv, attention, middle, activated, parts, end;
+  int search, x, qkv, attention, middle, activated, splits, end;
 };
 
 struct Parameters {
@@ -25,19 +25,62 @@ struct Parameters {
   const void* x;
   void* logits;
   const int32_t* pages;
+  int page_shift;  // a page has two to the power of it tokens
   const int32_t* length;
-  Message* messages;
+  Word* words;
   Places places;
-  int splits, columns, slots, part_rows;
+  int splits, columns, tile_rows, row_bytes, slot_bytes, slots, under_way, part_rows;
 };
 
-__device__ __forceinline__ void workers_barrier() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory");
+// A product as a block computes it.
+struct alignas(16) BlockProduct {
+  RowPart rows;       // of the matrix, the block's
+  int at_once;        // of them, between two sums
+  int halves;         // 2: the rows of the matrix that are ffn further on are multiplied, too
+  int depth;          // of the vector that is multiplied
+  int pieces;         // of it that a group of warps multiplies, each as long as a slot is wide
+  int input, output;  // where vectors lie, in words
+};
+// The last product. It is none of a layer's.
+inline constexpr int kLogits = kProducts;
+
+inline Places places_of(const DecodeTextShape& s, int splits) {
+  const auto rounded = [](int64_t n) { return static_cast<int>((n + 3) / 4 * 4); };
+  Places p{};
+  p.search = 4;  // after the number of the first tag
+  p.x = p.search + rounded(static_cast<int64_t>(sizeof(WaitSearch) / sizeof(Word)));
+  p.qkv = p.x + rounded(s.hidden);
+  p.attention = p.qkv + rounded((s.heads + 2 * s.groups) * s.d);
+  p.middle = p.attention + rounded(s.heads * s.d);
+  p.activated = p.middle + rounded(s.hidden);
+  p.splits = p.activated + rounded(s.ffn);
+  p.end = p.splits + rounded(s.heads * splits * (s.d + 2) / 2 *
+                             static_cast<int64_t>(sizeof(Numbers) / sizeof(Word)));
+  return p;
+}
+__device__ __forceinline__ WaitSearch* search_of(const Parameters& p) {
+  return reinterpret_cast<WaitSearch*>(p.words + p.places.search);
 }
 
-__device__ __forceinline__ MessagePair* pairs_at(const Parameters& p, int place) {
-  return reinterpret_cast<MessagePair*>(p.messages + place);
-}
+// Of the numbers that a warp norms: their mean, the sum of the squares of their distances from it,
+// and how many they are.
+struct alignas(16) WarpMoments {
+  float mean, squares, numbers;
+};
+
+// A block's shared memory beside the slots of the ring.
+struct SharedMemory {
+  const DecodeTextLayer* layers;
+  const BlockProduct* plan;  // [kLogits + 1]
+  uint32_t* input;           // pairs: the vector that is multiplied
+  float* products;  // [2, kMultipliers, part_rows], what each warp has of the products of all rows
+  float* residual;  // [part_rows] of the block's rows
+  float* biases;    // [part_rows] of the next product
+  WarpMoments* moments;  // [2, kMultipliers]
+  const int* chosen;     // [kSearched], by earlier calls
+  uint64_t* complete;    // barriers [2]: the products are there
+  uint64_t* taken;       // barriers [2]: they have been read
+};
 
 template <class T>
 __device__ __forceinline__ float2 two_floats(uint32_t pair) {
@@ -51,18 +94,14 @@ __device__ __forceinline__ float4 four_floats(uint2 pairs) {
   const float2 first = two_floats<T>(pairs.x), second = two_floats<T>(pairs.y);
   return {first.x, first.y, second.x, second.y};
 }
-// Loads of constants that the compiler does not move to their use, behind what is waited for.
-__device__ __forceinline__ uint32_t load_now(const uint32_t* p) {
-  uint32_t x;
-  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(p)));
-  return x;
-}
-__device__ __forceinline__ uint2 load_now(const uint2* p) {
-  uint2 x;
-  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
-               : "=r"(x.x), "=r"(x.y)
-               : "l"(__cvta_generic_to_global(p)));
-  return x;
+__device__ __forceinline__ void multipliers_barrier() { barrier_of_threads<kMultiplierThreads>(); }
+// An element of a vector; 0 if there is none.
+template <class T>
+__device__ __forceinline__ float element_now(const void* vector, int64_t at) {
+  if (vector == nullptr) return 0;
+  T x;
+  x.bits = load_now(static_cast<const uint16_t*>(vector) + at);
+  return to_float(x);
 }
 template <class T>
 __device__ __forceinline__ float rounded(float x) {

@@ -2,68 +2,54 @@
 
 #include <cstdint>
 
-// Vectors that the blocks of a kernel write for each other in global memory. Each 4 bytes of data
-// have a tag beside them, written and read together, so that who reads the tag it expects has the
-// data, too: no barrier and no fence are needed (as in the protocol "LL" of NCCL). REQUIRES: a tag
-// is used once, and nobody writes a place again before all have read it.
+#include "megatron/kernels/cuda/decode_text_instructions.cuh"
+#include "megatron/kernels/cuda/vector.cuh"
+
+// Vectors that the blocks of a kernel write for each other in global memory. Each word has data and
+// a tag, written and read together, so that who reads the tag it expects has the data, too: no
+// barrier and no fence are needed (as in the protocol "LL" of NCCL). REQUIRES: a place is written
+// with tags that follow each other, and nobody writes it again before all have read it.
 namespace megatron::kernels::cuda {
 
-struct Message {
-  uint32_t data, tag;
-};
-// Two of them are read and written at once.
-struct alignas(16) MessagePair {
-  Message first, second;
-};
+// An element of 16 bits, and above it the lower half of the tag. Four are read at once.
+using Word = uint32_t;
+using FourWords = uint4;
 
-__device__ __forceinline__ void send(Message* to, uint32_t data, uint32_t tag) {
-  asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
-               "r"(data), "r"(tag)
-               : "memory");
+__device__ __forceinline__ void send(Word* to, uint16_t bits, uint32_t tag) {
+  store_relaxed(to, tag << 16 | bits);
 }
-__device__ __forceinline__ void send(MessagePair* to, uint32_t first, uint32_t second,
-                                     uint32_t tag) {
-  asm volatile(
-      "st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(__cvta_generic_to_global(to)),
-      "r"(first), "r"(tag), "r"(second)
-      : "memory");
+// REQUIRES: `from` is a multiple of 16 bytes.
+__device__ __forceinline__ FourWords look(const Word* from) { return load_relaxed(from); }
+__device__ __forceinline__ bool has_come(const FourWords& four, uint32_t tag) {
+  const uint32_t expected = tag << 16;
+  return ((four.x ^ expected) | (four.y ^ expected) | (four.z ^ expected) | (four.w ^ expected)) <
+         0x10000u;
 }
-__device__ __forceinline__ MessagePair look(const MessagePair* from) {
-  MessagePair pair;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(pair.first.data), "=r"(pair.first.tag), "=r"(pair.second.data),
-                 "=r"(pair.second.tag)
-               : "l"(__cvta_generic_to_global(from))
-               : "memory");
-  return pair;
+// `four` is what look(from) has found.
+__device__ __forceinline__ FourWords receive(const Word* from, FourWords four, uint32_t tag) {
+  while (!has_come(four, tag)) four = look(from);
+  return four;
 }
-__device__ __forceinline__ bool has_come(const MessagePair& pair, uint32_t tag) {
-  return pair.first.tag == tag && pair.second.tag == tag;
+// The four elements.
+__device__ __forceinline__ uint2 elements_of(const FourWords& four) {
+  return {(four.x & 0xFFFFu) | four.y << 16, (four.z & 0xFFFFu) | four.w << 16};
 }
-__device__ __forceinline__ MessagePair receive(const MessagePair* from, uint32_t tag) {
-  MessagePair pair = look(from);
-  while (!has_come(pair, tag)) pair = look(from);
-  return pair;
+
+// Two numbers of 32 bits with a tag each.
+struct alignas(16) Numbers {
+  uint32_t first, first_tag, second, second_tag;
+};
+__device__ __forceinline__ void send(Numbers* to, float first, float second, uint32_t tag) {
+  store_relaxed(reinterpret_cast<uint32_t*>(to),
+                uint4{__float_as_uint(first), tag, __float_as_uint(second), tag});
 }
-// The pairs from[thread], from[thread + threads], .. below `count`, given to f(index, pair). All
-// are asked for before the first is waited for.
-template <int kAtOnce, class F>
-__device__ __forceinline__ void receive_all(const MessagePair* from, int count, uint32_t tag,
-                                            int thread, int threads, const F& f) {
-  for (int begin = thread; begin < count; begin += kAtOnce * threads) {
-    MessagePair pairs[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (begin + i * threads < count) pairs[i] = look(from + begin + i * threads);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int index = begin + i * threads;
-      if (index >= count) break;
-      if (!has_come(pairs[i], tag)) pairs[i] = receive(from + index, tag);
-      f(index, pairs[i]);
-    }
-  }
+__device__ __forceinline__ uint4 look(const Numbers* from) {
+  return load_relaxed(reinterpret_cast<const uint32_t*>(from));
+}
+// `two` is what look(from) has found.
+__device__ __forceinline__ float2 receive(const Numbers* from, uint4 two, uint32_t tag) {
+  while (two.y != tag || two.w != tag) two = look(from);
+  return {__uint_as_float(two.x), __uint_as_float(two.z)};
 }
 
 }  // namespace megatron::kernels::cuda

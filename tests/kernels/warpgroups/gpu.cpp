@@ -27,7 +27,6 @@ void fail(const std::string& what) {
 namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
-constexpr int kBlocksAtOnce = 3;
 constexpr std::chrono::seconds kPatience{60};  // with other blocks
 
 void start_thread() {
@@ -38,7 +37,7 @@ void start_thread() {
 
 // How many rounds a thread misses, mostly none: lanes of one warp many, and others few.
 int delay_of(size_t thread) {
-  const bool is_slow = thread / kLanes == block->slow_warp;
+  const bool is_slow = block->timing.has_slow_warp && thread / kLanes == block->slow_warp;
   if (block->random() % (is_slow ? 2 : 128) != 0) return 0;
   return static_cast<int>(block->random() % (is_slow ? 128 : 8));
 }
@@ -110,7 +109,7 @@ void run_block() {
 }  // namespace
 
 bool run(int blocks, int threads, int bytes, const Timing& timing,
-         const std::function<void()>& kernel) {
+         const std::function<void()>& kernel, int blocks_at_once) {
   Kernel shared{kernel};
   const auto run_blocks = [&] {
     grid_size.x = static_cast<unsigned>(blocks);
@@ -133,7 +132,7 @@ bool run(int blocks, int threads, int bytes, const Timing& timing,
     }
   };
   std::vector<std::thread> at_once;
-  for (int i = 0; i < std::min(blocks, kBlocksAtOnce); ++i) at_once.emplace_back(run_blocks);
+  for (int i = 0; i < std::min(blocks, blocks_at_once); ++i) at_once.emplace_back(run_blocks);
   for (std::thread& one : at_once) one.join();
   return !shared.has_failed;
 }

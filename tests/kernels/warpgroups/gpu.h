@@ -21,13 +21,14 @@ namespace megatron::gpu {
 struct Timing {
   bool has_late_copies = false;
   bool has_late_products = false;
-  unsigned seed = 0;  // of the order of threads
+  unsigned seed = 0;          // of the order of threads
+  bool has_slow_warp = true;  // whose lanes are far behind: hundreds of times slower
 };
 
-// Runs the kernel for blocks 0 .. blocks - 1, a few at a time, each on a thread of the CPU, with
+// Runs the kernel for blocks 0 .. blocks - 1, so many at a time, each on a thread of the CPU, with
 // `bytes` of dynamic shared memory. Returns false after a failure.
 bool run(int blocks, int threads, int bytes, const Timing& timing,
-         const std::function<void()>& kernel);
+         const std::function<void()>& kernel, int blocks_at_once = 3);
 
 struct Index {
   unsigned x = 0;
@@ -49,6 +50,7 @@ void yield();
 unsigned char* dynamic_memory();
 uint32_t address_of(const void* shared);
 void store(uint32_t to, uint32_t word);
+void load(void* to, uint32_t from, uint32_t bytes);
 void fence();  // fence_shared()
 
 void init_barrier(uint32_t at, int arrivals);
@@ -61,6 +63,7 @@ struct Map {
   int rows = 0;
 };
 void copy(uint32_t to, const Map& map, uint32_t barrier, std::array<int, 5> coordinates);
+void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier);
 
 // --- Products of warpgroups ---
 

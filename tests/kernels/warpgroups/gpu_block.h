@@ -40,6 +40,8 @@ struct Copy {
   Map map;
   uint32_t barrier;
   std::array<int, 5> at;
+  const void* from = nullptr;  // bytes, instead of a map's tile
+  uint32_t bytes = 0;
 };
 
 // A collective of threads that meet: the generation ends when all are there.

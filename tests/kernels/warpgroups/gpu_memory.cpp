@@ -13,6 +13,12 @@ unsigned char* place(uint32_t address, uint32_t size) {
 }
 
 void finish(const Copy& copy) {
+  if (copy.from != nullptr) {
+    std::memcpy(place(copy.to, copy.bytes), copy.from, copy.bytes);
+    Barrier& barrier = block->barriers.at(copy.barrier);
+    barrier.bytes -= copy.bytes;
+    return barrier.complete();
+  }
   const kernels::ConstHeadsView& x = copy.map.x;
   const auto [channel, row, head, group, batch] = copy.at;
   if (copy.to % 1024 != 0) fail("a tile does not begin at a multiple of 1024 bytes");
@@ -78,10 +84,26 @@ void wait(uint32_t at, uint32_t parity) {
   wait_until([&] { return found->second.phase % 2 != parity; });
 }
 
-void copy(uint32_t to, const Map& map, uint32_t barrier, std::array<int, 5> coordinates) {
-  const Copy copy{to, map, barrier, coordinates};
+namespace {
+
+void start(const Copy& copy) {
   if (!block->timing.has_late_copies) return finish(copy);
   block->copies.push_back(copy);
 }
+
+}  // namespace
+
+void copy(uint32_t to, const Map& map, uint32_t barrier, std::array<int, 5> coordinates) {
+  start({to, map, barrier, coordinates});
+}
+
+void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+    fail("a copy is not aligned to 16 bytes");
+  }
+  start({.to = to, .map = {}, .barrier = barrier, .at = {}, .from = from, .bytes = bytes});
+}
+
+void load(void* to, uint32_t from, uint32_t bytes) { std::memcpy(to, place(from, bytes), bytes); }
 
 }  // namespace megatron::gpu

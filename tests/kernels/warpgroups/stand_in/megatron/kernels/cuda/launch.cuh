@@ -12,4 +12,12 @@ inline bool is_aligned(const void* p, uintptr_t bytes = 16) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
+template <class T>
+T warp_sum(T value) {
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    value += __shfl_xor_sync(kFullMask, value, step);
+  }
+  return value;
+}
+
 }  // namespace megatron::kernels::cuda

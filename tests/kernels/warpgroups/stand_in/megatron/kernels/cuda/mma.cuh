@@ -28,9 +28,29 @@ inline void store_release(int* counter, int value) {
   std::atomic_ref(*counter).store(value, std::memory_order_release);
 }
 
-// Of the products of warps, which kernels of warpgroups do not call.
+// c += a b.
 template <class T>
-void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const auto both = [](uint32_t lower, uint32_t upper) { return lower | uint64_t{upper} << 32; };
+  const auto upper_depths = gpu::exchange(both(a[2], a[3]), "multiply_add");
+  const auto lower_depths = gpu::exchange(both(a[0], a[1]), "multiply_add");
+  const auto right = gpu::exchange(both(b0, b1), "multiply_add");
+  const auto element = [](uint64_t four, size_t i) {
+    T x;
+    x.bits = static_cast<uint16_t>(four >> (16 * i));
+    return static_cast<float>(x);
+  };
+  const size_t lane = threadIdx.x % 32;
+  for (size_t i = 0; i < 4; ++i) {  // row lane / 4 + 8 (i / 2), column 2 (lane % 4) + i % 2
+    for (size_t depth = 0; depth < 16; ++depth) {
+      const size_t pair = depth % 8 / 2;
+      const auto& left = (depth < 8 ? lower_depths : upper_depths)[lane / 4 * 4 + pair];
+      const auto& other = right[(lane % 4 * 2 + i % 2) * 4 + pair];
+      c[i] += element(left, i / 2 * 2 + depth % 2) * element(other, depth / 8 * 2 + depth % 2);
+    }
+  }
+}
+// Of the products of warps, which no kernel calls here.
 void load_matrices(uint32_t (&x)[4], const void* row);
 void load_matrices_transposed(uint32_t (&x)[4], const void* row);
 void copy_async_16(void* to, const void* from, bool is_inside);

@@ -36,6 +36,12 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
 inline int2 make_int2(int x, int y) { return {x, y}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -47,6 +53,10 @@ template <class T>
 void __stcg(T* p, const T& value) {
   *p = value;
 }
+inline float __uint_as_float(uint32_t bits) { return gpu::from_bits<float>(bits); }
+inline uint32_t __float_as_uint(float x) { return static_cast<uint32_t>(gpu::bits_of(x)); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float __int_as_float(int bits) { return gpu::from_bits<float>(static_cast<uint32_t>(bits)); }
 inline int atomicAdd(int* p, int more) { return std::atomic_ref(*p).fetch_add(more); }
 
@@ -89,6 +99,10 @@ inline constexpr int kVector = 8;
 template <class T>
 T from_float(float x) {
   return T(x);
+}
+template <class T>
+float to_float(T x) {
+  return static_cast<float>(x);
 }
 template <int N, class T>
 void load(float (&values)[N], const T* p) {

@@ -1,0 +1,211 @@
+#pragma once
+
+#include <bit>
+
+#include "megatron/kernels/cuda/decode_text_attention.cuh"
+#include "megatron/kernels/cuda/decode_text_division.h"
+#include "megatron/kernels/cuda/decode_text_multiplier.cuh"
+#include "megatron/kernels/cuda/decode_text_sender.cuh"
+#include "megatron/kernels/cuda/decode_text_worker.cuh"
+
+// The kernel decode_text and its parameters.
+namespace megatron::kernels::cuda::text {
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // other code has an empty kernel
+
+__device__ inline RowPart part_of(int64_t rows, unsigned place) {
+  const auto begin = static_cast<int>(rows * place / gridDim.x);
+  const auto end = static_cast<int>(rows * (place + 1) / gridDim.x);
+  return {begin, end - begin};
+}
+// Blocks that have a row more of one matrix are others than those of the next. fc2's rows are those
+// of proj, whose sums they are added to.
+__device__ inline BlockProduct block_product(const Parameters& p, int product) {
+  const DecodeTextShape& s = p.shape;
+  const auto rows = [&](int64_t all, unsigned quarter) {
+    return part_of(all, (blockIdx.x + gridDim.x * quarter / 4) % gridDim.x);
+  };
+  BlockProduct b{};
+  b.halves = 1;
+  b.depth = static_cast<int>(s.hidden);
+  b.input = p.places.x;
+  if (product == kQkv) {
+    b.rows = rows((s.heads + 2 * s.groups) * s.d, 0);
+    b.output = p.places.qkv;
+  } else if (product == kProj) {
+    b.rows = rows(s.hidden, 1);
+    b.depth = static_cast<int>(s.heads * s.d);
+    b.input = p.places.attention;
+    b.output = p.places.middle;
+  } else if (product == kFc1) {
+    b.rows = rows(s.ffn, 2);
+    b.halves = is_gated(s.activation) ? 2 : 1;
+    b.input = p.places.middle;
+    b.output = p.places.activated;
+  } else if (product == kFc2) {
+    b.rows = rows(s.hidden, 1);
+    b.depth = static_cast<int>(s.ffn);
+    b.input = p.places.activated;
+    b.output = p.places.x;
+  } else {
+    b.rows = rows(s.vocabulary, 0);
+  }
+  b.at_once = product == kLogits ? kHeadRows : b.rows.count;
+  b.pieces = b.depth / p.columns / kGroups;
+  return b;
+}
+
+__device__ __forceinline__ const void* weight_of(const DecodeTextLayer& layer, int product) {
+  return product == kQkv    ? layer.qkv_weight
+         : product == kProj ? layer.proj_weight
+         : product == kFc1  ? layer.fc1_weight
+                            : layer.fc2_weight;
+}
+// The warp that copies weights.
+__device__ inline void copy_weights(const Parameters& p, const SharedMemory& shared,
+                                    WeightRing ring) {
+  const auto ffn = static_cast<int>(p.shape.ffn);
+  const auto all = static_cast<int>(p.shape.layers) * kProducts;
+#pragma unroll 1
+  for (int i = 0; i <= all; ++i) {
+    const int product = i == all ? kLogits : i % kProducts;
+    const BlockProduct& own = shared.plan[product];
+    const void* const weight =
+        i == all ? p.head_weight : weight_of(shared.layers[i / kProducts], product);
+#pragma unroll 1
+    for (int first = 0; first < own.rows.count; first += own.at_once) {
+      const int count = min(own.at_once, own.rows.count - first);
+#pragma unroll 1
+      for (int half = 0; half < own.halves; ++half) {
+        ring.fill(weight, {own.rows.begin + first + half * ffn, count}, own.depth);
+      }
+    }
+  }
+}
+
+#endif
+
+template <class T, int kHead, class Size>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    decode_text_kernel(const __grid_constant__ Parameters p) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  __shared__ uint64_t barriers[2 * kMostSlots], complete[2], taken[2];
+  __shared__ WarpMoments moments[2 * kMultipliers];
+  __shared__ int chosen[kSearched];
+  __shared__ typename TextAttention<T, kHead>::Memory attention_memory;
+  __shared__ BlockProduct plan[kLogits + 1];
+  const DecodeTextShape& s = p.shape;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
+
+  unsigned char* const slots = dynamic_memory();
+  WeightRing ring{.full = shared_address(barriers),
+                  .empty = shared_address(barriers + p.slots),
+                  .data = shared_address(slots),
+                  .slots = p.slots,
+                  .columns = p.columns,
+                  .tile_rows = p.tile_rows,
+                  .row_bytes = p.row_bytes,
+                  .slot_bytes = p.slot_bytes};
+  auto* const layers = reinterpret_cast<DecodeTextLayer*>(slots + p.slots * p.slot_bytes);
+  auto* const products = reinterpret_cast<float*>(layers + s.layers);
+  const SharedMemory shared{
+      .layers = layers,
+      .plan = plan,
+      .input = reinterpret_cast<uint32_t*>(products + (2 * kMultipliers + 2) * p.part_rows),
+      .products = products,
+      .residual = products + 2 * kMultipliers * p.part_rows,
+      .biases = products + (2 * kMultipliers + 1) * p.part_rows,
+      .moments = moments,
+      .chosen = chosen,
+      .complete = complete,
+      .taken = taken};
+
+  const auto words = static_cast<int>(s.layers * static_cast<int64_t>(sizeof(DecodeTextLayer)) / 8);
+  for (int i = thread; i < words; i += kBlockThreads) {
+    reinterpret_cast<uint64_t*>(layers)[i] = reinterpret_cast<const uint64_t*>(p.layers)[i];
+  }
+  if (thread == 0) {
+    for (int i = 0; i < p.slots; ++i) {
+      barrier::init(ring.full + static_cast<uint32_t>(i) * 8, 1);
+      barrier::init(ring.empty + static_cast<uint32_t>(i) * 8, kGroupWarps);
+    }
+    for (int i = 0; i < 2; ++i) {
+      barrier::init(shared_address(complete + i), kMultipliers);
+      barrier::init(shared_address(taken + i), 1);
+    }
+    barrier::make_visible();
+    attention_memory.item = attention_item(p);
+  }
+  if (thread < kSearched) chosen[thread] = search_of(p)->value(thread);
+  if (thread >= kWarp && thread <= kWarp + kLogits) {
+    plan[thread - kWarp] = block_product(p, thread - kWarp);
+  }
+  const uint32_t start = cycles_now();
+  const uint32_t tag = look(p.words).x + 1;
+  __syncthreads();
+  if (warp < kMultipliers) {
+    Multiplier<T, Size> multiplier(p, shared, ring, warp, lane);
+    multiplier.template run<kHead>(tag, attention_memory);
+    // All blocks have read the first tag and the numbers: this one has had words of each.
+    if (blockIdx.x == 0 && thread == 0) {
+      p.words[0] = tag + static_cast<uint32_t>(s.layers);
+      search_of(p)->learn(cycles_now() - start);
+    }
+  } else if (warp == kMultipliers) {
+    ring.under_way = max(1, min(p.under_way + chosen[kMoreUnderWay], p.slots - 1));
+    copy_weights(p, shared, ring);
+  } else {
+    Sender<T>{.p = p, .s = s, .shared = shared, .lane = lane}.run(tag);
+  }
+#endif
+}
+
+using Kernel = void (*)(Parameters);
+template <class T, int kHead>
+Kernel kernel_of(const DecodeTextShape& s, int64_t columns) {
+  if (has_room<NarrowSlots>(columns, s.hidden)) return decode_text_kernel<T, kHead, NarrowSlots>;
+  if (has_room<SomeColumns>(columns, s.hidden)) return decode_text_kernel<T, kHead, SomeColumns>;
+  if (has_room<FewColumns>(columns, s.hidden)) return decode_text_kernel<T, kHead, FewColumns>;
+  return decode_text_kernel<T, kHead, ManyColumns>;
+}
+template <class T>
+Kernel kernel_of_type(const DecodeTextShape& s, int64_t columns) {
+  return s.d == 64 ? kernel_of<T, 64>(s, columns) : kernel_of<T, 128>(s, columns);
+}
+inline Kernel kernel_of(const DecodeTextShape& s, int64_t columns) {
+  return s.dtype == DType::kBFloat16 ? kernel_of_type<BFloat16>(s, columns)
+                                     : kernel_of_type<Float16>(s, columns);
+}
+
+inline Parameters parameters_of(TensorView logits, ConstView x, const DecodeText& text,
+                                ConstView pages, ConstView length, int64_t max_length,
+                                TensorView workspace, const Division& division) {
+  const DecodeTextShape& s = text.shape;
+  const auto splits = static_cast<int>(splits_of(s, division.blocks, max_length));
+  return {.shape = s,
+          .layers = static_cast<const DecodeTextLayer*>(text.layers.data),
+          .final_norm_weight = text.final_norm_weight,
+          .final_norm_bias = text.final_norm_bias,
+          .head_weight = text.head_weight,
+          .rotary_table = static_cast<const float*>(text.rotary_table.data),
+          .rotary_dim =
+              text.rotary_table.data == nullptr ? 0 : static_cast<int>(text.rotary_table.size(1)),
+          .rotary_pairs = text.rotary_pairs,
+          .x = x.data,
+          .logits = logits.data,
+          .pages = static_cast<const int32_t*>(pages.data),
+          .page_shift = std::countr_zero(static_cast<uint64_t>(s.page_tokens)),
+          .length = static_cast<const int32_t*>(length.data),
+          .words = static_cast<Word*>(workspace.data),
+          .places = places_of(s, splits),
+          .splits = splits,
+          .columns = static_cast<int>(division.columns),
+          .tile_rows = static_cast<int>(division.tile_rows),
+          .row_bytes = row_bytes_of(static_cast<int>(division.columns)),
+          .slot_bytes = static_cast<int>(division.slot_bytes),
+          .slots = static_cast<int>(division.slots),
+          .under_way = static_cast<int>(division.under_way),
+          .part_rows = static_cast<int>(division.part_rows)};
+}
+
+}  // namespace megatron::kernels::cuda::text
