@@ -25,6 +25,11 @@ class CudaTest : public testing::Test {
     queue_.emplace(gpu());
   }
 
+  // The next test has another stream, and may get memory that this one's work still writes.
+  void TearDown() override {
+    if (queue_) synchronize(stream());
+  }
+
   static Device gpu() { return {DeviceType::kCuda, 0}; }
   Stream stream() const { return queue_->get(); }
 
