@@ -16,12 +16,12 @@ inline constexpr int kQuery = kProducts;
 inline constexpr int kMoreUnderWay = kQuery + 1;
 inline constexpr int kSearched = kMoreUnderWay + 1;
 
-// Whoever looks before all words are there has to look again, and the second answer comes long
-// after the words: looks of all blocks wait for each other, and behind weights. Whoever looks late
-// loses time, too (docs/performance.md, Generation). What is best depends on the GPU, the shape and
-// the length of the text. So calls measure it: every second one has one number that is another, and
-// if kCalls of these are faster than those between them, the later calls keep it. When no change
-// helps, the search rests. Results do not depend on the numbers.
+// A block that looks before all words are there has to look again, and the second answer comes
+// long after the words: looks of all blocks wait for each other, and behind weights. A block that
+// looks late loses time, too (docs/performance.md, Generation). What is best depends on the GPU,
+// the shape and the length of the text. So calls measure it: every second one has one number that
+// is another, and if kCalls of these are faster than those between them, the later calls keep it.
+// When no change helps, the search rests. Results do not depend on the numbers.
 //
 // All zero before the first call.
 struct WaitSearch {
