@@ -22,7 +22,8 @@ struct Kernel {
     for (int i = 0; i < kSearched; ++i) {
       sum += (i == kMoreUnderWay ? 9000 : 20) * std::abs(search.value(i) - best[i]);
     }
-    return static_cast<uint32_t>(sum + (noise == 0 ? 0 : static_cast<int>(random() % noise)));
+    return static_cast<uint32_t>(
+        sum + (noise == 0 ? 0 : static_cast<int>(random() % static_cast<unsigned>(noise))));
   }
 };
 

@@ -121,7 +121,9 @@ struct TextAttention {
   // Looks for the query `wait` cycles after cycles_now() was `asked`. REQUIRES: item.exists.
   __device__ __forceinline__ void attend(const DecodeTextLayer& layer, uint32_t tag, uint32_t asked,
                                          int wait) const {
-    const auto [head, group, split, begin, end, last, exists] = memory.item;
+    const AttentionItem item = memory.item;
+    const int head = item.head, group = item.group, split = item.split;
+    const int begin = item.begin, end = item.end, last = item.last;
 
     // Earlier keys and values do not depend on this step.
     const int own = begin + warp * kKeysOfWarp + lane / kLanes;

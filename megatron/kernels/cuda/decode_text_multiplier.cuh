@@ -154,7 +154,8 @@ struct Multiplier {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) x[i] = read_input(0, i);
 #pragma unroll 1
-    for (int first = 0; first < part.count; first += p.tile_rows, to += p.tile_rows * 4) {
+    for (int first = 0; first < part.count;
+         first += p.tile_rows, to += static_cast<uint32_t>(p.tile_rows) * 4) {
       Sums c;
       const int rows_of_tile = count;
 #pragma unroll 1
