@@ -47,7 +47,7 @@ class AsciiBlock {
     const __m128i last = _mm_set1_epi8(static_cast<char>(count - 1));
     return _mm_cmpeq_epi8(_mm_min_epu8(place, last), place);
   }
-  std::array<__m128i, 4> bytes_;
+  __m128i bytes_[4];
 #else
   template <class Test>
   uint64_t ask(const Test& test) const {
