@@ -1,6 +1,6 @@
 #include "megatron/device/random.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include "megatron/device/philox.h"
 
@@ -16,8 +16,9 @@ uint64_t hash_of(std::string_view name) {
 }
 
 uint32_t DropoutKey::keep_threshold() const {
-  const double keep = (1.0 - static_cast<double>(probability)) * 0x1p32;
-  return keep >= 0x1p32 ? UINT32_MAX : static_cast<uint32_t>(keep);
+  const auto rounded =
+      static_cast<uint32_t>((1.0 - static_cast<double>(probability)) * 0x1p16 + 0.5);
+  return std::min(rounded, 0xFFFFu);
 }
 
 DropoutKey RandomState::dropout_key(uint64_t site, float probability) const {

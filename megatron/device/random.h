@@ -11,11 +11,11 @@ namespace megatron {
 // A 64-bit hash of a name (FNV-1a), stable across builds and machines. On disk: never change.
 uint64_t hash_of(std::string_view name);
 
-// The elements that a dropout keeps. Element (i, k) of sample j of a site is kept if word k % 4 of
-// philox({k / 4, i, j low, j high}, key) is below keep_threshold. i counts the rows of the
-// unsharded tensor within one sample, so the mask does not depend on micro-batch size, recompute,
-// or the sharding of the model. Attention draws 16 bits for an element, in the order that its
-// kernels use (kernels/attention_dropout.h).
+// The elements that a dropout keeps. Element (i, k) of sample j of a site is kept if half k % 8,
+// counted from the lower half of word 0, of philox<7>({k / 8, i, j low, j high}, key) is below
+// keep_threshold(). i counts the rows of the unsharded tensor within one sample, so the mask does
+// not depend on micro-batch size, recompute, or the sharding of the model. Attention draws as many
+// bits in the order that its kernels use (kernels/dropout_bits.h, kernels/attention_dropout.h).
 struct DropoutKey {
   uint64_t key = 0;
   int64_t first_sample = 0;  // global index of the microbatch's first sample
@@ -41,7 +41,7 @@ struct DropoutKey {
   }
   MG_HOST_DEVICE bool is_active() const { return probability > 0; }
   MG_HOST_DEVICE float scale() const { return 1.0f / (1.0f - probability); }
-  // Words below this are kept: (1 - probability) * 2^32.
+  // Of 16 random bits, values below this are kept: (1 - probability) * 2^16, rounded.
   uint32_t keep_threshold() const;
 };
 

@@ -1,29 +1,25 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
 #include "megatron/device/philox.h"
-#include "megatron/device/random.h"
+#include "megatron/kernels/dropout_bits.h"
 
 // The probabilities that attention drops. Take the query at position i of head h (of all heads of
-// the model) and the key at position k, in sample j. Their probability is kept if 16 bits are below
-// the threshold: half 4 * (i / 8 % 2) + k / 8 % 4, counted from the lower half of word 0, of
+// the model) and the key at position k, in sample j. Their bits (dropout_bits.h) are half
+// 4 * (i / 8 % 2) + k / 8 % 4, counted from the lower half of word 0, of
 //
 //   philox<7>({k / 32 * 8 + k % 8, h * rows_of_head + i / 16 * 8 + i % 8, j low, j high}, key)
 //
 // A call serves two queries and four keys, eight apart. These belong to one lane in a product of
 // tensor cores (m16n8k16), whether queries are its rows or its columns, so no kernel stores or
-// exchanges random bits. Seven rounds pass the tests of Salmon et al. 2011, table 2; the
-// probability is rounded to 1 / 65536. On a GPU this takes 28 instructions for eight elements while
-// the tensor cores are busy; a separate kernel that writes one bit an element would take as many,
-// with nothing to overlap them.
+// exchanges random bits. A GPU draws them while the tensor cores are busy; a separate kernel that
+// writes one bit an element would take as many instructions, with nothing to overlap them.
 namespace megatron::kernels {
 
 using AttentionWords = std::array<uint32_t, 4>;
 
-inline constexpr int kDropoutRounds = 7;
 inline constexpr int kDropoutQueries = 16;  // a head's number of rows is a multiple of it
 inline constexpr int kDropoutKeys = 32;     // eight columns hold the bits of so many keys
 
@@ -50,12 +46,6 @@ MG_HOST_DEVICE inline uint32_t dropout_bits(const AttentionWords& words, int64_t
   const uint32_t even = half < 4 ? words[0] : words[2];  // keeps words in registers
   const uint32_t odd = half < 4 ? words[1] : words[3];
   return (half % 4 < 2 ? even : odd) >> (16 * (half % 2)) & 0xFFFFu;
-}
-
-// Bits below this are kept: (1 - probability) * 2^16, rounded.
-inline uint32_t attention_keep_threshold(const DropoutKey& dropout) {
-  const uint64_t rounded = (uint64_t{dropout.keep_threshold()} + 0x8000) >> 16;
-  return static_cast<uint32_t>(std::min<uint64_t>(rounded, 0xFFFF));
 }
 
 }  // namespace megatron::kernels

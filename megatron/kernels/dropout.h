@@ -28,7 +28,7 @@ void bias_dropout_add_forward(TensorView y, ConstView x, ConstView bias, ConstVi
 //   y  [s, b, h]  out  may alias x if of its dtype
 //   x  [s, b, h]  in
 //
-// REQUIRES: first_column % 4 == 0.
+// REQUIRES: first_column % 8 == 0.
 void dropout(TensorView y, ConstView x, DropoutKey key, int64_t first_column, Stream stream);
 
 namespace cpu {

@@ -29,7 +29,7 @@ Variable dropout(const Variable& x, const DropoutKey& key, int64_t first_column)
   if (!key.is_active()) return x;
   const TraceRange range("dropout", x.stream());
   expect_sequence(x, "dropout");
-  invariant(first_column % 4 == 0, "dropout: the first column is a multiple of 4");
+  invariant(first_column % 8 == 0, "dropout: the first column is a multiple of 8");
   Tensor y = empty_like(x.data());
   kernels::dropout(y.view(), x.data().view(), key, first_column, y.stream());
   return record("dropout", y, {x}, [key, first_column](const Tensor& dy, const Wants&) -> Grads {

@@ -8,7 +8,7 @@ namespace megatron {
 // Drops each element of x with key.probability and scales the others by key.scale(). The backward
 // pass computes the mask again. Returns x itself if the key is inactive.
 //   x, y [s, b, h]: columns [first_column, first_column + h) of a tensor whose columns are spread
-//                   over ranks; first_column is a multiple of 4
+//                   over ranks; first_column is a multiple of 8
 Variable dropout(const Variable& x, const DropoutKey& key, int64_t first_column = 0);
 
 // y = residual + dropout(x + bias): the end of each half of a transformer layer.

@@ -144,22 +144,22 @@ TransformerConfig resolved(TransformerConfig config) {
 
 namespace {
 
-// The random words of four columns are drawn together.
+// The random bits of eight columns are drawn together.
 void dropout_of_adapters(const TransformerConfig& c, int64_t tp, std::vector<std::string>& found) {
   if (!(c.lora_dropout >= 0.0 && c.lora_dropout < 1.0)) {
     found.push_back(fmt::format("--lora-dropout {} must be in [0, 1)", c.lora_dropout));
   }
   if (c.lora_dropout == 0.0 || tp <= 1) return;
-  const auto expect_fours = [&](const char* layer, const char* what, int64_t columns) {
-    if (lora_of(c, layer).rank == 0 || columns % (4 * tp) == 0) return;
+  const auto expect_eights = [&](const char* layer, const char* what, int64_t columns) {
+    if (lora_of(c, layer).rank == 0 || columns % (8 * tp) == 0) return;
     found.push_back(
-        fmt::format("--lora-dropout {} needs {} {} to be a multiple of 4 * "
+        fmt::format("--lora-dropout {} needs {} {} to be a multiple of 8 * "
                     "--tensor-model-parallel-size {}; use fewer ranks, or no adapter of {}",
                     c.lora_dropout, what, columns, tp, layer));
   };
-  expect_fours("linear_proj", "--num-attention-heads * --kv-channels",
-               c.num_attention_heads * c.kv_channels);
-  expect_fours("linear_fc2", "--ffn-hidden-size", c.ffn_hidden_size);
+  expect_eights("linear_proj", "--num-attention-heads * --kv-channels",
+                c.num_attention_heads * c.kv_channels);
+  expect_eights("linear_fc2", "--ffn-hidden-size", c.ffn_hidden_size);
 }
 
 void adapters(const TransformerConfig& c, int64_t tp, std::vector<std::string>& found) {

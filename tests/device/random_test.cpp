@@ -53,8 +53,11 @@ TEST(RandomStateTest, InactiveOutsideTraining) {
 }
 
 TEST(DropoutKeyTest, ThresholdMatchesTheProbability) {
-  EXPECT_EQ((DropoutKey{0, 0, 0.5f}).keep_threshold(), 0x80000000u);
-  EXPECT_EQ((DropoutKey{0, 0, 0.0f}).keep_threshold(), ~0u);
+  EXPECT_EQ((DropoutKey{0, 0, 0.5f}).keep_threshold(), 0x8000u);
+  EXPECT_EQ((DropoutKey{0, 0, 0.1f}).keep_threshold(), 58'982u);  // 58'982.4 rounded
+  EXPECT_EQ((DropoutKey{0, 0, 0.3f}).keep_threshold(), 45'875u);  // 45'875.2
+  EXPECT_EQ((DropoutKey{0, 0, 0.9f}).keep_threshold(), 6'554u);   // 6'553.6
+  EXPECT_EQ((DropoutKey{0, 0, 0.0f}).keep_threshold(), 0xFFFFu);
   EXPECT_FLOAT_EQ((DropoutKey{0, 0, 0.2f}).scale(), 1.25f);
 }
 

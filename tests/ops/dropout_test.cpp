@@ -16,10 +16,12 @@ const DropoutKey kKey{
 // The mask as device/random.h documents it, element by element.
 bool is_kept(const DropoutKey& key, int64_t i, int64_t j, int64_t k) {
   const auto sample = static_cast<uint64_t>(key.first_sample + j);
-  const auto words = philox({static_cast<uint32_t>(k / 4), static_cast<uint32_t>(key.first_row + i),
-                             static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
-                            key.key);
-  return words[static_cast<size_t>(k % 4)] < key.keep_threshold();
+  const auto words =
+      philox<7>({static_cast<uint32_t>(k / 8), static_cast<uint32_t>(key.first_row + i),
+                 static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32)},
+                key.key);
+  const uint32_t word = words[static_cast<size_t>(k % 8 / 2)];
+  return (k % 2 == 0 ? word & 0xFFFFu : word >> 16) < key.keep_threshold();
 }
 
 Tensor expected(const std::vector<Tensor>& in, const DropoutKey& key, bool has_bias) {
@@ -115,6 +117,39 @@ TEST(DropoutTest, KeepsTheRightShare) {
   EXPECT_NEAR(sum / double(y.numel()), 1.0, 0.01);
 }
 
+// Elements of one word, of one call, of adjacent calls, rows and samples, and of other sites.
+TEST(DropoutTest, NeighboursAreIndependent) {
+  const Shape shape = {66, 5, 272};  // [s, b, h]
+  const Tensor x = full(shape, 1, DType::kFloat32, Stream{});
+  const Tensor y = dropout(Variable(x), kKey).data();
+  DropoutKey site = kKey;
+  ++site.key;
+  const Tensor z = dropout(Variable(x), site).data();
+  const auto is_one = [&](const Tensor& of, int64_t i, int64_t j, int64_t k) {
+    return of.span<float>()[static_cast<size_t>((i * 5 + j) * 272 + k)] != 0.0f;
+  };
+  // How often both elements of a pair are kept.
+  const auto share = [&](const Tensor& other, int64_t rows, int64_t samples, int64_t columns) {
+    int64_t both = 0;
+    for (int64_t i = 0; i < 64; ++i) {
+      for (int64_t j = 0; j < 4; ++j) {
+        for (int64_t k = 0; k < 256; ++k) {
+          both += is_one(y, i, j, k) && is_one(other, i + rows, j + samples, k + columns);
+        }
+      }
+    }
+    return static_cast<double>(both) / (64 * 4 * 256);
+  };
+  // 0.7^2, with a standard deviation of 0.5 / 256. Pairs that are always alike would have 0.7.
+  for (int64_t columns = 1; columns <= 16; ++columns) {
+    EXPECT_NEAR(share(y, 0, 0, columns), 0.49, 0.008) << columns;
+  }
+  EXPECT_NEAR(share(y, 1, 0, 0), 0.49, 0.008);
+  EXPECT_NEAR(share(y, 0, 1, 0), 0.49, 0.008);
+  EXPECT_NEAR(share(y, 2, 1, 8), 0.49, 0.008);
+  EXPECT_NEAR(share(z, 0, 0, 0), 0.49, 0.008);
+}
+
 TEST(DropoutTest, MaskDoesNotDependOnTheMicrobatchOrTheShard) {
   const Tensor x = random_normal({4, 3, 6}, {.seed = 1});
   const Tensor whole = dropout(Variable(x), kKey).data();
@@ -137,12 +172,12 @@ TEST(DropoutTest, MaskDoesNotDependOnTheMicrobatchOrTheShard) {
 }
 
 TEST(DropoutTest, MaskDoesNotDependOnTheColumnsOfARank) {
-  const Tensor x = full({4, 3, 12}, 1, DType::kFloat32, Stream{});
-  const Tensor dy = random_normal({4, 3, 12}, {.seed = 2});
+  const Tensor x = full({4, 3, 24}, 1, DType::kFloat32, Stream{});
+  const Tensor dy = random_normal({4, 3, 24}, {.seed = 2});
   const auto columns = [](const Tensor& of, int64_t first, int64_t count) {
     Tensor part({4, 3, count}, DType::kFloat32, Stream{});
     for (int64_t row = 0; row < 12; ++row) {
-      std::copy_n(of.span<float>().begin() + row * 12 + first, count,
+      std::copy_n(of.span<float>().begin() + row * 24 + first, count,
                   part.span<float>().begin() + row * count);
     }
     return part;
@@ -151,7 +186,7 @@ TEST(DropoutTest, MaskDoesNotDependOnTheColumnsOfARank) {
   const Variable y = dropout(whole, kKey);
   const Tensor want = copied(y.data());
   backward(y, dy);
-  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 4}, {4, 8}}) {
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 8}, {8, 16}}) {
     const Variable part = Variable::leaf(columns(x, first, count));
     const Variable of_part = dropout(part, kKey, first);
     expect_identical(of_part.data(), columns(want, first, count));

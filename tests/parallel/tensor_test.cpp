@@ -122,10 +122,10 @@ TEST_P(TensorParallelTest, AdaptersMatchOneRank) {
 }
 
 // The mask of an element depends on its place in the whole input. The row-parallel layer shares its
-// columns, in fours.
+// columns, in eights.
 TEST_P(TensorParallelTest, DropoutOfAdaptersMatchesOneRank) {
   const LoraOptions lora{.rank = 3, .scale = 0.5};
-  constexpr int64_t kWidth = 48;
+  constexpr int64_t kWidth = 96;
   const DropoutKey column_key{.key = 5, .first_sample = 7, .probability = 0.5f};
   const DropoutKey row_key{.key = 6, .first_sample = 7, .probability = 0.5f};
   const Tensor x = random_normal({12, 2, 8}, {.seed = 1});   // [s, b, h]

@@ -119,7 +119,7 @@ const float* dropout_factors(DropoutFactors& factors, const DropoutKey& dropout,
   uint32_t words[2 * kKeys];                              // for a quarter as many columns
   random_row(words, dropout.key, head_row + dropout_row(position), dropout.sample(batch),
              4 * dropout_column(key - before), count, kDropoutRounds);
-  const uint32_t threshold = attention_keep_threshold(dropout);
+  const uint32_t threshold = dropout.keep_threshold();
   const float kept = dropout.scale();
   for (int64_t j = 0; j < count; j += 8) {
     const uint32_t* const columns = words + j / kDropoutKeys * kDropoutKeys;

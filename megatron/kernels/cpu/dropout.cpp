@@ -3,6 +3,7 @@
 #include "megatron/core/parallel_for.h"
 #include "megatron/kernels/cpu/random_row.h"
 #include "megatron/kernels/cpu/tiles.h"
+#include "megatron/kernels/dropout_bits.h"
 
 namespace megatron::kernels::cpu {
 namespace {
@@ -10,12 +11,16 @@ namespace {
 // factors[k]: the dropout factors of columns [at, at + n) of one row, 0 or key.scale().
 void mask_factors(Tile& factors, const DropoutKey& key, int64_t position, int64_t sample,
                   int64_t at, int64_t n) {
-  alignas(64) uint32_t words[kTileSize];
-  random_row(words, key.key, key.row(position), key.sample(sample), at, n);
+  alignas(64) uint32_t words[kTileSize / 2];  // of two elements each
+  const int64_t count = (n + 1) / 2;
+  random_row(words, key.key, key.row(position), key.sample(sample), at / 2, count, kDropoutRounds);
   const uint32_t threshold = key.keep_threshold();
   const float scale = key.scale();
 #pragma omp simd
-  for (int64_t k = 0; k < n; ++k) factors.values[k] = words[k] < threshold ? scale : 0.0f;
+  for (int64_t k = 0; k < count; ++k) {
+    factors.values[2 * k] = (words[k] & 0xFFFFu) < threshold ? scale : 0.0f;
+    factors.values[2 * k + 1] = words[k] >> 16 < threshold ? scale : 0.0f;
+  }
 }
 
 // bias_dropout_add_forward() with the words of columns that begin at first_column.

@@ -133,7 +133,7 @@ inline Problem problem_of(const ConstHeadsView& q, const ConstHeadsView& k,
       .dropout_rows_of_head = dropout_rows_of_head(s.dropout_length > 0 ? s.dropout_length : q.s),
       .dropout = s.dropout,
       .dropout_keys = PhiloxKeys<kDropoutRounds>(s.dropout.key),
-      .keep_threshold = has_dropout ? attention_keep_threshold(s.dropout) : 0,
+      .keep_threshold = has_dropout ? s.dropout.keep_threshold() : 0,
       .kept = has_dropout ? s.dropout.scale() : 1.0f,
       .has_dropout = has_dropout};
 }

@@ -91,7 +91,7 @@ struct QueryRows {
 };
 
 // Drops probabilities that are rounded and packed in pairs: one operation for two of them.
-// REQUIRES: the threshold (attention_keep_threshold()) is at least 2^15.
+// REQUIRES: the threshold (DropoutKey::keep_threshold()) is at least 2^15.
 struct PairDropper {
   uint32_t most_kept, to_highest;  // in both halves
 

@@ -316,7 +316,7 @@ struct DropoutHead {
   }
   // Is the probability of the lower or the upper half of a word kept?
   __device__ __forceinline__ bool keeps(uint32_t word, bool is_upper) const {
-    return (is_upper ? word : word << 16) < high_threshold;
+    return is_half_kept(word, is_upper, high_threshold);
   }
 };
 

@@ -58,18 +58,21 @@ struct RowsInMemory {
 
   using Raw = RawPack<T>;
   struct Parameters {};
+  struct Place {};
+  __device__ Place place(int64_t) const { return {}; }
   __device__ void prefetch(int) const {}
   __device__ Parameters parameters(int) const { return {}; }
   __device__ Raw fetch(int64_t row, int column) const { return load_pack(x + row * cols + column); }
-  __device__ RawPack<T> finish(int64_t, int, const Raw& raw, const Parameters&) const {
+  __device__ RawPack<T> finish(int64_t, int, const Raw& raw, const Parameters&,
+                               const Place&) const {
     return raw;
   }
 };
 
 // Normalises a row in the registers of its threads, kPacks packs each: a warp with several rows in
 // a block, or a whole block. rows.fetch() and rows.parameters() start the loads for a pack of x;
-// rows.finish() makes it. With one pack a thread, as when few rows wait for their latency, all
-// loads are under way at once.
+// rows.finish() makes it, with what rows.place() computes for the whole row. With one pack a
+// thread, as when few rows wait for their latency, all loads are under way at once.
 template <class T, int kPacks, bool kIsWarp, class Rows>
 __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f, Rows rows) {
   constexpr bool kIsEarly = kPacks == 1;
@@ -100,12 +103,13 @@ __global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f
     early_weight = f.weight.fetch(column(0), kVector);
     if (!f.bias.is_null()) early_bias = f.bias.fetch(column(0), kVector);
   }
+  const typename Rows::Place place = rows.place(row);
   RawPack<T> raw[kPacks];
 #pragma unroll
   for (int j = 0; j < kPacks; ++j) {
     if (column(j) >= cols) continue;
     const auto parameters = kIsEarly ? early_parameters : rows.parameters(column(j));
-    raw[j] = rows.finish(row, column(j), parts[j], parameters);
+    raw[j] = rows.finish(row, column(j), parts[j], parameters, place);
   }
   float center = 0;
   if (f.mean != nullptr) {
@@ -267,6 +271,10 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
       if (is_row) now.load(b, past, row);
     }
 
+    MaskRow place{};
+    if constexpr (Past::kIs) {
+      if (is_row) place = mask_row(past.mask, row);
+    }
     float sum_g = 0;
     float sum_gx = 0;
 #pragma unroll
@@ -322,7 +330,7 @@ __global__ void __launch_bounds__(kPacks == 1 && !Past::kIs ? 1024 : 512)
             for (int i = 0; i < kVector; ++i) out.values[i] += more.values[i];
           }
           b.dx.write(at, kVector, out);
-          if (past.mask.is_active) apply(past.mask, row, column(j), out);
+          apply(past.mask, place, column(j), out);
           if (!past.dbranch.is_null()) past.dbranch.write(at, kVector, out);
 #pragma unroll
           for (int i = 0; i < kVector; ++i) dbranch_bias[j].values[i] += out.values[i];

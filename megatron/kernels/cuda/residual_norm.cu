@@ -28,6 +28,8 @@ struct ResidualRows {
     RawPack<D> branch;
   };
   using Parameters = Words;
+  using Place = MaskRow;
+  __device__ Place place(int64_t row) const { return mask_row(mask, row); }
   __device__ void prefetch(int column) const { bias.prefetch(column); }
   __device__ Parameters parameters(int column) const {
     return bias.is_null() ? Words{} : bias.fetch(column, kVector);
@@ -37,14 +39,14 @@ struct ResidualRows {
     return {load_pack(residual + at), load_pack(branch + at)};
   }
   __device__ RawPack<T> finish(int64_t row, int column, const Raw& raw,
-                               const Parameters& parameters) const {
+                               const Parameters& parameters, const Place& place) const {
     Floats sum = unpacked(raw.branch);
     if (!bias.is_null()) {
       const Floats b = bias.floats(parameters);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) sum.values[i] = __fadd_rn(sum.values[i], b.values[i]);
     }
-    if (mask.is_active) apply(mask, row, column, sum);
+    apply(mask, place, column, sum);
     const Floats from = unpacked(raw.residual);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum.values[i] = __fadd_rn(from.values[i], sum.values[i]);

@@ -48,7 +48,7 @@ class ColumnParallelLora final : public Module {
 //   B  [out, rank]     on every rank
 //   y  [s, b, out]     like that of the layer
 //
-// With dropout in/tp is a multiple of 4.
+// With dropout in/tp is a multiple of 8.
 class RowParallelLora final : public Module {
  public:
   RowParallelLora(int64_t in, int64_t out, const TensorParallel& tp, const LoraOptions& options,

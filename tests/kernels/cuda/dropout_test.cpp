@@ -33,7 +33,7 @@ TEST_P(DropoutCudaTest, HasTheBitsOfTheCpu) {
                        [&](std::vector<Tensor>& t, Stream stream) {
                          kernels::bias_dropout_add_forward(t[0].view(), t[2].view(), t[3].view(),
                                                            t[4].view(), key, stream);
-                         kernels::dropout(t[1].view(), t[0].view(), key, 12, stream);
+                         kernels::dropout(t[1].view(), t[0].view(), key, 24, stream);
                          // In place, without a bias, then without a residual.
                          kernels::bias_dropout_add_forward(t[4].view(), t[2].view(), ConstView{},
                                                            t[4].view(), key, stream);
