@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "megatron/device/stream.h"
+#include "megatron/kernels/algorithm_choice.h"
 #include "megatron/kernels/cuda/matmul_plans.h"
 #include "megatron/kernels/cuda/matmul_search.h"
 #include "megatron/kernels/random.h"
@@ -70,7 +71,7 @@ void measure(const std::string& name, const MatmulKey& key, int64_t count, Sum& 
   }
   const auto ms = kernels::cuda::measured_ms(plans.handle(), plan, offers, operands,
                                              plans.workspace(stream), kRounds, stream);
-  const size_t best = kernels::cuda::fastest(ms);
+  const size_t best = kernels::fastest(ms);
   const double teraflop =
       2e-12 * static_cast<double>(key.m) * static_cast<double>(key.n) * static_cast<double>(key.k);
   std::printf("%-18s %6lld %6lld %6lld  %8.4f %5.0f  %8.4f %5.0f  %2zu of %2zu  %5.1f %%\n",

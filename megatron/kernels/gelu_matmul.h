@@ -8,7 +8,7 @@
 // kept, and the derivative, if the sums are long enough to hide it. Every other case is a product
 // followed by the kernels of bias_activation.h. With its argument stored, too, GELU in the product
 // makes training slower, and with the gradient of the bias cuBLASLt takes three times as long
-// (docs/performance.md).
+// (docs/performance/training.md).
 namespace megatron::kernels {
 
 // cuBLASLt hides the derivative behind sums of 1600 terms or more. With 1024 terms its product took

@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <mutex>
 #include <optional>
 
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/allocator.h"
-#include "megatron/device/cuda.h"
-#include "megatron/device/cuda/check.h"
+#include "megatron/kernels/algorithm_choice.h"
+#include "megatron/kernels/cuda/algorithm_search.h"
 #include "megatron/kernels/cuda/matmul_search.h"
 
 namespace megatron::kernels::cuda {
@@ -22,35 +21,10 @@ constexpr double kSmallFlops = 1e9;
 constexpr int kMaxOffers = 16;
 constexpr int kRounds = 3;
 
-// Null if the user turned it off or there is no directory for it. One for all devices: equal GPUs
-// share their choices.
-ChoiceFile* choices_of_process() {
-  // Never destroyed, like the plans.
-  static ChoiceFile* const file = []() -> ChoiceFile* {
-    const char* const name = std::getenv("MEGATRON_MATMUL_CACHE");
-    if (name != nullptr && std::string_view(name) == "off") return nullptr;
-    std::filesystem::path path = name == nullptr ? "" : name;
-    if (path.empty() && !cache_directory().empty()) path = cache_directory() / "matmul.txt";
-    return path.empty() ? nullptr : new ChoiceFile(path);
-  }();
-  return file;
-}
-
 bool is_small(const MatmulKey& key) {
   return 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n) *
              static_cast<double>(key.k) <
          kSmallFlops;
-}
-
-bool is_recorded(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  MG_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
-// May this call wait for the device?
-bool may_search(Stream stream) {
-  return stream.options.searches_algorithms && !is_recorded(stream);
 }
 
 // A block of device memory, released in the order of the stream's work.
@@ -73,9 +47,7 @@ class Scratch {
 }  // namespace
 
 MatmulPlans::MatmulPlans(Device device, ChoiceFile* choices) : device_(device), choices_(choices) {
-  const megatron::cuda::Properties gpu = megatron::cuda::properties(device.index);
-  machine_ = fmt::format("{}, {} multiprocessors, cuBLAS {}", gpu.name, gpu.num_multiprocessors,
-                         cublasLtGetVersion());
+  machine_ = fmt::format("{}, cuBLAS {}", machine_of(device), cublasLtGetVersion());
   MG_CUBLAS(cublasLtCreate(&handle_));
 }
 

@@ -26,8 +26,8 @@ class MatmulPlans {
   MatmulPlans(const MatmulPlans&) = delete;
   MatmulPlans& operator=(const MatmulPlans&) = delete;
 
-  // The plans of a device; they live as long as the process. Their file is matmul.txt in
-  // cache_directory(), or the file that MEGATRON_MATMUL_CACHE names; none if that is "off".
+  // The plans of a device; they live as long as the process. Their file is
+  // choices_of_process().
   static MatmulPlans& of(Device device);
 
   cublasLtHandle_t handle() const { return handle_; }

@@ -2,17 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
-#include <limits>
 
-#include "megatron/device/stream.h"
+#include "megatron/kernels/cuda/algorithm_search.h"
 
 namespace megatron::kernels::cuda {
 namespace {
 
-// The relative gain over the first offer that counts as faster.
-constexpr double kNoise = 0.01;
 constexpr size_t kHexDigits = 16;  // of a word
 
 }  // namespace
@@ -21,38 +17,13 @@ std::vector<double> measured_ms(cublasLtHandle_t handle, MatmulPlan plan,
                                 std::span<const cublasLtMatmulAlgo_t> algorithms,
                                 const MatmulOperands& operands, void* workspace, int rounds,
                                 Stream stream) {
-  const size_t count = algorithms.size();
-  std::vector<double> least(count, std::numeric_limits<double>::infinity());
-  std::vector<bool> is_refused(count, false);
-  // Each round times all algorithms, so that a change of clocks affects all of them. Nothing waits
-  // within a round, and one product is queued ahead, so that events measure the device's work
-  // alone.
-  std::vector<Event> events;
-  for (size_t i = 0; i <= count; ++i) events.emplace_back(stream.device);
-  for (int round = 0; round <= rounds; ++round) {
-    plan.algorithm = algorithms[0];
-    launch(handle, plan, operands, workspace, stream);
-    events[0].record(stream);
-    for (size_t i = 0; i < count; ++i) {
-      plan.algorithm = algorithms[i];
-      if (!is_refused[i]) {
-        is_refused[i] = launch(handle, plan, operands, workspace, stream) != CUBLAS_STATUS_SUCCESS;
-      }
-      events[i + 1].record(stream);
-    }
-    events[count].synchronize();
-    if (round == 0) continue;  // warm-up: loads code and raises clocks
-    for (size_t i = 0; i < count; ++i) {
-      if (!is_refused[i]) least[i] = std::min(least[i], events[i + 1].ms_since(events[i]));
-    }
-  }
-  return least;
-}
-
-size_t fastest(std::span<const double> ms) {
-  const auto best = std::min_element(ms.begin(), ms.end());
-  if (*best > ms.front() * (1 - kNoise)) return 0;
-  return static_cast<size_t>(best - ms.begin());
+  return measured_ms(
+      algorithms.size(),
+      [&](size_t i) {
+        plan.algorithm = algorithms[i];
+        return launch(handle, plan, operands, workspace, stream) == CUBLAS_STATUS_SUCCESS;
+      },
+      rounds, stream);
 }
 
 std::string encoded(const cublasLtMatmulAlgo_t& algorithm) {

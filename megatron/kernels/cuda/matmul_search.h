@@ -17,9 +17,6 @@ std::vector<double> measured_ms(cublasLtHandle_t handle, MatmulPlan plan,
                                 const MatmulOperands& operands, void* workspace, int rounds,
                                 Stream stream);
 
-// The index of the fastest: the first unless another beats it by more than measurement noise.
-size_t fastest(std::span<const double> ms);
-
 // An algorithm as text, valid for one version of cuBLAS.
 std::string encoded(const cublasLtMatmulAlgo_t& algorithm);
 std::optional<cublasLtMatmulAlgo_t> decoded(std::string_view text);

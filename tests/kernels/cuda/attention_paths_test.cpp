@@ -2,12 +2,14 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "megatron/core/error.h"
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/cudnn_attention.h"
+#include "tests/support/temporary_directory.h"
 
 // Which kernels serve what, and what they have in common.
 namespace megatron::attention_tests {
@@ -30,6 +32,27 @@ TEST_F(AttentionCudaTest, CudnnServesTraining) {
   Problem deterministic = self_attention("deterministic", 200, 2, 4, 2, 64);
   deterministic.is_deterministic = true;
   check_cudnn(deterministic);
+}
+
+// The plan that a search finds replaces cuDNN's first offer. The search runs the call several
+// times.
+TEST_F(AttentionCudaTest, SearchedPlansOfCudnnGiveTheSameBitsEveryTime) {
+  const TemporaryDirectory directory;
+  ::setenv("MEGATRON_MATMUL_CACHE", (directory.path() / "choices.txt").c_str(), 0);
+  Problem p = self_attention("large", 1024, 4, 16, 16, 64);
+  p.dtype = DType::kBFloat16;
+  if (!is_served_by_cudnn(p)) GTEST_SKIP() << "no cuDNN: not run";
+  const Buffers want = run(p, stream(), Path::kChosen);
+  Stream searching = stream();
+  searching.options.searches_algorithms = true;
+  const Buffers first = run(p, searching, Path::kChosen);
+  expect_results(p, first, want, "a search");
+  for (const Stream by : {searching, stream()}) {
+    const Buffers again = run(p, by, Path::kChosen);
+    expect_identical(again.out, first.out);
+    expect_identical(again.lse, first.lse);
+    expect_results(p, again, want, "the plan that was found");
+  }
 }
 
 // Dropout, documents and ALiBi go to own kernels, on tensor cores in 16 bits: several tiles of

@@ -15,14 +15,6 @@
 namespace megatron::kernels::cuda {
 namespace {
 
-TEST(MatmulSearchTest, TheFirstOfferStaysUnlessItIsBeatenClearly) {
-  constexpr double kRefused = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(fastest(std::array{1.0, 2.0, 0.5}), 2u);
-  EXPECT_EQ(fastest(std::array{1.0, 0.995, 2.0}), 0u);
-  EXPECT_EQ(fastest(std::array{kRefused, 2.0, 1.0}), 2u);
-  EXPECT_EQ(fastest(std::array{1.0}), 0u);
-}
-
 TEST(MatmulSearchTest, AlgorithmsAsText) {
   const cublasLtMatmulAlgo_t algorithm{{1, 0, ~uint64_t{0}, 0xABCDEF, 5, 6, 7, 8}};
   const std::string text = encoded(algorithm);
