@@ -63,10 +63,10 @@ struct DecodeText {
 // Each multiprocessor has one block. A warp of it copies the block's rows of all weights, in the
 // order of their use, into a ring in shared memory, as far ahead as there is room: also while
 // blocks wait for each other. Two groups of warps multiply, each every second slot of the ring, and
-// one more warp sums what they have and sends it to all blocks: a word is an element with the
-// number of the layer. Who needs it waits a while before it looks; calls search how long is best,
-// and how many weights to ask for at once (WaitSearch in kernels/cuda/decode_text_waits.h), and
-// keep in the workspace what they found.
+// one more warp sums what they have and sends it to all blocks: the place of an element in the
+// workspace is 0 until it has come (kernels/cuda/exchange.cuh). Who needs it waits a while before
+// it looks; calls search how long is best, and how many weights to ask for at once (WaitSearch in
+// kernels/cuda/decode_text_waits.h), and keep in the workspace what they found.
 void decode_text(TensorView logits, ConstView x, const DecodeText& text, ConstView pages,
                  ConstView length, int64_t max_length, TensorView workspace, Stream stream);
 int64_t decode_text_workspace_bytes(const DecodeTextShape& shape);

@@ -27,7 +27,8 @@ Division division_on(const DecodeTextShape& s, Device device) {
 
 int64_t decode_text_workspace_bytes(const DecodeTextShape& shape) {
   const auto most_splits = static_cast<int>(text::kMostBlocks / shape.heads);
-  return int64_t{text::places_of(shape, most_splits).end} * static_cast<int64_t>(sizeof(Word));
+  return int64_t{text::places_of(shape, most_splits).end} *
+         static_cast<int64_t>(sizeof(text::Word));
 }
 
 bool has_decode_text(const DecodeTextShape& shape, Device device) {

@@ -38,7 +38,8 @@ struct TextAttention {
   static constexpr int kLanes = kHead / 8;                  // of a key
   static constexpr int kKeysOfWarp = kWarp / kLanes;        // of a step
   static constexpr int kKeys = kKeysOfWarp * kMultipliers;  // of a step of the block
-  static constexpr int kSteps = 8;  // of keys and values that are in registers at once
+  static constexpr int kSteps = 8;     // of keys and values that are in registers at once
+  static constexpr int kTogether = 4;  // of them, that do not wait for each other's sums
 
   struct alignas(16) Memory {
     AttentionItem item;
@@ -89,17 +90,11 @@ struct TextAttention {
       for (float& value : values) value *= factor;
     }
   };
-  __device__ __forceinline__ static void floats(uint4 eight, float (&x)[8]) {
-    const float4 first = four_floats<T>({eight.x, eight.y});
-    const float4 second = four_floats<T>({eight.z, eight.w});
-    x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
-    x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
-  }
-  __device__ __forceinline__ static uint4 packed(const float* x) {
-    return {pack_two<T>(x[0], x[1]), pack_two<T>(x[2], x[3]), pack_two<T>(x[4], x[5]),
-            pack_two<T>(x[6], x[7])};
-  }
 
+  __device__ __forceinline__ static uint4 packed_at(const float* from) {
+    return {pack_two<T>(from[0], from[1]), pack_two<T>(from[2], from[3]),
+            pack_two<T>(from[4], from[5]), pack_two<T>(from[6], from[7])};
+  }
   __device__ __forceinline__ int heads_of_group() const {
     return static_cast<int>(p.shape.heads) / static_cast<int>(p.shape.groups);
   }
@@ -153,16 +148,21 @@ struct TextAttention {
     }
     const float2 angle = p.rotary_dim > 0 ? angle_of(last) : float2{};
 
-    constexpr int kFours = kHead / 4;  // words of a query, a key or a value, four at a time
+    constexpr int kEights = kHead / kAtOnce;  // of a query, a key or a value
     wait_cycles(asked, wait);
-    if (thread < 3 * kFours) {
-      const int which = thread / kFours, at = thread % kFours;
+    if (thread < 3 * kEights) {
+      const int which = thread / kEights, at = thread % kEights;
       const int base = group * (heads_of_group() + 2);
       const int row =
           which == 0 ? base + head % heads_of_group() : base + heads_of_group() + which - 1;
-      const Word* const words = p.words + p.places.qkv + row * kHead + at * 4;
-      reinterpret_cast<float4*>(memory.qkv)[thread] =
-          four_floats<T>(elements_of(receive(words, look(words), tag)));
+      const Place* const from = vector_of(p, p.places.qkv) + place_of(row * kHead + at * kAtOnce);
+      EightPlaces found = look(from);
+      while (!have_come(found)) found = look(from);
+      float eight[kAtOnce];
+      eight_floats<T>(elements_of(found), eight);
+      auto* const fours = reinterpret_cast<float4*>(memory.qkv + thread * kAtOnce);
+      fours[0] = {eight[0], eight[1], eight[2], eight[3]};
+      fours[1] = {eight[4], eight[5], eight[6], eight[7]};
     }
     multipliers_barrier();
     if (p.rotary_dim > 0) {
@@ -183,23 +183,32 @@ struct TextAttention {
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         scores[i] = -INFINITY;
-        if (begin + (step + i) * kKeys >= end) continue;
-        const int token = own + (step + i) * kKeys;
-        if (token == last) {
-          keys[i] = packed(memory.qkv + kHead + channel);
-          values[i] = packed(memory.qkv + 2 * kHead + channel);
-        }
-        float key[8];
-        floats(keys[i], key);
-        float score = 0;
+        if (own + (step + i) * kKeys != last) continue;
+        keys[i] = packed_at(memory.qkv + kHead + channel);
+        values[i] = packed_at(memory.qkv + 2 * kHead + channel);
+      }
 #pragma unroll
-        for (int j = 0; j < 8; ++j) score += query[j] * key[j];
+      for (int together = 0; together < kSteps; together += kTogether) {
+        if (begin + (step + together) * kKeys >= end) break;
+        float sums[kTogether] = {};
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          float key[8];
+          eight_floats<T>(keys[together + i], key);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) sums[i] += query[j] * key[j];
+        }
 #pragma unroll
         for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-          score += __shfl_xor_sync(kFullMask, score, lanes);
+#pragma unroll
+          for (float& sum : sums) sum += __shfl_xor_sync(kFullMask, sum, lanes);
         }
-        if (token < end) scores[i] = score;
-        maximum = fmaxf(maximum, scores[i]);
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          if (own + (step + together + i) * kKeys >= end) continue;
+          scores[together + i] = sums[i];
+          maximum = fmaxf(maximum, sums[i]);
+        }
       }
       seen.scale_to(maximum);
 #pragma unroll
@@ -207,7 +216,7 @@ struct TextAttention {
         if (begin + (step + i) * kKeys < end) {
           const float weight = maximum == -INFINITY ? 0 : exp2_fast(scores[i] - maximum);
           float value[8];
-          floats(values[i], value);
+          eight_floats<T>(values[i], value);
           seen.sum += weight;
 #pragma unroll
           for (int j = 0; j < 8; ++j) seen.values[j] += weight * value[j];
@@ -263,6 +272,16 @@ struct TextAttention {
     combine_splits(head, split, tag, largest, sum, value);
   }
 
+  // Where a thread sends its two channels of a head's result.
+  __device__ __forceinline__ Place* result_at(int head) const {
+    return vector_of(p, p.places.attention) + place_of(head * kHead + 2 * thread);
+  }
+  // By the threads that have sent a result, when all have read it.
+  __device__ __forceinline__ void clear_result() const {
+    if (memory.item.exists && memory.item.split == 0 && thread < kHead / 2) {
+      clear_two(result_at(memory.item.head));
+    }
+  }
   // By kHead / 2 threads of each block of a head: the first block sends their common result.
   __device__ __forceinline__ void combine_splits(int head, int split, uint32_t tag, float maximum,
                                                  float sum, float2 value) const {
@@ -276,19 +295,19 @@ struct TextAttention {
         if (thread == 0) send(own + kHead / 2, maximum, sum, tag);
         return;
       }
-      constexpr int kAtOnce = 4;
+      constexpr int kSplitsAtOnce = 4;
 #pragma unroll 1
-      for (int begin = 1; begin < p.splits; begin += kAtOnce) {
-        uint4 values[kAtOnce] = {}, weights[kAtOnce] = {};  // maximum and sum
+      for (int begin = 1; begin < p.splits; begin += kSplitsAtOnce) {
+        uint4 values[kSplitsAtOnce] = {}, weights[kSplitsAtOnce] = {};  // maximum and sum
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
+        for (int i = 0; i < kSplitsAtOnce; ++i) {
           if (begin + i >= p.splits) break;
           const Numbers* const from = results + (begin + i) * kNumbers;
           values[i] = look(from + thread);
           weights[i] = look(from + kHead / 2);
         }
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
+        for (int i = 0; i < kSplitsAtOnce; ++i) {
           if (begin + i >= p.splits) break;
           const Numbers* const from = results + (begin + i) * kNumbers;
           const float2 other = receive(from + thread, values[i], tag);
@@ -303,9 +322,7 @@ struct TextAttention {
         }
       }
     }
-    Word* const to = p.words + p.places.attention + head * kHead + 2 * thread;
-    send(to, from_float<T>(value.x / sum).bits, tag);
-    send(to + 1, from_float<T>(value.y / sum).bits, tag);
+    send_two(result_at(head), pack_two<T>(value.x / sum, value.y / sum));
   }
 };
 

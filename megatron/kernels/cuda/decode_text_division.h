@@ -23,7 +23,8 @@ inline constexpr int kHeadRows = 52;      // of logits between two reductions
 inline constexpr int kTileRows = 16;      // of a slot, at most
 inline constexpr int kMostBytes = 28000;  // of a slot of more than half as many rows
 inline constexpr int kMaxColumns = 1024;  // of a slot
-inline constexpr int kChunk = 32;         // columns that a warp takes at once
+inline constexpr int kChunk = 32;         // columns that a warp multiplies at once
+inline constexpr int kAtOnce = 8;         // elements that a lane receives at once
 inline constexpr int kMostSlots = 64;
 inline constexpr int kFewestSlots = 4;  // two for each group
 // Bytes that the first call asks for at once. A block whose weights of a layer take much longer
@@ -33,25 +34,29 @@ inline constexpr int64_t kMostBlocks = 256;
 inline constexpr int64_t kKeysOfSplit = 256;  // a head with more is divided among blocks
 
 // What a kernel has registers for: chunks of a slot that are a warp's, of which each warp has at
-// least kSureChunks; steps of four numbers that a lane norms, and that it asks for at once. A slot
-// is narrow if hidden and ffn have a small common divisor.
+// least kSureChunks; steps of eight numbers that a lane norms; pieces of a vector, each as long as
+// a slot is wide, that a warp asks for at once. A slot is narrow if hidden and ffn have a small
+// common divisor.
 struct NarrowSlots {
-  static constexpr int kChunks = 2, kSureChunks = 0, kNormSteps = 8, kStepsAtOnce = 8;
+  static constexpr int kChunks = 2, kSureChunks = 0, kNormSteps = 4, kPiecesAtOnce = 16;
 };
 struct SomeColumns {
-  static constexpr int kChunks = 4, kSureChunks = 2, kNormSteps = 4, kStepsAtOnce = 4;
+  static constexpr int kChunks = 4, kSureChunks = 2, kNormSteps = 1, kPiecesAtOnce = 4;
 };
 struct FewColumns {
-  static constexpr int kChunks = 5, kSureChunks = 4, kNormSteps = 3, kStepsAtOnce = 5;
+  static constexpr int kChunks = 5, kSureChunks = 4, kNormSteps = 1, kPiecesAtOnce = 4;
 };
 struct ManyColumns {
-  static constexpr int kChunks = 7, kSureChunks = 5, kNormSteps = 4, kStepsAtOnce = 7;
+  static constexpr int kChunks = 7, kSureChunks = 5, kNormSteps = 2, kPiecesAtOnce = 4;
+};
+struct ManyPieces {
+  static constexpr int kChunks = 5, kSureChunks = 2, kNormSteps = 3, kPiecesAtOnce = 5;
 };
 template <class Size>
 bool has_room(int64_t columns, int64_t hidden) {
   return columns >= int64_t{Size::kSureChunks} * kGroupWarps * kChunk &&
          columns <= int64_t{Size::kChunks} * kGroupWarps * kChunk &&
-         hidden / columns / kGroups * Size::kChunks * (kChunk / 4) <=
+         hidden / columns / kGroups * Size::kChunks * (kChunk / kAtOnce) <=
              Size::kNormSteps * kLanesOfWarp;
 }
 
@@ -66,7 +71,8 @@ inline int64_t columns_of(const DecodeTextShape& s) {
     if (common % columns != 0) continue;
     const bool has_kernel =
         has_room<NarrowSlots>(columns, s.hidden) || has_room<SomeColumns>(columns, s.hidden) ||
-        has_room<FewColumns>(columns, s.hidden) || has_room<ManyColumns>(columns, s.hidden);
+        has_room<FewColumns>(columns, s.hidden) || has_room<ManyColumns>(columns, s.hidden) ||
+        has_room<ManyPieces>(columns, s.hidden);
     return has_kernel ? columns : 0;
   }
   return 0;
@@ -76,6 +82,7 @@ inline int64_t columns_of(const DecodeTextShape& s) {
 struct Division {
   int64_t blocks = 0, columns = 0, tile_rows = 0, slot_bytes = 0, slots = 0, under_way = 0,
           part_rows = 0;
+  bool waits_for_memory = false;
   int64_t bytes = 0;  // of shared memory: the slots and what decode_text_kernel lays out after them
 };
 
@@ -101,6 +108,7 @@ inline Division division_of(const DecodeTextShape& s, int64_t multiprocessors, i
   }
   division.part_rows =
       std::max({rows[0], rows[1] * (is_gated(s.activation) ? 2 : 1), rows[2], int64_t{kHeadRows}});
+  division.part_rows += division.part_rows % 2;  // what follows it is a multiple of 16 bytes
   const int64_t widest = std::max({s.hidden, s.heads * s.d, s.ffn});
   const int64_t after_slots = widest * 2 + (2 * kMultipliers + 2) * division.part_rows * 4 +
                               s.layers * static_cast<int64_t>(sizeof(DecodeTextLayer));
@@ -111,7 +119,8 @@ inline Division division_of(const DecodeTextShape& s, int64_t multiprocessors, i
   const int64_t fc1_rows = rows[1] * (is_gated(s.activation) ? 2 : 1);
   const int64_t layer_bytes =
       2 * ((rows[0] + fc1_rows) * s.hidden + rows[2] * (s.heads * s.d + s.ffn));
-  const int64_t under_way = layer_bytes > kManyBytes ? kMoreBytes : kUnderWay;
+  division.waits_for_memory = layer_bytes > kManyBytes;
+  const int64_t under_way = division.waits_for_memory ? kMoreBytes : kUnderWay;
   division.under_way = std::clamp<int64_t>(under_way / slot, 2, division.slots - 1);
   division.bytes = division.slots * slot + after_slots;
   return division;

@@ -10,7 +10,7 @@ namespace megatron::kernels::cuda {
 
 // --- Memory that blocks share while they run ---
 
-// 16 bytes, or 4, that are read or written at once, by no thread's cache. REQUIRES: they are
+// 16 bytes, 4 or 2 that are read or written at once, by no thread's cache. REQUIRES: they are
 // aligned.
 __device__ __forceinline__ uint4 load_relaxed(const uint32_t* from) {
   uint4 four;
@@ -24,11 +24,19 @@ __device__ __forceinline__ void store_relaxed(uint32_t* to, uint32_t word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "r"(word)
                : "memory");
 }
+__device__ __forceinline__ void store_relaxed(uint16_t* to, uint16_t half) {
+  asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "h"(half)
+               : "memory");
+}
 __device__ __forceinline__ void store_relaxed(uint32_t* to, uint4 four) {
   asm volatile(
       "st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
       "r"(four.x), "r"(four.y), "r"(four.z), "r"(four.w)
       : "memory");
+}
+// What the thread has stored before is there for all who see what is stored after it.
+__device__ __forceinline__ void fence_of_device() {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 // The multiprocessor's cycles; only differences mean something.
 __device__ __forceinline__ uint32_t cycles_now() {
@@ -50,10 +58,10 @@ __device__ __forceinline__ uint16_t load_now(const uint16_t* from) {
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(x) : "l"(__cvta_generic_to_global(from)));
   return x;
 }
-__device__ __forceinline__ uint2 load_now(const uint2* from) {
-  uint2 x;
-  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];"
-               : "=r"(x.x), "=r"(x.y)
+__device__ __forceinline__ uint4 load_now(const uint4* from) {
+  uint4 x;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "l"(__cvta_generic_to_global(from)));
   return x;
 }

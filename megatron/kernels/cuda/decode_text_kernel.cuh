@@ -136,12 +136,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     barrier::make_visible();
     attention_memory.item = attention_item(p);
   }
-  if (thread < kSearched) chosen[thread] = search_of(p)->value(thread);
+  if (thread < kSearched) {
+    chosen[thread] = search_of(p)->value(thread) + (p.waits_for_memory ? longer(thread) : 0);
+  }
   if (thread >= kWarp && thread <= kWarp + kLogits) {
     plan[thread - kWarp] = block_product(p, thread - kWarp);
   }
   const uint32_t start = cycles_now();
-  const uint32_t tag = look(p.words).x + 1;
+  const uint32_t tag = load_relaxed(p.words).x + 1;
   __syncthreads();
   if (warp < kMultipliers) {
     Multiplier<T, Size> multiplier(p, shared, ring, warp, lane);
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     ring.under_way = max(1, min(p.under_way + chosen[kMoreUnderWay], p.slots - 1));
     copy_weights(p, shared, ring);
   } else {
-    Sender<T>{.p = p, .s = s, .shared = shared, .lane = lane}.run(tag);
+    Sender<T>{.p = p, .s = s, .shared = shared, .lane = lane}.run();
   }
 #endif
 }
@@ -166,7 +168,8 @@ Kernel kernel_of(const DecodeTextShape& s, int64_t columns) {
   if (has_room<NarrowSlots>(columns, s.hidden)) return decode_text_kernel<T, kHead, NarrowSlots>;
   if (has_room<SomeColumns>(columns, s.hidden)) return decode_text_kernel<T, kHead, SomeColumns>;
   if (has_room<FewColumns>(columns, s.hidden)) return decode_text_kernel<T, kHead, FewColumns>;
-  return decode_text_kernel<T, kHead, ManyColumns>;
+  if (has_room<ManyColumns>(columns, s.hidden)) return decode_text_kernel<T, kHead, ManyColumns>;
+  return decode_text_kernel<T, kHead, ManyPieces>;
 }
 template <class T>
 Kernel kernel_of_type(const DecodeTextShape& s, int64_t columns) {
@@ -205,7 +208,8 @@ inline Parameters parameters_of(TensorView logits, ConstView x, const DecodeText
           .slot_bytes = static_cast<int>(division.slot_bytes),
           .slots = static_cast<int>(division.slots),
           .under_way = static_cast<int>(division.under_way),
-          .part_rows = static_cast<int>(division.part_rows)};
+          .part_rows = static_cast<int>(division.part_rows),
+          .waits_for_memory = division.waits_for_memory};
 }
 
 }  // namespace megatron::kernels::cuda::text

@@ -7,27 +7,29 @@
 // The warps of the kernel decode_text that multiply.
 namespace megatron::kernels::cuda::text {
 
-// A warp. It multiplies the same columns of each vector, and reads no others: chunks
-// warp % kGroupWarps + i * kGroupWarps of each slot of its group.
+// A warp. It multiplies the same columns of each vector, and reads no others: neighbouring chunks
+// of each slot of its group.
 //
 // Blocks wait for each other many times a layer, so that each instruction between a word that comes
 // and one that is sent counts. What does not change is computed once.
 template <class T, class Size>
 struct Multiplier {
   static constexpr int kChunks = Size::kChunks, kNormSteps = Size::kNormSteps;
-  static constexpr int kAtOnce = Size::kStepsAtOnce;
-  static constexpr int kFours = kChunk / 4;  // of a chunk
+  static constexpr int kEights = kChunk / kAtOnce;  // of a chunk
+  static constexpr int kPiecesAtOnce = Size::kPiecesAtOnce;
+  static constexpr int kSteps = (kPiecesAtOnce * kChunks * kEights + kWarp - 1) / kWarp;
+  static_assert(kSteps >= kNormSteps);
 
   const Parameters& p;
   const DecodeTextShape& s;
   SharedMemory shared;
   WeightRing ring;
-  int warp, lane, chunks;               // `chunks`: its number of them in a slot
-  uint32_t input, products;             // shared memory: where the lane begins
-  int lower_row, upper_row;             // the lane's rows of a tile
-  uint32_t row_column, x_piece;         // bytes: its place in a row; between pieces of a vector
-  int column[kAtOnce], piece[kAtOnce];  // of the lane's steps; see take()
-  int turn = 0;                         // of the two copies of products and moments
+  int warp, lane, chunks;             // `chunks`: its number of them in a slot
+  uint32_t input, products;           // shared memory: where the lane begins
+  int lower_row, upper_row;           // the lane's rows of a tile
+  uint32_t row_column, x_piece;       // bytes: its place in a row; between pieces of a vector
+  int column[kSteps], piece[kSteps];  // of the lane's steps; see receive()
+  int turn = 0;                       // of the two copies of products and moments
   int norm_turn = 0;
   uint4 lower[kChunks], upper[kChunks];           // weights of two rows; see read()
   float own_numbers, per_number, per_own_number;  // of those that are normed: inverses
@@ -46,7 +48,9 @@ struct Multiplier {
     const int group = warp / kGroupWarps, own = warp % kGroupWarps;
     ring.slot = group;
     // The first of the warp's columns of a slot; of a warp that has none the slot's first.
-    const int first_column = Size::kSureChunks > 0 || chunks > 0 ? own * kChunk : 0;
+    const int all_chunks = p.columns / kChunk;
+    const int first_chunk = all_chunks / kGroupWarps * own + min(own, all_chunks % kGroupWarps);
+    const int first_column = Size::kSureChunks > 0 || chunks > 0 ? first_chunk * kChunk : 0;
     lower_row = lane / 4;
     upper_row = lower_row + 8;
     row_column = static_cast<uint32_t>(first_column * 2 + lane % 4 * 16);
@@ -56,11 +60,12 @@ struct Multiplier {
                                   lane / 4 % 2 * 8);
     products = shared_address(shared.products + warp * p.part_rows + lower_row);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int chunk = (i * kWarp + lane) / kFours;
-      piece[i] = chunk % kChunks < chunks ? chunk / kChunks : kNoPiece;
-      column[i] = (group + chunk / kChunks * kGroups) * p.columns +
-                  (own + chunk % kChunks * kGroupWarps) * kChunk + lane % kFours * 4;
+    for (int i = 0; i < kSteps; ++i) {
+      const int chunk = (i * kWarp + lane) / kEights;
+      const bool is_own = chunk % kChunks < chunks && chunk < kPiecesAtOnce * kChunks;
+      piece[i] = is_own ? chunk / kChunks : kNoPiece;
+      column[i] = (group + chunk / kChunks * kGroups) * p.columns + first_column +
+                  chunk % kChunks * kChunk + lane % kEights * kAtOnce;
     }
     const int pieces = shared.plan[kQkv].pieces;
     own_numbers = static_cast<float>(pieces * chunks * kChunk);
@@ -77,7 +82,7 @@ struct Multiplier {
     forget(input);
     forget(products);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kSteps; ++i) {
       forget(column[i]);
       forget(piece[i]);
     }
@@ -108,7 +113,7 @@ struct Multiplier {
     return i < Size::kSureChunks || i < chunks;
   }
   __device__ __forceinline__ uint32_t chunk_at(int i) const {
-    return has_chunk(i) ? static_cast<uint32_t>(i * kGroupWarps * kChunk * 2) : 0;
+    return has_chunk(i) ? static_cast<uint32_t>(i * kChunk * 2) : 0;
   }
   // What chunk i of a piece is multiplied with.
   __device__ __forceinline__ uint2 read_input(int piece_index, int i) const {
@@ -192,40 +197,50 @@ struct Multiplier {
     turn ^= 1;
   }
 
-  // A lane takes four of the warp's numbers of a vector a step. column[i] and piece[i] are those of
-  // step i: a piece is a part of the vector that is multiplied by one slot of the group.
-  static constexpr int kPiecesAtOnce = kAtOnce * kWarp / kFours / kChunks;
-  static_assert(kPiecesAtOnce * kChunks * kFours == kAtOnce * kWarp);
+  // A lane takes eight of the warp's numbers of a vector a step. column[i] and piece[i] are those
+  // of step i: a piece is a part of the vector that is multiplied by one slot of the group.
   static constexpr int kNoPiece = 1 << 20;
 
-  // Puts four numbers of the warp into shared.input. Of each 8 the pairs lie in the order 0, 2, 1,
-  // 3, so that a lane reads two pairs that it multiplies at once.
-  __device__ __forceinline__ void put(int at, uint2 four) const {
-    uint32_t* const to = shared.input + at / 8 * 4 + at / 4 % 2;
-    to[0] = four.x;
-    to[2] = four.y;
+  // Waits for the lane's numbers of kReceived steps from element `first` of a vector on. All that
+  // have not come are asked for before the first answer is used: answers take longer than the rest
+  // of a wait. They begin as 0: registers that a lane may leave as they were would be taken all the
+  // time.
+  template <int kReceived>
+  __device__ __forceinline__ void receive(const Place* from, int first, int pieces,
+                                          EightPlaces (&found)[kReceived]) const {
+    bool have_all = false;
+#pragma unroll
+    for (int i = 0; i < kReceived; ++i) {
+      found[i] = {0, 0, 0, 0};
+      if (piece[i] < pieces) found[i] = look(from + place_of(first + column[i]));
+    }
+    while (!have_all) {
+      have_all = true;
+#pragma unroll
+      for (int i = 0; i < kReceived; ++i) {
+        if (piece[i] >= pieces || have_come(found[i])) continue;
+        have_all = false;
+        found[i] = look(from + place_of(first + column[i]));
+      }
+    }
+  }
+  // Puts eight numbers of the warp into shared.input, their pairs in the order 0, 2, 1, 3, so that
+  // a lane reads two pairs that it multiplies at once.
+  __device__ __forceinline__ void put(int at, const uint4& pairs) const {
+    reinterpret_cast<uint4*>(shared.input)[at / kAtOnce] = {pairs.x, pairs.z, pairs.y, pairs.w};
   }
   // input = the vector at `place`.
-  __device__ __forceinline__ void take(int place, int pieces, uint32_t tag, int wait) {
-    const Word* words = p.words + place;
+  __device__ __forceinline__ void take(int place, int pieces, int wait) {
     wait_cycles(ended, wait);
+    const int at_once = kPiecesAtOnce * kGroups * p.columns;
 #pragma unroll 1
-    for (int first = 0;; first += kPiecesAtOnce * kGroups * p.columns) {
-      // All are asked for before the first is waited for. They begin as 0: registers that a lane
-      // may leave as they were would be taken all the time.
-      FourWords found[kAtOnce] = {};
+    for (int first = 0; pieces > 0; first += at_once, pieces -= kPiecesAtOnce) {
+      EightPlaces found[kSteps];
+      receive(vector_of(p, place), first, pieces, found);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (piece[i] < pieces) found[i] = look(words + column[i]);
+      for (int i = 0; i < kSteps; ++i) {
+        if (piece[i] < pieces) put(first + column[i], elements_of(found[i]));
       }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (piece[i] >= pieces) continue;
-        put(first + column[i], elements_of(receive(words + column[i], found[i], tag)));
-      }
-      pieces -= kPiecesAtOnce;
-      if (pieces <= 0) break;
-      words += kPiecesAtOnce * kGroups * p.columns;
     }
     __syncwarp();
   }
@@ -235,24 +250,31 @@ struct Multiplier {
   __device__ __forceinline__ void for_norm_steps(int pieces, const F& f) const {
 #pragma unroll
     for (int i = 0; i < kNormSteps; ++i) {
-      if (i * kWarp / kFours / kChunks >= pieces) break;
+      if (i * kWarp / kEights / kChunks >= pieces) break;
       if (piece[i] < pieces) f(i);
     }
   }
   // The mean of the numbers of all warps, and the sum of the squares of their distances from it.
-  __device__ __forceinline__ float2 moments(int pieces, const float4 (&x)[kNormSteps]) {
-    float sum = 0;
-    for_norm_steps(pieces, [&](int i) { sum += (x[i].x + x[i].y) + (x[i].z + x[i].w); });
-    const float own_mean = warp_sum(sum) * per_own_number;
-    float squares = 0;
+  __device__ __forceinline__ float2 moments(int pieces, const float (&x)[kNormSteps][kAtOnce]) {
+    // Of distances from one of the numbers: if the mean is far from 0, squares of the numbers
+    // themselves would lose what they differ in.
+    const float near_mean = __shfl_sync(kFullMask, x[0][0], 0);
+    float sum = 0, squares = 0;
     for_norm_steps(pieces, [&](int i) {
-      const float4 y{x[i].x - own_mean, x[i].y - own_mean, x[i].z - own_mean, x[i].w - own_mean};
-      squares += (y.x * y.x + y.y * y.y) + (y.z * y.z + y.w * y.w);
+#pragma unroll
+      for (const float number : x[i]) {
+        const float distance = number - near_mean;
+        sum += distance;
+        squares += distance * distance;
+      }
     });
+    sum = warp_sum(sum);
     squares = warp_sum(squares);
+    const float offset = sum * per_own_number;
+    const float own_mean = near_mean + offset;
     WarpMoments* const of_warps = shared.moments + norm_turn * kMultipliers;
     norm_turn ^= 1;
-    if (lane == 0) of_warps[warp] = {own_mean, squares, own_numbers};
+    if (lane == 0) of_warps[warp] = {own_mean, squares - sum * offset, own_numbers};
     multipliers_barrier();
     float mean = 0;
 #pragma unroll
@@ -268,35 +290,37 @@ struct Multiplier {
     return {0, squares + static_cast<float>(s.hidden) * mean * mean};  // distances from 0
   }
   // input = the norm of the vector at `place`; 0: of p.x.
-  __device__ __forceinline__ void take_norm(int place, int pieces, uint32_t tag, int wait,
-                                            const void* weight, const void* bias) {
-    uint2 weights[kNormSteps] = {}, biases[kNormSteps] = {};
+  __device__ __forceinline__ void take_norm(int place, int pieces, int wait, const void* weight,
+                                            const void* bias) {
+    uint4 weights[kNormSteps] = {}, biases[kNormSteps] = {}, numbers[kNormSteps] = {};
     for_norm_steps(pieces, [&](int i) {
-      const int at = column[i] / 4;
-      weights[i] = load_now(static_cast<const uint2*>(weight) + at);
-      if (bias != nullptr) biases[i] = load_now(static_cast<const uint2*>(bias) + at);
+      const int at = column[i] / kAtOnce;
+      weights[i] = load_now(static_cast<const uint4*>(weight) + at);
+      if (bias != nullptr) biases[i] = load_now(static_cast<const uint4*>(bias) + at);
+      if (place == 0) numbers[i] = load_now(static_cast<const uint4*>(p.x) + at);
     });
-    const Word* const words = p.words + place;
-    FourWords found[kNormSteps] = {};
     if (place != 0) {
       wait_cycles(ended, wait);
-      for_norm_steps(pieces, [&](int i) { found[i] = look(words + column[i]); });
+      EightPlaces found[kNormSteps];
+      receive(vector_of(p, place), 0, pieces, found);
+#pragma unroll
+      for (int i = 0; i < kNormSteps; ++i) numbers[i] = elements_of(found[i]);
     }
-    float4 x[kNormSteps] = {};
-    for_norm_steps(pieces, [&](int i) {
-      x[i] = four_floats<T>(place == 0 ? load_now(static_cast<const uint2*>(p.x) + column[i] / 4)
-                                       : elements_of(receive(words + column[i], found[i], tag)));
-    });
+    float x[kNormSteps][kAtOnce] = {};
+    for_norm_steps(pieces, [&](int i) { eight_floats<T>(numbers[i], x[i]); });
     const float2 all = moments(pieces, x);
     const float mean = all.x;
     const float factor = rsqrtf(all.y * per_number + s.epsilon);
     for_norm_steps(pieces, [&](int i) {
-      float4 w = four_floats<T>(weights[i]);
-      if (s.one_plus_weight) w = {w.x + 1, w.y + 1, w.z + 1, w.w + 1};
-      const float4 b = four_floats<T>(biases[i]), y = x[i];
-      put(column[i],
-          {pack_two<T>((y.x - mean) * factor * w.x + b.x, (y.y - mean) * factor * w.y + b.y),
-           pack_two<T>((y.z - mean) * factor * w.z + b.z, (y.w - mean) * factor * w.w + b.w)});
+      float w[kAtOnce], b[kAtOnce];
+      eight_floats<T>(weights[i], w);
+      eight_floats<T>(biases[i], b);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        if (s.one_plus_weight) w[j] += 1;
+        x[i][j] = (x[i][j] - mean) * factor * w[j] + b[j];
+      }
+      put(column[i], packed<T>(x[i]));
     });
     __syncwarp();
   }
@@ -325,12 +349,11 @@ struct Multiplier {
         if (attends) attention.attend(layer, tag, ended, shared.chosen[kQuery]);
         if (sends) ended = cycles_now();
         read_first(first_part);
-        take(own.input, own.pieces, tag, shared.chosen[sends ? kQkv : index]);
+        take(own.input, own.pieces, shared.chosen[sends ? kQkv : index]);
       } else {
         read_first(first_part);
         const bool is_first = index != kFc1;  // of a layer, or after the last
-        take_norm(i == 0 ? 0 : own.input, own.pieces, is_first ? tag - 1 : tag,
-                  shared.chosen[is_first ? kQkv : kFc1],
+        take_norm(i == 0 ? 0 : own.input, own.pieces, shared.chosen[is_first ? kQkv : kFc1],
                   index == kLogits ? p.final_norm_weight
                   : is_first       ? layer.input_norm_weight
                                    : layer.mlp_norm_weight,
@@ -350,6 +373,8 @@ struct Multiplier {
         }
         end_products();
       }
+      // All have sent what they multiplied with attention's result.
+      if (index == kFc1) attention.clear_result();
     }
   }
 };

@@ -89,7 +89,18 @@ struct Sender {
     }
   }
 
-  __device__ __forceinline__ void run(uint32_t first_tag) {
+  // Clears what the block has sent of the product before the one before. All have read it: the
+  // block has now received something from each of the others that they send after.
+  __device__ __forceinline__ void clear_before(int product) const {
+    const BlockProduct& old = shared.plan[(product + kProducts - 2) % kProducts];
+    Place* const places = vector_of(p, old.output);
+    for (int row = lane; row < old.rows.count; row += kWarp) {
+      clear(places + place_of(old.rows.begin + row));
+    }
+    await_cleared();
+  }
+
+  __device__ __forceinline__ void run() {
     const auto ffn = static_cast<int>(s.ffn);
     const RowPart residual_rows = shared.plan[kProj].rows;
     for (int row = lane; row < residual_rows.count; row += kWarp) {
@@ -112,8 +123,7 @@ struct Sender {
       }
       take_biases(bias, part, 0);
       if (is_gated) take_biases(bias, {part.begin + ffn, part.count}, part.count);
-      Word* const to = p.words + own.output + part.begin;
-      const uint32_t tag = first_tag + static_cast<uint32_t>(i / kProducts);
+      Place* const to = vector_of(p, own.output);
       take(part, [&](int row, float y) {
         if (index == kFc1) {
           const int second = part.count + row;
@@ -127,8 +137,9 @@ struct Sender {
             shared.residual[row] = y;
           }
         }
-        send(to + row, from_float<T>(y).bits, tag);
+        send(to + place_of(part.begin + row), from_float<T>(y).bits);
       });
+      clear_before(index);
     }
     const RowPart logits = shared.plan[kLogits].rows;
     for (int first = 0; first < logits.count; first += kHeadRows) {

@@ -15,10 +15,15 @@ enum Product { kQkv, kProj, kFc1, kFc2, kProducts };
 inline constexpr int kQuery = kProducts;
 inline constexpr int kMoreUnderWay = kQuery + 1;
 inline constexpr int kSearched = kMoreUnderWay + 1;
+// How much longer a block waits where it waits for weights most: there products take long, and do
+// not end at the same time in all blocks.
+MG_HOST_DEVICE inline int longer(int number) {
+  return number == kQkv ? 1000 : number == kFc2 ? 2500 : 0;
+}
 
 // A block that looks before all words are there has to look again, and the second answer comes
 // long after the words: looks of all blocks wait for each other, and behind weights. A block that
-// looks late loses time, too (docs/performance.md, Generation). What is best depends on the GPU,
+// looks late loses time, too (docs/performance/generation.md). What is best depends on the GPU,
 // the shape and the length of the text. So calls measure it: every second one has one number that
 // is another, and if kCalls of these are faster than those between them, the later calls keep it.
 // When no change helps, the search rests. Results do not depend on the numbers.
@@ -37,13 +42,14 @@ struct WaitSearch {
   int rest;                // calls without trials that are left
   uint32_t usual, trial;   // cycles since the last decision
 
-  // What is best for GPT-2's 1558M and short texts on an H200.
+  // About what is best for GPT-2's 345M and 1558M and short texts on an H200.
   MG_HOST_DEVICE static int first(int number) {
-    return number == kMoreUnderWay ? 0
-           : number == kProj       ? 4000
-           : number == kFc2        ? 3000
-           : number == kQuery      ? 1500
-                                   : 2500;
+    return number == kQkv     ? 1500
+           : number == kProj  ? 3500
+           : number == kFc1   ? 2250
+           : number == kFc2   ? 2500
+           : number == kQuery ? 1500
+                              : 0;
   }
   // Of the next call.
   MG_HOST_DEVICE int value(int number) const {

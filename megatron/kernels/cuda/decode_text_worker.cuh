@@ -10,7 +10,11 @@
 // What the parts of the kernel decode_text share.
 namespace megatron::kernels::cuda::text {
 
-// Where vectors lie in the workspace, in words.
+// The workspace is divided in words; vectors begin with lines of the cache.
+using Word = uint32_t;
+inline constexpr int kLineWords = 32;
+
+// Where vectors lie, in words.
 struct Places {
   int search, x, qkv, attention, middle, activated, splits, end;
 };
@@ -30,6 +34,7 @@ struct Parameters {
   Word* words;
   Places places;
   int splits, columns, tile_rows, row_bytes, slot_bytes, slots, under_way, part_rows;
+  bool waits_for_memory;
 };
 
 // A product as a block computes it.
@@ -45,18 +50,24 @@ struct alignas(16) BlockProduct {
 inline constexpr int kLogits = kProducts;
 
 inline Places places_of(const DecodeTextShape& s, int splits) {
-  const auto rounded = [](int64_t n) { return static_cast<int>((n + 3) / 4 * 4); };
+  const auto rounded = [](int64_t words) {
+    return static_cast<int>((words + kLineWords - 1) / kLineWords * kLineWords);
+  };
+  const auto vector = [&](int64_t elements) { return rounded(places_of_elements(elements) / 2); };
   Places p{};
-  p.search = 4;  // after the number of the first tag
+  p.search = kLineWords;  // after the number of the first tag
   p.x = p.search + rounded(static_cast<int64_t>(sizeof(WaitSearch) / sizeof(Word)));
-  p.qkv = p.x + rounded(s.hidden);
-  p.attention = p.qkv + rounded((s.heads + 2 * s.groups) * s.d);
-  p.middle = p.attention + rounded(s.heads * s.d);
-  p.activated = p.middle + rounded(s.hidden);
-  p.splits = p.activated + rounded(s.ffn);
+  p.qkv = p.x + vector(s.hidden);
+  p.attention = p.qkv + vector((s.heads + 2 * s.groups) * s.d);
+  p.middle = p.attention + vector(s.heads * s.d);
+  p.activated = p.middle + vector(s.hidden);
+  p.splits = p.activated + vector(s.ffn);
   p.end = p.splits + rounded(s.heads * splits * (s.d + 2) / 2 *
                              static_cast<int64_t>(sizeof(Numbers) / sizeof(Word)));
   return p;
+}
+__device__ __forceinline__ Place* vector_of(const Parameters& p, int place) {
+  return reinterpret_cast<Place*>(p.words + place);
 }
 __device__ __forceinline__ WaitSearch* search_of(const Parameters& p) {
   return reinterpret_cast<WaitSearch*>(p.words + p.places.search);
@@ -90,9 +101,16 @@ __device__ __forceinline__ float2 two_floats(uint32_t pair) {
   return {to_float(lower), to_float(upper)};
 }
 template <class T>
-__device__ __forceinline__ float4 four_floats(uint2 pairs) {
-  const float2 first = two_floats<T>(pairs.x), second = two_floats<T>(pairs.y);
-  return {first.x, first.y, second.x, second.y};
+__device__ __forceinline__ void eight_floats(const uint4& pairs, float (&x)[8]) {
+  const float2 a = two_floats<T>(pairs.x), b = two_floats<T>(pairs.y);
+  const float2 c = two_floats<T>(pairs.z), d = two_floats<T>(pairs.w);
+  x[0] = a.x, x[1] = a.y, x[2] = b.x, x[3] = b.y;
+  x[4] = c.x, x[5] = c.y, x[6] = d.x, x[7] = d.y;
+}
+template <class T>
+__device__ __forceinline__ uint4 packed(const float (&x)[8]) {
+  return {pack_two<T>(x[0], x[1]), pack_two<T>(x[2], x[3]), pack_two<T>(x[4], x[5]),
+          pack_two<T>(x[6], x[7])};
 }
 __device__ __forceinline__ void multipliers_barrier() { barrier_of_threads<kMultiplierThreads>(); }
 // An element of a vector; 0 if there is none.

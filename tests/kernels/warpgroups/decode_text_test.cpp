@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <ostream>
 #include <random>
 #include <string>
@@ -307,6 +308,8 @@ std::vector<Case> cases() {
   few.heads = 6;
   few.groups = 1;
   few.d = 128;
+  DecodeTextShape pieces = few;  // three slots of each group for a row
+  pieces.hidden = 2304;
   DecodeTextShape many = llama;  // slots of 1024 columns
   many.dtype = DType::kBFloat16;
   many.layers = 1;
@@ -318,6 +321,7 @@ std::vector<Case> cases() {
           {"llama", llama, 4, false, 128},
           {"half_rotary", gpt, 5, true, 32, RotaryPairs::kInterleaved},
           {"few", few, 6},
+          {"pieces", pieces, 6, true, 0, RotaryPairs::kHalves, {17}},
           {"many", many, 16, false, 64, RotaryPairs::kHalves, {650}}};
 }
 
@@ -356,6 +360,14 @@ TEST_P(DecodeTextKernelTest, HasTheLogitsOfPlainLoops) {
   } else {
     expect_logits<Float16>(GetParam());
   }
+}
+
+TEST(DecodeTextKernelNumbersTest, PassesOnWhatIsNoNumber) {
+  const Case c = cases()[0];
+  Network<BFloat16> network(c);
+  network.x.data()[5] = std::numeric_limits<float>::quiet_NaN();
+  OnDevice<BFloat16> device(network);
+  for (const float logit : device.logits(17, {})) ASSERT_TRUE(std::isnan(logit));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DecodeTextKernelTest, testing::ValuesIn(cases()),

@@ -22,6 +22,10 @@ inline void store_relaxed(uint32_t* to, uint4 four) {
   store_relaxed(to + 2, four.z);
   store_relaxed(to + 3, four.w);
 }
+inline void store_relaxed(uint16_t* to, uint16_t half) {
+  std::atomic_ref(*to).store(half, std::memory_order_release);
+}
+inline void fence_of_device() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline uint32_t cycles_now() { return 0; }
 inline void wait_cycles(uint32_t, int) {}
 
