@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -18,14 +17,6 @@ int64_t pages_of_cache(const TransformerConfig& config, const EngineOptions& opt
   const int64_t positions = std::max(config.max_position_embeddings, config.seq_length);
   const int64_t tokens = options.cache_tokens > 0 ? options.cache_tokens : 4 * positions;
   return (tokens + options.page_tokens - 1) / options.page_tokens;
-}
-
-// Asks for an object that is read soon.
-template <class T>
-void prefetch(const T& object) {
-  constexpr size_t kLine = 64;
-  const auto* const bytes = reinterpret_cast<const char*>(&object);
-  for (size_t at = 0; at < sizeof(T); at += kLine) __builtin_prefetch(bytes + at);
 }
 
 }  // namespace
@@ -100,6 +91,7 @@ void Engine::cancel(RequestId id) {
     if (place == groups->end()) continue;
     for (Row& row : (*place)->rows) release_pages(row);
     (*place)->is_running = false;
+    for (const auto& step : launched_) step->gone.push_back(*place);
     groups->erase(place);
     return;
   }
@@ -146,103 +138,22 @@ std::vector<RequestProgress> Engine::step() {
   return all;
 }
 
-// Forgets the requests that are finished, and makes full pages known.
-void Engine::settle(std::span<const RequestProgress> all) {
+void Engine::forget_finished(std::span<const RequestProgress> all) {
   for (const RequestProgress& progress : all) {
     if (progress.finish != Finish::kNone) cancel(progress.id);
   }
+}
+
+// Forgets the requests that are finished, and makes full pages known.
+void Engine::settle(std::span<const RequestProgress> all) {
+  forget_finished(all);
   if (!options_.reuse_prefixes) return;
   for (const auto& group : running_) {
     for (Row& row : group->rows) publish(row);
   }
 }
 
-// --- Steps that the host does not wait for ---
-
-// Whether all parts have one token and draw the next on the device.
-bool Engine::may_decode(std::span<const Part> parts) const {
-  return steps_ && all_draw_on_device(parts) &&
-         std::all_of(parts.begin(), parts.end(),
-                     [](const Part& part) { return part.draws && part.count == 1; });
-}
-
-void Engine::launch(std::span<const Part> parts) {
-  std::vector<DecodeRow> rows;
-  std::vector<std::shared_ptr<Group>> groups;
-  for (const Part& part : parts) {
-    const Row& row = *part.row;
-    rows.push_back({part.group->admission, row.tokens.back(),
-                    static_cast<int64_t>(row.tokens.size()), row.pages,
-                    draw_of(part.group->request, part.group->num_drawn(row),
-                            model_.config().counted_vocab_size())});
-    groups.push_back(part.group->shared_from_this());
-  }
-  steps_->launch(rows);
-  launched_.push_back(std::move(groups));
-}
-
-// Launches the step after the one that was launched, whose tokens only the device knows, unless
-// there may be other work or a text needs a page that another one has. Returns whether it did.
-bool Engine::launch_ahead() {
-  if (!options_.decodes_ahead.value_or(!model_.stream().is_cpu())) return false;
-  const std::vector<std::shared_ptr<Group>>& before = launched_.back();
-  if (running_.size() > before.size()) return false;  // some are still being read
-  if (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_rows) return false;
-  std::vector<DecodeRow> rows;
-  std::vector<std::shared_ptr<Group>> groups;
-  rows.reserve(before.size());
-  groups.reserve(before.size());
-  // The caches may have lost the texts since the step before: each is asked for some rows ahead.
-  constexpr size_t kGroupsAhead = 6, kRowsAhead = 3;
-  for (size_t i = 0; i < before.size(); ++i) {
-    if (i + kGroupsAhead < before.size()) prefetch(*before[i + kGroupsAhead]);
-    if (i + kRowsAhead < before.size()) prefetch(before[i + kRowsAhead]->rows.front());
-    if (i + 1 < before.size()) __builtin_prefetch(&before[i + 1]->rows.front().tokens.back());
-    const std::shared_ptr<Group>& group = before[i];
-    if (!group->is_running) continue;
-    Row& row = group->rows.front();
-    const int64_t step = group->num_drawn(row) + 1;
-    if (step >= group->request.max_new_tokens) continue;  // the token under way is its last
-    const int64_t length = static_cast<int64_t>(row.tokens.size()) + 1;
-    if (static_cast<int64_t>(row.pages.size()) < pool_.pages_for(length)) {
-      if (pool_.num_available() == 0) return false;  // no text that runs has beams, which reserve
-      row.pages.push_back(pool_.allocate());
-    }
-    rows.push_back({group->admission, drawn_by(static_cast<int64_t>(i)), length, row.pages,
-                    draw_of(group->request, step, model_.config().counted_vocab_size())});
-    groups.push_back(group);
-  }
-  if (rows.empty()) return false;
-  steps_->launch(rows);
-  launched_.push_back(std::move(groups));
-  return true;
-}
-
-// Reads the first step that was launched. The tokens of requests that are gone are dropped.
-void Engine::finish_launched(std::vector<RequestProgress>& all) {
-  launch_ahead();
-  const std::vector<std::shared_ptr<Group>> groups = std::move(launched_.front());
-  launched_.pop_front();
-  const auto begin = std::chrono::steady_clock::now();
-  const DrawnTokens drawn = steps_->take();
-  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
-  counts_.waited_seconds += waited.count();
-  ++counts_.launched_steps;
-  all.reserve(groups.size());
-  std::vector<double> values;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (!groups[i]->is_running) continue;
-    Part part;
-    part.group = groups[i].get();
-    part.row = &part.group->rows.front();
-    part.draws = true;
-    ++part.row->cached;
-    values.clear();
-    append_drawn(part.group->request, drawn.tokens[i], drawn.probabilities_of(i), values);
-    all.push_back(apply(part, values));
-  }
-  settle(all);
-}
+// --- A step that the host waits for ---
 
 // The tokens of the parts, where draws find them.
 void Engine::put_ids(std::span<const Part> parts) {

@@ -85,6 +85,7 @@ class Engine {
   struct Group;      // the rows of a request
   struct Part;       // what a step does for a row
   struct Selection;  // what the rank that draws found for a part
+  struct StepTexts;  // the texts of a step that went through DecodeSteps
   using Groups = std::deque<std::shared_ptr<Group>>;
 
   void check_text(const Request& request) const;
@@ -103,8 +104,10 @@ class Engine {
 
   bool may_decode(std::span<const Part> parts) const;
   void launch(std::span<const Part> parts);
+  std::shared_ptr<StepTexts> texts_that_go_on() const;
   bool launch_ahead();
   void finish_launched(std::vector<RequestProgress>& all);
+  void forget_finished(std::span<const RequestProgress> all);
   void settle(std::span<const RequestProgress> all);
 
   Tensor run(std::span<const Part> parts);
@@ -139,8 +142,8 @@ class Engine {
   int64_t last_admission_ = 0;
   EngineState counts_;
   std::optional<DecodeSteps> steps_;  // for a model on one rank
-  // The groups of the steps that were launched and not read, by row; some may run no more.
-  std::deque<std::vector<std::shared_ptr<Group>>> launched_;
+  // Of the steps that were launched and not read; two share them while no text comes or goes.
+  std::deque<std::shared_ptr<StepTexts>> launched_;
 };
 
 }  // namespace megatron

@@ -95,6 +95,29 @@ struct Engine::Part {
   int64_t num_forced = 0;
 };
 
+// The texts of a step that was launched before the host knew the tokens of the one before. What the
+// host needs in each step lies together, by row of the step: a text has its memory elsewhere, and
+// the caches have lost it when the step is done.
+struct Engine::StepTexts {
+  struct Text {
+    explicit Text(Group& the_group);
+    // Appends the token that a plain text drew.
+    RequestProgress append(int32_t token) const;
+
+    Group* group;  // it runs, or is in `gone`
+    RequestId id;
+    Row* row;
+    int64_t end;         // tokens that the row has at last
+    int32_t stop_token;  // that of is_plain; kNoToken: none
+    bool is_plain;       // its request asks for tokens alone, with at most one that stops it
+    bool is_random;      // its Draw changes from step to step
+  };
+
+  std::vector<Text> texts = {};
+  std::vector<DecodeRow> rows = {};               // as they were launched last
+  std::vector<std::shared_ptr<Group>> gone = {};  // run no more
+};
+
 // Rows `ids` of hidden [t, 1, h]: [ids, 1, h].
 Tensor rows_of(const Tensor& hidden, const std::vector<int64_t>& ids);
 
