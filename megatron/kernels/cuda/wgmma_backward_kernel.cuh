@@ -36,9 +36,6 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
     if (at.warp == Shape::kWarps + 1 && at.lane == 0) {
       wait_for_turns(barriers, steps, own_ticket, scratch, p);
     }
-    if (at.warp == Shape::kWarps + 2 && at.lane == 0) {
-      tell_of_turns(barriers, steps, own_ticket, scratch, p);
-    }
     return;
   }
   take_registers<Shape::kRegisters>();
@@ -73,6 +70,7 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
   RingPlace<Shape::kStages> place;
   RingPlace<Shape::kKeyStages> keys_place;
   int ds_tile = 0;
+  uint32_t turn_parity = 0;
   for (int ticket = own_ticket; ticket < works.count;) {
     const Work work(p, ticket, works.tiles);
     const int warp_key = work.tile * Shape::kKeys + at.warp * Shape::kWarpKeys;
@@ -88,7 +86,7 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
     float dk_sums[1][Shape::kChannelTiles][4] = {};
     float dv_sums[1][Shape::kChannelTiles][4] = {};
     barrier::wait(barriers.keys_full(keys_place.stage), keys_place.parity);
-    for (;; place.advance(), ds_tile ^= 1) {
+    for (;; place.advance(), ds_tile ^= 1, turn_parity ^= 1) {
       const int stage = place.stage;
       barrier::wait(barriers.full(stage), place.parity);
       const BackwardStep step = steps[stage];
@@ -154,7 +152,7 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
       float4* const partial = scratch.sums +
                               (query_tile * Shape::kWarps + at.warp) * (Shape::kSumTiles * kWarp) +
                               at.lane;
-      barrier::wait(barriers.turn(stage), place.parity);
+      barrier::wait(barriers.turn(), turn_parity);
       wgmma_wait<0>();
       hold(part);
       hold(dk_sums[0]);
@@ -192,12 +190,11 @@ __global__ void __launch_bounds__(Shape::kBlock, 1)
         }
       }
       __syncwarp();  // all lanes have added
-      if (at.lane == 0) barrier::arrive(barriers.added(stage));
+      if (at.lane == 0) barrier::arrive(barriers.added());
     }
 
     __syncwarp();  // all lanes have read the step
     if (at.lane == 0) {
-      barrier::arrive(barriers.added(place.stage));
       barrier::arrive(barriers.empty(place.stage));
       barrier::arrive(barriers.keys_empty(keys_place.stage));
     }

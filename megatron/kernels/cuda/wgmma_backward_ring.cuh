@@ -83,38 +83,35 @@ struct BackwardGroups {
 // The barriers of a block, by their addresses.
 template <class Shape>
 struct BackwardBarriers {
-  static constexpr int kCount = 2 * Shape::kKeyStages + 4 * Shape::kStages;
+  static constexpr int kCount = 2 + 2 * (Shape::kKeyStages + Shape::kStages);
   uint32_t first;
+  __device__ uint32_t turn() const { return first; }       // it is the block's turn to add
+  __device__ uint32_t added() const { return first + 8; }  // all warps have added
   __device__ uint32_t keys_full(int stage) const { return at(stage); }
   __device__ uint32_t keys_empty(int stage) const { return at(Shape::kKeyStages + stage); }
-  // Of a step: its tiles are there, it is the block's turn to add, all warps have added, ...
-  __device__ uint32_t full(int stage) const { return of_step(0, stage); }
-  __device__ uint32_t turn(int stage) const { return of_step(1, stage); }
-  __device__ uint32_t added(int stage) const { return of_step(2, stage); }
-  // ... and all groups have read its tiles, the warps that wait for turns and tell of them the
-  // step.
-  __device__ uint32_t empty(int stage) const { return of_step(3, stage); }
+  __device__ uint32_t full(int stage) const { return at(2 * Shape::kKeyStages + stage); }
+  // All groups have read the tiles, and the warp that waits for turns the step.
+  __device__ uint32_t empty(int stage) const {
+    return at(2 * Shape::kKeyStages + Shape::kStages + stage);
+  }
 
   // By one thread, before the others use them.
   __device__ void init() const {
+    barrier::init(turn(), 1);
+    barrier::init(added(), Shape::kWarps);
     for (int stage = 0; stage < Shape::kKeyStages; ++stage) {
       barrier::init(keys_full(stage), 1);
       barrier::init(keys_empty(stage), Shape::kWarps);
     }
     for (int stage = 0; stage < Shape::kStages; ++stage) {
       barrier::init(full(stage), 1);
-      barrier::init(turn(stage), 1);
-      barrier::init(added(stage), Shape::kWarps);
-      barrier::init(empty(stage), Shape::kWarps + 2);
+      barrier::init(empty(stage), Shape::kWarps + 1);
     }
     barrier::make_visible();
   }
 
  private:
-  __device__ uint32_t at(int i) const { return first + static_cast<uint32_t>(i) * 8; }
-  __device__ uint32_t of_step(int kind, int stage) const {
-    return at(2 * Shape::kKeyStages + kind * Shape::kStages + stage);
-  }
+  __device__ uint32_t at(int i) const { return first + 16 + static_cast<uint32_t>(i) * 8; }
 };
 
 // The tiles of a block in shared memory, by their addresses.
@@ -271,68 +268,36 @@ __device__ __forceinline__ void fill_backward_ring(
   }
 }
 
-// Calls visit(step, place, counter) for each step of a block, and end(place) after each work, in
-// the order of the ring. By one thread.
-template <class Shape, class Visit, class End>
-__device__ __forceinline__ void for_each_step(const BackwardBarriers<Shape>& barriers,
-                                              const BackwardStep* steps, int ticket,
-                                              const Scratch& scratch, const Problem& p,
-                                              const Visit& visit, const End& end) {
+// Waits until the tile of keys before this one has added to the tile of dq, and tells the next one
+// when this one has. By one thread.
+template <class Shape>
+__device__ __forceinline__ void wait_for_turns(const BackwardBarriers<Shape>& barriers,
+                                               const BackwardStep* steps, int ticket,
+                                               const Scratch& scratch, const Problem& p) {
   RingPlace<Shape::kStages> place;
   const BackwardWorks works(p, Shape::kKeys);
+  uint32_t turn_parity = 0;
   while (ticket < works.count) {
     const Work work(p, ticket, works.tiles);
     for (;; place.advance()) {
       barrier::wait(barriers.full(place.stage), place.parity);
       const BackwardStep step = steps[place.stage];
+      barrier::arrive(barriers.empty(place.stage));
       if (step.head == BackwardStep::kNoHead) {
         ticket = step.tile;
         break;
       }
-      const int64_t pair = work.batch * p.heads + step.head;
-      visit(step, place, scratch.counters + pair * scratch.tiles + step.tile);
+      int* const counter =
+          scratch.counters + (work.batch * p.heads + step.head) * scratch.tiles + step.tile;
+      while (step.before > 0 && load_acquire(counter) != step.before) {
+      }
+      barrier::arrive(barriers.turn());
+      barrier::wait(barriers.added(), turn_parity);
+      turn_parity ^= 1;
+      if (!step.is_last) store_release(counter, step.before + 1);
     }
-    end(place);
     place.advance();
   }
-}
-
-// Waits, for each step, until the tile of keys before this one has added to the tile of dq.
-template <class Shape>
-__device__ __forceinline__ void wait_for_turns(const BackwardBarriers<Shape>& barriers,
-                                               const BackwardStep* steps, int ticket,
-                                               const Scratch& scratch, const Problem& p) {
-  const auto end = [&](const auto& place) {
-    barrier::arrive(barriers.empty(place.stage));
-    barrier::arrive(barriers.turn(place.stage));
-  };
-  for_each_step(
-      barriers, steps, ticket, scratch, p,
-      [&](const BackwardStep& step, const auto& place, const int* counter) {
-        while (step.before > 0 && load_acquire(counter) != step.before) {
-        }
-        end(place);
-      },
-      end);
-}
-
-// Tells the next tile of keys, after each step, that this one has added. A thread of its own: until
-// a store with release is done, the next turn may have come.
-template <class Shape>
-__device__ __forceinline__ void tell_of_turns(const BackwardBarriers<Shape>& barriers,
-                                              const BackwardStep* steps, int ticket,
-                                              const Scratch& scratch, const Problem& p) {
-  const auto end = [&](const auto& place) {
-    barrier::wait(barriers.added(place.stage), place.parity);
-    barrier::arrive(barriers.empty(place.stage));
-  };
-  for_each_step(
-      barriers, steps, ticket, scratch, p,
-      [&](const BackwardStep& step, const auto& place, int* counter) {
-        end(place);
-        if (!step.is_last) store_release(counter, step.before + 1);
-      },
-      end);
 }
 
 }  // namespace megatron::kernels::cuda
