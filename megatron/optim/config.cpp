@@ -41,8 +41,8 @@ std::vector<std::string> problems_of_types(const OptimizerConfig& c) {
 }  // namespace
 
 bool keeps_remainders(const OptimizerConfig& config, DType params_dtype) {
-  return config.use_precision_aware_optimizer && params_dtype == DType::kBFloat16 &&
-         config.main_params_dtype == DType::kFloat32 && !config.optimizer_cpu_offload;
+  return params_dtype == DType::kBFloat16 && config.main_params_dtype == DType::kFloat32 &&
+         !config.optimizer_cpu_offload;
 }
 
 OptimizerConfig resolved(OptimizerConfig config) {

@@ -77,7 +77,7 @@ struct OptimizerConfig {
   // The types of the optimizer's tensors; without it all are fp32. Arithmetic is in fp32.
   bool use_precision_aware_optimizer = false;
   DType main_grads_dtype = DType::kFloat32;   // or bf16: gradients are summed in it
-  DType main_params_dtype = DType::kFloat32;  // see keeps_remainders()
+  DType main_params_dtype = DType::kFloat32;  // the only one; see keeps_remainders()
   DType exp_avg_dtype = DType::kFloat32;      // or bf16, fp16, fp8
   DType exp_avg_sq_dtype = DType::kFloat32;   // or bf16, fp16, fp8
 
@@ -89,7 +89,8 @@ struct OptimizerConfig {
 OptimizerConfig resolved(OptimizerConfig config);
 
 // Are the fp32 main parameters of parameters of this dtype kept as the 16 bits that bf16 lacks
-// (kernels/main_param.h)? Host memory has no parameters to add them to.
+// (kernels/main_param.h)? Those of bf16 are, but in host memory, which has no parameters to add
+// them to.
 bool keeps_remainders(const OptimizerConfig& config, DType params_dtype);
 
 // Everything wrong with a resolved config, one sentence each; empty if it is valid.

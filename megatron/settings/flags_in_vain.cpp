@@ -203,12 +203,10 @@ class FlagsInVain {
     const bool is_adam = c.optimizer != OptimizerKind::kSgd;  // Muon's other parameters, too
     const bool has_16_bit_moments =
         is_adam && (c.exp_avg_dtype != DType::kFloat32 || c.exp_avg_sq_dtype != DType::kFloat32);
-    warn_if(c.use_precision_aware_optimizer && !keeps_remainders(c, c.params_dtype) &&
-                !has_16_bit_moments && c.main_grads_dtype == DType::kFloat32,
-            c.bf16 ? "--use-precision-aware-optimizer has no effect: --optimizer-cpu-offload keeps "
-                     "main parameters in fp32"
-                   : "--use-precision-aware-optimizer has no effect without --bf16 and with all "
-                     "types fp32");
+    warn_if(c.use_precision_aware_optimizer && !has_16_bit_moments &&
+                c.main_grads_dtype == DType::kFloat32,
+            "--use-precision-aware-optimizer has no effect with all types fp32; main parameters "
+            "take 2 bytes with --bf16 anyway");
     warn_if(!is_adam && (given("exp_avg_dtype") || given("exp_avg_sq_dtype")),
             "--exp-avg-dtype and --exp-avg-sq-dtype have no effect with --optimizer sgd");
     // A rounding that a step of 1 - beta2 cannot leave: half of the last place, in fp16 of the

@@ -50,13 +50,11 @@ struct Course {
   int stage = 1;
   bool overlaps = false;
   int64_t bucket_size = 0;
-  bool keeps_remainders = false;
 };
 void PrintTo(const Course& course, std::ostream* out) {
   const char* const names[] = {"delayed, ", "tensorwise, ", "blockwise, "};
   *out << names[static_cast<int>(course.recipe)] << course.ranks << " ranks, stage " << course.stage
-       << (course.overlaps ? ", overlap" : "") << (course.keeps_remainders ? ", remainders" : "")
-       << ", buckets of " << course.bucket_size;
+       << (course.overlaps ? ", overlap" : "") << ", buckets of " << course.bucket_size;
 }
 
 // The CPU as the device of one rank: with a pool of its own.
@@ -90,7 +88,6 @@ class Training {
                        GradientReductionOptions{.use_distributed_optimizer = true,
                                                 .overlap_param_gather = course.overlaps});
     OptimizerConfig config;
-    config.use_precision_aware_optimizer = course.keeps_remainders;
     config.clip_grad = 0;
     optimizer_.emplace(*flat_, config, [world](TensorView numbers, Stream on) {
       comm::all_reduce(numbers, comm::Reduce::kSum, world, on);
@@ -185,7 +182,7 @@ std::vector<Course> courses() {
     for (const int ranks : {1, 2, 3}) {
       for (const bool overlaps : {false, true}) {
         all.push_back({recipe, ranks, 1, overlaps});
-        all.push_back({recipe, ranks, 1, overlaps, kIn * kOut, true});
+        all.push_back({recipe, ranks, 1, overlaps, kIn * kOut});
         all.push_back({recipe, ranks, 2, overlaps, 3 * kIn * kOut});
       }
     }

@@ -153,7 +153,6 @@ TEST_F(Fp8Test, GatheringParametersInFp8ChangesNoBit) {
       {delayed.with("--overlap-param-gather"), overlapped, "overlapped"},
       {in_fp8(gpt), two, "fp32"},
       {tensorwise.with("--first-last-layers-bf16"), two, "tensorwise"},
-      {delayed.with("--use-precision-aware-optimizer"), overlapped, "remainders"},
       {delayed, {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 2}, "stage2"},
       {tensorwise.with("--overlap-param-gather"),
        {.tp = 2, .pp = 2, .dp = 2, .distributed_optimizer = true, .overlap = true},

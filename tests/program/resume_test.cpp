@@ -65,7 +65,9 @@ INSTANTIATE_TEST_SUITE_P(
         ResumeCase{"sgd", [](const Flags& f) { return f.with("--optimizer", "sgd"); }},
         ResumeCase{"sgd_bf16",
                    [](const Flags& f) { return f.with("--optimizer", "sgd").with("--bf16"); }, 5},
-        ResumeCase{"remainders", [](const Flags& f) { return precision_aware(f); }},
+        ResumeCase{
+            "bf16_shared",
+            [](const Flags& f) { return f.with("--bf16").with("--use-distributed-optimizer"); }},
         ResumeCase{"types_of_16_bits",
                    [](const Flags& f) {
                      return precision_aware(with_dropout(f))
@@ -171,9 +173,8 @@ TEST_F(SaveTest, WithoutOptimizerSavesWeightsAlone) {
 // and remainders no bit is lost; a moment that was rounded once costs little.
 TEST_F(SaveTest, ARunGoesOnWithOtherTypesOfTheOptimizer) {
   const Flags plain = golden_flags().with("--bf16").with("--use-distributed-optimizer");
-  const Flags remainders = precision_aware(golden_flags());
-  const Flags moments =
-      remainders.with("--exp-avg-dtype", "bf16").with("--exp-avg-sq-dtype", "bf16");
+  const Flags aware = precision_aware(golden_flags());
+  const Flags moments = aware.with("--exp-avg-dtype", "bf16").with("--exp-avg-sq-dtype", "bf16");
   const auto losses = [](const Outcome& outcome) {
     std::vector<double> all;
     for (const IterationText& line : iterations_of(outcome.out)) {
@@ -183,8 +184,9 @@ TEST_F(SaveTest, ARunGoesOnWithOtherTypesOfTheOptimizer) {
   };
   const std::vector<double> want = losses(train(plain));
   ASSERT_EQ(want.size(), 20u);
-  const Flags codes = remainders.with("--exp-avg-dtype", "fp16").with("--exp-avg-sq-dtype", "fp16");
-  const std::vector<Flags> types = {plain, remainders, moments, codes};
+  const Flags codes = aware.with("--exp-avg-dtype", "fp16").with("--exp-avg-sq-dtype", "fp16");
+  const Flags fp32 = plain.with("--optimizer-cpu-offload");
+  const std::vector<Flags> types = {plain, fp32, moments, codes};
   for (const Flags& saving : types) {
     const std::string folder = path("types").string();
     const Flags saves = saving.with("--save", folder).with("--save-interval", "10");

@@ -9,10 +9,12 @@ void add_optimizer_types(FlagTable& flags, TrainingArgs& args) {
     flag.is_listed = false;
     return flag;
   };
-  listed_if_given(flags.add_switch(
-      "--use-precision-aware-optimizer", c.use_precision_aware_optimizer,
-      "Keep the fp32 main parameters of bf16 ones as the 16 bits that those lack, and the "
-      "optimizer's other tensors in the types below; needs --use-distributed-optimizer."));
+  listed_if_given(
+      flags.add_switch("--use-precision-aware-optimizer", c.use_precision_aware_optimizer,
+                       "Keep gradients and the optimizer's moments in the types below; needs "
+                       "--use-distributed-optimizer. The fp32 main parameters of bf16 ones are the "
+                       "16 bits that those "
+                       "lack, with this switch and without."));
   listed_if_given(flags.add_choice("--main-grads-dtype", c.main_grads_dtype,
                                    {{"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}},
                                    "Type of gradients, in which they are summed."))

@@ -56,16 +56,15 @@ struct State {
   DType moments = DType::kFloat32;
 };
 // 2 or 4 bytes of a parameter and 2 or 4 of its gradient on every rank; shared are the fp32 copy
-// (of 16-bit parameters, 4) and Adam's two moments (8). Of 16-bit gradients Megatron-LM makes an
-// fp32 copy (4 more, shared), where ours are read by the update as they are. With
-// --use-precision-aware-optimizer the fp32 copy of bf16 parameters takes 2 bytes, and a moment of
-// bf16 2; "theirs" are then the bytes of TransformerEngine's FusedAdam with the same types.
+// (of 16-bit parameters, 4; of bf16 ones, ours 2) and Adam's two moments (8). Of 16-bit gradients
+// Megatron-LM makes an fp32 copy (4 more, shared), where ours are read by the update as they are.
+// With --use-precision-aware-optimizer a moment of bf16 takes 2; "theirs" are then the bytes of
+// TransformerEngine's FusedAdam with the same types.
 constexpr State kStates[] = {
     {"fp16", DType::kFloat16, false, 4, 16, 4, 12},
     {"fp16_fp32_grads", DType::kFloat16, true, 6, 12, 6, 12},
-    {"bf16", DType::kBFloat16, true, 6, 12, 6, 12},
+    {"bf16", DType::kBFloat16, true, 6, 12, 6, 10},
     {"fp32", DType::kFloat32, true, 8, 8, 8, 8},
-    {"bf16_remainders", DType::kBFloat16, true, 6, 10, 6, 10, true},
     {"bf16_moments", DType::kBFloat16, true, 6, 6, 6, 6, true, DType::kBFloat16},
     {"fp8_moments", DType::kBFloat16, true, 6, 2 + 2 * 65.0 / 64, 6, 4, true, DType::kFloat8E4M3},
     {"bf16_all", DType::kBFloat16, false, 4, 6, 4, 6, true, DType::kBFloat16}};

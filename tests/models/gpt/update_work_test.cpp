@@ -39,14 +39,17 @@ class UpdateWorkTest : public testing::Test {
   OptimizerConfig optimizer_;
 };
 
-// Gradients are read twice; main parameters and state are read and written, the model is written.
+// Gradients are read twice; main parameters and state are read and written, the model, too, as
+// main parameters are what it lacks.
 TEST_F(UpdateWorkTest, FollowsTheTypes) {
-  EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 4 + 2 * 12 + 2);
+  EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 4 + 2 * (2 + 8) + 2 * 2);
   parallel_.accumulate_allreduce_grads_in_fp32 = false;
-  EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 2 + 2 * 12 + 2);
+  EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 2 + 2 * (2 + 8) + 2 * 2);
   optimizer_.optimizer = OptimizerKind::kSgd;
-  EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 2 + 2 * 8 + 2);
+  EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 2 + 2 * (2 + 4) + 2 * 2);
   optimizer_.optimizer = OptimizerKind::kAdam;
+  model_.params_dtype = DType::kFloat16;  // main parameters in fp32; the model is written
+  EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 2 + 2 * 12 + 2);
   model_.params_dtype = DType::kFloat32;  // main parameters are the model's
   EXPECT_DOUBLE_EQ(bytes_of_parameter(), 2 * 4 + 2 * 12);
 }
@@ -111,7 +114,7 @@ TEST_F(UpdateWorkTest, MuonReadsMatricesOften) {
   const double qkv = kLayers * 3.0 * kHidden * kHidden;
   // Measured 4; momentum 16; normalized 10; 4 a step; scaled 14; updated 14; rows of queries 16.
   EXPECT_DOUBLE_EQ(work().device_bytes - with_adam,
-                   matrices * (4 + 16 + 10 + 5 * 4 + 14 + 14 - 34) + qkv * 16);
+                   matrices * (4 + 16 + 10 + 5 * 4 + 14 + 14 - 32) + qkv * 16);
 }
 
 // Ranks share the matrices, each of which is one rank's.
