@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string_view>
 
-#if defined(__AVX512BW__) || defined(__SSE2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -32,30 +32,35 @@ class AsciiBlock {
  private:
 #if defined(__AVX512BW__)
   __m512i bytes_;
+#else
+#if defined(__AVX2__)
+  static constexpr int64_t kPartBytes = 32;
+#else
+  static constexpr int64_t kPartBytes = 16;
+#endif
+  typedef uint8_t Part __attribute__((vector_size(kPartBytes)));
+  // The highest bit of each byte.
+  static uint64_t highest_bits(Part part) {
+#if defined(__AVX2__)
+    return static_cast<uint32_t>(_mm256_movemask_epi8(__m256i(part)));
 #elif defined(__SSE2__)
+    return static_cast<uint32_t>(_mm_movemask_epi8(__m128i(part)));
+#else
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < kPartBytes; ++i) bits |= uint64_t{part[i]} >> 7 << i;
+    return bits;
+#endif
+  }
+  // test: a part to one that has all bits of a byte, or at least the highest, where it holds.
   template <class Test>
   uint64_t ask(const Test& test) const {
     uint64_t bits = 0;
-    for (size_t i = 0; i < 4; ++i) {
-      const auto part = static_cast<uint16_t>(_mm_movemask_epi8(test(bytes_[i])));
-      bits |= uint64_t{part} << (16 * i);
+    for (int64_t i = 0; i < kBytes / kPartBytes; ++i) {
+      bits |= highest_bits(Part(test(parts_[i]))) << (kPartBytes * i);
     }
     return bits;
   }
-  static __m128i in_range(__m128i bytes, char first, int count) {
-    const __m128i place = _mm_sub_epi8(bytes, _mm_set1_epi8(first));
-    const __m128i last = _mm_set1_epi8(static_cast<char>(count - 1));
-    return _mm_cmpeq_epi8(_mm_min_epu8(place, last), place);
-  }
-  __m128i bytes_[4];
-#else
-  template <class Test>
-  uint64_t ask(const Test& test) const {
-    uint64_t bits = 0;
-    for (size_t i = 0; i < bytes_.size(); ++i) bits |= uint64_t{test(bytes_[i])} << i;
-    return bits;
-  }
-  std::array<uint8_t, kBytes> bytes_;
+  Part parts_[kBytes / kPartBytes];
 #endif
 };
 
@@ -76,43 +81,26 @@ inline uint64_t AsciiBlock::letters() const {
   return _mm512_cmplt_epu8_mask(place, _mm512_set1_epi8(26));
 }
 
-#elif defined(__SSE2__)
+#else
 
 inline AsciiBlock::AsciiBlock(const char* p) {
-  for (size_t i = 0; i < 4; ++i) {
-    bytes_[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
+  for (Part& part : parts_) {  // one copy of all would go through memory
+    std::memcpy(&part, p, kPartBytes);
+    p += kPartBytes;
   }
 }
 inline uint64_t AsciiBlock::non_ascii() const {
-  return ask([](__m128i bytes) { return bytes; });
+  return ask([](Part part) { return part; });
 }
 inline uint64_t AsciiBlock::equal(char c) const {
-  return ask([&](__m128i bytes) { return _mm_cmpeq_epi8(bytes, _mm_set1_epi8(c)); });
+  return ask([&](Part part) { return part == static_cast<uint8_t>(c); });
 }
 inline uint64_t AsciiBlock::range(char first, int count) const {
-  return ask([&](__m128i bytes) { return in_range(bytes, first, count); });
-}
-inline uint64_t AsciiBlock::letters() const {
   return ask(
-      [](__m128i bytes) { return in_range(_mm_or_si128(bytes, _mm_set1_epi8(0x20)), 'a', 26); });
-}
-
-#else
-
-inline AsciiBlock::AsciiBlock(const char* p) { std::memcpy(bytes_.data(), p, kBytes); }
-inline uint64_t AsciiBlock::non_ascii() const {
-  return ask([](uint8_t byte) { return byte >= 0x80; });
-}
-inline uint64_t AsciiBlock::equal(char c) const {
-  return ask([&](uint8_t byte) { return byte == static_cast<uint8_t>(c); });
-}
-inline uint64_t AsciiBlock::range(char first, int count) const {
-  return ask([&](uint8_t byte) {
-    return static_cast<uint8_t>(byte - static_cast<uint8_t>(first)) < count;
-  });
+      [&](Part part) { return part - static_cast<uint8_t>(first) < static_cast<uint8_t>(count); });
 }
 inline uint64_t AsciiBlock::letters() const {
-  return ask([](uint8_t byte) { return static_cast<uint8_t>((byte | 0x20) - 'a') < 26; });
+  return ask([](Part part) { return (part | uint8_t{0x20}) - uint8_t{'a'} < uint8_t{26}; });
 }
 
 #endif
