@@ -22,6 +22,7 @@ using simd::Vec;
 constexpr int64_t kMinFlopsPerThread = 1'000'000;
 
 // totals[i] = or += start + the products of row i of a with the rows of b, in the order of gemm().
+//   a  groups of rows; see GroupedRows
 template <class T>
 void multiply_lanes(Vec* totals, bool accumulate, Vec start, const float* a, const simd::Rows<T>& b,
                     int64_t m, int64_t k) {
@@ -31,7 +32,7 @@ void multiply_lanes(Vec* totals, bool accumulate, Vec start, const float* a, con
       const int64_t count = std::min(kRowsAtOnce, m - row);
       Vec sums[kRowsAtOnce];
       std::fill_n(sums, count, first == 0 ? start : Vec{});
-      add_products_of<T>(count)(sums, a + row * k, k, b, first, last);
+      add_products_of<T>(count)(sums, a + row * k, b, first, last);
       for (int64_t i = 0; i < count; ++i) {
         totals[row + i] = first == 0 && !accumulate ? sums[i] : totals[row + i] + sums[i];
       }
@@ -41,7 +42,7 @@ void multiply_lanes(Vec* totals, bool accumulate, Vec start, const float* a, con
 
 template <class T>
 struct Operands {
-  const float* a;
+  const float* a;  // see GroupedRows
   const T* b;
   const float* bias;    // or null
   const float* scales;  // of columns; null: 1
@@ -119,6 +120,31 @@ class Wide {
   const float* data_;
 };
 
+// Rows [m, k] in fp32, in groups of kRowsAtOnce: that of row `first` begins at first * k, and holds
+// element l of its row i, of n rows, at l * n + i.
+class GroupedRows {
+ public:
+  GroupedRows(ConstView a, Stream stream)
+      : wide_(a, stream), scratch_(a.size(0) > 1 ? a.numel() * 4 : 0, stream) {
+    const int64_t m = a.size(0), k = a.size(1);
+    for (int64_t first = 0; m > 1 && first < m; first += kRowsAtOnce) {
+      const int64_t n = std::min(kRowsAtOnce, m - first);
+      float* const group = scratch_.as<float>() + first * k;
+      for (int64_t i = 0; i < n; ++i) {
+        const float* const row = wide_.data() + (first + i) * k;
+        for (int64_t l = 0; l < k; ++l) group[l * n + i] = row[l];
+      }
+    }
+    data_ = m > 1 ? scratch_.as<float>() : wide_.data();
+  }
+  const float* data() const { return data_; }
+
+ private:
+  Wide wide_;
+  Workspace scratch_;
+  const float* data_;
+};
+
 template <class T, class C>
 void multiply(C* c, const Operands<T>& x) {
   const int64_t grain = kMinFlopsPerThread / (2 * x.m * x.k + 1) + 1;
@@ -129,7 +155,7 @@ void multiply(C* c, const Operands<T>& x) {
 
 void few_rows_matmul(TensorView c, ConstView a, ConstView b, ConstView bias, float beta,
                      Stream stream) {
-  const Wide left(a, stream);
+  const GroupedRows left(a, stream);
   const Wide added(bias, stream);
   dispatch_floating(b.dtype, "matmul", [&]<class T>() {
     const Operands<T> operands{left.data(), b.as<T>(), added.data(), nullptr,
@@ -144,7 +170,7 @@ void few_rows_matmul(TensorView c, ConstView a, ConstView b, ConstView bias, flo
 
 void few_rows_int8_matmul(TensorView c, ConstView a, ConstView numbers, ConstView scales,
                           ConstView bias, Stream stream) {
-  const Wide left(a, stream);
+  const GroupedRows left(a, stream);
   const Wide added(bias, stream);
   const Operands<int8_t> operands{left.data(),  numbers.as<int8_t>(),
                                   added.data(), scales.as<float>(),

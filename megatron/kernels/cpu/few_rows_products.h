@@ -10,10 +10,12 @@ namespace megatron::kernels::cpu {
 inline constexpr int64_t kRowsAtOnce = 8;
 
 // sums[i] += a(i, l) * b(lane, l) for l in [begin, end) and a fixed number of rows i.
-//   a  fp32 rows, `stride` apart
+//   a  fp32, a(i, l) at a[l * rows + i]: one stream, where rows of their own may all lie in the
+//   same
+//      sets of the cache
 template <class T>
-using AddProducts = void (*)(simd::Vec* sums, const float* a, int64_t stride,
-                             const simd::Rows<T>& b, int64_t begin, int64_t end);
+using AddProducts = void (*)(simd::Vec* sums, const float* a, const simd::Rows<T>& b, int64_t begin,
+                             int64_t end);
 
 // The one for 1 .. kRowsAtOnce rows. T: float, Float16, BFloat16 or int8_t, each in a source of its
 // own, as they take long to compile.

@@ -24,23 +24,17 @@ template <class T>
 constexpr size_t kChains = sizeof(T) == 1 ? 2 : 1;
 
 // sums[i] += a(i, l) * b(lane, l) for l in [begin, end), one after the other in each chain.
-//   a  fp32 rows, `stride` apart
 template <int64_t kRows, class T>
-void add_products(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>& b, int64_t begin,
-                  int64_t end) {
+void add_products(Vec* sums, const float* a, const simd::Rows<T>& b, int64_t begin, int64_t end) {
   constexpr int64_t kStep = 16 / sizeof(T);  // elements of a piece of a row
   constexpr int64_t kLine = kLineBytes / sizeof(T);
   Vec local[kChains<T>][kRows]{};
   std::copy_n(sums, kRows, local[0]);
-  const auto add = [&](const auto& columns, int64_t l) {
-#pragma GCC unroll 16
-    for (size_t j = 0; j < columns.size(); ++j) {
+  const auto add = [&](Vec column, int64_t l, size_t chain) {
 #pragma GCC unroll 8
-      for (int64_t i = 0; i < kRows; ++i) {
-        const Vec left = simd::broadcast(a[i * stride + l + static_cast<int64_t>(j)]);
-        Vec& sum = local[j % kChains<T>][i];
-        sum = simd::fma(left, columns[j], sum);
-      }
+    for (int64_t i = 0; i < kRows; ++i) {
+      Vec& sum = local[chain][i];
+      sum = simd::fma(simd::broadcast(a[l * kRows + i]), column, sum);
     }
   };
   int64_t l = begin;
@@ -53,13 +47,15 @@ void add_products(Vec* sums, const float* a, int64_t stride, const simd::Rows<T>
         const auto* line = reinterpret_cast<const char*>(b[row] + l);
         __builtin_prefetch(line + kBytesAhead);
       }
-      add(simd::load_columns(b, l + at), l + at);
+      simd::for_each_column(b, l + at, [&](int64_t j, Vec column) {
+        add(column, l + at + j, static_cast<size_t>(j) % kChains<T>);
+      });
     }
   }
   for (; l < end; ++l) {
-    std::array<Vec, 1> column;
-    for (size_t j = 0; j < b.size(); ++j) column[0][j] = static_cast<float>(b[j][l]);
-    add(column, l);
+    Vec column;
+    for (size_t j = 0; j < b.size(); ++j) column[j] = static_cast<float>(b[j][l]);
+    add(column, l, 0);
   }
   for (int64_t i = 0; i < kRows; ++i) {
     sums[i] = kChains<T> == 1 ? local[0][i] : local[0][i] + local[kChains<T> - 1][i];

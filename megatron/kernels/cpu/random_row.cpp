@@ -8,8 +8,6 @@
 #include <immintrin.h>
 #endif
 
-#include "megatron/device/philox.h"
-
 namespace megatron::kernels::cpu {
 namespace {
 
@@ -73,12 +71,39 @@ void philox_lanes(uint32_t* words, uint32_t group, const Row& row) {
 
 #else
 
-constexpr int64_t kLanes = 1;
+// Counters per call, in loops that compilers vectorise.
+constexpr int64_t kLanes = 16;
 
 void philox_lanes(uint32_t* words, uint32_t group, const Row& row) {
-  const std::array<uint32_t, 4> counter = {group, row.row, row.sample_low, row.sample_high};
-  const auto four = row.rounds == 7 ? philox<7>(counter, row.key) : philox<10>(counter, row.key);
-  for (size_t i = 0; i < four.size(); ++i) words[i] = four[i];
+  uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    c0[lane] = group + static_cast<uint32_t>(lane);
+    c1[lane] = row.row;
+    c2[lane] = row.sample_low;
+    c3[lane] = row.sample_high;
+  }
+  auto k0 = static_cast<uint32_t>(row.key);
+  auto k1 = static_cast<uint32_t>(row.key >> 32);
+  for (int round = 0; round < row.rounds; ++round) {
+#pragma omp simd
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[lane];
+      const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[lane];
+      c0[lane] = static_cast<uint32_t>(p1 >> 32) ^ c1[lane] ^ k0;
+      c1[lane] = static_cast<uint32_t>(p1);
+      c2[lane] = static_cast<uint32_t>(p0 >> 32) ^ c3[lane] ^ k1;
+      c3[lane] = static_cast<uint32_t>(p0);
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+#pragma omp simd
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    words[4 * lane] = c0[lane];
+    words[4 * lane + 1] = c1[lane];
+    words[4 * lane + 2] = c2[lane];
+    words[4 * lane + 3] = c3[lane];
+  }
 }
 
 #endif

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -12,7 +13,8 @@
 #endif
 
 // Vectors of fp32, as wide as the processor's: 16 lanes with AVX-512, otherwise 8. Loads and stores
-// convert from and to the 16-bit types. Arithmetic uses the compiler's vector types.
+// convert from and to the 16-bit types. The compiler's vector types serve both widths; intrinsics
+// stand where those have no word for an instruction.
 namespace megatron::kernels::cpu::simd {
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
@@ -24,6 +26,9 @@ inline constexpr int64_t kLanes = 8;
 #endif
 
 typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
+typedef uint32_t Words __attribute__((vector_size(kLanes * sizeof(uint32_t))));
+typedef int32_t Integers __attribute__((vector_size(kLanes * sizeof(int32_t))));
+typedef uint16_t Halves __attribute__((vector_size(kLanes * sizeof(uint16_t))));
 
 inline Vec load(const float* p) {
   Vec v;
@@ -36,58 +41,87 @@ inline void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 // Subtracting +0 changes no value, not even -0, so only the broadcast remains.
 inline Vec broadcast(float x) { return x - Vec{}; }
 
+// Between 16 and 32 bits: GCC 12 takes detours for __builtin_convertvector().
+inline Words widened(Halves halves) {
 #if MG_AVX512
-
-inline Vec load(const BFloat16* p) {
-  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return Vec(_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));
-}
-
-inline Vec load(const Float16* p) {
-  return Vec(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
-}
-
-inline void store(BFloat16* p, Vec v) {
-#if defined(__AVX512BF16__)
-  const __m256bh rounded = _mm512_cvtneps_pbh(__m512(v));
-  std::memcpy(static_cast<void*>(p), &rounded, sizeof rounded);
+  return Words(_mm512_cvtepu16_epi32(__m256i(halves)));
+#elif defined(__AVX2__)
+  return Words(_mm256_cvtepu16_epi32(__m128i(halves)));
 #else
-  for (int64_t i = 0; i < kLanes; ++i) p[i] = BFloat16(v[i]);
+  return __builtin_convertvector(halves, Words);
+#endif
+}
+// REQUIRES: each word is below 2^16.
+inline Halves narrowed(Words words) {
+#if MG_AVX512
+  return Halves(_mm512_cvtepi32_epi16(__m512i(words)));
+#elif defined(__AVX2__)
+  const __m256i all = __m256i(words);
+  return Halves(_mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+#else
+  return __builtin_convertvector(words, Halves);
 #endif
 }
 
-inline void store(Float16* p, Vec v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(__m512(v), 0));
-}
-
-// a * b + c, rounded once.
-inline Vec fma(Vec a, Vec b, Vec c) {
-  return Vec(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
-}
-
+// The numbers of bf16, or fp16, with these bits.
+inline Vec from_bfloat16(Halves bits) { return Vec(widened(bits) << 16); }
+inline Vec from_float16(Halves bits) {
+#if MG_AVX512
+  return Vec(_mm512_cvtph_ps(__m256i(bits)));
+#elif defined(__AVX2__) && defined(__F16C__)
+  return Vec(_mm256_cvtph_ps(__m128i(bits)));
 #else
-
-template <class T>
-Vec load(const T* p) {
   Vec v;
-  for (int64_t i = 0; i < kLanes; ++i) v[i] = static_cast<float>(p[i]);
+  for (int64_t i = 0; i < kLanes; ++i) v[i] = std::bit_cast<Float16>(uint16_t{bits[i]});
   return v;
+#endif
 }
 
 template <class T>
-void store(T* p, Vec v) {
-  for (int64_t i = 0; i < kLanes; ++i) p[i] = T(v[i]);
+Halves load_halves(const T* p) {
+  static_assert(sizeof(T) == sizeof(uint16_t));
+  Halves bits;
+  std::memcpy(&bits, p, sizeof bits);
+  return bits;
+}
+inline Vec load(const BFloat16* p) { return from_bfloat16(load_halves(p)); }
+inline Vec load(const Float16* p) { return from_float16(load_halves(p)); }
+
+inline void store(BFloat16* p, Vec v) {
+#if MG_AVX512 && defined(__AVX512BF16__)
+  const __m256bh rounded = _mm512_cvtneps_pbh(__m512(v));
+#else
+  // As BFloat16(float).
+  const Words bits = Words(v);
+  const Words to_even = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  const Words is_nan = Words(Integers(bits & 0x7fffffffu) > 0x7f800000);
+  const Halves rounded = narrowed((is_nan & (bits >> 16 | 0x40u)) | (~is_nan & to_even));
+#endif
+  std::memcpy(static_cast<void*>(p), &rounded, sizeof rounded);
 }
 
+inline void store(Float16* p, Vec v) {
+#if MG_AVX512
+  const __m256i rounded = _mm512_cvtps_ph(__m512(v), 0);
+  std::memcpy(static_cast<void*>(p), &rounded, sizeof rounded);
+#elif defined(__AVX2__) && defined(__F16C__)
+  const __m128i rounded = _mm256_cvtps_ph(__m256(v), 0);
+  std::memcpy(static_cast<void*>(p), &rounded, sizeof rounded);
+#else
+  for (int64_t i = 0; i < kLanes; ++i) p[i] = Float16(v[i]);
+#endif
+}
+
+// a * b + c, rounded once if the machine has FMA.
 inline Vec fma(Vec a, Vec b, Vec c) {
-#if defined(__FMA__)
+#if MG_AVX512
+  return Vec(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+#elif defined(__FMA__)
   return Vec(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
 #else
   return a * b + c;
 #endif
 }
-
-#endif
 
 // The first n of kLanes elements, the others 0. REQUIRES: 0 <= n <= kLanes.
 template <class T>
@@ -107,9 +141,8 @@ void store_first(T* p, int64_t n, Vec v) {
 // One pointer a lane: kLanes rows of a matrix.
 template <class T>
 using Rows = std::array<const T*, static_cast<size_t>(kLanes)>;
-// 16 bytes of each row, column by column.
-template <class T>
-using Columns = std::array<Vec, 16 / sizeof(T)>;
+// 16 bytes of each row as words, column by column.
+using Pieces = std::array<Vec, 4>;
 
 // 16 bytes of each row from rows[first] on, every fourth row.
 template <class T>
@@ -148,9 +181,10 @@ Vec interleaved(Vec a, Vec b) {
   return interleaved<kHalf, kUnit>(a, b, std::make_index_sequence<static_cast<size_t>(kLanes)>());
 }
 
-// Words of 32 bits: word j of rows[lane] + at becomes lane `lane` of result[j].
+// Word j of rows[lane] + at becomes lane `lane` of result[j]. Inlined by order, like its callers: a
+// call in the loop of a product would put the sums on the stack.
 template <class T>
-Columns<float> load_words(const Rows<T>& rows, int64_t at) {
+[[gnu::always_inline]] inline Pieces load_words(const Rows<T>& rows, int64_t at) {
   const Vec row0 = load_pieces(rows, 0, at);
   const Vec row1 = load_pieces(rows, 1, at);
   const Vec row2 = load_pieces(rows, 2, at);
@@ -163,94 +197,60 @@ Columns<float> load_words(const Rows<T>& rows, int64_t at) {
           interleaved<0, 2>(high01, high23), interleaved<1, 2>(high01, high23)};
 }
 
-// Element j of rows[lane] + at becomes lane `lane` of result[j].
-template <class T>
-Columns<T> load_columns(const Rows<T>& rows, int64_t at) {
-  Columns<T> columns;
-  for (size_t j = 0; j < columns.size(); ++j) {
-    for (size_t lane = 0; lane < rows.size(); ++lane) {
-      columns[j][lane] = static_cast<float>(rows[lane][at + static_cast<int64_t>(j)]);
+// Calls visit(j, column) for the elements of 16 bytes of each row, in order: element j of
+// rows[lane] + at is lane `lane` of its column.
+template <class Visit>
+[[gnu::always_inline]] inline void for_each_column(const Rows<float>& rows, int64_t at,
+                                                   const Visit& visit) {
+  const Pieces words = load_words(rows, at);
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < 4; ++j) visit(j, words[static_cast<size_t>(j)]);
+}
+
+template <class Visit>
+[[gnu::always_inline]] inline void for_each_column(const Rows<BFloat16>& rows, int64_t at,
+                                                   const Visit& visit) {
+  const Pieces pairs = load_words(rows, at);
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < 4; ++j) {
+    const Words bits = Words(pairs[static_cast<size_t>(j)]);
+    visit(2 * j, Vec(bits << 16));
+    visit(2 * j + 1, Vec(bits & 0xffff0000u));
+  }
+}
+
+template <class Visit>
+[[gnu::always_inline]] inline void for_each_column(const Rows<Float16>& rows, int64_t at,
+                                                   const Visit& visit) {
+  const Pieces pairs = load_words(rows, at);
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < 4; ++j) {
+    const Words bits = Words(pairs[static_cast<size_t>(j)]);
+    visit(2 * j, from_float16(narrowed(bits & 0xffffu)));
+    visit(2 * j + 1, from_float16(narrowed(bits >> 16)));
+  }
+}
+
+template <class Visit>
+[[gnu::always_inline]] inline void for_each_column(const Rows<int8_t>& rows, int64_t at,
+                                                   const Visit& visit) {
+  const Pieces words = load_words(rows, at);
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < 4; ++j) {
+    const Words bits = Words(words[static_cast<size_t>(j)]);
+#pragma GCC unroll 4
+    for (int byte = 0; byte < 4; ++byte) {
+      const Integers number = Integers(bits << (24 - 8 * byte)) >> 24;
+      visit(4 * j + byte, __builtin_convertvector(number, Vec));
     }
   }
-  return columns;
 }
 
-inline Columns<float> load_columns(const Rows<float>& rows, int64_t at) {
-  return load_words(rows, at);
-}
-
-#if MG_AVX512
-inline Columns<int8_t> load_columns(const Rows<int8_t>& rows, int64_t at) {
-  const Columns<float> words = load_words(rows, at);
-  Columns<int8_t> columns;
-  for (size_t j = 0; j < words.size(); ++j) {
-    const __m512i bits = _mm512_castps_si512(__m512(words[j]));
-    for (unsigned byte = 0; byte < 4; ++byte) {
-      const __m512i number = _mm512_srai_epi32(_mm512_slli_epi32(bits, 24 - 8 * byte), 24);
-      columns[4 * j + byte] = Vec(_mm512_cvtepi32_ps(number));
-    }
-  }
-  return columns;
-}
-
-inline Columns<BFloat16> load_columns(const Rows<BFloat16>& rows, int64_t at) {
-  const Columns<float> pairs = load_words(rows, at);
-  Columns<BFloat16> columns;
-  for (size_t j = 0; j < pairs.size(); ++j) {
-    const __m512i bits = _mm512_castps_si512(__m512(pairs[j]));
-    columns[2 * j] = Vec(_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)));
-    columns[2 * j + 1] = Vec(_mm512_castsi512_ps(
-        _mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u)))));
-  }
-  return columns;
-}
-
-inline Columns<Float16> load_columns(const Rows<Float16>& rows, int64_t at) {
-  const Columns<float> pairs = load_words(rows, at);
-  Columns<Float16> columns;
-  for (size_t j = 0; j < pairs.size(); ++j) {
-    const __m512i bits = _mm512_castps_si512(__m512(pairs[j]));
-    columns[2 * j] = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)));
-    columns[2 * j + 1] = Vec(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16))));
-  }
-  return columns;
-}
-#endif
-
-// Swaps rows and columns of a kLanes x kLanes block.
-inline void transpose(std::array<Vec, kLanes>& rows) {
-#if MG_AVX512
-  __m512 a[16];
-  __m512 b[16];
-  for (size_t i = 0; i < 16; ++i) a[i] = __m512(rows[i]);
-  for (size_t i = 0; i < 16; i += 2) {
-    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-  }
-  for (size_t i = 0; i < 16; i += 4) {  // a[i + j]: column 4 * quarter + j of rows i .. i + 3
-    a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
-    a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
-    a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
-    a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
-  }
-  for (size_t j = 0; j < 4; ++j) {
-    b[j] = _mm512_shuffle_f32x4(a[j], a[j + 4], 0x88);
-    b[j + 4] = _mm512_shuffle_f32x4(a[j], a[j + 4], 0xdd);
-    b[j + 8] = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0x88);
-    b[j + 12] = _mm512_shuffle_f32x4(a[j + 8], a[j + 12], 0xdd);
-  }
-  for (size_t j = 0; j < 4; ++j) {
-    rows[j] = Vec(_mm512_shuffle_f32x4(b[j], b[j + 8], 0x88));
-    rows[j + 8] = Vec(_mm512_shuffle_f32x4(b[j], b[j + 8], 0xdd));
-    rows[j + 4] = Vec(_mm512_shuffle_f32x4(b[j + 4], b[j + 12], 0x88));
-    rows[j + 12] = Vec(_mm512_shuffle_f32x4(b[j + 4], b[j + 12], 0xdd));
-  }
-#else
-  const std::array<Vec, kLanes> from = rows;
-  for (size_t i = 0; i < kLanes; ++i) {
-    for (size_t j = 0; j < kLanes; ++j) rows[i][j] = from[j][i];
-  }
-#endif
+// All bits of the first n lanes. REQUIRES: 0 <= n <= kLanes.
+inline Words bits_of_first(int64_t n) {
+  Words bits;
+  for (int64_t i = 0; i < kLanes; ++i) bits[i] = i < n ? ~0u : 0u;
+  return bits;
 }
 
 }  // namespace megatron::kernels::cpu::simd

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,9 @@ inline constexpr int64_t kTileRows = 6;
 #endif
 inline constexpr int64_t kTileVecs = 2;
 inline constexpr int64_t kTileCols = kTileVecs * simd::kLanes;
+
+// Panels of kTileCols columns.
+constexpr int64_t num_panels(int64_t cols) { return (cols + kTileCols - 1) / kTileCols; }
 
 // c[i, j] = sum over l < k of a(i, l) * b[l, j], plus start[j] if start is not null, plus c[i, j]
 // if `accumulate`.
@@ -99,19 +103,25 @@ void pack_panels(float* packed, const T* b, int64_t stride, int64_t k, int64_t c
 template <class T>
 void pack_panels_transposed(float* packed, const T* b, int64_t stride, int64_t k, int64_t cols) {
   constexpr int64_t kLanes = simd::kLanes;
-  for (int64_t first = 0; first < cols; first += kTileCols, packed += k * kTileCols) {
-    for (int64_t half = 0; half < kTileVecs; ++half) {
-      const int64_t col = first + half * kLanes;
-      for (int64_t l = 0; l < k; l += kLanes) {
-        const int64_t depth = k - l < kLanes ? k - l : kLanes;
-        std::array<simd::Vec, static_cast<size_t>(kLanes)> block{};
-        for (int64_t j = 0; j < kLanes && col + j < cols; ++j) {
-          block[static_cast<size_t>(j)] = simd::load_first(b + (col + j) * stride + l, depth);
-        }
-        simd::transpose(block);
-        for (int64_t i = 0; i < depth; ++i) {
-          simd::store(packed + (l + i) * kTileCols + half * kLanes, block[static_cast<size_t>(i)]);
-        }
+  constexpr int64_t kDepth = 16 / sizeof(T);
+  for (int64_t first = 0; first < num_panels(cols) * kTileCols; first += kLanes) {
+    const int64_t count = std::clamp<int64_t>(cols - first, 0, kLanes);
+    const simd::Words is_kept = simd::bits_of_first(count);
+    simd::Rows<T> rows;  // those beyond the end are the last one, of which nothing is kept
+    for (int64_t j = 0; j < kLanes; ++j) {
+      rows[static_cast<size_t>(j)] = b + std::min(first + j, cols - 1) * stride;
+    }
+    float* const panel = packed + first / kTileCols * k * kTileCols + first % kTileCols;
+    int64_t l = 0;
+    for (; l + kDepth <= k; l += kDepth) {
+      simd::for_each_column(rows, l, [&](int64_t j, simd::Vec column) {
+        simd::store(panel + (l + j) * kTileCols, simd::Vec(simd::Words(column) & is_kept));
+      });
+    }
+    for (; l < k; ++l) {
+      for (int64_t j = 0; j < kLanes; ++j) {
+        const T* const row = rows[static_cast<size_t>(j)];
+        panel[l * kTileCols + j] = j < count ? static_cast<float>(row[l]) : 0;
       }
     }
   }
@@ -129,7 +139,5 @@ void pack_rows(float* packed, int64_t packed_stride, const T* a, int64_t stride,
     }
   }
 }
-
-constexpr int64_t num_panels(int64_t cols) { return (cols + kTileCols - 1) / kTileCols; }
 
 }  // namespace megatron::kernels::cpu
