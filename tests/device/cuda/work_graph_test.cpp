@@ -31,6 +31,7 @@ class WorkGraphCudaTest : public testing::Test {
     to = allocator_of(kGpu).allocate(kBytes, MemoryCategory::kActivations);
   }
   void TearDown() override {
+    if (queue_) synchronize(stream());  // the next test has another stream, and gets the blocks
     allocator_of(kGpu).release(from);
     allocator_of(kGpu).release(to);
   }

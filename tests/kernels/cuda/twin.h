@@ -10,6 +10,7 @@
 
 #include "megatron/device/stream.h"
 #include "megatron/tensor/tensor.h"
+#include "tests/support/device_under_test.h"
 #include "tests/support/tensors.h"
 
 // Compares every CUDA kernel with its CPU twin: both get the same tensors, and afterwards all of
@@ -20,18 +21,12 @@ namespace megatron {
 class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
+    if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
     use_device(gpu());
-    queue_.emplace(gpu());
-  }
-
-  // The next test has another stream, and may get memory that this one's work still writes.
-  void TearDown() override {
-    if (queue_) synchronize(stream());
   }
 
   static Device gpu() { return {DeviceType::kCuda, 0}; }
-  Stream stream() const { return queue_->get(); }
+  static Stream stream() { return stream_under_test(); }
 
   // Calls a kernel with the tensors, which all live on `stream`. Undefined ones stay undefined.
   using Run = std::function<void(std::vector<Tensor>& tensors, Stream stream)>;
@@ -56,9 +51,6 @@ class CudaTest : public testing::Test {
   // tensors in fp32; then the first tensors must agree, each within its own tolerance.
   void expect_as_in_fp32(const std::vector<Tensor>& tensors, const Run& run,
                          const std::vector<Tolerance>& tolerances, const std::string& what) const;
-
- private:
-  std::optional<OwnedStream> queue_;
 };
 
 // While it lives, kernels choose as on a GPU of another compute capability.

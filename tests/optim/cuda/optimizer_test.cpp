@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "megatron/core/error.h"
 #include "megatron/device/stream.h"
+#include "tests/support/device_under_test.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -52,13 +52,9 @@ struct Training {
 class CudaOptimizerTest : public testing::TestWithParam<OptimizerKind> {
  protected:
   void SetUp() override {
-    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
-    queue_.emplace(Device{DeviceType::kCuda, 0});
+    if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
   }
-  Stream stream() const { return queue_->get(); }
-
- private:
-  std::optional<OwnedStream> queue_;
+  static Stream stream() { return stream_under_test(); }
 };
 
 TEST_P(CudaOptimizerTest, FollowsTheCpu) {

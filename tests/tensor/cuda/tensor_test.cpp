@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <vector>
 
 #include "megatron/core/error.h"
 #include "megatron/device/stream.h"
+#include "tests/support/device_under_test.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -15,13 +15,9 @@ namespace {
 class CudaTensorTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
-    queue_.emplace(Device{DeviceType::kCuda, 0});
+    if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
   }
-  Stream stream() const { return queue_->get(); }
-
- private:
-  std::optional<OwnedStream> queue_;
+  static Stream stream() { return stream_under_test(); }
 };
 
 TEST_F(CudaTensorTest, CopiesThereAndBack) {

@@ -3,12 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <sstream>
 
 #include "megatron/core/error.h"
 #include "megatron/device/stream.h"
 #include "tests/support/captured_output.h"
+#include "tests/support/device_under_test.h"
 #include "tests/training/tiny_training.h"
 
 namespace megatron {
@@ -19,14 +19,10 @@ using testing::HasSubstr;
 class CudaTrainerTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (num_cuda_devices() == 0) GTEST_SKIP() << "no GPU: not run";
+    if (!has_device_under_test()) GTEST_SKIP() << "no GPU: not run";
     use_device({DeviceType::kCuda, 0});
-    queue_.emplace(Device{DeviceType::kCuda, 0});
   }
-  Stream stream() const { return queue_->get(); }
-
- private:
-  std::optional<OwnedStream> queue_;
+  static Stream stream() { return stream_under_test(); }
 };
 
 TEST_F(CudaTrainerTest, ReadsAnIterationWhileTheNextOneRuns) {
