@@ -125,22 +125,26 @@ class Wide {
 class GroupedRows {
  public:
   GroupedRows(ConstView a, Stream stream)
-      : wide_(a, stream), scratch_(a.size(0) > 1 ? a.numel() * 4 : 0, stream) {
+      : single_(a.size(0) == 1 ? a : ConstView{}, stream),
+        scratch_(a.size(0) == 1 ? 0 : a.numel() * 4, stream),
+        data_(a.size(0) == 1 ? single_.data() : scratch_.as<float>()) {
     const int64_t m = a.size(0), k = a.size(1);
-    for (int64_t first = 0; m > 1 && first < m; first += kRowsAtOnce) {
-      const int64_t n = std::min(kRowsAtOnce, m - first);
-      float* const group = scratch_.as<float>() + first * k;
-      for (int64_t i = 0; i < n; ++i) {
-        const float* const row = wide_.data() + (first + i) * k;
-        for (int64_t l = 0; l < k; ++l) group[l * n + i] = row[l];
+    if (m == 1) return;
+    dispatch_floating(a.dtype, "matmul", [&]<class T>() {
+      for (int64_t first = 0; first < m; first += kRowsAtOnce) {
+        const int64_t n = std::min(kRowsAtOnce, m - first);
+        float* const group = scratch_.as<float>() + first * k;
+        for (int64_t i = 0; i < n; ++i) {
+          const T* const row = a.as<T>() + (first + i) * k;
+          for (int64_t l = 0; l < k; ++l) group[l * n + i] = static_cast<float>(row[l]);
+        }
       }
-    }
-    data_ = m > 1 ? scratch_.as<float>() : wide_.data();
+    });
   }
   const float* data() const { return data_; }
 
  private:
-  Wide wide_;
+  Wide single_;
   Workspace scratch_;
   const float* data_;
 };
