@@ -13,9 +13,10 @@ endfunction()
 
 # mg_library(ops SOURCES a.cpp DEPS autograd kernels LIBS fmt::fmt)
 # A folder of the source tree as a library. Configuring fails if a dependency is not on a lower floor.
+# OWN_OPTIONS: the folder is not compiled with the options of all others.
 # CUDA_SOURCES and CUDA_LIBS belong to it only in builds with CUDA, CPU_SOURCES in all others.
 function(mg_library name)
-  cmake_parse_arguments(LIB "" "" "SOURCES;CPU_SOURCES;CUDA_SOURCES;DEPS;LIBS;CUDA_LIBS" ${ARGN})
+  cmake_parse_arguments(LIB "OWN_OPTIONS" "" "SOURCES;CPU_SOURCES;CUDA_SOURCES;DEPS;LIBS;CUDA_LIBS" ${ARGN})
   mg_floor(${name} floor)
   if(MG_CUDA)
     list(APPEND LIB_SOURCES ${LIB_CUDA_SOURCES})
@@ -27,6 +28,9 @@ function(mg_library name)
   set_property(GLOBAL APPEND PROPERTY MG_LIBRARIES mg_${name})
   target_include_directories(mg_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(mg_${name} PRIVATE mg_flags PUBLIC ${LIB_LIBS})
+  if(TARGET mg_headers AND NOT LIB_OWN_OPTIONS)
+    target_precompile_headers(mg_${name} REUSE_FROM mg_headers)
+  endif()
   foreach(dep IN LISTS LIB_DEPS)
     mg_floor(${dep} dep_floor)
     if(NOT dep_floor LESS floor)

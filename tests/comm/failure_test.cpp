@@ -17,6 +17,7 @@
 #include "tests/comm/values.h"
 #include "tests/support/captured_output.h"
 #include "tests/support/message_of.h"
+#include "tests/support/sanitizers.h"
 
 // A rank that is gone, late or elsewhere never leaves the others waiting.
 namespace megatron::comm {
@@ -144,7 +145,7 @@ TEST(FailureTest, AMemberThatEndsIsNamedAtOnce) {
       kOptions);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !MG_ADDRESS_SANITIZER && !MG_THREAD_SANITIZER
 // Ranks that have started do not wait for one that cannot start.
 TEST(FailureTest, AThreadThatCannotBeStartedIsNamed) {
   const pid_t child = ::fork();

@@ -14,6 +14,7 @@
 #include "tests/comm/simulated_wire.h"
 #include "tests/comm/values.h"
 #include "tests/support/message_of.h"
+#include "tests/support/sanitizers.h"
 
 // Collectives made of messages, among processes that are threads of this test.
 namespace megatron::comm {
@@ -92,7 +93,7 @@ std::vector<std::byte> results(const Group& world) {
 template <class T>
 class SimulatedSumTest : public testing::Test {};
 // The thread sanitizer makes the larger ones take minutes, and sees the same threads in few.
-#if defined(__SANITIZE_THREAD__)
+#if MG_THREAD_SANITIZER
 using Reducible = testing::Types<float>;
 constexpr int kWorldSizes[] = {2, 9};
 #else

@@ -68,7 +68,7 @@ TEST(PrefixLmTest, DependsOnTheSampleAlone) {
     EXPECT_EQ(all.prefix_ends[static_cast<size_t>(row * 40)], end_of(12 + row, Split::kTrain, 7));
   }
   for (const Split split : kSplits) {
-    for (const uint64_t seed : {7, 8}) {
+    for (const uint64_t seed : {7u, 8u}) {
       std::vector<int32_t> ends;
       for (int64_t sample = 0; sample < 8; ++sample) ends.push_back(end_of(sample, split, seed));
       different.insert(ends);
@@ -90,7 +90,7 @@ TEST(PrefixLmTest, DocumentsHaveTheirOwn) {
     first.insert(ends[0]);
     third.insert(ends[5]);
     last.insert(ends[10]);
-    for (const size_t eod : {3, 4, 9}) EXPECT_EQ(ends[eod], 0);
+    for (const size_t eod : {3u, 4u, 9u}) EXPECT_EQ(ends[eod], 0);
     for (int32_t i = 5; i < 9; ++i) {
       EXPECT_EQ(ends[static_cast<size_t>(i)], i < ends[5] ? ends[5] : 0);
     }

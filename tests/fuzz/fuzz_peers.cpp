@@ -27,6 +27,7 @@
 #include "megatron/core/error.h"
 #include "tests/comm/simulated_wire.h"
 #include "tests/fuzz/mutator.h"
+#include "tests/support/sanitizers.h"
 
 namespace megatron::comm {
 namespace {
@@ -239,7 +240,7 @@ int fuzz(double seconds, uint64_t seed) {
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 10.0;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device()();
-#if !defined(__SANITIZE_ADDRESS__)
+#if !MG_ADDRESS_SANITIZER
   const rlimit limit = {1 << 30, 1 << 30};  // no allocation comes near the absurd sizes
   ::setrlimit(RLIMIT_AS, &limit);
 #endif

@@ -27,6 +27,7 @@
 #include "megatron/formats/torch_file.h"
 #include "megatron/formats/torch_writer.h"
 #include "tests/fuzz/mutator.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temporary_directory.h"
 
 namespace megatron {
@@ -241,7 +242,7 @@ int fuzz(double seconds, uint64_t seed) {
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 10.0;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : std::random_device()();
-#if !defined(__SANITIZE_ADDRESS__)
+#if !MG_ADDRESS_SANITIZER
   const rlimit limit = {1 << 30, 1 << 30};  // no allocation comes near the absurd sizes
   ::setrlimit(RLIMIT_AS, &limit);
 #endif

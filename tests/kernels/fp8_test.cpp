@@ -68,7 +68,8 @@ TEST_F(Fp8KernelTest, QuantizesRowsAndColumnsInOnePass) {
 // The backward pass of a layer makes the value again that the forward pass had quantised.
 TEST_F(Fp8KernelTest, AValueComesBesideItsDerivative) {
   for (const Kind kind : {Kind::kGeluGradient, Kind::kSwigluGradient}) {
-    for (const auto [rows, cols] : kSizes) {
+    for (const auto& [num_rows, num_cols] : kSizes) {
+      const int64_t rows = num_rows, cols = num_cols;
       const Case c(kind, rows, cols, DType::kBFloat16);
       const Stream stream = stream_under_test();
       const Tensor x = there(c.x);

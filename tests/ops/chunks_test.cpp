@@ -30,7 +30,8 @@ class ChunksTest : public testing::TestWithParam<std::pair<int64_t, int64_t>> {
       const int64_t column = i / kWidth % (kBatch * l_);
       const int64_t t = token(column % l_, i / kWidth / (kBatch * l_), rows);
       if (t < 0) continue;
-      y.span<float>()[i] = x.span<float>()[(t * kBatch + column / l_) * kWidth + i % kWidth];
+      y.view().as<float>()[i] =
+          x.view().as<float>()[(t * kBatch + column / l_) * kWidth + i % kWidth];
     }
     return y;
   }
@@ -40,7 +41,8 @@ class ChunksTest : public testing::TestWithParam<std::pair<int64_t, int64_t>> {
       const int64_t column = i / kWidth % (kBatch * l_);
       const int64_t t = token(column % l_, i / kWidth / (kBatch * l_), rows);
       if (t < 0) continue;
-      x.span<float>()[(t * kBatch + column / l_) * kWidth + i % kWidth] = y.span<float>()[i];
+      x.view().as<float>()[(t * kBatch + column / l_) * kWidth + i % kWidth] =
+          y.view().as<float>()[i];
     }
     return x;
   }
@@ -76,9 +78,9 @@ TEST(JoinNeighborsTest, RowsOfNeighboursAlternate) {
                  for (int64_t i = 0; i < y.numel(); ++i) {
                    const int64_t row = i / kWidth / kChunks;
                    const int64_t column = i / kWidth % kChunks * k + row % k;
-                   y.span<float>()[i] =
-                       in[0].template span<float>()[(row / k * kChunks * k + column) * kWidth +
-                                                    i % kWidth];
+                   y.view().as<float>()[i] =
+                       in[0].view().template as<float>()[(row / k * kChunks * k + column) * kWidth +
+                                                         i % kWidth];
                  }
                  return y;
                }});

@@ -252,7 +252,7 @@ TEST(MuonTest, OtherParametersHaveAdam) {
   }
   expect_identical(results[1][0], results[0][0], "embedding");
   expect_identical(results[1][2], results[0][2], "bias");
-  for (const size_t i : {1, 3}) {
+  for (const size_t i : {1u, 3u}) {
     EXPECT_NE(element(results[1][i], 0), element(results[0][i], 0));
   }
 }

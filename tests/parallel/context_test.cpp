@@ -57,7 +57,8 @@ class ContextAttentionTest : public testing::TestWithParam<std::tuple<int, Conte
 
 TEST_P(ContextAttentionTest, IsThatOfOneRank) {
   constexpr int64_t kHeadSize = 8;
-  const auto [ranks, exchange] = GetParam();
+  const int ranks = std::get<0>(GetParam());
+  const ContextExchange exchange = std::get<1>(GetParam());
   const int64_t s = int64_t{ranks} * 2 * 11;  // chunks end within the kernels' tiles
   for (const AttentionCase& one :
        {AttentionCase{.name = "plain"}, AttentionCase{.name = "grouped", .groups = 4},
@@ -130,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(SizesAndExchanges, ContextAttentionTest,
 
 // In 16 bits, sums of several terms are no worse than those of one rank.
 TEST_P(ContextAttentionTest, RoundsAboutAsOftenAsOneRank) {
-  const auto [ranks, exchange] = GetParam();
+  const int ranks = std::get<0>(GetParam());
+  const ContextExchange exchange = std::get<1>(GetParam());
   const int64_t s = int64_t{ranks} * 2 * 16;
   const Tensor x = random_normal({s, 1, 3 * 12 * 8}, {.seed = 1, .dtype = DType::kBFloat16});
   const Tensor dy = random_normal({s, 1, 12 * 8}, {.seed = 2, .dtype = DType::kBFloat16});

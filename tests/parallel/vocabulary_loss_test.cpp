@@ -137,7 +137,8 @@ TEST(VocabularyLossTest, GradientsAreDifferencesOfTheLoss) {
 class VocabularyLossRanksTest : public testing::TestWithParam<std::pair<int, bool>> {};
 
 TEST_P(VocabularyLossRanksTest, RanksComputeWhatOneComputes) {
-  const auto [ranks, sequence_parallel] = GetParam();
+  const int ranks = GetParam().first;
+  const bool sequence_parallel = GetParam().second;
   const Whole whole;
   const Tensor seed = seed_of(3);
   const VocabularyProduct want = whole.product();

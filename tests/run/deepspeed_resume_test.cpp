@@ -233,7 +233,7 @@ TEST(DeepSpeedResumeTest, GoesOnIn16Bits) {
   const std::vector<double> got = losses_after(runs / "train/z1_dp1_fp16/ckpt", half, {});
   const std::vector<double> want = logged_losses(runs / "train/z1_dp1_fp16/log.json");
   ASSERT_EQ(got.size(), want.size());
-  for (const size_t i : {0, 3, 4}) EXPECT_NEAR(got[i], want[i], kRounding * want[i]) << i + 6;
+  for (const size_t i : {0u, 3u, 4u}) EXPECT_NEAR(got[i], want[i], kRounding * want[i]) << i + 6;
   EXPECT_TRUE(std::isnan(got[1]) && std::isnan(got[2]));
   RunConfig brain = golden_run();
   brain.optimizer.bf16 = true;

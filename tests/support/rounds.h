@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "tests/support/sanitizers.h"
+
 namespace megatron {
 
 // How often a test repeats what it does with random data: `usual` times, a tenth of them under a
 // sanitizer, which makes it ten times as slow or more.
 inline int64_t rounds(int64_t usual) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if MG_ADDRESS_SANITIZER || MG_THREAD_SANITIZER
   return std::max<int64_t>(usual / 10, 1);
 #else
   return usual;

@@ -11,8 +11,7 @@ namespace {
 constexpr int kStop = 0;
 constexpr int kTrue = 1;
 constexpr int kFalse = 2;
-constexpr int kByte = 3;
-constexpr int kInt16 = 4;
+constexpr int kByte = 3;  // to kInt64: integers, of 16 and 32 bits between them
 constexpr int kInt64 = 6;
 constexpr int kDouble = 7;
 constexpr int kBinary = 8;

@@ -214,6 +214,7 @@ std::filesystem::path neighbor_directory(const std::filesystem::path& directory,
 
 std::vector<Block> blocks_of(int64_t count, int64_t block_size,
                              const std::filesystem::path& directory) {
+  if (count == 0) return {};
   // Compat: one digit more than Megatron-LM needs, and its rounding of logarithms.
   const double magnitude = std::log(static_cast<double>(count)) / std::log(10.0);
   const int digits = static_cast<int>(std::ceil(magnitude) + 1);

@@ -11,8 +11,8 @@
 #include "megatron/kernels/cpu/workspace.h"
 
 // A lane of a vector is a column of c, so that a sum runs over k as in the blocked product. One
-// core reads memory fastest as several streams in different pages: the columns of a thread are
-// kLanes runs, and lane j is in run j.
+// core reads memory fastest as several streams in different pages: the columns of a thread are a
+// run for each lane of each vector.
 namespace megatron::kernels::cpu {
 namespace {
 
@@ -21,20 +21,27 @@ using simd::Vec;
 
 constexpr int64_t kMinFlopsPerThread = 1'000'000;
 
-// totals[i] = or += start + the products of row i of a with the rows of b, in the order of gemm().
+// totals[group * m + i] = or += start[group] + the products of row i of a with the rows of
+// b[group], in the order of gemm().
 //   a  groups of rows; see GroupedRows
-template <class T>
-void multiply_lanes(Vec* totals, bool accumulate, Vec start, const float* a, const simd::Rows<T>& b,
-                    int64_t m, int64_t k) {
+template <class T, int64_t kGroups>
+void multiply_lanes(Vec* totals, bool accumulate, const Vec* start, const float* a,
+                    const simd::Rows<T>* b, int64_t m, int64_t k) {
   for (int64_t first = 0; first == 0 || first < k; first += kGemmDepth) {
     const int64_t last = std::min(k, first + kGemmDepth);
     for (int64_t row = 0; row < m; row += kRowsAtOnce) {
       const int64_t count = std::min(kRowsAtOnce, m - row);
-      Vec sums[kRowsAtOnce];
-      std::fill_n(sums, count, first == 0 ? start : Vec{});
-      add_products_of<T>(count)(sums, a + row * k, b, first, last);
-      for (int64_t i = 0; i < count; ++i) {
-        totals[row + i] = first == 0 && !accumulate ? sums[i] : totals[row + i] + sums[i];
+      Vec sums[kGroups * kRowsAtOnce];
+      for (int64_t g = 0; g < kGroups; ++g) {
+        std::fill_n(sums + g * count, count, first == 0 ? start[g] : Vec{});
+      }
+      add_products_of<T>(count, kGroups)(sums, a + row * k, b, first, last);
+      for (int64_t g = 0; g < kGroups; ++g) {
+        for (int64_t i = 0; i < count; ++i) {
+          Vec& total = totals[g * m + row + i];
+          const Vec sum = sums[g * count + i];
+          total = first == 0 && !accumulate ? sum : total + sum;
+        }
       }
     }
   }
@@ -74,30 +81,42 @@ void store_rounded(C* row, const Columns& columns, Vec values) {
 }
 
 // Columns [begin, end) of c.
-template <class T, class C>
+template <class T, class C, int64_t kGroups>
 void multiply_columns(C* c, const Operands<T>& x, int64_t begin, int64_t end) {
   // Lanes an odd number of rows apart have different places in the caches, unless rows are long.
-  const int64_t run = (end - begin + kLanes - 1) / kLanes | 1;
+  constexpr int64_t kRuns = kGroups * kLanes;
+  const int64_t run = (end - begin + kRuns - 1) / kRuns | 1;
   for (int64_t first = begin; first < std::min(end, begin + run); ++first) {
-    Columns columns;
-    columns.count = static_cast<size_t>(std::min(kLanes, (end - 1 - first) / run + 1));
-    simd::Rows<T> rows;
-    Vec bias{};
-    Vec scales{};
-    for (size_t j = 0; j < rows.size(); ++j) {
-      // Lanes beyond the end compute the last column once more, for nothing.
-      columns.at[j] = j < columns.count ? first + static_cast<int64_t>(j) * run : end - 1;
-      rows[j] = x.b + columns.at[j] * x.k;
-      if (x.bias != nullptr) bias[j] = x.bias[columns.at[j]];
-      if (x.scales != nullptr) scales[j] = x.scales[columns.at[j]];
+    Columns columns[kGroups];
+    simd::Rows<T> rows[kGroups];
+    Vec bias[kGroups]{};
+    Vec scales[kGroups]{};
+    Vec totals[kGroups * kMaxFewRows];
+    for (int64_t g = 0; g < kGroups; ++g) {
+      const int64_t start = first + g * kLanes * run;
+      columns[g].count = static_cast<size_t>(
+          start < end ? std::min(kLanes, (end - 1 - start) / run + 1) : int64_t{0});
+      for (size_t j = 0; j < rows[g].size(); ++j) {
+        // Lanes beyond the end compute the last column once more, for nothing.
+        const int64_t at = j < columns[g].count ? start + static_cast<int64_t>(j) * run : end - 1;
+        columns[g].at[j] = at;
+        rows[g][j] = x.b + at * x.k;
+        if (x.bias != nullptr) bias[g][j] = x.bias[at];
+        if (x.scales != nullptr) scales[g][j] = x.scales[at];
+      }
+      for (int64_t i = 0; i < x.m; ++i) {
+        totals[g * x.m + i] = load_scaled(c + i * x.n, columns[g], x.beta);
+      }
     }
-    Vec totals[kMaxFewRows];
-    for (int64_t i = 0; i < x.m; ++i) totals[i] = load_scaled(c + i * x.n, columns, x.beta);
     const bool is_scaled = x.scales != nullptr;
-    multiply_lanes(totals, x.beta != 0, is_scaled ? Vec{} : bias, x.a, rows, x.m, x.k);
-    for (int64_t i = 0; i < x.m; ++i) {
-      const Vec sum = is_scaled ? simd::fma(totals[i], scales, bias) : totals[i];
-      store_rounded(c + i * x.n, columns, sum);
+    const Vec zero[kGroups]{};
+    multiply_lanes<T, kGroups>(totals, x.beta != 0, is_scaled ? zero : bias, x.a, rows, x.m, x.k);
+    for (int64_t g = 0; g < kGroups; ++g) {
+      for (int64_t i = 0; i < x.m; ++i) {
+        const Vec total = totals[g * x.m + i];
+        store_rounded(c + i * x.n, columns[g],
+                      is_scaled ? simd::fma(total, scales[g], bias[g]) : total);
+      }
     }
   }
 }
@@ -152,7 +171,13 @@ class GroupedRows {
 template <class T, class C>
 void multiply(C* c, const Operands<T>& x) {
   const int64_t grain = kMinFlopsPerThread / (2 * x.m * x.k + 1) + 1;
-  parallel_for(x.n, grain, [&](int64_t begin, int64_t end) { multiply_columns(c, x, begin, end); });
+  parallel_for(x.n, grain, [&](int64_t begin, int64_t end) {
+    if (x.m == 1) {
+      multiply_columns<T, C, column_groups<T>(1)>(c, x, begin, end);
+    } else {
+      multiply_columns<T, C, 1>(c, x, begin, end);
+    }
+  });
 }
 
 }  // namespace

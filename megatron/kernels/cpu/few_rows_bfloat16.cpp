@@ -2,6 +2,6 @@
 
 namespace megatron::kernels::cpu {
 
-template AddProducts<BFloat16> add_products_of<BFloat16>(int64_t rows);
+template AddProducts<BFloat16> add_products_of<BFloat16>(int64_t rows, int64_t groups);
 
 }  // namespace megatron::kernels::cpu

@@ -2,6 +2,6 @@
 
 namespace megatron::kernels::cpu {
 
-template AddProducts<float> add_products_of<float>(int64_t rows);
+template AddProducts<float> add_products_of<float>(int64_t rows, int64_t groups);
 
 }  // namespace megatron::kernels::cpu

@@ -2,6 +2,6 @@
 
 namespace megatron::kernels::cpu {
 
-template AddProducts<Float16> add_products_of<Float16>(int64_t rows);
+template AddProducts<Float16> add_products_of<Float16>(int64_t rows, int64_t groups);
 
 }  // namespace megatron::kernels::cpu

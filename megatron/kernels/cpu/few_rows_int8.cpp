@@ -2,6 +2,6 @@
 
 namespace megatron::kernels::cpu {
 
-template AddProducts<int8_t> add_products_of<int8_t>(int64_t rows);
+template AddProducts<int8_t> add_products_of<int8_t>(int64_t rows, int64_t groups);
 
 }  // namespace megatron::kernels::cpu

@@ -1,1 +1,0 @@
-// Compiled for its precompiled header alone: with MG_PRECOMPILE, every test starts from it.
