@@ -27,7 +27,7 @@ case " ${presets[*]} " in *\ asan\ * | *\ tsan\ *) scripts/bootstrap.sh clang-14
 jobs=${MG_JOBS:-$(nproc)}
 passed=0 failed=0 skipped=0
 
-# GCC 12's thread sanitizer does not start if the kernel randomises many address bits.
+# The thread sanitizers of GCC 12 and clang 14 may not start if the kernel randomises many address bits.
 without_address_randomisation() {
   local wrap=(setarch "$(uname -m)" --addr-no-randomize)
   if "${wrap[@]}" true 2>/dev/null; then "${wrap[@]}" "$@"; else "$@"; fi

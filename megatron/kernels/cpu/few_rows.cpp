@@ -173,7 +173,7 @@ void multiply(C* c, const Operands<T>& x) {
   const int64_t grain = kMinFlopsPerThread / (2 * x.m * x.k + 1) + 1;
   parallel_for(x.n, grain, [&](int64_t begin, int64_t end) {
     if (x.m == 1) {
-      multiply_columns<T, C, column_groups<T>(1)>(c, x, begin, end);
+      multiply_columns<T, C, kGroupsOfOneRow<T>>(c, x, begin, end);
     } else {
       multiply_columns<T, C, 1>(c, x, begin, end);
     }

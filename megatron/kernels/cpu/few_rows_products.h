@@ -9,13 +9,11 @@ namespace megatron::kernels::cpu {
 // Rows whose sums are in registers at once; the next ones find this part of b in the cache.
 inline constexpr int64_t kRowsAtOnce = 8;
 
-// Vectors of columns whose sums run beside each other. An addition waits four cycles for the one
-// before it: one vector of eight columns would take longer than one row's 16-bit numbers of b take
+// Vectors of columns whose sums run beside each other for one row. An addition waits four cycles
+// for the one before it: one vector of eight columns would take longer than 16-bit numbers take
 // from memory.
 template <class T>
-constexpr int64_t column_groups(int64_t rows) {
-  return rows == 1 && sizeof(T) == 2 && simd::kLanes == 8 ? 2 : 1;
-}
+inline constexpr int64_t kGroupsOfOneRow = sizeof(T) == 2 && simd::kLanes == 8 ? 2 : 1;
 
 // sums[group * rows + i] += a(i, l) * b[group](lane, l) for l in [begin, end), a fixed number of
 // rows i and all groups of columns.
@@ -26,7 +24,7 @@ template <class T>
 using AddProducts = void (*)(simd::Vec* sums, const float* a, const simd::Rows<T>* b, int64_t begin,
                              int64_t end);
 
-// The one for 1 .. kRowsAtOnce rows and one group, or one row and column_groups<T>(1) groups. T:
+// The one for 1 .. kRowsAtOnce rows and one group, or one row and kGroupsOfOneRow<T> groups. T:
 // float, Float16, BFloat16 or int8_t, each in a source of its own, as they take long to compile.
 template <class T>
 AddProducts<T> add_products_of(int64_t rows, int64_t groups);

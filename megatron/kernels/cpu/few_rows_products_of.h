@@ -75,8 +75,7 @@ void add_products(Vec* sums, const float* a, const simd::Rows<T>* b, int64_t beg
 
 template <class T>
 AddProducts<T> add_products_of(int64_t rows, int64_t groups) {
-  constexpr int64_t kMostGroups = column_groups<T>(1);
-  if (groups > 1) return &few_rows_detail::add_products<kMostGroups, 1, T>;
+  if (groups > 1) return &few_rows_detail::add_products<kGroupsOfOneRow<T>, 1, T>;
   static constexpr auto kProducts = []<size_t... kIndex>(std::index_sequence<kIndex...>) {
     return std::array<AddProducts<T>, sizeof...(kIndex)>{
         &few_rows_detail::add_products<1, static_cast<int64_t>(kIndex) + 1, T>...};
