@@ -1,6 +1,7 @@
-# Counts test cases: prints "<passed> <failed> <skipped>".
+# Counts test cases: prints "<passed> <failed> <skipped>", and the name of each that failed to the
+# file `names`.
 #
-#   awk -f scripts/count_tests.awk reports/*.xml
+#   awk -v names=reports/failed.txt -f scripts/count_tests.awk reports/*.xml
 #
 # ctest.xml has one entry for each test program; the other files are GoogleTest's, one for each
 # program that finished. A program without such a file (it crashed, ran out of time, or does not use
@@ -11,6 +12,8 @@ function attribute(line, name,   from) {
   from = RSTART + length(name) + 3
   return substr(line, from, RSTART + RLENGTH - 1 - from)
 }
+
+BEGIN { printf "" >names }
 
 FNR == 1 {
   is_ctest = FILENAME ~ /(^|\/)ctest\.xml$/
@@ -28,6 +31,7 @@ FNR == 1 {
     result = attribute($0, "result")
     has_report[program] = 1
     in_case = (result == "completed")
+    test = attribute($0, "classname") "." attribute($0, "name")
     if (result == "completed") cases[program]++
     if (result == "skipped") skipped++
   }
@@ -36,6 +40,7 @@ FNR == 1 {
 /<failure/ && !is_ctest && in_case {
   bad[program]++
   in_case = 0
+  print program ": " test >names
 }
 
 END {
@@ -48,7 +53,10 @@ END {
     if (state[entry] == "run") {
       if (!(program in has_report)) passed++
     } else if (state[entry] == "fail") {
-      if (bad[program] == 0) failed++
+      if (bad[program] == 0) {
+        failed++
+        print program ": ended without a failed case" >names
+      }
     } else {
       skipped++
     }

@@ -5,7 +5,8 @@
 #   scripts/test.sh --sanitizers    then the unit tests under asan and tsan, each in its own folder
 #   scripts/test.sh PRESET ...      these presets only
 #
-# Counts test cases, not programs. Exits non-zero when anything fails.
+# Counts test cases, not programs; build/PRESET/reports/failed.txt names those that failed. Exits
+# non-zero when anything fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,7 +54,8 @@ run_preset() {
     ctest --preset "$preset" --parallel "$jobs" --output-junit "$PWD/$reports/ctest.xml" || true
 
   [[ -s $reports/ctest.xml ]] || { echo "$preset: ctest ended without a report" >&2; return 1; }
-  counts=$(awk -f scripts/count_tests.awk "$reports"/*.xml) || return 1
+  counts=$(awk -v names="$reports/failed.txt" -f scripts/count_tests.awk "$reports"/*.xml) || return 1
+  cat "$reports/failed.txt"
   local p f s
   read -r p f s <<<"$counts"
   echo "== $preset: $p passed, $f failed, $s not run for want of their data"
