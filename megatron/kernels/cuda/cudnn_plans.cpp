@@ -239,8 +239,9 @@ Plan make_plan(const CudnnKey& key, cudnnHandle_t handle, Device device) {
   return {std::move(whole), offer->index, offer->workspace_bytes, is_final};
 }
 
-// The fastest offer that needs no more scratch memory than `first`, which is not final.
-Plan searched_plan(const CudnnKey& key, const Plan& first, CudnnPointers& pointers, void* workspace,
+// The fastest offer that needs no more scratch memory than `first`, which is not final. Takes the
+// pointers by value: a graph adds those of its own constants, and does not replace another graph's.
+Plan searched_plan(const CudnnKey& key, const Plan& first, CudnnPointers pointers, void* workspace,
                    cudnnHandle_t handle, Stream stream) {
   constexpr size_t kMaxOffers = 4;
   constexpr int kRounds = 3;
@@ -304,7 +305,7 @@ class Plans {
   // A plan of the key that is final, if the call may search. The operands are those of the call; a
   // search writes to its results. Not locked while it waits for the device: work that is queued may
   // wait for another thread.
-  const Plan& final_plan(const CudnnKey& key, const Plan& plan, CudnnPointers& pointers,
+  const Plan& final_plan(const CudnnKey& key, const Plan& plan, const CudnnPointers& pointers,
                          void* workspace, Stream stream) {
     if (plan.is_final || !may_search(stream)) return plan;
     Plan found = searched_plan(key, plan, pointers, workspace, handle(stream), stream);
