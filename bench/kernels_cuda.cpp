@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -5,10 +6,12 @@
 #include <vector>
 
 #include "megatron/device/stream.h"
+#include "megatron/device/work_graph.h"
 #include "megatron/kernels/attention.h"
 #include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/cross_entropy.h"
 #include "megatron/kernels/dropout.h"
+#include "megatron/kernels/matmul.h"
 #include "megatron/kernels/norm.h"
 #include "megatron/kernels/paged_attention.h"
 #include "megatron/kernels/residual_norm.h"
@@ -17,8 +20,9 @@
 // TB/s of the kernels that are bound by GPU memory, in bf16: the bytes that must be read and
 // written, divided by the time of one call. Random input, 16384 tokens. If all tensors of a row fit
 // the 60 MB L2 cache, the result may exceed the memory's rate. For attention TFLOP/s; causal
-// attention counts half of all pairs of positions. An argument names the only part to run: rows,
-// attention, pages or loss.
+// attention counts half of all pairs of positions. Products of few rows and the norm after them, by
+// the number of parts of their depth: microseconds of both. An argument names the only part to run:
+// rows, attention, pages, parts or loss.
 namespace megatron {
 namespace {
 
@@ -208,6 +212,49 @@ void pages(int64_t rows, int64_t length, int64_t heads, int64_t groups, int64_t 
   });
 }
 
+// A product of few rows with weights that are not in the cache, and the norm that adds it to a
+// residual stream, in a graph: as one product and in parts. The star is at the program's choice.
+void products_in_parts(int64_t rows, int64_t hidden, int64_t depth, Stream s) {
+  constexpr int64_t kBytes = int64_t{512} << 20;
+  const int64_t count = std::max<int64_t>(2, kBytes / (2 * hidden * depth));
+  const Tensor weights = some({count, hidden, depth}, 1, s);
+  const Tensor a = some({rows, depth}, 1, s);
+  const Tensor w = some({hidden}, 1, s);
+  const Shape shape = {rows, 1, hidden};
+  Tensor x = some(shape, 1, s);
+  Tensor y = empty_like(x);
+  Tensor mean({rows}, DType::kFloat32, s);
+  Tensor rstd({rows}, DType::kFloat32, s);
+  std::printf("%2lld rows, %5lld x %5lld, us:", static_cast<long long>(rows),
+              static_cast<long long>(hidden), static_cast<long long>(depth));
+  const int64_t chosen = kernels::num_depth_parts(rows, hidden, depth, DType::kBFloat16, s);
+  for (const int64_t parts : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    if (depth % (parts * 64) != 0) continue;
+    Tensor whole(shape, DType::kBFloat16, s);
+    Tensor in_parts({parts, rows, 1, hidden}, DType::kFloat32, s);
+    const auto layers = [&] {
+      for (int64_t i = 0; i < count; ++i) {
+        const ConstView weight = weights.slice(i, 1).reshape({hidden, depth}).view();
+        if (parts == 1) {
+          kernels::matmul(whole.rows(), a.view(), kernels::Transpose::kNo, weight,
+                          kernels::Transpose::kYes, ConstView{}, 0, s);
+        } else {
+          kernels::matmul_in_parts(in_parts.reshape({parts, rows, hidden}).view(), a.view(), weight,
+                                   s);
+        }
+        kernels::residual_norm_forward(x.view(), y.view(), mean.view(), rstd.view(),
+                                       parts == 1 ? whole.view() : in_parts.view(), w.view(),
+                                       x.view(), {w.view(), w.view(), 0, 1e-5f}, {}, s);
+      }
+    };
+    layers();
+    WorkGraph graph(s, layers);
+    const double us = us_of(s, [&] { graph.launch(); }) / static_cast<double>(count);
+    std::printf("  %lld%s: %.2f", static_cast<long long>(parts), parts == chosen ? "*" : "", us);
+  }
+  std::printf("\n");
+}
+
 void elementwise(int64_t rows, int64_t cols, Stream s) {
   const Tensor x = some({rows, 1, cols}, 1, s);
   const Tensor dy = some({rows, 1, cols}, -1, s);
@@ -278,6 +325,18 @@ int main(int argc, char** argv) {
     pages(128, 1000, 32, 8, 128, s);
     pages(8, 4000, 32, 8, 128, s);
     pages(32, 200, 25, 25, 64, s);
+  }
+  if (wants("parts")) {
+    for (const int64_t rows : {2, 8, 32, 64}) {
+      products_in_parts(rows, 1024, 1024, s);
+      products_in_parts(rows, 1024, 4096, s);
+      products_in_parts(rows, 1600, 1600, s);
+      products_in_parts(rows, 1600, 6400, s);
+      products_in_parts(rows, 2048, 2048, s);
+      products_in_parts(rows, 2048, 8192, s);
+      products_in_parts(rows, 4096, 4096, s);
+      products_in_parts(rows, 4096, 14'336, s);
+    }
   }
   if (wants("loss")) losses(kTokens, 50304, s);
 }

@@ -29,7 +29,10 @@ void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
                            ConstView branch, ConstView bias, ConstView residual,
                            const NormParameters& norm, DropoutKey key, Stream stream) {
   expect_shapes(x.shape, y.shape, rstd, norm);
-  expect_shape(branch.shape, x.shape, "residual_norm: branch");
+  const bool is_in_parts = branch.shape.rank() == 4;
+  const Shape whole =
+      is_in_parts ? Shape{branch.size(1), branch.size(2), branch.size(3)} : branch.shape;
+  expect_shape(whole, x.shape, "residual_norm: branch");
   expect_shape(residual.shape, x.shape, "residual_norm: residual");
   expect_dtype(residual.dtype, x.dtype, "residual_norm: residual");
   if (bias.data != nullptr) expect_shape(bias.shape, {x.size(2)}, "residual_norm: bias");
@@ -39,6 +42,7 @@ void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
       return;
     }
   }
+  invariant(!is_in_parts, "residual_norm_adds_parts() was asked for a branch in parts");
   bias_dropout_add_forward(x, branch, bias, residual, key, stream);
   if (norm.is_rms_norm()) {
     rms_norm_forward(rows_of(y), rstd, rows_of(x), norm.weight, norm.weight_offset, norm.epsilon,
@@ -47,6 +51,11 @@ void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
     layer_norm_forward(rows_of(y), mean, rstd, rows_of(x), norm.weight, norm.bias,
                        norm.weight_offset, norm.epsilon, stream);
   }
+}
+
+bool residual_norm_adds_parts(const Shape& x, int64_t parts, Stream stream) {
+  if constexpr (kBuiltWithCuda) return !stream.is_cpu() && cuda::residual_norm_adds_parts(x, parts);
+  return false;
 }
 
 void residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past, ConstView dy,

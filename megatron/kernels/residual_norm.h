@@ -24,14 +24,18 @@ struct NormParameters {
 //   x           [s, b, h]  out  dtype of residual; may alias residual
 //   y           [s, b, h]  out  dtype of the norm's weight
 //   mean, rstd  [s * b]    out  fp32, kept for the backward pass; mean is null for RMSNorm
-//   branch      [s, b, h]  in
+//   branch      [s, b, h]  in   or its parts [p, s, b, h] in fp32, which are added in order
 //   bias        [h]        in   may be null
 //   residual    [s, b, h]  in
 //
-// fp32, fp16 or bf16. Computes in fp32; y is the norm of x as stored.
+// fp32, fp16 or bf16. Computes in fp32; y is the norm of x as stored. REQUIRES: parts only if
+// residual_norm_adds_parts().
 void residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorView rstd,
                            ConstView branch, ConstView bias, ConstView residual,
                            const NormParameters& norm, DropoutKey key, Stream stream);
+
+// Does residual_norm_forward() add the parts of a branch for an x of this shape, [s, b, h]?
+bool residual_norm_adds_parts(const Shape& x, int64_t parts, Stream stream);
 
 // dx = dx_past + the gradient of x in norm(x), dbranch = dropout(dx), and sums over rows.
 //
@@ -72,6 +76,7 @@ bool residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past,
                             ConstView x, ConstView mean, ConstView rstd, const NormParameters& norm,
                             DropoutKey key, TensorView workspace, Stream stream);
 int64_t residual_norm_backward_workspace_bytes(const Shape& x);
+bool residual_norm_adds_parts(const Shape& x, int64_t parts);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "megatron/device/trace.h"
+#include "megatron/kernels/elementwise.h"
 #include "megatron/kernels/residual_norm.h"
 #include "megatron/ops/dropout.h"
 #include "megatron/ops/parameter_gradient.h"
@@ -21,6 +22,17 @@ kernels::NormParameters parameters(const Tensor& weight, const Tensor& bias,
                                    const NormOptions& options) {
   return {weight.view(), view_or_null(bias), options.one_plus_weight ? 1.0f : 0.0f,
           options.epsilon};
+}
+
+// The sum with a branch [s, b, h], not in parts.
+ResidualSum with_whole_branch(const ResidualSum& sum) {
+  const Shape& shape = sum.residual.shape();
+  if (sum.branch.shape().rank() == shape.rank()) return sum;
+  const Tensor parts = sum.branch.data();
+  Tensor branch(shape, sum.residual.dtype(), parts.stream());
+  kernels::sum_rows(branch.reshape({branch.numel()}).view(),
+                    parts.reshape({parts.size(0), branch.numel()}).view(), 0.0f, parts.stream());
+  return {Variable(branch), sum.bias, sum.residual, sum.key};
 }
 
 NormedStream recorded_residual_norm(const ResidualSum& sum, const Variable& weight,
@@ -78,13 +90,19 @@ NormedStream recorded_residual_norm(const ResidualSum& sum, const Variable& weig
 
 Variable computed(const ResidualSum& sum) {
   if (!sum.branch.defined()) return sum.residual;
-  return bias_dropout_add(sum.branch, sum.bias, sum.residual, sum.key);
+  const ResidualSum whole = with_whole_branch(sum);
+  return bias_dropout_add(whole.branch, whole.bias, whole.residual, whole.key);
 }
 
 NormedStream residual_norm(const ResidualSum& sum, const Variable& weight,
                            const Variable& norm_bias, const NormOptions& options) {
-  if (sum.branch.defined()) return recorded_residual_norm(sum, weight, norm_bias, options);
   const Variable& x = sum.residual;
+  if (sum.branch.defined()) {
+    const bool adds_parts =
+        kernels::residual_norm_adds_parts(x.shape(), sum.branch.size(0), x.stream());
+    return recorded_residual_norm(adds_parts ? sum : with_whole_branch(sum), weight, norm_bias,
+                                  options);
+  }
   return {x, norm_bias.defined() ? layer_norm(x, weight, norm_bias, options)
                                  : rms_norm(x, weight, options)};
 }

@@ -9,9 +9,10 @@ namespace megatron {
 // A residual stream [s, b, h] that is not computed yet: residual + dropout(branch + bias), or
 // residual itself without a branch.
 struct ResidualSum {
-  Variable branch = {};  // [s, b, h]
-  Variable bias = {};    // [h], or undefined for none
-  Variable residual;     // [s, b, h]
+  // [s, b, h]; or without gradients its parts [p, s, b, h] in fp32 (linear_in_parts())
+  Variable branch = {};
+  Variable bias = {};  // [h], or undefined for none
+  Variable residual;   // [s, b, h]
   DropoutKey key = {};
 };
 

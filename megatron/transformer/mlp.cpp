@@ -40,15 +40,18 @@ Branch Mlp::forward(const Variable& x, const ForwardContext& context) const {
             linear_fc2_.bias()};
   }
   const bool is_rounded = linear_fc1_.has_rounded_weight();
+  const bool may_give_parts = context.cached != nullptr;  // few rows, summed by the next norm
   if (fp8 == nullptr && !has_adapter && !is_rounded && activation_ == Activation::kGeluTanh) {
-    return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_),
+    return {gelu_mlp(x, linear_fc1_.weight(), linear_fc1_.bias(), linear_fc2_.weight(), tp_,
+                     may_give_parts),
             linear_fc2_.bias()};
   }
   const Variable wide = linear_fc1_.forward_without_bias(
       x, fc1_adapter_dropout_.of_columns(x, tp_, context));  // [s, b, f/tp or 2f/tp]
   const Variable y = bias_activation(wide, linear_fc1_.bias(), activation_);  // [s, b, f/tp]
-  return {linear_fc2_.forward_without_bias(y, fc2_adapter_dropout_.of_rows(y, context)),
-          linear_fc2_.bias()};  // [s, b, h]
+  return {
+      linear_fc2_.forward_without_bias(y, fc2_adapter_dropout_.of_rows(y, context), may_give_parts),
+      linear_fc2_.bias()};
 }
 
 }  // namespace megatron

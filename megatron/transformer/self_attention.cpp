@@ -36,6 +36,7 @@ SelfAttention::SelfAttention(const TransformerConfig& config, const Stack& stack
                     .fp8 = config.fp8,
                     .lora = lora_of(config, "linear_proj")},
                    placement_of(config, tp, stream)),
+      is_summed_by_norm_(!config.parallel_residual),
       qkv_adapter_dropout_(config, stack.layer_name(layer) + ".self_attention.linear_qkv"),
       proj_adapter_dropout_(config, stack.layer_name(layer) + ".self_attention.linear_proj") {
   add_child("linear_qkv", linear_qkv_);
@@ -68,8 +69,10 @@ Branch SelfAttention::forward(const Variable& x, const ForwardContext& context) 
   const Variable y = context.cached == nullptr
                          ? core_attention_.self(qkv, context)
                          : core_attention_.self_cached(qkv, layer_, context);  // [s, b, n d]
-  return {linear_proj_.forward_without_bias(y, proj_adapter_dropout_.of_rows(y, context)),
-          linear_proj_.bias()};  // [s, b, h]
+  const bool may_give_parts = context.cached != nullptr && is_summed_by_norm_;
+  return {linear_proj_.forward_without_bias(y, proj_adapter_dropout_.of_rows(y, context),
+                                            may_give_parts),
+          linear_proj_.bias()};
 }
 
 }  // namespace megatron

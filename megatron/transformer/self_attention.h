@@ -46,6 +46,7 @@ class SelfAttention final : public Module {
   CoreAttention core_attention_;
   ColumnParallelLinear linear_qkv_;
   RowParallelLinear linear_proj_;
+  bool is_summed_by_norm_;  // the output and the residual stream, by the kernel of the next norm
   LoraDropout qkv_adapter_dropout_;
   LoraDropout proj_adapter_dropout_;
   std::optional<Norm> q_layernorm_;

@@ -145,6 +145,30 @@ TEST(ResidualNormTest, WithoutABranchIsTheNormAlone) {
   expect_identical(computed({.residual = x}).data(), x.data());
 }
 
+TEST(ResidualNormTest, ABranchInPartsIsTheirSum) {
+  const Shape shape{3, 2, 8};
+  const Tensor parts = eighths({5, 3, 2, 8}, 1);  // sums are exact
+  Tensor sum = zeros(shape, DType::kFloat32, Stream{});
+  for (int64_t i = 0; i < sum.numel(); ++i) {
+    float& total = sum.span<float>()[static_cast<size_t>(i)];
+    for (int64_t part = 0; part < 5; ++part) {
+      total += std::as_const(parts).span<float>()[static_cast<size_t>(part * sum.numel() + i)];
+    }
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const Variable residual(random_normal(shape, {.seed = 2, .dtype = dtype}));
+    const Variable weight(random_normal({8}, {.seed = 3, .dtype = dtype}));
+    const Variable bias(random_normal({8}, {.seed = 4, .dtype = dtype}));
+    const ResidualSum in_parts{Variable(parts), bias, residual, key_of({.dropout = 0.5f})};
+    const ResidualSum whole{Variable(cast(sum, dtype)), bias, residual, in_parts.key};
+    const NormedStream got = residual_norm(in_parts, weight, bias, {});
+    const NormedStream want = residual_norm(whole, weight, bias, {});
+    expect_identical(got.x.data(), want.x.data());
+    expect_identical(got.y.data(), want.y.data());
+    expect_identical(computed(in_parts).data(), want.x.data());
+  }
+}
+
 TEST(ResidualNormTest, NoTokens) {
   for (const bool is_rms_norm : {true, false}) {
     OpCase c = case_of({0, 2, 8}, {.is_rms_norm = is_rms_norm});

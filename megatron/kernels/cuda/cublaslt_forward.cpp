@@ -63,3 +63,7 @@ MG_FORWARD(library(), cublasStatus_t, cublasLtMatrixLayoutInit_internal,
            (cublasLtMatrixLayout_t layout, size_t size, cudaDataType type, uint64_t rows,
             uint64_t cols, int64_t ld),
            (layout, size, type, rows, cols, ld))
+MG_FORWARD(library(), cublasStatus_t, cublasLtMatrixLayoutSetAttribute,
+           (cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+            const void* value, size_t size),
+           (layout, attribute, value, size))

@@ -1,7 +1,9 @@
 #include "megatron/kernels/matmul.h"
 
+#include <algorithm>
 #include <bit>
 
+#include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/matmul_plans.h"
 
 namespace megatron::kernels::cuda {
@@ -61,6 +63,35 @@ void matmul(TensorView c, ConstView a, Transpose transpose_a, ConstView b, Trans
   product.data = MatmulPlans::of(stream.device).results(stream, product.bytes());
   fused_matmul(product, a, transpose_a, b, transpose_b, ConstView{}, 0, stream);
   add_bias(c, static_cast<const float*>(product.data), bias, beta, stream);
+}
+
+int64_t num_depth_parts(int64_t m, int64_t n, int64_t k, DType dtype, Stream stream) {
+  constexpr int64_t kTile = 64;       // columns of the result that a block of cuBLASLt has
+  constexpr int64_t kDepth = 256;     // what a part has at least
+  constexpr int64_t kFewestGood = 3;  // two parts gain nothing (docs/performance/generation.md)
+  if (m > kMostRowsInParts || size_of(dtype) != 2) return 1;
+  const int64_t tiles = (n + kTile - 1) / kTile;
+  int64_t parts = std::min({kMostDepthParts, multiprocessors(stream.device) / tiles, k / kDepth});
+  while (parts > 1 && k % (parts * kTile) != 0) --parts;
+  return parts < kFewestGood ? 1 : parts;
+}
+
+void matmul_in_parts(TensorView parts, ConstView a, ConstView b, Stream stream) {
+  const MatmulKey key{.m = parts.size(1),
+                      .n = parts.size(2),
+                      .k = a.size(1),
+                      .depth_parts = parts.size(0),
+                      .in = a.dtype,
+                      .in_b = a.dtype,
+                      .out = parts.dtype,
+                      .transpose_b = Transpose::kYes,
+                      .alignment_a = alignment_of(a.data),
+                      .alignment_b = alignment_of(b.data),
+                      .alignment_c = alignment_of(parts.data)};
+  const MatmulOperands operands{.d = parts.data, .a = a.data, .b = b.data, .c = parts.data};
+  MatmulPlans& plans = MatmulPlans::of(stream.device);
+  MG_CUBLAS(launch(plans.handle(), plans.plan(key, operands, stream), operands,
+                   plans.workspace(stream), stream));
 }
 
 }  // namespace megatron::kernels::cuda

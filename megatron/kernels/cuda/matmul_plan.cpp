@@ -115,6 +115,18 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, int64_t rows, i
                                      static_cast<uint64_t>(rows), cols));
 }
 
+// Makes a layout that of `count` matrices. Each has `cols` of the columns of the row-major matrix
+// and begins `distance` elements after the one before.
+void set_batch(cublasLtMatrixLayoutOpaque_t& layout, int64_t count, int64_t cols,
+               int64_t distance) {
+  const auto set = [&layout](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+    MG_CUBLAS(cublasLtMatrixLayoutSetAttribute(&layout, attribute, &value, sizeof(value)));
+  };
+  set(CUBLASLT_MATRIX_LAYOUT_ROWS, static_cast<uint64_t>(cols));
+  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(count));
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, distance);
+}
+
 }  // namespace
 
 void check_cublas(cublasStatus_t status, const char* call) {
@@ -131,6 +143,7 @@ size_t MatmulKeyHash::operator()(const MatmulKey& key) const {
   mix(static_cast<uint64_t>(key.m));
   mix(static_cast<uint64_t>(key.n));
   mix(static_cast<uint64_t>(key.k));
+  mix(static_cast<uint64_t>(key.depth_parts));
   uint64_t rest = 0;
   for (const int field :
        {static_cast<int>(key.in), static_cast<int>(key.in_b), static_cast<int>(key.out),
@@ -149,14 +162,16 @@ std::string text_of(const MatmulKey& key) {
   const std::string in = key.in == key.in_b
                              ? std::string(name_of(key.in))
                              : fmt::format("{} x {}", name_of(key.in), name_of(key.in_b));
+  const std::string parts =
+      key.depth_parts == 1 ? "" : fmt::format(" in {} parts of the depth", key.depth_parts);
   const std::string scaled = fmt::format("{}{}", text_of(key.blocks_a), text_of(key.blocks_b));
-  return fmt::format("{}x{}x{} {}{} to {}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes",
-                     key.m, key.n, key.k, in, scaled, name_of(key.out),
-                     key.transpose_a == Transpose::kYes ? ", a transposed" : "",
-                     key.transpose_b == Transpose::kYes ? ", b transposed" : "",
-                     key.has_bias ? ", bias" : "", text_of(key.epilogue),
-                     key.has_beta ? ", accumulating" : "", key.allows_tf32 ? ", TF32" : "",
-                     key.alignment_a, key.alignment_b, key.alignment_c);
+  return fmt::format(
+      "{}x{}x{}{} {}{} to {}{}{}{}{}{}{}, addresses multiples of {}, {} and {} bytes", key.m, key.n,
+      key.k, parts, in, scaled, name_of(key.out),
+      key.transpose_a == Transpose::kYes ? ", a transposed" : "",
+      key.transpose_b == Transpose::kYes ? ", b transposed" : "", key.has_bias ? ", bias" : "",
+      text_of(key.epilogue), key.has_beta ? ", accumulating" : "", key.allows_tf32 ? ", TF32" : "",
+      key.alignment_a, key.alignment_b, key.alignment_c);
 }
 
 // cuBLASLt multiplies column-major: c^T = b'^T a'^T, so b is its left factor and a its right one.
@@ -185,6 +200,12 @@ MatmulPlan described(const MatmulKey& key, const MatmulOperands& operands) {
   describe(plan.left, key.in_b, plain_b ? key.k : key.n, plain_b ? key.n : key.k);
   describe(plan.right, key.in, plain_a ? key.m : key.k, plain_a ? key.k : key.m);
   describe(plan.result, key.out, key.m, key.n);
+  if (key.depth_parts > 1) {
+    const int64_t depth = key.k / key.depth_parts;
+    set_batch(plan.left, key.depth_parts, depth, depth);
+    set_batch(plan.right, key.depth_parts, depth, depth);
+    set_batch(plan.result, key.depth_parts, key.n, key.m * key.n);
+  }
   point(plan, operands);
   return plan;
 }

@@ -27,6 +27,7 @@ enum class Epilogue {
 // matmul(), row-major.
 struct MatmulKey {
   int64_t m = 0, n = 0, k = 0;
+  int64_t depth_parts = 1;  // products of parts of k, one after the other in d; b is transposed
   DType in = DType::kFloat32;
   DType in_b = in;  // FP8: a and b may have different types
   DType out = DType::kFloat32;

@@ -56,6 +56,7 @@ struct RowsInMemory {
   const T* x;
   int64_t cols;
 
+  static constexpr unsigned kMostThreads = 1024;  // of a block
   using Raw = RawPack<T>;
   struct Parameters {};
   struct Place {};
@@ -74,7 +75,8 @@ struct RowsInMemory {
 // rows.finish() makes it, with what rows.place() computes for the whole row. With one pack a
 // thread, as when few rows wait for their latency, all loads are under way at once.
 template <class T, int kPacks, bool kIsWarp, class Rows>
-__global__ void __launch_bounds__(kIsWarp ? 128 : 1024) forward_kernel(Forward f, Rows rows) {
+__global__ void __launch_bounds__(kIsWarp ? 128 : Rows::kMostThreads)
+    forward_kernel(Forward f, Rows rows) {
   constexpr bool kIsEarly = kPacks == 1;
   __shared__ float shared[2][kWarp];
   const auto cols = static_cast<int>(f.cols);
@@ -434,6 +436,13 @@ void launch_row_norms(const Forward& f, const Rows& source, unsigned blocks, dim
       stream, f, source);
 }
 
+// forward_kernel with a pack a thread, for rows of at most Rows::kMostThreads packs.
+template <class T, class Rows>
+void launch_few_rows(const Forward& f, const Rows& source, Stream stream, const char* who) {
+  const dim3 block(whole_warps(divided_up(f.cols, kVector)));
+  launch_row_norms<T, 1, false>(f, source, grid_of(f.rows, 1, who), block, stream);
+}
+
 // forward_kernel for rows of at most kMaxBlockPacks * 1024 packs.
 template <class T, class Rows>
 void launch_rows(const Forward& f, const Rows& source, Stream stream, const char* who) {
@@ -450,7 +459,7 @@ void launch_rows(const Forward& f, const Rows& source, Stream stream, const char
   }
   if (packs <= 4 * kWarp) return launch_row_norms<T, 4, true>(f, source, blocks, block, stream);
   if (f.rows <= kMostOverlapped && packs <= 1024) {  // the GPU has room for more threads a row
-    return launch_row_norms<T, 1, false>(f, source, blocks, dim3(whole_warps(packs)), stream);
+    return launch_few_rows<T>(f, source, stream, who);
   }
   const dim3 threads(whole_warps(divided_up(packs, kMaxBlockPacks)));
   launch_row_norms<T, kMaxBlockPacks, false>(f, source, blocks, threads, stream);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "megatron/kernels/cuda/norm_rows.cuh"
+#include "megatron/kernels/matmul.h"
 
 namespace megatron::kernels::cuda {
 namespace {
@@ -12,20 +13,63 @@ constexpr int64_t kMaxColumns = 8192;
 // Threads of a block of the backward pass: all its blocks fit on the GPU at once.
 constexpr unsigned kBlockThreads = 256;
 
+// A branch of elements D.
+template <class D>
+struct WholeBranch {
+  const D* data;
+
+  static constexpr unsigned kMostThreads = 1024;  // of a block, for the registers of Raw
+  using Raw = RawPack<D>;
+  __device__ Raw fetch(int64_t at) const { return load_pack(data + at); }
+  __device__ Floats floats(const Raw& raw) const { return unpacked(raw); }
+};
+
+// A branch that is the sum of parts, `distance` elements apart.
+struct BranchInParts {
+  const float* data;
+  int64_t distance;
+  int parts;
+
+  static constexpr unsigned kMostThreads = 512;
+  struct Raw {
+    RawPack<float> parts[kMostDepthParts];
+  };
+  __device__ Raw fetch(int64_t at) const {
+    Raw raw{};
+#pragma unroll
+    for (int i = 0; i < kMostDepthParts; ++i) {
+      if (i < parts) raw.parts[i] = load_pack(data + i * distance + at);
+    }
+    return raw;
+  }
+  __device__ Floats floats(const Raw& raw) const {
+    Floats sum = unpacked(raw.parts[0]);
+#pragma unroll
+    for (int i = 1; i < kMostDepthParts; ++i) {
+      if (i >= parts) continue;
+      const Floats part = unpacked(raw.parts[i]);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) sum.values[j] = __fadd_rn(sum.values[j], part.values[j]);
+    }
+    return sum;
+  }
+};
+
 // Packs of x = residual + dropout(branch + bias), stored before their norm. The rounded products
 // and sums prevent contraction by the compiler, for the CPU's bits.
-template <class T, class D>
+template <class T, class Branch>
 struct ResidualRows {
   T* x;
   const T* residual;
-  const D* branch;
+  Branch branch;
   Source bias;
   DropoutMask mask;
   int64_t cols;
 
+  static constexpr unsigned kMostThreads = Branch::kMostThreads;
   struct Raw {
     RawPack<T> residual;
-    RawPack<D> branch;
+    typename Branch::Raw branch;
   };
   using Parameters = Words;
   using Place = MaskRow;
@@ -36,11 +80,11 @@ struct ResidualRows {
   }
   __device__ Raw fetch(int64_t row, int column) const {
     const int64_t at = row * cols + column;
-    return {load_pack(residual + at), load_pack(branch + at)};
+    return {load_pack(residual + at), branch.fetch(at)};
   }
   __device__ RawPack<T> finish(int64_t row, int column, const Raw& raw,
                                const Parameters& parameters, const Place& place) const {
-    Floats sum = unpacked(raw.branch);
+    Floats sum = branch.floats(raw.branch);
     if (!bias.is_null()) {
       const Floats b = bias.floats(parameters);
 #pragma unroll
@@ -102,15 +146,30 @@ bool residual_norm_forward(TensorView x, TensorView y, TensorView mean, TensorVi
                         .cols = cols,
                         .weight_offset = norm.weight_offset,
                         .epsilon = norm.epsilon};
-  return dispatch_pair(x.dtype, branch.dtype, [&]<class T, class D>() {
-    const ResidualRows<T, D> rows{.x = x.as<T>(),
-                                  .residual = residual.as<T>(),
-                                  .branch = branch.as<D>(),
-                                  .bias = source_of(bias, cols, kWho),
-                                  .mask = dropout_mask_of(key, x.size(1)),
-                                  .cols = cols};
-    launch_rows<T>(forward, rows, stream, kWho);
+  const auto rows_of = [&]<class T, class Branch>(const Branch& of) {
+    return ResidualRows<T, Branch>{.x = x.as<T>(),
+                                   .residual = residual.as<T>(),
+                                   .branch = of,
+                                   .bias = source_of(bias, cols, kWho),
+                                   .mask = dropout_mask_of(key, x.size(1)),
+                                   .cols = cols};
+  };
+  if (branch.shape.rank() == 3) {
+    return dispatch_pair(x.dtype, branch.dtype, [&]<class T, class D>() {
+      const WholeBranch<D> whole{branch.as<D>()};
+      launch_rows<T>(forward, rows_of.template operator()<T>(whole), stream, kWho);
+    });
+  }
+  const BranchInParts in_parts{branch.as<float>(), x.numel(), static_cast<int>(branch.size(0))};
+  dispatch_floating(x.dtype, kWho, [&]<class T>() {
+    launch_few_rows<T>(forward, rows_of.template operator()<T>(in_parts), stream, kWho);
   });
+  return true;
+}
+
+bool residual_norm_adds_parts(const Shape& x, int64_t parts) {
+  return parts <= kMostDepthParts && x[0] * x[1] <= kMostOverlapped && x[2] % kVector == 0 &&
+         x[2] <= int64_t{BranchInParts::kMostThreads} * kVector;
 }
 
 bool residual_norm_backward(const ResidualNormGradients& out, ConstView dx_past, ConstView dy,

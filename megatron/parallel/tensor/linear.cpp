@@ -117,8 +117,11 @@ Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearS
   return {dx.finish(), dweight.result(), std::move(dbias)};
 }
 
-Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp) {
-  if (tp.size() == 1) return linear_forward(x, weight, Variable());
+Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp,
+                            bool may_give_parts) {
+  if (tp.size() == 1) {
+    return may_give_parts ? linear_in_parts(x, weight) : linear_forward(x, weight, Variable());
+  }
   const Shape whole = x.shape().with(-1, weight.size(0));
   if (!tp.sequence_parallel) {
     Tensor y = linear_forward(x, weight, Variable());
@@ -254,16 +257,25 @@ void RowParallelLinear::round_weight(InferenceWeights form) const {
 bool RowParallelLinear::has_rounded_weight() const { return rounded_->scales.defined(); }
 
 Variable RowParallelLinear::forward_without_bias(const Variable& x,
-                                                 const DropoutKey& adapter_dropout) const {
-  const Variable y = has_rounded_weight() ? rounded_row_parallel_linear(x, *rounded_, tp_)
-                     : fp8_               ? fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_)
-                                          : row_parallel_linear(x, weight_, tp_);
+                                                 const DropoutKey& adapter_dropout,
+                                                 bool may_give_parts) const {
+  Variable y;
+  if (has_rounded_weight()) {
+    y = rounded_row_parallel_linear(x, *rounded_, tp_);
+  } else if (fp8_) {
+    y = fp8_row_parallel_linear(x, {*fp8_, weight_}, tp_);
+  } else {
+    y = row_parallel_linear(x, weight_, tp_, may_give_parts && !adapter_);
+  }
   return adapter_ ? add(y, adapter_->forward(x, adapter_dropout)) : y;
 }
 
-Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp) {
-  if (tp.size() == 1) return linear(x, weight, Variable());
+Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp,
+                             bool may_give_parts) {
+  const bool gives_parts = may_give_parts && !grad_enabled();
+  if (tp.size() == 1 && !gives_parts) return linear(x, weight, Variable());
   const TraceRange range("row_parallel_linear", x.stream());
+  if (gives_parts) return Variable(row_parallel_forward(x.data(), weight, tp, true));
   return record("row_parallel_linear", row_parallel_forward(x.data(), weight, tp), {x, weight},
                 [x = x.data(), saved = linear_saved(weight, Variable()), tp](
                     const Tensor& dy, const Wants& wants) -> Grads {

@@ -106,7 +106,9 @@ class RowParallelLinear final : public Module {
                     const Placement& placement);
   ~RowParallelLinear() override;
 
-  Variable forward_without_bias(const Variable& x, const DropoutKey& adapter_dropout = {}) const;
+  // May give y in parts [p, s, b, out] (linear_in_parts()) if `may_give_parts`.
+  Variable forward_without_bias(const Variable& x, const DropoutKey& adapter_dropout = {},
+                                bool may_give_parts = false) const;
   const Variable& bias() const { return bias_; }
   const Variable& weight() const { return weight_; }
   bool has_adapter() const { return adapter_.has_value(); }
@@ -132,7 +134,9 @@ class RowParallelLinear final : public Module {
 //   bias may be undefined
 Variable column_parallel_linear(const Variable& x, const Variable& weight, const Variable& bias,
                                 const TensorParallel& tp);
-Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp);
+//   may_give_parts  without gradients y may be [p, s, b, out] (linear_in_parts())
+Variable row_parallel_linear(const Variable& x, const Variable& weight, const TensorParallel& tp,
+                             bool may_give_parts = false);
 
 // Parts of the two layers, for fused ops.
 
@@ -146,8 +150,9 @@ Shape whole_shape(const Tensor& x, const TensorParallel& tp);
 Grads column_parallel_gradients(const Tensor& dy, const Tensor& x, const LinearSaved& saved,
                                 const Wants& wants, const TensorParallel& tp);
 
-// x [s, b, in/tp] -> x weight^T, summed over ranks.
-Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp);
+// x [s, b, in/tp] -> x weight^T, summed over ranks; in parts if they may be given and are faster.
+Tensor row_parallel_forward(const Tensor& x, const Variable& weight, const TensorParallel& tp,
+                            bool may_give_parts = false);
 // Calls input_gradient() with all rows of dy, gathered, and returns the gradient of the weight:
 // undefined if it is not wanted, or was added to a main gradient.
 //   dy like the output of row_parallel_forward   x [s, b, in/tp]

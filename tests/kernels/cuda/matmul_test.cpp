@@ -1,7 +1,9 @@
 #include "megatron/kernels/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -172,6 +174,64 @@ TEST_F(MatmulCudaTest, GivesTheSameBitsEveryTime) {
     first.push_back(t[0].to(Stream{}));
     expect_identical(first.back(), first.front(), "run " + std::to_string(i));
   }
+}
+
+// Each part is the product of its columns.
+TEST_F(MatmulCudaTest, PartsOfTheDepth) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    constexpr std::array<int64_t, 4> kCases[] = {
+        {1, 64, 128, 2}, {8, 1600, 1600, 5}, {33, 1024, 4096, 8}};
+    for (const auto& [m, n, k, num_parts] : kCases) {
+      SCOPED_TRACE(std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k));
+      const Tensor a = random_normal({m, k}, {.seed = 1, .dtype = dtype});
+      const Tensor b = random_normal({n, k}, {.seed = 2, .dtype = dtype});
+      Tensor parts({num_parts, m, n}, DType::kFloat32, stream());
+      kernels::matmul_in_parts(parts.view(), a.to(stream()).view(), b.to(stream()).view(),
+                               stream());
+      const Tensor got = parts.to(Stream{});
+      const int64_t depth = k / num_parts;
+      // Rows of one part of the columns.
+      const auto columns = [depth](const Tensor& x, int64_t part) {
+        Tensor cut({x.size(0), depth}, x.dtype(), Stream{});
+        for (int64_t row = 0; row < x.size(0); ++row) {
+          std::memcpy(cut.slice(row, 1).view().data,
+                      static_cast<const char*>(x.slice(row, 1).view().data) +
+                          part * depth * size_of(x.dtype()),
+                      static_cast<size_t>(depth * size_of(x.dtype())));
+        }
+        return cut;
+      };
+      for (int64_t part = 0; part < num_parts; ++part) {
+        Tensor want({m, n}, DType::kFloat32, Stream{});
+        kernels::matmul(want.view(), columns(a, part).view(), Transpose::kNo,
+                        columns(b, part).view(), Transpose::kYes, ConstView{}, 0, Stream{});
+        const Tolerance tolerance = tolerance_of(DType::kFloat32).for_terms(depth);
+        expect_close(
+            got.slice(part, 1).reshape({m, n}), want,
+            {.relative = tolerance.relative,
+             .absolute = tolerance_of(DType::kFloat32).relative * static_cast<double>(depth + 1)},
+            "part " + std::to_string(part));
+      }
+    }
+  }
+}
+
+// A narrow product of few rows fills the GPU by parts; other products stay whole.
+TEST_F(MatmulCudaTest, NumbersOfParts) {
+  const auto parts = [](int64_t m, int64_t n, int64_t k, DType dtype) {
+    return kernels::num_depth_parts(m, n, k, dtype, stream());
+  };
+  constexpr DType kBf16 = DType::kBFloat16;
+  for (const int64_t k : {1600, 6400}) {
+    EXPECT_GT(parts(32, 1600, k, kBf16), 1);
+    EXPECT_EQ(k % (64 * parts(32, 1600, k, kBf16)), 0);
+  }
+  EXPECT_EQ(parts(65, 1600, 6400, kBf16), 1);
+  EXPECT_EQ(parts(32, 1600, 6400, DType::kFloat32), 1);
+  EXPECT_EQ(parts(32, 50304, 1600, kBf16), 1);
+  EXPECT_EQ(parts(32, 4096, 4096, kBf16), 1);  // of 132 multiprocessors a part has the half
+  EXPECT_EQ(parts(32, 1600, 64, kBf16), 1);
+  EXPECT_EQ(kernels::num_depth_parts(32, 1600, 6400, kBf16, Stream{}), 1);
 }
 
 // TF32 keeps 10 bits of the factors: seen in the result when asked for, and only then (the other

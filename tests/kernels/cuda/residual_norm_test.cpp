@@ -173,6 +173,49 @@ TEST_F(ResidualNormCudaTest, AddressesThatAreNotMultiplesOfSixteenBytes) {
   check({.stream = kFp32, .branch = kFp32, .dropout = 0.2f, .misaligned_by = 1}, {37, 2, 1024});
 }
 
+// With a branch in parts the bits are those of their sum in fp32.
+TEST_F(ResidualNormCudaTest, ABranchInParts) {
+  for (const DType dtype : {kBf16, kFp16, kFp32}) {
+    for (const Shape& shape : {Shape{1, 1, 8}, Shape{32, 1, 1600}, Shape{16, 4, 4096}}) {
+      for (const int64_t num_parts : {1, 2, 5, 8}) {
+        const Kind kind{dtype, dtype, num_parts == 2, num_parts != 5, num_parts == 8 ? 0.2f : 0};
+        SCOPED_TRACE(text_of(kind, shape) + " parts " + std::to_string(num_parts));
+        ASSERT_TRUE(kernels::residual_norm_adds_parts(shape, num_parts, stream()));
+        const Tensor parts = random_normal({num_parts, shape[0], shape[1], shape[2]}, {.seed = 9});
+        Tensor sum = zeros(shape, kFp32, Stream{});
+        for (int64_t i = 0; i < sum.numel(); ++i) {
+          float total = 0;
+          for (int64_t part = 0; part < num_parts; ++part) {
+            total += parts.span<float>()[static_cast<size_t>(part * sum.numel() + i)];
+          }
+          sum.span<float>()[static_cast<size_t>(i)] = total;
+        }
+        std::vector<Tensor> one = forward_tensors(kind, shape);
+        for (Tensor& x : one) x = x.to(stream());
+        std::vector<Tensor> two;
+        for (const Tensor& x : one) two.push_back(copied(x));
+        one[4] = parts.to(stream());
+        forward(kind, one, stream());
+        two[4] = sum.reshape({1, shape[0], shape[1], shape[2]}).to(stream());
+        forward(kind, two, stream());
+        for (size_t i = 0; i < 4; ++i) {
+          expect_identical(one[i].to(Stream{}), two[i].to(Stream{}), "tensor " + std::to_string(i));
+        }
+        if (dtype != kFp32) continue;
+        two[4] = sum.to(stream());
+        forward(kind, two, stream());
+        for (size_t i = 0; i < 4; ++i) {
+          expect_close(one[i].to(Stream{}), two[i].to(Stream{}), tolerance_for(kFp32, shape));
+        }
+      }
+    }
+  }
+  EXPECT_FALSE(kernels::residual_norm_adds_parts({65, 1, 1600}, 5, stream()));
+  EXPECT_FALSE(kernels::residual_norm_adds_parts({32, 1, 1601}, 5, stream()));
+  EXPECT_FALSE(kernels::residual_norm_adds_parts({32, 1, 4104}, 5, stream()));
+  EXPECT_FALSE(kernels::residual_norm_adds_parts({32, 1, 1600}, 9, stream()));
+}
+
 // What the fused kernel stores is what the separate kernels store, bit by bit.
 TEST_F(ResidualNormCudaTest, ForwardHasTheBitsOfTheSeparateKernels) {
   for (const Kind& kind : {Kind{kBf16, kBf16, false, true, 0.1f}, Kind{kBf16, kBf16, true, false},
