@@ -4,11 +4,12 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 # Objects are cached by their content, not by the place of the tree, so clones and worktrees share
-# them. With precompiled headers ccache needs these permissions to keep objects.
+# them. With precompiled headers ccache needs these permissions to keep objects, and reads a sum of
+# theirs if there is one (cmake/precompiled.cmake).
 find_program(CCACHE ccache)
 if(CCACHE)
   set(MG_CCACHE ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=true
-    CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+    CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_PCH_EXTSUM=true ${CCACHE})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${MG_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${MG_CCACHE})
 endif()

@@ -6,12 +6,32 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   set(MG_COMMON_HEADERS
     <algorithm> <chrono> <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span> <string>
     <string_view> <thread> <vector> <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp>)
-  # ccache compares a precompiled header's bytes.
   if(MG_PRECOMPILE)
     target_compile_options(mg_flags INTERFACE
       "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
+    # As CMake's own, without a second option that has the folder's name and no effect.
+    set(CMAKE_CXX_COMPILE_OPTIONS_USE_PCH -Xclang -include-pch -Xclang <PCH_FILE>)
   endif()
 endif()
+
+# clang's precompiled header has the folder's name, so clones would share no objects: ccache compares
+# this sum of what is precompiled in its place. It is made anew when CMake configures the build.
+function(mg_write_sum name)
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${name}.dir)
+  list(TRANSFORM ARGN PREPEND "#include ")
+  list(JOIN ARGN "\n" text)
+  file(WRITE ${folder}/headers.cpp "${text}\n")
+  separate_arguments(flags UNIX_COMMAND "${CMAKE_CXX_FLAGS} -std=c++20 -march=${MG_CPU_ARCH}")
+  if(MG_SANITIZE)
+    list(APPEND flags -fsanitize=${MG_SANITIZE})
+  endif()
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} ${flags} -E -P ${folder}/headers.cpp
+    OUTPUT_FILE ${folder}/headers.ii ERROR_QUIET RESULT_VARIABLE status)
+  if(status EQUAL 0)
+    file(SHA256 ${folder}/headers.ii sum)
+    file(WRITE ${folder}/cmake_pch.hxx.pch.sum ${sum})
+  endif()
+endfunction()
 
 # mg_precompile(mg_headers LIBS fmt::fmt HEADERS <vector> ...): an object library whose headers other
 # targets take over with "REUSE_FROM mg_headers". They must define its macros, and have its options.
@@ -20,6 +40,9 @@ function(mg_precompile name)
   add_library(${name} OBJECT ${PROJECT_SOURCE_DIR}/cmake/precompiled.cpp)
   target_link_libraries(${name} PRIVATE mg_flags ${PRE_LIBS})
   target_precompile_headers(${name} PRIVATE ${PRE_HEADERS})
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    mg_write_sum(${name} ${PRE_HEADERS})
+  endif()
 endfunction()
 
 if(MG_PRECOMPILE AND MG_COMMON_HEADERS)
