@@ -18,6 +18,7 @@ endif()
 # this sum of what is precompiled in its place. It is made anew when CMake configures the build.
 function(mg_write_sum name)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/${name}.dir)
+  file(REMOVE ${folder}/cmake_pch.hxx.pch.sum)  # without it ccache compares the header itself
   list(TRANSFORM ARGN PREPEND "#include ")
   list(JOIN ARGN "\n" text)
   file(WRITE ${folder}/headers.cpp "${text}\n")

@@ -37,12 +37,15 @@ TEST_F(AttentionCudaTest, CudnnServesTraining) {
 // The plan that a search finds replaces cuDNN's first offer, which is the fastest for the second
 // problem. The search runs the call several times.
 TEST_F(AttentionCudaTest, SearchedPlansOfCudnnGiveTheSameBitsEveryTime) {
+  if (!kernels::cuda::has_cudnn_attention()) {
+    GTEST_SKIP() << "built without the headers of cudnn-frontend: not run";
+  }
   const TemporaryDirectory directory;
   ::setenv("MEGATRON_MATMUL_CACHE", (directory.path() / "choices.txt").c_str(), 0);
   for (Problem p : {self_attention("large", 1024, 4, 16, 16, 64),
                     self_attention("large heads", 2048, 2, 16, 16, 128)}) {
     p.dtype = DType::kBFloat16;
-    if (!is_served_by_cudnn(p)) GTEST_SKIP() << "no cuDNN: not run";
+    ASSERT_TRUE(is_served_by_cudnn(p)) << text_of(p) << ": see the warning above for why not";
     const Buffers want = run(p, stream(), Path::kChosen);
     Stream searching = stream();
     searching.options.searches_algorithms = true;
