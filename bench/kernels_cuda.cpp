@@ -11,6 +11,7 @@
 #include "megatron/kernels/bias_activation.h"
 #include "megatron/kernels/cross_entropy.h"
 #include "megatron/kernels/dropout.h"
+#include "megatron/kernels/fp8_rows.h"
 #include "megatron/kernels/matmul.h"
 #include "megatron/kernels/norm.h"
 #include "megatron/kernels/paged_attention.h"
@@ -176,16 +177,28 @@ void attention(int64_t samples, int64_t length, int64_t heads, int64_t d, Stream
 
 // Steps of generation: `rows` texts of `length` tokens, in pages of 16 that lie in mixed order. The
 // calls go round several stores, so that no call finds its keys in the cache.
-void pages(int64_t rows, int64_t length, int64_t heads, int64_t groups, int64_t d, Stream s) {
+void pages(int64_t rows, int64_t length, int64_t heads, int64_t groups, int64_t d, DType dtype,
+           Stream s) {
   constexpr int64_t kPageTokens = 16;
   const int64_t most = (length + kPageTokens - 1) / kPageTokens;
   const Shape shape = {rows * most, kPageTokens, groups, d};
-  const int64_t bytes = 2 * rows * length * groups * d * 2;
+  const bool is_fp8 = is_float8(dtype);
+  const int64_t bytes = 2 * rows * length * groups * (is_fp8 ? d + 4 : d * 2);
   std::vector<Tensor> keys, values;
+  const auto rounded = [&](const Tensor& x) {
+    if (!is_fp8) return x;
+    Tensor numbers(shape, dtype, s);
+    Tensor scales({x.numel() / d}, DType::kFloat32, s);
+    kernels::fp8_quantize_rows(numbers.reshape({scales.numel(), d}).view(), scales.view(),
+                               x.reshape({scales.numel(), d}).view(), s);
+    return numbers;
+  };
   for (int64_t i = 0; i < 1 + (int64_t{1} << 28) / bytes; ++i) {
-    keys.push_back(some(shape, 1, s));
-    values.push_back(some(shape, -1, s));
+    keys.push_back(rounded(some(shape, 1, s)));
+    values.push_back(rounded(some(shape, -1, s)));
   }
+  Tensor scales;
+  if (is_fp8) scales = full({rows * most, kPageTokens, groups, 2}, 0.01f, DType::kFloat32, s);
   std::vector<int32_t> pages;
   for (int64_t i = 0; i < rows * most; ++i) {
     pages.push_back(static_cast<int32_t>(i * 7919 % (rows * most)));
@@ -203,12 +216,14 @@ void pages(int64_t rows, int64_t length, int64_t heads, int64_t groups, int64_t 
   const auto in = kernels::split_qkv(qkv.view(), heads, groups);
   size_t next = 0;
   const std::string what = std::to_string(rows) + " texts of " + std::to_string(length) + ", " +
-                           std::to_string(heads) + "/" + std::to_string(groups);
+                           std::to_string(heads) + "/" + std::to_string(groups) +
+                           (is_fp8 ? " FP8" : "");
   measure(what.c_str(), d, bytes, s, [&] {
     const size_t i = next++ % keys.size();
-    kernels::paged_attention(kernels::heads_of(out.view(), heads), keys[i].view(), values[i].view(),
-                             in.q, in.k, in.v, {table.view(), lengths.view(), all.view(), length},
-                             {.scale = 0.1f}, workspace.view(), s);
+    kernels::paged_attention(
+        kernels::heads_of(out.view(), heads),
+        {keys[i].view(), values[i].view(), is_fp8 ? scales.view() : TensorView{}}, in.q, in.k, in.v,
+        {table.view(), lengths.view(), all.view(), length}, {.scale = 0.1f}, workspace.view(), s);
   });
 }
 
@@ -321,10 +336,12 @@ int main(int argc, char** argv) {
     attention(32, 512, 16, 64, s);
   }
   if (wants("pages")) {
-    pages(256, 1200, 32, 8, 128, s);
-    pages(128, 1000, 32, 8, 128, s);
-    pages(8, 4000, 32, 8, 128, s);
-    pages(32, 200, 25, 25, 64, s);
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat8E4M3}) {
+      pages(256, 1200, 32, 8, 128, dtype, s);
+      pages(128, 1000, 32, 8, 128, dtype, s);
+      pages(8, 4000, 32, 8, 128, dtype, s);
+      pages(32, 200, 25, 25, 64, dtype, s);
+    }
   }
   if (wants("parts")) {
     for (const int64_t rows : {2, 8, 32, 64}) {

@@ -224,6 +224,7 @@ void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags) {
             "Tokens that the cache holds; 0: --generate-rows texts of full length. Texts that have "
             "come unequally far need less.");
   add_inference_weights(table, flags.weights);
+  add_kv_cache_dtype(table, flags.kv_cache);
 }
 
 nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
@@ -249,7 +250,8 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
     initialize(*gpt, 1);
   }
   round_weights(t5 ? static_cast<const Module&>(*t5) : *gpt, flags.weights, stream->get());
-  const InferenceModel model = t5 ? InferenceModel(*t5, parallel) : InferenceModel(*gpt, parallel);
+  InferenceModel model = t5 ? InferenceModel(*t5, parallel) : InferenceModel(*gpt, parallel);
+  model.kv_cache = flags.kv_cache;
 
   const int64_t length = flags.prompt_tokens + flags.new_tokens;
   EngineOptions options;
@@ -275,6 +277,7 @@ nlohmann::ordered_json measured_generation(const GenerationBenchFlags& given,
   report["system"] = "megatron.cpp";
   report["mode"] = name_of(config.params_dtype);
   report["weights"] = name_of(flags.weights);
+  report["kv_cache"] = name_of(flags.kv_cache);
   report["device"] = stream->get().device.str();
   report["threads"] = num_threads();
   report["ranks"] = world.size();

@@ -7,6 +7,7 @@
 #include "megatron/parallel/tensor/rounded_linear.h"
 #include "megatron/settings/flag_table.h"
 #include "megatron/settings/training_args.h"
+#include "megatron/transformer/kv_cache.h"
 
 namespace megatron::cli {
 
@@ -23,6 +24,7 @@ struct GenerationBenchFlags {
   int64_t max_step_tokens = 2048;
   int64_t cache_tokens = 0;  // 0: all texts at once have room at their full length
   InferenceWeights weights = InferenceWeights::kModel;
+  KvCacheType kv_cache = KvCacheType::kModel;
 };
 void add_generation_flags(FlagTable& table, GenerationBenchFlags& flags);
 

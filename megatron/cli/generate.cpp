@@ -79,6 +79,7 @@ FlagTable flags_of(GenerateFlags& flags) {
                    "Put the end-of-document token before each prompt, which may then be empty.");
   table.add_switch("--ignore-eod", flags.ignore_eod, "Continue after the end-of-document token.");
   table.add("--seed", flags.seed, "Seed of the draws.");
+  add_kv_cache_dtype(table, flags.model.kv_cache);
   table.group("output");
   table.add_switch("--json", flags.as_json, "Print one JSON object per prompt instead of text.");
   table.add_switch("--logprobs", flags.logprobs,

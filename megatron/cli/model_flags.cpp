@@ -17,6 +17,13 @@ void add_inference_weights(FlagTable& table, InferenceWeights& weights) {
                    "inputs, to E4M3 (fp8, for GPUs of compute capability 9.0; slow on the CPU).");
 }
 
+void add_kv_cache_dtype(FlagTable& table, KvCacheType& type) {
+  table.add_choice("--kv-cache-dtype", type,
+                   {{"auto", KvCacheType::kModel}, {"fp8", KvCacheType::kFp8}},
+                   "Keys and values of earlier tokens: as the model has them, or rounded to E4M3 "
+                   "with a scale for each head of a token, in about half the memory.");
+}
+
 void add_model_flags(FlagTable& table, ModelFlags& flags) {
   frontends::apply_accelerate_degrees(flags.parallel,
                                       [](const char* name) { return std::getenv(name); });

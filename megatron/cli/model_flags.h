@@ -12,5 +12,7 @@ struct ModelFlags : ModelChoice {
 };
 void add_model_flags(FlagTable& table, ModelFlags& flags);
 void add_inference_weights(FlagTable& table, InferenceWeights& weights);
+// For commands that generate.
+void add_kv_cache_dtype(FlagTable& table, KvCacheType& type);
 
 }  // namespace megatron::cli

@@ -81,6 +81,7 @@ FlagTable flags_of(ServeFlags& flags) {
   table.add("--cache-tokens", flags.service.engine.cache_tokens,
             "Tokens that the cache holds, and tokens of the prompts that a T5's encoder keeps; 0: "
             "four texts of the model's length.");
+  add_kv_cache_dtype(table, flags.model.kv_cache);
   table.add_switch("--no-prefix-reuse", flags.no_prefix_reuse,
                    "Read every prompt anew, although the cache has its beginning.");
   table.add("--max-queue", flags.service.max_queue, "Requests that may wait; others get 429.");

@@ -8,6 +8,7 @@
 #include "megatron/kernels/draw.h"
 #include "megatron/models/gpt/gpt_model.h"
 #include "megatron/models/t5/t5_model.h"
+#include "megatron/transformer/kv_cache.h"
 
 namespace megatron {
 
@@ -34,6 +35,7 @@ struct InferenceModel {
   const GptModel* gpt = nullptr;  // either a GPT ...
   const T5Model* t5 = nullptr;    // ... or a T5
   ParallelContext parallel;
+  KvCacheType kv_cache = KvCacheType::kModel;
 };
 
 // Whether this rank draws tokens: the first rank of the last stage.

@@ -86,9 +86,13 @@ class CachedText {
         .tokens.front();
   }
   KvCache cache_of(const std::vector<int32_t>& pages) const {
-    return {
-        model_.config(), model_.decoder_layers(), model_.parallel.tensor.size(), std::ssize(pages),
-        kPageTokens,     model_.stream()};
+    return {model_.config(),
+            model_.decoder_layers(),
+            model_.parallel.tensor.size(),
+            std::ssize(pages),
+            kPageTokens,
+            model_.stream(),
+            model_.kv_cache};
   }
   PagedBatch batch_of(const PagedRow& row) const {
     const TransformerConfig& config = model_.config();

@@ -50,7 +50,8 @@ bool has_rounded_weights(const GptModel& model) {
 
 bool TextStep::takes(const InferenceModel& model, const KvCache& cache) {
   return model.gpt != nullptr && model.parallel.model.size() == 1 &&
-         has_plain_layers(model.config()) && !has_rounded_weights(*model.gpt) &&
+         cache.type() == KvCacheType::kModel && has_plain_layers(model.config()) &&
+         !has_rounded_weights(*model.gpt) &&
          kernels::has_decode_text(shape_of(model.config(), cache.page_tokens()),
                                   model.stream().device);
 }

@@ -1,5 +1,6 @@
 #include "megatron/kernels/paged_attention.h"
 
+#include <string>
 #include <vector>
 
 #include "megatron/core/error.h"
@@ -8,14 +9,22 @@
 namespace megatron::kernels {
 namespace {
 
-void expect_pages(ConstView keys, ConstView values, const ConstHeadsView& k,
-                  const ConstHeadsView& v) {
-  expect_shape(keys.shape, {keys.size(0), keys.size(1), k.heads, k.d}, "paged_attention: keys");
-  expect_shape(values.shape, keys.shape, "paged_attention: values");
+// That pages fit keys or queries `x` of `groups` groups.
+void expect_pages(const KeyValuePages& pages, int64_t groups, int64_t d, DType dtype) {
+  const TensorView& keys = pages.keys;
+  expect_shape(keys.shape, {keys.size(0), keys.size(1), groups, d}, "paged_attention: keys");
+  expect_shape(pages.values.shape, keys.shape, "paged_attention: values");
+  expect_dtype(pages.values.dtype, keys.dtype, "paged_attention: values");
+  if (!pages.has_scales()) return expect_dtype(keys.dtype, dtype, "paged_attention: keys");
+  expect_dtype(keys.dtype, DType::kFloat8E4M3, "paged_attention: keys");
+  expect_shape(pages.scales.shape, {keys.size(0), keys.size(1), groups, 2},
+               "paged_attention: scales");
+  expect_dtype(pages.scales.dtype, DType::kFloat32, "paged_attention: scales");
+}
+void expect_keys(const KeyValuePages& pages, const ConstHeadsView& k, const ConstHeadsView& v) {
+  expect_pages(pages, k.heads, k.d, k.dtype);
   expect_shape({v.s, v.b, v.heads, v.d}, {k.s, 1, k.heads, k.d}, "paged_attention: v");
-  expect_dtype(values.dtype, keys.dtype, "paged_attention: values");
-  expect_dtype(k.dtype, keys.dtype, "paged_attention: k");
-  expect_dtype(v.dtype, keys.dtype, "paged_attention: v");
+  expect_dtype(v.dtype, k.dtype, "paged_attention: v");
 }
 
 void expect_table(const PageTable& table) {
@@ -43,33 +52,29 @@ std::vector<int32_t> new_slots(const PageTable& table, int64_t tokens, int64_t p
 
 }  // namespace
 
-void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHeadsView q,
-                     ConstHeadsView k, ConstHeadsView v, const PageTable& table,
-                     const PagedSettings& settings, TensorView workspace, Stream stream) {
+void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q, ConstHeadsView k,
+                     ConstHeadsView v, const PageTable& table, const PagedSettings& settings,
+                     TensorView workspace, Stream stream) {
   expect_shape({out.s, out.b, out.heads, out.d}, {q.s, 1, q.heads, q.d}, "paged_attention: out");
   expect_dtype(out.dtype, q.dtype, "paged_attention: out");
   const bool has_new_tokens = k.data != nullptr;
   if (has_new_tokens) {
     expect_shape({k.s, k.b, k.d}, {q.s, 1, q.d}, "paged_attention: k");
     expect_dtype(k.dtype, q.dtype, "paged_attention: k");
-    expect_pages(keys, values, k, v);
+    expect_keys(pages, k, v);
   } else {
-    expect_shape(keys.shape, {keys.size(0), keys.size(1), keys.size(2), q.d},
-                 "paged_attention: keys");
-    expect_shape(values.shape, keys.shape, "paged_attention: values");
-    expect_dtype(keys.dtype, q.dtype, "paged_attention: keys");
-    expect_dtype(values.dtype, q.dtype, "paged_attention: values");
+    expect_pages(pages, pages.keys.size(2), q.d, q.dtype);
   }
   expect_table(table);
   if (stream.is_cpu()) {
     if (has_new_tokens) {
-      const std::vector<int32_t> slots = new_slots(table, k.s, keys.size(1));
-      cpu::put_into_pages(keys, values, k, v, {slots.data(), {k.s}, DType::kInt32}, stream);
+      const std::vector<int32_t> slots = new_slots(table, k.s, pages.page_tokens());
+      cpu::put_into_pages(pages, k, v, {slots.data(), {k.s}, DType::kInt32}, stream);
     }
-    return cpu::paged_attention(out, q, keys, values, table, settings, stream);
+    return cpu::paged_attention(out, q, pages, table, settings, stream);
   }
   if constexpr (kBuiltWithCuda) {
-    return cuda::paged_attention(out, keys, values, q, k, v, table, settings, workspace, stream);
+    return cuda::paged_attention(out, pages, q, k, v, table, settings, workspace, stream);
   }
   throw_built_without_cuda("paged_attention");
 }
@@ -82,16 +87,33 @@ int64_t paged_attention_workspace_bytes(int64_t rows, int64_t heads, int64_t d, 
   return (rows * heads * 4 + 15) / 16 * 16 + rows * heads * parts * (d + 2) * 4;
 }
 
-void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,
-                    ConstView slots, Stream stream) {
-  expect_pages(keys, values, k, v);
+bool has_fp8_pages(DType dtype, int64_t d, Device device) {
+  return device.is_cpu() || (size_of(dtype) == 2 && d % 16 == 0 && d <= 128);
+}
+
+void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
+                    Stream stream) {
+  expect_keys(pages, k, v);
   expect_shape(slots.shape, {k.s}, "put_into_pages: slots");
   expect_dtype(slots.dtype, DType::kInt32, "put_into_pages: slots");
-  if (stream.is_cpu()) return cpu::put_into_pages(keys, values, k, v, slots, stream);
-  if constexpr (kBuiltWithCuda) {
-    return cuda::put_into_pages(keys, values, k, v, slots, stream);
-  }
+  if (stream.is_cpu()) return cpu::put_into_pages(pages, k, v, slots, stream);
+  if constexpr (kBuiltWithCuda) return cuda::put_into_pages(pages, k, v, slots, stream);
   throw_built_without_cuda("put_into_pages");
+}
+
+void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
+                     Stream stream) {
+  expect_keys(pages, k, v);
+  expect_shape(row_pages.shape, {row_pages.numel()}, "take_from_pages: row_pages");
+  expect_dtype(row_pages.dtype, DType::kInt32, "take_from_pages: row_pages");
+  const int64_t room = row_pages.numel() * pages.page_tokens();
+  if (k.s > room) {
+    throw ShapeError("take_from_pages: " + std::to_string(k.s) + " tokens are not in pages of " +
+                     std::to_string(room));
+  }
+  if (stream.is_cpu()) return cpu::take_from_pages(k, v, pages, row_pages, stream);
+  if constexpr (kBuiltWithCuda) return cuda::take_from_pages(k, v, pages, row_pages, stream);
+  throw_built_without_cuda("take_from_pages");
 }
 
 }  // namespace megatron::kernels

@@ -5,6 +5,19 @@
 // Attention over keys and values that lie in pages, and the writing of pages.
 namespace megatron::kernels {
 
+// Keys and values of a layer, on the stream's device. In the model's dtype, or in FP8: then each
+// head of a token has two scales, and an element is its number times the scale (fp8_rows.h, where a
+// row is the key or the value of a head).
+struct KeyValuePages {
+  TensorView keys;         // [pages, tokens, groups, d]  dtype of q, or E4M3
+  TensorView values;       // [pages, tokens, groups, d]  as keys
+  TensorView scales = {};  // [pages, tokens, groups, 2] fp32: of the key, of the value; null
+                           // unless keys are E4M3
+
+  bool has_scales() const { return scales.data != nullptr; }
+  int64_t page_tokens() const { return keys.size(1); }
+};
+
 // Rows of a batch whose keys and values lie in pages. Arrays are on the stream's device.
 struct PageTable {
   ConstView pages;     // [rows, max pages] int32: the pages of a row, in the order of its tokens
@@ -24,38 +37,50 @@ struct PagedSettings {
 // the row: out = softmax(scale * q k^T + bias) v. Without k and v there is no new token: several
 // rows may then have the same pages.
 //
-//   out     [t, 1, heads]               out  dtype of q; tokens that no row names stay
-//   keys    [pages, tokens, groups, d]  i/o  dtype of q; head h reads group h / (heads / groups)
-//   values  [pages, tokens, groups, d]  i/o  as keys
-//   q       [t, 1, heads]               in   fp32 | fp16 | bf16
-//   k, v    [t, 1, groups]              in   dtype of q; null without new tokens
-//   table                               in   REQUIRES: pages exist, each row has enough, and no two
-//                                            rows put a token into the same page
-//   workspace                           i/o  paged_attention_workspace_bytes() bytes, zero before
-//                                            the first call; null if that is 0
+//   out     [t, 1, heads]   out  dtype of q; tokens that no row names stay
+//   pages                   i/o  head h reads group h / (heads / groups)
+//   q       [t, 1, heads]   in   fp32 | fp16 | bf16
+//   k, v    [t, 1, groups]  in   dtype of q; null without new tokens
+//   table                   in   REQUIRES: pages exist, each row has enough, and no two rows put a
+//                                token into the same page
+//   workspace               i/o  paged_attention_workspace_bytes() bytes, zero before the first
+//                                call; null if that is 0
 //
-// Sums in fp32. The result of a row does not depend on the other rows, nor on which pages it has.
+// Sums in fp32. The result of a row does not depend on the other rows, nor on which pages it has. A
+// row sees its new token, too, as it is in the pages.
 // On a GPU d is a multiple of 8, and earlier tokens of a row were put into pages by an earlier
-// forward pass: the kernel reads them before earlier kernels of the stream have ended.
-void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHeadsView q,
-                     ConstHeadsView k, ConstHeadsView v, const PageTable& table,
-                     const PagedSettings& settings, TensorView workspace, Stream stream);
+// forward pass: the kernel reads them before earlier kernels of the stream have ended. Functions of
+// pages throw Unsupported for pages in FP8 that has_fp8_pages() does not know.
+void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q, ConstHeadsView k,
+                     ConstHeadsView v, const PageTable& table, const PagedSettings& settings,
+                     TensorView workspace, Stream stream);
 int64_t paged_attention_workspace_bytes(int64_t rows, int64_t heads, int64_t d, int64_t max_length,
                                         Stream stream);
 
 // Puts keys and values of tokens into pages.
 //
-//   keys, values  [pages, tokens, groups, d]  i/o
-//   k, v          [t, 1, groups]              in   dtype of keys
-//   slots         [t] int32                   in   page * tokens + place in the page; -1: nowhere
-void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,
-                    ConstView slots, Stream stream);
+//   k, v   [t, 1, groups]  in  dtype of the pages, or fp32 | fp16 | bf16 for FP8
+//   slots  [t] int32       in  page * tokens + place in the page; -1: nowhere
+void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
+                    Stream stream);
+
+// Copies the first tokens of a row from its pages.
+//
+//   k, v       [t, 1, groups]  out  as put_into_pages(), rounded once if the pages are FP8
+//   row_pages  [pages] int32   in   at least those of t tokens
+void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
+                     Stream stream);
+
+// Whether pages may be in FP8 for a model of this dtype and heads of d channels.
+bool has_fp8_pages(DType dtype, int64_t d, Device device);
 
 namespace cpu {
-void paged_attention(HeadsView out, ConstHeadsView q, ConstView keys, ConstView values,
+void paged_attention(HeadsView out, ConstHeadsView q, const KeyValuePages& pages,
                      const PageTable& table, const PagedSettings& settings, Stream stream);
-void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,
-                    ConstView slots, Stream stream);
+void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
+                    Stream stream);
+void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
+                     Stream stream);
 }  // namespace cpu
 
 namespace cuda {
@@ -63,11 +88,13 @@ namespace cuda {
 // a kernel, so that the sums of a row depend on its own length alone.
 inline constexpr int kLeastPagedKeys = 128;
 
-void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHeadsView q,
-                     ConstHeadsView k, ConstHeadsView v, const PageTable& table,
-                     const PagedSettings& settings, TensorView workspace, Stream stream);
-void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,
-                    ConstView slots, Stream stream);
+void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q, ConstHeadsView k,
+                     ConstHeadsView v, const PageTable& table, const PagedSettings& settings,
+                     TensorView workspace, Stream stream);
+void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
+                    Stream stream);
+void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
+                     Stream stream);
 }  // namespace cuda
 
 }  // namespace megatron::kernels

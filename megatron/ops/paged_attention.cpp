@@ -8,7 +8,6 @@
 #include "megatron/device/trace.h"
 #include "megatron/kernels/paged_attention.h"
 #include "megatron/ops/attention.h"
-#include "megatron/ops/embedding.h"
 
 namespace megatron {
 namespace {
@@ -55,12 +54,9 @@ void add_slots(Ids& slots, const PagedRow& row, int64_t page_tokens) {
   }
 }
 
-// Tokens [0, length) of a row, one after the other: [length, 1, g d].
-Tensor gathered(const Tensor& store, const Tensor& pages, int64_t length) {
-  const int64_t width = store.size(2) * store.size(3);
-  const Variable table(store.reshape({store.size(0), store.size(1) * width}));
-  const Tensor whole = embedding(table, RowIds(pages, Tensor())).data();
-  return whole.reshape({pages.size(1) * store.size(1), 1, width}).slice(0, length);
+kernels::KeyValuePages pages_of(PagedStore& store) {
+  return {store.keys.view(), store.values.view(),
+          store.scales.defined() ? store.scales.view() : TensorView{}};
 }
 
 // Attends the rows of one token; k and v are null if all their tokens are in pages.
@@ -69,8 +65,7 @@ void attend_single_rows(Tensor& y, const kernels::Qkv<kernels::ConstHeadsView>& 
                         const PagedAttentionOptions& options) {
   Tensor workspace = batch.workspace;
   kernels::paged_attention(
-      kernels::heads_of(y.view(), options.num_heads), store.keys.view(), store.values.view(),
-      heads.q, heads.k, heads.v,
+      kernels::heads_of(y.view(), options.num_heads), pages_of(store), heads.q, heads.k, heads.v,
       {batch.pages.view(), batch.lengths.view(), batch.queries.view(), batch.max_length},
       {.scale = scale_of(options, heads.q.d),
        .alibi_slopes = view_or_none(options.alibi_slopes),
@@ -78,7 +73,7 @@ void attend_single_rows(Tensor& y, const kernels::Qkv<kernels::ConstHeadsView>& 
       workspace.defined() ? workspace.view() : TensorView{}, y.stream());
 }
 
-void attend_stretch(Tensor& y, const Tensor& qkv, const PagedStore& store,
+void attend_stretch(Tensor& y, const Tensor& qkv, PagedStore& store,
                     const PagedBatch::Stretch& stretch, const PagedAttentionOptions& options) {
   invariant(!options.distance_bias.defined(), "a row of several tokens has no distance bias");
   const Tensor own = qkv.slice(stretch.first_token, stretch.num_tokens);
@@ -86,12 +81,15 @@ void attend_stretch(Tensor& y, const Tensor& qkv, const PagedStore& store,
   auto heads =
       kernels::split_qkv(std::as_const(own).view(), options.num_heads, options.num_query_groups);
   Tensor keys, values;
-  if (stretch.before > 0) {
-    const int64_t length = stretch.before + stretch.num_tokens;
-    keys = gathered(store.keys, stretch.pages, length);
-    values = gathered(store.values, stretch.pages, length);
-    heads.k = kernels::heads_of(std::as_const(keys).view(), options.num_query_groups);
-    heads.v = kernels::heads_of(std::as_const(values).view(), options.num_query_groups);
+  if (stretch.before > 0 || store.scales.defined()) {
+    const Shape shape = {stretch.before + stretch.num_tokens, 1, heads.k.heads * heads.k.d};
+    keys = Tensor(shape, qkv.dtype(), qkv.stream());
+    values = Tensor(shape, qkv.dtype(), qkv.stream());
+    const auto k = kernels::heads_of(keys.view(), options.num_query_groups);
+    const auto v = kernels::heads_of(values.view(), options.num_query_groups);
+    kernels::take_from_pages(k, v, pages_of(store), stretch.pages.view(), qkv.stream());
+    heads.k = k;
+    heads.v = v;
   }
   kernels::AttentionSettings settings;
   settings.scale = scale_of(options, heads.q.d);
@@ -119,13 +117,10 @@ PagedBatch paged_batch(std::span<const PagedRow> rows, int64_t page_tokens, int6
       continue;
     }
     add_slots(slots, row, page_tokens);
-    PagedBatch::Stretch stretch{row.first_token, row.num_tokens, row.before, {}};
-    if (row.before > 0) {
-      const int64_t count = (row.before + row.num_tokens + page_tokens - 1) / page_tokens;
-      const std::vector<int64_t> pages(row.pages.begin(), row.pages.begin() + count);
-      stretch.pages = tensor_of(pages, {1, static_cast<int64_t>(pages.size())}).to(stream);
-    }
-    batch.stretches.push_back(std::move(stretch));
+    const int64_t count = (row.before + row.num_tokens + page_tokens - 1) / page_tokens;
+    const Ids pages(row.pages.begin(), row.pages.begin() + count);
+    batch.stretches.push_back(
+        {row.first_token, row.num_tokens, row.before, tensor_of(pages, {count}).to(stream)});
   }
   add_single_rows(batch, single, num_heads, head_size, stream);
   if (!batch.stretches.empty()) batch.slots = tensor_of(slots, {num_tokens}).to(stream);
@@ -140,8 +135,7 @@ Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& b
   Tensor y({qkv.size(0), 1, n * heads.q.d}, qkv.dtype(), qkv.stream());
   if (batch.lengths.defined()) attend_single_rows(y, heads, store, batch, options);
   if (batch.stretches.empty()) return y;
-  kernels::put_into_pages(store.keys.view(), store.values.view(), heads.k, heads.v,
-                          batch.slots.view(), y.stream());
+  kernels::put_into_pages(pages_of(store), heads.k, heads.v, batch.slots.view(), y.stream());
   for (const PagedBatch::Stretch& stretch : batch.stretches) {
     attend_stretch(y, qkv, store, stretch, options);
   }
@@ -151,8 +145,7 @@ Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& b
 void put_into_pages(const Tensor& kv, int64_t num_heads, PagedStore& store, const Tensor& slots) {
   const Tensor rows = kv.reshape({kv.size(0) * kv.size(1), 1, kv.size(2)});
   const auto heads = kernels::split_kv(rows.view(), num_heads);
-  kernels::put_into_pages(store.keys.view(), store.values.view(), heads.k, heads.v, slots.view(),
-                          kv.stream());
+  kernels::put_into_pages(pages_of(store), heads.k, heads.v, slots.view(), kv.stream());
 }
 
 Tensor paged_cross_attention(const Tensor& q, PagedStore& store, const PagedBatch& batch,

@@ -17,10 +17,12 @@ struct PagedRow {
   std::span<const int32_t> pages = {};  // enough for before + num_tokens
 };
 
-// Keys and values of a layer, in pages of equal size that texts own one by one.
+// Keys and values of a layer, in pages of equal size that texts own one by one
+// (kernels::KeyValuePages).
 struct PagedStore {
-  Tensor keys;    // [pages, tokens of a page, g, d]; keys are rotated
-  Tensor values;  // [pages, tokens of a page, g, d]
+  Tensor keys;         // [pages, tokens of a page, g, d]; keys are rotated
+  Tensor values;       // [pages, tokens of a page, g, d]
+  Tensor scales = {};  // [pages, tokens of a page, g, 2] fp32 of keys and values in FP8
 
   int64_t page_tokens() const { return keys.size(1); }
 };
@@ -34,7 +36,7 @@ struct PagedBatch {
   // The rows of several tokens.
   struct Stretch {
     int64_t first_token = 0, num_tokens = 0, before = 0;
-    Tensor pages;  // [1, pages] int64; undefined if no token is before
+    Tensor pages;  // [pages] int32
   };
   std::vector<Stretch> stretches = {};
   Tensor slots;  // [t] int32 (kernels::put_into_pages), -1 for tokens that are a row of their own;
@@ -56,8 +58,9 @@ struct PagedAttentionOptions {
 // Puts the keys and values of a batch into the pages of its rows; each token then attends to the
 // tokens of its row up to itself. No gradient.
 //   qkv [t, 1, (n + 2g) d], as ops/attention.h   -> [t, 1, n d]
-// One kernel takes all rows of one token. A row of several tokens is attended by itself; the pages
-// of the tokens before them are copied together. Such a row has no distance bias.
+// One kernel takes all rows of one token. A row of several tokens is attended by itself; if tokens
+// are before them, or the pages are in FP8, what is in its pages is copied together. So what a
+// token sees does not depend on how its text is divided. Such a row has no distance bias.
 Tensor paged_attention(const Tensor& qkv, PagedStore& store, const PagedBatch& batch,
                        const PagedAttentionOptions& options);
 

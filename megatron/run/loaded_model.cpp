@@ -231,7 +231,11 @@ LoadedModel load_model(const ModelChoice& choice, const comm::Group& world,
   }
   use_neighbors_of(choice, config.retro);
   result.stream = std::make_unique<OwnedStream>(chosen_device(choice.device, world));
-  in_common([&] { expect_device_for(choice.weights, result.stream->get()); });
+  in_common([&] {
+    expect_device_for(choice.weights, result.stream->get());
+    expect_device_for(choice.kv_cache, config, result.stream->get());
+  });
+  result.kv_cache = choice.kv_cache;
   result.parallel = make_parallel_context(world, parallel);
   const int stage = result.parallel.pipeline.rank();
   config = for_inference(config, choice.weights);

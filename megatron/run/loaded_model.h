@@ -32,6 +32,7 @@ struct ModelChoice {
   DeviceChoice device = DeviceChoice::kAuto;
   ParallelConfig parallel = {};  // layout of this process group; that of the training is no matter
   InferenceWeights weights = InferenceWeights::kModel;
+  KvCacheType kv_cache = KvCacheType::kModel;
   // Of a Retro, in place of the checkpoint's: empty, or 0 for the number, takes that. Commands that
   // have no neighbours leave the gate closed.
   std::optional<double> retro_attention_gate = 0.0;
@@ -48,6 +49,7 @@ struct LoadedModel {
   std::unique_ptr<BertModel> bert;  // a BERT, likewise
   std::unique_ptr<T5Model> t5;      // a T5, likewise
   ParallelContext parallel;
+  KvCacheType kv_cache = KvCacheType::kModel;
   // On rank 0, which reads texts; null there if neither the choice nor the directory names one.
   std::unique_ptr<Tokenizer> tokenizer;
   int64_t vocab_size = 0;  // on rank 0: ids that mean something; the rest is padding
@@ -64,7 +66,10 @@ struct LoadedModel {
   int32_t required_decoder_start() const;
   // A GPT or a T5 that continues texts. REQUIRES: it is one of them.
   InferenceModel inference() const {
-    return t5 != nullptr ? InferenceModel(*t5, parallel) : InferenceModel(*model, parallel);
+    InferenceModel x =
+        t5 != nullptr ? InferenceModel(*t5, parallel) : InferenceModel(*model, parallel);
+    x.kv_cache = kv_cache;
+    return x;
   }
   // REQUIRES: it is a BERT.
   BertInference bert_inference() const { return {*bert, parallel}; }

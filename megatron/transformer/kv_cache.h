@@ -10,16 +10,25 @@
 
 namespace megatron {
 
+// How keys and values are kept: in the model's dtype, or in FP8 (kernels::KeyValuePages).
+enum class KvCacheType { kModel, kFp8 };
+const char* name_of(KvCacheType type);  // "auto", "fp8"
+
+// Throws ConfigError where the device has no kernel for the type.
+void expect_device_for(KvCacheType type, const TransformerConfig& config, Stream stream);
+
 // Keys (rotated) and values of a chunk's layers, in pages. Which text owns a page is not known
-// here. Allocated whole: 2 * layers * pages * page_tokens * query groups / tp * head size elements
-// of params_dtype.
+// here. Allocated whole: 2 * layers * pages * page_tokens * query groups / tp heads, each of head
+// size elements of params_dtype, or of as many bytes and a scale of 4.
 class KvCache {
  public:
-  // For the query groups of one of `tensor_parallel_size` ranks.
+  // For the query groups of one of `tensor_parallel_size` ranks. Throws as expect_device_for().
   KvCache(const TransformerConfig& config, const ModelChunk& chunk, int64_t tensor_parallel_size,
-          int64_t num_pages, int64_t page_tokens, Stream stream);
+          int64_t num_pages, int64_t page_tokens, Stream stream,
+          KvCacheType type = KvCacheType::kModel);
 
   int64_t page_tokens() const { return page_tokens_; }
+  KvCacheType type() const { return type_; }
   // `layer` counts from 0 over the whole model and is one of the chunk's.
   PagedStore& layer(int64_t layer) { return layers_[static_cast<size_t>(layer - first_layer_)]; }
   // The tokens that were read: [pages, tokens of a page] int32.
@@ -30,6 +39,7 @@ class KvCache {
  private:
   int64_t first_layer_;
   int64_t page_tokens_;
+  KvCacheType type_;
   std::vector<PagedStore> layers_;
   Tensor ids_;
 };

@@ -39,6 +39,17 @@ TEST(BenchGenerationTest, ReportsTimesAndRates) {
   EXPECT_GT(report.at("output_tokens_per_second"), 0);
 }
 
+TEST(BenchGenerationTest, KeepsKeysAndValuesInFp8) {
+  const auto peak_of = [](const char* type) {
+    CapturedStdout captured_out;
+    EXPECT_EQ(bench(words_with({"--kv-cache-dtype", type, "--cache-tokens", "60000"}), {}), 0);
+    const auto report = nlohmann::json::parse(captured_out.text());
+    EXPECT_EQ(report.at("kv_cache"), type);
+    return report.at("peak_allocated_mib").get<double>();
+  };
+  EXPECT_LT(peak_of("fp8"), 0.5 * peak_of("auto"));  // of fp32
+}
+
 TEST(BenchGenerationTest, MeasuresWhileTextsArrive) {
   CapturedStdout captured_out;
   EXPECT_EQ(bench(words_with({"--arriving-requests", "6", "--max-step-tokens", "8"}), {}), 0);

@@ -1,7 +1,12 @@
 #include "megatron/kernels/paged_attention.h"
 
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "megatron/kernels/fp8_rows.h"
 #include "tests/support/tensors.h"
 
 namespace megatron {
@@ -23,11 +28,47 @@ class PagedAttentionTest : public testing::Test {
       kernels::split_qkv(qkv_.view(), kHeads, kGroups);
 
   bool has_new_tokens_ = true;
+  Tensor scales_;  // of keys and values in FP8
+
+  kernels::KeyValuePages pages_of_store() {
+    return {keys_.view(), values_.view(), scales_.defined() ? scales_.view() : TensorView{}};
+  }
+  // From now on the pages are in FP8: rounded here by the definition.
+  void round_pages() {
+    const Shape shape = keys_.shape();
+    const int64_t rows = keys_.numel() / kSize;
+    scales_ = Tensor({shape[0], shape[1], shape[2], 2}, DType::kFloat32, Stream{});
+    const auto rounded = [&](const Tensor& x, int64_t kind) {
+      Tensor numbers(shape, DType::kFloat8E4M3, Stream{});
+      Tensor scales({rows}, DType::kFloat32, Stream{});
+      kernels::fp8_quantize_rows(numbers.reshape({rows, kSize}).view(), scales.view(),
+                                 x.reshape({rows, kSize}).view(), Stream{});
+      for (int64_t r = 0; r < rows; ++r) {
+        scales_.span<float>()[static_cast<size_t>(2 * r + kind)] =
+            scales.span<float>()[static_cast<size_t>(r)];
+      }
+      return numbers;
+    };
+    keys_ = rounded(keys_, 0);
+    values_ = rounded(values_, 1);
+  }
+  // All tokens of all pages, as attention reads them.
+  std::pair<Tensor, Tensor> widened() {
+    const std::vector<int32_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
+    const Shape shape = {8 * kPageTokens, 1, kGroups * kSize};
+    Tensor k(shape, DType::kFloat32, Stream{});
+    Tensor v(shape, DType::kFloat32, Stream{});
+    kernels::take_from_pages(kernels::heads_of(k.view(), kGroups),
+                             kernels::heads_of(v.view(), kGroups), pages_of_store(),
+                             {all.data(), {8}, DType::kInt32}, Stream{});
+    const Shape store = {8, kPageTokens, kGroups, kSize};
+    return {k.reshape(store), v.reshape(store)};
+  }
 
   Tensor attended(const kernels::PagedSettings& settings) {
     Tensor y = zeros({2, 1, kHeads * kSize}, DType::kFloat32, Stream{});
-    kernels::paged_attention(kernels::heads_of(y.view(), kHeads), keys_.view(), values_.view(),
-                             heads_.q, has_new_tokens_ ? heads_.k : kernels::ConstHeadsView{},
+    kernels::paged_attention(kernels::heads_of(y.view(), kHeads), pages_of_store(), heads_.q,
+                             has_new_tokens_ ? heads_.k : kernels::ConstHeadsView{},
                              has_new_tokens_ ? heads_.v : kernels::ConstHeadsView{},
                              {{pages_.data(), {3, kMost}, DType::kInt32},
                               {lengths_.data(), {3}, DType::kInt32},
@@ -120,11 +161,79 @@ TEST_F(PagedAttentionTest, PutsTheNewTokenIntoItsPage) {
   }
 }
 
+TEST_F(PagedAttentionTest, TakesTheFirstTokensOfARow) {
+  Tensor k({10, 1, kGroups * kSize}, DType::kFloat32, Stream{});
+  Tensor v({10, 1, kGroups * kSize}, DType::kFloat32, Stream{});
+  kernels::take_from_pages(kernels::heads_of(k.view(), kGroups),
+                           kernels::heads_of(v.view(), kGroups), pages_of_store(),
+                           {pages_.data(), {kMost}, DType::kInt32}, Stream{});
+  expect_identical(k, gathered(keys_));
+  expect_identical(v, gathered(values_));
+  EXPECT_EQ(message_of<ShapeError>([&] {
+              kernels::take_from_pages(kernels::heads_of(k.view(), kGroups),
+                                       kernels::heads_of(v.view(), kGroups), pages_of_store(),
+                                       {pages_.data(), {3}, DType::kInt32}, Stream{});
+            }),
+            "take_from_pages: 10 tokens are not in pages of 9");
+}
+
+// Pages in FP8 are pages of their rounded numbers, also of the new token.
+TEST_F(PagedAttentionTest, ReadsPagesInFp8) {
+  const Tensor slopes = random_normal({kHeads}, {.seed = 4});
+  const kernels::PagedSettings settings{.scale = 0.3f, .alibi_slopes = slopes.view()};
+  const Tensor exact = attended(settings);
+  keys_ = random_normal({8, kPageTokens, kGroups, kSize}, {.seed = 1});
+  values_ = random_normal({8, kPageTokens, kGroups, kSize}, {.seed = 2});
+  round_pages();
+  const Tensor got = attended(settings);
+  std::tie(keys_, values_) = widened();
+  scales_ = {};
+  has_new_tokens_ = false;  // the new ones are there, rounded
+  expect_close(got, attended(settings), Tolerance{1e-6, 1e-6});
+  expect_close(got, exact, Tolerance{0, 0.2});  // scores change by up to 1/16 of their terms
+}
+
+TEST_F(PagedAttentionTest, PutsTokensIntoPagesInFp8) {
+  round_pages();
+  const std::vector<int32_t> slots = {-1, 4};
+  const Tensor before = copied(keys_);
+  kernels::put_into_pages(pages_of_store(), heads_.k, heads_.v, {slots.data(), {2}, DType::kInt32},
+                          Stream{});
+  const auto [keys, values] = widened();
+  float largest_error = 0;
+  for (int64_t group = 0; group < kGroups; ++group) {
+    float largest = 0;
+    const auto* const want =
+        static_cast<const float*>(heads_.v.data) + heads_.v.stride_s + heads_.v.offset(0, group);
+    for (int64_t c = 0; c < kSize; ++c) largest = std::max(largest, std::abs(want[c]));
+    for (int64_t c = 0; c < kSize; ++c) {
+      const auto error = static_cast<float>(
+          std::abs(element(values, (4 * kGroups + group) * kSize + c) - want[c]));
+      EXPECT_LE(error, std::max(std::abs(want[c]) / 16, 0x1p-10f * largest / 448) * 1.0001f);
+      largest_error = std::max(largest_error, error);
+    }
+  }
+  EXPECT_GT(largest_error, 0);
+  for (const int64_t page : {0, 2, 3, 4, 5, 6, 7}) {
+    expect_identical(keys_.slice(page, 1), before.slice(page, 1));
+  }
+}
+
+TEST_F(PagedAttentionTest, Fp8OnAGpuNeeds16BitsAndNarrowHeads) {
+  const Device gpu{DeviceType::kCuda, 0};
+  EXPECT_TRUE(kernels::has_fp8_pages(DType::kBFloat16, 128, gpu));
+  EXPECT_TRUE(kernels::has_fp8_pages(DType::kFloat16, 80, gpu));
+  EXPECT_FALSE(kernels::has_fp8_pages(DType::kFloat32, 64, gpu));
+  EXPECT_FALSE(kernels::has_fp8_pages(DType::kBFloat16, 256, gpu));
+  EXPECT_FALSE(kernels::has_fp8_pages(DType::kBFloat16, 40, gpu));
+  EXPECT_TRUE(kernels::has_fp8_pages(DType::kFloat32, 40, Device{}));
+}
+
 TEST_F(PagedAttentionTest, NamesAWrongTable) {
   Tensor y = zeros({2, 1, kHeads * kSize}, DType::kFloat32, Stream{});
   EXPECT_EQ(message_of<ShapeError>([&] {
-              kernels::paged_attention(kernels::heads_of(y.view(), kHeads), keys_.view(),
-                                       values_.view(), heads_.q, heads_.k, heads_.v,
+              kernels::paged_attention(kernels::heads_of(y.view(), kHeads), pages_of_store(),
+                                       heads_.q, heads_.k, heads_.v,
                                        {{pages_.data(), {3, kMost}, DType::kInt32},
                                         {lengths_.data(), {2}, DType::kInt32},
                                         {queries_.data(), {3}, DType::kInt32},

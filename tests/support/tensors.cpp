@@ -62,6 +62,10 @@ double element(const Tensor& x, int64_t i) {
       return x.span<int16_t>()[at];
     case DType::kUInt8:
       return x.span<uint8_t>()[at];
+    case DType::kFloat8E4M3:
+      return static_cast<float>(x.span<Float8E4M3>()[at]);
+    case DType::kFloat8E5M2:
+      return static_cast<float>(x.span<Float8E5M2>()[at]);
     default:
       return dispatch_floating(x.dtype(), "element", [&]<class T>() {
         return static_cast<double>(static_cast<float>(x.span<T>()[at]));

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "megatron/core/parallel_for.h"
+#include "megatron/kernels/cpu/fp8_row.h"
 #include "megatron/kernels/cpu/simd.h"
 #include "megatron/kernels/cpu/vector_math.h"
 #include "megatron/kernels/cpu/workspace.h"
@@ -58,33 +59,55 @@ float exponentials(float* scores, int64_t length) {
   return sum;
 }
 
-// The keys or values of one row and one group, page by page.
-template <class T>
-struct Paged {
-  const T* data;
-  const int32_t* pages;
-  int64_t page_tokens, stride_token, group_offset;
+constexpr int64_t kMaxHeadSize = 256;
 
-  Paged(const ConstView& store, const int32_t* row_pages, int64_t group)
-      : data(static_cast<const T*>(store.data)),
+// Element i of `channels` in FP8 times its scale.
+void widen(float* to, const Float8E4M3* numbers, float scale, int64_t channels) {
+  for (int64_t c = 0; c < channels; ++c) to[c] = static_cast<float>(numbers[c]) * scale;
+}
+
+// Which of the two vectors of a token and a group.
+enum Kind { kKey, kValue };
+
+TensorView store_of(const KeyValuePages& pages, Kind kind) {
+  return kind == kKey ? pages.keys : pages.values;
+}
+
+// The keys or values of one row and one group, page by page. S: the model's type, or Float8E4M3.
+template <class S>
+struct Paged {
+  const S* data;
+  const float* scales;  // of S = Float8E4M3
+  const int32_t* pages;
+  int64_t page_tokens, groups, group, d;
+
+  Paged(const KeyValuePages& store, Kind kind, const int32_t* row_pages, int64_t the_group)
+      : data(store_of(store, kind).as<S>()),
+        scales(store.has_scales() ? store.scales.as<float>() + kind : nullptr),
         pages(row_pages),
-        page_tokens(store.size(1)),
-        stride_token(store.size(2) * store.size(3)),
-        group_offset(group * store.size(3)) {}
+        page_tokens(store.page_tokens()),
+        groups(store.keys.size(2)),
+        group(the_group),
+        d(store.keys.size(3)) {}
 
   // Calls f(index, channels) for the first `length` tokens.
   template <class F>
   void each(int64_t length, const F& f) const {
     for (int64_t first = 0; first < length; first += page_tokens) {
-      const T* token =
-          data + pages[first / page_tokens] * page_tokens * stride_token + group_offset;
+      int64_t head = pages[first / page_tokens] * page_tokens * groups + group;
       const int64_t end = std::min(length, first + page_tokens);
-      for (int64_t j = first; j < end; ++j, token += stride_token) f(j, token);
+      for (int64_t j = first; j < end; ++j, head += groups) {
+        if constexpr (std::is_same_v<S, Float8E4M3>) {
+          float channels[kMaxHeadSize];
+          widen(channels, data + head * d, scales[head * 2], d);
+          f(j, static_cast<const float*>(channels));
+        } else {
+          f(j, data + head * d);
+        }
+      }
     }
   }
 };
-
-constexpr int64_t kMaxHeadSize = 256;
 
 // What is added to the scores of a head.
 struct HeadBias {
@@ -106,22 +129,32 @@ struct HeadBias {
 };
 
 // One query head over the keys and values of its group.
-template <class T>
-void attend(T* out, const T* q, const Paged<T>& keys, const Paged<T>& values, int64_t length,
+template <class T, class S>
+void attend(T* out, const T* q, const Paged<S>& keys, const Paged<S>& values, int64_t length,
             int64_t d, float scale, const HeadBias& bias, float* scores) {
   float scaled[kMaxHeadSize];
   float sums[kMaxHeadSize] = {};
   for (int64_t c = 0; c < d; ++c) scaled[c] = static_cast<float>(q[c]) * scale;
-  keys.each(length,
-            [&](int64_t j, const T* key) { scores[j] = dot(scaled, key, d) + bias.of(j, length); });
+  keys.each(length, [&](int64_t j, const auto* key) {
+    scores[j] = dot(scaled, key, d) + bias.of(j, length);
+  });
   const float sum = exponentials(scores, length);
-  values.each(length, [&](int64_t j, const T* value) { add_scaled(sums, scores[j], value, d); });
+  values.each(length, [&](int64_t j, const auto* value) { add_scaled(sums, scores[j], value, d); });
   for (int64_t c = 0; c < d; ++c) out[c] = T(sums[c] / sum);
+}
+
+// Calls f.operator()<T, S>() with the types of the model and of its pages.
+template <class F>
+void dispatch_pages(DType dtype, const KeyValuePages& pages, const char* who, const F& f) {
+  dispatch_floating(dtype, who, [&]<class T>() {
+    if (pages.has_scales()) return f.template operator()<T, Float8E4M3>();
+    f.template operator()<T, T>();
+  });
 }
 
 }  // namespace
 
-void paged_attention(HeadsView out, ConstHeadsView q, ConstView keys, ConstView values,
+void paged_attention(HeadsView out, ConstHeadsView q, const KeyValuePages& pages,
                      const PageTable& table, const PagedSettings& settings, Stream stream) {
   const int64_t rows = table.lengths.numel();
   const auto* lengths = table.lengths.as<int32_t>();
@@ -129,9 +162,9 @@ void paged_attention(HeadsView out, ConstHeadsView q, ConstView keys, ConstView 
   const int64_t tasks = rows * q.heads;
   const int64_t useful = 1 + tasks * longest * q.d * 2 / kMinWorkPerThread;
   const int64_t workers = std::min({tasks, useful, static_cast<int64_t>(num_threads())});
-  const int64_t heads_per_group = q.heads / keys.size(2);
+  const int64_t heads_per_group = q.heads / pages.keys.size(2);
   const Workspace scratch(workers * longest * 4, stream);
-  dispatch_floating(q.dtype, "paged_attention", [&]<class T>() {
+  dispatch_pages(q.dtype, pages, "paged_attention", [&]<class T, class S>() {
     parallel_for(workers, 1, [&](int64_t begin, int64_t end) {
       for (int64_t worker = begin; worker < end; ++worker) {
         float* const scores = scratch.as<float>() + worker * longest;
@@ -140,34 +173,60 @@ void paged_attention(HeadsView out, ConstHeadsView q, ConstView keys, ConstView 
           const int64_t head = task % q.heads;
           if (lengths[row] == 0) continue;
           const int64_t token = table.queries.as<int32_t>()[row];
-          const auto* pages = table.pages.as<int32_t>() + row * table.pages.size(1);
+          const auto* row_pages = table.pages.as<int32_t>() + row * table.pages.size(1);
           const int64_t group = head / heads_per_group;
-          attend<T>(static_cast<T*>(out.data) + token * out.stride_s + out.offset(0, head),
-                    static_cast<const T*>(q.data) + token * q.stride_s + q.offset(0, head),
-                    Paged<T>(keys, pages, group), Paged<T>(values, pages, group), lengths[row], q.d,
-                    settings.scale, HeadBias(settings, head), scores);
+          attend<T, S>(static_cast<T*>(out.data) + token * out.stride_s + out.offset(0, head),
+                       static_cast<const T*>(q.data) + token * q.stride_s + q.offset(0, head),
+                       Paged<S>(pages, kKey, row_pages, group),
+                       Paged<S>(pages, kValue, row_pages, group), lengths[row], q.d, settings.scale,
+                       HeadBias(settings, head), scores);
         }
       }
     });
   });
 }
 
-void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,
-                    ConstView slots, Stream) {
-  const int64_t bytes = size_of(keys.dtype);
-  const auto put = [&](const TensorView& pages, const ConstHeadsView& x, int64_t token) {
-    auto* to = static_cast<char*>(pages.data) + slots.as<int32_t>()[token] * x.heads * x.d * bytes;
-    for (int64_t head = 0; head < x.heads; ++head, to += x.d * bytes) {
-      const int64_t from = token * x.stride_s + x.offset(0, head);
-      std::memcpy(to, static_cast<const char*>(x.data) + from * bytes,
-                  static_cast<size_t>(x.d * bytes));
+void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
+                    Stream) {
+  dispatch_pages(k.dtype, pages, "put_into_pages", [&]<class T, class S>() {
+    const auto put = [&](Kind kind, const ConstHeadsView& x, int64_t token) {
+      const int64_t first = slots.as<int32_t>()[token] * x.heads;
+      for (int64_t head = 0; head < x.heads; ++head) {
+        const T* const from =
+            static_cast<const T*>(x.data) + token * x.stride_s + x.offset(0, head);
+        S* const to = store_of(pages, kind).as<S>() + (first + head) * x.d;
+        if constexpr (std::is_same_v<S, Float8E4M3>) {
+          pages.scales.as<float>()[(first + head) * 2 + kind] = fp8_quantize_row(to, from, x.d);
+        } else {
+          std::copy(from, from + x.d, to);
+        }
+      }
+    };
+    for (int64_t token = 0; token < k.s; ++token) {
+      if (slots.as<int32_t>()[token] < 0) continue;
+      put(kKey, k, token);
+      put(kValue, v, token);
     }
-  };
-  for (int64_t token = 0; token < k.s; ++token) {
-    if (slots.as<int32_t>()[token] < 0) continue;
-    put(keys, k, token);
-    put(values, v, token);
-  }
+  });
+}
+
+void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
+                     Stream) {
+  dispatch_pages(k.dtype, pages, "take_from_pages", [&]<class T, class S>() {
+    const auto take = [&](Kind kind, const HeadsView& x, int64_t head) {
+      Paged<S>(pages, kind, row_pages.as<int32_t>(), head)
+          .each(x.s, [&](int64_t token, const auto* channels) {
+            T* const to = static_cast<T*>(x.data) + token * x.stride_s + x.offset(0, head);
+            for (int64_t c = 0; c < x.d; ++c) to[c] = T(static_cast<float>(channels[c]));
+          });
+    };
+    parallel_for(k.heads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t head = begin; head < end; ++head) {
+        take(kKey, k, head);
+        take(kValue, v, head);
+      }
+    });
+  });
 }
 
 }  // namespace megatron::kernels::cpu

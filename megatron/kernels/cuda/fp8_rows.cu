@@ -1,16 +1,13 @@
 #include "megatron/kernels/fp8_rows.h"
 
-#include <cuda_fp8.h>
-
 #include "megatron/core/error.h"
 #include "megatron/kernels/cuda/capability.h"
+#include "megatron/kernels/cuda/fp8_pack.cuh"
 #include "megatron/kernels/cuda/overlap.cuh"
-#include "megatron/kernels/cuda/pack.cuh"
 
 namespace megatron::kernels::cuda {
 namespace {
 
-constexpr float kLargest = 448;
 constexpr int kPacksOfThread = 4;  // that stay in registers
 
 // Block x has row x: it finds the largest element, then reads the row again where it does not fit
@@ -25,9 +22,7 @@ __global__ void __launch_bounds__(kThreads)
   RawPack<T> kept[kPacksOfThread];
   float largest = 0;
   const auto add = [&](const RawPack<T>& raw) {
-    const Floats pack = unpacked(raw);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) largest = larger(largest, fabsf(pack.values[i]));
+    largest = larger(largest, largest_of(unpacked(raw)));
   };
 #pragma unroll
   for (int n = 0; n < kPacksOfThread; ++n) {
@@ -46,20 +41,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = largest;
   __syncthreads();
   largest = warp_max(threadIdx.x % kWarp < kThreads / kWarp ? shared[threadIdx.x % kWarp] : 0.0f);
-  const float scale = largest <= 3.4028234e38f ? largest / kLargest : __int_as_float(0x7fc00000);
+  const float scale = fp8_row_scale(largest);
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 
   const auto store_numbers = [&](int i, const RawPack<T>& raw) {
-    const Floats pack = unpacked(raw);
-    uint32_t words[2] = {};
-#pragma unroll
-    for (int two = 0; two < kVector / 2; ++two) {
-      const float2 both = {scale > 0 ? pack.values[2 * two] / scale : 0.0f,
-                           scale > 0 ? pack.values[2 * two + 1] / scale : 0.0f};
-      const uint32_t code = __nv_cvt_float2_to_fp8x2(both, __NV_SATFINITE, __NV_E4M3);
-      words[two / 2] |= code << (two % 2 * 16);
-    }
-    numbers[int64_t{blockIdx.x} * packs + i] = {words[0], words[1]};
+    numbers[int64_t{blockIdx.x} * packs + i] = fp8_numbers(unpacked(raw), scale);
   };
 #pragma unroll
   for (int n = 0; n < kPacksOfThread; ++n) {

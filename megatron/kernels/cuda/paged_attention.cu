@@ -1,11 +1,12 @@
 #include "megatron/kernels/paged_attention.h"
 
 #include <string>
+#include <type_traits>
 
 #include "megatron/core/error.h"
 #include "megatron/kernels/cuda/capability.h"
+#include "megatron/kernels/cuda/fp8_pack.cuh"
 #include "megatron/kernels/cuda/overlap.cuh"
-#include "megatron/kernels/cuda/pack.cuh"
 #include "megatron/kernels/cuda/paged_problem.cuh"
 
 // The kernel for fp32 and for heads of more than 128 channels: kLanes lanes share a key, 8 channels
@@ -174,51 +175,155 @@ void expect_whole_packs(const std::initializer_list<ConstHeadsView>& views) {
   }
 }
 
+// Keys and values in pages, of S, and the heads of tokens one after the other.
+template <class S>
+struct Pages {
+  S* keys;
+  S* values;
+  float2* scales;
+  int groups, d;
+
+  explicit Pages(const KeyValuePages& pages)
+      : keys(pages.keys.as<S>()),
+        values(pages.values.as<S>()),
+        scales(static_cast<float2*>(pages.scales.data)),
+        groups(static_cast<int>(pages.keys.size(2))),
+        d(static_cast<int>(pages.keys.size(3))) {}
+};
+
 // Block x has token x.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    put_kernel(T* keys, T* values, Heads<const T> k, Heads<const T> v, const int32_t* slots,
-               int groups, int d) {
+    put_kernel(Pages<T> pages, Heads<const T> k, Heads<const T> v, const int32_t* slots) {
   wait_for_earlier_kernels();
   const auto token = static_cast<int64_t>(blockIdx.x);
   const int slot = slots[token];
   if (slot < 0) return;
-  const int packs = d / kVector;
-  for (int i = static_cast<int>(threadIdx.x); i < groups * packs;
+  const int packs = pages.d / kVector;
+  for (int i = static_cast<int>(threadIdx.x); i < pages.groups * packs;
        i += static_cast<int>(blockDim.x)) {
     const int group = i / packs;
     const int channel = i % packs * kVector;
-    const int64_t to = (int64_t{slot} * groups + group) * d + channel;
-    store_pack(keys + to, load_pack(k.row(0, group, token) + channel));
-    store_pack(values + to, load_pack(v.row(0, group, token) + channel));
+    const int64_t to = (int64_t{slot} * pages.groups + group) * pages.d + channel;
+    store_pack(pages.keys + to, load_pack(k.row(0, group, token) + channel));
+    store_pack(pages.values + to, load_pack(v.row(0, group, token) + channel));
   }
+}
+
+// The same; a warp has a head, whose packs are at most a warp's lanes.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    put_fp8_kernel(Pages<Float8E4M3> pages, Heads<const T> k, Heads<const T> v,
+                   const int32_t* slots) {
+  wait_for_earlier_kernels();
+  const auto token = static_cast<int64_t>(blockIdx.x);
+  const int slot = slots[token];
+  if (slot < 0) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int channel = lane * kVector;
+  for (int group = static_cast<int>(threadIdx.x) / kWarp; group < pages.groups;
+       group += static_cast<int>(blockDim.x) / kWarp) {
+    const int64_t head = int64_t{slot} * pages.groups + group;
+    const auto put = [&](Float8E4M3* store, const T* from) {
+      Floats pack{};
+      if (channel < pages.d) pack = unpacked(load_pack(from + channel));
+      const float scale = fp8_row_scale(warp_max(largest_of(pack)));
+      if (channel < pages.d) {
+        *reinterpret_cast<uint2*>(store + head * pages.d + channel) = fp8_numbers(pack, scale);
+      }
+      return scale;
+    };
+    const float of_key = put(pages.keys, k.row(0, group, token));
+    const float of_value = put(pages.values, v.row(0, group, token));
+    if (lane == 0) pages.scales[head] = {of_key, of_value};
+  }
+}
+
+// Block x has token x of the row.
+template <class T, class S>
+__global__ void __launch_bounds__(kThreads)
+    take_kernel(Heads<T> k, Heads<T> v, Pages<S> pages, const int32_t* row_pages, int page_tokens) {
+  wait_for_earlier_kernels();
+  const int token = static_cast<int>(blockIdx.x);
+  const int64_t slot = int64_t{row_pages[token / page_tokens]} * page_tokens + token % page_tokens;
+  const int packs = pages.d / kVector;
+  for (int i = static_cast<int>(threadIdx.x); i < pages.groups * packs;
+       i += static_cast<int>(blockDim.x)) {
+    const int group = i / packs;
+    const int channel = i % packs * kVector;
+    const int64_t head = slot * pages.groups + group;
+    const auto taken = [&](const S* store, float scale) {
+      const S* const from = store + head * pages.d + channel;
+      if constexpr (std::is_same_v<S, T>) {
+        return load_pack(from);
+      } else {
+        return packed<T>(fp8_elements(*reinterpret_cast<const uint2*>(from), scale));
+      }
+    };
+    float2 scales{};
+    if constexpr (!std::is_same_v<S, T>) scales = pages.scales[head];
+    store_pack(k.row(0, group, token) + channel, taken(pages.keys, scales.x));
+    store_pack(v.row(0, group, token) + channel, taken(pages.values, scales.y));
+  }
+}
+
+void expect_fp8_pages(DType dtype, int64_t d, Device device) {
+  if (has_fp8_pages(dtype, d, device)) return;
+  throw Unsupported(
+      "keys and values in FP8 on a GPU need a model in 16 bits with heads of 16, 32, "
+      ".. 128 channels; these have " +
+      std::to_string(d) + " in " + std::string(name_of(dtype)));
+}
+
+// Calls f.operator()<T, S>() with the types of the model and of its pages.
+template <class F>
+void dispatch_pages(DType dtype, const KeyValuePages& pages, Device device, const F& f) {
+  if (pages.has_scales()) expect_fp8_pages(dtype, pages.keys.size(3), device);
+  dispatch_type(dtype, [&]<class T>() {
+    if constexpr (sizeof(T) == 2) {
+      if (pages.has_scales()) return f.template operator()<T, Float8E4M3>();
+    }
+    f.template operator()<T, T>();
+  });
+}
+
+// A block for each token, beside the end of earlier kernels.
+template <class Kernel, class... Args>
+void launch_for_tokens(Kernel kernel, int64_t tokens, Stream stream, const Args&... args) {
+  launch_overlapped(
+      kernel,
+      {.grid = dim3(static_cast<unsigned>(tokens)),
+       .block = dim3(kThreads),
+       .overlaps = has_clusters(reinterpret_cast<const void*>(kernel), stream.device)},
+      stream, args...);
 }
 
 }  // namespace
 
-void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHeadsView q,
-                     ConstHeadsView k, ConstHeadsView v, const PageTable& table,
-                     const PagedSettings& settings, TensorView workspace, Stream stream) {
+void paged_attention(HeadsView out, const KeyValuePages& pages, ConstHeadsView q, ConstHeadsView k,
+                     ConstHeadsView v, const PageTable& table, const PagedSettings& settings,
+                     TensorView workspace, Stream stream) {
   const int64_t rows = table.lengths.numel();
   if (rows == 0 || table.max_length == 0) return;
   expect_whole_packs({out, q});
   if (k.data != nullptr) expect_whole_packs({k, v});
   const ConstView bias = settings.distance_bias;
-  dispatch_type(q.dtype, [&]<class T>() {
-    const PagedProblem<T> p{
+  dispatch_pages(q.dtype, pages, stream.device, [&]<class T, class S>() {
+    const PagedProblem<T, S> p{
         .pages = table.pages.as<int32_t>(),
         .lengths = table.lengths.as<int32_t>(),
         .queries = table.queries.as<int32_t>(),
-        .keys = static_cast<T*>(keys.data),
-        .values = static_cast<T*>(values.data),
+        .keys = pages.keys.as<S>(),
+        .values = pages.values.as<S>(),
+        .scales = static_cast<float2*>(pages.scales.data),
         .out = heads_on_device<T>(out),
         .q = heads_on_device<const T>(q),
         .k = heads_on_device<const T>(k),
         .v = heads_on_device<const T>(v),
         .max_pages = static_cast<int>(table.pages.size(1)),
-        .page_tokens = static_cast<int>(keys.size(1)),
+        .page_tokens = static_cast<int>(pages.page_tokens()),
         .heads = static_cast<int>(q.heads),
-        .groups = static_cast<int>(keys.size(2)),
+        .groups = static_cast<int>(pages.keys.size(2)),
         .chunks = 1,
         .d = static_cast<int>(q.d),
         .scale = settings.scale,
@@ -229,26 +334,38 @@ void paged_attention(HeadsView out, TensorView keys, TensorView values, ConstHea
     if constexpr (sizeof(T) == 2) {
       if (q.d <= 128) return tensor_paged_attention(p, rows, table.max_length, stream);
     }
-    if (q.d <= 64) return launch<T, 8, 1>(p, rows, table.max_length, stream);
-    if (q.d <= 128) return launch<T, 16, 1>(p, rows, table.max_length, stream);
-    launch<T, 32, 1>(p, rows, table.max_length, stream);
+    if constexpr (std::is_same_v<S, T>) {
+      if (q.d <= 64) return launch<T, 8, 1>(p, rows, table.max_length, stream);
+      if (q.d <= 128) return launch<T, 16, 1>(p, rows, table.max_length, stream);
+      launch<T, 32, 1>(p, rows, table.max_length, stream);
+    }
   });
 }
 
-void put_into_pages(TensorView keys, TensorView values, ConstHeadsView k, ConstHeadsView v,
-                    ConstView slots, Stream stream) {
+void put_into_pages(const KeyValuePages& pages, ConstHeadsView k, ConstHeadsView v, ConstView slots,
+                    Stream stream) {
   if (k.s == 0) return;
   expect_whole_packs({k, v});
-  dispatch_type(k.dtype, [&]<class T>() {
-    const auto kernel = put_kernel<T>;
-    launch_overlapped(
-        kernel,
-        {.grid = dim3(static_cast<unsigned>(k.s)),
-         .block = dim3(kThreads),
-         .overlaps = has_clusters(reinterpret_cast<const void*>(kernel), stream.device)},
-        stream, static_cast<T*>(keys.data), static_cast<T*>(values.data),
-        heads_on_device<const T>(k), heads_on_device<const T>(v), slots.as<int32_t>(),
-        static_cast<int>(k.heads), static_cast<int>(k.d));
+  dispatch_pages(k.dtype, pages, stream.device, [&]<class T, class S>() {
+    const auto kernel = [] {
+      if constexpr (std::is_same_v<S, T>)
+        return put_kernel<T>;
+      else
+        return put_fp8_kernel<T>;
+    }();
+    launch_for_tokens(kernel, k.s, stream, Pages<S>(pages), heads_on_device<const T>(k),
+                      heads_on_device<const T>(v), slots.as<int32_t>());
+  });
+}
+
+void take_from_pages(HeadsView k, HeadsView v, const KeyValuePages& pages, ConstView row_pages,
+                     Stream stream) {
+  if (k.s == 0) return;
+  expect_whole_packs({k, v});
+  dispatch_pages(k.dtype, pages, stream.device, [&]<class T, class S>() {
+    launch_for_tokens(take_kernel<T, S>, k.s, stream, heads_on_device<T>(k), heads_on_device<T>(v),
+                      Pages<S>(pages), row_pages.as<int32_t>(),
+                      static_cast<int>(pages.page_tokens()));
   });
 }
 

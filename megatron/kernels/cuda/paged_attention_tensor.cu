@@ -1,7 +1,6 @@
-#include "megatron/kernels/cuda/attention_tile.cuh"
 #include "megatron/kernels/cuda/capability.h"
 #include "megatron/kernels/cuda/overlap.cuh"
-#include "megatron/kernels/cuda/paged_problem.cuh"
+#include "megatron/kernels/cuda/paged_step.cuh"
 
 // The heads of a group are the columns of tensor-core products, so that a key is read once for all
 // of them. A part's keys go round its warps in steps of 16. A warp has its own ring of steps in
@@ -12,38 +11,8 @@ namespace megatron::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 2;
-constexpr int kStep = kUnit;      // keys of a step
-constexpr int kTileHeads = 8;     // columns of a product
 constexpr int kKeysOfPart = 512;  // a block's keys
 static_assert(kKeysOfPart >= kLeastPagedKeys);
-
-template <class T, int kChannels>
-using Tile = Rows<T, kStep, kChannels>;
-
-// A lane's part of the queries of a block's heads.
-template <class T, int kChannels, int kTiles>
-struct QueryPart {
-  uint32_t words[kChannels / kUnit][kTiles][2];
-
-  __device__ __forceinline__ void load(const PagedProblem<T>& p, const PagedPlace& at, int token,
-                                       const Lane& lane) {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const int h = t * kTileHeads + lane.row;
-      const T* const q = p.q.row(0, at.first_head + min(h, at.num_heads - 1), token);
-#pragma unroll
-      for (int step = 0; step < kChannels / kUnit; ++step) {
-#pragma unroll
-        for (int deep = 0; deep < 2; ++deep) {
-          const int channel = step * kUnit + deep * 8 + lane.column;
-          words[step][t][deep] = h < at.num_heads && channel < p.d
-                                     ? *reinterpret_cast<const uint32_t*>(q + channel)
-                                     : 0u;
-        }
-      }
-    }
-  }
-};
 
 // Over the eight lanes that share columns.
 __device__ __forceinline__ float column_max(float x) {
@@ -70,9 +39,10 @@ struct RunningSums {
     for (int t = 0; t < kTiles; ++t) largest[t][0] = largest[t][1] = -infinity();
   }
 
-  // Adds a step: scores in base 2, rows are keys, and the lane's part of the values.
-  template <class T>
-  __device__ __forceinline__ void add(float (&x)[kTiles][4], const T* values) {
+  // Adds a step: scores in base 2, rows are keys. Values have factors, by the lane's rows.
+  template <class T, class S>
+  __device__ __forceinline__ void add(float (&x)[kTiles][4], const Step<S, kChannels>& step,
+                                      const Lane& lane, const float (&factors)[2]) {
     uint32_t weights[kTiles][2];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -92,38 +62,40 @@ struct RunningSums {
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        weights[t][half] = transposed_matrix(pack_two<T>(x[t][2 * half], x[t][2 * half + 1]));
+        const float factor = factors[half];  // 1, but for FP8
+        weights[t][half] =
+            transposed_matrix(pack_two<T>(x[t][2 * half] * factor, x[t][2 * half + 1] * factor));
       }
     }
-#pragma unroll
-    for (int m = 0; m < kChannels / kUnit; ++m) {
-      uint32_t a[4];
-      load_matrices_transposed(a, values + m * kUnit);
+    each_unit_of_values<T>(step, lane, [&](int unit, const uint32_t(&a)[4]) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        multiply_add<T>(sums[m][t], a, weights[t][0], weights[t][1]);
+        multiply_add<T>(sums[unit][t], a, weights[t][0], weights[t][1]);
       }
-    }
+    });
   }
 };
 
 // Blocks of a multiprocessor at once: as many as its shared memory or its registers have room for,
 // because the loads of a short text follow one another.
-template <int kChannels, int kTiles, int kStages>
-constexpr int kBlocks = kChannels == 64 && kTiles == 1 ? 8 : (kStages == 2 ? 6 : 4);
+template <class S, int kChannels, int kTiles, int kStages>
+constexpr int kBlocks = kTiles > 1        ? 4
+                        : kChannels == 64 ? 8
+                        : kStages == 2    ? (kIsFp8<S> ? 8 : 6)
+                                          : (kIsFp8<S> ? 6 : 4);
 
 // kStages: steps of a warp's ring.
-template <class T, int kChannels, int kTiles, int kStages>
-__global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles, kStages>)
-    tensor_paged_kernel(const PagedProblem<T> p) {
+template <class T, class S, int kChannels, int kTiles, int kStages>
+__global__ void __launch_bounds__(kWarps* kWarp, kBlocks<S, kChannels, kTiles, kStages>)
+    tensor_paged_kernel(const PagedProblem<T, S> p) {
   extern __shared__ __align__(128) unsigned char memory[];
-  using KeyTile = Tile<T, kChannels>;
+  using RingStep = Step<S, kChannels>;
   constexpr int kHeads = kTiles * kTileHeads;
-  constexpr int kPacks = kChannels / kVector;  // of a key
-  constexpr int kRing = kStages * 2 * KeyTile::kElements;
+  constexpr int kPacks = RingStep::kPacks;
+  constexpr int kRing = kStages * RingStep::kBytes;
   __shared__ int slots[kKeysOfPart];
-  __shared__ float largest_of[kWarps][kHeads];
-  __shared__ float total_of[kWarps][kHeads];
+  __shared__ float largest_of_warps[kWarps][kHeads];
+  __shared__ float total_of_warps[kWarps][kHeads];
 
   const PagedPlace at(p, kHeads);
   const Lane lane;
@@ -132,7 +104,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles, kSta
   const int first_key = at.part * p.part_keys;
   const int num_keys = min(length - first_key, p.part_keys);
   const int new_key = stored < length ? length - 1 - first_key : -1;  // of the part
-  T* const ring = reinterpret_cast<T*>(memory) + lane.warp * kRing;
+  unsigned char* const ring = memory + lane.warp * kRing;
 
   // Where the warp's keys are, in tokens of the store.
   for (int i = lane.lane; i / kStep * kStep * kWarps < num_keys; i += kWarp) {
@@ -142,19 +114,25 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles, kSta
         p.pages[at.row * p.max_pages + key / p.page_tokens] * p.page_tokens + key % p.page_tokens;
   }
   __syncwarp();
-  const auto start_copies = [&](int first, T* keys) {
-    T* const values = keys + KeyTile::kElements;
+  const auto start_copies = [&](int first, const RingStep& step) {
 #pragma unroll
     for (int i = 0; i < kStep * kPacks / kWarp; ++i) {
       const int n = i * kWarp + lane.lane;
       const int key = first + n / kPacks;
-      const int channel = n % kPacks * kVector;
+      const int channel = n % kPacks * RingStep::kPack;
       if (key == new_key) continue;
       const int64_t from = (int64_t{slots[key]} * p.groups + at.group) * p.d + channel;
       const bool is_inside = first_key + key < stored && channel < p.d;
-      const int to = n / kPacks * KeyTile::kStride + channel;
-      copy_async_16(keys + to, is_inside ? p.keys + from : p.keys, is_inside);
-      copy_async_16(values + to, is_inside ? p.values + from : p.values, is_inside);
+      copy_async_16(step.key(n / kPacks) + channel, is_inside ? p.keys + from : p.keys, is_inside);
+      copy_async_16(step.value(n / kPacks) + channel, is_inside ? p.values + from : p.values,
+                    is_inside);
+    }
+    if constexpr (kIsFp8<S>) {
+      const int key = first + lane.lane;
+      if (lane.lane >= kStep || key == new_key) return;
+      const int64_t from = int64_t{slots[key]} * p.groups + at.group;
+      const bool is_inside = first_key + key < stored;
+      copy_async_8(step.scales() + lane.lane, is_inside ? p.scales + from : p.scales, is_inside);
     }
   };
   constexpr int kStride = kWarps * kStep;  // keys between two steps of a warp
@@ -162,7 +140,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles, kSta
 #pragma unroll
   for (int i = 0; i < kStages; ++i) {
     const int first = first_of_warp + i * kStride;
-    if (first < num_keys) start_copies(first, ring + i * 2 * KeyTile::kElements);
+    if (first < num_keys) start_copies(first, {ring + i * RingStep::kBytes});
     end_batch_of_copies();
   }
   let_next_kernel_start();
@@ -170,45 +148,43 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles, kSta
   if (num_keys <= 0) return;
 
   const int token = p.queries[at.row];
-  QueryPart<T, kChannels, kTiles> q;
+  QueryPart<T, S, kChannels, kTiles> q;
   q.load(p, at, token, lane);
-  // The lanes that put the new key and its value into the pages and into their step.
-  const bool has_new_key = new_key >= 0 && new_key < num_keys &&
-                           new_key / kStep % kWarps == lane.warp && lane.lane < kPacks;
-  uint4 key{}, value{};
-  if (has_new_key && lane.lane * kVector < p.d) {
-    const int channel = lane.lane * kVector;
-    key = *reinterpret_cast<const uint4*>(p.k.row(0, at.group, token) + channel);
-    value = *reinterpret_cast<const uint4*>(p.v.row(0, at.group, token) + channel);
-    if (at.chunk == 0) {
-      *reinterpret_cast<uint4*>(p.place(p.keys, at.row, at.group, length - 1) + channel) = key;
-      *reinterpret_cast<uint4*>(p.place(p.values, at.row, at.group, length - 1) + channel) = value;
-    }
+  // The warp that puts the new key and its value into the pages and into their step.
+  const bool has_new_key =
+      new_key >= 0 && new_key < num_keys && new_key / kStep % kWarps == lane.warp;
+  NewToken<T, S> fresh(lane, p.d);
+  if (has_new_key) {
+    fresh.load(p, at, token);
+    if (at.chunk == 0) fresh.put_into_pages(p, at, length);
   }
 
   const bool has_bias = p.slopes != nullptr || p.distance_bias != nullptr;
   RunningSums<kChannels, kTiles> running;
   int stage = 0;
   for (int first = first_of_warp; first < num_keys; first += kStride) {
-    T* const keys = ring + stage * 2 * KeyTile::kElements;
-    T* const values = keys + KeyTile::kElements;
+    const RingStep step{ring + stage * RingStep::kBytes};
     stage = stage + 1 == kStages ? 0 : stage + 1;
     wait_for_copies_before<kStages - 1>();
-    if (has_new_key && new_key / kStep * kStep == first) {
-      const int to = new_key % kStep * KeyTile::kStride + lane.lane * kVector;
-      *reinterpret_cast<uint4*>(keys + to) = key;
-      *reinterpret_cast<uint4*>(values + to) = value;
-    }
+    if (has_new_key && new_key / kStep * kStep == first) fresh.put(step, new_key % kStep);
     __syncwarp();
 
     float x[kTiles][4] = {};
-#pragma unroll
-    for (int step = 0; step < kChannels / kUnit; ++step) {
-      uint32_t a[4];
-      load_matrices(a, keys + KeyTile::of_rows(lane.lane) + step * kUnit);
+    each_unit_of_keys<T>(step, lane, [&](int unit, const uint32_t(&a)[4]) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        multiply_add<T>(x[t], a, q.words[step][t][0], q.words[step][t][1]);
+        multiply_add<T>(x[t], a, q.words[unit][t][0], q.words[unit][t][1]);
+      }
+    });
+    // Of the keys and values of the lane's two rows.
+    float key_factors[2] = {p.scale, p.scale};
+    float value_factors[2] = {1, 1};
+    if constexpr (kIsFp8<S>) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 scales = step.scales()[lane.row + half * 8];
+        key_factors[half] *= scales.x * Widening<T>::kScores;
+        value_factors[half] = scales.y * Widening<T>::kValues;
       }
     }
 #pragma unroll
@@ -217,23 +193,25 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles, kSta
       for (int i = 0; i < 4; ++i) {
         const int n = first_key + first + lane.row + i / 2 * 8;
         const int h = min(t * kTileHeads + lane.column + i % 2, at.num_heads - 1);
-        float score = x[t][i] * p.scale;
+        float score = x[t][i] * key_factors[i / 2];
         if (has_bias && n < length) score += p.bias(at.first_head + h, n, length);
         x[t][i] = n < length ? score * kLog2E : -infinity();
       }
     }
-    running.template add<T>(x, values + KeyTile::of_columns(lane.lane));
+    running.template add<T>(x, step, lane, value_factors);
 
     __syncwarp();
     const int next = first + kStages * kStride;
-    if (next < num_keys) start_copies(next, keys);
+    if (next < num_keys) start_copies(next, step);
     end_batch_of_copies();
   }
 
   // The sums take the place of the warp's keys and values.
   constexpr int kSumStride = kChannels + 4;  // neighbouring heads in different banks
-  static_assert(kHeads * kSumStride * sizeof(float) <= kRing * sizeof(T));
+  static_assert(kHeads * kSumStride * static_cast<int>(sizeof(float)) <= kRing);
   auto* const to = reinterpret_cast<float*>(ring);
+  const int2 channels = channels_of_rows<S>(lane.row);
+  constexpr float kFactor = kIsFp8<S> ? Widening<T>::kSums : 1.0f;
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -241,30 +219,29 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks<kChannels, kTiles, kSta
       const int h = t * kTileHeads + lane.column + i;
       const float total = column_sum(running.total[t][i]);
       if (lane.row == 0) {
-        largest_of[lane.warp][h] = running.largest[t][i];
-        total_of[lane.warp][h] = total;
+        largest_of_warps[lane.warp][h] = running.largest[t][i];
+        total_of_warps[lane.warp][h] = total;
       }
 #pragma unroll
-      for (int m = 0; m < kChannels / kUnit; ++m) {
-        float* const row = to + h * kSumStride + m * kUnit + lane.row;
-        row[0] = running.sums[m][t][i];
-        row[8] = running.sums[m][t][i + 2];
+      for (int unit = 0; unit < kChannels / kUnit; ++unit) {
+        float* const row = to + h * kSumStride + unit * kUnit;
+        row[channels.x] = running.sums[unit][t][i] * kFactor;
+        row[channels.y] = running.sums[unit][t][i + 2] * kFactor;
       }
     }
   }
   __syncthreads();
-  finish_part<kWarps, kHeads>(p, at, token, length, largest_of, total_of, [&](int w, int h) {
-    const T* const of_warp = reinterpret_cast<const T*>(memory) + w * kRing;
-    return reinterpret_cast<const float*>(of_warp) + h * kSumStride;
-  });
+  finish_part<kWarps, kHeads>(
+      p, at, token, length, largest_of_warps, total_of_warps, [&](int w, int h) {
+        return reinterpret_cast<const float*>(memory + w * kRing) + h * kSumStride;
+      });
 }
 
-template <class T, int kChannels, int kTiles, int kStages>
-void launch(PagedProblem<T> p, int64_t rows, int64_t max_length, Stream stream) {
-  const auto kernel = tensor_paged_kernel<T, kChannels, kTiles, kStages>;
+template <int kChannels, int kTiles, int kStages, class T, class S>
+void launch(PagedProblem<T, S> p, int64_t rows, int64_t max_length, Stream stream) {
+  const auto kernel = tensor_paged_kernel<T, S, kChannels, kTiles, kStages>;
   const auto* const address = reinterpret_cast<const void*>(kernel);
-  constexpr int kBytes =
-      kWarps * kStages * 2 * Tile<T, kChannels>::kElements * static_cast<int>(sizeof(T));
+  constexpr int kBytes = kWarps * kStages * Step<S, kChannels>::kBytes;
   allow_shared_bytes(address, kBytes, stream.device);
   constexpr int kHeads = kTiles * kTileHeads;
   p.chunks = (p.heads / p.groups + kHeads - 1) / kHeads;
@@ -278,28 +255,33 @@ void launch(PagedProblem<T> p, int64_t rows, int64_t max_length, Stream stream) 
                     stream, p);
 }
 
-template <class T, int kTiles>
-void dispatch(const PagedProblem<T>& p, int64_t rows, int64_t max_length, Stream stream) {
+template <int kTiles, class T, class S>
+void dispatch(const PagedProblem<T, S>& p, int64_t rows, int64_t max_length, Stream stream) {
+  if (p.d <= 64) return launch<64, kTiles, 3>(p, rows, max_length, stream);
   // Of many blocks more run at once with shorter rings; the sums are the same.
   constexpr int64_t kManyParts = 2048;
   const int64_t parts = rows * p.groups * ((max_length + kKeysOfPart - 1) / kKeysOfPart);
-  if (p.d <= 64) return launch<T, 64, kTiles, 3>(p, rows, max_length, stream);
-  if (kTiles == 1 && parts > kManyParts) return launch<T, 128, 1, 2>(p, rows, max_length, stream);
-  launch<T, 128, kTiles, 3>(p, rows, max_length, stream);
+  if constexpr (kTiles == 1) {
+    if (parts >= kManyParts) return launch<128, 1, 2>(p, rows, max_length, stream);
+  }
+  launch<128, kTiles, 3>(p, rows, max_length, stream);
 }
 
 }  // namespace
 
-template <class T>
-void tensor_paged_attention(const PagedProblem<T>& p, int64_t rows, int64_t max_length,
+template <class T, class S>
+void tensor_paged_attention(const PagedProblem<T, S>& p, int64_t rows, int64_t max_length,
                             Stream stream) {
-  if (p.heads / p.groups <= kTileHeads) return dispatch<T, 1>(p, rows, max_length, stream);
-  dispatch<T, 2>(p, rows, max_length, stream);
+  if (p.heads / p.groups <= kTileHeads) return dispatch<1>(p, rows, max_length, stream);
+  dispatch<2>(p, rows, max_length, stream);
 }
 
-template void tensor_paged_attention<BFloat16>(const PagedProblem<BFloat16>&, int64_t, int64_t,
-                                               Stream);
-template void tensor_paged_attention<Float16>(const PagedProblem<Float16>&, int64_t, int64_t,
-                                              Stream);
+#define MG_INSTANTIATE(T, S) \
+  template void tensor_paged_attention<T, S>(const PagedProblem<T, S>&, int64_t, int64_t, Stream)
+MG_INSTANTIATE(BFloat16, BFloat16);
+MG_INSTANTIATE(BFloat16, Float8E4M3);
+MG_INSTANTIATE(Float16, Float16);
+MG_INSTANTIATE(Float16, Float8E4M3);
+#undef MG_INSTANTIATE
 
 }  // namespace megatron::kernels::cuda

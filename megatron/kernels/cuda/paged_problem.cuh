@@ -10,13 +10,15 @@
 // base 2: exp(x) = 2^(x log2 e).
 namespace megatron::kernels::cuda {
 
-template <class T>
+// S: the type of keys and values in pages: T, or Float8E4M3.
+template <class T, class S = T>
 struct PagedProblem {
   const int32_t* pages;
   const int32_t* lengths;
   const int32_t* queries;
-  T* keys;
-  T* values;
+  S* keys;
+  S* values;
+  float2* scales;  // of S = Float8E4M3: of a key and of its value
   Heads<T> out;
   Heads<const T> q, k, v;
   int max_pages, page_tokens;
@@ -40,10 +42,14 @@ struct PagedProblem {
     weights = reinterpret_cast<float2*>(sums + rows * heads * max_parts * d);
   }
 
-  __device__ T* place(T* store, int row, int group, int token) const {
+  // The head of a group and a token of a row, of all that are in the pages.
+  __device__ int64_t head_in_pages(int row, int group, int token) const {
     const int page = pages[row * max_pages + token / page_tokens];
     const int64_t slot = int64_t{page} * page_tokens + token % page_tokens;
-    return store + (slot * groups + group) * d;
+    return slot * groups + group;
+  }
+  __device__ S* place(S* store, int row, int group, int token) const {
+    return store + head_in_pages(row, group, token) * d;
   }
   // How many of a row's tokens are in its pages: all but a new one.
   __device__ int num_stored(int length) const { return k.data == nullptr ? length : length - 1; }
@@ -79,8 +85,8 @@ __device__ __forceinline__ void store_mean(T* to, float4 sum, float total) {
 }
 
 // Adds the parts of a row, which other blocks stored.
-template <class T>
-__device__ void combine_parts(const PagedProblem<T>& p, int row, int token, int first_head,
+template <class T, class S>
+__device__ void combine_parts(const PagedProblem<T, S>& p, int row, int token, int first_head,
                               int num_heads, int parts) {
   const int packs = p.d / 4;
   for (int i = static_cast<int>(threadIdx.x); i < num_heads * packs;
@@ -111,8 +117,8 @@ __device__ void combine_parts(const PagedProblem<T>& p, int row, int token, int 
 struct PagedPlace {
   int row, group, chunk, part, first_head, num_heads;
 
-  template <class T>
-  __device__ PagedPlace(const PagedProblem<T>& p, int heads_of_block)
+  template <class T, class S>
+  __device__ PagedPlace(const PagedProblem<T, S>& p, int heads_of_block)
       : row(static_cast<int>(blockIdx.x) / p.chunks / p.groups),
         group(static_cast<int>(blockIdx.x) / p.chunks % p.groups),
         chunk(static_cast<int>(blockIdx.x) % p.chunks),
@@ -127,9 +133,9 @@ struct PagedPlace {
 // and sums_of(w, h), the weighted sums of the channels, at a multiple of 16 bytes. Writes the
 // output, or the part's sums.
 // REQUIRES: all threads call it after a barrier; length is that of the row.
-template <int kWarps, int kHeads, class T, class SumsOf>
-__device__ void finish_part(const PagedProblem<T>& p, const PagedPlace& at, int token, int length,
-                            const float (&largest_of)[kWarps][kHeads],
+template <int kWarps, int kHeads, class T, class S, class SumsOf>
+__device__ void finish_part(const PagedProblem<T, S>& p, const PagedPlace& at, int token,
+                            int length, const float (&largest_of)[kWarps][kHeads],
                             const float (&total_of)[kWarps][kHeads], const SumsOf& sums_of) {
   __shared__ bool is_last_block;
   const int parts = (length + p.part_keys - 1) / p.part_keys;
@@ -172,8 +178,8 @@ __device__ void finish_part(const PagedProblem<T>& p, const PagedPlace& at, int 
 }
 
 // Of 16 bits and at most 128 channels, on tensor cores.
-template <class T>
-void tensor_paged_attention(const PagedProblem<T>& problem, int64_t rows, int64_t max_length,
+template <class T, class S>
+void tensor_paged_attention(const PagedProblem<T, S>& problem, int64_t rows, int64_t max_length,
                             Stream stream);
 
 }  // namespace megatron::kernels::cuda
