@@ -108,23 +108,27 @@ INSTANTIATE_TEST_SUITE_P(Models, ParallelInferenceModelTest,
 TEST_P(ParallelInferenceModelTest, KeepsKeysAndValuesInFp8) {
   const Flags greedy = Flags().with("--greedy").with("--max-new-tokens", "8");
   const Flags in_fp8 = greedy.with("--kv-cache-dtype", "fp8");
-  const auto expect_near = [](const std::vector<json>& got, const std::vector<json>& want) {
-    bool is_same = true;
-    ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_EQ(got[i].at("ids"), want[i].at("ids")) << i;
-      const auto a = got[i].at("logprobs").get<std::vector<double>>();
-      const auto b = want[i].at("logprobs").get<std::vector<double>>();
-      ASSERT_EQ(a.size(), b.size());
-      for (size_t k = 0; k < b.size(); ++k) EXPECT_NEAR(a[k], b[k], 0.01) << i << ", " << k;
-      is_same = is_same && a == b;
-    }
-    EXPECT_FALSE(is_same);
-  };
   const std::filesystem::path model = golden("hf") / GetParam();
   const std::vector<json> exact = generated(model, kOne, greedy, kPrompts);
-  expect_near(generated(model, kOne, in_fp8, kPrompts), exact);
-  expect_near(generated(model, {.tp = 2, .pp = 3}, in_fp8, kPrompts), exact);
+  const std::vector<json> rounded = generated(model, kOne, in_fp8, kPrompts);
+  const std::vector<json> divided = generated(model, {.tp = 2, .pp = 3}, in_fp8, kPrompts);
+  bool is_same = true;
+  for (size_t i = 0; i < kPrompts.size(); ++i) {
+    EXPECT_EQ(divided[i].at("ids"), rounded[i].at("ids")) << i;
+    const auto log_probabilities = [&](const std::vector<json>& texts) {
+      return texts[i].at("logprobs").get<std::vector<double>>();
+    };
+    const auto want = log_probabilities(exact);
+    const auto got = log_probabilities(rounded);
+    const auto of_ranks = log_probabilities(divided);
+    for (size_t k = 0; k < got.size(); ++k)
+      EXPECT_NEAR(of_ranks[k], got[k], 1e-3) << i << ", " << k;
+    // Of the prompt and the first new token: the next ones may be others.
+    for (size_t k = 0; k + 7 < got.size(); ++k)
+      EXPECT_NEAR(got[k], want[k], 0.02) << i << ", " << k;
+    is_same = is_same && got == want;
+  }
+  EXPECT_FALSE(is_same);
 }
 
 TEST_F(ParallelInferenceTest, TheLayoutOfTrainingDoesNotMatter) {
