@@ -10,10 +10,10 @@ namespace megatron {
 // Two layers, 37 tokens, 64 positions, weights so large that the tokens differ in probability.
 inline std::unique_ptr<GptModel> tiny_gpt(
     PositionEmbedding positions = PositionEmbedding::kLearnedAbsolute, Stream stream = {},
-    DType dtype = DType::kFloat32) {
+    DType dtype = DType::kFloat32, int64_t hidden_size = 32) {
   TransformerConfig config;
   config.num_layers = 2;
-  config.hidden_size = 32;
+  config.hidden_size = hidden_size;
   config.num_attention_heads = 4;
   config.seq_length = 64;
   config.max_position_embeddings = 64;
