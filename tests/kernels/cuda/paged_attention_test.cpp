@@ -221,8 +221,10 @@ TEST_P(PagedAttentionCudaTest, PutsTokensIntoPages) {
       });
 }
 
-TEST_P(PagedAttentionCudaTest, PutsTokensIntoPagesInFp8) {
-  if (GetParam() == DType::kFloat32) return;  // refused
+// fp32 is refused, as the last test shows.
+class PagedFp8CudaTest : public PagedAttentionCudaTest {};
+
+TEST_P(PagedFp8CudaTest, PutsTokensIntoPages) {
   for (const int64_t size : {16, 80, 128}) {
     constexpr int64_t kGroups = 11;
     const Fp8Store store = fp8_store({4, 5, kGroups, size});
@@ -246,9 +248,8 @@ TEST_P(PagedAttentionCudaTest, PutsTokensIntoPagesInFp8) {
 
 // One large channel makes the numbers of the others in FP8 less than the smallest normal one.
 // Queries do not see it, so that scores are of small numbers alone.
-TEST_P(PagedAttentionCudaTest, ReadsTheSmallestNumbersOfFp8) {
+TEST_P(PagedFp8CudaTest, ReadsTheSmallestNumbers) {
   constexpr int64_t kKeys = 40, kSize = 32;
-  if (GetParam() == DType::kFloat32) return;  // refused
   const auto tokens = [](uint64_t seed) {
     Tensor x = random_normal({kKeys, 1, kSize}, {.seed = seed, .stddev = 0x1p-8f});
     for (int64_t i = 0; i < kKeys; ++i) x.span<float>()[static_cast<size_t>(i * kSize)] = 448;
@@ -337,6 +338,8 @@ TEST_P(PagedAttentionCudaTest, RefusesHeadsThatAreNotWholePacks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, PagedAttentionCudaTest, kTrainingDtypes, dtype_name);
+INSTANTIATE_TEST_SUITE_P(Dtypes, PagedFp8CudaTest,
+                         testing::Values(DType::kFloat16, DType::kBFloat16), dtype_name);
 
 }  // namespace
 }  // namespace megatron
