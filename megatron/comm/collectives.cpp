@@ -158,6 +158,16 @@ void connect(const Group& group, Stream stream) {
   if (group.size() > 1 && !stream.is_cpu()) group.device_transport(stream.device);
 }
 
+bool can_record(const Group& group, Stream stream) {
+  return group.size() == 1 || stream.is_cpu() ||
+         group.device_transport(stream.device).can_record();
+}
+
+void meet_for_launch(const Group& group, Stream stream) {
+  if (group.size() == 1 || stream.is_cpu()) return;
+  group.device_transport(stream.device).meet_for_launch();
+}
+
 Pending::Pending() = default;
 Pending::Pending(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Pending::Pending(Pending&& other) noexcept = default;

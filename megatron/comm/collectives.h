@@ -59,6 +59,15 @@ void barrier(const Group& group);
 // for it. Every member calls it.
 void connect(const Group& group, Stream stream);
 
+// Prepares the group's all_reduce and all_gather for work that is recorded (WorkGraph), on every
+// member. Returns whether that is possible: on the CPU, for one member, and for GPUs of one host of
+// which no two are the same. Every member calls it and gets the same answer. Members record and
+// launch the same calls.
+bool can_record(const Group& group, Stream stream);
+// Waits for the hosts of all members. Call it right before each launch of such work: from then on
+// no member's host may do anything but launch, for which GPUs wait.
+void meet_for_launch(const Group& group, Stream stream);
+
 // A collective that runs beside the stream's other work. Until wait(), nothing else may read or
 // write its views, and their memory must live. The destructor waits. On the CPU a collective is
 // done from the start, except for messages to receive: wait() receives them, so that starting does

@@ -125,6 +125,9 @@ class DeviceTransport {
   }
   // "NCCL", ..., for messages.
   virtual const char* name() const = 0;
+  // See comm::can_record() and comm::meet_for_launch().
+  virtual bool can_record() { return false; }
+  virtual void meet_for_launch() {}
   // The group's own high-priority stream, for work beside the rank's stream.
   virtual Stream own_stream() = 0;
   // The states of this rank's pending collectives.

@@ -71,6 +71,10 @@ double elapsed_ms(void* begin, void* end);
 void begin_capture(void* stream);
 void* end_capture(void* stream);
 void abandon_capture(void* stream) noexcept;
+// The number of the capture that the stream is in; 0 if it is in none.
+unsigned long long capture_of(void* stream);
+// Brings a graph to the device, so that its first launch does no more than later ones.
+void upload_graph(void* graph, void* stream);
 void launch_graph(void* graph, void* stream);
 void destroy_graph(void* graph) noexcept;
 

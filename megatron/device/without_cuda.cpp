@@ -41,6 +41,8 @@ double elapsed_ms(void*, void*) { throw_unsupported(); }
 void begin_capture(void*) { throw_unsupported(); }
 void* end_capture(void*) { throw_unsupported(); }
 void abandon_capture(void*) noexcept {}
+unsigned long long capture_of(void*) { throw_unsupported(); }
+void upload_graph(void*, void*) { throw_unsupported(); }
 void launch_graph(void*, void*) { throw_unsupported(); }
 void destroy_graph(void*) noexcept {}
 

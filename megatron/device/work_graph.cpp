@@ -46,6 +46,7 @@ WorkGraph::WorkGraph(Stream stream, std::function<void()> work) : stream_(stream
   Recording record(stream);
   work();
   native_ = record.take();
+  cuda::upload_graph(native_, stream.native);
 }
 
 WorkGraph::~WorkGraph() {

@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
 #include <utility>
 
+#include "megatron/comm/collectives.h"
+#include "megatron/comm/texts.h"
 #include "megatron/core/error.h"
 #include "megatron/core/log.h"
 #include "megatron/device/staging.h"
 #include "megatron/kernels/decode_inputs.h"
 #include "megatron/kernels/paged_attention.h"
+#include "megatron/parallel/tensor/mappings.h"
 
 namespace megatron {
 namespace {
@@ -56,7 +60,9 @@ DecodeSteps::DecodeSteps(const InferenceModel& model, KvCache& cache, int64_t ma
     result = std::make_unique<Result>(drawn_, probabilities_);
   }
   if (TextStep::takes(model, cache)) text_step_.emplace(model, cache);
-  if (!stream_.is_cpu()) pool_.keep();
+  if (stream_.is_cpu()) return;
+  pool_.keep();
+  records_ = comm::can_record(ranks(), stream_);
 }
 
 void DecodeSteps::launch(std::span<const DecodeRow> rows) {
@@ -127,7 +133,7 @@ DecodeSteps::Kind& DecodeSteps::kind_of(int64_t rows, int64_t max_length) {
   kind.batch.max_length = longest;
   const TransformerConfig& config = model_.config();
   const int64_t bytes = kernels::paged_attention_workspace_bytes(
-      rows, config.num_attention_heads, config.kv_channels, longest, stream_);
+      rows, config.num_attention_heads / ranks().size(), config.kv_channels, longest, stream_);
   if (bytes > 0) kind.batch.workspace = zeros({bytes}, DType::kUInt8, stream_);
   return kind;
 }
@@ -168,19 +174,28 @@ void DecodeSteps::upload(std::span<const DecodeRow> rows, std::span<const int32_
 }
 
 void DecodeSteps::run(Kind& kind) {
-  const bool records = !stream_.is_cpu() && records_ && kind.is_warm;
+  if (records_ && kind.is_warm && !kind.graph) record(kind);
   kind.is_warm = true;
-  if (records && !kind.graph) {
-    try {
-      kind.graph.emplace(stream_, [&] { compute(kind); });
-    } catch (const DeviceError& error) {
-      records_ = false;
-      warn(fmt::format("generation goes on without CUDA graphs, because one cannot be recorded: {}",
-                       error.what()));
-    }
+  if (!kind.graph) return compute(kind);
+  comm::meet_for_launch(ranks(), stream_);
+  kind.graph->launch();
+}
+
+void DecodeSteps::record(Kind& kind) {
+  std::string problem;
+  try {
+    kind.graph.emplace(stream_, [&] { compute(kind); });
+  } catch (const DeviceError& error) {
+    problem = error.what();
   }
-  if (kind.graph) return kind.graph->launch();
-  compute(kind);
+  for (const std::string& one : comm::gathered_texts(problem, ranks())) {
+    if (problem.empty()) problem = one;
+  }
+  if (problem.empty()) return;
+  records_ = false;
+  kind.graph.reset();
+  warn(fmt::format("generation goes on without CUDA graphs, because one cannot be recorded: {}",
+                   problem));
 }
 
 void DecodeSteps::compute(Kind& kind) {
@@ -209,7 +224,16 @@ void DecodeSteps::compute(Kind& kind) {
       model_,
       {.tokens = RowIds(kind.ids, Tensor()), .position_ids = RowIds(kind.positions, Tensor())},
       &cached);
-  draw(model_.logits(hidden).data());
+  draw(gathered_last_axis(model_.logits(hidden).data(), ranks()));
+  share_drawn(rows);
+}
+
+void DecodeSteps::share_drawn(int64_t rows) {
+  if (ranks().size() == 1) return;
+  Tensor own = drawn_.slice(0, rows);
+  Tensor all({ranks().size(), rows}, DType::kInt32, stream_);
+  comm::all_gather(all.view(), std::as_const(own).view(), ranks(), stream_);
+  copy_into(own, std::as_const(all).slice(0, 1).reshape({rows}));
 }
 
 }  // namespace megatron

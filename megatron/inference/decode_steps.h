@@ -38,7 +38,9 @@ inline int32_t drawn_by(int64_t row) { return static_cast<int32_t>(-1 - row); }
 // with rows that do nothing) and each longest length (rounded up); a graph is recorded the second
 // time it is needed. A step of one text is one kernel where there is one for the model (TextStep).
 //
-// For a model on one rank.
+// Tensor-parallel ranks launch the same steps, and all of them get the tokens that the first one
+// draws. Their GPUs pass sums to each other within a graph; their hosts meet before each launch.
+// For a model in one stage.
 class DecodeSteps {
  public:
   // Steps that may be launched and not yet read.
@@ -78,7 +80,13 @@ class DecodeSteps {
   void upload(std::span<const DecodeRow> rows, std::span<const int32_t> places,
               int64_t padded_rows);
   void run(Kind& kind);
+  // On all ranks or on none.
+  void record(Kind& kind);
   void compute(Kind& kind);
+  // Gives all ranks the tokens that the first one drew.
+  void share_drawn(int64_t rows);
+
+  const comm::Group& ranks() const { return model_.parallel.tensor.group; }
 
   InferenceModel model_;
   KvCache& cache_;
@@ -99,7 +107,7 @@ class DecodeSteps {
   std::vector<int32_t> rows_before_;  // of the rows of the launch before
   PageTableCopy host_pages_;
   std::map<std::pair<int64_t, int64_t>, Kind> kinds_;  // by rows and longest length
-  bool records_ = true;
+  bool records_ = false;
   std::array<std::unique_ptr<Result>, kMostAhead> results_;
   size_t next_result_ = 0;
   std::deque<Launched> launched_;

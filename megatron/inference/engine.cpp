@@ -45,7 +45,7 @@ Engine::Engine(const InferenceModel& model, const EngineOptions& options)
     distance_bias_ = model_.t5->distance_bias(positions);
     return;
   }
-  if (model_.parallel.model.size() > 1) return;
+  if (model_.parallel.pipeline.size() > 1) return;
   steps_.emplace(model_, cache_, options_.max_rows, pool_.pages_for(positions));
 }
 
@@ -173,7 +173,7 @@ void Engine::put_ids(std::span<const Part> parts) {
 
 Tensor Engine::run(std::span<const Part> parts) {
   const NoGrad no_grad;
-  if (draws(model_)) put_ids(parts);
+  if (draws(model_) || steps_) put_ids(parts);
   std::vector<int64_t> tokens;
   std::vector<int64_t> positions;
   std::vector<PagedRow> rows;

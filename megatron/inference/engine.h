@@ -56,10 +56,11 @@ struct EngineState {
 // A step whose rows all draw their next token on the device goes through DecodeSteps. Requests that
 // need the logits on the host do not: logit_bias, never_after, beams, stop tokens that
 // min_new_tokens forbids, and more than 20 of the most probable tokens. A T5 never goes through
-// DecodeSteps.
+// DecodeSteps, nor does a model in several stages.
 //
 // Every rank of the model makes the same calls and gets the same results. Each step has one gather
-// over the tensor-parallel ranks of the last stage and one broadcast.
+// over the tensor-parallel ranks of the last stage and one broadcast, or, through DecodeSteps, a
+// second gather.
 class Engine {
  public:
   Engine(const InferenceModel& model, const EngineOptions& options);
@@ -141,7 +142,7 @@ class Engine {
   RequestId last_id_ = 0;
   int64_t last_admission_ = 0;
   EngineState counts_;
-  std::optional<DecodeSteps> steps_;  // for a model on one rank
+  std::optional<DecodeSteps> steps_;  // for a GPT in one stage
   // Of the steps that were launched and not read; two share them while no text comes or goes.
   std::deque<std::shared_ptr<StepTexts>> launched_;
 };

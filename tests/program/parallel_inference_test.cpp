@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "tests/program/inference_test.h"
+#include "tests/program/parallel_inference.h"
 
 // Tensor and pipeline parallel generation and scoring give what one rank gives.
 namespace megatron::program {
@@ -9,80 +9,6 @@ namespace {
 using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-struct Layout {
-  int tp = 1;
-  int pp = 1;
-  int first_stage_layers = 0;  // 0: as many as the others
-
-  int ranks() const { return tp * pp; }
-};
-
-const Layout kOne;
-const std::vector<Ids> kPrompts = {{5, 17, 99}, {1}, {64, 3, 3, 120, 7, 88, 21, 30, 2, 11}, {9, 8}};
-// Their shortest is read at once, by an odd number of tokens.
-const std::vector<Ids> kLongPrompts = {{5, 17, 99, 4, 4}, {1, 2, 3, 4, 5, 6, 7, 8, 9}};
-
-class ParallelInferenceTest : public InferenceTest {
- protected:
-  static std::vector<json> printed(const std::string& command, const std::filesystem::path& model,
-                                   const Layout& layout, const Flags& flags,
-                                   const std::vector<Ids>& rows) {
-    Flags all = flags.with("--load", model.string())
-                    .with("--device", "cpu")
-                    .with("--tensor-model-parallel-size", std::to_string(layout.tp))
-                    .with("--pipeline-model-parallel-size", std::to_string(layout.pp));
-    if (layout.first_stage_layers > 0) {
-      all = all.with("--decoder-first-pipeline-num-layers",
-                     std::to_string(layout.first_stage_layers));
-    }
-    Words words = {"--nproc-per-node", std::to_string(layout.ranks()), command};
-    for (const std::string& word : all.words()) words.push_back(word);
-    const Outcome outcome = run("launch", words, {.input = json_lines(rows)});
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return parsed_lines(outcome.out);
-  }
-  static std::vector<json> generated(const std::filesystem::path& model, const Layout& layout,
-                                     const Flags& flags, const std::vector<Ids>& prompts) {
-    return printed("generate", model, layout,
-                   flags.with("--prompt-file", "-").with("--json").with("--logprobs"), prompts);
-  }
-
-  // The same objects; numbers of a list within 1e-5.
-  static void expect_same(const std::vector<json>& got, const std::vector<json>& want) {
-    ASSERT_EQ(got.size(), want.size());
-    for (size_t i = 0; i < want.size(); ++i) {
-      for (const auto& [key, value] : want[i].items()) {
-        if (key == "loss") {
-          EXPECT_NEAR(got[i].at(key).get<double>(), value.get<double>(), 1e-5);
-        } else if (key == "logprobs") {
-          const auto a = got[i].at(key).get<std::vector<double>>();
-          const auto b = value.get<std::vector<double>>();
-          ASSERT_EQ(a.size(), b.size());
-          for (size_t k = 0; k < b.size(); ++k) EXPECT_NEAR(a[k], b[k], 1e-5) << i << ", " << k;
-        } else {
-          EXPECT_EQ(got[i].at(key), value) << key << " of row " << i;
-        }
-      }
-    }
-  }
-
-  static void expect_as_one_rank(const std::filesystem::path& model,
-                                 const std::vector<Layout>& layouts) {
-    const Flags greedy = Flags().with("--greedy").with("--max-new-tokens", "8");
-    const Flags sampled =
-        Flags().with("--seed", "3").with("--top-p", "0.9").with("--max-new-tokens", "8");
-    const std::vector<json> want_greedy = generated(model, kOne, greedy, kPrompts);
-    const std::vector<json> want_sampled = generated(model, kOne, sampled, kLongPrompts);
-    const std::vector<json> want_scores = printed("score", model, kOne, {}, kLongPrompts);
-    for (const Layout& layout : layouts) {
-      SCOPED_TRACE("tp" + std::to_string(layout.tp) + "pp" + std::to_string(layout.pp));
-      expect_same(generated(model, layout, greedy, kPrompts), want_greedy);
-      expect_same(generated(model, layout, sampled, kLongPrompts), want_sampled);
-      expect_same(printed("score", model, layout, {}, kLongPrompts), want_scores);
-    }
-  }
-};
 
 // Parameter: a model of tests/golden/hf. They have 3 layers, and 131 rows in their vocabulary,
 // which divide among no ranks.
@@ -160,6 +86,8 @@ TEST_F(ParallelInferenceTest, RanksShareAGroup) {
             .with("--save-interval", "20"));
   expect_as_one_rank(saved, {{.tp = 2}, {.tp = 4}});
 }
+
+TEST_F(ParallelInferenceTest, ManyTextsComeAndGo) { expect_many_texts_as_one_rank({.tp = 2}); }
 
 TEST_F(ParallelInferenceTest, MegatronsFilesToo) {
   expect_as_one_rank(golden("megatron/gpt/ckpt/iter_0000010"), {{.tp = 2, .pp = 2}});

@@ -16,6 +16,7 @@
 #include "megatron/comm/nccl/library.h"
 #include "megatron/comm/nccl/watchdog.h"
 #include "megatron/core/error.h"
+#include "megatron/device/cuda.h"
 #include "megatron/device/cuda/check.h"
 
 namespace megatron::comm::nccl {
@@ -47,14 +48,6 @@ ncclDataType_t type_of(DType dtype) {
 }
 
 ncclRedOp_t operator_of(Reduce op) { return op == Reduce::kSum ? ncclSum : ncclMax; }
-
-// The id of the graph that captures the stream; 0 if none does.
-unsigned long long capture_of(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long id = 0;
-  MG_CUDA(cudaStreamGetCaptureInfo(stream, &status, &id));
-  return status == cudaStreamCaptureStatusActive ? id : 0;
-}
 
 class NcclTransport final : public DeviceTransport, private Watched {
  public:
@@ -202,7 +195,7 @@ template <class Issue>
 void NcclTransport::queue(const Call& call, cudaStream_t stream, const Issue& issue) {
   std::unique_lock lock(mutex_);
   if (communicator_ == nullptr) fail(call, failure_);
-  const unsigned long long capture = capture_of(stream);
+  const unsigned long long capture = cuda::capture_of(stream);
   if (stream != last_stream_ && last_event_ != nullptr && capture == last_capture_) {
     MG_CUDA(cudaStreamWaitEvent(stream, last_event_, 0));
   }

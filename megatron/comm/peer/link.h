@@ -63,6 +63,11 @@ class Link {
   // The caller asks no more for this message.
   virtual void forget(Sent sent) = 0;
 
+  // Outside of a collective: waits for all members' hosts, and marks nothing.
+  virtual void meet_hosts() = 0;
+  // Are some members' GPUs the same one?
+  virtual bool shares_a_gpu() const = 0;
+
   // May this GPU wait for one whose process is gone? Then nothing may wait for this GPU.
   virtual bool may_be_stuck() const = 0;
 };

@@ -17,9 +17,11 @@
 
 #include "megatron/comm/peer/event.h"
 #include "megatron/comm/peer/link.h"
+#include "megatron/comm/peer/one_shot.h"
 #include "megatron/comm/peer/sum.h"
 #include "megatron/core/error.h"
 #include "megatron/device/allocator.h"
+#include "megatron/device/cuda.h"
 #include "megatron/device/cuda/check.h"
 
 namespace megatron::comm::peer {
@@ -63,6 +65,8 @@ class PeerTransport final : public DeviceTransport {
   UnfinishedExchange* start_exchange(std::span<const Transfer> transfers, Stream stream) override;
   const char* name() const override { return "peer copies"; }
   Stream own_stream() override { return {device_, own_stream_}; }
+  bool can_record() override;
+  void meet_for_launch() override { link_->meet_hosts(); }
 
  private:
   using Memories = std::vector<const void*>;  // of all members, in one's slice
@@ -107,7 +111,9 @@ class PeerTransport final : public DeviceTransport {
   void for_others(const F& f) const {
     for (int step = 1; step < size(); ++step) f((rank() + step) % size());
   }
-  void refuse_record(const Call& call, cudaStream_t stream) const;
+  // Queues a collective that is recorded; throws Unsupported for one that cannot be.
+  void queue_recorded(const Call& call, const void* in, void* out, cudaStream_t stream) const;
+  [[noreturn]] void refuse_record(const Call& call) const;
 
   // The work of a collective on this GPU between meet() and part(), and between two part()s.
   void queue(const Call& call, void* out, cudaStream_t stream);
@@ -135,6 +141,7 @@ class PeerTransport final : public DeviceTransport {
   cudaStream_t pulls_ = nullptr;  // for large sums
   std::deque<Slot> slots_;
   size_t next_slot_ = 0;
+  OneShotGroup one_shot_;                  // of no members until can_record()
   std::byte* small_ = nullptr;             // holds a small sum
   PeerEvent small_done_;                   // the sum has been copied
   std::vector<std::vector<Copy>> copies_;  // by receiver
@@ -183,20 +190,56 @@ PeerTransport::~PeerTransport() {
     if (slot.data != nullptr) memory.release(slot.data);
   }
   if (small_ != nullptr) memory.release(small_);
+  // Others may still read or write memory of one_shot_: it stays, 2 MiB.
 }
 
-void PeerTransport::refuse_record(const Call& call, cudaStream_t stream) const {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  MG_CUDA(cudaStreamIsCapturing(stream, &status));
-  if (status == cudaStreamCaptureStatusNone) return;
-  throw Unsupported(fmt::format(
-      "{}: peer copies cannot be recorded in a CUDA graph; use MEGATRON_PEER_COPIES=off (NCCL)",
-      host_.name_of(call)));
+bool PeerTransport::can_record() {
+  if (one_shot_.size > 0) return true;
+  if (link_->shares_a_gpu() || size() > kMaxOneShotMembers) return false;
+  const int64_t bytes = one_shot_bytes();
+  CachingAllocator& memory = allocator_of(device_);
+  auto* const own = static_cast<std::byte*>(memory.allocate(bytes, MemoryCategory::kWorkspace));
+  one_shot_.memory[static_cast<size_t>(rank())] = own;
+  MG_CUDA(cudaDeviceSynchronize());  // earlier work may still use the memory
+  MG_CUDA(cudaMemsetAsync(own, 0, static_cast<size_t>(bytes), own_stream_));
+  MG_CUDA(cudaStreamSynchronize(own_stream_));
+  const Call call{Operation::kConnect, DType::kUInt8, bytes};
+  link_->begin(call, own_stream_);
+  link_->meet(call, own);
+  // Addresses of other members' memory stay valid.
+  for_others([&](int member) {
+    one_shot_.memory[static_cast<size_t>(member)] =
+        static_cast<std::byte*>(const_cast<void*>(link_->memory(member)));
+  });
+  link_->mark(Mark::kDone, own_stream_);
+  link_->part();
+  link_->wait_for_others(own_stream_, Mark::kDone);
+  one_shot_.rank = rank();
+  one_shot_.size = size();
+  return true;
+}
+
+void PeerTransport::queue_recorded(const Call& call, const void* in, void* out,
+                                   cudaStream_t stream) const {
+  if (one_shot_.size == 0) refuse_record(call);
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      return one_shot_all_reduce(out, in, call.count, call.dtype, call.reduce, one_shot_, stream);
+    case Operation::kAllGather:
+      return one_shot_all_gather(out, in, call.bytes(), one_shot_, stream);
+    default:
+      refuse_record(call);
+  }
+}
+
+void PeerTransport::refuse_record(const Call& call) const {
+  throw Unsupported(
+      fmt::format("{}: peer copies cannot be recorded in a CUDA graph", host_.name_of(call)));
 }
 
 void PeerTransport::run(const Call& call, const void* in, void* out, Stream stream) {
   cudaStream_t const native = native_of(stream);
-  refuse_record(call, native);
+  if (cuda::capture_of(native) != 0) return queue_recorded(call, in, out, native);
   link_->begin(call, native);
   link_->meet(call, in);
 
@@ -352,7 +395,7 @@ void PeerTransport::exchange(std::span<const Transfer> transfers, Stream stream)
 UnfinishedExchange* PeerTransport::start_exchange(std::span<const Transfer> transfers,
                                                   Stream stream) {
   cudaStream_t const native = native_of(stream);
-  refuse_record(call_of(transfers[0]), native);
+  if (cuda::capture_of(native) != 0) refuse_record(call_of(transfers[0]));
   const auto is_receive = [](const Transfer& transfer) { return !transfer.is_send; };
   if (std::none_of(transfers.begin(), transfers.end(), is_receive)) {
     for (const Transfer& transfer : transfers) send_copy(transfer, native);

@@ -37,7 +37,10 @@
 //   in which they started them, as in a loop that is the same on all ranks.
 // A receiver gets a sender's messages in the order of its waits, as on the CPU.
 //
-// Work that is recorded into a CUDA graph cannot meet other ranks: throws Unsupported.
+// Work that is recorded into a CUDA graph cannot meet other ranks' hosts: there, all_reduce and
+// all_gather are kernels that meet each other (one_shot.h), and other calls throw Unsupported. GPUs
+// then wait for each other whatever their hosts do, and a host that allocates memory or loads a
+// kernel may wait for all GPUs of its process: hence meet_for_launch().
 namespace megatron::comm::peer {
 
 // All members call it; `host` outlives the result. Returns null, on all of them, if NCCL must be

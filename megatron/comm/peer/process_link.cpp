@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -63,6 +64,13 @@ struct Remote {
 };
 static_assert(sizeof(Remote) <= ProcessGroup::kPartBytes);
 
+// What members tell each other first.
+struct Introduction {
+  Remote memory;  // to try
+  cudaUUID_t gpu{};
+};
+static_assert(sizeof(Introduction) <= ProcessGroup::kPartBytes);
+
 uint64_t seen(uint64_t& number) {
   return std::atomic_ref<uint64_t>(number).load(std::memory_order_acquire);
 }
@@ -76,8 +84,9 @@ void check_driver(CUresult result, const char* call) {
   throw DeviceError(fmt::format("{}: the driver's error {}", call, static_cast<int>(result)));
 }
 
-std::span<const std::byte> bytes_of(const Remote& remote) {
-  return std::as_bytes(std::span(&remote, 1));
+template <class T>
+std::span<const std::byte> bytes_of(const T& part) {
+  return std::as_bytes(std::span(&part, 1));
 }
 
 class ProcessLink final : public Link, private nccl::Watched {
@@ -110,6 +119,11 @@ class ProcessLink final : public Link, private nccl::Watched {
     await(stream, numbers(rank(), sent.receiver, sent.number).read, sent.number + 1);
   }
   void forget(Sent) override {}
+  void meet_hosts() override {
+    group_->meet({Operation::kBarrier}, {});
+    group_->part();
+  }
+  bool shares_a_gpu() const override { return shares_a_gpu_; }
   bool may_be_stuck() const override {
     return std::uncaught_exceptions() > 0 || host_.failure().has_value();
   }
@@ -143,6 +157,7 @@ class ProcessLink final : public Link, private nccl::Watched {
   const std::unique_ptr<ProcessGroup> group_;
   std::shared_ptr<nccl::Watchdog> watchdog_;  // once this has been tried out
   std::byte* mapped_ = nullptr;               // the shared memory's address for the GPU
+  bool shares_a_gpu_ = false;
 
   uint64_t number_ = 0;  // of the current collective, from 1; the same on all members
   cudaStream_t stream_ = nullptr;
@@ -175,9 +190,12 @@ std::string ProcessLink::try_out() {
     }
   };
   void* data = nullptr;
-  Remote mine;
+  Introduction mine;
   attempt([&] {
     MG_CUDA(cudaSetDevice(device_.index));
+    cudaDeviceProp gpu{};
+    MG_CUDA(cudaGetDeviceProperties(&gpu, device_.index));
+    mine.gpu = gpu.uuid;
     const std::span<std::byte> shared = group_->extra();
     MG_CUDA(cudaHostRegister(shared.data(), shared.size(),
                              cudaHostRegisterPortable | cudaHostRegisterMapped));
@@ -189,17 +207,17 @@ std::string ProcessLink::try_out() {
     if (seen(entry(rank()).marks[0]) != kEntries) own = "a stream's number does not arrive";
     store(entry(rank()).marks[0], 0);
     data = allocator_of(device_).allocate(1, MemoryCategory::kWorkspace);
-    mine = exported(data);
+    mine.memory = exported(data);
   });
+  std::set<std::string> gpus;
   group_->meet({Operation::kConnect}, bytes_of(mine));
   for (int member = 0; member < host_.size(); ++member) {
-    if (member == rank()) continue;
-    attempt([&] {
-      Remote theirs;
-      std::memcpy(&theirs, group_->part_of(member), sizeof(theirs));
-      opened(member, theirs);
-    });
+    Introduction theirs;
+    std::memcpy(&theirs, group_->part_of(member), sizeof(theirs));
+    gpus.emplace(theirs.gpu.bytes, sizeof(theirs.gpu.bytes));
+    if (member != rank()) attempt([&] { opened(member, theirs.memory); });
   }
+  shares_a_gpu_ = std::ssize(gpus) < host_.size();
   group_->part();
   if (data != nullptr) allocator_of(device_).release(data);
   cudaGetLastError();  // this rank goes on without peer copies

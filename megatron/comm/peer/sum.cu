@@ -1,10 +1,7 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <string>
-#include <type_traits>
 
+#include "megatron/comm/peer/element.cuh"
 #include "megatron/comm/peer/sum.h"
 #include "megatron/core/error.h"
 #include "megatron/core/half.h"
@@ -21,51 +18,6 @@ constexpr int kInputsAhead = 4;  // loaded before the first add, to hide other G
 struct Inputs {
   const void* data[kMaxInputs];
   int count;
-};
-
-template <class T>
-constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
-template <class T>
-using SumOf = std::conditional_t<kIsHalf<T>, float, T>;
-
-template <class T>
-__device__ __forceinline__ SumOf<T> widened(T x) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    return __bfloat162float(__ushort_as_bfloat16(x.bits));
-  } else if constexpr (std::is_same_v<T, Float16>) {
-    return __half2float(__ushort_as_half(x.bits));
-  } else {
-    return x;
-  }
-}
-
-template <class T>
-__device__ __forceinline__ T rounded(SumOf<T> sum) {
-  T x;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    x.bits = __bfloat16_as_ushort(__float2bfloat16_rn(sum));
-  } else if constexpr (std::is_same_v<T, Float16>) {
-    x.bits = __half_as_ushort(__float2half_rn(sum));
-  } else {
-    x = sum;
-  }
-  return x;
-}
-
-template <Reduce kOp, class Sum>
-__device__ __forceinline__ Sum combined(Sum a, Sum b) {
-  if constexpr (kOp == Reduce::kSum) {
-    return a + b;
-  } else if constexpr (std::is_floating_point_v<Sum>) {
-    return a < b || b != b ? b : a;
-  } else {
-    return a < b ? b : a;
-  }
-}
-
-template <class T, int N>
-struct alignas(sizeof(T) * N) Pack {
-  T elements[N];
 };
 
 // Elements at .. at + N - 1.

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -126,6 +127,11 @@ class ThreadLink final : public Link {
   void forget(Sent sent) override {
     idle_[static_cast<size_t>(sent.receiver)].push_back(sent.number);
   }
+  void meet_hosts() override {
+    group_.meet(host_, {Operation::kBarrier}, nullptr, nullptr);
+    group_.part(host_.rank());
+  }
+  bool shares_a_gpu() const override;
   bool may_be_stuck() const override { return false; }
 
  private:
@@ -168,6 +174,12 @@ const void* ThreadLink::receive(const Call& call, cudaStream_t stream) {
 void ThreadLink::finish_receive(const Call&, cudaStream_t stream) {
   record(received_->done.get(), stream);
   received_->is_taken.store(true);
+}
+
+bool ThreadLink::shares_a_gpu() const {
+  std::set<int> gpus;
+  for (const auto& board : boards_) gpus.insert(board->device);
+  return gpus.size() < boards_.size();
 }
 
 void ThreadLink::await_taken(const Call& call, Sent sent) {

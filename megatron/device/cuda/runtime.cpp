@@ -245,6 +245,17 @@ void abandon_capture(void* stream) noexcept {
   cudaGetLastError();  // the call that broke the capture reported its own error
 }
 
+unsigned long long capture_of(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  MG_CUDA(cudaStreamGetCaptureInfo(stream_of(stream), &status, &id));
+  return status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
+void upload_graph(void* graph, void* stream) {
+  MG_CUDA(cudaGraphUpload(static_cast<cudaGraphExec_t>(graph), stream_of(stream)));
+}
+
 void launch_graph(void* graph, void* stream) {
   MG_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)));
 }

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "megatron/device/cuda.h"
-#include "megatron/device/cuda/check.h"
 #include "megatron/device/stream.h"
 
 namespace megatron::kernels::cuda {
@@ -16,11 +15,7 @@ std::string machine_of(Device device) {
   return fmt::format("{}, {} multiprocessors", gpu.name, gpu.num_multiprocessors);
 }
 
-bool is_recorded(Stream stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  MG_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
+bool is_recorded(Stream stream) { return megatron::cuda::capture_of(stream.native) != 0; }
 
 bool may_search(Stream stream) {
   return stream.options.searches_algorithms && !is_recorded(stream);

@@ -150,11 +150,14 @@ TEST_P(PeerTest, NamesItself) {
   });
 }
 
-TEST_P(PeerTest, CannotBeRecordedInAGraph) {
+TEST_P(PeerTest, MembersThatShareAGpuCannotRecord) {
   run_on_gpus([](const Group& world, Stream stream) {
     const OnGpu<float> x(std::vector<float>(4, 1), stream);
     all_reduce(x.view(), Reduce::kSum, world, stream);
     synchronize(stream);
+    const bool shares_a_gpu = GetParam().share_a_gpu || num_cuda_devices() < world.size();
+    EXPECT_EQ(can_record(world, stream), !shares_a_gpu);
+    if (!shares_a_gpu) return;  // peer_records_test.cpp
     cuda::begin_capture(stream.native);
     EXPECT_THAT(message_of<Unsupported>([&] { all_reduce(x.view(), Reduce::kSum, world, stream); }),
                 HasSubstr("peer copies cannot be recorded in a CUDA graph"));
