@@ -14,6 +14,7 @@
 #include "megatron/device/allocator.h"
 #include "megatron/device/memory.h"
 #include "megatron/device/stream.h"
+#include "megatron/device/work_graph.h"
 
 // Time and bus bandwidth of collectives, by size:
 //
@@ -24,8 +25,9 @@
 //
 // Bus bandwidth is the bytes that each rank must send, divided by the time: 2 (n - 1) / n of the
 // buffer for an all_reduce, (n - 1) / n for an all_gather or reduce_scatter of n ranks, half of it
-// for an exchange around the ring of ranks. The last column is the host's time for starting and
-// awaiting an exchange.
+// for an exchange around the ring of ranks. "host us" is the host's time for starting and awaiting
+// an exchange. The last columns are an all_reduce and an all_gather in a CUDA graph of 50, where
+// they can be recorded.
 namespace megatron::comm {
 namespace {
 
@@ -61,6 +63,21 @@ double host_seconds_of(const Group& world, Stream stream, const F& call) {
   return least;
 }
 
+// Seconds of a call in a record of many.
+template <class F>
+double recorded_seconds_of(const Group& world, Stream stream, const F& call) {
+  constexpr int kCalls = 50;
+  WorkGraph graph(stream, [&] {
+    for (int i = 0; i < kCalls; ++i) call();
+  });
+  return seconds_of(world, stream, int64_t{1} << 20,
+                    [&] {
+                      meet_for_launch(world, stream);
+                      graph.launch();
+                    }) /
+         kCalls;
+}
+
 void measure(const Group& world, Stream stream) {
   const int size = world.size();
   constexpr int64_t kMaxBytes = int64_t{256} << 20;
@@ -73,10 +90,11 @@ void measure(const Group& world, Stream stream) {
         stream.is_cpu() || size == 1
             ? stream.device.str()
             : "GPUs by " + std::string(world.device_transport(stream.device).name());
-    std::printf("%d ranks on %s, float32\n%12s %24s %24s %24s %24s %12s\n", size, device.c_str(),
-                "bytes", "all_reduce us GB/s", "all_gather us GB/s", "reduce_scatter us GB/s",
-                "exchange us GB/s", "host us");
+    std::printf("%d ranks on %s, float32\n%12s %24s %24s %24s %24s %12s %12s %12s\n", size,
+                device.c_str(), "bytes", "all_reduce us GB/s", "all_gather us GB/s",
+                "reduce_scatter us GB/s", "exchange us GB/s", "host us", "graph: sum", "gather us");
   }
+  const bool records = size > 1 && !stream.is_cpu() && can_record(world, stream);
   for (int64_t bytes = 4096; bytes <= kMaxBytes; bytes *= 4) {
     const int64_t count = bytes / static_cast<int64_t>(sizeof(float)) / size * size;
     const TensorView all{data, {count}, DType::kFloat32};
@@ -102,12 +120,21 @@ void measure(const Group& world, Stream stream) {
       host_seconds =
           host_seconds_of(world, stream, [&] { start_exchange(transfers, world, stream).wait(); });
     }
+    double recorded_reduce = 0;
+    double recorded_gather = 0;
+    if (records) {
+      recorded_reduce =
+          recorded_seconds_of(world, stream, [&] { all_reduce(all, Reduce::kMax, world, stream); });
+      recorded_gather =
+          recorded_seconds_of(world, stream, [&] { all_gather(all, own, world, stream); });
+    }
     const double sent = static_cast<double>(all.bytes()) * (size - 1) / size * 1e-9;
     if (world.rank() != 0) continue;
-    std::printf("%12lld %15.1f %8.2f %15.1f %8.2f %15.1f %8.2f %15.1f %8.2f %12.1f\n",
+    std::printf("%12lld %15.1f %8.2f %15.1f %8.2f %15.1f %8.2f %15.1f %8.2f %12.1f %12.1f %12.1f\n",
                 static_cast<long long>(bytes), reduce * 1e6, 2 * sent / reduce, gather * 1e6,
                 sent / gather, scatter * 1e6, sent / scatter, exchange_seconds * 1e6,
-                static_cast<double>(to.bytes()) / exchange_seconds * 1e-9, host_seconds * 1e6);
+                static_cast<double>(to.bytes()) / exchange_seconds * 1e-9, host_seconds * 1e6,
+                recorded_reduce * 1e6, recorded_gather * 1e6);
   }
   memory.release(data);
 }

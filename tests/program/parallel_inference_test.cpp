@@ -87,7 +87,9 @@ TEST_F(ParallelInferenceTest, RanksShareAGroup) {
   expect_as_one_rank(saved, {{.tp = 2}, {.tp = 4}});
 }
 
-TEST_F(ParallelInferenceTest, ManyTextsComeAndGo) { expect_many_texts_as_one_rank({.tp = 2}); }
+TEST_F(ParallelInferenceTest, ManyTextsComeAndGo) {
+  expect_many_texts_as_one_rank(golden("hf/llama-gqa"), {.tp = 2});
+}
 
 TEST_F(ParallelInferenceTest, MegatronsFilesToo) {
   expect_as_one_rank(golden("megatron/gpt/ckpt/iter_0000010"), {{.tp = 2, .pp = 2}});

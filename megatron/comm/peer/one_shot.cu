@@ -12,22 +12,36 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kMaxBlocks = 64;
 constexpr int64_t kBlockBytes = 16 * 1024;  // of a slot
-constexpr int64_t kLeastBytes = 4 * 1024;   // worth a block
+constexpr int64_t kLeastBytes = 4 * 1024;   // worth a block; the most of a small sum
 constexpr int kVectorBytes = 16;
-constexpr uint64_t kPatience = 60'000'000'000;  // nanoseconds
+constexpr uint64_t kPatience = 60'000'000'000;    // nanoseconds
+constexpr unsigned kPollsBetweenLooks = 1 << 16;  // at the clock
 
 using Flag = uint64_t;
+
+// 8 bytes of a small sum, and their round, which a reader waits for in both halves: the hardware
+// writes 8 bytes at once.
+struct alignas(16) Word {
+  unsigned low;
+  unsigned low_round;
+  unsigned high;
+  unsigned high_round;
+};
+constexpr int64_t kPayload = 8;
+constexpr int64_t kWords = kLeastBytes / kPayload;  // of a block and a member
 
 // A member's memory. Block b of a kernel uses parts b alone, and so do the blocks b of the others,
 // so each block is in step with those of its number.
 //
-// Data of round n lies in slot n % 2. A block fills it again in round n + 2, after the others have
-// told that round n + 1 has begun there, where they have read all of round n.
+// Data of round n lies in slot n % 2. The slot is written again in round n + 2, after data of round
+// n + 1 has come from all members: they have then read all of round n.
 struct Memory {
   Flag rounds[kMaxBlocks];                     // that the member's blocks have begun
   Flag flags[kMaxOneShotMembers][kMaxBlocks];  // the rounds that the others' data is of
   alignas(kVectorBytes) std::byte slots[2][kMaxBlocks][kBlockBytes];
 };
+// After it, by the member that writes them: Word words[size][2][kMaxBlocks][kWords].
+using WordsOfMember = Word[2][kMaxBlocks][kWords];
 
 struct Members {
   Memory* all[kMaxOneShotMembers];
@@ -75,6 +89,27 @@ __device__ __forceinline__ void meet(const Members& members, Flag round) {
     }
   }
   __syncthreads();
+}
+
+__device__ __forceinline__ void write(Word* word, uint2 payload, unsigned round) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(word), "r"(payload.x),
+               "r"(round), "r"(payload.y), "r"(round)
+               : "memory");
+}
+// Waits for the round.
+__device__ __forceinline__ uint2 read(const Word* word, unsigned round) {
+  Word seen;
+  uint64_t begin = 0;
+  for (unsigned polls = 1;; ++polls) {
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(seen.low), "=r"(seen.low_round), "=r"(seen.high), "=r"(seen.high_round)
+                 : "l"(word)
+                 : "memory");
+    if (seen.low_round == round && seen.high_round == round) return {seen.low, seen.high};
+    if (polls % kPollsBetweenLooks != 0) continue;
+    if (begin == 0) begin = nanoseconds();
+    if (nanoseconds() - begin > kPatience) __trap();
+  }
 }
 
 // Calls work(begin, count, slot) for this block's elements of each round, `slice` at most, when
@@ -126,9 +161,49 @@ template <class T>
 __device__ __forceinline__ T element(const Memory* member, int slot, int64_t i) {
   using Bits = typename BitsOf<sizeof(T)>::Type;
   const Bits bits = __ldcv(reinterpret_cast<const Bits*>(member->slots[slot][blockIdx.x]) + i);
-  T value;
-  memcpy(&value, &bits, sizeof(T));
-  return value;
+  return reinterpret_cast<const T&>(bits);
+}
+
+// A small sum, of 8 bytes at once.
+template <class T, Reduce kOp>
+__global__ void __launch_bounds__(kThreads)
+    small_all_reduce_kernel(uint2* out, const uint2* in, int64_t count, int64_t slice,
+                            const __grid_constant__ Members members) {
+  constexpr int kN = kPayload / sizeof(T);
+  Memory& own = *members.all[members.rank];
+  const Flag round = own.rounds[blockIdx.x] + 1;
+  const auto number = static_cast<unsigned>(round);
+  const auto words_of = [&](Memory& memory, int writer) -> Word* {
+    return reinterpret_cast<WordsOfMember*>(&memory + 1)[writer][round % 2][blockIdx.x];
+  };
+  const int64_t begin = slice * blockIdx.x;
+  const int64_t here = min(slice, count - begin);
+  for (int64_t i = threadIdx.x; i < here; i += kThreads) {
+    const uint2 x = in[begin + i];
+    for (int step = 1; step < members.size; ++step) {  // not all write to one member
+      Memory& other = *members.all[(members.rank + step) % members.size];
+      write(words_of(other, members.rank) + i, x, number);
+    }
+  }
+  for (int64_t i = threadIdx.x; i < here; i += kThreads) {
+    SumOf<T> sum[kN];
+    for (int member = 0; member < members.size; ++member) {
+      const uint2 bits =
+          member == members.rank ? in[begin + i] : read(words_of(own, member) + i, number);
+      const auto& x = reinterpret_cast<const Pack<T, kN>&>(bits);
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        const SumOf<T> one = widened(x.elements[j]);
+        sum[j] = member == 0 ? one : combined<kOp>(sum[j], one);
+      }
+    }
+    Pack<T, kN> result;
+#pragma unroll
+    for (int j = 0; j < kN; ++j) result.elements[j] = rounded<T>(sum[j]);
+    out[begin + i] = reinterpret_cast<const uint2&>(result);
+  }
+  __syncthreads();  // all have read the round
+  if (threadIdx.x == 0) own.rounds[blockIdx.x] = round;
 }
 
 // N elements at once: 16 bytes, or one element.
@@ -177,18 +252,21 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// For `count` elements of `bytes` each: launch(blocks, slice).
+int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// For `count` elements of `bytes` each: launch(blocks, slice). No block is without elements.
 template <class Launch>
 void launch_for(int64_t count, int64_t bytes, const Launch& launch) {
   if (count == 0) return;
-  const int64_t blocks =
-      std::clamp<int64_t>((count * bytes + kLeastBytes - 1) / kLeastBytes, 1, kMaxBlocks);
-  const int64_t slice = std::min((count + blocks - 1) / blocks, kBlockBytes / bytes);
-  launch(static_cast<unsigned>(blocks), slice);
+  const int64_t most = std::min<int64_t>(ceil_of(count * bytes, kLeastBytes), kMaxBlocks);
+  const int64_t slice = std::min(ceil_of(count, most), kBlockBytes / bytes);
+  launch(static_cast<unsigned>(std::min(ceil_of(count, slice), most)), slice);
   MG_CUDA(cudaGetLastError());
 }
 
-bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % kVectorBytes == 0; }
+bool is_aligned(const void* data, int64_t bytes = kVectorBytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+}
 
 template <class T, Reduce kOp, int N>
 void reduce(void* out, const void* in, int64_t count, const Members& members, cudaStream_t stream) {
@@ -202,7 +280,15 @@ void reduce(void* out, const void* in, int64_t count, const Members& members, cu
 template <class T, Reduce kOp>
 void reduce(void* out, const void* in, int64_t count, const Members& members, cudaStream_t stream) {
   constexpr int kVector = kVectorBytes / static_cast<int>(sizeof(T));
-  if (is_aligned(out) && is_aligned(in) && count % kVector == 0) {
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+  if (bytes <= kMaxBlocks * kLeastBytes && bytes % kPayload == 0 && is_aligned(out, kPayload) &&
+      is_aligned(in, kPayload)) {
+    launch_for(bytes / kPayload, kPayload, [&](unsigned blocks, int64_t slice) {
+      small_all_reduce_kernel<T, kOp>
+          <<<blocks, kThreads, 0, stream>>>(static_cast<uint2*>(out), static_cast<const uint2*>(in),
+                                            bytes / kPayload, slice, members);
+    });
+  } else if (is_aligned(out) && is_aligned(in) && count % kVector == 0) {
     reduce<T, kOp, kVector>(out, in, count, members, stream);
   } else {
     reduce<T, kOp, 1>(out, in, count, members, stream);
@@ -230,7 +316,9 @@ void gather(void* out, const void* in, int64_t bytes, const Members& members, cu
 
 }  // namespace
 
-int64_t one_shot_bytes() { return sizeof(Memory); }
+int64_t one_shot_bytes(int size) {
+  return static_cast<int64_t>(sizeof(Memory) + static_cast<size_t>(size) * sizeof(WordsOfMember));
+}
 
 void one_shot_all_reduce(void* out, const void* in, int64_t count, DType dtype, Reduce op,
                          const OneShotGroup& group, cudaStream_t stream) {

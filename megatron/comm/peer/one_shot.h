@@ -9,9 +9,12 @@
 #include "megatron/comm/call.h"
 
 // Collectives as one kernel each, which GPUs of one host run together without their hosts: what a
-// CUDA graph can hold. A kernel copies its input to memory that the other members read, tells them
-// so, waits for theirs, and reads it. They are quick for small data, and keep multiprocessors busy
-// while they wait.
+// CUDA graph can hold. They are quick for small data, and keep multiprocessors busy while they
+// wait.
+//
+// A small sum writes its input to the memory of each other member, together with a number that
+// tells that it is there (the words of NCCL's protocol LL). Otherwise a kernel copies its input to
+// memory that the others read, tells them so, waits for theirs, and reads it.
 //
 // A member that waits a minute for another's kernel ends its program with an error of the device.
 namespace megatron::comm::peer {
@@ -21,12 +24,12 @@ inline constexpr int kMaxOneShotMembers = 8;
 // A group as its kernels see it. The calls of a group are in the same order on all members, on one
 // stream each. Members have different GPUs.
 struct OneShotGroup {
-  // Of each member one_shot_bytes(), zeros at first, which the GPUs of all members can access.
+  // Of each member one_shot_bytes(size), zeros at first, which the GPUs of all members can access.
   std::array<std::byte*, kMaxOneShotMembers> memory{};
   int size = 0;
   int rank = 0;
 };
-int64_t one_shot_bytes();
+int64_t one_shot_bytes(int size);
 
 // out := the sum or the maximum of all members' in, in the order and with the bits of
 // reduce_in_order() (sum.h). out == in is allowed. Throws DtypeError for a dtype without sums.

@@ -190,13 +190,13 @@ PeerTransport::~PeerTransport() {
     if (slot.data != nullptr) memory.release(slot.data);
   }
   if (small_ != nullptr) memory.release(small_);
-  // Others may still read or write memory of one_shot_: it stays, 2 MiB.
+  // Others may still read or write memory of one_shot_: it stays, a few MiB.
 }
 
 bool PeerTransport::can_record() {
   if (one_shot_.size > 0) return true;
   if (link_->shares_a_gpu() || size() > kMaxOneShotMembers) return false;
-  const int64_t bytes = one_shot_bytes();
+  const int64_t bytes = one_shot_bytes(size());
   CachingAllocator& memory = allocator_of(device_);
   auto* const own = static_cast<std::byte*>(memory.allocate(bytes, MemoryCategory::kWorkspace));
   one_shot_.memory[static_cast<size_t>(rank())] = own;
