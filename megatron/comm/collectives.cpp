@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -159,13 +161,21 @@ void connect(const Group& group, Stream stream) {
 }
 
 bool can_record(const Group& group, Stream stream) {
-  return group.size() == 1 || stream.is_cpu() ||
-         group.device_transport(stream.device).can_record();
+  return group.size() == 1 || stream.is_cpu() || group.device_transport(stream.device).can_record();
 }
 
 void meet_for_launch(const Group& group, Stream stream) {
   if (group.size() == 1 || stream.is_cpu()) return;
   group.device_transport(stream.device).meet_for_launch();
+}
+
+void expect_no_failure(const Group& group) {
+  if (group.size() == 1) return;
+  const Transport& transport = group.transport();
+  const std::optional<std::string> failure = transport.failure();
+  if (!failure) return;
+  throw CommError(fmt::format("group {}: {} was released because {}", group.name(),
+                              transport.name_of(group.rank()), *failure));
 }
 
 Pending::Pending() = default;

@@ -67,6 +67,8 @@ bool can_record(const Group& group, Stream stream);
 // Waits for the hosts of all members. Call it right before each launch of such work: from then on
 // no member's host may do anything but launch, for which GPUs wait.
 void meet_for_launch(const Group& group, Stream stream);
+// Throws CommError if a rank is known to have failed: results of such work are then lost.
+void expect_no_failure(const Group& group);
 
 // A collective that runs beside the stream's other work. Until wait(), nothing else may read or
 // write its views, and their memory must live. The destructor waits. On the CPU a collective is

@@ -97,6 +97,7 @@ DrawnTokens DecodeSteps::take() {
   launched_.pop_front();
   Result& result = *results_[step.result];
   const auto* const tokens = reinterpret_cast<const int32_t*>(result.tokens.wait());
+  comm::expect_no_failure(ranks());
   DrawnTokens drawn;
   drawn.tokens.reserve(step.rows.size());
   for (const int32_t row : step.rows) drawn.tokens.push_back(tokens[row]);

@@ -65,6 +65,9 @@ class Link {
 
   // Outside of a collective: waits for all members' hosts, and marks nothing.
   virtual void meet_hosts() = 0;
+  // A word for this rank's GPU, which is no longer zero when a member has failed; null if members
+  // cannot fail without this one.
+  virtual const uint64_t* stop() const { return nullptr; }
   // Are some members' GPUs the same one?
   virtual bool shares_a_gpu() const = 0;
 

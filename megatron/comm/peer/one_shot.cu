@@ -15,12 +15,12 @@ constexpr int64_t kBlockBytes = 16 * 1024;  // of a slot
 constexpr int64_t kLeastBytes = 4 * 1024;   // worth a block; the most of a small sum
 constexpr int kVectorBytes = 16;
 constexpr uint64_t kPatience = 60'000'000'000;    // nanoseconds
-constexpr unsigned kPollsBetweenLooks = 1 << 16;  // at the clock
+constexpr unsigned kPollsBetweenLooks = 1 << 14;  // at the clock and the host's memory
 
 using Flag = uint64_t;
 
 // 8 bytes of a small sum, and their round, which a reader waits for in both halves: the hardware
-// writes 8 bytes at once.
+// writes 8 bytes at once. Numbers of rounds return after 2^32, when the word was written since.
 struct alignas(16) Word {
   unsigned low;
   unsigned low_round;
@@ -38,6 +38,7 @@ constexpr int64_t kWords = kLeastBytes / kPayload;  // of a block and a member
 struct Memory {
   Flag rounds[kMaxBlocks];                     // that the member's blocks have begun
   Flag flags[kMaxOneShotMembers][kMaxBlocks];  // the rounds that the others' data is of
+  Flag is_stopped;                             // nothing waits any more (OneShotGroup::stop)
   alignas(kVectorBytes) std::byte slots[2][kMaxBlocks][kBlockBytes];
 };
 // After it, by the member that writes them: Word words[size][2][kMaxBlocks][kWords].
@@ -45,6 +46,7 @@ using WordsOfMember = Word[2][kMaxBlocks][kWords];
 
 struct Members {
   Memory* all[kMaxOneShotMembers];
+  const volatile Flag* stop;
   int size;
   int rank;
 };
@@ -54,6 +56,7 @@ Members members_of(const OneShotGroup& group) {
   for (int i = 0; i < group.size; ++i) {
     members.all[i] = reinterpret_cast<Memory*>(group.memory[static_cast<size_t>(i)]);
   }
+  members.stop = group.stop;
   members.size = group.size;
   members.rank = group.rank;
   return members;
@@ -74,6 +77,30 @@ __device__ __forceinline__ Flag load_acquire(const Flag* flag) {
   return value;
 }
 
+// A thread's wait for another member.
+class Wait {
+ public:
+  __device__ explicit Wait(const Members& members)
+      : is_stopped_(members.all[members.rank]->is_stopped), stop_(members.stop) {}
+
+  // To be asked after every look in vain: may it go on?
+  __device__ __forceinline__ bool goes_on() {
+    if (is_stopped_ != 0) return false;
+    if (++looks_ % kPollsBetweenLooks != 0) return true;
+    if (stop_ != nullptr && *stop_ != 0) is_stopped_ = 1;
+    const uint64_t now = nanoseconds();
+    if (begin_ == 0) begin_ = now;
+    if (now - begin_ > kPatience) __trap();
+    return true;
+  }
+
+ private:
+  volatile Flag& is_stopped_;
+  const volatile Flag* const stop_;
+  unsigned looks_ = 0;
+  uint64_t begin_ = 0;
+};
+
 // Tells the others that this block's data of a round is complete, and waits for theirs. All threads
 // of the block call it.
 __device__ __forceinline__ void meet(const Members& members, Flag round) {
@@ -83,9 +110,8 @@ __device__ __forceinline__ void meet(const Members& members, Flag round) {
     __threadfence_system();
     store_release(&members.all[other]->flags[members.rank][blockIdx.x], round);
     const Flag* const theirs = &members.all[members.rank]->flags[other][blockIdx.x];
-    const uint64_t begin = nanoseconds();
-    while (load_acquire(theirs) < round) {
-      if (nanoseconds() - begin > kPatience) __trap();
+    Wait wait(members);
+    while (load_acquire(theirs) < round && wait.goes_on()) {
     }
   }
   __syncthreads();
@@ -97,19 +123,16 @@ __device__ __forceinline__ void write(Word* word, uint2 payload, unsigned round)
                : "memory");
 }
 // Waits for the round.
-__device__ __forceinline__ uint2 read(const Word* word, unsigned round) {
+__device__ __forceinline__ uint2 read(const Word* word, unsigned round, const Members& members) {
   Word seen;
-  uint64_t begin = 0;
-  for (unsigned polls = 1;; ++polls) {
+  Wait wait(members);
+  do {
     asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(seen.low), "=r"(seen.low_round), "=r"(seen.high), "=r"(seen.high_round)
                  : "l"(word)
                  : "memory");
-    if (seen.low_round == round && seen.high_round == round) return {seen.low, seen.high};
-    if (polls % kPollsBetweenLooks != 0) continue;
-    if (begin == 0) begin = nanoseconds();
-    if (nanoseconds() - begin > kPatience) __trap();
-  }
+  } while ((seen.low_round != round || seen.high_round != round) && wait.goes_on());
+  return {seen.low, seen.high};
 }
 
 // Calls work(begin, count, slot) for this block's elements of each round, `slice` at most, when
@@ -189,7 +212,7 @@ __global__ void __launch_bounds__(kThreads)
     SumOf<T> sum[kN];
     for (int member = 0; member < members.size; ++member) {
       const uint2 bits =
-          member == members.rank ? in[begin + i] : read(words_of(own, member) + i, number);
+          member == members.rank ? in[begin + i] : read(words_of(own, member) + i, number, members);
       const auto& x = reinterpret_cast<const Pack<T, kN>&>(bits);
 #pragma unroll
       for (int j = 0; j < kN; ++j) {

@@ -26,6 +26,9 @@ inline constexpr int kMaxOneShotMembers = 8;
 struct OneShotGroup {
   // Of each member one_shot_bytes(size), zeros at first, which the GPUs of all members can access.
   std::array<std::byte*, kMaxOneShotMembers> memory{};
+  // Where the host writes that no kernel waits any more, because a member has failed; what they
+  // compute is then lost. Null if it never does.
+  const uint64_t* stop = nullptr;
   int size = 0;
   int rank = 0;
 };

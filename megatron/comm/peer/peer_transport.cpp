@@ -214,6 +214,7 @@ bool PeerTransport::can_record() {
   link_->mark(Mark::kDone, own_stream_);
   link_->part();
   link_->wait_for_others(own_stream_, Mark::kDone);
+  one_shot_.stop = link_->stop();
   one_shot_.rank = rank();
   one_shot_.size = size();
   return true;

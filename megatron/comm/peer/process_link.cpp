@@ -47,7 +47,7 @@ constexpr uint64_t kReleased = uint64_t{1} << 62;  // beyond every number
 
 // One member's numbers of a collective.
 struct Entry {
-  uint64_t marks[4];  // by Mark; the last one is unused
+  uint64_t marks[4];  // by Mark; the last one tells that a member has failed
 };
 // Of a message: the data is complete, the receiver has read it.
 struct Numbers {
@@ -124,6 +124,11 @@ class ProcessLink final : public Link, private nccl::Watched {
     group_->part();
   }
   bool shares_a_gpu() const override { return shares_a_gpu_; }
+  // Its fourth mark, which abort() alone writes.
+  const uint64_t* stop() const override {
+    auto* const entries = reinterpret_cast<Entry*>(group_->extra().data());
+    return reinterpret_cast<const uint64_t*>(address_of(entries[0].marks[3]));
+  }
   bool may_be_stuck() const override {
     return std::uncaught_exceptions() > 0 || host_.failure().has_value();
   }
@@ -363,7 +368,9 @@ void ProcessLink::wait_for_others(cudaStream_t stream, Mark mark) {
 }
 
 void ProcessLink::give_up() noexcept {
-  for (uint64_t& number : entry(rank()).marks) store(number, number_);
+  for (const Mark mark : {Mark::kReady, Mark::kMiddle, Mark::kDone}) {
+    store(entry(rank()).marks[static_cast<size_t>(mark)], number_);
+  }
 }
 
 void ProcessLink::abort(const std::string&) {
