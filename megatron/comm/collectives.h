@@ -64,8 +64,8 @@ void connect(const Group& group, Stream stream);
 // which no two are the same. Every member calls it and gets the same answer. Members record and
 // launch the same calls.
 bool can_record(const Group& group, Stream stream);
-// Waits for the hosts of all members. Call it right before each launch of such work: from then on
-// no member's host may do anything but launch, for which GPUs wait.
+// Waits for the hosts of all members. Call it right before each launch of such work: GPUs wait for
+// each other from then on, and a host that does something else first could wait for them.
 void meet_for_launch(const Group& group, Stream stream);
 // Throws CommError if a rank is known to have failed: results of such work are then lost.
 void expect_no_failure(const Group& group);

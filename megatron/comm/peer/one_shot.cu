@@ -20,7 +20,8 @@ constexpr unsigned kPollsBetweenLooks = 1 << 14;  // at the clock and the host's
 using Flag = uint64_t;
 
 // 8 bytes of a small sum, and their round, which a reader waits for in both halves: the hardware
-// writes 8 bytes at once. Numbers of rounds return after 2^32, when the word was written since.
+// writes 8 bytes at once. The numbers of rounds repeat after 2^32; only a word that was last
+// written exactly so many rounds ago would be taken for new.
 struct alignas(16) Word {
   unsigned low;
   unsigned low_round;
