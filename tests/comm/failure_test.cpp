@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,6 +62,32 @@ TEST(FailureTest, ARankThatThrowsReleasesTheOthers) {
   });
   EXPECT_EQ(message, "the corpus is empty");
   EXPECT_EQ(num_released, 3);
+}
+
+// A rank that waits for its GPU alone asks.
+TEST(FailureTest, IsKnownWithoutACall) {
+  std::atomic<bool> was_told{false};
+  const std::string message = message_of<ConfigError>([&] {
+    run_ranks(
+        2,
+        [&](const Group& world) {
+          expect_no_failure(world);
+          barrier(world);
+          if (world.rank() == 1) throw ConfigError("the corpus is empty");
+          const std::string text = message_of<CommError>([&] {
+            for (int tries = 0; tries < 30000; ++tries) {
+              expect_no_failure(world);
+              std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+          });
+          was_told = text ==
+                     "group world: rank 0 (rank 0 of the world) was released because rank 1 of the "
+                     "world failed: the corpus is empty";
+        },
+        kOptions);
+  });
+  EXPECT_EQ(message, "the corpus is empty");
+  EXPECT_TRUE(was_told);
 }
 
 TEST(FailureTest, AReleaseIsNotWhatIsReported) {
@@ -146,12 +173,21 @@ TEST(FailureTest, AMemberThatEndsIsNamedAtOnce) {
 }
 
 #if !MG_ADDRESS_SANITIZER && !MG_THREAD_SANITIZER
+rlim_t mapped_bytes() {
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+}
+
 // Ranks that have started do not wait for one that cannot start.
 TEST(FailureTest, AThreadThatCannotBeStartedIsNamed) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    const rlimit limit = {256 << 20, 256 << 20};  // room for the stacks of some threads
+    // Room for the stacks of some threads, of 8 MiB, with or without an arena of 64 MiB for what
+    // they allocate, and 4 MiB beyond the last stack: OpenMP ends a process that has none.
+    const rlim_t room = mapped_bytes() + (rlim_t{64 + 4 * 8 + 4} << 20);
+    const rlimit limit = {room, room};
     ::setrlimit(RLIMIT_AS, &limit);
     std::string message;
     try {
