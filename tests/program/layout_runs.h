@@ -34,7 +34,8 @@ class LayoutTest : public ProgramTest {
          laid_out(flags.with("--metrics-jsonl", metrics), layout).words()) {
       words.push_back(word);
     }
-    const Outcome outcome = run("launch", words);
+    // Ranks that share a GPU with those of other tests wait long for their turns.
+    const Outcome outcome = run("launch", words, {.limit_seconds = 300});
     EXPECT_EQ(outcome.exit_code, 0) << name << outcome.err << outcome.out;
     return metrics_of(metrics);
   }
