@@ -25,6 +25,7 @@
 #include "megatron/training/flops.h"
 #include "megatron/training/gpu_roof.h"
 #include "megatron/training/step_estimate.h"
+#include "megatron/transformer/kv_cache.h"
 
 namespace megatron::cli {
 namespace {
@@ -35,6 +36,8 @@ struct PlanFlags {
   int64_t world_size = 1;
   std::string gpu;
   InferenceWeights weights = InferenceWeights::kModel;
+  KvCacheType kv_cache = KvCacheType::kModel;
+  int64_t cache_tokens = 0;
   bool json = false;
 };
 
@@ -51,6 +54,9 @@ FlagTable flags_of(PlanFlags& flags) {
                 ". Default: this machine's, or else h200, whose times were measured; times of "
                 "other GPUs are scaled by their peak rates.");
   add_inference_weights(table, flags.weights);
+  add_kv_cache_dtype(table, flags.kv_cache);
+  table.add("--cache-tokens", flags.cache_tokens,
+            "Tokens of a server's cache, whose memory is told for a GPT.");
   table.add_switch("--json", flags.json, "One JSON object instead of tables.");
   return table;
 }
@@ -69,6 +75,10 @@ struct Plan {
   double bubble = 0;  // fraction of an iteration
   InferenceWeights weights = InferenceWeights::kModel;
   int64_t inference_bytes = 0;  // of the parameters of all stages, for a tensor-parallel rank
+  // The same of keys and values of generation; 0 but for a GPT.
+  KvCacheType kv_cache = KvCacheType::kModel;
+  int64_t cache_bytes_per_token = 0;
+  int64_t cache_tokens = 0;
 
   const TransformerConfig& model() const { return args.transformer; }
   size_t largest() const {
@@ -91,18 +101,24 @@ const GpuRoof& chosen_gpu(const std::string& flag) {
   return measured_gpu();
 }
 
-Plan plan_of(TrainingArgs args, const std::string& gpu, InferenceWeights weights) {
+Plan plan_of(TrainingArgs args, const PlanFlags& flags) {
   Plan plan;
   plan.args = std::move(args);
-  plan.weights = weights;
-  plan.inference_bytes = parameter_bytes(model_specs(plan.model()), weights,
-                                         plan.args.parallel.tensor_model_parallel_size);
+  plan.weights = flags.weights;
+  const int64_t tensor_ranks = plan.args.parallel.tensor_model_parallel_size;
+  plan.inference_bytes = parameter_bytes(model_specs(plan.model()), plan.weights, tensor_ranks);
+  plan.kv_cache = flags.kv_cache;
+  plan.cache_tokens = flags.cache_tokens;
+  if (flags.kind == ModelKind::kGpt) {
+    plan.cache_bytes_per_token = kv_cache_bytes_per_token(plan.model(), plan.model().num_layers,
+                                                          tensor_ranks, plan.kv_cache);
+  }
   // A plan for GPUs needs none; auto means the device that training on this machine would use.
   const DeviceChoice choice = plan.args.training.device;
   const bool has_gpu =
       choice == DeviceChoice::kCuda || (choice == DeviceChoice::kAuto && num_cuda_devices() > 0);
   plan.device = has_gpu ? DeviceType::kCuda : DeviceType::kCpu;
-  if (has_gpu) plan.gpu = &chosen_gpu(gpu);
+  if (has_gpu) plan.gpu = &chosen_gpu(flags.gpu);
   const PlannedTraining training = planned_training(plan.args, plan.device);
   plan.num_microbatches = training.num_microbatches;
   plan.bubble = pipeline_bubble(training);
@@ -186,6 +202,18 @@ void print_memory(const Plan& plan) {
       "parameters for inference, all stages together{}: {:.3f} GiB",
       plan.weights == InferenceWeights::kModel ? "" : fmt::format(", in {}", name_of(plan.weights)),
       gibibytes(plan.inference_bytes)));
+  if (plan.cache_bytes_per_token > 0) {
+    std::string line = fmt::format(
+        "keys and values for generation, all stages together{}: {:.2f} KiB a token",
+        plan.kv_cache == KvCacheType::kModel ? "" : fmt::format(", in {}", name_of(plan.kv_cache)),
+        static_cast<double>(plan.cache_bytes_per_token) / 1024);
+    if (plan.cache_tokens > 0) {
+      line +=
+          fmt::format(", {:.3f} GiB for --cache-tokens {}",
+                      gibibytes(plan.cache_tokens * plan.cache_bytes_per_token), plan.cache_tokens);
+    }
+    print_line(line);
+  }
   if (plan.stages.size() == 1) return;
   print_line("\nstage   layers   parameters   in flight   total GiB   peak");
   for (size_t i = 0; i < plan.stages.size(); ++i) {
@@ -260,6 +288,10 @@ nlohmann::ordered_json json_of(const Plan& plan) {
     report["stages"].push_back(std::move(stage));
   }
   report["inference_parameter_bytes"] = plan.inference_bytes;
+  if (plan.cache_bytes_per_token > 0) {
+    report["kv_cache_bytes_per_token"] = plan.cache_bytes_per_token;
+    report["kv_cache_bytes"] = plan.cache_tokens * plan.cache_bytes_per_token;
+  }
   report["flops_standard"] = standard_flops(plan.model(), plan.batch);
   report["flops_causal"] = causal_flops(plan.model(), plan.batch);
   report["bubble"] = plan.bubble;
@@ -292,6 +324,9 @@ int plan(std::span<const std::string> argv) {
   if (flags.world_size < 1) {
     problems.push_back(fmt::format("--world-size {} must be at least 1", flags.world_size));
   }
+  if (flags.cache_tokens < 0) {
+    problems.push_back(fmt::format("--cache-tokens {} must be at least 0", flags.cache_tokens));
+  }
   if (!flags.gpu.empty() && gpu_roof(flags.gpu) == nullptr) {
     problems.push_back(fmt::format("--gpu {} is not known; use one of {}", flags.gpu, gpu_names()));
   }
@@ -303,7 +338,7 @@ int plan(std::span<const std::string> argv) {
   find_vocabulary(args);
   comm::use_threads(args.training.num_threads);
 
-  const Plan plan = plan_of(std::move(args), flags.gpu, flags.weights);
+  const Plan plan = plan_of(std::move(args), flags);
   if (flags.json) {
     print_line(json_of(plan).dump());
     return 0;

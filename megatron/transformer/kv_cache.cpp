@@ -8,6 +8,8 @@
 namespace megatron {
 namespace {
 
+constexpr int64_t kBytesOfScale = sizeof(float);
+
 PagedStore store_of(const Shape& shape, DType dtype, Stream stream) {
   PagedStore store{Tensor(shape, dtype, stream), Tensor(shape, dtype, stream)};
   if (is_float8(dtype)) {
@@ -29,6 +31,15 @@ void expect_device_for(KvCacheType type, const TransformerConfig& config, Stream
       "--kv-cache-dtype fp8 on a GPU needs a model in 16 bits with heads of 16, 32, .. 128 "
       "channels, and this one has heads of {} in {}; give --kv-cache-dtype auto",
       config.kv_channels, name_of(config.params_dtype)));
+}
+
+int64_t kv_cache_bytes_per_token(const TransformerConfig& config, int64_t num_layers,
+                                 int64_t tensor_parallel_size, KvCacheType type) {
+  const int64_t head = type == KvCacheType::kFp8
+                           ? config.kv_channels * size_of(DType::kFloat8E4M3) + kBytesOfScale
+                           : config.kv_channels * size_of(config.params_dtype);
+  return 2 * num_layers * config.query_groups_of_rank(tensor_parallel_size) * head +
+         size_of(DType::kInt32);
 }
 
 KvCache::KvCache(const TransformerConfig& config, const ModelChunk& chunk,

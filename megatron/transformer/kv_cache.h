@@ -17,9 +17,14 @@ const char* name_of(KvCacheType type);  // "auto", "fp8"
 // Throws ConfigError where the device has no kernel for the type.
 void expect_device_for(KvCacheType type, const TransformerConfig& config, Stream stream);
 
+// Bytes of a KvCache of `num_layers` layers for each of its tokens.
+int64_t kv_cache_bytes_per_token(const TransformerConfig& config, int64_t num_layers,
+                                 int64_t tensor_parallel_size, KvCacheType type);
+
 // Keys (rotated) and values of a chunk's layers, in pages. Which text owns a page is not known
 // here. Allocated whole: 2 * layers * pages * page_tokens * query groups / tp heads, each of head
-// size elements of params_dtype, or of as many bytes and a scale of 4.
+// size elements of params_dtype, or of as many bytes and a scale of 4. The ids of the tokens take 4
+// bytes each.
 class KvCache {
  public:
   // For the query groups of one of `tensor_parallel_size` ranks. Throws as expect_device_for().

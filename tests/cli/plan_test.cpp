@@ -204,6 +204,23 @@ TEST(PlanTest, CountsWeightsIn8Bits) {
   }
 }
 
+// Llama-3-8B: 32 layers of 8 groups of 128 channels, and the token's id.
+TEST(PlanTest, CountsKeysAndValues) {
+  const auto report = [](const std::string& more) {
+    return planned("--workload llama3-8b --cache-tokens 1000" + more);
+  };
+  const auto per_token = [&](const std::string& more) {
+    return report(more)["kv_cache_bytes_per_token"].get<int64_t>();
+  };
+  EXPECT_EQ(per_token(""), 32 * 8 * 2 * 2 * 128 + 4);
+  EXPECT_EQ(per_token(" --kv-cache-dtype fp8"), 32 * 8 * 2 * (128 + 4) + 4);
+  EXPECT_EQ(per_token(" --tensor-model-parallel-size 2 --world-size 2"), 32 * 4 * 2 * 2 * 128 + 4);
+  EXPECT_EQ(report("")["kv_cache_bytes"], 1000 * per_token(""));
+  EXPECT_FALSE(planned("--workload bert-large").contains("kv_cache_bytes_per_token"));
+  EXPECT_THAT(message_of<ConfigError>([] { planned("--workload 124m --cache-tokens -1"); }),
+              testing::HasSubstr("--cache-tokens -1 must be at least 0"));
+}
+
 // BERT-large as Megatron-LM trains it: its heads count, and attention has the whole square.
 TEST(PlanTest, KnowsBert) {
   constexpr double h = 1024;
