@@ -59,10 +59,10 @@ void barrier(const Group& group);
 // for it. Every member calls it.
 void connect(const Group& group, Stream stream);
 
-// Prepares the group's all_reduce and all_gather for work that is recorded (WorkGraph), on every
-// member. Returns whether that is possible: on the CPU, for one member, and for GPUs of one host of
-// which no two are the same. Every member calls it and gets the same answer. Members record and
-// launch the same calls.
+// Prepares the group's all_reduce and all_gather for work that is recorded (WorkGraph). Returns
+// whether that is possible: on the CPU, for one member, and for two to eight that copy each other's
+// memory, each with a GPU of its own. Every member calls it and gets the same answer. Members
+// record and launch the same calls.
 bool can_record(const Group& group, Stream stream);
 // Waits for the hosts of all members. Call it right before each launch of such work: GPUs wait for
 // each other from then on, and a host that does something else first could wait for them.
