@@ -59,10 +59,15 @@ TEST_F(SaveDirectoryTest, ASecondRunAtTheSameTimeIsRefused) {
   EXPECT_THAT(errors_of(second),
               ElementsAre(AllOf(HasSubstr("another run saves there"),
                                 HasSubstr("process " + std::to_string(first.pid())))));
+  // Before its first checkpoint is named in the tracker, the run could not be resumed.
+  ASSERT_TRUE(first.wait_for("successfully saved checkpoint at iteration       5"));
   first.send(SIGKILL);
   first.finish();
   // No lock of a killed run is left; its checkpoints are.
-  train(saving().with("--load", path("save").string()).with("--exit-interval", "5"));
+  const Outcome resumed =
+      train(saving().with("--load", path("save").string()).with("--exit-interval", "5"));
+  EXPECT_THAT(resumed.out, HasSubstr("successfully loaded checkpoint from " +
+                                     path("save").string() + " at iteration"));
 }
 
 }  // namespace
