@@ -6,8 +6,8 @@
 
 namespace megatron {
 
-// Reads a JSON file. Throws IoError, or FormatError with the path for invalid JSON, duplicate keys
-// in an object, or nesting deeper than in any file of this project.
+// Reads a JSON file of a checkpoint, whose keys are unique; see core/json.h for limits and errors.
+// Throws IoError and FormatError.
 nlohmann::json read_json(const std::filesystem::path& path);
 
 // The same for text from `path`.
